@@ -1,0 +1,1 @@
+//! The CRDs as they are installed, made from the types.

@@ -1,0 +1,18 @@
+//! Wire types of `apps.kruise.io/v1alpha1`, loose as on the wire, and slim views of Kubernetes' own objects.
+//!
+//! What lives here: the shapes that cross the API server, and the CRDs made from them. What does not: any rule
+//! about what they mean; that is `leadsman-core`.
+#![doc(html_no_source)]
+
+pub mod crd;
+pub mod marker;
+pub mod node_pod_probe;
+pub mod slim;
+
+pub use marker::{PodProbeMarker, PodProbeMarkerSpec, PodProbeMarkerStatus};
+pub use node_pod_probe::{NodePodProbe, NodePodProbeSpec, NodePodProbeStatus};
+
+/// The API group of both kinds.
+pub const GROUP: &str = "apps.kruise.io";
+/// The one version served.
+pub const VERSION: &str = "v1alpha1";

@@ -1,0 +1,100 @@
+//! `PodProbeMarker`, what a user writes.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Probe;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Which pods are probed, how, and what is written on them.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "apps.kruise.io",
+    version = "v1alpha1",
+    kind = "PodProbeMarker",
+    namespaced,
+    status = "PodProbeMarkerStatus",
+    derive = "PartialEq"
+)]
+#[serde(rename_all = "camelCase")]
+pub struct PodProbeMarkerSpec {
+    /// Label query over the pods of this namespace. Cannot be changed once set; an empty one matches nothing.
+    pub selector: LabelSelector,
+    /// The probes, each with its own effect.
+    pub probes: Vec<PodContainerProbe>,
+}
+
+/// One probe of one container, and what its verdict writes on the pod.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PodContainerProbe {
+    /// Unique within the marker.
+    pub name: String,
+    /// The container that is probed.
+    pub container_name: String,
+    /// A native Kubernetes probe: exactly one of exec, httpGet, tcpSocket, grpc.
+    pub probe: Probe,
+    /// Labels and annotations for a verdict, at most one policy for each state.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub marker_policy: Vec<ProbeMarkerPolicy>,
+    /// Type of the pod condition that bears the verdict; none is written when empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_condition_type: Option<String>,
+}
+
+/// What a pod bears while a probe's verdict is `state`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ProbeMarkerPolicy {
+    /// `Succeeded` or `Failed`.
+    pub state: String,
+    /// Labels of the pod while the state holds.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of the pod while the state holds.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// What leadsman has done about a marker.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PodProbeMarkerStatus {
+    /// The generation that every `NodePodProbe` write of it has been acknowledged for.
+    #[serde(default)]
+    pub observed_generation: i64,
+    /// Pods that match.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub matched_pods: Option<i64>,
+    /// A count of pods per verdict for each probe.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub probes: Vec<ProbeSummary>,
+    /// One condition, `Ready`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// Matched pods by the verdict of one probe. The first four add up to `matchedPods`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ProbeSummary {
+    /// The probe.
+    pub name: String,
+    /// Pods whose verdict is Succeeded.
+    #[serde(default)]
+    pub succeeded: i64,
+    /// Pods whose verdict is Failed.
+    #[serde(default)]
+    pub failed: i64,
+    /// Pods whose verdict is Unknown.
+    #[serde(default)]
+    pub unknown: i64,
+    /// Pods without a verdict yet.
+    #[serde(default)]
+    pub pending: i64,
+    /// Pods, among all of them, whose agent does not report.
+    #[serde(default)]
+    pub silent: i64,
+}

@@ -1,0 +1,108 @@
+//! `NodePodProbe`, one per node and named as it: the manager writes the spec, the node's agent the status.
+
+use k8s_openapi::api::core::v1::Probe;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What one node's agent probes.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "apps.kruise.io",
+    version = "v1alpha1",
+    kind = "NodePodProbe",
+    status = "NodePodProbeStatus",
+    derive = "PartialEq"
+)]
+#[serde(rename_all = "camelCase")]
+pub struct NodePodProbeSpec {
+    /// The node's probed pods.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pod_probes: Vec<PodProbe>,
+}
+
+/// One pod's probes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PodProbe {
+    /// The pod's name.
+    pub name: String,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's uid; a namesake with another one is another pod.
+    pub uid: String,
+    /// The pod's IP as the API server shows it. The agent dials only what the runtime reports.
+    #[serde(rename = "IP")]
+    pub ip: String,
+    /// The probes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub probes: Vec<ContainerProbe>,
+}
+
+/// One probe of one container. Ports are numbers and defaults filled in.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerProbe {
+    /// `<marker>#<probe>`.
+    pub name: String,
+    /// The container.
+    pub container_name: String,
+    /// The probe.
+    pub probe: Probe,
+    /// Opaque; equal while handler and container are. The agent echoes it in the verdict.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// With a startup probe on the container: the one container id, reported started, that may be probed.
+    #[serde(default, rename = "startedContainerID", skip_serializing_if = "Option::is_none")]
+    pub started_container_id: Option<String>,
+}
+
+/// What the node's agent found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodePodProbeStatus {
+    /// Verdicts by pod.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pod_probe_statuses: Vec<PodProbeStatus>,
+}
+
+/// One pod's verdicts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PodProbeStatus {
+    /// The pod's name.
+    pub name: String,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's uid.
+    pub uid: String,
+    /// The verdicts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub probe_states: Vec<ContainerProbeState>,
+}
+
+/// One verdict.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerProbeState {
+    /// `<marker>#<probe>`.
+    pub name: String,
+    /// `Succeeded`, `Failed` or `Unknown`.
+    pub state: String,
+    /// When a probe last ran; refreshed every ten minutes while the verdict holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_probe_time: Option<Time>,
+    /// When the verdict last changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_transition_time: Option<Time>,
+    /// The probe's words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// The revision of the entry that this verdict is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// The container that this verdict is about.
+    #[serde(default, rename = "containerID", skip_serializing_if = "Option::is_none")]
+    pub container_id: Option<String>,
+}

@@ -1,0 +1,12 @@
+//! `PodProbeMarker`: probe a container, write the outcome on its pod.
+//!
+//! | module | holds | used by |
+//! |---|---|---|
+//! | `probe` | what a probe is, what a run of it can come to | all |
+//! | `marker`, `selector` | a marker, parsed; parsing is validation | manager, admission |
+//! | `plan`, `marks`, `index` | which entries a node has, which marks a pod has, and what an event changes | manager |
+//! | `schedule`, `verdict`, `worker` | when a probe runs and what its runs add up to | agent |
+
+pub mod probe;
+
+pub use probe::{CannotProbe, Handler, HttpGet, Outcome, Probe, ProbeId, Scheme, State};
