@@ -54,7 +54,11 @@ pub struct ContainerProbe {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
     /// With a startup probe on the container: the one container id, reported started, that may be probed.
-    #[serde(default, rename = "startedContainerID", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        rename = "startedContainerID",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub started_container_id: Option<String>,
 }
 
@@ -103,6 +107,10 @@ pub struct ContainerProbeState {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
     /// The container that this verdict is about.
-    #[serde(default, rename = "containerID", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        rename = "containerID",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub container_id: Option<String>,
 }

@@ -7,6 +7,7 @@
 //! | `plan`, `marks`, `index` | which entries a node has, which marks a pod has, and what an event changes | manager |
 //! | `schedule`, `verdict`, `worker` | when a probe runs and what its runs add up to | agent |
 
+pub mod event;
 pub mod probe;
 
 pub use probe::{CannotProbe, Handler, HttpGet, Outcome, Probe, ProbeId, Scheme, State};

@@ -33,9 +33,10 @@ impl FromStr for ProbeId {
     /// A marker's name is a DNS name and never holds `#`, so the first one splits.
     fn from_str(s: &str) -> Result<Self, Self::Err> {
         match s.split_once('#') {
-            Some((marker, probe)) if !marker.is_empty() && !probe.is_empty() => {
-                Ok(Self { marker: marker.into(), probe: probe.into() })
-            }
+            Some((marker, probe)) if !marker.is_empty() && !probe.is_empty() => Ok(Self {
+                marker: marker.into(),
+                probe: probe.into(),
+            }),
             _ => Err(MalformedProbeId(s.to_owned())),
         }
     }

@@ -1,0 +1,133 @@
+//! What the index hears and what it answers: the whole surface between the rules and the manager that carries them
+//! out.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use jiff::Timestamp;
+use leadsman_api::slim::{Node, Pod};
+use leadsman_api::{NodePodProbe, PodProbeMarker, PodProbeMarkerStatus};
+
+/// An object by namespace and name; cluster-scoped ones have an empty namespace.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectName {
+    /// Empty for cluster-scoped objects.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.namespace.is_empty() {
+            f.write_str(&self.name)
+        } else {
+            write!(f, "{}/{}", self.namespace, self.name)
+        }
+    }
+}
+
+/// The watched kinds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// `PodProbeMarker`
+    Marker,
+    /// `Pod`
+    Pod,
+    /// `Node`
+    Node,
+    /// `NodePodProbe`
+    NodePodProbe,
+}
+
+/// Where a sight of an object comes from; it decides what a lower resourceVersion means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A list: taken as it is, also when the API server was restored to an older state.
+    List,
+    /// A watch event, or the reply to our own write: dropped unless newer than what is known.
+    Live,
+}
+
+/// One thing that happened.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A marker as the API server shows it.
+    Marker(Box<PodProbeMarker>, Source),
+    /// A pod as the API server shows it.
+    Pod(Box<Pod>, Source),
+    /// A node as the API server shows it.
+    Node(Box<Node>, Source),
+    /// A `NodePodProbe` as the API server shows it.
+    NodePodProbe(Box<NodePodProbe>, Source),
+    /// An object was deleted, or a write to it met 404.
+    Gone(Kind, ObjectName),
+    /// A list of a kind is complete; what is not named here does not exist.
+    Listed(Kind, BTreeSet<ObjectName>),
+    /// All kinds have been listed once. Before it nothing is due to be written.
+    Synced,
+    /// The API server refused a write for good. The object is left alone until it or what is desired of it changes.
+    Refused(Object, String),
+    /// The deadline of the last [`Effects`] has passed.
+    Deadline,
+}
+
+/// An object that leadsman writes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Object {
+    /// The marks of a pod.
+    PodMarks(ObjectName),
+    /// The spec of a node's `NodePodProbe`.
+    NodePodProbe(String),
+    /// The status of a marker.
+    MarkerStatus(ObjectName),
+}
+
+/// What an event changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Effects {
+    /// Objects whose desired or observed state changed: ask `Index::write` what is due, when there is room to write.
+    pub dirty: Vec<Object>,
+    /// When to call again with [`Event::Deadline`], if nothing else happens before.
+    pub deadline: Option<Timestamp>,
+}
+
+/// A request that is due.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Write {
+    /// POST.
+    CreateNodePodProbe(Box<NodePodProbe>),
+    /// PUT of the main resource, with the resourceVersion that it was computed from.
+    ReplaceNodePodProbe(Box<NodePodProbe>),
+    /// DELETE with this uid as a precondition.
+    DeleteNodePodProbe {
+        /// Name of the node and the object.
+        name: String,
+        /// Its uid.
+        uid: String,
+    },
+    /// One request on `pods/status`, or two: the patch first.
+    PodMarks(Box<PodMarks>),
+    /// Merge patch of a marker's status.
+    MarkerStatus {
+        /// The marker.
+        marker: ObjectName,
+        /// Its uid, a precondition.
+        uid: String,
+        /// The whole status.
+        status: Box<PodProbeMarkerStatus>,
+    },
+}
+
+/// The marks of one pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodMarks {
+    /// The pod.
+    pub pod: ObjectName,
+    /// Its uid; it is inside both bodies.
+    pub uid: String,
+    /// A strategic merge patch that takes away governed marks that others co-own.
+    pub remove: Option<serde_json::Value>,
+    /// The body of a forced server-side apply: all of our marks.
+    pub apply: Option<serde_json::Value>,
+}
