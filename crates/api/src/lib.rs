@@ -5,6 +5,7 @@
 #![doc(html_no_source)]
 
 pub mod crd;
+pub mod limits;
 pub mod marker;
 pub mod node_pod_probe;
 pub mod slim;

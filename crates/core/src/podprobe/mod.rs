@@ -8,6 +8,13 @@
 //! | `schedule`, `verdict`, `worker` | when a probe runs and what its runs add up to | agent |
 
 pub mod event;
+mod invalid;
+pub mod marker;
+mod names;
 pub mod probe;
+pub mod selector;
+mod template;
+pub mod wire;
 
+pub use marker::{Compatibility, Invalid, Marker};
 pub use probe::{CannotProbe, Handler, HttpGet, Outcome, Probe, ProbeId, Scheme, State};

@@ -1,0 +1,33 @@
+//! Bounds and reserved names of a marker: data that both the CRDs (as schema and CEL) and the parser keep to.
+
+/// Probes of one marker, at most.
+pub const PROBES: usize = 32;
+/// Labels, and as many annotations, of one policy, at most.
+pub const POLICY_KEYS: usize = 32;
+/// `matchLabels` pairs, and as many `matchExpressions`, of a selector, at most.
+pub const SELECTOR_EXPRESSIONS: usize = 16;
+/// Characters of a port's name, as IANA service names have it.
+pub const PORT_NAME: usize = 15;
+
+/// Condition types of a pod that Kubernetes' own components write: the kubelet's, the scheduler's and the
+/// controllers'. A marker may not name them.
+pub const RESERVED_CONDITION_TYPES: &[&str] = &[
+    "PodScheduled",
+    "PodReadyToStartContainers",
+    "Initialized",
+    "ContainersReady",
+    "Ready",
+    "DisruptionTarget",
+    "PodResizePending",
+    "PodResizeInProgress",
+    "AllContainersRestarting",
+];
+
+/// Labels that workload controllers tell their pods by, outside of the reserved domains.
+pub const RESERVED_KEYS: &[&str] = &["pod-template-hash", "controller-revision-hash"];
+
+/// Domains of labels and annotations, with everything below them, that belong to Kubernetes.
+pub const RESERVED_DOMAINS: &[&str] = &["kubernetes.io", "k8s.io"];
+
+/// What a marker may set within the reserved domains all the same: it is made for being set from outside.
+pub const OPEN_KEYS: &[&str] = &["controller.kubernetes.io/pod-deletion-cost"];

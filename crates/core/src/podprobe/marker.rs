@@ -1,0 +1,268 @@
+//! A `PodProbeMarker`, parsed. Parsing is validation: what is refused here is what the CRD refuses, so that a marker
+//! which slipped in is never acted on and says why.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use leadsman_api::marker::{PodContainerProbe, ProbeMarkerPolicy};
+use leadsman_api::{PodProbeMarker, limits};
+
+use super::event::ObjectName;
+pub use super::invalid::Invalid;
+use super::invalid::Report;
+use super::names;
+use super::selector::Selector;
+pub use super::template::{HandlerTemplate, Port, ProbeTemplate, UnresolvedPort};
+
+/// Whose defaults fill the timing fields of a probe that are left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Compatibility {
+    /// Initial delay 0, period 10, timeout 1, success threshold 1, failure threshold 3.
+    #[default]
+    Kubernetes,
+    /// All of them 1, as a cluster that comes from `OpenKruise` has known them.
+    OpenKruise,
+}
+
+/// Defaults of what the two sides differ in; timeout and success threshold are 1 in both.
+pub(super) struct Defaults {
+    pub(super) initial_delay: u32,
+    pub(super) period: NonZeroU32,
+    pub(super) failure_threshold: NonZeroU32,
+}
+
+impl Compatibility {
+    pub(super) fn defaults(self) -> Defaults {
+        const THREE: NonZeroU32 = NonZeroU32::new(3).unwrap();
+        const TEN: NonZeroU32 = NonZeroU32::new(10).unwrap();
+        match self {
+            Self::Kubernetes => Defaults {
+                initial_delay: 0,
+                period: TEN,
+                failure_threshold: THREE,
+            },
+            Self::OpenKruise => Defaults {
+                initial_delay: 1,
+                period: NonZeroU32::MIN,
+                failure_threshold: NonZeroU32::MIN,
+            },
+        }
+    }
+}
+
+/// A marker that can be acted on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Marker {
+    /// Namespace and name.
+    pub name: ObjectName,
+    /// Its uid.
+    pub uid: Arc<str>,
+    /// Its generation.
+    pub generation: i64,
+    /// When it was made; the older of two markers wins.
+    pub created: Timestamp,
+    /// Which pods of its namespace it probes.
+    pub selector: Selector,
+    /// Its probes, names unique.
+    pub probes: Vec<MarkerProbe>,
+}
+
+/// One probe of a marker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MarkerProbe {
+    /// Unique within the marker.
+    pub name: Arc<str>,
+    /// The container probed.
+    pub container: Arc<str>,
+    /// How.
+    pub template: ProbeTemplate,
+    /// The condition that bears the verdict.
+    pub condition_type: Option<Arc<str>>,
+    /// What the pod bears while the verdict is Succeeded.
+    pub succeeded: Option<Policy>,
+    /// What the pod bears while the verdict is Failed.
+    pub failed: Option<Policy>,
+}
+
+/// What a pod bears while a verdict holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// Labels.
+    pub labels: BTreeMap<Arc<str>, Arc<str>>,
+    /// Annotations.
+    pub annotations: BTreeMap<Arc<str>, Arc<str>>,
+}
+
+impl Marker {
+    /// Parses a marker, or says all that is wrong with it.
+    ///
+    /// What the API server has not set yet (uid, generation, creation time) is taken as empty, so that a marker can
+    /// be checked before it is created.
+    pub fn parse(
+        marker: &PodProbeMarker,
+        compatibility: Compatibility,
+    ) -> Result<Self, Vec<Invalid>> {
+        let mut errors = Vec::new();
+        let mut report = Report::new(&mut errors, "spec");
+        let selector = Selector::read(&marker.spec.selector, &mut report.field("selector"));
+        let mut at = report.field("probes");
+        at.at_most(marker.spec.probes.len(), limits::PROBES, "probes");
+        let mut taken = Taken::default();
+        let probes = marker
+            .spec
+            .probes
+            .iter()
+            .enumerate()
+            .filter_map(|(index, probe)| {
+                let mut at = at.index(index);
+                taken.claim(probe, &mut at);
+                MarkerProbe::read(probe, compatibility, &selector, &mut at)
+            })
+            .collect();
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let meta = &marker.metadata;
+        let created = meta.creation_timestamp.as_ref();
+        Ok(Self {
+            name: ObjectName {
+                namespace: meta.namespace.clone().unwrap_or_default(),
+                name: meta.name.clone().unwrap_or_default(),
+            },
+            uid: meta.uid.as_deref().unwrap_or_default().into(),
+            generation: meta.generation.unwrap_or_default(),
+            created: created.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+            selector,
+            probes,
+        })
+    }
+}
+
+/// What earlier probes of a marker hold already.
+#[derive(Default)]
+struct Taken<'a> {
+    names: BTreeSet<&'a str>,
+    condition_types: BTreeSet<&'a str>,
+}
+
+impl<'a> Taken<'a> {
+    fn claim(&mut self, probe: &'a PodContainerProbe, report: &mut Report<'_>) {
+        if !self.names.insert(&probe.name) {
+            let message = format!("another probe of this marker is named {:?}", probe.name);
+            report.field("name").add(message);
+        }
+        if let Some(condition_type) = condition_type(probe)
+            && !self.condition_types.insert(condition_type)
+        {
+            let message =
+                format!("another probe of this marker writes condition {condition_type:?}");
+            report.field("podConditionType").add(message);
+        }
+    }
+}
+
+fn condition_type(probe: &PodContainerProbe) -> Option<&str> {
+    let given = probe.pod_condition_type.as_deref();
+    given.filter(|given| !given.is_empty())
+}
+
+impl MarkerProbe {
+    fn read(
+        probe: &PodContainerProbe,
+        compatibility: Compatibility,
+        selector: &Selector,
+        report: &mut Report<'_>,
+    ) -> Option<Self> {
+        if probe.name.is_empty() {
+            report.field("name").add("must not be empty");
+        }
+        report
+            .field("containerName")
+            .check(names::dns_label(&probe.container_name));
+        let condition_type = condition_type(probe);
+        if let Some(given) = condition_type {
+            let checked =
+                names::qualified_name(given).and_then(|()| names::open_condition_type(given));
+            report.field("podConditionType").check(checked);
+        } else if probe.marker_policy.is_empty() {
+            report.add("has no effect: set podConditionType, markerPolicy or both");
+        }
+        let [succeeded, failed] = read_policies(
+            &probe.marker_policy,
+            selector,
+            &mut report.field("markerPolicy"),
+        );
+        Some(Self {
+            name: probe.name.as_str().into(),
+            container: probe.container_name.as_str().into(),
+            template: ProbeTemplate::read(&probe.probe, compatibility, &mut report.field("probe"))?,
+            condition_type: condition_type.map(Into::into),
+            succeeded,
+            failed,
+        })
+    }
+}
+
+/// The policies of Succeeded and of Failed.
+fn read_policies(
+    policies: &[ProbeMarkerPolicy],
+    selector: &Selector,
+    report: &mut Report<'_>,
+) -> [Option<Policy>; 2] {
+    let [mut succeeded, mut failed] = [None, None];
+    for (index, policy) in policies.iter().enumerate() {
+        let mut at = report.index(index);
+        let slot = match policy.state.as_str() {
+            "Succeeded" => &mut succeeded,
+            "Failed" => &mut failed,
+            other => {
+                let message = format!("{other:?} is none of Succeeded, Failed");
+                at.field("state").add(message);
+                &mut None
+            }
+        };
+        if slot.is_some() {
+            let message = format!("there is another policy for {}", policy.state);
+            at.field("state").add(message);
+        }
+        *slot = Some(Policy::read(policy, selector, &mut at));
+    }
+    [succeeded, failed]
+}
+
+impl Policy {
+    fn read(policy: &ProbeMarkerPolicy, selector: &Selector, report: &mut Report<'_>) -> Self {
+        let mut labels = report.field("labels");
+        labels.at_most(policy.labels.len(), limits::POLICY_KEYS, "labels");
+        for (key, value) in &policy.labels {
+            let checked = names::qualified_name(key).and_then(|()| names::open_key(key));
+            labels.check(checked);
+            labels.key(key).check(names::label_value(value));
+            if selector.keys().any(|read| **read == **key) {
+                labels.add(format!(
+                    "{key:?} is read by this marker's own selector: a verdict would take the pod out of it"
+                ));
+            }
+        }
+        let mut annotations = report.field("annotations");
+        annotations.at_most(policy.annotations.len(), limits::POLICY_KEYS, "annotations");
+        for key in policy.annotations.keys() {
+            // The case of an annotation's key does not matter, as in Kubernetes.
+            let lower = key.to_ascii_lowercase();
+            let checked = names::qualified_name(&lower).and_then(|()| names::open_key(&lower));
+            annotations.check(checked);
+        }
+        Self {
+            labels: shared(&policy.labels),
+            annotations: shared(&policy.annotations),
+        }
+    }
+}
+
+fn shared(map: &BTreeMap<String, String>) -> BTreeMap<Arc<str>, Arc<str>> {
+    map.iter()
+        .map(|(key, value)| (key.as_str().into(), value.as_str().into()))
+        .collect()
+}

@@ -1,0 +1,124 @@
+//! The forms of names that Kubernetes has: labels of DNS, qualified names, values of labels, names of ports.
+
+use leadsman_api::limits;
+
+const LABEL: usize = 63;
+const SUBDOMAIN: usize = 253;
+
+/// A name of letters, digits and `separators`, beginning and ending with a letter or digit.
+fn well_formed(name: &str, alphanumeric: fn(u8) -> bool, separators: &[u8]) -> bool {
+    let bytes = name.as_bytes();
+    bytes.first().copied().is_some_and(alphanumeric)
+        && bytes.last().copied().is_some_and(alphanumeric)
+        && bytes
+            .iter()
+            .all(|b| alphanumeric(*b) || separators.contains(b))
+}
+
+fn lower(b: u8) -> bool {
+    b.is_ascii_lowercase() || b.is_ascii_digit()
+}
+
+fn letter_or_digit(b: u8) -> bool {
+    b.is_ascii_alphanumeric()
+}
+
+fn is_dns_label(name: &str) -> bool {
+    name.len() <= LABEL && well_formed(name, lower, b"-")
+}
+
+/// RFC 1123 label, as names of containers are.
+pub(super) fn dns_label(name: &str) -> Result<(), String> {
+    if is_dns_label(name) {
+        return Ok(());
+    }
+    Err(format!(
+        "{name:?} is no DNS label: at most 63 lower-case letters, digits and '-', beginning and ending with a letter or digit"
+    ))
+}
+
+/// `name` or `domain/name`, as keys of labels and annotations and types of conditions are.
+pub(super) fn qualified_name(key: &str) -> Result<(), String> {
+    let (domain, name) = match key.split_once('/') {
+        Some((domain, name)) => (Some(domain), name),
+        None => (None, key),
+    };
+    // The length of a domain's parts is not bounded here, as in Kubernetes.
+    let domain_ok = domain.is_none_or(|domain| {
+        domain.len() <= SUBDOMAIN && domain.split('.').all(|part| well_formed(part, lower, b"-"))
+    });
+    if domain_ok && name.len() <= LABEL && well_formed(name, letter_or_digit, b"-_.") {
+        return Ok(());
+    }
+    Err(format!(
+        "{key:?} is no qualified name: at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit, after an optional DNS domain and '/'"
+    ))
+}
+
+/// The value of a label; it may be empty.
+pub(super) fn label_value(value: &str) -> Result<(), String> {
+    if value.is_empty() || value.len() <= LABEL && well_formed(value, letter_or_digit, b"-_.") {
+        return Ok(());
+    }
+    Err(format!(
+        "{value:?} is no label value: at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
+    ))
+}
+
+/// IANA service name, as names of ports are.
+pub(super) fn port_name(name: &str) -> Result<(), String> {
+    if name.len() <= limits::PORT_NAME
+        && well_formed(name, lower, b"-")
+        && !name.contains("--")
+        && name.bytes().any(|b| b.is_ascii_lowercase())
+    {
+        return Ok(());
+    }
+    Err(format!(
+        "{name:?} is no name of a port: at most 15 lower-case letters, digits and single '-' between them, with at least one letter"
+    ))
+}
+
+/// Name of an HTTP header, by the kubelet's own narrow rule.
+pub(super) fn header_name(name: &str) -> Result<(), String> {
+    if !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
+        return Ok(());
+    }
+    Err(format!(
+        "{name:?} is no name of an HTTP header: letters, digits and '-'"
+    ))
+}
+
+/// Key of a label or annotation that Kubernetes does not keep for itself.
+pub(super) fn open_key(key: &str) -> Result<(), String> {
+    if limits::OPEN_KEYS.contains(&key) {
+        return Ok(());
+    }
+    let domain = key.split_once('/').map(|(domain, _)| domain);
+    let reserved = limits::RESERVED_KEYS.contains(&key)
+        || domain.is_some_and(|domain| {
+            limits::RESERVED_DOMAINS
+                .iter()
+                .any(|d| is_within(domain, d))
+        });
+    if reserved {
+        return Err(format!("{key:?} is reserved for Kubernetes itself"));
+    }
+    Ok(())
+}
+
+fn is_within(domain: &str, parent: &str) -> bool {
+    domain
+        .strip_suffix(parent)
+        .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+}
+
+/// Type of a condition that no component of Kubernetes writes.
+pub(super) fn open_condition_type(condition_type: &str) -> Result<(), String> {
+    if limits::RESERVED_CONDITION_TYPES.contains(&condition_type) {
+        return Err(format!(
+            "{condition_type:?} is a condition of Kubernetes itself"
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,158 @@
+//! Label selectors, parsed. Kubernetes' rules but one: an empty selector matches nothing.
+//!
+//! Which pods are looked at is not decided here; the index narrows them down by [`Selector::pairs`] first.
+
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use leadsman_api::limits;
+
+use super::invalid::{Invalid, Report};
+use super::names;
+
+/// A label query; its requirements all hold where it matches.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Selector {
+    requirements: Vec<Requirement>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Requirement {
+    key: Arc<str>,
+    operator: Operator,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Operator {
+    In(Vec<Arc<str>>),
+    NotIn(Vec<Arc<str>>),
+    Exists,
+    DoesNotExist,
+}
+
+impl Operator {
+    /// An absent label is in no set, as in Kubernetes: `NotIn` and `DoesNotExist` match it.
+    fn matches(&self, value: Option<&str>) -> bool {
+        let is_in =
+            |values: &[Arc<str>]| value.is_some_and(|v| values.iter().any(|one| **one == *v));
+        match self {
+            Self::In(values) => is_in(values),
+            Self::NotIn(values) => !is_in(values),
+            Self::Exists => value.is_some(),
+            Self::DoesNotExist => value.is_none(),
+        }
+    }
+}
+
+impl Selector {
+    /// Parses a selector; errors have their path below the selector itself.
+    pub fn parse(selector: &LabelSelector) -> Result<Self, Vec<Invalid>> {
+        let mut errors = Vec::new();
+        let parsed = Self::read(selector, &mut Report::new(&mut errors, String::new()));
+        if errors.is_empty() {
+            Ok(parsed)
+        } else {
+            Err(errors)
+        }
+    }
+
+    /// Reads what can be read and reports the rest.
+    pub(super) fn read(selector: &LabelSelector, report: &mut Report<'_>) -> Self {
+        let mut requirements = Vec::new();
+        if let Some(labels) = &selector.match_labels {
+            let mut at = report.field("matchLabels");
+            at.at_most(labels.len(), limits::SELECTOR_EXPRESSIONS, "pairs");
+            for (key, value) in labels {
+                at.check(names::qualified_name(key));
+                at.key(key).check(names::label_value(value));
+                requirements.push(Requirement {
+                    key: key.as_str().into(),
+                    operator: Operator::In(vec![value.as_str().into()]),
+                });
+            }
+        }
+        if let Some(expressions) = &selector.match_expressions {
+            let mut at = report.field("matchExpressions");
+            at.at_most(
+                expressions.len(),
+                limits::SELECTOR_EXPRESSIONS,
+                "expressions",
+            );
+            for (index, expression) in expressions.iter().enumerate() {
+                requirements.extend(Requirement::read(expression, &mut at.index(index)));
+            }
+        }
+        Self { requirements }
+    }
+
+    /// Whether an object with these labels is selected; `label` gives the value of a key.
+    pub fn matches<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
+        !self.is_empty()
+            && self
+                .requirements
+                .iter()
+                .all(|requirement| requirement.operator.matches(label(&requirement.key)))
+    }
+
+    /// Whether it has no requirement at all, and so matches nothing.
+    pub fn is_empty(&self) -> bool {
+        self.requirements.is_empty()
+    }
+
+    /// A requirement that can serve as a key of an index: what is selected bears this label with one of these
+    /// values. The one with the fewest values; none if no requirement says which values a label has.
+    pub fn pairs(&self) -> Option<(&Arc<str>, &[Arc<str>])> {
+        self.requirements
+            .iter()
+            .filter_map(|requirement| match &requirement.operator {
+                Operator::In(values) => Some((&requirement.key, values.as_slice())),
+                Operator::NotIn(_) | Operator::Exists | Operator::DoesNotExist => None,
+            })
+            .min_by_key(|(_, values)| values.len())
+    }
+
+    /// The keys it reads, with repetitions.
+    pub fn keys(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.requirements.iter().map(|requirement| &requirement.key)
+    }
+}
+
+impl Requirement {
+    fn read(expression: &LabelSelectorRequirement, report: &mut Report<'_>) -> Option<Self> {
+        report
+            .field("key")
+            .check(names::qualified_name(&expression.key));
+        let values = expression.values.as_deref().unwrap_or_default();
+        for (index, value) in values.iter().enumerate() {
+            report
+                .field("values")
+                .index(index)
+                .check(names::label_value(value));
+        }
+        let shared = || values.iter().map(|value| value.as_str().into()).collect();
+        let operator = match expression.operator.as_str() {
+            "In" => Operator::In(shared()),
+            "NotIn" => Operator::NotIn(shared()),
+            "Exists" => Operator::Exists,
+            "DoesNotExist" => Operator::DoesNotExist,
+            other => {
+                report.field("operator").add(format!(
+                    "{other:?} is none of In, NotIn, Exists, DoesNotExist"
+                ));
+                return None;
+            }
+        };
+        let wants_values = matches!(operator, Operator::In(_) | Operator::NotIn(_));
+        if wants_values == values.is_empty() {
+            report.field("values").add(if wants_values {
+                "In and NotIn need at least one value"
+            } else {
+                "Exists and DoesNotExist take no values"
+            });
+        }
+        Some(Self {
+            key: expression.key.as_str().into(),
+            operator,
+        })
+    }
+}

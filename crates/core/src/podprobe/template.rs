@@ -1,0 +1,271 @@
+//! A probe as a marker gives it: ports may be names, which each pod's container resolves for itself.
+
+use std::num::{NonZeroU16, NonZeroU32};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::invalid::Report;
+use super::marker::Compatibility;
+use super::names;
+use super::probe::{Handler, HttpGet, Probe, Scheme};
+
+/// A probe but for its port. Times in whole seconds, defaults filled in.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ProbeTemplate {
+    /// What is done.
+    pub handler: HandlerTemplate,
+    /// Counted from the container's start.
+    pub initial_delay_seconds: u32,
+    /// From one due time to the next.
+    pub period_seconds: NonZeroU32,
+    /// For one run.
+    pub timeout_seconds: NonZeroU32,
+    /// Consecutive successes that turn the verdict to Succeeded.
+    pub success_threshold: NonZeroU32,
+    /// Consecutive failures that turn the verdict to Failed.
+    pub failure_threshold: NonZeroU32,
+}
+
+/// What a probe does to its container.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum HandlerTemplate {
+    /// Runs a command in the container, without a shell.
+    Exec {
+        /// Program and arguments, never empty.
+        command: Vec<String>,
+    },
+    /// GETs a path from the pod.
+    HttpGet {
+        /// Plain or TLS.
+        scheme: Scheme,
+        /// The port.
+        port: Port,
+        /// Path and, after a `?`, query.
+        path: String,
+        /// Name and value, repeated names kept, in order.
+        headers: Vec<(String, String)>,
+    },
+    /// Opens a connection to the pod.
+    TcpSocket {
+        /// The port.
+        port: Port,
+    },
+    /// Asks `grpc.health.v1.Health/Check` of the pod.
+    Grpc {
+        /// The port; it has no name here, as in Kubernetes.
+        port: NonZeroU16,
+        /// The service asked about; empty is the server as a whole.
+        service: String,
+    },
+}
+
+/// A port of a container.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Port {
+    /// By number.
+    Number(NonZeroU16),
+    /// By the name that the container's `ports` give it.
+    Name(Arc<str>),
+}
+
+/// A port's name that the container does not have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the container has no port named {0:?}")]
+pub struct UnresolvedPort(pub Arc<str>);
+
+impl Port {
+    fn resolve(
+        &self,
+        port: impl Fn(&str) -> Option<NonZeroU16>,
+    ) -> Result<NonZeroU16, UnresolvedPort> {
+        match self {
+            Self::Number(number) => Ok(*number),
+            Self::Name(name) => port(name).ok_or_else(|| UnresolvedPort(Arc::clone(name))),
+        }
+    }
+}
+
+impl ProbeTemplate {
+    /// The probe of one container; `port` looks a name up among the container's own ports.
+    pub fn resolve(
+        &self,
+        port: impl Fn(&str) -> Option<NonZeroU16>,
+    ) -> Result<Probe, UnresolvedPort> {
+        let handler = match &self.handler {
+            HandlerTemplate::Exec { command } => Handler::Exec {
+                command: command.clone(),
+            },
+            HandlerTemplate::HttpGet {
+                scheme,
+                port: template,
+                path,
+                headers,
+            } => Handler::HttpGet(HttpGet {
+                scheme: *scheme,
+                port: template.resolve(port)?,
+                path: path.clone(),
+                headers: headers.clone(),
+            }),
+            HandlerTemplate::TcpSocket { port: template } => Handler::TcpSocket {
+                port: template.resolve(port)?,
+            },
+            HandlerTemplate::Grpc { port, service } => Handler::Grpc {
+                port: *port,
+                service: service.clone(),
+            },
+        };
+        Ok(Probe {
+            handler,
+            initial_delay_seconds: self.initial_delay_seconds,
+            period_seconds: self.period_seconds,
+            timeout_seconds: self.timeout_seconds,
+            success_threshold: self.success_threshold,
+            failure_threshold: self.failure_threshold,
+        })
+    }
+
+    /// Reads a probe, or reports what is wrong with it.
+    pub(super) fn read(
+        probe: &v1::Probe,
+        compatibility: Compatibility,
+        report: &mut Report<'_>,
+    ) -> Option<Self> {
+        if probe.termination_grace_period_seconds.is_some() {
+            report
+                .field("terminationGracePeriodSeconds")
+                .add("no pod ends because of this probe: leave it out");
+        }
+        let handler = HandlerTemplate::read(probe, report);
+        let defaults = compatibility.defaults();
+        let initial_delay = seconds(
+            probe.initial_delay_seconds,
+            report.field("initialDelaySeconds"),
+        );
+        let mut at_least_one = |field, value, default| {
+            let given = seconds(value, report.field(field))?;
+            Some(NonZeroU32::new(given).unwrap_or(default))
+        };
+        let period = at_least_one("periodSeconds", probe.period_seconds, defaults.period);
+        let timeout = at_least_one("timeoutSeconds", probe.timeout_seconds, NonZeroU32::MIN);
+        let success = at_least_one("successThreshold", probe.success_threshold, NonZeroU32::MIN);
+        let failure = at_least_one(
+            "failureThreshold",
+            probe.failure_threshold,
+            defaults.failure_threshold,
+        );
+        Some(Self {
+            handler: handler?,
+            initial_delay_seconds: match initial_delay? {
+                0 => defaults.initial_delay,
+                given => given,
+            },
+            period_seconds: period?,
+            timeout_seconds: timeout?,
+            success_threshold: success?,
+            failure_threshold: failure?,
+        })
+    }
+}
+
+/// Zero is a field left out, as in Kubernetes, whose own types cannot tell the two apart.
+fn seconds(given: Option<i32>, mut report: Report<'_>) -> Option<u32> {
+    let given = u32::try_from(given.unwrap_or(0));
+    report.check(given.map_err(|_| "must not be negative".to_owned()))
+}
+
+impl HandlerTemplate {
+    fn read(probe: &v1::Probe, report: &mut Report<'_>) -> Option<Self> {
+        let mut handlers = Vec::new();
+        if let Some(exec) = &probe.exec {
+            handlers.push(Self::read_exec(exec, &mut report.field("exec")));
+        }
+        if let Some(get) = &probe.http_get {
+            handlers.push(Self::read_http_get(get, &mut report.field("httpGet")));
+        }
+        if let Some(socket) = &probe.tcp_socket {
+            let mut at = report.field("tcpSocket");
+            refuse_host(socket.host.as_deref(), &mut at);
+            let port = Port::read(&socket.port, &mut at);
+            handlers.push(port.map(|port| Self::TcpSocket { port }));
+        }
+        if let Some(grpc) = &probe.grpc {
+            let port = number(grpc.port, &mut report.field("grpc").field("port"));
+            handlers.push(port.map(|port| Self::Grpc {
+                port,
+                service: grpc.service.clone().unwrap_or_default(),
+            }));
+        }
+        if handlers.len() != 1 {
+            report.add("needs exactly one of exec, httpGet, tcpSocket, grpc");
+            return None;
+        }
+        handlers.pop().flatten()
+    }
+
+    fn read_exec(exec: &v1::ExecAction, report: &mut Report<'_>) -> Option<Self> {
+        let command = exec.command.clone().unwrap_or_default();
+        if command.is_empty() {
+            report.field("command").add("must name a program");
+            return None;
+        }
+        Some(Self::Exec { command })
+    }
+
+    fn read_http_get(get: &v1::HTTPGetAction, report: &mut Report<'_>) -> Option<Self> {
+        refuse_host(get.host.as_deref(), report);
+        let scheme = match get.scheme.as_deref() {
+            None | Some("" | "HTTP") => Some(Scheme::Http),
+            Some("HTTPS") => Some(Scheme::Https),
+            Some(other) => {
+                let message = format!("{other:?} is none of HTTP, HTTPS");
+                report.field("scheme").add(message);
+                None
+            }
+        };
+        let headers = get.http_headers.as_deref().unwrap_or_default();
+        for (index, header) in headers.iter().enumerate() {
+            let mut at = report.field("httpHeaders");
+            at.index(index)
+                .field("name")
+                .check(names::header_name(&header.name));
+        }
+        let path = get.path.as_deref().filter(|path| !path.is_empty());
+        Some(Self::HttpGet {
+            port: Port::read(&get.port, report)?,
+            scheme: scheme?,
+            path: path.unwrap_or("/").to_owned(),
+            headers: headers
+                .iter()
+                .map(|header| (header.name.clone(), header.value.clone()))
+                .collect(),
+        })
+    }
+}
+
+/// A probe goes to its own pod. Another host would be dialled from inside the node's network.
+fn refuse_host(host: Option<&str>, report: &mut Report<'_>) {
+    if host.is_some_and(|host| !host.is_empty()) {
+        report
+            .field("host")
+            .add("a probe goes to its own pod: leave it out, or set the header Host");
+    }
+}
+
+impl Port {
+    fn read(port: &IntOrString, report: &mut Report<'_>) -> Option<Self> {
+        let mut at = report.field("port");
+        match port {
+            IntOrString::Int(value) => number(*value, &mut at).map(Self::Number),
+            IntOrString::String(name) => at
+                .check(names::port_name(name))
+                .map(|()| Self::Name(name.as_str().into())),
+        }
+    }
+}
+
+fn number(port: i32, report: &mut Report<'_>) -> Option<NonZeroU16> {
+    let number = u16::try_from(port).ok().and_then(NonZeroU16::new);
+    report.check(number.ok_or_else(|| format!("{port} is not within 1 and 65535")))
+}

@@ -1,0 +1,97 @@
+//! A probe on its way through `NodePodProbe`: written whole by the manager, read back by the node's agent.
+//!
+//! The agent does not trust what it reads: another host and a port by name are refused here again.
+
+use std::num::{NonZeroU16, NonZeroU32};
+
+use k8s_openapi::api::core::v1;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::invalid::{Invalid, Report};
+use super::marker::Compatibility;
+use super::probe::{Handler, HttpGet, Probe, Scheme};
+use super::template::ProbeTemplate;
+
+/// The probe with every field written out.
+pub fn to_wire(probe: &Probe) -> v1::Probe {
+    let mut wire = v1::Probe {
+        initial_delay_seconds: Some(int32(probe.initial_delay_seconds)),
+        period_seconds: Some(positive(probe.period_seconds)),
+        timeout_seconds: Some(positive(probe.timeout_seconds)),
+        success_threshold: Some(positive(probe.success_threshold)),
+        failure_threshold: Some(positive(probe.failure_threshold)),
+        ..v1::Probe::default()
+    };
+    match &probe.handler {
+        Handler::Exec { command } => {
+            wire.exec = Some(v1::ExecAction {
+                command: Some(command.clone()),
+            });
+        }
+        Handler::HttpGet(get) => wire.http_get = Some(http_get(get)),
+        Handler::TcpSocket { port } => {
+            wire.tcp_socket = Some(v1::TCPSocketAction {
+                host: None,
+                port: int_or_string(*port),
+            });
+        }
+        Handler::Grpc { port, service } => {
+            wire.grpc = Some(v1::GRPCAction {
+                port: i32::from(port.get()),
+                service: Some(service.clone()),
+            });
+        }
+    }
+    wire
+}
+
+/// Reads an entry's probe, or says all that is wrong with it; paths begin at the probe.
+///
+/// Fields left out mean what Kubernetes says.
+pub fn from_wire(probe: &v1::Probe) -> Result<Probe, Vec<Invalid>> {
+    let mut errors = Vec::new();
+    let mut report = Report::new(&mut errors, "probe");
+    let template = ProbeTemplate::read(probe, Compatibility::Kubernetes, &mut report);
+    let resolved =
+        template.and_then(|template| {
+            let resolved = template.resolve(|_| None);
+            report.check(resolved.map_err(|unresolved| {
+                format!("port {:?} was not resolved to a number", unresolved.0)
+            }))
+        });
+    match resolved {
+        Some(probe) if errors.is_empty() => Ok(probe),
+        _ => Err(errors),
+    }
+}
+
+fn http_get(get: &HttpGet) -> v1::HTTPGetAction {
+    let headers = get.headers.iter().map(|(name, value)| v1::HTTPHeader {
+        name: name.clone(),
+        value: value.clone(),
+    });
+    let scheme = match get.scheme {
+        Scheme::Http => "HTTP",
+        Scheme::Https => "HTTPS",
+    };
+    v1::HTTPGetAction {
+        host: None,
+        http_headers: (!get.headers.is_empty()).then(|| headers.collect()),
+        path: Some(get.path.clone()),
+        port: int_or_string(get.port),
+        scheme: Some(scheme.to_owned()),
+    }
+}
+
+fn int_or_string(port: NonZeroU16) -> IntOrString {
+    IntOrString::Int(i32::from(port.get()))
+}
+
+/// Larger than the wire allows is as good as the largest.
+fn int32(value: u32) -> i32 {
+    i32::try_from(value).unwrap_or(i32::MAX)
+}
+
+fn positive(value: NonZeroU32) -> i32 {
+    int32(value.get())
+}
