@@ -1,1 +1,18 @@
-//! leadsman: cri.
+//! The container runtime of this node: a client of the Container Runtime Interface (CRI v1) and the one
+//! view of the node's containers that all probes share.
+//!
+//! Here: calls over the runtime's unix socket ([`Runtime`]), what their errors mean for a probe
+//! ([`leadsman_probe::Exec`] is implemented by [`Runtime`]), and which container is the current one of a
+//! pod, since when it runs and at which addresses ([`View`]). Not here: when to call, how many execs may
+//! run at once, what a result does to a verdict; those are the agent's and the core's.
+//!
+//! Only calls that change nothing are made (and `ExecSync`). The runtime's event stream is never read:
+//! up to containerd 1.7 it is a single channel, and a second reader takes events away from the kubelet.
+
+mod exec;
+mod runtime;
+mod view;
+mod wire;
+
+pub use runtime::{Error, Listed, ListedState, Runtime, Version};
+pub use view::{Container, ContainerState, Containers, View};

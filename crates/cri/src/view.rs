@@ -1,0 +1,296 @@
+//! The node's containers as all probes see them: one list per refresh, and one more call for each container
+//! or sandbox that is new or has changed. Which container is the current one is decided here, as the kubelet
+//! does: of one pod and name the newest attempt.
+//!
+//! It fails static: when the runtime cannot be reached, what was known stays.
+
+use std::{
+    collections::{HashMap, HashSet},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+
+use crate::runtime::{Details, Error, Listed, ListedState, Network, Runtime};
+
+/// The current container of one name in one pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Container {
+    /// The runtime's id, without a scheme.
+    pub id: Arc<str>,
+    /// 0 for the first container of this name, one more at each restart.
+    pub attempt: u32,
+    /// What it does.
+    pub state: ContainerState,
+    /// The id of its sandbox.
+    pub sandbox: Arc<str>,
+    /// Where it can be dialled, the pod's primary address first: never an unspecified, loopback, link-local
+    /// or multicast one. Empty while the runtime has not said, and for a container that never ran under our eyes.
+    pub addresses: Arc<[IpAddr]>,
+}
+
+/// What a container does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ContainerState {
+    /// Made, not started.
+    Created,
+    /// Runs.
+    Running {
+        /// Since when, by the runtime's clock.
+        started_at: Timestamp,
+    },
+    /// Ended.
+    Exited {
+        /// With which code.
+        exit_code: i32,
+    },
+    /// The runtime does not know or did not say; asked again at the next refresh.
+    Unknown,
+}
+
+/// The containers of all wanted pods at one moment.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Containers {
+    pods: HashMap<Arc<str>, HashMap<Arc<str>, Container>>,
+}
+
+impl Containers {
+    /// The newest container of this name in the pod of this uid.
+    pub fn get(&self, pod_uid: &str, name: &str) -> Option<&Container> {
+        self.pods.get(pod_uid)?.get(name)
+    }
+}
+
+/// The view itself: what is known, and how to learn more.
+#[derive(Debug)]
+pub struct View {
+    runtime: Runtime,
+    memory: Memory,
+    containers: Arc<Containers>,
+}
+
+impl View {
+    /// A view that knows nothing yet. `node_addresses` are those at which pods in the node's own network
+    /// namespace are dialled, the primary one first; ones that must not be dialled are left out.
+    pub fn new(runtime: Runtime, node_addresses: Vec<IpAddr>) -> Self {
+        let memory = Memory {
+            node: dialable(node_addresses),
+            ..Memory::default()
+        };
+        Self {
+            runtime,
+            memory,
+            containers: Arc::default(),
+        }
+    }
+
+    /// Looks at the node again, for the pods whose uid is `wanted`; all others are forgotten.
+    ///
+    /// An error means that the runtime could not be reached and the view is as it was. A single container
+    /// or sandbox about which the runtime fails to answer is no error: it is Unknown, or without
+    /// addresses, until it does. May be dropped at any await; the view is then as it was, too.
+    pub async fn refresh(&mut self, wanted: impl Fn(&str) -> bool) -> Result<(), Error> {
+        let mut current = newest(self.runtime.list_containers().await?, wanted);
+        self.memory.retain(&current);
+        // What failed the last time comes last, so that it does not stand in the way of the others.
+        current.sort_by_key(|listed| self.memory.is_mute(listed));
+        let mut patient = true;
+        let mut present = Vec::with_capacity(current.len());
+        for listed in current {
+            let learned = if patient {
+                self.learn(&listed).await
+            } else {
+                Ok(())
+            };
+            match learned {
+                Ok(()) => {}
+                Err(error @ Error::Unreachable { .. }) => return Err(error),
+                Err(Error::NotFound { .. }) => continue,
+                Err(error) => {
+                    self.memory.mark_mute(&listed, &error);
+                    // One deadline a round is enough; the rest is asked at the next refresh.
+                    patient = !matches!(error, Error::Late { .. });
+                }
+            }
+            present.push(listed);
+        }
+        self.publish(present);
+        Ok(())
+    }
+
+    /// The newest container of this name in the pod of this uid, running or not.
+    pub fn container(&self, pod_uid: &str, name: &str) -> Option<&Container> {
+        self.containers.get(pod_uid, name)
+    }
+
+    /// All of it at this moment. The same `Arc` as before while nothing has changed.
+    pub fn containers(&self) -> Arc<Containers> {
+        self.containers.clone()
+    }
+
+    async fn learn(&mut self, listed: &Listed) -> Result<(), Error> {
+        if self.memory.state(listed).is_none() {
+            let details = self.runtime.container_status(&listed.id).await?;
+            self.memory.put_details(listed, details);
+        }
+        if self.memory.lacks_addresses(listed) {
+            let network = self.runtime.sandbox_network(&listed.sandbox).await?;
+            self.memory.put_network(listed, network);
+        }
+        self.memory.mute.remove(&listed.id);
+        Ok(())
+    }
+
+    fn publish(&mut self, current: Vec<Listed>) {
+        let mut containers = Containers::default();
+        for listed in current {
+            let container = self.memory.container(&listed);
+            containers
+                .pods
+                .entry(listed.pod_uid)
+                .or_default()
+                .insert(listed.name, container);
+        }
+        if *self.containers != containers {
+            self.containers = Arc::new(containers);
+        }
+    }
+}
+
+/// The details learned so far, of listed containers of wanted pods only.
+#[derive(Debug, Default)]
+struct Memory {
+    /// What the status said, and what the list had said when it was asked: good until the list says otherwise.
+    states: HashMap<Arc<str>, (ListedState, ContainerState)>,
+    sandboxes: HashMap<Arc<str>, Arc<[IpAddr]>>,
+    /// Containers about which the runtime failed to answer; said once each.
+    mute: HashSet<Arc<str>>,
+    node: Arc<[IpAddr]>,
+}
+
+impl Memory {
+    fn retain(&mut self, current: &[Listed]) {
+        let ids: HashSet<&Arc<str>> = current.iter().map(|listed| &listed.id).collect();
+        let sandboxes: HashSet<&Arc<str>> = current.iter().map(|listed| &listed.sandbox).collect();
+        self.states.retain(|id, _| ids.contains(id));
+        self.mute.retain(|id| ids.contains(id));
+        self.sandboxes.retain(|id, _| sandboxes.contains(id));
+    }
+
+    /// The state in full, unless the status has to be asked for it.
+    fn state(&self, listed: &Listed) -> Option<ContainerState> {
+        match listed.state {
+            ListedState::Created => Some(ContainerState::Created),
+            ListedState::Unknown => Some(ContainerState::Unknown),
+            ListedState::Running | ListedState::Exited => {
+                let (then, state) = self.states.get(&listed.id)?;
+                (*then == listed.state).then_some(*state)
+            }
+        }
+    }
+
+    fn put_details(&mut self, listed: &Listed, details: Details) {
+        let state = match details.state {
+            ListedState::Running => ContainerState::Running {
+                started_at: details.started_at,
+            },
+            // Also when the list, a moment older, had it running.
+            ListedState::Exited => ContainerState::Exited {
+                exit_code: details.exit_code,
+            },
+            // That contradicts the list: no answer to keep.
+            ListedState::Created | ListedState::Unknown => return,
+        };
+        self.states.insert(listed.id.clone(), (listed.state, state));
+    }
+
+    /// Addresses are asked for once a container runs: only then are they dialled, and its sandbox has them.
+    fn lacks_addresses(&self, listed: &Listed) -> bool {
+        listed.state == ListedState::Running && !self.sandboxes.contains_key(&listed.sandbox)
+    }
+
+    fn put_network(&mut self, listed: &Listed, network: Network) {
+        let addresses = match network {
+            Network::Node => self.node.clone(),
+            Network::Own(addresses) => dialable(addresses),
+        };
+        // None at all is no answer to keep: the next refresh asks again.
+        if !addresses.is_empty() {
+            self.sandboxes.insert(listed.sandbox.clone(), addresses);
+        }
+    }
+
+    fn is_mute(&self, listed: &Listed) -> bool {
+        self.mute.contains(&listed.id)
+    }
+
+    fn mark_mute(&mut self, listed: &Listed, error: &Error) {
+        if self.mute.insert(listed.id.clone()) {
+            let Listed {
+                id,
+                pod_namespace,
+                pod_name,
+                name,
+                ..
+            } = listed;
+            tracing::warn!(container = %id, pod = %format_args!("{pod_namespace}/{pod_name}"), %name, %error, "no details of a container");
+        }
+    }
+
+    fn container(&self, listed: &Listed) -> Container {
+        Container {
+            id: listed.id.clone(),
+            attempt: listed.attempt,
+            state: self.state(listed).unwrap_or(ContainerState::Unknown),
+            sandbox: listed.sandbox.clone(),
+            addresses: self
+                .sandboxes
+                .get(&listed.sandbox)
+                .cloned()
+                .unwrap_or_default(),
+        }
+    }
+}
+
+/// Of each name in each wanted pod the newest container: by attempt, since the clock may jump.
+fn newest(listed: Vec<Listed>, wanted: impl Fn(&str) -> bool) -> Vec<Listed> {
+    let mut newest: HashMap<(Arc<str>, Arc<str>), Listed> = HashMap::new();
+    let age = |listed: &Listed| (listed.attempt, listed.created_at);
+    for candidate in listed {
+        if !wanted(&candidate.pod_uid) {
+            continue;
+        }
+        let key = (candidate.pod_uid.clone(), candidate.name.clone());
+        if newest
+            .get(&key)
+            .is_none_or(|best| age(best) < age(&candidate))
+        {
+            newest.insert(key, candidate);
+        }
+    }
+    newest.into_values().collect()
+}
+
+/// Without those that a probe must never dial: whoever names them would reach the node itself or its metadata service.
+fn dialable(addresses: Vec<IpAddr>) -> Arc<[IpAddr]> {
+    let refused = |address: &IpAddr| match address.to_canonical() {
+        IpAddr::V4(v4) => {
+            v4.is_unspecified()
+                || v4.is_loopback()
+                || v4.is_link_local()
+                || v4.is_multicast()
+                || v4.is_broadcast()
+        }
+        IpAddr::V6(v6) => {
+            v6.is_unspecified()
+                || v6.is_loopback()
+                || v6.is_unicast_link_local()
+                || v6.is_multicast()
+        }
+    };
+    addresses
+        .into_iter()
+        .filter(|address| !refused(address))
+        .collect()
+}
