@@ -1,1 +1,58 @@
-//! The test bed.
+//! The test bed: real Kubernetes on one machine, raised for a test and gone without a trace.
+//!
+//! * [`ControlPlane`]: etcd and kube-apiserver on 127.0.0.1. No root.
+//! * [`NodeBed`]: a whole cluster of one real node (containerd, kubelet, kube-proxy, scheduler,
+//!   controller manager) in namespaces of its own. Root on Linux.
+//!
+//! What a bed guarantees: after its end, whether by drop, by failure, by Ctrl-C or by SIGKILL of its
+//! owner or its supervisor, no process, mount, network link, firewall rule, cgroup or temporary
+//! folder of it is left. Only the cache stays (see [`cache::folder`]), with what was costly to make.
+//!
+//! How: the owner holds a pipe to a *keeper* process outside the bed, the keeper holds one to the
+//! *supervisor*, the first process of the bed. A closed pipe is the end of whoever reads from it.
+//! Both are the program `leadsman-bed`.
+//!
+//! | room | what lives there |
+//! |---|---|
+//! | [`progress`] | what is told while a bed is raised |
+//! | `programs`, `packages`, `images` | what a bed is made from, and the [`cache`] of it |
+//! | `plan`, `node::plan` | which programs with which flags, in which order |
+//! | `keep`, `supervise` | the two processes behind a bed |
+//! | [`control_plane`], [`node`] | what a test holds |
+//! | [`audit`] | requests, counted by user |
+
+pub mod audit;
+pub mod cache;
+pub mod clock;
+pub mod control_plane;
+pub mod detached;
+pub mod keep;
+pub mod node;
+mod packages;
+pub mod images;
+mod pki;
+mod plan;
+mod processes;
+pub mod progress;
+pub mod programs;
+mod raise;
+mod readiness;
+mod request;
+pub mod supervise;
+
+pub use control_plane::ControlPlane;
+pub use node::NodeBed;
+pub use progress::Progress;
+pub use request::Options;
+
+use anyhow::Result;
+
+/// Compiles, installs and makes what beds need, without raising one.
+pub fn prepare(control_plane: bool, progress: &mut dyn FnMut(Progress)) -> Result<()> {
+    programs::ensure(progress)?;
+    if !control_plane {
+        packages::ensure(progress)?;
+        images::ensure(progress)?;
+    }
+    Ok(())
+}

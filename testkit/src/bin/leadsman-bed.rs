@@ -1,0 +1,115 @@
+//! Raises test beds by hand, and is the keeper and the supervisor behind every bed.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use clap::{Parser, Subcommand};
+use leadsman_testkit::{ControlPlane, NodeBed, Options, detached, keep, progress, supervise};
+
+#[derive(Parser)]
+#[command(about = "A real Kubernetes cluster of one node on this machine, gone without a trace when it ends")]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Raise a bed and stay until Ctrl-C
+    Up {
+        /// Only etcd and kube-apiserver, which needs no root
+        #[arg(long)]
+        control_plane: bool,
+        /// Return once the bed is up; `down` ends it
+        #[arg(long)]
+        detach: bool,
+        /// An argument more for one of the programs, as PROGRAM=ARGUMENT
+        #[arg(long, value_name = "PROGRAM=ARGUMENT", conflicts_with = "detach")]
+        argument: Vec<String>,
+    },
+    /// End a bed left by `up --detach`, or all of them
+    Down {
+        /// Its name, as `up` printed it
+        name: Option<String>,
+    },
+    /// Compile and fetch what beds need, raise none
+    Prepare {
+        /// Only what a control plane needs
+        #[arg(long)]
+        control_plane: bool,
+    },
+    #[command(hide = true)]
+    Keep { request: String },
+    #[command(hide = true)]
+    Supervise { folder: PathBuf },
+}
+
+fn main() -> Result<()> {
+    let verb = Arguments::parse().verb;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let outcome = runtime.block_on(run(verb));
+    // A thread may still be reading stdin; nothing of it is wanted any more.
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn run(verb: Verb) -> Result<()> {
+    match verb {
+        Verb::Up { control_plane, detach: true, .. } => {
+            let (name, kubeconfig) = detached::up(control_plane, progress::to_stderr())?;
+            println!("KUBECONFIG={}", kubeconfig.display());
+            eprintln!("bed: {name} is up; `leadsman-bed down {name}` ends it");
+            Ok(())
+        }
+        Verb::Up { control_plane, argument, .. } => up(control_plane, options(&argument)?).await,
+        Verb::Down { name } => {
+            for name in detached::down(name.as_deref())? {
+                eprintln!("bed: {name} has ended");
+            }
+            Ok(())
+        }
+        Verb::Prepare { control_plane } => leadsman_testkit::prepare(control_plane, &mut progress::to_stderr()),
+        // Both have told their owner already what went wrong.
+        Verb::Keep { request } => exit_quietly(keep::keep(&request).await),
+        Verb::Supervise { folder } => exit_quietly(supervise::supervise(folder).await),
+    }
+}
+
+fn exit_quietly(outcome: Result<()>) -> Result<()> {
+    if outcome.is_err() {
+        std::process::exit(1);
+    }
+    Ok(())
+}
+
+fn options(arguments: &[String]) -> Result<Options> {
+    arguments.iter().try_fold(Options::default(), |options, argument| {
+        let (program, argument) =
+            argument.split_once('=').with_context(|| format!("`{argument}` is not PROGRAM=ARGUMENT"))?;
+        Ok(options.argument(program, argument))
+    })
+}
+
+async fn up(control_plane: bool, options: Options) -> Result<()> {
+    let mut node = None;
+    let mut plane = None;
+    let kubeconfig = if control_plane {
+        let bed = plane.insert(ControlPlane::start(options, progress::to_stderr()).await?);
+        bed.admin_kubeconfig().to_owned()
+    } else {
+        let bed = node.insert(NodeBed::start(options, progress::to_stderr()).await?);
+        eprintln!("bed: node {}, runtime {}", bed.node_name(), bed.runtime_endpoint());
+        eprintln!("bed: enter it with: nsenter --all --target {}", bed.first_process());
+        bed.admin_kubeconfig().to_owned()
+    };
+    println!("KUBECONFIG={}", kubeconfig.display());
+    eprintln!("bed: up; Ctrl-C ends it");
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    tokio::select! {
+        interrupted = tokio::signal::ctrl_c() => interrupted?,
+        _ = terminate.recv() => {}
+    }
+    eprintln!("bed: taking everything away");
+    drop((node, plane));
+    Ok(())
+}

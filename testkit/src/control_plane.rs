@@ -1,0 +1,139 @@
+//! A control plane alone: etcd and kube-apiserver on 127.0.0.1, no root needed.
+//!
+//! No controller manager runs, so nodes one makes up keep their conditions and taints, nothing
+//! deletes pods, and no garbage is collected. Service accounts exist only where a test makes them.
+//! RBAC is on. Several control planes live side by side; each costs about half a gigabyte.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context as _, Result};
+use kube::Client;
+
+use crate::audit::{self, Mark};
+use crate::pki::{Authority, Identity};
+use crate::plan::audit_log;
+use crate::progress::Progress;
+use crate::raise::{Raised, logs_after_failure};
+use crate::readiness;
+use crate::request::{Bed, Kind, Options, Order, Request};
+use crate::{packages, programs};
+
+const APISERVER: &str = "kube-apiserver";
+
+/// An API server with its store. Dropping it ends both and removes their folder, and so does the
+/// owner's death, however it dies.
+#[derive(Debug)]
+pub struct ControlPlane {
+    raised: Arc<Mutex<Raised>>,
+    pub(crate) bed: Bed,
+    administrator: PathBuf,
+}
+
+impl ControlPlane {
+    /// Raises a control plane, compiling its programs first if the cache has none.
+    pub async fn start(options: Options, progress: impl FnMut(Progress) + Send + 'static) -> Result<Self> {
+        tokio::task::spawn_blocking(move || Self::start_blocking(options, progress, false)).await?
+    }
+
+    pub(crate) fn start_blocking(
+        options: Options,
+        mut progress: impl FnMut(Progress),
+        detached: bool,
+    ) -> Result<Self> {
+        packages::ensure_tools(&["setpriv"])?;
+        let request = Request {
+            kind: Kind::ControlPlane,
+            options,
+            programs: programs::ensure(&mut progress)?,
+            images: Vec::new(),
+            logs_after_failure: logs_after_failure()?,
+            detached,
+        };
+        Self::raise(&request, &mut progress)
+    }
+
+    pub(crate) fn raise(request: &Request, progress: &mut dyn FnMut(Progress)) -> Result<Self> {
+        let (raised, bed) = Raised::raise(request, progress)?;
+        let administrator = bed.folder.join("pki/admin.kubeconfig");
+        Ok(Self { raised: Arc::new(Mutex::new(raised)), bed, administrator })
+    }
+
+    /// The URL of the API server.
+    pub fn server(&self) -> &str {
+        &self.bed.server
+    }
+
+    /// The bed's folder: certificates, logs, data. It goes with the bed.
+    pub fn folder(&self) -> &Path {
+        &self.bed.folder
+    }
+
+    /// The folder of the cluster's programs, `kubectl` and `helm` among them.
+    pub fn programs(&self) -> Result<PathBuf> {
+        programs::ensure(&mut crate::progress::silent())
+    }
+
+    /// A kubeconfig of group `system:masters`.
+    pub fn admin_kubeconfig(&self) -> &Path {
+        &self.administrator
+    }
+
+    /// A kubeconfig with a client certificate of this user in these groups, at most two.
+    pub fn kubeconfig_for(&self, user: &str, groups: &[&str]) -> Result<PathBuf> {
+        let file = format!("user-{}", user.replace(['/', ':'], "-"));
+        self.authority()?.kubeconfig(&file, &self.bed.server, Identity { user, groups })
+    }
+
+    /// A client of group `system:masters`. Each call makes a new one, in the calling runtime.
+    pub async fn client(&self) -> Result<Client> {
+        readiness::client(&self.administrator).await
+    }
+
+    /// A client of this user in these groups, by certificate.
+    pub async fn client_for(&self, user: &str, groups: &[&str]) -> Result<Client> {
+        readiness::client(&self.kubeconfig_for(user, groups)?).await
+    }
+
+    /// This moment in the audit log. The log is written just after an answer is sent, so a request
+    /// whose answer has only just arrived may be a moment late.
+    pub fn audit_mark(&self) -> Result<Mark> {
+        audit::mark(&audit_log(&self.bed.folder))
+    }
+
+    /// All requests answered since `mark`, in the order of their answers.
+    pub fn audit(&self, mark: Mark) -> Result<Vec<audit::Request>> {
+        audit::since(&audit_log(&self.bed.folder), mark)
+    }
+
+    /// Kills the API server; its port refuses connections afterwards, its data stays.
+    pub async fn stop_apiserver(&self) -> Result<()> {
+        self.order(Order::Stop(APISERVER.into())).await
+    }
+
+    /// Starts the API server again, on the same port, and waits until it is ready.
+    pub async fn start_apiserver(&self) -> Result<()> {
+        self.order(Order::Start(APISERVER.into())).await
+    }
+
+    /// Ends the bed and waits until all is taken away, without blocking the runtime.
+    pub async fn end(self) -> Result<()> {
+        tokio::task::spawn_blocking(move || drop(self)).await.context("ending the bed")
+    }
+
+    pub(crate) async fn order(&self, order: Order) -> Result<()> {
+        let raised = Arc::clone(&self.raised);
+        let give = move || raised.lock().unwrap_or_else(PoisonError::into_inner).order(&order);
+        tokio::task::spawn_blocking(give).await?
+    }
+
+    pub(crate) fn authority(&self) -> Result<Authority> {
+        Authority::open(&self.bed.folder.join("pki"))
+    }
+
+    /// Lets the bed live on without its owner.
+    pub(crate) fn leave(self) -> Result<()> {
+        let raised = Arc::into_inner(self.raised).context("the bed is in use")?;
+        raised.into_inner().unwrap_or_else(PoisonError::into_inner).leave()
+    }
+}

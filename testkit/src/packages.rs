@@ -1,0 +1,143 @@
+//! The system programs a bed needs. What is there is used; what is missing is installed where that
+//! is safe to do (as root, on Debian and its kin, removing nothing, starting no service), else named.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::processes;
+use crate::progress::Progress;
+
+/// A program a node bed runs, and the Debian package that has it.
+const NEEDED: &[(&str, &str)] = &[
+    ("containerd", "containerd"),
+    ("ctr", "containerd"),
+    ("runc", "runc"),
+    ("umoci", "umoci"),
+    ("busybox", "busybox-static"),
+    ("iptables", "iptables"),
+    ("ip", "iproute2"),
+    ("mount", "mount"),
+    ("unshare", "util-linux"),
+    ("nsenter", "util-linux"),
+    ("setpriv", "util-linux"),
+    ("/usr/lib/cni/ptp", "containernetworking-plugins"),
+];
+
+/// Where services' start at installation is asked for and refused.
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+
+/// Makes sure that all a node bed needs is there.
+pub(crate) fn ensure(progress: &mut dyn FnMut(Progress)) -> Result<()> {
+    let missing = missing();
+    if !missing.is_empty() {
+        install(&missing, progress)?;
+    }
+    let still = self::missing();
+    if !still.is_empty() {
+        bail!("still missing after their installation: {}", still.join(" "));
+    }
+    check_containerd()?;
+    check_busybox()
+}
+
+/// Names the programs among `tools` that are missing.
+pub(crate) fn ensure_tools(tools: &[&str]) -> Result<()> {
+    let missing: Vec<&str> = tools.iter().copied().filter(|tool| find(tool).is_none()).collect();
+    if missing.is_empty() { Ok(()) } else { bail!("the test bed needs these programs: {}", missing.join(", ")) }
+}
+
+/// The path of a program.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
+    if program.starts_with('/') {
+        return Some(PathBuf::from(program)).filter(|path| path.exists());
+    }
+    let path = processes::search_path();
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file())
+}
+
+fn missing() -> Vec<&'static str> {
+    let mut packages: Vec<&str> =
+        NEEDED.iter().filter(|(program, _)| find(program).is_none()).map(|(_, package)| *package).collect();
+    packages.sort_unstable();
+    packages.dedup();
+    packages
+}
+
+fn install(packages: &[&str], progress: &mut dyn FnMut(Progress)) -> Result<()> {
+    let list = packages.join(" ");
+    if !nix::unistd::Uid::effective().is_root() || find("apt-get").is_none() {
+        bail!("the node bed needs these packages, here by their Debian names: {list}");
+    }
+    progress(Progress::Note(format!("installing what is missing: apt-get install {list}")));
+    let _policy = NoServices::begin()?;
+    apt(&["update"])?;
+    let mut arguments = vec!["install", "-y", "--no-remove", "--no-install-recommends"];
+    arguments.extend(packages);
+    apt(&arguments)
+}
+
+fn apt(arguments: &[&str]) -> Result<()> {
+    let output = Command::new("apt-get")
+        .args(arguments)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdin(Stdio::null())
+        .output()
+        .context("cannot run apt-get")?;
+    if !output.status.success() {
+        let words = String::from_utf8_lossy(&output.stderr);
+        bail!("`apt-get {}` ended with {}: {}", arguments.join(" "), output.status, words.trim());
+    }
+    Ok(())
+}
+
+/// While this lives, installing a package starts none of its services. A policy that is there
+/// already stays as it is.
+struct NoServices(Option<&'static Path>);
+
+impl NoServices {
+    fn begin() -> Result<Self> {
+        use std::io::Write as _;
+        use std::os::unix::fs::OpenOptionsExt as _;
+        let policy = std::fs::OpenOptions::new().create_new(true).write(true).mode(0o755).open(POLICY);
+        match policy {
+            Ok(mut file) => {
+                file.write_all(b"#!/bin/sh\nexit 101\n")?;
+                Ok(Self(Some(Path::new(POLICY))))
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(Self(None)),
+            Err(error) => Err(error).with_context(|| format!("writing {POLICY}")),
+        }
+    }
+}
+
+impl Drop for NoServices {
+    fn drop(&mut self) {
+        if let Some(path) = self.0 {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn check_containerd() -> Result<()> {
+    let version = processes::run("containerd", &["--version"])?;
+    let number = version.split_whitespace().nth(2).unwrap_or_default().trim_start_matches('v');
+    let mut parts = number.split(['.', '~', '-']).map_while(|part| part.parse::<u32>().ok());
+    match (parts.next(), parts.next()) {
+        (Some(major), Some(minor)) if (major, minor) < (1, 6) => {
+            bail!("containerd {major}.{minor} is too old, the bed needs 1.6 or later")
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_busybox() -> Result<()> {
+    // Debian has two packages of one program; an image has no libc for the dynamic one.
+    let path = find("busybox").context("busybox has just been found")?;
+    let bytes = std::fs::read(&path)?;
+    if bytes.windows(8).any(|window| window == b"ld-linux") {
+        bail!("{} is not the static busybox; install Debian's busybox-static", path.display());
+    }
+    Ok(())
+}
