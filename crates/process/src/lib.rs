@@ -1,1 +1,29 @@
-//! leadsman: process.
+//! What both processes of leadsman share: how they meet the API server, the clock, signals and their operator.
+//!
+//! One mechanism per module, and [`run`] puts them together. No rule of any feature and no Kubernetes kind lives
+//! here; the crates of the project are unknown to it.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `clock` | the one door to the time of day and to the monotonic clock |
+//! | `client` | how to reach the API server |
+//! | `logs` | format and filter of the log |
+//! | `metrics` | the registry and its text form |
+//! | `readiness` | named conditions, each with the reason why it does not hold |
+//! | `serve` | `/healthz`, `/readyz`, `/metrics` |
+//! | `shutdown` | signals, and an end that comes in time |
+//! | `process` | all of them together |
+#![doc(html_no_source)]
+
+pub mod client;
+pub mod clock;
+pub mod logs;
+pub mod metrics;
+mod process;
+pub mod readiness;
+pub mod serve;
+pub mod shutdown;
+
+pub use metrics::Metrics;
+pub use process::{Args, Component, Process, RunError, run};
+pub use readiness::{Condition, Readiness};

@@ -1,0 +1,18 @@
+//! The one door to the clocks. Everywhere else time is an argument.
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+/// The time of day. It may jump; use it for what is shown or compared with times on the wire.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is the door that the lint sends everybody to"
+)]
+pub fn now() -> Timestamp {
+    Timestamp::now()
+}
+
+/// The monotonic clock, for durations and due times. It stands still under `tokio::time::pause`.
+pub fn monotonic() -> Instant {
+    Instant::now()
+}

@@ -1,0 +1,73 @@
+//! The log: to stderr, as text for people or JSON for collectors.
+
+use std::io::IsTerminal;
+
+use clap::ValueEnum;
+use tracing_subscriber::filter::{EnvFilter, ParseError};
+use tracing_subscriber::fmt;
+use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
+
+/// What is logged by default. The client's own lines about a failed request repeat what its sender reports with the
+/// object in it.
+const DEFAULT_FILTER: &str = "info,kube_client::client::builder=off,kube_runtime::watcher=off";
+
+/// How to log.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Log")]
+pub struct Args {
+    /// What is logged, as `LEVEL` or `TARGET=LEVEL`, separated by commas
+    #[arg(long, env = "LEADSMAN_LOG", value_name = "FILTER", default_value = DEFAULT_FILTER, hide_default_value = true)]
+    pub log: String,
+    /// How it is written
+    #[arg(
+        long,
+        env = "LEADSMAN_LOG_FORMAT",
+        value_name = "FORMAT",
+        default_value = "text"
+    )]
+    pub log_format: Format,
+}
+
+/// The form of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// One line of text
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+/// Why there is no log.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The filter does not parse.
+    #[error("--log {filter:?}: {source}")]
+    Filter {
+        /// As given.
+        filter: String,
+        /// What is wrong with it.
+        source: ParseError,
+    },
+    /// Something else logs already in this process.
+    #[error("the log is set up already: {0}")]
+    Twice(#[from] TryInitError),
+}
+
+impl Args {
+    /// Sets up the log of this process. Call it once.
+    pub fn init(&self) -> Result<(), LogError> {
+        let filter = EnvFilter::try_new(&self.log).map_err(|source| LogError::Filter {
+            filter: self.log.clone(),
+            source,
+        })?;
+        let lines = fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .with_ansi(std::io::stderr().is_terminal());
+        match self.log_format {
+            Format::Text => lines.finish().try_init()?,
+            Format::Json => lines.json().flatten_event(true).finish().try_init()?,
+        }
+        Ok(())
+    }
+}

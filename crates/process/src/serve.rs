@@ -1,0 +1,215 @@
+//! `/healthz`, `/readyz` and `/metrics`, over plain HTTP.
+//!
+//! `/healthz` says that the process still turns its wheels, nothing more: a liveness probe that looked further would
+//! kill a process for troubles of the API server.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use tokio::net::TcpListener;
+
+use crate::metrics::{self, Metrics};
+use crate::readiness::Readiness;
+
+/// Where to serve.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Serving")]
+pub struct Args {
+    /// Address of /metrics, /healthz and /readyz: `IP:PORT`, `:PORT` for every address, or 0 for none
+    #[arg(
+        long,
+        env = "LEADSMAN_METRICS_BIND_ADDRESS",
+        value_name = "ADDRESS",
+        default_value = ":8080"
+    )]
+    pub metrics_bind_address: BindAddress,
+}
+
+/// An address to listen on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BindAddress {
+    /// Not at all.
+    Nowhere,
+    /// Every address of both families, or of IPv4 where there is no IPv6.
+    Every {
+        /// The port; 0 takes a free one.
+        port: u16,
+    },
+    /// One address.
+    One(SocketAddr),
+}
+
+/// Not an address to listen on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is neither IP:PORT, :PORT nor 0")]
+pub struct MalformedAddress(String);
+
+impl FromStr for BindAddress {
+    type Err = MalformedAddress;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let malformed = || MalformedAddress(s.to_owned());
+        if s == "0" {
+            return Ok(Self::Nowhere);
+        }
+        match s.strip_prefix(':') {
+            Some(port) => {
+                let port = port.parse().map_err(|_| malformed())?;
+                Ok(Self::Every { port })
+            }
+            None => s.parse().map(Self::One).map_err(|_| malformed()),
+        }
+    }
+}
+
+impl fmt::Display for BindAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nowhere => f.write_str("0"),
+            Self::Every { port } => write!(f, ":{port}"),
+            Self::One(address) => address.fmt(f),
+        }
+    }
+}
+
+/// The address cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address} (--metrics-bind-address): {source}")]
+pub struct ListenError {
+    /// The address.
+    pub address: BindAddress,
+    /// What the system says.
+    pub source: std::io::Error,
+}
+
+/// Listens, and logs where. `None` when nothing is to be served.
+pub async fn listen(address: BindAddress) -> Result<Option<TcpListener>, ListenError> {
+    let listener = bind(address)
+        .await
+        .map_err(|source| ListenError { address, source })?;
+    if let Some(listener) = &listener {
+        let address = listener
+            .local_addr()
+            .map_err(|source| ListenError { address, source })?;
+        tracing::info!(%address, "serving /metrics, /healthz, /readyz");
+    }
+    Ok(listener)
+}
+
+async fn bind(address: BindAddress) -> std::io::Result<Option<TcpListener>> {
+    match address {
+        BindAddress::Nowhere => Ok(None),
+        BindAddress::One(address) => TcpListener::bind(address).await.map(Some),
+        BindAddress::Every { port } => match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await
+        {
+            Ok(listener) => Ok(Some(listener)),
+            // A kernel without IPv6.
+            Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))
+                .await
+                .map(Some),
+        },
+    }
+}
+
+/// Serves until dropped. Connections that are open then are dropped too: nobody waits for a scrape.
+pub async fn serve(
+    listener: TcpListener,
+    readiness: Readiness,
+    metrics: Metrics,
+) -> std::io::Result<()> {
+    axum::serve(listener, router(readiness, metrics)).await
+}
+
+fn router(readiness: Readiness, metrics: Metrics) -> Router {
+    let ready = async move || readyz(&readiness);
+    let scraped = async move || scrape(&metrics);
+    Router::new()
+        .route("/healthz", get(async || Ok::<_, Infallible>("ok\n")))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(scraped))
+}
+
+fn readyz(readiness: &Readiness) -> Response {
+    let status = if readiness.is_ready() {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    (status, readiness.text()).into_response()
+}
+
+fn scrape(metrics: &Metrics) -> Response {
+    match metrics.text() {
+        Ok(text) => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    #[test]
+    fn addresses_parse() {
+        let one = BindAddress::One(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let table = [
+            ("0", Some(BindAddress::Nowhere)),
+            (":8080", Some(BindAddress::Every { port: 8080 })),
+            ("127.0.0.1:0", Some(one)),
+            ("8080", None),
+            (":http", None),
+            ("localhost:80", None),
+            ("", None),
+        ];
+        for (text, expected) in table {
+            assert_eq!(text.parse::<BindAddress>().ok(), expected, "{text:?}");
+            if let Some(address) = expected {
+                assert_eq!(address.to_string(), text);
+            }
+        }
+    }
+
+    async fn get(address: SocketAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.0\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn what_is_missing_is_told() {
+        let listen_on = "127.0.0.1:0".parse().unwrap();
+        let listener = listen(listen_on).await.unwrap().unwrap();
+        let address = listener.local_addr().unwrap();
+        let readiness = Readiness::default();
+        let pods = readiness.condition("pods", "not listed yet");
+        let served = tokio::spawn(serve(listener, readiness, Metrics::default()));
+
+        assert!(
+            get(address, "/healthz")
+                .await
+                .starts_with("HTTP/1.0 200 OK")
+        );
+        let unready = get(address, "/readyz").await;
+        assert!(unready.starts_with("HTTP/1.0 503"), "{unready}");
+        assert!(unready.ends_with("[-] pods: not listed yet\n"), "{unready}");
+        pods.ready();
+        assert!(get(address, "/readyz").await.starts_with("HTTP/1.0 200 OK"));
+        let scraped = get(address, "/metrics").await;
+        assert!(scraped.contains("leadsman_build_info"), "{scraped}");
+
+        served.abort();
+    }
+}
