@@ -1,1 +1,18 @@
-//! Black-box tests.
+//! What the black-box suites share: a harness that counts skips, waiting by watch, and scenes to play in.
+//!
+//! The suites know leadsman as its users do: as processes, objects and the API server's audit log. No crate of
+//! leadsman's but the wire types is used here.
+
+pub mod harness;
+pub mod history;
+pub mod install;
+pub mod process;
+pub mod scene;
+pub mod see;
+
+pub use harness::{Case, run};
+pub use history::History;
+pub use install::install;
+pub use process::Process;
+pub use scene::{Scene, report};
+pub use see::{gone, see};

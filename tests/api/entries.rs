@@ -1,0 +1,455 @@
+//! Markers and pods in, entries of the node's probes out.
+
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use leadsman_tests::{Scene, gone, see};
+use serde_json::json;
+
+use crate::World;
+
+/// A probe of `main` by TCP on its named port, with a condition.
+fn tcp(name: &str, condition: &str) -> serde_json::Value {
+    json!({"name": name, "containerName": "main", "podConditionType": condition,
+           "probe": {"tcpSocket": {"port": "web"}}})
+}
+
+pub(crate) async fn port_resolved_and_defaults_filled(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "resolved").await?;
+    let pod = scene.pod("one").await?;
+    scene
+        .marker(
+            "m",
+            json!([{"name": "get", "containerName": "main", "podConditionType": "t.io/get",
+            "probe": {"httpGet": {"port": "web"}}}]),
+        )
+        .await?;
+    let entries = scene.entries(&["one/m#get"]).await?;
+    ensure!(
+        entries[0].uid == pod.metadata.uid.unwrap_or_default(),
+        "{entries:?}"
+    );
+    ensure!(entries[0].ip == "10.1.2.3", "{entries:?}");
+    let probe = &entries[0].probes[0].probe;
+    let get = probe.http_get.clone().unwrap_or_default();
+    ensure!(get.port == IntOrString::Int(8080), "{get:?}");
+    ensure!(
+        get.path.as_deref() == Some("/") && get.scheme.as_deref() == Some("HTTP"),
+        "{get:?}"
+    );
+    let filled = (
+        probe.initial_delay_seconds,
+        probe.timeout_seconds,
+        probe.period_seconds,
+        probe.success_threshold,
+        probe.failure_threshold,
+    );
+    // An absent delay and one of 0 are the same on the wire.
+    ensure!(filled.0.unwrap_or(0) == 0, "{filled:?}");
+    ensure!(
+        (filled.1, filled.2, filled.3, filled.4) == (Some(1), Some(10), Some(1), Some(3)),
+        "{filled:?}"
+    );
+    Ok(())
+}
+
+pub(crate) async fn a_node_has_its_object_also_without_entries(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "empty-node").await?;
+    scene.entries(&[]).await?;
+    // Taken away by somebody, it comes back; with its node it goes.
+    scene.pod("one").await?;
+    scene.marker("m", json!([tcp("p", "t.io/p")])).await?;
+    scene.entries(&["one/m#p"]).await?;
+    let before = scene.probes().get(&scene.node).await?.metadata.uid;
+    scene
+        .probes()
+        .delete(&scene.node, &DeleteParams::default())
+        .await?;
+    see(&scene.probes(), &scene.node, "a new object", |probe| {
+        ensure!(probe.metadata.uid != before, "it is still the old one");
+        Ok(())
+    })
+    .await?;
+    scene.entries(&["one/m#p"]).await?;
+    scene.delete_pod("one").await?;
+    let nodes: kube::Api<k8s_openapi::api::core::v1::Node> = kube::Api::all(scene.client.clone());
+    nodes.delete(&scene.node, &DeleteParams::default()).await?;
+    gone(&scene.probes(), &scene.node).await
+}
+
+pub(crate) async fn a_virtual_node_has_none(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "virtual-beside").await?;
+    scene
+        .add_node("virtual", json!({"type": "virtual-kubelet"}))
+        .await?;
+    scene
+        .pod_with("there", json!({"spec": {"nodeName": "virtual"}}))
+        .await?;
+    scene.pod("here").await?;
+    scene.marker("m", json!([tcp("p", "t.io/p")])).await?;
+    scene.entries(&["here/m#p"]).await?;
+    ensure!(
+        scene.probes().get_opt("virtual").await?.is_none(),
+        "a virtual node got an object"
+    );
+    Ok(())
+}
+
+pub(crate) async fn a_node_that_comes_late(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "late-beside").await?;
+    scene.marker("m", json!([tcp("p", "t.io/p")])).await?;
+    scene
+        .pod_with("early", json!({"spec": {"nodeName": "late"}}))
+        .await?;
+    scene.add_node("late", json!({})).await?;
+    let scene = Scene {
+        node: "late".into(),
+        ..scene
+    };
+    scene.entries(&["early/m#p"]).await?;
+    Ok(())
+}
+
+pub(crate) async fn names_that_contain_one_another(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "way").await?;
+    scene.pod("one").await?;
+    scene.marker("way", json!([tcp("p", "t.io/way")])).await?;
+    scene
+        .marker("gateway", json!([tcp("p", "t.io/gateway")]))
+        .await?;
+    let other = Scene {
+        ns: "way-2".into(),
+        node: scene.node.clone(),
+        client: scene.client.clone(),
+    };
+    other.namespace("way-2").await?;
+    other.pod("one").await?;
+    other.marker("way", json!([tcp("p", "t.io/way")])).await?;
+    let mine = scene.entries(&["one/gateway#p", "one/way#p"]).await?;
+    let theirs = other.entries(&["one/way#p"]).await?;
+    scene
+        .markers()
+        .delete("way", &DeleteParams::default())
+        .await?;
+    let left = scene.entries(&["one/gateway#p"]).await?;
+    let kept = mine[0].probes.iter().find(|e| e.name == "gateway#p");
+    ensure!(
+        left[0].probes.first() == kept,
+        "the entry of gateway changed: {left:?}"
+    );
+    ensure!(
+        other.entries(&["one/way#p"]).await? == theirs,
+        "the namesake's entry changed"
+    );
+    Ok(())
+}
+
+pub(crate) async fn a_pod_relabelled_in_and_out(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "relabelled").await?;
+    scene
+        .pod_with("one", json!({"metadata": {"labels": {"app": "other"}}}))
+        .await?;
+    scene
+        .pod_with("bare", json!({"metadata": {"labels": null}}))
+        .await?;
+    scene.marker("m", json!([tcp("p", "t.io/p")])).await?;
+    scene.reason("m", "Probing").await?;
+    scene.entries(&[]).await?;
+    scene
+        .edit(
+            "one",
+            "kubectl",
+            json!({"metadata": {"labels": {"app": scene.ns}}}),
+        )
+        .await?;
+    scene.entries(&["one/m#p"]).await?;
+    scene.verdict("one", "m#p", "Succeeded", "").await?;
+    scene
+        .marks("one", json!({"conditions": {"t.io/p": "True"}}))
+        .await?;
+    scene
+        .edit(
+            "one",
+            "kubectl",
+            json!({"metadata": {"labels": {"app": "other"}}}),
+        )
+        .await?;
+    scene.entries(&[]).await?;
+    scene
+        .marks("one", json!({"conditions": {"t.io/p": null}}))
+        .await?;
+    Ok(())
+}
+
+pub(crate) async fn match_expressions(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "expressions").await?;
+    let labels = |labels| json!({"metadata": {"labels": labels}});
+    scene
+        .pod_with("a", labels(json!({"tier": "front"})))
+        .await?;
+    scene
+        .pod_with("b", labels(json!({"tier": "back", "skip": "1"})))
+        .await?;
+    scene.pod_with("c", labels(json!({"tier": "none"}))).await?;
+    scene.pod_with("d", labels(json!({"tier": "back"}))).await?;
+    let selector = json!({"matchExpressions": [
+        {"key": "tier", "operator": "In", "values": ["front", "back"]},
+        {"key": "skip", "operator": "DoesNotExist"},
+        {"key": "app", "operator": "Exists"},
+        {"key": "lane", "operator": "NotIn", "values": ["slow"]}]});
+    scene
+        .marker_of("m", selector, json!([tcp("p", "t.io/p")]))
+        .await?;
+    scene.entries(&["a/m#p", "d/m#p"]).await?;
+    Ok(())
+}
+
+pub(crate) async fn an_empty_selector_matches_nothing(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "no-selector").await?;
+    scene.pod("one").await?;
+    scene
+        .marker_of("none", json!({}), json!([tcp("p", "t.io/none")]))
+        .await?;
+    let marker = see(&scene.markers(), "none", "a status", |m| {
+        ensure!(m.status.is_some(), "no status yet");
+        Ok(m.clone())
+    })
+    .await?;
+    ensure!(
+        marker.status.unwrap_or_default().matched_pods.unwrap_or(0) == 0,
+        "an empty selector matched"
+    );
+    scene.entries(&[]).await?;
+    Ok(())
+}
+
+pub(crate) async fn a_changed_address(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "address").await?;
+    scene.pod("one").await?;
+    scene.marker("m", json!([tcp("p", "t.io/p")])).await?;
+    scene.entries(&["one/m#p"]).await?;
+    scene
+        .status(
+            "one",
+            json!({"podIP": "10.9.9.9", "podIPs": [{"ip": "10.9.9.9"}]}),
+        )
+        .await?;
+    see(&scene.probes(), &scene.node, "the new address", |probe| {
+        ensure!(
+            probe.spec.pod_probes[0].ip == "10.9.9.9",
+            "the address is {}",
+            probe.spec.pod_probes[0].ip
+        );
+        Ok(())
+    })
+    .await
+}
+
+pub(crate) async fn an_edited_marker(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "edited").await?;
+    scene.pod("one").await?;
+    scene
+        .marker("m", json!([tcp("p", "t.io/p"), tcp("q", "t.io/q")]))
+        .await?;
+    let before = scene.entries(&["one/m#p", "one/m#q"]).await?;
+    let revision =
+        |entries: &[leadsman_api::node_pod_probe::PodProbe]| entries[0].probes[0].revision.clone();
+    // Timing keeps the revision, a handler does not; a probe taken out of the marker goes.
+    let mut p = tcp("p", "t.io/p");
+    p["probe"]["periodSeconds"] = json!(3);
+    scene
+        .edit_marker("m", json!({"spec": {"probes": [p]}}))
+        .await?;
+    let timing = scene.entries(&["one/m#p"]).await?;
+    ensure!(
+        timing[0].probes[0].probe.period_seconds == Some(3),
+        "{timing:?}"
+    );
+    ensure!(
+        revision(&timing) == revision(&before),
+        "a new period made a new revision"
+    );
+    p["probe"] = json!({"exec": {"command": ["true"]}});
+    scene
+        .edit_marker("m", json!({"spec": {"probes": [p]}}))
+        .await?;
+    see(&scene.probes(), &scene.node, "the new handler", |probe| {
+        let entry = &probe.spec.pod_probes[0].probes[0];
+        ensure!(
+            entry.probe.exec.is_some() && entry.probe.tcp_socket.is_none(),
+            "{entry:?}"
+        );
+        ensure!(
+            entry.revision != revision(&before),
+            "a new handler kept the revision"
+        );
+        Ok(())
+    })
+    .await?;
+    scene.reason("m", "Probing").await?;
+    Ok(())
+}
+
+pub(crate) async fn sidecars_are_targets_and_init_containers_are_not(
+    world: Arc<World>,
+) -> Result<()> {
+    let scene = Scene::new(&world.client, "sidecars").await?;
+    scene
+        .pod_with(
+            "one",
+            json!({"spec": {"initContainers": [
+            {"name": "setup", "image": "none"},
+            {"name": "proxy", "image": "none", "restartPolicy": "Always",
+             "ports": [{"name": "admin", "containerPort": 9000}]}]}}),
+        )
+        .await?;
+    let probe = |name: &str, container: &str| {
+        json!({"name": name, "containerName": container, "podConditionType": format!("t.io/{name}"),
+               "probe": {"exec": {"command": ["true"]}}})
+    };
+    scene
+        .marker(
+            "m",
+            json!([
+                probe("init", "setup"),
+                probe("side", "proxy"),
+                probe("app", "main")
+            ]),
+        )
+        .await?;
+    scene.entries(&["one/m#app", "one/m#side"]).await?;
+    scene.reason("m", "ContainerNotFound").await?;
+    Ok(())
+}
+
+pub(crate) async fn startup_gate(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "startup").await?;
+    let probed = json!({"spec": {"containers": [{"name": "main", "image": "none",
+        "startupProbe": {"exec": {"command": ["true"]}}}]}});
+    scene.pod_with("one", probed).await?;
+    let container = |id: &str, started: bool| {
+        json!({"containerStatuses": [{"name": "main", "ready": started, "started": started, "restartCount": 0,
+            "image": "none", "imageID": "", "containerID": format!("containerd://{id}"),
+            "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}]})
+    };
+    scene.status("one", container("first", false)).await?;
+    scene.pod("other").await?;
+    let probe = json!({"name": "p", "containerName": "main", "podConditionType": "t.io/p",
+        "probe": {"exec": {"command": ["true"]}}});
+    scene.marker("m", json!([probe])).await?;
+    scene.entries(&["other/m#p"]).await?;
+    scene.status("one", container("first", true)).await?;
+    let started = async |id: &str| {
+        see(
+            &scene.probes(),
+            &scene.node,
+            &format!("{id} started"),
+            |probe| {
+                let pod = probe.spec.pod_probes.iter().find(|p| p.name == "one");
+                let found = pod.and_then(|p| p.probes[0].started_container_id.clone());
+                ensure!(
+                    found.as_deref() == Some(id),
+                    "startedContainerID is {found:?}"
+                );
+                Ok(())
+            },
+        )
+        .await
+    };
+    started("first").await?;
+    // A restarting kubelet reports false for a while; only another container that has started moves it.
+    scene.status("one", container("first", false)).await?;
+    scene.status("one", container("second", false)).await?;
+    scene
+        .status(
+            "other",
+            json!({"podIP": "10.9.9.9", "podIPs": [{"ip": "10.9.9.9"}]}),
+        )
+        .await?;
+    see(
+        &scene.probes(),
+        &scene.node,
+        "the other pod's address",
+        |probe| {
+            ensure!(
+                probe.spec.pod_probes.iter().any(|p| p.ip == "10.9.9.9"),
+                "not yet"
+            );
+            Ok(())
+        },
+    )
+    .await?;
+    started("first").await?;
+    scene.status("one", container("second", true)).await?;
+    started("second").await
+}
+
+pub(crate) async fn ended_pods_are_left_alone(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "ended").await?;
+    scene.pod("one").await?;
+    scene.pod("two").await?;
+    scene.marker("m", json!([tcp("p", "t.io/p")])).await?;
+    scene.entries(&["one/m#p", "two/m#p"]).await?;
+    scene.verdict("one", "m#p", "Succeeded", "").await?;
+    scene
+        .marks("one", json!({"conditions": {"t.io/p": "True"}}))
+        .await?;
+    scene.status("one", json!({"phase": "Succeeded"})).await?;
+    scene.entries(&["two/m#p"]).await?;
+    let ended = scene.pods().get("one").await?;
+    // Terminating: no grace, but a finalizer keeps it in sight.
+    let finalizers = json!({"metadata": {"finalizers": ["t.io/hold"]}});
+    scene.edit("two", "test", finalizers).await?;
+    scene.delete_pod("two").await?;
+    scene.entries(&[]).await?;
+    scene.reason("m", "Probing").await?;
+    let after = scene.pods().get("one").await?;
+    ensure!(
+        after.metadata.resource_version == ended.metadata.resource_version,
+        "a completed pod was written"
+    );
+    scene
+        .pods()
+        .patch(
+            "two",
+            &PatchParams::default(),
+            &Patch::Merge(json!({"metadata": {"finalizers": null}})),
+        )
+        .await?;
+    Ok(())
+}
+
+pub(crate) async fn recreated_under_its_name(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "recreated").await?;
+    let first = scene.pod("db-0").await?;
+    scene.marker("m", json!([tcp("p", "t.io/p")])).await?;
+    scene.verdict("db-0", "m#p", "Succeeded", "").await?;
+    scene
+        .marks("db-0", json!({"conditions": {"t.io/p": "True"}}))
+        .await?;
+    scene.delete_pod("db-0").await?;
+    gone(&scene.pods(), "db-0").await?;
+    let second = scene.pod("db-0").await?;
+    see(&scene.probes(), &scene.node, "the new uid", |probe| {
+        let pod = probe.spec.pod_probes.first();
+        ensure!(
+            pod.map(|p| &p.uid) == second.metadata.uid.as_ref(),
+            "{pod:?}"
+        );
+        Ok(())
+    })
+    .await?;
+    ensure!(first.metadata.uid != second.metadata.uid, "the same pod");
+    // The verdict of its predecessor is still in the node's status; it marks nothing.
+    scene.reason("m", "Probing").await?;
+    scene
+        .marks("db-0", json!({"conditions": {"t.io/p": null}}))
+        .await?;
+    scene.verdict("db-0", "m#p", "Failed", "").await?;
+    scene
+        .marks("db-0", json!({"conditions": {"t.io/p": "False"}}))
+        .await?;
+    Ok(())
+}

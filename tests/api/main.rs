@@ -1,0 +1,176 @@
+//! The manager against a real API server and etcd: no kubelet, no root. Nodes and pods are objects that nobody runs;
+//! the suite plays kubelet and agent, and reads what the manager makes of it.
+//!
+//! Cases run side by side, each in a namespace and on a node of its own; one manager serves them all. Those that
+//! stop it run alone.
+
+mod entries;
+mod lifecycle;
+mod marks;
+mod ownership;
+mod status;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use kube::Client;
+use leadsman_testkit::{ControlPlane, Options};
+use leadsman_tests::{Case, Process, case, process};
+use tokio::process::Command;
+use tokio::sync::Mutex;
+
+/// How long a manager may take to end after SIGTERM.
+const GRACE: Duration = Duration::from_secs(20);
+const USER: &str = "system:serviceaccount:leadsman-system:leadsman-manager";
+
+/// A control plane with leadsman's manifests and one manager.
+struct World {
+    plane: ControlPlane,
+    client: Client,
+    kubeconfig: PathBuf,
+    manager: Mutex<Option<Process>>,
+    start: leadsman_testkit::audit::Mark,
+}
+
+impl World {
+    async fn raise() -> Result<Self> {
+        let plane =
+            ControlPlane::start(Options::default(), leadsman_testkit::progress::to_stderr())
+                .await?;
+        let start = plane.audit_mark()?;
+        let client = plane.client().await?;
+        leadsman_tests::install(&plane, &client).await?;
+        let kubeconfig = plane.kubeconfig_for(USER, &["system:serviceaccounts"])?;
+        let world = Self {
+            plane,
+            client,
+            kubeconfig,
+            manager: Mutex::new(None),
+            start,
+        };
+        world.start_manager().await?;
+        Ok(world)
+    }
+
+    async fn start_manager(&self) -> Result<()> {
+        let mut command = Command::new(process::binary()?);
+        command
+            .args([
+                "manager",
+                "--metrics-bind-address",
+                "127.0.0.1:0",
+                "--kubeconfig",
+            ])
+            .arg(&self.kubeconfig)
+            .env("LEADSMAN_LOG", "info,leadsman=debug");
+        let log = self.plane.folder().join("logs/leadsman-manager.log");
+        let mut manager = self.manager.lock().await;
+        anyhow::ensure!(manager.is_none(), "a manager runs already");
+        *manager = Some(Process::start(command, &log)?);
+        Ok(())
+    }
+
+    async fn stop_manager(&self) -> Result<()> {
+        let manager = self
+            .manager
+            .lock()
+            .await
+            .take()
+            .context("no manager runs")?;
+        manager.terminate(GRACE).await
+    }
+
+    async fn restart_apiserver(&self) -> Result<()> {
+        self.plane.stop_apiserver().await?;
+        self.plane.start_apiserver().await
+    }
+
+    /// The manager's writes so far, as `verb resource/name/subresource`, but for those that failed.
+    fn writes(&self) -> Result<Vec<String>> {
+        let requests = self.plane.audit(self.start)?.into_iter();
+        Ok(requests
+            .filter(|r| {
+                r.user == USER
+                    && !matches!(r.verb.as_str(), "get" | "list" | "watch")
+                    && r.code < 300
+            })
+            .map(|r| {
+                format!(
+                    "{} {}/{}/{} in {}",
+                    r.verb, r.resource, r.name, r.subresource, r.namespace
+                )
+            })
+            .collect())
+    }
+
+    async fn end(self) {
+        if let Some(manager) = self.manager.lock().await.take()
+            && let Err(error) = manager.terminate(GRACE).await
+        {
+            eprintln!("the manager did not end well: {error:#}");
+        }
+        if let Err(error) = self.plane.end().await {
+            eprintln!("the control plane did not end well: {error:#}");
+        }
+    }
+}
+
+fn cases() -> Vec<Case<World>> {
+    vec![
+        case!(entries::port_resolved_and_defaults_filled),
+        case!(entries::a_node_has_its_object_also_without_entries),
+        case!(entries::a_virtual_node_has_none),
+        case!(entries::a_node_that_comes_late),
+        case!(entries::names_that_contain_one_another),
+        case!(entries::a_pod_relabelled_in_and_out),
+        case!(entries::match_expressions),
+        case!(entries::an_empty_selector_matches_nothing),
+        case!(entries::a_changed_address),
+        case!(entries::an_edited_marker),
+        case!(entries::sidecars_are_targets_and_init_containers_are_not),
+        case!(entries::startup_gate),
+        case!(entries::ended_pods_are_left_alone),
+        case!(entries::recreated_under_its_name),
+        case!(marks::verdicts_mark_and_unknown_takes_away),
+        case!(marks::a_message_alone_keeps_the_transition_time),
+        case!(marks::one_policy_alone),
+        case!(marks::absent_verdicts_hold),
+        case!(marks::a_verdict_about_something_else),
+        case!(marks::two_probes_of_one_container),
+        case!(marks::an_edited_policy),
+        case!(marks::a_deleted_marker_takes_everything_along),
+        case!(marks::older_marker_wins),
+        case!(marks::a_mark_taken_away_comes_back),
+        case!(marks::others_are_left_alone),
+        case!(ownership::a_template_with_the_same_value),
+        case!(ownership::a_template_with_another_value),
+        case!(ownership::a_co_owned_label_outlives_the_marker),
+        case!(ownership::kubectl_label),
+        case!(ownership::a_put_of_the_status),
+        case!(ownership::edited_by_hand),
+        case!(ownership::managed_fields_cleared),
+        case!(status::counts_follow_the_verdicts),
+        case!(status::observed_generation_moves),
+        case!(status::an_unknown_container),
+        case!(status::an_unresolvable_port),
+        case!(status::bad_markers_are_refused),
+        case!(status::the_selector_is_immutable),
+        case!(alone status::a_marker_that_slipped_in),
+        case!(alone lifecycle::a_marker_deleted_while_it_is_down),
+        case!(alone lifecycle::a_verdict_reported_while_it_is_down),
+        case!(alone lifecycle::a_restart_with_nothing_to_do_writes_nothing),
+        case!(alone lifecycle::an_outage_of_the_api_server_changes_no_pod),
+        case!(lifecycle::leftovers_without_a_marker),
+    ]
+}
+
+fn main() -> ExitCode {
+    leadsman_tests::run(
+        cases(),
+        None,
+        async |_| World::raise().await,
+        async |world| world.end().await,
+    )
+}

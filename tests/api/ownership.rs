@@ -1,0 +1,265 @@
+//! Whose mark is it: one row for each way in which somebody else can own what a marker governs.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use leadsman_tests::{Scene, see};
+use serde_json::{Value, json};
+
+use crate::World;
+
+/// One label by each verdict: `role: main`, `role: secondary`.
+fn role() -> Value {
+    json!([{"name": "role", "containerName": "main", "podConditionType": "t.io/role",
+        "probe": {"exec": {"command": ["true"]}},
+        "markerPolicy": [
+            {"state": "Succeeded", "labels": {"role": "main"}},
+            {"state": "Failed", "labels": {"role": "secondary"}}]}])
+}
+
+fn labelled(role: Value) -> Value {
+    json!({"labels": {"role": role}})
+}
+
+/// Claimed, marked by each verdict, taken away by Unknown: the same whoever wrote `role` before.
+async fn follows_the_verdict(scene: &Scene, pod: &str) -> Result<()> {
+    for (state, role) in [
+        ("Succeeded", json!("main")),
+        ("Failed", json!("secondary")),
+        ("Unknown", Value::Null),
+        ("Succeeded", json!("main")),
+    ] {
+        scene.verdict(pod, "m#role", state, "").await?;
+        scene
+            .marks(pod, labelled(role))
+            .await
+            .with_context(|| format!("after {state}"))?;
+    }
+    Ok(())
+}
+
+async fn templated(world: &World, name: &str, value: &str) -> Result<Scene> {
+    let scene = Scene::new(&world.client, name).await?;
+    scene
+        .pod_with("one", json!({"metadata": {"labels": {"role": value}}}))
+        .await?;
+    scene.marker("m", role()).await?;
+    scene.entries(&["one/m#role"]).await?;
+    // Nothing is removed before the first verdict.
+    scene.reason("m", "Probing").await?;
+    scene.marks("one", labelled(json!(value))).await?;
+    follows_the_verdict(&scene, "one").await?;
+    Ok(scene)
+}
+
+pub(crate) async fn a_template_with_the_same_value(world: Arc<World>) -> Result<()> {
+    let scene = templated(&world, "template-same", "main").await?;
+    scene
+        .markers()
+        .delete("m", &DeleteParams::default())
+        .await?;
+    // Once taken away from the template's owner it was ours alone; nothing is restored.
+    scene
+        .marks(
+            "one",
+            json!({"labels": {"role": null}, "conditions": {"t.io/role": null}}),
+        )
+        .await?;
+    Ok(())
+}
+
+pub(crate) async fn a_template_with_another_value(world: Arc<World>) -> Result<()> {
+    let scene = templated(&world, "template-other", "unset").await?;
+    scene
+        .markers()
+        .delete("m", &DeleteParams::default())
+        .await?;
+    scene
+        .marks(
+            "one",
+            json!({"labels": {"role": null}, "conditions": {"t.io/role": null}}),
+        )
+        .await?;
+    Ok(())
+}
+
+pub(crate) async fn a_co_owned_label_outlives_the_marker(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "co-owned").await?;
+    scene
+        .pod_with("one", json!({"metadata": {"labels": {"role": "main"}}}))
+        .await?;
+    scene.marker("m", role()).await?;
+    scene.verdict("one", "m#role", "Succeeded", "").await?;
+    scene
+        .marks(
+            "one",
+            json!({"labels": {"role": "main"}, "conditions": {"t.io/role": "True"}}),
+        )
+        .await?;
+    scene
+        .markers()
+        .delete("m", &DeleteParams::default())
+        .await?;
+    // The template said `main` too and was never contradicted: the label stays, the condition goes.
+    scene
+        .marks(
+            "one",
+            json!({"labels": {"role": "main"}, "conditions": {"t.io/role": null}}),
+        )
+        .await?;
+    scene.entries(&[]).await?;
+    let pod = scene.pods().get("one").await?;
+    ensure!(
+        owner(&pod, "leadsman-podprobe").is_none(),
+        "an entry of ours is left: {:?}",
+        pod.metadata.managed_fields
+    );
+    Ok(())
+}
+
+pub(crate) async fn kubectl_label(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "kubectl-label").await?;
+    scene.pod("one").await?;
+    scene
+        .edit(
+            "one",
+            "kubectl-label",
+            json!({"metadata": {"labels": {"role": "main"}}}),
+        )
+        .await?;
+    scene.marker("m", role()).await?;
+    follows_the_verdict(&scene, "one").await?;
+    // Again while the marker holds it, with the value that it has: now both own it.
+    scene
+        .edit(
+            "one",
+            "kubectl-label",
+            json!({"metadata": {"labels": {"role": "main"}}}),
+        )
+        .await?;
+    follows_the_verdict(&scene, "one").await
+}
+
+pub(crate) async fn a_put_of_the_status(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "status-put").await?;
+    scene.pod("one").await?;
+    // As OpenKruise writes: the whole object, to the status subresource.
+    put(&scene, "one", |pod| {
+        pod.metadata
+            .labels
+            .get_or_insert_default()
+            .insert("role".into(), "secondary".into());
+        pod.status
+            .get_or_insert_default()
+            .conditions
+            .get_or_insert_default()
+            .push(k8s_openapi::api::core::v1::PodCondition {
+                type_: "t.io/role".into(),
+                status: "False".into(),
+                ..Default::default()
+            });
+    })
+    .await?;
+    scene.marker("m", role()).await?;
+    follows_the_verdict(&scene, "one").await?;
+    put(&scene, "one", |pod| {
+        pod.metadata
+            .labels
+            .get_or_insert_default()
+            .insert("role".into(), "secondary".into());
+    })
+    .await?;
+    scene.marks("one", labelled(json!("main"))).await?;
+    follows_the_verdict(&scene, "one").await?;
+    // What such a writer co-owns goes with the marker, unlike a template's.
+    put(&scene, "one", |_| ()).await?;
+    scene
+        .markers()
+        .delete("m", &DeleteParams::default())
+        .await?;
+    scene
+        .marks(
+            "one",
+            json!({"labels": {"role": null}, "conditions": {"t.io/role": null}}),
+        )
+        .await?;
+    Ok(())
+}
+
+pub(crate) async fn edited_by_hand(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "by-hand").await?;
+    scene.pod("one").await?;
+    scene.marker("m", role()).await?;
+    scene.verdict("one", "m#role", "Succeeded", "").await?;
+    scene.marks("one", labelled(json!("main"))).await?;
+    scene
+        .edit(
+            "one",
+            "kubectl-edit",
+            json!({"metadata": {"labels": {"role": "secondary"}}}),
+        )
+        .await?;
+    scene.marks("one", labelled(json!("main"))).await?;
+    follows_the_verdict(&scene, "one").await
+}
+
+pub(crate) async fn managed_fields_cleared(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "cleared").await?;
+    scene.pod("one").await?;
+    scene.marker("m", role()).await?;
+    scene.verdict("one", "m#role", "Succeeded", "").await?;
+    scene.marks("one", labelled(json!("main"))).await?;
+    let clear = json!({"metadata": {"managedFields": [{}]}});
+    scene
+        .pods()
+        .patch("one", &PatchParams::default(), &Patch::Merge(clear))
+        .await?;
+    // Ours again, by an apply that changes nothing but the ownership.
+    see(&scene.pods(), "one", "our entry", |pod| {
+        let fields = owner(pod, "leadsman-podprobe").context("no entry of ours")?;
+        ensure!(fields.to_string().contains("f:role"), "{fields}");
+        Ok(())
+    })
+    .await?;
+    follows_the_verdict(&scene, "one").await?;
+    let clear = json!({"metadata": {"managedFields": [{}]}});
+    scene
+        .pods()
+        .patch("one", &PatchParams::default(), &Patch::Merge(clear))
+        .await?;
+    scene.verdict("one", "m#role", "Unknown", "").await?;
+    scene
+        .marks(
+            "one",
+            json!({"labels": {"role": null}, "conditions": {"t.io/role": "Unknown"}}),
+        )
+        .await?;
+    Ok(())
+}
+
+/// The fields that `manager` owns, if it has an entry.
+fn owner(pod: &Pod, manager: &str) -> Option<Value> {
+    let entries = pod.metadata.managed_fields.as_ref()?;
+    let entry = entries
+        .iter()
+        .find(|e| e.manager.as_deref() == Some(manager))?;
+    entry.fields_v1.as_ref().map(|fields| fields.0.clone())
+}
+
+async fn put(scene: &Scene, name: &str, change: impl Fn(&mut Pod)) -> Result<()> {
+    loop {
+        let mut pod = scene.pods().get(name).await?;
+        change(&mut pod);
+        let params = PostParams {
+            field_manager: Some("kruise-manager".into()),
+            ..PostParams::default()
+        };
+        match scene.pods().replace_status(name, &params, &pod).await {
+            Ok(_) => return Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! What a marker's status tells its author.
+
+use std::sync::Arc;
+
+use anyhow::{Result, bail, ensure};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Api;
+use kube::api::PostParams;
+use leadsman_tests::see::PATIENCE;
+use leadsman_tests::{Scene, see};
+use serde_json::{Value, json};
+
+use crate::World;
+use crate::marks::idle;
+
+fn message(marker: leadsman_api::PodProbeMarker) -> String {
+    marker
+        .status
+        .unwrap_or_default()
+        .conditions
+        .into_iter()
+        .map(|c| c.message)
+        .collect()
+}
+
+pub(crate) async fn counts_follow_the_verdicts(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "counts").await?;
+    for pod in ["one", "two", "three", "four"] {
+        scene.pod(pod).await?;
+    }
+    scene.marker("m", idle()).await?;
+    let counts = async |expected: (i64, i64, i64, i64, i64)| {
+        see(
+            &scene.markers(),
+            "m",
+            &format!("counts {expected:?}"),
+            |marker| {
+                let status = marker.status.clone().unwrap_or_default();
+                let found = status.probes.first().map(|p| {
+                    (
+                        status.matched_pods.unwrap_or(0),
+                        p.succeeded,
+                        p.failed,
+                        p.unknown,
+                        p.pending,
+                    )
+                });
+                ensure!(found == Some(expected), "the status is {status:?}");
+                Ok(())
+            },
+        )
+        .await
+    };
+    counts((4, 0, 0, 0, 4)).await?;
+    scene.verdict("one", "m#Idle", "Succeeded", "").await?;
+    scene.verdict("two", "m#Idle", "Failed", "").await?;
+    counts((4, 1, 1, 0, 2)).await?;
+    scene.verdict("two", "m#Idle", "Unknown", "").await?;
+    scene.delete_pod("four").await?;
+    counts((3, 1, 0, 1, 1)).await
+}
+
+pub(crate) async fn observed_generation_moves(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "generation").await?;
+    scene.pod("one").await?;
+    scene.marker("m", idle()).await?;
+    scene.reason("m", "Probing").await?;
+    let mut probes = idle();
+    probes[0]["probe"]["periodSeconds"] = json!(7);
+    let edited = scene
+        .edit_marker("m", json!({"spec": {"probes": probes}}))
+        .await?;
+    ensure!(
+        edited.metadata.generation == Some(2),
+        "{:?}",
+        edited.metadata.generation
+    );
+    scene.reason("m", "Probing").await?;
+    // Others wait for it: by then the node's object has the edit.
+    let probe = scene.probes().get(&scene.node).await?;
+    ensure!(
+        probe.spec.pod_probes[0].probes[0].probe.period_seconds == Some(7),
+        "{probe:?}"
+    );
+    Ok(())
+}
+
+pub(crate) async fn an_unknown_container(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "no-container").await?;
+    scene.pod("one").await?;
+    let mut probes = idle();
+    let mut lost = probes[0].clone();
+    lost["name"] = json!("lost");
+    lost["containerName"] = json!("nowhere");
+    lost["podConditionType"] = json!("t.io/lost");
+    lost["markerPolicy"] = Value::Null;
+    probes
+        .as_array_mut()
+        .into_iter()
+        .for_each(|p| p.push(lost.clone()));
+    scene.marker("m", probes).await?;
+    let told = message(scene.reason("m", "ContainerNotFound").await?);
+    ensure!(told.contains("nowhere") && told.contains("one"), "{told}");
+    // The other probe of the marker is not disturbed.
+    scene.entries(&["one/m#Idle"]).await?;
+    Ok(())
+}
+
+pub(crate) async fn an_unresolvable_port(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "no-port").await?;
+    scene.pod("one").await?;
+    let port = |name: &str, port: &str| {
+        json!({"name": name, "containerName": "main", "podConditionType": format!("t.io/{name}"),
+               "probe": {"tcpSocket": {"port": port}}})
+    };
+    scene
+        .marker("m", json!([port("good", "web"), port("bad", "nowhere")]))
+        .await?;
+    let told = message(scene.reason("m", "PortNotFound").await?);
+    ensure!(told.contains("nowhere") && told.contains("one"), "{told}");
+    scene.entries(&["one/m#good"]).await?;
+    Ok(())
+}
+
+pub(crate) async fn bad_markers_are_refused(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "refused").await?;
+    let probe = |probe: Value| json!([{"name": "p", "containerName": "main", "podConditionType": "t.io/p", "probe": probe}]);
+    let exec = json!({"command": ["true"]});
+    let rows = [
+        ("no handler", probe(json!({})), "spec.probes[0].probe"),
+        (
+            "two handlers",
+            probe(json!({"exec": exec, "tcpSocket": {"port": 1}})),
+            "spec.probes[0].probe",
+        ),
+        ("port 0", probe(json!({"tcpSocket": {"port": 0}})), "port"),
+        (
+            "a host",
+            probe(json!({"httpGet": {"port": 1, "host": "169.254.169.254"}})),
+            "host",
+        ),
+        (
+            "a grace period",
+            probe(json!({"exec": exec, "terminationGracePeriodSeconds": 1})),
+            "terminationGracePeriodSeconds",
+        ),
+        (
+            "a period of 0",
+            probe(json!({"exec": exec, "periodSeconds": 0})),
+            "periodSeconds",
+        ),
+        (
+            "no effect",
+            json!([{"name": "p", "containerName": "main", "probe": {"exec": exec}}]),
+            "spec.probes[0]",
+        ),
+        (
+            "the kubelet's condition",
+            json!([{"name": "p", "containerName": "main", "podConditionType": "Ready",
+            "probe": {"exec": exec}}]),
+            "podConditionType",
+        ),
+        (
+            "the selector's own key",
+            json!([{"name": "p", "containerName": "main", "probe": {"exec": exec},
+            "markerPolicy": [{"state": "Succeeded", "labels": {"app": "x"}}]}]),
+            "selector",
+        ),
+        (
+            "a state of its own",
+            json!([{"name": "p", "containerName": "main", "probe": {"exec": exec},
+            "markerPolicy": [{"state": "Maybe", "labels": {"a": "x"}}]}]),
+            "state",
+        ),
+    ];
+    for (what, probes, told) in rows {
+        match scene.marker("bad", probes).await {
+            Ok(_) => anyhow::bail!("{what} was accepted"),
+            Err(error) => ensure!(
+                error.to_string().contains(told),
+                "{what}: the error does not name {told}: {error}"
+            ),
+        }
+    }
+    Ok(())
+}
+
+pub(crate) async fn the_selector_is_immutable(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "immutable").await?;
+    scene.marker("m", idle()).await?;
+    let edit = scene
+        .edit_marker(
+            "m",
+            json!({"spec": {"selector": {"matchLabels": {"app": "other"}}}}),
+        )
+        .await;
+    let error = edit.err().map(|e| e.to_string()).unwrap_or_default();
+    ensure!(error.contains("immutable"), "the edit answered: {error}");
+    Ok(())
+}
+
+pub(crate) async fn a_marker_that_slipped_in(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "slipped").await?;
+    scene.pod("one").await?;
+    // As on a cluster whose CRD was OpenKruise's when the marker was made: types only, no rules.
+    let crds: Api<CustomResourceDefinition> = Api::all(scene.client.clone());
+    let name = "podprobemarkers.apps.kruise.io";
+    let strict = crds.get(name).await?;
+    let mut lax = serde_json::to_value(&strict)?;
+    without_rules(&mut lax);
+    crds.replace(name, &PostParams::default(), &serde_json::from_value(lax)?)
+        .await?;
+    let mut probes = idle();
+    probes[0]["probe"] = json!({"exec": {"command": ["true"]}, "tcpSocket": {"port": 80}});
+    let slipped = async {
+        // The API server takes a moment to serve a new schema.
+        while scene.marker("m", probes.clone()).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let slipped = tokio::time::timeout(PATIENCE, slipped).await;
+    let told = if slipped.is_ok() {
+        scene.reason("m", "InvalidSpec").await
+    } else {
+        bail!("the lax CRD is not served")
+    };
+    let mut strict = strict;
+    strict.metadata.resource_version = crds.get(name).await?.metadata.resource_version;
+    crds.replace(name, &PostParams::default(), &strict).await?;
+    let told = message(told?);
+    ensure!(told.contains("spec.probes[0].probe"), "{told}");
+    scene.entries(&[]).await?;
+    Ok(())
+}
+
+/// Takes every CEL rule out of a CRD.
+fn without_rules(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.remove("x-kubernetes-validations");
+            map.values_mut().for_each(without_rules);
+        }
+        Value::Array(list) => list.iter_mut().for_each(without_rules),
+        _ => {}
+    }
+}

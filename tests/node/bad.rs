@@ -1,0 +1,165 @@
+//! Probes that go wrong in every way a user can make them: each says so, and none disturbs another.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use kube::Client;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use leadsman_api::NodePodProbe;
+use leadsman_tests::{History, see};
+use serde_json::json;
+
+use crate::room::{is_main, probe, role};
+use crate::{Room, World};
+
+pub(crate) async fn none_disturbs_another(world: Arc<World>) -> Result<()> {
+    let room = Room::new(&world, "bad").await?;
+    room.pod("healthy", json!({})).await?;
+    room.pod("one", json!({})).await?;
+    for pod in ["healthy", "one"] {
+        room.set(pod, "role=main").await?;
+    }
+    room.scene.marker("good", json!([role()])).await?;
+    for pod in ["healthy", "one"] {
+        room.scene.marks(pod, is_main(true)).await?;
+    }
+    let history = History::of(&world.client, "bad");
+    let bad = json!([
+        probe(
+            "missing",
+            json!({"exec": {"command": ["/no/such/command"]}})
+        ),
+        probe(
+            "flood",
+            json!({"exec": {"command": ["/target", "emit", "20000000"]}, "timeoutSeconds": 10,
+            "periodSeconds": 30})
+        ),
+        probe(
+            "garbled",
+            json!({"exec": {"command": ["/target", "emit-invalid-utf8"]}})
+        ),
+        probe(
+            "hanging",
+            json!({"httpGet": {"path": "/hang", "port": 8080}})
+        ),
+        probe(
+            "sleeping",
+            json!({"exec": {"command": ["sleep", "60"]}, "periodSeconds": 5})
+        ),
+        probe("closed", json!({"tcpSocket": {"port": 9}})),
+        probe("no-grpc", json!({"grpc": {"port": 8080}})),
+    ]);
+    let pod_label = json!({"metadata": {"labels": {"bad": "yes"}}});
+    room.scene.edit("one", "kubectl", pod_label).await?;
+    room.scene
+        .marker_of("bad", json!({"matchLabels": {"bad": "yes"}}), bad)
+        .await?;
+    let failed = |name: &str| (format!("t.io/{name}"), json!("False"));
+    let mut conditions: serde_json::Map<_, _> = [
+        "missing", "flood", "hanging", "sleeping", "closed", "no-grpc",
+    ]
+    .into_iter()
+    .map(failed)
+    .collect();
+    conditions.insert("t.io/garbled".into(), json!("True"));
+    let pod = room
+        .scene
+        .marks("one", json!({"conditions": conditions}))
+        .await?;
+    let conditions = pod.status.and_then(|s| s.conditions).unwrap_or_default();
+    let message = |kind: &str| {
+        let condition = conditions
+            .iter()
+            .find(|c| c.type_ == format!("t.io/{kind}"));
+        condition
+            .and_then(|c| c.message.clone())
+            .context("no message")
+    };
+    ensure!(
+        message("missing")?.contains("no such file"),
+        "{}",
+        message("missing")?
+    );
+    ensure!(
+        message("closed")?.contains("refused"),
+        "{}",
+        message("closed")?
+    );
+    for kind in ["flood", "hanging", "sleeping", "no-grpc"] {
+        ensure!(
+            !message(kind)?.is_empty() && message(kind)?.len() <= 1024,
+            "{kind}: {}",
+            message(kind)?
+        );
+    }
+    ensure!(
+        message("garbled")?.contains('\u{fffd}'),
+        "{}",
+        message("garbled")?
+    );
+    // The healthy ones never wavered, and still answer.
+    for pod in ["healthy", "one"] {
+        room.set(pod, "role=secondary").await?;
+        room.scene.marks(pod, is_main(false)).await?;
+    }
+    history.never("a healthy probe wavered", |pod| {
+        let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
+        conditions
+            .into_iter()
+            .flatten()
+            .any(|c| c.type_ == "t.io/role" && c.status == "Unknown")
+    })
+}
+
+pub(crate) async fn an_agent_writes_for_its_own_node_only(world: Arc<World>) -> Result<()> {
+    // Another node's object; no manager drives it long, since no such node exists, so the write is a dry run.
+    let config = Kubeconfig::read_from(&world.agent_kubeconfig)?;
+    let config =
+        kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
+    let agent = Client::try_from(config)?;
+    let room = Room::new(&world, "foreign").await?;
+    room.scene.add_node("elsewhere", json!({})).await?;
+    see(&room.scene.probes(), "elsewhere", "its object", |_| Ok(())).await?;
+    let probes: kube::Api<NodePodProbe> = kube::Api::all(agent);
+    let status = Patch::Merge(json!({"status": {"podProbeStatuses": []}}));
+    let dry = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    probes
+        .patch_status(world.bed.node_name(), &dry, &status)
+        .await
+        .context("its own node's")?;
+    for refused in [
+        probes.patch_status("elsewhere", &dry, &status).await.err(),
+        probes
+            .patch(
+                world.bed.node_name(),
+                &dry,
+                &Patch::Merge(json!({"spec": {"podProbes": []}})),
+            )
+            .await
+            .err(),
+        probes
+            .create(
+                &PostParams {
+                    dry_run: true,
+                    ..PostParams::default()
+                },
+                &NodePodProbe::new("x", Default::default()),
+            )
+            .await
+            .err(),
+    ] {
+        match refused {
+            Some(kube::Error::Api(status)) => ensure!(status.code == 403, "{status:?}"),
+            other => anyhow::bail!("an agent may do more than it should: {other:?}"),
+        }
+    }
+    let nodes: kube::Api<k8s_openapi::api::core::v1::Node> = kube::Api::all(world.client.clone());
+    nodes
+        .delete("elsewhere", &kube::api::DeleteParams::default())
+        .await?;
+    Ok(())
+}

@@ -1,0 +1,393 @@
+//! Containers, pods, markers and our own processes come and go.
+
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+use leadsman_tests::scene::differs;
+use leadsman_tests::{History, see};
+use serde_json::{Value, json};
+
+use crate::room::{is_main, probe, role};
+use crate::{Room, World};
+
+/// Whether the container is fresh: a restarted one is.
+fn fresh() -> Value {
+    let mut fresh = probe(
+        "fresh",
+        json!({"exec": {"command": ["test", "!", "-e", "/tmp/used"]}}),
+    );
+    fresh["markerPolicy"] = json!([{"state": "Succeeded", "labels": {"fresh": "yes"}}]);
+    fresh
+}
+
+fn is_fresh(yes: bool) -> Value {
+    if yes {
+        json!({"labels": {"fresh": "yes"}, "conditions": {"t.io/fresh": "True"}})
+    } else {
+        json!({"labels": {"fresh": null}, "conditions": {"t.io/fresh": "False"}})
+    }
+}
+
+fn shows(pod: &Pod, marks: &Value) -> bool {
+    differs(pod, marks).is_ok()
+}
+
+pub(crate) async fn a_restarted_container(world: Arc<World>) -> Result<()> {
+    let room = Room::new(&world, "restarted").await?;
+    room.pod("one", json!({})).await?;
+    room.scene.marker("m", json!([fresh()])).await?;
+    room.scene.marks("one", is_fresh(true)).await?;
+    let before = room.container_id("one", "main").await?;
+    room.kill_container("one", "main").await?;
+    // Failed while it is down or Unknown when only the new one is seen: either takes the label away.
+    see(&room.scene.pods(), "one", "the label gone", |pod| {
+        differs(pod, &json!({"labels": {"fresh": null}}))?;
+        ensure!(
+            !shows(pod, &json!({"conditions": {"t.io/fresh": "True"}})),
+            "the condition still holds"
+        );
+        Ok(())
+    })
+    .await?;
+    room.scene.marks("one", is_fresh(true)).await?;
+    ensure!(
+        room.container_id("one", "main").await? != before,
+        "the container was not restarted"
+    );
+    Ok(())
+}
+
+pub(crate) async fn an_ended_container(world: Arc<World>) -> Result<()> {
+    let room = Room::new(&world, "ended").await?;
+    let mut second = crate::room::target("second");
+    second["args"] = json!([
+        "serve", "--http", "8081", "--tcp", "9091", "--grpc", "50052"
+    ]);
+    room.pod("two", json!({"spec": {"restartPolicy": "Never", "containers": [crate::room::target("main"), second]}}))
+        .await?;
+    room.scene.marker("m", json!([fresh()])).await?;
+    room.scene.marks("two", is_fresh(true)).await?;
+    room.kill_container("two", "main").await?;
+    let pod = room.scene.marks("two", is_fresh(false)).await?;
+    let conditions = pod.status.and_then(|s| s.conditions).unwrap_or_default();
+    let message = conditions
+        .into_iter()
+        .find(|c| c.type_ == "t.io/fresh")
+        .and_then(|c| c.message);
+    let message = message.unwrap_or_default();
+    ensure!(
+        message.contains("container main is not running (exit code 137)"),
+        "{message}"
+    );
+    Ok(())
+}
+
+pub(crate) async fn a_deleted_marker(world: Arc<World>) -> Result<()> {
+    let room = Room::new(&world, "deleted").await?;
+    room.pod("one", json!({})).await?;
+    room.set("one", "role=main").await?;
+    room.scene.marker("m", json!([role()])).await?;
+    room.scene.marks("one", is_main(true)).await?;
+    room.scene
+        .markers()
+        .delete("m", &DeleteParams::default())
+        .await?;
+    room.scene
+        .marks(
+            "one",
+            json!({"labels": {"role": null}, "conditions": {"t.io/role": null}}),
+        )
+        .await?;
+    room.scene.entries(&[]).await?;
+    // The agent forgets it too.
+    see(
+        &room.scene.probes(),
+        &room.scene.node,
+        "the verdict gone",
+        |probe| {
+            let status = probe.status.clone().unwrap_or_default();
+            ensure!(
+                !status
+                    .pod_probe_statuses
+                    .iter()
+                    .any(|p| p.namespace == "deleted"),
+                "{status:?}"
+            );
+            Ok(())
+        },
+    )
+    .await
+}
+
+pub(crate) async fn an_edited_marker(world: Arc<World>) -> Result<()> {
+    let room = Room::new(&world, "edited").await?;
+    room.pod("one", json!({})).await?;
+    room.set("one", "role=main").await?;
+    let mut slow = role();
+    slow["probe"]["periodSeconds"] = json!(10);
+    room.scene.marker("m", json!([slow])).await?;
+    room.scene.marks("one", is_main(true)).await?;
+    // Period: the verdict stays, and the next flip is found at the new pace.
+    let history = History::of(&world.client, "edited");
+    room.scene
+        .edit_marker("m", json!({"spec": {"probes": [role()]}}))
+        .await?;
+    room.set("one", "role=secondary").await?;
+    room.scene.marks("one", is_main(false)).await?;
+    history.never("a new period took the verdict away", |pod| {
+        shows(pod, &json!({"conditions": {"t.io/role": "Unknown"}}))
+    })?;
+    room.set("one", "role=main").await?;
+    room.scene.marks("one", is_main(true)).await?;
+    // Handler: what was found by the old one does not hold any more.
+    let mut other = role();
+    other["probe"] = json!({"periodSeconds": 1, "failureThreshold": 1, "exec": {"command": ["test", "-e", "/tmp/a"]}});
+    room.scene
+        .edit_marker("m", json!({"spec": {"probes": [other]}}))
+        .await?;
+    room.scene.marks("one", is_main(false)).await?;
+    // Policy: no probe runs for it.
+    other["markerPolicy"] = json!([{"state": "Failed", "labels": {"part": "extra"}}]);
+    room.scene
+        .edit_marker("m", json!({"spec": {"probes": [other]}}))
+        .await?;
+    room.scene
+        .marks("one", json!({"labels": {"role": null, "part": "extra"}}))
+        .await?;
+    Ok(())
+}
+
+pub(crate) async fn a_pod_relabelled_out_and_in(world: Arc<World>) -> Result<()> {
+    let room = Room::new(&world, "moved").await?;
+    room.pod("one", json!({})).await?;
+    room.set("one", "role=main").await?;
+    room.scene.marker("m", json!([role()])).await?;
+    room.scene.marks("one", is_main(true)).await?;
+    room.scene
+        .edit(
+            "one",
+            "kubectl",
+            json!({"metadata": {"labels": {"app": "other"}}}),
+        )
+        .await?;
+    room.scene
+        .marks(
+            "one",
+            json!({"labels": {"role": null}, "conditions": {"t.io/role": null}}),
+        )
+        .await?;
+    room.set("one", "role=secondary").await?;
+    room.scene
+        .edit(
+            "one",
+            "kubectl",
+            json!({"metadata": {"labels": {"app": "moved"}}}),
+        )
+        .await?;
+    room.scene.marks("one", is_main(false)).await?;
+    Ok(())
+}
+
+pub(crate) async fn a_stateful_pod_recreated_under_its_name(world: Arc<World>) -> Result<()> {
+    let room = Room::new(&world, "stateful").await?;
+    let template = room.manifest("unused", json!({}));
+    let set = json!({"metadata": {"name": "db"}, "spec": {"replicas": 1, "serviceName": "db",
+        "selector": {"matchLabels": {"app": "stateful"}},
+        "template": {"metadata": {"labels": {"app": "stateful"}}, "spec": template["spec"]}}});
+    let sets: Api<StatefulSet> = Api::namespaced(world.client.clone(), "stateful");
+    sets.create(&PostParams::default(), &serde_json::from_value(set)?)
+        .await?;
+    room.scene.marker("m", json!([fresh()])).await?;
+    let first = room.running("db-0").await?;
+    room.scene.marks("db-0", is_fresh(true)).await?;
+    room.exec("db-0", "main", &["touch", "/tmp/used"]).await?;
+    room.scene.marks("db-0", is_fresh(false)).await?;
+    room.scene.delete_pod("db-0").await?;
+    see(&room.scene.pods(), "db-0", "its successor, fresh", |pod| {
+        ensure!(pod.metadata.uid != first.metadata.uid, "still the first");
+        differs(pod, &is_fresh(true))
+    })
+    .await
+}
+
+pub(crate) async fn a_marker_deleted_while_the_manager_is_down(world: Arc<World>) -> Result<()> {
+    let room = Room::new(&world, "down").await?;
+    room.pod("one", json!({})).await?;
+    room.set("one", "role=main").await?;
+    room.scene.marker("m", json!([role()])).await?;
+    room.scene.marks("one", is_main(true)).await?;
+    world.stop_manager().await?;
+    room.scene
+        .markers()
+        .delete("m", &DeleteParams::default())
+        .await?;
+    world.start_manager().await?;
+    room.scene
+        .marks(
+            "one",
+            json!({"labels": {"role": null}, "conditions": {"t.io/role": null}}),
+        )
+        .await?;
+    room.scene.entries(&[]).await?;
+    Ok(())
+}
+
+pub(crate) async fn an_agent_killed_and_started(world: Arc<World>) -> Result<()> {
+    let room = Room::new(&world, "killed").await?;
+    room.pod("one", json!({})).await?;
+    room.pod("two", json!({})).await?;
+    for (pod, query) in [("one", "role=main"), ("two", "role=secondary")] {
+        room.set(pod, query).await?;
+    }
+    room.scene.marker("m", json!([role(), fresh()])).await?;
+    room.scene.marks("one", is_main(true)).await?;
+    room.scene.marks("two", is_main(false)).await?;
+    room.scene.marks("one", is_fresh(true)).await?;
+    room.scene.marks("two", is_fresh(true)).await?;
+    let history = History::of(&world.client, "killed");
+    let mark = world.bed.audit_mark()?;
+    world.kill_agent().await?;
+    world.start_agent().await?;
+    // It probes again: the target counts it.
+    let before = role_requests(&room).await?;
+    let again = async {
+        while role_requests(&room).await? < before + 3 {
+            tokio::task::yield_now().await;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(leadsman_tests::see::PATIENCE, again).await??;
+    for pod in ["one", "two"] {
+        history.never("a mark went away", |seen| {
+            seen.metadata.name.as_deref() == Some(pod)
+                && !(shows(seen, &is_main(pod == "one")) && shows(seen, &is_fresh(true)))
+        })?;
+    }
+    let wrote: Vec<_> = world
+        .bed
+        .audit(mark)?
+        .into_iter()
+        .filter(|r| {
+            r.user == crate::world::AGENT && !matches!(r.verb.as_str(), "get" | "list" | "watch")
+        })
+        .map(|r| format!("{} {} -> {}", r.verb, r.uri, r.code))
+        .collect();
+    ensure!(
+        wrote.is_empty(),
+        "an agent's restart with nothing new wrote {wrote:#?}"
+    );
+    room.set("one", "role=secondary").await?;
+    room.scene.marks("one", is_main(false)).await?;
+    Ok(())
+}
+
+async fn role_requests(room: &Room) -> Result<u64> {
+    let counts: Value = serde_json::from_str(&room.get("one", "/counts").await?)?;
+    counts["http"]["/role"]
+        .as_u64()
+        .or_else(|| counts["/role"].as_u64())
+        .ok_or_else(|| anyhow::anyhow!("the target counts {counts}"))
+}
+
+pub(crate) async fn nothing_stale_after_an_agent_was_down(world: Arc<World>) -> Result<()> {
+    let room = Room::new(&world, "stale").await?;
+    for pod in ["edited", "restarted"] {
+        room.pod(pod, json!({"metadata": {"labels": {"app": pod}}}))
+            .await?;
+        room.set(pod, "role=main").await?;
+        let selector = json!({"matchLabels": {"app": pod}});
+        room.scene.marker_of(pod, selector, json!([role()])).await?;
+        room.scene.marks(pod, is_main(true)).await?;
+    }
+    world.stop_agent().await?;
+    let mut other = role();
+    other["probe"] =
+        json!({"periodSeconds": 1, "failureThreshold": 1, "exec": {"command": ["false"]}});
+    room.scene
+        .edit_marker("edited", json!({"spec": {"probes": [other]}}))
+        .await?;
+    room.scene.reason("edited", "Probing").await.ok();
+    let before = room.container_id("restarted", "main").await?;
+    room.kill_container("restarted", "main").await?;
+    see(
+        &room.scene.pods(),
+        "restarted",
+        "the new container",
+        |pod| {
+            let status = pod
+                .status
+                .clone()
+                .unwrap_or_default()
+                .container_statuses
+                .unwrap_or_default();
+            let id = status.first().and_then(|c| c.container_id.clone());
+            ensure!(id.is_some() && id.as_ref() != Some(&before), "{id:?}");
+            ensure!(
+                status[0]
+                    .state
+                    .as_ref()
+                    .is_some_and(|s| s.running.is_some()),
+                "not running"
+            );
+            Ok(())
+        },
+    )
+    .await?;
+    // Its fresh container is a secondary by default or by this.
+    room.set("restarted", "role=secondary").await?;
+    let history = History::of(&world.client, "stale");
+    world.start_agent().await?;
+    for pod in ["edited", "restarted"] {
+        room.scene.marks(pod, is_main(false)).await?;
+    }
+    // Once the mark of the stale verdict is off it never comes back.
+    for name in ["edited", "restarted"] {
+        let off = std::cell::Cell::new(false);
+        history.never("a stale verdict was marked", |pod| {
+            let main = shows(pod, &json!({"labels": {"role": "main"}}));
+            if pod.metadata.name.as_deref() != Some(name) {
+                return false;
+            }
+            off.set(off.get() || !main);
+            off.get() && main
+        })?;
+        ensure!(off.get(), "the stale mark of {name} never went");
+    }
+    Ok(())
+}
+
+pub(crate) async fn a_restarted_kubelet_changes_no_mark(world: Arc<World>) -> Result<()> {
+    let room = Room::new(&world, "kubelet").await?;
+    room.pod("one", json!({})).await?;
+    room.set("one", "role=main").await?;
+    room.scene.marker("m", json!([role()])).await?;
+    room.scene.marks("one", is_main(true)).await?;
+    let history = History::of(&world.client, "kubelet");
+    world.bed.restart_kubelet().await?;
+    room.pod("two", json!({})).await?;
+    history.never("a mark went away", |pod| {
+        pod.metadata.name.as_deref() == Some("one") && !shows(pod, &is_main(true))
+    })?;
+    room.set("one", "role=secondary").await?;
+    room.scene.marks("one", is_main(false)).await?;
+    Ok(())
+}
+
+pub(crate) async fn an_unreachable_runtime_changes_no_mark(world: Arc<World>) -> Result<()> {
+    let room = Room::new(&world, "runtime").await?;
+    room.pod("one", json!({})).await?;
+    room.scene.marker("m", json!([fresh()])).await?;
+    room.scene.marks("one", is_fresh(true)).await?;
+    let history = History::of(&world.client, "runtime");
+    world.bed.stop_runtime().await?;
+    room.world.bed.start_runtime().await?;
+    room.exec("one", "main", &["touch", "/tmp/used"]).await?;
+    room.scene.marks("one", is_fresh(false)).await?;
+    history.never("our trouble became the pod's", |pod| {
+        shows(pod, &json!({"conditions": {"t.io/fresh": "Unknown"}}))
+    })
+}

@@ -1,0 +1,55 @@
+//! Agent and manager against a real kubelet and containerd: real pods, real probes, real marks. Needs root.
+//!
+//! One cluster of one node serves all cases; each has a namespace of its own. Agent and manager run inside the bed as
+//! ordinary processes with the rights that `leadsman manifests` gives them, and nothing more. Cases that stop one of
+//! them run alone.
+
+mod bad;
+mod handlers;
+mod lifecycle;
+mod room;
+mod world;
+
+use std::process::ExitCode;
+
+use leadsman_testkit::NodeBed;
+use leadsman_tests::{Case, case};
+
+use room::Room;
+use world::World;
+
+fn cases() -> Vec<Case<World>> {
+    vec![
+        case!(handlers::all_four),
+        case!(handlers::flip_to_mark_within_a_period),
+        case!(handlers::two_containers_with_a_probe_each),
+        case!(handlers::two_probes_on_one_container),
+        case!(handlers::a_native_sidecar),
+        case!(handlers::a_startup_probe_gates),
+        case!(handlers::events_on_transitions),
+        case!(handlers::a_readiness_gate),
+        case!(bad::none_disturbs_another),
+        case!(bad::an_agent_writes_for_its_own_node_only),
+        case!(lifecycle::a_restarted_container),
+        case!(lifecycle::an_ended_container),
+        case!(lifecycle::a_deleted_marker),
+        case!(lifecycle::an_edited_marker),
+        case!(lifecycle::a_pod_relabelled_out_and_in),
+        case!(lifecycle::a_stateful_pod_recreated_under_its_name),
+        case!(alone lifecycle::a_marker_deleted_while_the_manager_is_down),
+        case!(alone lifecycle::an_agent_killed_and_started),
+        case!(alone lifecycle::nothing_stale_after_an_agent_was_down),
+        case!(alone lifecycle::a_restarted_kubelet_changes_no_mark),
+        case!(alone lifecycle::an_unreachable_runtime_changes_no_mark),
+    ]
+}
+
+fn main() -> ExitCode {
+    let skip = NodeBed::why_not().map(ToOwned::to_owned);
+    leadsman_tests::run(
+        cases(),
+        skip,
+        async |_| World::raise().await,
+        async |world| world.end().await,
+    )
+}

@@ -1,0 +1,162 @@
+//! A namespace on the real node, with pods of the target server that a case can switch.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::PostParams;
+use leadsman_tests::scene::merge;
+use leadsman_tests::{Scene, see};
+use serde_json::{Value, json};
+
+use crate::World;
+
+/// A case's own namespace. Markers and marks as in the other suite; pods are real.
+pub(crate) struct Room {
+    pub(crate) world: Arc<World>,
+    pub(crate) scene: Scene,
+}
+
+impl Room {
+    pub(crate) async fn new(world: &Arc<World>, name: &str) -> Result<Self> {
+        let node = world.bed.node_name().to_owned();
+        let scene = Scene {
+            client: world.client.clone(),
+            ns: name.to_owned(),
+            node,
+        };
+        scene.namespace(name).await?;
+        Ok(Self {
+            world: Arc::clone(world),
+            scene,
+        })
+    }
+
+    /// Makes a pod of one target server, `main`, with `over` merged over its manifest, and waits until it runs.
+    pub(crate) async fn pod(&self, name: &str, over: Value) -> Result<Pod> {
+        let pod = self.manifest(name, over);
+        self.scene
+            .pods()
+            .create(&PostParams::default(), &serde_json::from_value(pod)?)
+            .await?;
+        self.running(name).await
+    }
+
+    pub(crate) fn manifest(&self, name: &str, over: Value) -> Value {
+        let mut pod = json!({
+            "metadata": {"name": name, "labels": {"app": self.scene.ns}},
+            "spec": {"terminationGracePeriodSeconds": 0, "automountServiceAccountToken": false,
+                "containers": [target("main")]}
+        });
+        merge(&mut pod, over);
+        pod
+    }
+
+    /// Waits until the containers of a pod run.
+    pub(crate) async fn running(&self, name: &str) -> Result<Pod> {
+        see(&self.scene.pods(), name, "it running", |pod| {
+            let status = pod.status.clone().unwrap_or_default();
+            let containers = status.container_statuses.unwrap_or_default();
+            let up = |c: &k8s_openapi::api::core::v1::ContainerStatus| {
+                c.state.as_ref().is_some_and(|s| s.running.is_some())
+            };
+            ensure!(
+                !containers.is_empty() && containers.iter().all(up),
+                "{containers:?}"
+            );
+            ensure!(status.pod_ip.is_some(), "it has no address");
+            Ok(pod.clone())
+        })
+        .await
+    }
+
+    /// Switches a pod's target server, through its own port: `role=main&tcp=closed`.
+    pub(crate) async fn set(&self, pod: &str, query: &str) -> Result<()> {
+        self.world
+            .bed
+            .post_from_inside(&self.url(pod, &format!("/set?{query}")).await?)
+            .await?;
+        Ok(())
+    }
+
+    /// A GET of a pod's target server.
+    pub(crate) async fn get(&self, pod: &str, path: &str) -> Result<String> {
+        self.world
+            .bed
+            .get_from_inside(&self.url(pod, path).await?)
+            .await
+    }
+
+    async fn url(&self, pod: &str, path: &str) -> Result<String> {
+        let pod = self.scene.pods().get(pod).await?;
+        let ip = pod
+            .status
+            .and_then(|s| s.pod_ip)
+            .context("the pod has no address")?;
+        Ok(format!("http://{ip}:8080{path}"))
+    }
+
+    /// Runs a command in a pod's container.
+    pub(crate) async fn exec(
+        &self,
+        pod: &str,
+        container: &str,
+        command: &[&str],
+    ) -> Result<String> {
+        let mut arguments = vec!["exec", "-n", &self.scene.ns, pod, "-c", container, "--"];
+        arguments.extend(command);
+        self.world.kubectl(&arguments).await
+    }
+
+    /// Kills the first process of a pod's container behind the kubelet's back.
+    pub(crate) async fn kill_container(&self, pod: &str, container: &str) -> Result<()> {
+        self.world
+            .bed
+            .stop_container(&self.container_id(pod, container).await?)
+            .await
+    }
+
+    pub(crate) async fn container_id(&self, pod: &str, container: &str) -> Result<String> {
+        let status = self.scene.pods().get(pod).await?.status.unwrap_or_default();
+        let mut containers = status.container_statuses.unwrap_or_default();
+        containers.extend(status.init_container_statuses.unwrap_or_default());
+        let found = containers
+            .into_iter()
+            .find(|c| c.name == container)
+            .and_then(|c| c.container_id);
+        found.context("the container has no id yet")
+    }
+}
+
+/// A container of the target server.
+pub(crate) fn target(name: &str) -> Value {
+    json!({"name": name, "image": "docker.io/local/target:1", "imagePullPolicy": "Never", "args": ["serve"],
+        "ports": [{"name": "web", "containerPort": 8080}, {"name": "raw", "containerPort": 9090},
+            {"name": "rpc", "containerPort": 50051}]})
+}
+
+/// A probe of `main` each second that turns at the first result, with condition `t.io/NAME`.
+pub(crate) fn probe(name: &str, handler: Value) -> Value {
+    let mut probe = json!({"periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": 1});
+    merge(&mut probe, handler);
+    json!({"name": name, "containerName": "main", "podConditionType": format!("t.io/{name}"), "probe": probe})
+}
+
+/// The role probe: HTTP, labels `role: main` and `role: secondary`.
+pub(crate) fn role() -> Value {
+    let mut role = probe("role", json!({"httpGet": {"path": "/role", "port": "web"}}));
+    role["markerPolicy"] = json!([
+        {"state": "Succeeded", "labels": {"role": "main"}},
+        {"state": "Failed", "labels": {"role": "secondary"}}]);
+    role
+}
+
+/// The marks of [`role`].
+pub(crate) fn is_main(main: bool) -> Value {
+    let (label, status) = if main {
+        ("main", "True")
+    } else {
+        ("secondary", "False")
+    };
+    json!({"labels": {"role": label}, "conditions": {"t.io/role": status}})
+}

@@ -1,0 +1,108 @@
+//! The harness: cases by name, run one after another or side by side, skipped ones counted with their reason.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Result;
+use libtest_mimic::{Arguments, Trial};
+use tokio::runtime::Runtime;
+use tokio::sync::RwLock;
+
+/// A case of a suite with the fixture `F`.
+pub struct Case<F> {
+    /// `module::name`.
+    pub name: &'static str,
+    /// Alone: stops processes that others rely on.
+    pub alone: bool,
+    /// The body.
+    pub body: fn(Arc<F>) -> Pin<Box<dyn Future<Output = Result<()>> + Send>>,
+}
+
+/// Makes a [`Case`] of an `async fn(Arc<Fixture>) -> Result<()>`; `alone` before it keeps others away.
+#[macro_export]
+macro_rules! case {
+    (alone $module:ident :: $name:ident) => {
+        $crate::case!(@ true, $module, $name)
+    };
+    ($module:ident :: $name:ident) => {
+        $crate::case!(@ false, $module, $name)
+    };
+    (@ $alone:literal, $module:ident, $name:ident) => {
+        $crate::Case {
+            name: concat!(stringify!($module), "::", stringify!($name)),
+            alone: $alone,
+            body: |fixture| Box::pin($module::$name(fixture)),
+        }
+    };
+}
+
+/// Runs the cases that the command line asks for. The fixture is made only if one is to run, and ended at the end.
+///
+/// `skip` is the reason why none can run here, if so.
+pub fn run<F, M, E>(cases: Vec<Case<F>>, skip: Option<String>, make: M, end: E) -> ExitCode
+where
+    F: Send + Sync + 'static,
+    M: AsyncFnOnce(&Runtime) -> Result<F>,
+    E: AsyncFnOnce(F),
+{
+    let mut args = Arguments::from_args();
+    // Cases wait for a cluster far more than they compute.
+    args.test_threads = args.test_threads.or(Some(6));
+    if let Some(reason) = skip {
+        let trials = cases.iter().map(|case| {
+            let reason = reason.clone();
+            Trial::ignorable_test(case.name, move || {
+                Ok(libtest_mimic::Completion::ignored_with(reason))
+            })
+        });
+        return libtest_mimic::run(&args, trials.collect()).exit_code();
+    }
+    let wanted = |name: &str| !args.is_filtered_out(&Trial::test(name, || Ok(())));
+    if args.list || !cases.iter().any(|case| wanted(case.name)) {
+        let trials = cases.iter().map(|case| Trial::test(case.name, || Ok(())));
+        return libtest_mimic::run(&args, trials.collect()).exit_code();
+    }
+    let runtime = Arc::new(Runtime::new().expect("a runtime can be made"));
+    let fixture = match runtime.block_on(make(&runtime)) {
+        Ok(fixture) => Arc::new(fixture),
+        Err(error) => {
+            eprintln!("the test bed could not be raised: {error:#}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let room = Arc::new(RwLock::new(()));
+    let trials = cases
+        .into_iter()
+        .map(|case| {
+            let (runtime, fixture, room) = (
+                Arc::clone(&runtime),
+                Arc::clone(&fixture),
+                Arc::clone(&room),
+            );
+            Trial::test(case.name, move || {
+                runtime
+                    .block_on(async {
+                        let (shared, alone);
+                        if case.alone {
+                            alone = room.write().await;
+                            let _held = &alone;
+                            tokio::spawn((case.body)(fixture)).await
+                        } else {
+                            shared = room.read().await;
+                            let _held = &shared;
+                            tokio::spawn((case.body)(fixture)).await
+                        }
+                    })
+                    .map_err(|panic| panic.to_string())?
+                    .map_err(|error| format!("{error:#}").into())
+            })
+        })
+        .collect();
+    let conclusion = libtest_mimic::run(&args, trials);
+    if let Ok(fixture) = Arc::try_unwrap(fixture).map_err(|_| ()) {
+        runtime.block_on(end(fixture));
+    }
+    conclusion.exit_code()
+}

@@ -1,0 +1,93 @@
+//! The program under test, as an ordinary process with a log file of its own.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use tokio::process::{Child, Command};
+
+/// The built `leadsman` binary, named by `LEADSMAN_BIN`.
+///
+/// # Errors
+/// When the variable is unset or names no file.
+pub fn binary() -> Result<PathBuf> {
+    let path = std::env::var_os("LEADSMAN_BIN")
+        .map(PathBuf::from)
+        .context("LEADSMAN_BIN names the leadsman binary; `cargo xtask test` sets it")?;
+    path.is_file()
+        .then_some(())
+        .with_context(|| format!("{} is no file", path.display()))?;
+    Ok(path)
+}
+
+/// A started process; killed when dropped.
+pub struct Process {
+    child: Child,
+    /// Both streams.
+    pub log: PathBuf,
+}
+
+impl Process {
+    /// Starts `command` with both streams appended to `log`.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(mut command: Command, log: &Path) -> Result<Self> {
+        let out = File::options().create(true).append(true).open(log)?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(out.try_clone()?)
+            .stderr(out)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("start {:?}", command.as_std().get_program()))?;
+        Ok(Self {
+            child,
+            log: log.to_owned(),
+        })
+    }
+
+    /// Its pid in this process' namespace.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// SIGTERM, then waits for its own end, which must be in time and a success.
+    ///
+    /// # Errors
+    /// When it does not end within `within` or ends with another status.
+    pub async fn terminate(mut self, within: Duration) -> Result<()> {
+        let pid = self.child.id().context("it has ended already")?;
+        let killed = std::process::Command::new("kill")
+            .args(["-TERM", &pid.to_string()])
+            .status()?;
+        if !killed.success() {
+            bail!("kill -TERM {pid}: {killed}");
+        }
+        let status = tokio::time::timeout(within, self.child.wait())
+            .await
+            .with_context(|| {
+                format!(
+                    "it did not end within {within:?} of SIGTERM; log {}",
+                    self.log.display()
+                )
+            })??;
+        if !status.success() {
+            bail!(
+                "it ended with {status} after SIGTERM; log {}",
+                self.log.display()
+            );
+        }
+        Ok(())
+    }
+
+    /// SIGKILL.
+    ///
+    /// # Errors
+    /// When it cannot be waited for.
+    pub async fn kill(mut self) -> Result<()> {
+        self.child.kill().await.context("kill")
+    }
+}

@@ -1,0 +1,80 @@
+//! Waiting for a condition of an object, by watch, with a deadline that tells what was seen instead.
+
+use std::fmt::Debug;
+use std::pin::pin;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use futures::StreamExt;
+use kube::runtime::watcher::watch_object;
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
+
+/// How long a condition may take before a test gives up. Generous: the machine may be busy; a passing test never
+/// waits for it.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Watches `name` until `condition` is `Ok` and returns what it returned.
+///
+/// # Errors
+/// After [`PATIENCE`], with what the condition said of the last sight.
+pub async fn see<K, T>(
+    api: &Api<K>,
+    name: &str,
+    what: &str,
+    mut condition: impl FnMut(&K) -> Result<T>,
+) -> Result<T>
+where
+    K: Clone + Debug + Send + DeserializeOwned + Resource + 'static,
+{
+    watch(api, name, what, |object| match object {
+        None => Err(anyhow!("the object does not exist")),
+        Some(object) => condition(object),
+    })
+    .await
+}
+
+/// Watches `name` until it does not exist.
+///
+/// # Errors
+/// After [`PATIENCE`].
+pub async fn gone<K>(api: &Api<K>, name: &str) -> Result<()>
+where
+    K: Clone + Debug + Send + DeserializeOwned + Resource + 'static,
+{
+    watch(api, name, "its deletion", |object| match object {
+        None => Ok(()),
+        Some(_) => Err(anyhow!("it still exists")),
+    })
+    .await
+}
+
+async fn watch<K, T>(
+    api: &Api<K>,
+    name: &str,
+    what: &str,
+    mut condition: impl FnMut(Option<&K>) -> Result<T>,
+) -> Result<T>
+where
+    K: Clone + Debug + Send + DeserializeOwned + Resource + 'static,
+{
+    let mut last = anyhow!("it was never seen");
+    let waiting = async {
+        let mut sights = pin!(watch_object(api.clone(), name));
+        while let Some(sight) = sights.next().await {
+            // An error of the watch is retried by it; a deleted or undecodable object shows as such.
+            let Ok(object) = sight else { continue };
+            match condition(object.as_ref()) {
+                Ok(value) => return Ok(value),
+                Err(reason) => last = reason,
+            }
+        }
+        bail!("the watch ended")
+    };
+    match tokio::time::timeout(PATIENCE, waiting).await {
+        Ok(result) => result,
+        Err(_) => Err(last).with_context(|| {
+            format!("{name}: {what} was not seen within {PATIENCE:?}; last sight")
+        }),
+    }
+}
