@@ -1,2 +1,72 @@
-//! stub
-fn main() {}
+//! The chores of this repository, as `cargo xtask VERB`.
+//!
+//! What lives here: running other programs, adding up what they say, and the checks that look at source files and
+//! at cargo's own view of the workspace. What does not: anything that needs a Kubernetes client; that is in the
+//! programs of `testkit` and `demo`, which are only called from here.
+
+mod bed;
+mod cargo;
+mod clock;
+mod crds;
+mod demo;
+mod lint;
+mod root;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// The chores of this repository.
+///
+/// New here? `cargo xtask demo` raises a real cluster and marks real pods; `cargo xtask test` runs every test.
+/// Both compile the cluster's programs the first time (minutes) and keep them in a cache. Nodes need root on Linux.
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask", after_help = HABITS)]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
+
+const HABITS: &str = "\
+In the habit of a day:
+  cargo test -p leadsman-core           the rules alone, seconds
+  cargo xtask test pure                 all that needs no cluster
+  cargo xtask test api marks            black-box tests whose name contains `marks`
+  cargo xtask lint                      before every commit
+  cargo xtask bed up                    a cluster of your own to try things on, `bed down` ends it";
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Play the manual's story on a real cluster and show each step as it is seen in the API
+    Demo(demo::Arguments),
+    /// Run the tests: all, or one stage, or those whose name contains FILTER
+    Test(test::Arguments),
+    /// Run every check that is no test: format, clippy, CRDs, layers, orphan files, docs
+    Lint,
+    /// Raise a cluster and leave it up, or take it away
+    Bed(bed::Arguments),
+    /// Write the CRDs in `crates/api/crds` anew from the types, or check that they are fresh
+    Crds(crds::Arguments),
+}
+
+fn main() -> ExitCode {
+    let Some(verb) = Arguments::parse().verb else {
+        // Asked for nothing in particular: the help is the answer, not an error.
+        return match Arguments::command().print_long_help() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        };
+    };
+    let outcome = match verb {
+        Verb::Demo(arguments) => demo::run(&arguments),
+        Verb::Test(arguments) => Ok(test::run(&arguments)),
+        Verb::Lint => Ok(lint::run()),
+        Verb::Bed(arguments) => bed::run(&arguments),
+        Verb::Crds(arguments) => crds::run(&arguments),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,55 @@
+//! `cargo xtask demo`: builds as the user, then runs the program `leadsman-demo`, as root.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+
+use crate::{bed, cargo, clock, root};
+
+/// Arguments of `demo`.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Leave the cluster up at the end, and say how to reach it and how to end it
+    #[arg(long)]
+    keep: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let enter = clock::now();
+    let before = clock::since_enter().unwrap_or_default();
+    println!("building leadsman and the test bed");
+    let built = cargo::build(&[
+        "--bin",
+        "leadsman",
+        "--bin",
+        "leadsman-bed",
+        "--bin",
+        "leadsman-demo",
+    ])?;
+    let words: &[&str] = if arguments.keep { &["--keep"] } else { &[] };
+    let bed = cargo::program(&built, "leadsman-bed")?;
+    bed::prepare_as_user(&bed)?;
+    let spent = before + enter.elapsed();
+    let environment = [
+        (
+            "LEADSMAN_BIN",
+            cargo::program(&built, "leadsman")?.into_os_string(),
+        ),
+        ("LEADSMAN_BED", bed.into_os_string()),
+        // So that the demo's clock starts at the user's Enter.
+        (
+            "LEADSMAN_DEMO_SPENT",
+            OsString::from(format!("{:.3}", spent.as_secs_f64())),
+        ),
+    ];
+    let program = cargo::program(&built, "leadsman-demo")?;
+    let status = root::command(&program, words, &environment)?
+        .status()
+        .context("running leadsman-demo")?;
+    Ok(if status.success() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,185 @@
+//! Who may depend on whom. The rules know no client and no runtime, the executors no Kubernetes object, and nobody
+//! reaches up.
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+
+use super::Findings;
+use crate::cargo::cargo;
+
+/// Each crate with the crates of ours that it may name. A new crate needs a line, and so a thought.
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("leadsman-api", &[]),
+    ("leadsman-core", &["leadsman-api"]),
+    ("leadsman-probe", &["leadsman-core"]),
+    ("leadsman-cri", &["leadsman-core", "leadsman-probe"]),
+    ("leadsman-process", &[]),
+    (
+        "leadsman-agent",
+        &[
+            "leadsman-api",
+            "leadsman-core",
+            "leadsman-cri",
+            "leadsman-probe",
+            "leadsman-process",
+        ],
+    ),
+    (
+        "leadsman-manager",
+        &["leadsman-api", "leadsman-core", "leadsman-process"],
+    ),
+    (
+        "leadsman",
+        &[
+            "leadsman-agent",
+            "leadsman-api",
+            "leadsman-manager",
+            "leadsman-process",
+        ],
+    ),
+    // Below this line nothing is shipped.
+    ("leadsman-target", &[]),
+    ("leadsman-testkit", &["leadsman-api"]),
+    (
+        "leadsman-tests",
+        &["leadsman-api", "leadsman-core", "leadsman-testkit"],
+    ),
+    ("leadsman-demo", &["leadsman-api", "leadsman-testkit"]),
+    ("xtask", &[]),
+];
+
+/// What these crates must not even reach through others, in what they are built from.
+const PURE: &[&str] = &["leadsman-api", "leadsman-core"];
+const IMPURE: &[&str] = &["kube-client", "kube-runtime", "tokio", "hyper", "tonic"];
+
+pub(super) fn check(metadata: &Value) -> Result<Findings> {
+    let mut findings = edges(metadata, ALLOWED);
+    for package in PURE {
+        findings.extend(impure(package)?);
+    }
+    Ok(findings)
+}
+
+/// Edges between the workspace's own crates that the table does not have.
+fn edges(metadata: &Value, allowed: &[(&str, &[&str])]) -> Findings {
+    let packages = metadata["packages"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    let names: Vec<&str> = packages
+        .iter()
+        .filter_map(|package| package["name"].as_str())
+        .collect();
+    let mut findings = Vec::new();
+    for package in packages {
+        let name = package["name"].as_str().unwrap_or_default();
+        let Some((_, may)) = allowed.iter().find(|(crate_, _)| *crate_ == name) else {
+            findings.push(format!(
+                "{name} has no line in the table of {}; give it one",
+                file!()
+            ));
+            continue;
+        };
+        let dependencies = package["dependencies"]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        for dependency in dependencies
+            .iter()
+            .filter_map(|dependency| dependency["name"].as_str())
+        {
+            if names.contains(&dependency) && dependency != name && !may.contains(&dependency) {
+                let known = if may.is_empty() {
+                    "none of ours".to_owned()
+                } else {
+                    may.join(", ")
+                };
+                findings.push(format!("{name} depends on {dependency}, but may know {known}; move the code or turn the dependency round"));
+            }
+        }
+    }
+    findings
+}
+
+/// Asked of `cargo tree` for one package alone: cargo's metadata unites the features of the whole workspace, so there
+/// `kube` always brings its client.
+fn impure(package: &str) -> Result<Findings> {
+    let output = cargo()
+        .args([
+            "tree",
+            "--package",
+            package,
+            "--edges",
+            "normal",
+            "--prefix",
+            "none",
+            "--format",
+            "{p}",
+        ])
+        .output()?;
+    if !output.status.success() {
+        bail!(
+            "`cargo tree -p {package}` failed: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    let tree = String::from_utf8_lossy(&output.stdout);
+    let reached = |wanted: &&&str| {
+        tree.lines()
+            .any(|line| line.split(' ').next() == Some(wanted))
+    };
+    let line = |found: &&str| {
+        format!(
+            "{package} reaches {found}; it must stay pure: `cargo tree -p {package} -i {found} -e normal` shows how"
+        )
+    };
+    Ok(IMPURE.iter().filter(reached).map(line).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn found(dependencies: &[&str]) -> Findings {
+        let dependencies: Vec<_> = dependencies
+            .iter()
+            .map(|name| json!({"name": name}))
+            .collect();
+        let metadata = json!({"packages": [
+            {"name": "low", "dependencies": []},
+            {"name": "middle", "dependencies": dependencies},
+            {"name": "high", "dependencies": [{"name": "middle"}]},
+        ]});
+        edges(
+            &metadata,
+            &[("low", &[]), ("middle", &["low"]), ("high", &["middle"])],
+        )
+    }
+
+    #[test]
+    fn an_edge_upwards_is_found_and_a_foreign_crate_is_nobodys_business() {
+        assert_eq!(found(&["low", "serde"]), Findings::new());
+        let findings = found(&["high"]);
+        assert!(
+            findings.len() == 1 && findings[0].starts_with("middle depends on high"),
+            "{findings:?}"
+        );
+    }
+
+    #[test]
+    fn a_crate_without_a_line_is_found() {
+        let metadata = json!({"packages": [{"name": "new", "dependencies": []}]});
+        assert_eq!(edges(&metadata, &[]).len(), 1);
+    }
+
+    #[test]
+    fn what_is_reached_through_others_is_found() {
+        assert_eq!(impure("leadsman-core").unwrap(), Findings::new());
+        assert!(
+            !impure("leadsman-agent").unwrap().is_empty(),
+            "the agent has a runtime"
+        );
+    }
+}

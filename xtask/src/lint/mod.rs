@@ -1,0 +1,124 @@
+//! `cargo xtask lint`: every check that is no test. All run; what failed is listed at the end, a line each.
+
+mod layers;
+mod orphans;
+
+use std::process::{Command, ExitCode};
+
+use anyhow::Result;
+
+use crate::cargo::{self, cargo};
+use crate::{clock, crds};
+
+/// What a check found: a line each, with what to do about it. None: it passed.
+type Findings = Vec<String>;
+
+type Check = fn() -> Result<Findings>;
+
+const CHECKS: &[(&str, Check)] = &[
+    ("fmt", fmt),
+    ("layers", || layers::check(&cargo::metadata()?)),
+    ("orphans", || orphans::check(&cargo::metadata()?)),
+    ("clippy", clippy),
+    ("crds", crds_are_fresh),
+    ("docs", docs),
+];
+
+pub(crate) fn run() -> ExitCode {
+    let mut failed = Vec::new();
+    for (name, check) in CHECKS {
+        eprintln!("lint: {name}");
+        let started = clock::now();
+        let findings = check().unwrap_or_else(|error| vec![format!("{error:#}")]);
+        let seconds = started.elapsed().as_secs_f64();
+        let verdict = if findings.is_empty() { "ok" } else { "FAILED" };
+        eprintln!("lint: {name} {verdict} ({seconds:.1} s)");
+        failed.extend(
+            findings
+                .into_iter()
+                .map(|finding| format!("{name}: {finding}")),
+        );
+    }
+    if failed.is_empty() {
+        println!("all {} checks passed", CHECKS.len());
+        return ExitCode::SUCCESS;
+    }
+    println!("\nto do:");
+    for line in failed {
+        println!("  {line}");
+    }
+    ExitCode::FAILURE
+}
+
+/// Runs a command whose own words say what is wrong; `advice` says what to do then.
+fn passes(command: &mut Command, advice: &str) -> Result<Findings> {
+    let status = command.status()?;
+    Ok(if status.success() {
+        Vec::new()
+    } else {
+        vec![advice.to_owned()]
+    })
+}
+
+/// Whether `cargo TOOL` exists; rustup installs it as a component.
+fn component(tool: &str, component: &str) -> Option<String> {
+    let there = cargo()
+        .args([tool, "--version"])
+        .output()
+        .is_ok_and(|output| output.status.success());
+    (!there).then(|| {
+        format!("this toolchain has no {component}; run `rustup component add {component}`")
+    })
+}
+
+fn fmt() -> Result<Findings> {
+    if let Some(missing) = component("fmt", "rustfmt") {
+        return Ok(vec![missing]);
+    }
+    passes(
+        cargo().args(["fmt", "--all", "--check"]),
+        "run `cargo fmt --all`",
+    )
+}
+
+fn clippy() -> Result<Findings> {
+    if let Some(missing) = component("clippy", "clippy") {
+        return Ok(vec![missing]);
+    }
+    passes(
+        cargo().args([
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--keep-going",
+            "--",
+            "-D",
+            "warnings",
+        ]),
+        "fix what clippy says above; an `#[expect(…, reason = \"…\")]` needs a reason worth reading",
+    )
+}
+
+fn crds_are_fresh() -> Result<Findings> {
+    let fresh = crds::run(&crds::Arguments { check: true })? == ExitCode::SUCCESS;
+    Ok(if fresh {
+        Vec::new()
+    } else {
+        vec!["run `cargo xtask crds` and commit what it wrote".to_owned()]
+    })
+}
+
+fn docs() -> Result<Findings> {
+    passes(
+        cargo()
+            .args([
+                "doc",
+                "--workspace",
+                "--no-deps",
+                "--document-private-items",
+                "--quiet",
+            ])
+            .env("RUSTDOCFLAGS", "-D warnings"),
+        "mend the doc comments that rustdoc names above",
+    )
+}

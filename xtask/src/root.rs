@@ -1,0 +1,116 @@
+//! Root: whether we are, and how to become it without asking for a password in the middle of things.
+
+use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Result, bail};
+
+/// Whether this process may do what only root may.
+pub(crate) fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|of_process| of_process.uid() == 0)
+}
+
+/// What a program keeps of this user's environment when it runs as root: where the cache is, where Go is, and
+/// what this project itself reads.
+fn kept() -> impl Iterator<Item = (OsString, OsString)> {
+    std::env::vars_os().filter(|(name, _)| {
+        let name = name.to_string_lossy();
+        matches!(
+            &*name,
+            "HOME"
+                | "PATH"
+                | "XDG_CACHE_HOME"
+                | "GOPATH"
+                | "GOCACHE"
+                | "GOFLAGS"
+                | "GOPROXY"
+                | "NO_COLOR"
+                | "TERM"
+                | "CI"
+        ) || name.starts_with("LEADSMAN_")
+    })
+}
+
+/// A command that runs `program` as root: as it is for root, else through sudo if sudo asks nothing. Otherwise an error
+/// with the line to type; `arguments` are part of that line.
+pub(crate) fn command(
+    program: &Path,
+    arguments: &[&str],
+    environment: &[(&str, OsString)],
+) -> Result<Command> {
+    if is_root() {
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .envs(environment.iter().map(|(name, value)| (name, value)));
+        return Ok(command);
+    }
+    let assignments: Vec<OsString> = kept()
+        .chain(
+            environment
+                .iter()
+                .map(|(name, value)| ((*name).into(), value.clone())),
+        )
+        .map(|(mut name, value)| {
+            name.push("=");
+            name.push(value);
+            name
+        })
+        .collect();
+    if !sudo_asks_nothing() {
+        let quoted = assignments
+            .iter()
+            .map(|it| quote(&it.to_string_lossy()))
+            .collect::<Vec<_>>()
+            .join(" ");
+        bail!(
+            "a node needs root, and sudo would ask for a password here. All is built; type this line:\n\n  sudo env {quoted} {} {}\n",
+            quote(&program.to_string_lossy()),
+            arguments.join(" ")
+        );
+    }
+    let mut command = Command::new("sudo");
+    command
+        .args(["-n", "env"])
+        .args(assignments)
+        .arg(program)
+        .args(arguments);
+    Ok(command)
+}
+
+fn sudo_asks_nothing() -> bool {
+    let status = Command::new("sudo")
+        .args(["-n", "true"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    status.is_ok_and(|status| status.success())
+}
+
+/// `text` as one word of a POSIX shell.
+fn quote(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,@%+".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_a_shell_would_split_is_quoted() {
+        for (text, quoted) in [
+            ("A=/b/c:d", "A=/b/c:d"),
+            ("", "''"),
+            ("a b", "'a b'"),
+            ("it's", r"'it'\''s'"),
+        ] {
+            assert_eq!(super::quote(text), quoted);
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! `cargo xtask test`: every test, in three stages, added up to one closing line.
+//!
+//! | stage | what runs | needs |
+//! |---|---|---|
+//! | `pure` | unit tests, properties, executors against loopback listeners, doc tests | Rust, cc |
+//! | `api` | black-box tests of the manager against a real API server | and Go, the first time minutes |
+//! | `node` | black-box tests of both processes on a real kubelet and containerd | and root |
+
+mod lines;
+mod suite;
+
+use std::ffi::OsString;
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::Result;
+
+use crate::cargo::{self, Executable, cargo};
+use crate::root::is_root;
+use suite::{Suite, Tally};
+
+/// Arguments of `test`.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// `pure`, `api` or `node`; all of them when left out
+    #[arg(value_name = "pure|api|node")]
+    stage: Option<String>,
+    /// Only tests whose name contains this
+    filter: Option<String>,
+    /// Passed on to each test program
+    #[arg(last = true)]
+    more: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Pure,
+    Api,
+    Node,
+}
+
+impl Stage {
+    const ALL: [Self; 3] = [Self::Pure, Self::Api, Self::Node];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Pure => "pure",
+            Self::Api => "api",
+            Self::Node => "node",
+        }
+    }
+
+    /// Test programs of their own `main` that raise a cluster; all others are pure.
+    fn of(executable: &Executable) -> Self {
+        match (executable.package.as_str(), executable.target.as_str()) {
+            ("leadsman-tests", "api") => Self::Api,
+            ("leadsman-tests", "node") | ("leadsman-testkit", "clean") => Self::Node,
+            _ => Self::Pure,
+        }
+    }
+}
+
+/// The stages and the filter that were meant. A first word that is no stage is a filter over all.
+fn meant(
+    stage: Option<&str>,
+    filter: Option<&str>,
+) -> Result<(Vec<Stage>, Option<String>), String> {
+    let Some(word) = stage else {
+        return Ok((Stage::ALL.to_vec(), None));
+    };
+    match (
+        Stage::ALL.into_iter().find(|stage| stage.name() == word),
+        filter,
+    ) {
+        (Some(stage), filter) => Ok((vec![stage], filter.map(ToOwned::to_owned))),
+        (None, None) => Ok((Stage::ALL.to_vec(), Some(word.to_owned()))),
+        (None, Some(_)) => Err(format!(
+            "{word:?} is no stage; there are pure, api and node"
+        )),
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    let mut tally = Tally::default();
+    match meant(arguments.stage.as_deref(), arguments.filter.as_deref()) {
+        Ok((stages, filter)) => {
+            if let Err(error) = run_stages(&stages, filter.as_deref(), &arguments.more, &mut tally)
+            {
+                tally.trouble(format!("{error:#}"));
+            } else if tally.is_empty() {
+                tally.trouble(format!(
+                    "no test's name contains {:?}",
+                    filter.unwrap_or_default()
+                ));
+            }
+        }
+        Err(error) => tally.trouble(error),
+    }
+    tally.close(is_root())
+}
+
+fn run_stages(
+    stages: &[Stage],
+    filter: Option<&str>,
+    more: &[String],
+    tally: &mut Tally,
+) -> Result<()> {
+    let missing = missing(stages);
+    if !missing.is_empty() {
+        anyhow::bail!("{}", missing.join("; "));
+    }
+    eprintln!("test: building");
+    let selection: &[&str] = match stages {
+        [Stage::Api] => &["--bins", "--test", "api"],
+        _ => &["--bins", "--tests"],
+    };
+    let built = cargo::build(selection)?;
+    let environment = [
+        (
+            "LEADSMAN_BIN",
+            cargo::program(&built, "leadsman")?.into_os_string(),
+        ),
+        (
+            "LEADSMAN_BED",
+            cargo::program(&built, "leadsman-bed")?.into_os_string(),
+        ),
+    ];
+    for stage in stages {
+        eprintln!("test: {}", stage.name());
+        let mut harnesses: Vec<_> = built
+            .iter()
+            .filter(|it| it.harness && Stage::of(it) == *stage)
+            .collect();
+        harnesses.sort_by_key(|it| (&it.package, &it.target));
+        for executable in harnesses {
+            suite(executable, *stage, filter, more, &environment).run(tally)?;
+        }
+        if *stage == Stage::Pure {
+            doc_tests(filter, more).run(tally)?;
+        }
+    }
+    Ok(())
+}
+
+/// One test program, started as cargo would: in its package's folder.
+fn suite(
+    executable: &Executable,
+    stage: Stage,
+    filter: Option<&str>,
+    more: &[String],
+    environment: &[(&str, OsString)],
+) -> Suite {
+    let title = match (executable.kind.as_str(), stage) {
+        ("test", _) => format!("{} {}", executable.package, executable.target),
+        _ => executable.package.clone(),
+    };
+    let mut command = Command::new(&executable.path);
+    command
+        .args(filter)
+        .args(more)
+        .current_dir(&executable.folder)
+        .env("CARGO_MANIFEST_DIR", &executable.folder)
+        .envs(environment.iter().map(|(name, value)| (name, value)));
+    Suite {
+        title,
+        command,
+        slow: stage != Stage::Pure,
+    }
+}
+
+/// Examples in doc comments, all crates in one go: only cargo knows how to build them.
+fn doc_tests(filter: Option<&str>, more: &[String]) -> Suite {
+    let mut command = cargo();
+    command.args([
+        "test",
+        "--workspace",
+        "--doc",
+        "--quiet",
+        "--no-fail-fast",
+        "--",
+    ]);
+    // Quiet would shorten the tests' own lines too.
+    command.args(["--format=pretty"]).args(filter).args(more);
+    Suite {
+        title: "doc tests".into(),
+        command,
+        slow: false,
+    }
+}
+
+/// What the stages need and this machine lacks, a line each.
+fn missing(stages: &[Stage]) -> Vec<String> {
+    let runs = |program: &str, argument: &str| {
+        let mut command = Command::new(program);
+        command
+            .arg(argument)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    };
+    let mut missing = Vec::new();
+    if !runs("cc", "--version") {
+        missing.push(
+            "a C compiler is missing (`cc`; Debian: apt-get install gcc libc6-dev)".to_owned(),
+        );
+    }
+    if stages.iter().any(|stage| *stage != Stage::Pure) && !runs("go", "version") {
+        missing.push(
+            "Go is missing: the cluster's programs are compiled with it; put 1.24 or later on PATH (https://go.dev/dl). \
+             `cargo xtask test pure` needs none"
+                .to_owned(),
+        );
+    }
+    missing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_word_is_a_stage_or_a_filter() {
+        let all = Stage::ALL.to_vec();
+        for (words, expected) in [
+            ((None, None), Ok((all.clone(), None))),
+            ((Some("api"), None), Ok((vec![Stage::Api], None))),
+            (
+                (Some("node"), Some("exec")),
+                Ok((vec![Stage::Node], Some("exec".to_owned()))),
+            ),
+            ((Some("exec"), None), Ok((all, Some("exec".to_owned())))),
+            (
+                (Some("nod"), Some("exec")),
+                Err("\"nod\" is no stage; there are pure, api and node".to_owned()),
+            ),
+        ] {
+            assert_eq!(meant(words.0, words.1), expected, "{words:?}");
+        }
+    }
+}
