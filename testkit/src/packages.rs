@@ -135,9 +135,18 @@ fn check_containerd() -> Result<()> {
 fn check_busybox() -> Result<()> {
     // Debian has two packages of one program; an image has no libc for the dynamic one.
     let path = find("busybox").context("busybox has just been found")?;
-    let bytes = std::fs::read(&path)?;
-    if bytes.windows(8).any(|window| window == b"ld-linux") {
+    if wants_an_interpreter(&std::fs::read(&path)?) {
         bail!("{} is not the static busybox; install Debian's busybox-static", path.display());
     }
     Ok(())
+}
+
+/// Whether a 64-bit little-endian ELF program has a segment of type `PT_INTERP`.
+fn wants_an_interpreter(elf: &[u8]) -> bool {
+    let number = |at: usize, size: usize| {
+        let bytes = elf.get(at..at + size).unwrap_or_default();
+        bytes.iter().rev().fold(0usize, |number, byte| number << 8 | usize::from(*byte))
+    };
+    let (table, entry, entries) = (number(32, 8), number(54, 2), number(56, 2));
+    (0..entries).any(|index| number(table + index * entry, 4) == 3)
 }

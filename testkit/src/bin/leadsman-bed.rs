@@ -1,6 +1,7 @@
 //! Raises test beds by hand, and is the keeper and the supervisor behind every bed.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
@@ -44,8 +45,22 @@ enum Verb {
     Supervise { folder: PathBuf },
 }
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
     let verb = Arguments::parse().verb;
+    // The two behind a bed have told its owner already what went wrong.
+    let told = matches!(verb, Verb::Keep { .. } | Verb::Supervise { .. });
+    match start(verb) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            if !told {
+                eprintln!("leadsman-bed: {error:#}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(verb: Verb) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(run(verb));
     // A thread may still be reading stdin; nothing of it is wanted any more.
@@ -69,17 +84,9 @@ async fn run(verb: Verb) -> Result<()> {
             Ok(())
         }
         Verb::Prepare { control_plane } => leadsman_testkit::prepare(control_plane, &mut progress::to_stderr()),
-        // Both have told their owner already what went wrong.
-        Verb::Keep { request } => exit_quietly(keep::keep(&request).await),
-        Verb::Supervise { folder } => exit_quietly(supervise::supervise(folder).await),
+        Verb::Keep { request } => keep::keep(&request).await,
+        Verb::Supervise { folder } => supervise::supervise(folder).await,
     }
-}
-
-fn exit_quietly(outcome: Result<()>) -> Result<()> {
-    if outcome.is_err() {
-        std::process::exit(1);
-    }
-    Ok(())
 }
 
 fn options(arguments: &[String]) -> Result<Options> {
