@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use leadsman_probe::{EXEC_SLACK, Exec, ExecError, Execution};
 use tonic::{Code, Status};
 
 use crate::{
@@ -10,48 +11,10 @@ use crate::{
     wire,
 };
 
-/// How long beyond the command's own timeout the runtime's answer is waited for.
-const SLACK: Duration = Duration::from_secs(2);
-
-/// What a command left behind.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Execution {
-    /// Its exit code.
-    pub exit_code: i32,
-    /// The beginning of what it wrote.
-    pub stdout: Vec<u8>,
-    /// The beginning of what it wrote to the other stream.
-    pub stderr: Vec<u8>,
-}
-
-/// Why there is no exit code.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ExecError {
-    /// The runtime ended the command at its timeout.
-    #[error("timed out")]
-    TimedOut,
-    /// The command does not exist or cannot be started.
-    #[error("cannot start: {0}")]
-    CannotStart(String),
-    /// It wrote more than the runtime passes on.
-    #[error("too much output: {0}")]
-    TooMuchOutput(String),
-    /// Its container does not run (any more).
-    #[error("container gone: {0}")]
-    ContainerGone(String),
-    /// The runtime is in trouble or cannot be reached.
-    #[error("runtime: {0}")]
-    Runtime(String),
-    /// The runtime did not answer.
-    #[error("deadline")]
-    Deadline,
-}
-
-impl Runtime {
-    /// Runs `command` (no shell, nothing expanded) in a running container. `timeout` is rounded up to whole
-    /// seconds, at least one: the runtime knows no shorter one. An answer that is not there two seconds
-    /// after it is given up; dropping the future makes the runtime end the command.
-    pub async fn exec_sync(
+/// No shell, nothing expanded. `timeout` is rounded up to whole seconds, at least one: the runtime knows no
+/// shorter one. Of the output the beginning is kept. Dropping the future makes the runtime end the command.
+impl Exec for Runtime {
+    async fn exec(
         &self,
         container_id: &str,
         command: &[String],
@@ -63,8 +26,8 @@ impl Runtime {
             cmd: command.to_vec(),
             timeout: i64::try_from(seconds).unwrap_or(i64::MAX),
         };
-        let mut client = self.client.clone();
-        let limit = Duration::from_secs(seconds).saturating_add(SLACK);
+        let mut client = self.abridged();
+        let limit = Duration::from_secs(seconds).saturating_add(EXEC_SLACK);
         match tokio::time::timeout(limit, client.exec_sync(request)).await {
             Ok(Ok(response)) => execution(response.into_inner()),
             Ok(Err(status)) => Err(meaning(&status)),
@@ -178,4 +141,246 @@ fn by_words(code: Code, message: &str) -> ExecError {
 fn contains(message: &str, patterns: &[&str]) -> bool {
     let message = message.to_ascii_lowercase();
     patterns.iter().any(|pattern| message.contains(pattern))
+}
+
+#[cfg(test)]
+mod tests {
+    use leadsman_probe::MAX_OUTPUT;
+    use rstest::rstest;
+
+    use super::*;
+    use crate::fake::{Answer, Fake};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[derive(Debug, PartialEq, Eq)]
+    enum Kind {
+        TimedOut,
+        CannotStart,
+        TooMuchOutput,
+        ContainerGone,
+        Runtime,
+        Deadline,
+    }
+
+    fn kind(error: &ExecError) -> Kind {
+        match error {
+            ExecError::TimedOut => Kind::TimedOut,
+            ExecError::CannotStart(_) => Kind::CannotStart,
+            ExecError::TooMuchOutput(_) => Kind::TooMuchOutput,
+            ExecError::ContainerGone(_) => Kind::ContainerGone,
+            ExecError::Runtime(_) => Kind::Runtime,
+            ExecError::Deadline => Kind::Deadline,
+        }
+    }
+
+    #[rstest]
+    // containerd and runc
+    #[case(Code::Unknown, r#"failed to exec in container: failed to start exec "e": OCI runtime exec failed: exec failed: unable to start container process: exec: "nosuch": executable file not found in $PATH: unknown"#, Kind::CannotStart)]
+    #[case(Code::Unknown, r#"failed to exec in container: failed to start exec "e": OCI runtime exec failed: exec failed: unable to start container process: exec: "/no/such": stat /no/such: no such file or directory: unknown"#, Kind::CannotStart)]
+    #[case(Code::Unknown, r#"failed to exec in container: failed to start exec "e": OCI runtime exec failed: exec failed: unable to start container process: exec: "/etc/passwd": permission denied: unknown"#, Kind::CannotStart)]
+    #[case(Code::NotFound, r#"failed to start exec "e": OCI runtime exec failed: exec: "nosuch": executable file not found in $PATH"#, Kind::CannotStart)]
+    #[case(
+        Code::Unknown,
+        "container is in CONTAINER_EXITED state",
+        Kind::ContainerGone
+    )]
+    #[case(
+        Code::NotFound,
+        r#"an error occurred when try to find container "x": not found"#,
+        Kind::ContainerGone
+    )]
+    #[case(Code::Unknown, r#"failed to exec in container: failed to start exec "e": OCI runtime exec failed: cannot exec in a stopped container: unknown"#, Kind::ContainerGone)]
+    #[case(
+        Code::NotFound,
+        "failed to load task: no running task found: task x not found: not found",
+        Kind::ContainerGone
+    )]
+    #[case(
+        Code::DeadlineExceeded,
+        "failed to exec in container: timeout 1s exceeded: context deadline exceeded",
+        Kind::TimedOut
+    )]
+    #[case(
+        Code::ResourceExhausted,
+        "grpc: trying to send message larger than max (16777300 vs. 16777216)",
+        Kind::TooMuchOutput
+    )]
+    #[case(Code::ResourceExhausted, "too many requests", Kind::Runtime)]
+    #[case(Code::Unknown, r#"failed to start exec "e": OCI runtime exec failed: exec failed: unable to start container process: error executing setns process: exit status 1: unknown"#, Kind::Runtime)]
+    #[case(
+        Code::Unknown,
+        "OCI runtime exec failed: open /dev/ptmx: too many open files: unknown",
+        Kind::Runtime
+    )]
+    #[case(
+        Code::Unknown,
+        "failed to exec in container: failed to create exec: ttrpc: closed: unknown",
+        Kind::Runtime
+    )]
+    #[case(
+        Code::Unknown,
+        "open /run/containerd/x: no such file or directory",
+        Kind::Runtime
+    )]
+    #[case(Code::Unavailable, "connection refused", Kind::Runtime)]
+    #[case(Code::Cancelled, "context canceled", Kind::Runtime)]
+    #[case(Code::Internal, "something new", Kind::Runtime)]
+    // CRI-O and crun
+    #[case(
+        Code::Unknown,
+        "command error: executable file `nosuch` not found in $PATH: No such file or directory, exit code -1",
+        Kind::CannotStart
+    )]
+    #[case(
+        Code::NotFound,
+        "container is not created or running",
+        Kind::ContainerGone
+    )]
+    fn errors_mean_what_the_runtime_says(
+        #[case] code: Code,
+        #[case] words: &str,
+        #[case] expected: Kind,
+    ) {
+        let error = meaning(&Status::new(code, words));
+        assert_eq!(kind(&error), expected);
+        match error {
+            ExecError::CannotStart(kept)
+            | ExecError::TooMuchOutput(kept)
+            | ExecError::ContainerGone(kept)
+            | ExecError::Runtime(kept) => assert_eq!(kept, words),
+            ExecError::TimedOut | ExecError::Deadline => {}
+        }
+    }
+
+    #[rstest]
+    #[case(0, 1)]
+    #[case(1, 1)]
+    #[case(1000, 1)]
+    #[case(1001, 2)]
+    #[case(5000, 5)]
+    fn timeouts_are_whole_seconds_and_never_none(#[case] millis: u64, #[case] seconds: u64) {
+        assert_eq!(whole_seconds(Duration::from_millis(millis)), seconds);
+    }
+
+    fn answers(
+        exit_code: i32,
+        stdout: impl Into<Vec<u8>>,
+        stderr: impl Into<Vec<u8>>,
+    ) -> Option<Answer<wire::ExecSyncResponse>> {
+        let (stdout, stderr) = (stdout.into().into(), stderr.into().into());
+        Some(Answer::Ok(wire::ExecSyncResponse {
+            stdout,
+            stderr,
+            exit_code,
+        }))
+    }
+
+    async fn exec(fake: &Fake) -> Result<Execution, ExecError> {
+        let command = ["sh".to_owned(), "-c".to_owned(), "echo $HOME".to_owned()];
+        fake.client().exec("c1", &command, SECOND).await
+    }
+
+    #[tokio::test]
+    async fn exit_codes_and_output_come_back() {
+        let fake = Fake::start();
+        for exit_code in [0, 1, 137, -1] {
+            fake.world().exec = answers(exit_code, "out", "err");
+            let execution = exec(&fake).await.unwrap();
+            assert_eq!(
+                execution,
+                Execution {
+                    exit_code,
+                    stdout: b"out".into(),
+                    stderr: b"err".into()
+                }
+            );
+        }
+        let request = fake.world().execs[0].clone();
+        assert_eq!(
+            (
+                request.container_id.as_str(),
+                request.cmd.join(" ").as_str(),
+                request.timeout
+            ),
+            ("c1", "sh -c echo $HOME", 1)
+        );
+    }
+
+    #[tokio::test]
+    async fn the_other_way_to_say_timed_out_is_understood() {
+        let fake = Fake::start();
+        fake.world().exec = answers(-1, "", "command timed out");
+        assert_eq!(exec(&fake).await, Err(ExecError::TimedOut));
+        fake.world().exec = answers(1, "", "command timed out");
+        assert_eq!(exec(&fake).await.unwrap().exit_code, 1);
+    }
+
+    #[tokio::test]
+    async fn many_commands_may_write_much_at_once() {
+        let fake = Fake::start();
+        fake.world().exec = answers(7, vec![b'o'; 9 << 20], vec![b'e'; 9 << 20]);
+        let all = futures::future::join_all((0..8).map(|_| exec(&fake))).await;
+        for execution in all {
+            let Execution {
+                exit_code,
+                stdout,
+                stderr,
+            } = execution.unwrap();
+            assert_eq!(
+                (exit_code, stdout, stderr),
+                (7, vec![b'o'; MAX_OUTPUT], vec![b'e'; MAX_OUTPUT])
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_runtime_that_does_not_answer_is_waited_for_two_seconds_longer() {
+        let fake = Fake::start();
+        fake.world().exec = Some(Answer::Never);
+        let begin = tokio::time::Instant::now();
+        assert_eq!(exec(&fake).await, Err(ExecError::Deadline));
+        assert_eq!(begin.elapsed().as_secs(), 3);
+    }
+
+    #[tokio::test]
+    async fn errors_come_back_with_the_runtimes_words() {
+        let fake = Fake::start();
+        assert_eq!(
+            exec(&fake).await,
+            Err(ExecError::ContainerGone("no such container".to_owned()))
+        );
+        fake.world().exec = Some(Answer::Err(Status::deadline_exceeded("too long")));
+        assert_eq!(exec(&fake).await, Err(ExecError::TimedOut));
+    }
+
+    #[tokio::test]
+    async fn a_runtime_that_dies_or_is_not_there_is_no_failed_command() {
+        let mut fake = Fake::start();
+        fake.world().exec = Some(Answer::Never);
+        let client = fake.client();
+        let command = ["true".to_owned()];
+        let running = client.exec("c1", &command, SECOND * 60);
+        let death = async {
+            while fake.world().execs.is_empty() {
+                tokio::task::yield_now().await;
+            }
+            fake.vanish();
+        };
+        let (answer, ()) = tokio::join!(running, death);
+        assert_eq!(kind(&answer.unwrap_err()), Kind::Runtime);
+        for _ in 0..2 {
+            assert_eq!(
+                kind(&client.exec("c1", &command, SECOND).await.unwrap_err()),
+                Kind::Runtime
+            );
+        }
+        fake.world().exec = answers(0, "", "");
+        fake.come_back();
+        let mut answer = client.exec("c1", &command, SECOND).await;
+        while answer.is_err() {
+            answer = client.exec("c1", &command, SECOND).await;
+        }
+        assert_eq!(answer.unwrap().exit_code, 0);
+    }
 }

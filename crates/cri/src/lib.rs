@@ -9,7 +9,10 @@
 //! Only calls that change nothing are made (and `ExecSync`). The runtime's event stream is never read:
 //! up to containerd 1.7 it is a single channel, and a second reader takes events away from the kubelet.
 
+mod abridge;
 mod exec;
+#[cfg(test)]
+mod fake;
 mod runtime;
 mod view;
 mod wire;

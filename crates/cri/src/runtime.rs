@@ -6,16 +6,22 @@ use std::{
     collections::HashMap, fmt, future::Future, net::IpAddr, path::Path, sync::Arc, time::Duration,
 };
 
+use http_body_util::BodyExt;
 use jiff::Timestamp;
 use tonic::{
     Code, Response, Status,
+    body::Body,
     transport::{Channel, Endpoint},
 };
+use tower::{ServiceExt, util::MapResponse};
 
-use crate::wire::{self, runtime_service_client::RuntimeServiceClient};
+use crate::{
+    abridge::Abridged,
+    wire::{self, runtime_service_client::RuntimeServiceClient},
+};
 
-/// The largest answer taken: what runtimes allow themselves (16 MiB of output) and room for the rest of the message.
-pub(crate) const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024 + 64 * 1024;
+/// The largest answer taken: what runtimes allow themselves.
+const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 /// How long a call about the whole node may take.
 const NODE_LIMIT: Duration = Duration::from_secs(10);
 /// How long a call about one container or sandbox may take; the runtime answers from memory.
@@ -147,8 +153,11 @@ pub(crate) enum Network {
 #[derive(Debug, Clone)]
 pub struct Runtime {
     endpoint: Arc<str>,
-    pub(crate) client: RuntimeServiceClient<Channel>,
+    channel: Channel,
 }
+
+/// A channel whose answers are cut on the way.
+type AbridgedChannel = MapResponse<Channel, fn(http::Response<Body>) -> http::Response<Body>>;
 
 impl Runtime {
     /// A client for the socket at `endpoint`: `unix:///path` or an absolute path. Nothing is dialled yet,
@@ -166,17 +175,15 @@ impl Runtime {
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .connect_lazy();
-        let client =
-            RuntimeServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
         Ok(Self {
             endpoint: path.into(),
-            client,
+            channel,
         })
     }
 
     /// Which runtime answers.
     pub async fn version(&self) -> Result<Version, Error> {
-        let mut client = self.client.clone();
+        let mut client = self.client();
         // The kubelet's own words for "any version of CRI v1".
         let request = wire::VersionRequest {
             version: "0.1.0".to_owned(),
@@ -193,7 +200,7 @@ impl Runtime {
 
     /// All containers of all pods on this node, in every state. Containers that no kubelet made (they lack its labels) are left out.
     pub async fn list_containers(&self) -> Result<Vec<Listed>, Error> {
-        let mut client = self.client.clone();
+        let mut client = self.client();
         let request = wire::ListContainersRequest {};
         let answer = self
             .answer(
@@ -206,7 +213,7 @@ impl Runtime {
     }
 
     pub(crate) async fn container_status(&self, id: &str) -> Result<Details, Error> {
-        let mut client = self.client.clone();
+        let mut client = self.client();
         let request = wire::ContainerStatusRequest {
             container_id: id.to_owned(),
         };
@@ -223,7 +230,7 @@ impl Runtime {
     }
 
     pub(crate) async fn sandbox_network(&self, id: &str) -> Result<Network, Error> {
-        let mut client = self.client.clone();
+        let mut client = self.client();
         let request = wire::PodSandboxStatusRequest {
             pod_sandbox_id: id.to_owned(),
         };
@@ -232,6 +239,15 @@ impl Runtime {
             .answer(&call, OBJECT_LIMIT, client.pod_sandbox_status(request))
             .await?;
         Ok(network(answer.status.unwrap_or_default()))
+    }
+
+    fn client(&self) -> RuntimeServiceClient<Channel> {
+        RuntimeServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES)
+    }
+
+    /// For `ExecSync` alone.
+    pub(crate) fn abridged(&self) -> RuntimeServiceClient<AbridgedChannel> {
+        RuntimeServiceClient::new(self.channel.clone().map_response(abridge))
     }
 
     async fn answer<T>(
@@ -266,6 +282,13 @@ impl Runtime {
             },
         }
     }
+}
+
+fn abridge(response: http::Response<Body>) -> http::Response<Body> {
+    let mut abridged = Abridged::default();
+    response.map(|body| {
+        Body::new(body.map_frame(move |frame| frame.map_data(|piece| abridged.push(&piece))))
+    })
 }
 
 /// Whether the transport rather than the runtime made this status: only its statuses have a source.
@@ -324,4 +347,85 @@ fn network(status: wire::PodSandboxStatus) -> Network {
     let texts =
         std::iter::once(network.ip).chain(network.additional_ips.into_iter().map(|more| more.ip));
     Network::Own(texts.filter_map(|text| text.parse().ok()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::fake::Fake;
+
+    #[rstest]
+    #[case(
+        "unix:///run/containerd/containerd.sock",
+        Some("/run/containerd/containerd.sock")
+    )]
+    #[case("/run/crio/crio.sock", Some("/run/crio/crio.sock"))]
+    #[case("unix:///run/with a space.sock", Some("/run/with a space.sock"))]
+    #[case("", None)]
+    #[case("unix://", None)]
+    #[case("unix:///", None)]
+    #[case("run/containerd.sock", None)]
+    #[case("tcp://127.0.0.1:1234", None)]
+    #[case("http://127.0.0.1", None)]
+    #[tokio::test]
+    async fn an_endpoint_is_a_unix_socket(#[case] endpoint: &str, #[case] path: Option<&str>) {
+        match Runtime::connect(endpoint) {
+            Ok(runtime) => assert_eq!(Some(&*runtime.endpoint), path),
+            Err(error) => {
+                assert_eq!(path, None);
+                assert!(matches!(error, Error::Endpoint { .. }));
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn says_which_runtime_it_is_and_who_is_missing() {
+        let mut fake = Fake::start();
+        let runtime = fake.client();
+        assert_eq!(
+            runtime.version().await.unwrap().to_string(),
+            "fake v1.2.3 (CRI v1)"
+        );
+        fake.vanish();
+        while runtime.version().await.is_ok() {}
+        let error = runtime.version().await.unwrap_err().to_string();
+        assert!(
+            error.contains(fake.socket().to_str().unwrap()) && error.contains("No such file"),
+            "{error}"
+        );
+    }
+
+    #[tokio::test]
+    async fn containers_that_no_kubelet_made_are_left_out() {
+        let fake = Fake::start();
+        let id = fake
+            .world()
+            .container("a", "main", 2, wire::ContainerState::ContainerRunning);
+        fake.world().containers.push(wire::Container {
+            id: "stranger".to_owned(),
+            ..wire::Container::default()
+        });
+        let listed = fake.client().list_containers().await.unwrap();
+        let [
+            Listed {
+                id: seen,
+                sandbox,
+                pod_uid,
+                name,
+                attempt,
+                state,
+                ..
+            },
+        ] = listed.as_slice()
+        else {
+            panic!("{listed:?}")
+        };
+        assert_eq!(
+            (&**seen, &**sandbox, &**pod_uid, &**name),
+            (&*id, "a-sandbox", "a", "main")
+        );
+        assert_eq!((*attempt, *state), (2, ListedState::Running));
+    }
 }

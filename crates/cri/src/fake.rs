@@ -1,0 +1,281 @@
+//! A container runtime to test against, on a socket of its own: it answers what the test puts in, keeps a
+//! record of the calls, and can hang, vanish and come back.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use tonic::{Request, Response, Status};
+
+use crate::wire::{
+    self, ContainerState,
+    runtime_service_server::{RuntimeService, RuntimeServiceServer},
+};
+
+/// What the runtime answers about one object or command.
+#[derive(Clone)]
+pub(crate) enum Answer<T> {
+    Ok(T),
+    Err(Status),
+    Never,
+}
+
+impl<T> Answer<T> {
+    async fn give(self) -> Result<Response<T>, Status> {
+        match self {
+            Self::Ok(answer) => Ok(Response::new(answer)),
+            Self::Err(status) => Err(status),
+            Self::Never => std::future::pending().await,
+        }
+    }
+}
+
+/// The runtime's world.
+#[derive(Default)]
+pub(crate) struct World {
+    pub(crate) containers: Vec<wire::Container>,
+    pub(crate) statuses: HashMap<String, Answer<wire::ContainerStatusResponse>>,
+    pub(crate) sandboxes: HashMap<String, Answer<wire::PodSandboxStatusResponse>>,
+    pub(crate) exec: Option<Answer<wire::ExecSyncResponse>>,
+    /// The calls by name and object, oldest first.
+    pub(crate) calls: Vec<String>,
+    pub(crate) execs: Vec<wire::ExecSyncRequest>,
+}
+
+impl World {
+    /// Adds a container of a pod, or changes it; its id is `pod-name-attempt`, its sandbox `pod-sandbox`.
+    pub(crate) fn container(
+        &mut self,
+        pod: &str,
+        name: &str,
+        attempt: u32,
+        state: ContainerState,
+    ) -> String {
+        let id = format!("{pod}-{name}-{attempt}");
+        let labels = [
+            ("pod.uid", pod),
+            ("pod.namespace", "default"),
+            ("pod.name", "web"),
+            ("container.name", name),
+        ];
+        self.remove(&id);
+        self.containers.push(wire::Container {
+            id: id.clone(),
+            pod_sandbox_id: format!("{pod}-sandbox"),
+            metadata: Some(wire::ContainerMetadata {
+                name: name.to_owned(),
+                attempt,
+            }),
+            state: state.into(),
+            created_at: 1_000_000_000,
+            labels: labels
+                .map(|(key, value)| (format!("io.kubernetes.{key}"), value.to_owned()))
+                .into(),
+        });
+        let status = wire::ContainerStatus {
+            id: id.clone(),
+            state: state.into(),
+            started_at: 2_000_000_000,
+            exit_code: 3,
+        };
+        self.statuses.insert(
+            id.clone(),
+            Answer::Ok(wire::ContainerStatusResponse {
+                status: Some(status),
+            }),
+        );
+        id
+    }
+
+    pub(crate) fn remove(&mut self, id: &str) {
+        self.containers.retain(|container| container.id != id);
+        self.statuses.remove(id);
+    }
+
+    /// Gives a pod's sandbox its addresses.
+    pub(crate) fn network(&mut self, pod: &str, addresses: &[&str], mode: wire::NamespaceMode) {
+        let mut ips = addresses.iter().map(ToString::to_string);
+        let ip = ips.next().unwrap_or_default();
+        let options = wire::NamespaceOption {
+            network: mode.into(),
+        };
+        let id = format!("{pod}-sandbox");
+        let status = wire::PodSandboxStatus {
+            id: id.clone(),
+            network: Some(wire::PodSandboxNetworkStatus {
+                ip,
+                additional_ips: ips.map(|ip| wire::PodIp { ip }).collect(),
+            }),
+            linux: Some(wire::LinuxPodSandboxStatus {
+                namespaces: Some(wire::Namespace {
+                    options: Some(options),
+                }),
+            }),
+        };
+        self.sandboxes.insert(
+            id,
+            Answer::Ok(wire::PodSandboxStatusResponse {
+                status: Some(status),
+            }),
+        );
+    }
+
+    /// The calls since the last time, sorted.
+    pub(crate) fn take_calls(&mut self) -> Vec<String> {
+        let mut calls = std::mem::take(&mut self.calls);
+        calls.sort();
+        calls
+    }
+}
+
+/// The runtime: its socket and, while it runs, its threads.
+pub(crate) struct Fake {
+    world: Shared,
+    folder: tempfile::TempDir,
+    threads: Option<tokio::runtime::Runtime>,
+}
+
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<World>>);
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, World> {
+        self.0.lock().unwrap()
+    }
+}
+
+impl Fake {
+    /// A runtime that runs.
+    pub(crate) fn start() -> Self {
+        let mut fake = Self {
+            world: Shared::default(),
+            folder: tempfile::tempdir().unwrap(),
+            threads: None,
+        };
+        fake.come_back();
+        fake
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.folder.path().join("cri.sock")
+    }
+
+    pub(crate) fn client(&self) -> crate::Runtime {
+        crate::Runtime::connect(self.socket().to_str().unwrap()).unwrap()
+    }
+
+    pub(crate) fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock()
+    }
+
+    /// Ends as a killed process does: connections break, the socket's file is gone.
+    pub(crate) fn vanish(&mut self) {
+        if let Some(threads) = self.threads.take() {
+            threads.shutdown_background();
+        }
+        let _ = std::fs::remove_file(self.socket());
+    }
+
+    pub(crate) fn come_back(&mut self) {
+        let threads = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let listener = listen(&threads, &self.socket());
+        let incoming = futures::stream::try_unfold(listener, |listener| async move {
+            let (stream, _) = listener.accept().await?;
+            Ok::<_, std::io::Error>(Some((stream, listener)))
+        });
+        let service =
+            RuntimeServiceServer::new(self.world.clone()).max_encoding_message_size(usize::MAX);
+        threads.spawn(tonic::transport::Server::builder().serve_with_incoming(service, incoming));
+        self.threads = Some(threads);
+    }
+}
+
+fn listen(threads: &tokio::runtime::Runtime, socket: &Path) -> tokio::net::UnixListener {
+    let _context = threads.enter();
+    tokio::net::UnixListener::bind(socket).unwrap()
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.vanish();
+    }
+}
+
+#[tonic::async_trait]
+impl RuntimeService for Shared {
+    async fn version(
+        &self,
+        _: Request<wire::VersionRequest>,
+    ) -> Result<Response<wire::VersionResponse>, Status> {
+        Ok(Response::new(wire::VersionResponse {
+            version: "0.1.0".to_owned(),
+            runtime_name: "fake".to_owned(),
+            runtime_version: "v1.2.3".to_owned(),
+            runtime_api_version: "v1".to_owned(),
+        }))
+    }
+
+    async fn list_containers(
+        &self,
+        _: Request<wire::ListContainersRequest>,
+    ) -> Result<Response<wire::ListContainersResponse>, Status> {
+        let mut world = self.lock();
+        world.calls.push("ListContainers".to_owned());
+        Ok(Response::new(wire::ListContainersResponse {
+            containers: world.containers.clone(),
+        }))
+    }
+
+    async fn container_status(
+        &self,
+        request: Request<wire::ContainerStatusRequest>,
+    ) -> Result<Response<wire::ContainerStatusResponse>, Status> {
+        let id = request.into_inner().container_id;
+        let answer = {
+            let mut world = self.lock();
+            world.calls.push(format!("ContainerStatus {id}"));
+            world.statuses.get(&id).cloned()
+        };
+        answer
+            .unwrap_or_else(|| Answer::Err(Status::not_found("no such container")))
+            .give()
+            .await
+    }
+
+    async fn pod_sandbox_status(
+        &self,
+        request: Request<wire::PodSandboxStatusRequest>,
+    ) -> Result<Response<wire::PodSandboxStatusResponse>, Status> {
+        let id = request.into_inner().pod_sandbox_id;
+        let answer = {
+            let mut world = self.lock();
+            world.calls.push(format!("PodSandboxStatus {id}"));
+            world.sandboxes.get(&id).cloned()
+        };
+        answer
+            .unwrap_or_else(|| Answer::Err(Status::not_found("no such sandbox")))
+            .give()
+            .await
+    }
+
+    async fn exec_sync(
+        &self,
+        request: Request<wire::ExecSyncRequest>,
+    ) -> Result<Response<wire::ExecSyncResponse>, Status> {
+        let answer = {
+            let mut world = self.lock();
+            world.execs.push(request.into_inner());
+            world.exec.clone()
+        };
+        answer
+            .unwrap_or_else(|| Answer::Err(Status::not_found("no such container")))
+            .give()
+            .await
+    }
+}
