@@ -1,1 +1,238 @@
 //! The CRDs as they are installed, made from the types.
+//!
+//! The types give names, places and types; what stands here is what they cannot say. Types and maxima stand in the
+//! schema, semantic rules in CEL ([`rules`](super::rules)), because one error of the schema hides all those of CEL.
+//! Fields left out are filled in by the manager, never by the schema: which value they get depends on its flags.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+use serde_json::{Map, Value, json};
+
+use crate::{NodePodProbe, PodProbeMarker, limits, rules};
+
+/// An object of JSON, such as a schema is.
+type Object = Map<String, Value>;
+
+/// Both CRDs, ready to be applied.
+pub fn crds() -> Vec<CustomResourceDefinition> {
+    documents()
+        .map(|(_, document)| {
+            serde_json::from_value(document).expect("what was made from a CRD is one still")
+        })
+        .into()
+}
+
+/// Both CRDs as YAML, each with the name of its file.
+pub fn render() -> Vec<(String, String)> {
+    documents()
+        .map(|(plural, document)| {
+            let yaml = serde_norway::to_string(&document).expect("JSON is YAML");
+            (format!("{}_{plural}.yaml", crate::GROUP), yaml)
+        })
+        .into()
+}
+
+fn documents() -> [(&'static str, Value); 2] {
+    [
+        ("podprobemarkers", marker(&PodProbeMarker::crd())),
+        ("nodepodprobes", node_pod_probe(&NodePodProbe::crd())),
+    ]
+}
+
+fn marker(crd: &CustomResourceDefinition) -> Value {
+    let mut document = document(crd);
+    document["spec"]["versions"][0]["additionalPrinterColumns"] = json!([
+        {"name": "Matched", "type": "integer", "jsonPath": ".status.matchedPods"},
+        // Strings, because a marker has a number for each of its probes.
+        {"name": "Succeeded", "type": "string", "jsonPath": ".status.probes[*].succeeded"},
+        {"name": "Failed", "type": "string", "jsonPath": ".status.probes[*].failed"},
+        {"name": "Unknown", "type": "string", "jsonPath": ".status.probes[*].unknown"},
+        {"name": "Ready", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Ready\")].status"},
+        {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+    ]);
+    let schema = schema(&mut document);
+    complete_probe(at(schema, "spec.probes[].probe"));
+    complete_selector(at(schema, "spec.selector"));
+    bound(schema);
+    keyed(at(schema, "spec.probes"), "name");
+    keyed(at(schema, "spec.probes[].markerPolicy"), "state");
+    keyed(at(schema, "status.conditions"), "type");
+    at(schema, "status").insert("required".into(), json!(["observedGeneration"]));
+    for rule in rules::marker() {
+        let object = at(schema, rule.path);
+        let rules = object
+            .entry("x-kubernetes-validations")
+            .or_insert_with(|| json!([]));
+        let rules = rules.as_array_mut().expect("only this loop fills it");
+        rules.push(rule.to_json());
+    }
+    document
+}
+
+fn node_pod_probe(crd: &CustomResourceDefinition) -> Value {
+    let mut document = document(crd);
+    document["spec"]["versions"][0]["additionalPrinterColumns"] =
+        json!([{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}]);
+    complete_probe(at(schema(&mut document), "spec.podProbes[].probes[].probe"));
+    document
+}
+
+fn document(crd: &CustomResourceDefinition) -> Value {
+    let mut document = serde_json::to_value(crd).expect("a CRD is JSON");
+    loosen(schema(&mut document).values_mut());
+    document
+}
+
+fn schema(document: &mut Value) -> &mut Object {
+    let root = document.pointer_mut("/spec/versions/0/schema/openAPIV3Schema");
+    let root = root.and_then(Value::as_object_mut);
+    let root = root.expect("a CRD has a schema");
+    root.remove("title");
+    root
+}
+
+/// Takes out what the derived schema has beyond the types of the wire: `null` is a field left out, and defaults are
+/// not the schema's business.
+fn loosen<'a>(schemas: impl Iterator<Item = &'a mut Value>) {
+    for schema in schemas {
+        if let Some(object) = schema.as_object_mut() {
+            if object.get("type").is_some_and(Value::is_string) {
+                object.remove("nullable");
+                object.remove("default");
+            }
+            loosen(object.values_mut());
+        }
+    }
+}
+
+/// The schema at a path: `.` leads to a property, `[]` to the items of a list, `{}` to the values of a map.
+fn at<'a>(schema: &'a mut Object, path: &str) -> &'a mut Object {
+    let path = path.replace("[]", ".[]").replace("{}", ".{}");
+    path.split('.')
+        .filter(|step| !step.is_empty())
+        .fold(schema, |schema, step| {
+            let next = match step {
+                "[]" => schema.get_mut("items"),
+                "{}" => schema.get_mut("additionalProperties"),
+                property => schema
+                    .get_mut("properties")
+                    .and_then(|properties| properties.get_mut(property)),
+            };
+            let next = next.and_then(Value::as_object_mut);
+            next.unwrap_or_else(|| unreachable!("the types have {path}"))
+        })
+}
+
+/// A list of which two items never have the same key; server-side apply merges it item by item.
+fn keyed(schema: &mut Object, key: &str) {
+    schema.insert("x-kubernetes-list-type".into(), "map".into());
+    schema.insert("x-kubernetes-list-map-keys".into(), json!([key]));
+}
+
+/// What upstream's schema of a native probe says and the derived one does not.
+fn complete_probe(probe: &mut Object) {
+    at(probe, "grpc.service").insert("default".into(), "".into());
+    for path in ["httpGet.port", "tcpSocket.port"] {
+        at(probe, path).insert(
+            "anyOf".into(),
+            json!([{"type": "integer"}, {"type": "string"}]),
+        );
+    }
+}
+
+fn complete_selector(selector: &mut Object) {
+    selector.insert("x-kubernetes-map-type".into(), "atomic".into());
+}
+
+/// The maxima: some are the wire's own, some keep the estimated cost of the rules within the API server's budget.
+fn bound(schema: &mut Object) {
+    for (path, keyword, limit) in MAXIMA {
+        at(schema, path).insert((*keyword).into(), json!(limit));
+    }
+    for field in TIMINGS {
+        let timing = at(at(schema, "spec.probes[].probe"), field);
+        // `format: int32` is not enforced by the API server. Zero is a field left out.
+        timing.insert("minimum".into(), json!(0));
+        timing.insert("maximum".into(), json!(i32::MAX));
+    }
+}
+
+const TIMINGS: &[&str] = &[
+    "initialDelaySeconds",
+    "periodSeconds",
+    "timeoutSeconds",
+    "successThreshold",
+    "failureThreshold",
+];
+
+const MAXIMA: &[(&str, &str, usize)] = &[
+    (
+        "spec.selector.matchLabels",
+        "maxProperties",
+        limits::SELECTOR_EXPRESSIONS,
+    ),
+    ("spec.selector.matchLabels{}", "maxLength", limits::LABEL),
+    (
+        "spec.selector.matchExpressions",
+        "maxItems",
+        limits::SELECTOR_EXPRESSIONS,
+    ),
+    (
+        "spec.selector.matchExpressions[].key",
+        "maxLength",
+        limits::QUALIFIED_NAME,
+    ),
+    (
+        "spec.selector.matchExpressions[].values",
+        "maxItems",
+        limits::SELECTOR_VALUES,
+    ),
+    (
+        "spec.selector.matchExpressions[].values[]",
+        "maxLength",
+        limits::LABEL,
+    ),
+    ("spec.probes", "maxItems", limits::PROBES),
+    ("spec.probes[].containerName", "maxLength", limits::LABEL),
+    (
+        "spec.probes[].podConditionType",
+        "maxLength",
+        limits::QUALIFIED_NAME,
+    ),
+    ("spec.probes[].markerPolicy", "maxItems", 2),
+    (
+        "spec.probes[].markerPolicy[].labels",
+        "maxProperties",
+        limits::POLICY_KEYS,
+    ),
+    (
+        "spec.probes[].markerPolicy[].labels{}",
+        "maxLength",
+        limits::LABEL,
+    ),
+    (
+        "spec.probes[].markerPolicy[].annotations",
+        "maxProperties",
+        limits::POLICY_KEYS,
+    ),
+    (
+        "spec.probes[].probe.httpGet.port",
+        "maxLength",
+        limits::PORT_NAME,
+    ),
+    (
+        "spec.probes[].probe.httpGet.httpHeaders",
+        "maxItems",
+        limits::HEADERS,
+    ),
+    (
+        "spec.probes[].probe.httpGet.httpHeaders[].name",
+        "maxLength",
+        limits::HEADER_NAME,
+    ),
+    (
+        "spec.probes[].probe.tcpSocket.port",
+        "maxLength",
+        limits::PORT_NAME,
+    ),
+];

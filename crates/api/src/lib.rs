@@ -8,7 +8,9 @@ pub mod crd;
 pub mod limits;
 pub mod marker;
 pub mod node_pod_probe;
+mod rules;
 pub mod slim;
+mod wire;
 
 pub use marker::{PodProbeMarker, PodProbeMarkerSpec, PodProbeMarkerStatus};
 pub use node_pod_probe::{NodePodProbe, NodePodProbeSpec, NodePodProbeStatus};

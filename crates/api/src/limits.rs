@@ -6,6 +6,18 @@ pub const PROBES: usize = 32;
 pub const POLICY_KEYS: usize = 32;
 /// `matchLabels` pairs, and as many `matchExpressions`, of a selector, at most.
 pub const SELECTOR_EXPRESSIONS: usize = 16;
+/// Values of one selector expression, at most.
+pub const SELECTOR_VALUES: usize = 256;
+/// Headers of one HTTP probe, at most.
+pub const HEADERS: usize = 64;
+/// Characters of the name of an HTTP header, at most.
+pub const HEADER_NAME: usize = 256;
+/// Characters of a DNS label, of a label's value, and of a qualified name after its `/`.
+pub const LABEL: usize = 63;
+/// Characters of a DNS domain, and so of a qualified name before its `/`.
+pub const SUBDOMAIN: usize = 253;
+/// Characters of a qualified name.
+pub const QUALIFIED_NAME: usize = SUBDOMAIN + 1 + LABEL;
 /// Characters of a port's name, as IANA service names have it.
 pub const PORT_NAME: usize = 15;
 

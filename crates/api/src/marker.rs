@@ -8,6 +8,8 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::wire::null_as_default;
+
 /// Which pods are probed, how, and what is written on them.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
@@ -21,8 +23,10 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase")]
 pub struct PodProbeMarkerSpec {
     /// Label query over the pods of this namespace. Cannot be changed once set; an empty one matches nothing.
+    #[serde(deserialize_with = "null_as_default")]
     pub selector: LabelSelector,
     /// The probes, each with its own effect.
+    #[serde(deserialize_with = "null_as_default")]
     pub probes: Vec<PodContainerProbe>,
 }
 
@@ -37,7 +41,11 @@ pub struct PodContainerProbe {
     /// A native Kubernetes probe: exactly one of exec, httpGet, tcpSocket, grpc.
     pub probe: Probe,
     /// Labels and annotations for a verdict, at most one policy for each state.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "null_as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub marker_policy: Vec<ProbeMarkerPolicy>,
     /// Type of the pod condition that bears the verdict; none is written when empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -51,10 +59,18 @@ pub struct ProbeMarkerPolicy {
     /// `Succeeded` or `Failed`.
     pub state: String,
     /// Labels of the pod while the state holds.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "null_as_default",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
     pub labels: BTreeMap<String, String>,
     /// Annotations of the pod while the state holds.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "null_as_default",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
     pub annotations: BTreeMap<String, String>,
 }
 
@@ -69,10 +85,18 @@ pub struct PodProbeMarkerStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matched_pods: Option<i64>,
     /// A count of pods per verdict for each probe.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "null_as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub probes: Vec<ProbeSummary>,
     /// One condition, `Ready`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "null_as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub conditions: Vec<Condition>,
 }
 

@@ -6,6 +6,8 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::wire::null_as_default;
+
 /// What one node's agent probes.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
@@ -18,7 +20,11 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase")]
 pub struct NodePodProbeSpec {
     /// The node's probed pods.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "null_as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub pod_probes: Vec<PodProbe>,
 }
 
@@ -36,7 +42,11 @@ pub struct PodProbe {
     #[serde(rename = "IP")]
     pub ip: String,
     /// The probes.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "null_as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub probes: Vec<ContainerProbe>,
 }
 
@@ -67,7 +77,11 @@ pub struct ContainerProbe {
 #[serde(rename_all = "camelCase")]
 pub struct NodePodProbeStatus {
     /// Verdicts by pod.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "null_as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub pod_probe_statuses: Vec<PodProbeStatus>,
 }
 
@@ -82,7 +96,11 @@ pub struct PodProbeStatus {
     /// The pod's uid.
     pub uid: String,
     /// The verdicts.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "null_as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub probe_states: Vec<ContainerProbeState>,
 }
 

@@ -2,9 +2,6 @@
 
 use leadsman_api::limits;
 
-const LABEL: usize = 63;
-const SUBDOMAIN: usize = 253;
-
 /// A name of letters, digits and `separators`, beginning and ending with a letter or digit.
 fn well_formed(name: &str, alphanumeric: fn(u8) -> bool, separators: &[u8]) -> bool {
     let bytes = name.as_bytes();
@@ -24,7 +21,7 @@ fn letter_or_digit(b: u8) -> bool {
 }
 
 fn is_dns_label(name: &str) -> bool {
-    name.len() <= LABEL && well_formed(name, lower, b"-")
+    name.len() <= limits::LABEL && well_formed(name, lower, b"-")
 }
 
 /// RFC 1123 label, as names of containers are.
@@ -45,9 +42,10 @@ pub(super) fn qualified_name(key: &str) -> Result<(), String> {
     };
     // The length of a domain's parts is not bounded here, as in Kubernetes.
     let domain_ok = domain.is_none_or(|domain| {
-        domain.len() <= SUBDOMAIN && domain.split('.').all(|part| well_formed(part, lower, b"-"))
+        domain.len() <= limits::SUBDOMAIN
+            && domain.split('.').all(|part| well_formed(part, lower, b"-"))
     });
-    if domain_ok && name.len() <= LABEL && well_formed(name, letter_or_digit, b"-_.") {
+    if domain_ok && name.len() <= limits::LABEL && well_formed(name, letter_or_digit, b"-_.") {
         return Ok(());
     }
     Err(format!(
@@ -57,7 +55,9 @@ pub(super) fn qualified_name(key: &str) -> Result<(), String> {
 
 /// The value of a label; it may be empty.
 pub(super) fn label_value(value: &str) -> Result<(), String> {
-    if value.is_empty() || value.len() <= LABEL && well_formed(value, letter_or_digit, b"-_.") {
+    if value.is_empty()
+        || value.len() <= limits::LABEL && well_formed(value, letter_or_digit, b"-_.")
+    {
         return Ok(());
     }
     Err(format!(

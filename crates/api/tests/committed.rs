@@ -1,0 +1,23 @@
+//! The committed CRDs are the ones that the types say.
+
+use std::path::Path;
+
+#[test]
+fn crds_are_up_to_date() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("crds");
+    let rendered = leadsman_api::crd::render();
+    for (name, yaml) in &rendered {
+        let committed = std::fs::read_to_string(folder.join(name)).unwrap_or_default();
+        assert_eq!(
+            &committed, yaml,
+            "run: cargo run -p leadsman-api --example crds"
+        );
+    }
+    let files = std::fs::read_dir(&folder).unwrap().count();
+    assert_eq!(
+        files,
+        rendered.len(),
+        "a file in {} is no CRD of ours",
+        folder.display()
+    );
+}

@@ -1,0 +1,110 @@
+//! The CRDs against OpenKruise's, of which `upstream/*.txt` has each field's path and type, and whether it is required.
+
+use std::collections::BTreeSet;
+
+use leadsman_api::crd::crds;
+use serde_json::Value;
+
+/// What leadsman adds. New objects must have a spec; nothing else that is new is required of anybody but us.
+const ADDED_TO_MARKERS: &[&str] = &[
+    "spec object required",
+    "status.conditions array",
+    "status.conditions[] object",
+    "status.conditions[].lastTransitionTime string required",
+    "status.conditions[].message string required",
+    "status.conditions[].observedGeneration integer",
+    "status.conditions[].reason string required",
+    "status.conditions[].status string required",
+    "status.conditions[].type string required",
+    "status.probes array",
+    "status.probes[] object",
+    "status.probes[].failed integer",
+    "status.probes[].name string required",
+    "status.probes[].pending integer",
+    "status.probes[].silent integer",
+    "status.probes[].succeeded integer",
+    "status.probes[].unknown integer",
+];
+const ADDED_TO_NODE_POD_PROBES: &[&str] = &[
+    "spec object required",
+    "spec.podProbes[].probes[].revision string",
+    "spec.podProbes[].probes[].startedContainerID string",
+    "status.podProbeStatuses[].probeStates[].containerID string",
+    "status.podProbeStatuses[].probeStates[].revision string",
+];
+
+#[test]
+fn markers_are_upstreams_and_what_we_add() {
+    compare(
+        "podprobemarkers",
+        include_str!("upstream/podprobemarkers.txt"),
+        ADDED_TO_MARKERS,
+    );
+}
+
+#[test]
+fn node_pod_probes_are_upstreams_and_what_we_add() {
+    compare(
+        "nodepodprobes",
+        include_str!("upstream/nodepodprobes.txt"),
+        ADDED_TO_NODE_POD_PROBES,
+    );
+}
+
+fn compare(plural: &str, upstream: &str, added: &[&str]) {
+    let crd = crds()
+        .into_iter()
+        .find(|crd| crd.spec.names.plural == plural);
+    let crd = serde_json::to_value(crd.unwrap()).unwrap();
+    assert_eq!(crd["metadata"]["name"], format!("{plural}.apps.kruise.io"));
+    let version = &crd["spec"]["versions"][0];
+    assert_eq!(version["name"], "v1alpha1");
+    assert_eq!(version["subresources"]["status"], serde_json::json!({}));
+    let mut ours = BTreeSet::new();
+    list(&version["schema"]["openAPIV3Schema"], "", false, &mut ours);
+
+    let lines = upstream.lines().map(str::to_owned);
+    let mut expected: BTreeSet<_> = lines.filter(|line| line != "spec object").collect();
+    expected.extend(added.iter().map(|&line| line.to_owned()));
+    assert_eq!(ours, expected);
+}
+
+/// One line for each field below a schema: path, type, and whether it is required.
+fn list(schema: &Value, path: &str, required: bool, lines: &mut BTreeSet<String>) {
+    if !path.is_empty() {
+        let int_or_string = schema["x-kubernetes-int-or-string"] == true;
+        let kind = schema["type"].as_str().filter(|_| !int_or_string);
+        let mark = if required { " required" } else { "" };
+        lines.insert(format!("{path} {}{mark}", kind.unwrap_or("int-or-string")));
+        assert!(schema.get("nullable").is_none(), "{path} takes null");
+        let is_service = path.ends_with(".grpc.service");
+        assert_eq!(
+            schema.get("default").is_some(),
+            is_service,
+            "default of {path}"
+        );
+    }
+    let names: Vec<_> = schema["required"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .collect();
+    for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+        let place = if path.is_empty() {
+            name.clone()
+        } else {
+            format!("{path}.{name}")
+        };
+        list(
+            field,
+            &place,
+            names.iter().any(|&one| one == name.as_str()),
+            lines,
+        );
+    }
+    for (keyword, suffix) in [("items", "[]"), ("additionalProperties", "{}")] {
+        if let Some(inner) = schema.get(keyword).filter(|inner| inner.is_object()) {
+            list(inner, &format!("{path}{suffix}"), false, lines);
+        }
+    }
+}
