@@ -1,4 +1,5 @@
 //! The CRDs against OpenKruise's, of which `upstream/*.txt` has each field's path and type, and whether it is required.
+#![allow(clippy::unwrap_used, reason = "a failure is what a test reports")]
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
 //! Objects as they come over the wire and go back to it.
+#![allow(clippy::unwrap_used, reason = "a failure is what a test reports")]
 
 use leadsman_api::{NodePodProbe, PodProbeMarker};
 use serde::Serialize;
