@@ -7,14 +7,21 @@
 //! | `plan`, `marks`, `index` | which entries a node has, which marks a pod has, and what an event changes | manager |
 //! | `schedule`, `verdict`, `worker` | when a probe runs and what its runs add up to | agent |
 
+mod contest;
 pub mod event;
+pub mod index;
 mod invalid;
 pub mod marker;
+pub mod marks;
 mod names;
+pub mod plan;
+pub mod pod;
 pub mod probe;
 pub mod selector;
+pub mod status;
 mod template;
 pub mod wire;
 
+pub use index::{Config, Index};
 pub use marker::{Compatibility, Invalid, Marker};
 pub use probe::{CannotProbe, Handler, HttpGet, Outcome, Probe, ProbeId, Scheme, State};

@@ -1,0 +1,119 @@
+//! Marks that somebody keeps taking away are put back with growing distance, so that no war is fought at full speed.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::marks::Wants;
+
+/// A pod that has been left alone for so long is contested no more.
+const QUIET: SignedDuration = SignedDuration::from_secs(180);
+
+/// From this distance on the marker's status says so.
+const VISIBLE: SignedDuration = SignedDuration::from_secs(4);
+
+/// How much one pod's marks are fought over.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Contest {
+    /// What the pod bore when it last bore all that was wanted.
+    settled: Option<u64>,
+    /// What has been written since, how often, and when last.
+    written: Option<(u64, u32, Timestamp)>,
+    /// How often marks were taken away, and when last.
+    disturbed: Option<(u32, Timestamp)>,
+    /// Nothing is written before.
+    not_before: Option<Timestamp>,
+}
+
+impl Contest {
+    /// Takes note of a pod as it is now; `differs` if something would have to be written.
+    pub(super) fn observe(&mut self, wants: &Wants, differs: bool, now: Timestamp) {
+        self.calm_down(now);
+        let wanted = fingerprint(wants);
+        if !differs {
+            *self = Self {
+                settled: (!wants.is_empty()).then_some(wanted),
+                disturbed: self.disturbed,
+                ..Self::default()
+            };
+            return;
+        }
+        if self.settled == Some(wanted) {
+            let times = self.disturbed.map_or(0, |(times, _)| times);
+            self.disturbed = Some((times.saturating_add(1), now));
+            self.not_before = now.checked_add(distance(times)).ok();
+        } else if self.settled.is_some() {
+            self.not_before = None;
+        }
+        self.settled = None;
+        match self.written {
+            Some((written, times, last)) if written == wanted => {
+                // It was written and is not there.
+                let next = last.checked_add(distance(times.saturating_sub(1))).ok();
+                self.not_before = self.not_before.max(next);
+            }
+            Some(_) => {
+                self.written = None;
+                self.not_before = None;
+            }
+            None => {}
+        }
+    }
+
+    /// Takes note of a write.
+    pub(super) fn wrote(&mut self, wants: &Wants, now: Timestamp) {
+        let wanted = fingerprint(wants);
+        let times = match self.written {
+            Some((written, times, _)) if written == wanted => times,
+            _ => 0,
+        };
+        self.written = Some((wanted, times.saturating_add(1), now));
+    }
+
+    /// Whether a write has to wait.
+    pub(super) fn holds(&self, now: Timestamp) -> bool {
+        self.not_before.is_some_and(|time| now < time)
+    }
+
+    /// Whether the marker's status should say so.
+    pub(super) fn is_visible(&self) -> bool {
+        self.disturbed
+            .is_some_and(|(times, _)| distance(times.saturating_sub(1)) >= VISIBLE)
+    }
+
+    /// When to look again: at the end of the wait, or when quiet has lasted long enough.
+    pub(super) fn deadline(&self, now: Timestamp) -> Option<Timestamp> {
+        let wait = self.not_before.filter(|time| now < *time);
+        let quiet = self
+            .disturbed
+            .and_then(|(_, last)| last.checked_add(QUIET).ok());
+        match (wait, quiet) {
+            (Some(wait), Some(quiet)) => Some(wait.min(quiet)),
+            (wait, quiet) => wait.or(quiet),
+        }
+    }
+
+    fn calm_down(&mut self, now: Timestamp) {
+        if let Some((_, last)) = self.disturbed
+            && last.checked_add(QUIET).is_ok_and(|end| end <= now)
+        {
+            self.disturbed = None;
+        }
+    }
+}
+
+/// Stands for what is wanted, within this process.
+fn fingerprint(wants: &Wants) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    wants.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// 0 s after the first time, then 1, 2, 4 … 60 s.
+fn distance(times_before: u32) -> SignedDuration {
+    match times_before {
+        0 => SignedDuration::ZERO,
+        1..=6 => SignedDuration::from_secs(1 << (times_before - 1)),
+        _ => SignedDuration::from_secs(60),
+    }
+}

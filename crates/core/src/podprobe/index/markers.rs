@@ -1,0 +1,297 @@
+//! Markers in the index: which pods they match, what is counted of them, and their status.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use leadsman_api::{PodProbeMarker, PodProbeMarkerStatus};
+
+use super::{Index, MarkerName, Pass};
+use crate::podprobe::event::{Kind, Object, ObjectName, Source, Write};
+use crate::podprobe::marker::{Invalid, Marker};
+use crate::podprobe::pod::{Pod, Version};
+use crate::podprobe::selector::Selector;
+use crate::podprobe::status::{self, Circumstances, Tally, Trouble};
+
+/// A marker.
+#[derive(Debug)]
+pub(super) struct MarkerState {
+    version: Version,
+    uid: String,
+    generation: i64,
+    status: PodProbeMarkerStatus,
+    pub(super) rules: Rules,
+    /// The pods that have a share in the tally.
+    pub(super) pods: BTreeSet<Arc<ObjectName>>,
+    pub(super) tally: Tally,
+}
+
+/// What a marker asks for.
+#[derive(Debug)]
+pub(super) enum Rules {
+    /// It is acted on.
+    Valid(Marker),
+    /// It is not acted on, and says why.
+    Refused(Trouble, String),
+    /// It is being deleted, and is as good as gone.
+    Ending,
+}
+
+impl Rules {
+    fn selector(&self) -> Option<&Selector> {
+        match self {
+            Self::Valid(marker) => Some(&marker.selector),
+            Self::Refused(..) | Self::Ending => None,
+        }
+    }
+}
+
+/// Markers by a label pair that they require.
+#[derive(Debug, Default)]
+pub(super) struct Selectors {
+    namespaces: HashMap<String, Candidates>,
+}
+
+type MarkersByValue = BTreeMap<Arc<str>, BTreeSet<MarkerName>>;
+
+#[derive(Debug, Default)]
+struct Candidates {
+    by_pair: HashMap<Arc<str>, MarkersByValue>,
+    rest: BTreeSet<MarkerName>,
+}
+
+impl Selectors {
+    fn insert(&mut self, marker: &MarkerName, selector: &Selector) {
+        let candidates = self.namespaces.entry(marker.namespace.clone()).or_default();
+        match selector.pairs() {
+            Some((key, values)) => {
+                let by_value = candidates.by_pair.entry(key.clone()).or_default();
+                for value in values {
+                    let markers = by_value.entry(value.clone()).or_default();
+                    markers.insert(marker.clone());
+                }
+            }
+            None => {
+                candidates.rest.insert(marker.clone());
+            }
+        }
+    }
+
+    fn remove(&mut self, marker: &MarkerName, selector: &Selector) {
+        let Some(candidates) = self.namespaces.get_mut(&marker.namespace) else {
+            return;
+        };
+        candidates.rest.remove(marker);
+        if let Some((key, values)) = selector.pairs()
+            && let Some(by_value) = candidates.by_pair.get_mut(key)
+        {
+            for value in values {
+                if let Some(markers) = by_value.get_mut(value) {
+                    markers.remove(marker);
+                }
+            }
+            by_value.retain(|_, markers| !markers.is_empty());
+            if by_value.is_empty() {
+                candidates.by_pair.remove(key);
+            }
+        }
+        if candidates.rest.is_empty() && candidates.by_pair.is_empty() {
+            self.namespaces.remove(&marker.namespace);
+        }
+    }
+
+    /// Markers that may match; all that do are among them.
+    fn candidates<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = &'a MarkerName> {
+        let candidates = self.namespaces.get(&pod.name.namespace);
+        candidates.into_iter().flat_map(|candidates| {
+            let pairs = pod.labels.iter();
+            let by_pair = pairs
+                .filter_map(|(key, value)| candidates.by_pair.get(key)?.get(value))
+                .flatten();
+            by_pair.chain(&candidates.rest)
+        })
+    }
+}
+
+impl Index {
+    /// The markers that match a pod, the one that goes first in front: the older, then by name.
+    pub(super) fn matching(&self, pod: &Pod) -> Vec<MarkerName> {
+        if !pod.is_target() {
+            return Vec::new();
+        }
+        let label = |key: &str| pod.labels.get(key).map(|value| &**value);
+        let mut found: Vec<_> = self
+            .selectors
+            .candidates(pod)
+            .filter_map(|name| Some((self.marker(name)?.created, name)))
+            .filter(|(_, name)| {
+                self.marker(name)
+                    .is_some_and(|marker| marker.selector.matches(label))
+            })
+            .collect();
+        found.sort();
+        found.into_iter().map(|(_, name)| name.clone()).collect()
+    }
+
+    /// A marker that is acted on.
+    pub(super) fn marker(&self, name: &ObjectName) -> Option<&Marker> {
+        match &self.markers.get(name)?.rules {
+            Rules::Valid(marker) => Some(marker),
+            Rules::Refused(..) | Rules::Ending => None,
+        }
+    }
+
+    pub(super) fn see_marker(&mut self, wire: PodProbeMarker, source: Source, pass: &mut Pass) {
+        let meta = &wire.metadata;
+        let name = Arc::new(ObjectName {
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            name: meta.name.clone().unwrap_or_default(),
+        });
+        let version = Version::parse(meta.resource_version.as_deref());
+        let known = self.markers.get(&name).map(|marker| marker.version);
+        if self.is_stale(source, Kind::Marker, &name, version, known) {
+            return;
+        }
+        let rules = self.rules(&wire);
+        let uid = meta.uid.clone().unwrap_or_default();
+        let generation = meta.generation.unwrap_or_default();
+        let status = wire.status.clone().unwrap_or_default();
+        self.refused.remove(&Object::MarkerStatus((*name).clone()));
+        pass.markers.insert(name.clone());
+        if let Some(known) = self.markers.get_mut(&name)
+            && known.uid == uid
+            && is_same(&known.rules, &rules)
+        {
+            known.version = version;
+            known.generation = generation;
+            known.status = status;
+            known.rules = rules;
+            return;
+        }
+        let before = self.withdraw(&name, pass);
+        let names = wire.spec.probes.iter().map(|probe| probe.name.as_str());
+        let tally = Tally::new(names);
+        let state = MarkerState {
+            version,
+            uid,
+            generation,
+            status,
+            rules,
+            pods: BTreeSet::new(),
+            tally,
+        };
+        if let Some(selector) = state.rules.selector() {
+            self.selectors.insert(&name, selector);
+        }
+        let selector = state.rules.selector();
+        if let Some(selector) = selector
+            && before.as_ref().and_then(|before| before.rules.selector()) != Some(selector)
+        {
+            let from = ObjectName {
+                namespace: name.namespace.clone(),
+                name: String::new(),
+            };
+            let pods = self.pods.range(from..);
+            let pods = pods.take_while(|(pod, _)| pod.namespace == name.namespace);
+            for (pod, known) in pods {
+                let label = |key: &str| known.seen.labels.get(key).map(|value| &**value);
+                if selector.matches(label) {
+                    pass.pods.insert(pod.clone());
+                }
+            }
+        }
+        self.markers.insert(name, state);
+    }
+
+    fn rules(&self, wire: &PodProbeMarker) -> Rules {
+        if wire.metadata.deletion_timestamp.is_some() {
+            return Rules::Ending;
+        }
+        match Marker::parse(wire, self.config.compatibility) {
+            Ok(marker) => Rules::Valid(marker),
+            Err(errors) => {
+                let trouble = if reads_what_it_writes(wire) {
+                    Trouble::Cycle
+                } else {
+                    Trouble::InvalidSpec
+                };
+                let errors: Vec<_> = errors.iter().map(Invalid::to_string).collect();
+                Rules::Refused(trouble, errors.join("; "))
+            }
+        }
+    }
+
+    /// Takes a marker's share back from all its pods, which are to be worked out again.
+    fn withdraw(&mut self, name: &ObjectName, pass: &mut Pass) -> Option<MarkerState> {
+        let (name, state) = self.markers.remove_entry(name)?;
+        if let Some(selector) = state.rules.selector() {
+            self.selectors.remove(&name, selector);
+        }
+        for pod in &state.pods {
+            if let Some(pod) = self.pods.get_mut(pod) {
+                pod.shares.remove(&name);
+            }
+            pass.pods.insert(pod.clone());
+        }
+        Some(state)
+    }
+
+    pub(super) fn lose_marker(&mut self, name: &ObjectName, pass: &mut Pass) -> Option<Version> {
+        let state = self.withdraw(name, pass)?;
+        self.refused.remove(&Object::MarkerStatus(name.clone()));
+        Some(state.version)
+    }
+
+    pub(super) fn status_due(&self, name: &ObjectName, now: jiff::Timestamp) -> Option<Write> {
+        let marker = self.markers.get(name)?;
+        let refused = match &marker.rules {
+            Rules::Valid(_) => None,
+            Rules::Refused(trouble, errors) => Some((*trouble, errors.as_str())),
+            Rules::Ending => return None,
+        };
+        let circumstances = Circumstances {
+            generation: marker.generation,
+            acknowledged: !self.unacknowledged.contains_key(name),
+            refused,
+            status: &marker.status,
+        };
+        let status = status::difference(&marker.tally, &circumstances, now)?;
+        Some(Write::MarkerStatus {
+            marker: name.clone(),
+            uid: marker.uid.clone(),
+            status: Box::new(status),
+        })
+    }
+}
+
+/// Whether nothing needs to be worked out again; a generation alone changes nothing.
+fn is_same(known: &Rules, new: &Rules) -> bool {
+    match (known, new) {
+        (Rules::Valid(known), Rules::Valid(new)) => {
+            known.selector == new.selector
+                && known.probes == new.probes
+                && known.created == new.created
+        }
+        (Rules::Ending, Rules::Ending) => true,
+        // The names of its probes may have changed.
+        (Rules::Refused(..), Rules::Refused(..)) => false,
+        _ => false,
+    }
+}
+
+/// Whether a marker writes a label that its own selector reads.
+fn reads_what_it_writes(wire: &PodProbeMarker) -> bool {
+    let selector = &wire.spec.selector;
+    let labels = selector.match_labels.iter().flatten();
+    let expressions = selector.match_expressions.iter().flatten();
+    let keys: BTreeSet<_> = labels
+        .map(|(key, _)| key)
+        .chain(expressions.map(|expression| &expression.key))
+        .collect();
+    let policies = wire
+        .spec
+        .probes
+        .iter()
+        .flat_map(|probe| &probe.marker_policy);
+    let mut written = policies.flat_map(|policy| policy.labels.keys());
+    written.any(|key| keys.contains(key))
+}

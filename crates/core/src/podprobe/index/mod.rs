@@ -1,0 +1,346 @@
+//! The index: what is observed of the cluster, and what follows from it.
+//!
+//! A state machine without a clock, a client or a task. [`Index::apply`] takes one event in and says which objects
+//! may have to be written; its cost grows with what the event changed. [`Index::write`] makes the request for an
+//! object when there is room to send it, so that many changes to one object are one request. Both are functions of
+//! what is observed alone, but for three things that are remembered: marks that are fought over, writes refused for
+//! good, and whether the API server keeps our optional fields.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `markers` | markers, which pods they match, their tallies |
+//! | `pods` | pods: their entries, their marks |
+//! | `nodes` | nodes, their `NodePodProbe`, their agents |
+
+mod markers;
+mod nodes;
+mod pods;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use self::markers::{MarkerState, Selectors};
+use self::nodes::NodeState;
+use self::pods::PodState;
+use super::event::{Effects, Event, Kind, Object, ObjectName, Source, Write};
+use super::marker::Compatibility;
+use super::pod::{Names, Version};
+
+/// What the index is told once.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Whose defaults fill a probe's timing.
+    pub compatibility: Compatibility,
+    /// Namespace of the agents' pods.
+    pub agent_namespace: String,
+    /// Labels of the agents' pods.
+    pub agent_labels: BTreeMap<String, String>,
+    /// For agents without a pod: without a sign of life for so long a node counts as silent.
+    pub silent_after: SignedDuration,
+    /// How many bytes the spec of a `NodePodProbe` may have.
+    pub node_bytes: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let labels = [
+            ("app.kubernetes.io/name", "leadsman"),
+            ("app.kubernetes.io/component", "agent"),
+        ];
+        Self {
+            compatibility: Compatibility::default(),
+            agent_namespace: "leadsman-system".to_owned(),
+            agent_labels: labels
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .into(),
+            silent_after: SignedDuration::from_mins(20),
+            node_bytes: 512 * 1024,
+        }
+    }
+}
+
+/// Names of markers by which counts are kept.
+type MarkerName = Arc<ObjectName>;
+
+/// All that is observed, and what follows from it.
+#[derive(Debug)]
+pub struct Index {
+    config: Config,
+    synced: bool,
+    /// Whether the API server keeps our optional fields in a `NodePodProbe`.
+    extensions: bool,
+    markers: BTreeMap<MarkerName, MarkerState>,
+    selectors: Selectors,
+    pods: BTreeMap<Arc<ObjectName>, PodState>,
+    nodes: BTreeMap<Arc<str>, NodeState>,
+    /// For each marker, how many pods' entries are not in a `NodePodProbe` as they should be.
+    unacknowledged: HashMap<MarkerName, usize>,
+    refused: HashMap<Object, Refusal>,
+    graves: Graves,
+    timers: BTreeSet<(Timestamp, Timer)>,
+    names: Names,
+}
+
+/// Something that is looked at again when its time comes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Timer {
+    Pod(Arc<ObjectName>),
+    Node(Arc<str>),
+}
+
+/// A write that the API server does not take.
+#[derive(Debug)]
+struct Refusal {
+    write: Option<Write>,
+    reason: Arc<str>,
+}
+
+/// What one event has touched.
+struct Pass {
+    now: Timestamp,
+    /// To be worked out again.
+    pods: BTreeSet<Arc<ObjectName>>,
+    /// Whose object may differ.
+    nodes: BTreeSet<Arc<str>>,
+    /// Whose status may differ.
+    markers: BTreeSet<MarkerName>,
+    /// Pods whose marks differ.
+    dirty: BTreeSet<Object>,
+}
+
+impl Index {
+    /// Knows nothing yet.
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            synced: false,
+            extensions: true,
+            markers: BTreeMap::new(),
+            selectors: Selectors::default(),
+            pods: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            unacknowledged: HashMap::new(),
+            refused: HashMap::new(),
+            graves: Graves::default(),
+            timers: BTreeSet::new(),
+            names: Names::default(),
+        }
+    }
+
+    /// Takes in what happened at `now`.
+    pub fn apply(&mut self, event: Event, now: Timestamp) -> Effects {
+        let mut pass = Pass {
+            now,
+            pods: BTreeSet::new(),
+            nodes: BTreeSet::new(),
+            markers: BTreeSet::new(),
+            dirty: BTreeSet::new(),
+        };
+        match event {
+            Event::Marker(marker, source) => self.see_marker(*marker, source, &mut pass),
+            Event::Pod(pod, source) => self.see_pod(&pod, source, &mut pass),
+            Event::Node(node, source) => self.see_node(&node, source, &mut pass),
+            Event::NodePodProbe(object, source) => {
+                self.see_node_pod_probe(*object, source, &mut pass);
+            }
+            Event::Gone(kind, name) => self.lose(kind, &name, &mut pass),
+            Event::Listed(kind, names) => {
+                // An API server that was restored begins to count anew.
+                self.graves.clear(kind);
+                for name in self.missing(kind, &names) {
+                    self.lose(kind, &name, &mut pass);
+                }
+            }
+            Event::Synced => {
+                self.synced = true;
+                pass.pods.extend(self.pods.keys().cloned());
+                pass.nodes.extend(self.nodes.keys().cloned());
+                pass.markers.extend(self.markers.keys().cloned());
+            }
+            Event::Refused(object, reason) => self.refuse(object, &reason, &mut pass),
+            Event::Deadline => {}
+        }
+        self.settle(&mut pass)
+    }
+
+    /// What is due for an object now, if anything is.
+    pub fn write(&mut self, object: &Object, now: Timestamp) -> Option<Write> {
+        if !self.synced {
+            return None;
+        }
+        let write = self.compute(object, now)?;
+        if let Some(refusal) = self.refused.get(object)
+            && refusal.write.as_ref() == Some(&write)
+        {
+            return None;
+        }
+        match object {
+            Object::PodMarks(name) => self.wrote_marks(name, now),
+            Object::NodePodProbe(name) => self.wrote_node_pod_probe(name),
+            Object::MarkerStatus(_) => {}
+        }
+        Some(write)
+    }
+
+    fn compute(&self, object: &Object, now: Timestamp) -> Option<Write> {
+        match object {
+            Object::PodMarks(name) => self.marks_due(name, now),
+            Object::NodePodProbe(name) => self.node_pod_probe_due(name),
+            Object::MarkerStatus(name) => self.status_due(name, now),
+        }
+    }
+
+    /// Works out what follows, until nothing more does.
+    fn settle(&mut self, pass: &mut Pass) -> Effects {
+        self.ring(pass);
+        while let Some(pod) = pass.pods.pop_first() {
+            self.work_out(&pod, pass);
+        }
+        let mut dirty = std::mem::take(&mut pass.dirty);
+        let nodes = pass.nodes.iter();
+        dirty.extend(
+            nodes
+                .filter(|name| self.node_differs(name))
+                .map(|name| Object::NodePodProbe(name.to_string())),
+        );
+        let markers = pass.markers.iter();
+        dirty.extend(
+            markers
+                .filter(|name| self.status_due(name, pass.now).is_some())
+                .map(|name| Object::MarkerStatus((**name).clone())),
+        );
+        if !self.synced {
+            dirty.clear();
+        }
+        Effects {
+            dirty: dirty.into_iter().collect(),
+            deadline: self.timers.first().map(|(time, _)| *time),
+        }
+    }
+
+    /// Takes the timers that are due.
+    fn ring(&mut self, pass: &mut Pass) {
+        while let Some((time, timer)) = self.timers.pop_first() {
+            if time > pass.now {
+                self.timers.insert((time, timer));
+                break;
+            }
+            match timer {
+                Timer::Pod(name) => {
+                    if let Some(pod) = self.pods.get_mut(&name) {
+                        pod.timer = None;
+                        pass.pods.insert(name);
+                    }
+                }
+                Timer::Node(name) => {
+                    if let Some(node) = self.nodes.get_mut(&name) {
+                        node.timer = None;
+                        self.listen(&name, pass);
+                    }
+                }
+            }
+        }
+    }
+
+    fn lose(&mut self, kind: Kind, name: &ObjectName, pass: &mut Pass) {
+        let known = match kind {
+            Kind::Marker => self.lose_marker(name, pass),
+            Kind::Pod => self.lose_pod(name, pass),
+            Kind::Node => self.lose_node(name, pass),
+            Kind::NodePodProbe => self.lose_node_pod_probe(name, pass),
+        };
+        if let Some(version) = known {
+            self.graves.bury(kind, name, version, pass.now);
+        }
+    }
+
+    /// The objects known of a kind that a complete list does not name.
+    fn missing(&self, kind: Kind, listed: &BTreeSet<ObjectName>) -> Vec<ObjectName> {
+        let gone = |name: &ObjectName| (!listed.contains(name)).then(|| name.clone());
+        let of_node = |name: &Arc<str>| ObjectName {
+            namespace: String::new(),
+            name: name.to_string(),
+        };
+        match kind {
+            Kind::Marker => self.markers.keys().filter_map(|name| gone(name)).collect(),
+            Kind::Pod => self.pods.keys().filter_map(|name| gone(name)).collect(),
+            Kind::Node => {
+                let nodes = self.nodes.iter().filter(|(_, node)| node.seen.is_some());
+                nodes.filter_map(|(name, _)| gone(&of_node(name))).collect()
+            }
+            Kind::NodePodProbe => {
+                let nodes = self.nodes.iter().filter(|(_, node)| node.object.is_some());
+                nodes.filter_map(|(name, _)| gone(&of_node(name))).collect()
+            }
+        }
+    }
+
+    /// Whether a sight of an object tells nothing new.
+    fn is_stale(
+        &self,
+        source: Source,
+        kind: Kind,
+        name: &ObjectName,
+        version: Version,
+        known: Option<Version>,
+    ) -> bool {
+        let known = known.or_else(|| self.graves.version(kind, name));
+        source == Source::Live && known.is_some_and(|known| !version.is_newer_than(known))
+    }
+
+    fn refuse(&mut self, object: Object, reason: &str, pass: &mut Pass) {
+        let write = self.compute(&object, pass.now);
+        if let Object::PodMarks(name) = &object
+            && let Some((name, _)) = self.pods.get_key_value(name)
+        {
+            pass.pods.insert(name.clone());
+        }
+        let reason = reason.into();
+        self.refused.insert(object, Refusal { write, reason });
+    }
+}
+
+/// Objects that are gone, for a while, so that a late reply to a write does not bring one back.
+#[derive(Debug, Default)]
+struct Graves {
+    versions: HashMap<(Kind, ObjectName), (Version, Timestamp)>,
+    order: VecDeque<(Timestamp, Kind, ObjectName)>,
+}
+
+impl Graves {
+    const KEPT: SignedDuration = SignedDuration::from_mins(5);
+    const MOST: usize = 4096;
+
+    fn bury(&mut self, kind: Kind, name: &ObjectName, version: Version, now: Timestamp) {
+        while let Some((time, _, _)) = self.order.front()
+            && (now.duration_since(*time) > Self::KEPT || self.order.len() >= Self::MOST)
+        {
+            let Some((time, kind, name)) = self.order.pop_front() else {
+                break;
+            };
+            let key = (kind, name);
+            if self
+                .versions
+                .get(&key)
+                .is_some_and(|(_, last)| *last == time)
+            {
+                self.versions.remove(&key);
+            }
+        }
+        self.order.push_back((now, kind, name.clone()));
+        self.versions.insert((kind, name.clone()), (version, now));
+    }
+
+    fn clear(&mut self, kind: Kind) {
+        self.versions.retain(|(buried, _), _| *buried != kind);
+    }
+
+    fn version(&self, kind: Kind, name: &ObjectName) -> Option<Version> {
+        let key = (kind, name.clone());
+        self.versions.get(&key).map(|(version, _)| *version)
+    }
+}

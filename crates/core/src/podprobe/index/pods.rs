@@ -1,0 +1,289 @@
+//! Pods in the index: each is worked out as a whole whenever something it depends on has changed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use leadsman_api::slim;
+
+use super::nodes::SlotKey;
+use super::{Index, MarkerName, Pass, Timer};
+use crate::podprobe::contest::Contest;
+use crate::podprobe::event::{Kind, Object, ObjectName, Source, Write};
+use crate::podprobe::marker::Marker;
+use crate::podprobe::marks::{self, Conflict, Wants};
+use crate::podprobe::plan::{Entry, Gap, PodEntries};
+use crate::podprobe::pod::{Pod, Version};
+use crate::podprobe::status::{ProbeShare, Share, Trouble};
+
+/// A pod, and what of it is counted elsewhere.
+#[derive(Debug)]
+pub(super) struct PodState {
+    pub(super) seen: Pod,
+    /// Where its entries are wanted.
+    slot: Option<(Arc<str>, SlotKey)>,
+    /// What it adds to the tallies of the markers that match it.
+    pub(super) shares: BTreeMap<MarkerName, Share>,
+    contest: Contest,
+    pub(super) timer: Option<Timestamp>,
+}
+
+/// What follows for a pod from the markers that match it.
+struct Outcome {
+    shares: BTreeMap<MarkerName, Share>,
+    wants: Wants,
+}
+
+/// Entries of a pod, or why there are none: for each marker that matches, for each of its probes.
+type Plans = Vec<Vec<Result<Entry, Gap>>>;
+
+impl Index {
+    pub(super) fn see_pod(&mut self, wire: &slim::Pod, source: Source, pass: &mut Pass) {
+        let seen = Pod::new(wire, &mut self.names);
+        let known = self.pods.get(&seen.name);
+        let version = known.map(|known| known.seen.version);
+        if self.is_stale(source, Kind::Pod, &seen.name, seen.version, version) {
+            return;
+        }
+        let name = seen.name.clone();
+        if known.is_some_and(|known| known.seen.uid != seen.uid) {
+            self.lose_pod(&name, pass);
+        }
+        self.refused.remove(&Object::PodMarks((*name).clone()));
+        self.see_agent(&seen, pass);
+        if let Some(known) = self.pods.get_mut(&name) {
+            known.seen = seen;
+        } else {
+            let state = PodState {
+                seen,
+                slot: None,
+                shares: BTreeMap::new(),
+                contest: Contest::default(),
+                timer: None,
+            };
+            self.pods.insert(name.clone(), state);
+        }
+        pass.pods.insert(name);
+    }
+
+    pub(super) fn lose_pod(&mut self, name: &ObjectName, pass: &mut Pass) -> Option<Version> {
+        let (name, mut state) = self.pods.remove_entry(name)?;
+        self.lose_agent(&state.seen, pass);
+        self.refused.remove(&Object::PodMarks((*name).clone()));
+        if let Some(time) = state.timer {
+            self.timers.remove(&(time, Timer::Pod(name.clone())));
+        }
+        if let Some((node, key)) = state.slot.take() {
+            self.want(&node, &key, None, pass);
+        }
+        self.count(&name, state.shares, &BTreeMap::new(), pass);
+        Some(state.seen.version)
+    }
+
+    /// Works a pod out anew from what is observed, and passes on what has changed.
+    pub(super) fn work_out(&mut self, name: &Arc<ObjectName>, pass: &mut Pass) {
+        let Some(state) = self.pods.get(name) else {
+            return;
+        };
+        let matching = self.matching(&state.seen);
+        let plans = self.plan(&state.seen, &matching);
+        let wanted = wanted(&state.seen, &plans);
+        let slot = wanted.as_ref().and_then(|_| slot_key(&state.seen));
+        if let Some((node, key)) = state.slot.clone()
+            && Some(&(node.clone(), key.clone())) != slot.as_ref()
+        {
+            self.want(&node, &key, None, pass);
+        }
+        if let Some((node, key)) = &slot {
+            self.want(node, key, wanted, pass);
+        }
+        let Some(state) = self.pods.get(name) else {
+            return;
+        };
+        let outcome = self.judge(name, state, &matching, &plans);
+        let Some(state) = self.pods.get_mut(name) else {
+            return;
+        };
+        state.slot = slot;
+        let differs =
+            state.seen.active && marks::difference(&state.seen, &outcome.wants, pass.now).is_some();
+        let was_visible = state.contest.is_visible();
+        state.contest.observe(&outcome.wants, differs, pass.now);
+        if differs && !state.contest.holds(pass.now) {
+            pass.dirty.insert(Object::PodMarks((**name).clone()));
+        }
+        let is_visible = state.contest.is_visible();
+        let timer = std::mem::replace(&mut state.timer, state.contest.deadline(pass.now));
+        let next = state.timer;
+        let before = std::mem::take(&mut state.shares);
+        self.count(name, before, &outcome.shares, pass);
+        if let Some(state) = self.pods.get_mut(name) {
+            state.shares = outcome.shares;
+        }
+        if timer != next {
+            let timer = timer.map(|time| (time, Timer::Pod(name.clone())));
+            timer.map(|timer| self.timers.remove(&timer));
+            let next = next.map(|time| (time, Timer::Pod(name.clone())));
+            self.timers.extend(next);
+        }
+        if was_visible != is_visible {
+            // The shares were made before the contest was known.
+            pass.pods.insert(name.clone());
+        }
+    }
+
+    fn plan(&self, pod: &Pod, matching: &[MarkerName]) -> Plans {
+        let observed = self.observed(pod);
+        let markers = matching.iter().filter_map(|name| self.marker(name));
+        let plans = markers.map(|marker| {
+            let probes = marker.probes.iter();
+            let entries = probes.map(|probe| Entry::plan(pod, marker, probe, observed));
+            entries.collect()
+        });
+        plans.collect()
+    }
+
+    /// What the markers want of a pod, by the verdicts of its node.
+    fn judge(
+        &self,
+        name: &ObjectName,
+        state: &PodState,
+        matching: &[MarkerName],
+        plans: &Plans,
+    ) -> Outcome {
+        let pod = &state.seen;
+        let markers: Vec<&Marker> = matching
+            .iter()
+            .filter_map(|name| self.marker(name))
+            .collect();
+        let verdict = |(marker, probe): marks::Place| {
+            let entry = plans.get(marker)?.get(probe)?.as_ref().ok()?;
+            self.verdict(pod, entry)
+        };
+        let (wants, conflicts) = Wants::new(&markers, verdict);
+        let subject: Arc<str> = pod.name.name.as_str().into();
+        let full = self.is_refused_for_size(pod);
+        let silent = self.is_silent(pod);
+        let marks = Object::PodMarks(name.clone());
+        let refusal = self.refused.get(&marks);
+        let mut shares = BTreeMap::new();
+        for (first, (marker, plans)) in matching.iter().zip(plans).enumerate() {
+            let mut share = Share::default();
+            for (second, plan) in plans.iter().enumerate() {
+                let silent = silent && plan.is_ok();
+                share.probes.push(ProbeShare {
+                    state: verdict((first, second)).map(|verdict| verdict.state),
+                    silent,
+                });
+                let trouble = match plan {
+                    Ok(_) if full => Some(Trouble::TooManyProbes),
+                    Ok(_) if silent => Some(Trouble::AgentSilent),
+                    Ok(_) | Err(Gap::NotStarted) => None,
+                    Err(Gap::ContainerNotFound) => Some(Trouble::ContainerNotFound),
+                    Err(Gap::PortNotFound) => Some(Trouble::PortNotFound),
+                };
+                let trouble = trouble.map(|trouble| (trouble, subject.clone()));
+                share.troubles.extend(trouble);
+            }
+            if state.contest.is_visible() {
+                share.troubles.push((Trouble::Contested, subject.clone()));
+            }
+            if let Some(refusal) = refusal {
+                let text = format!("{subject}: {}", refusal.reason);
+                share.troubles.push((Trouble::InvalidSpec, text.into()));
+            }
+            let own = conflicts
+                .iter()
+                .filter(|conflict| conflict.loser.0 == first);
+            share
+                .troubles
+                .extend(own.filter_map(|conflict| lost(conflict, matching)));
+            share.troubles.sort();
+            share.troubles.dedup();
+            shares.insert(marker.clone(), share);
+        }
+        Outcome { shares, wants }
+    }
+
+    /// Replaces a pod's shares in the tallies.
+    fn count(
+        &mut self,
+        pod: &Arc<ObjectName>,
+        mut before: BTreeMap<MarkerName, Share>,
+        after: &BTreeMap<MarkerName, Share>,
+        pass: &mut Pass,
+    ) {
+        for (marker, share) in after {
+            let old = before.remove(marker);
+            if old.as_ref() == Some(share) {
+                continue;
+            }
+            let Some(state) = self.markers.get_mut(marker) else {
+                continue;
+            };
+            match old {
+                Some(old) => state.tally.remove(&old),
+                None => {
+                    state.pods.insert(pod.clone());
+                }
+            }
+            state.tally.add(share);
+            pass.markers.insert(marker.clone());
+        }
+        for (marker, old) in before {
+            if let Some(state) = self.markers.get_mut(&marker) {
+                state.tally.remove(&old);
+                state.pods.remove(pod);
+                pass.markers.insert(marker);
+            }
+        }
+    }
+
+    pub(super) fn marks_due(&self, name: &ObjectName, now: Timestamp) -> Option<Write> {
+        let state = self.pods.get(name)?;
+        if !state.seen.active || state.contest.holds(now) {
+            return None;
+        }
+        let wants = self.wants(name, state);
+        let marks = marks::difference(&state.seen, &wants, now)?;
+        Some(Write::PodMarks(Box::new(marks)))
+    }
+
+    fn wants(&self, name: &ObjectName, state: &PodState) -> Wants {
+        let matching = self.matching(&state.seen);
+        let plans = self.plan(&state.seen, &matching);
+        self.judge(name, state, &matching, &plans).wants
+    }
+
+    pub(super) fn wrote_marks(&mut self, name: &ObjectName, now: Timestamp) {
+        let Some(state) = self.pods.get(name) else {
+            return;
+        };
+        let wants = self.wants(name, state);
+        if let Some(state) = self.pods.get_mut(name) {
+            state.contest.wrote(&wants, now);
+        }
+    }
+
+    pub(super) fn pod(&self, name: &ObjectName) -> Option<&Pod> {
+        self.pods.get(name).map(|state| &state.seen)
+    }
+}
+
+/// Where a pod's entries are.
+pub(super) fn slot_key(pod: &Pod) -> Option<(Arc<str>, SlotKey)> {
+    let node = pod.node.clone()?;
+    Some((node, (pod.name.clone(), pod.uid.clone())))
+}
+
+/// All entries of a pod; none if there is not one.
+fn wanted(pod: &Pod, plans: &Plans) -> Option<PodEntries> {
+    let entries: Vec<_> = plans.iter().flatten().flatten().cloned().collect();
+    (!entries.is_empty()).then(|| PodEntries::new(pod.ip.clone(), entries))
+}
+
+/// The marker that has what another wants.
+fn lost(conflict: &Conflict, matching: &[MarkerName]) -> Option<(Trouble, Arc<str>)> {
+    let winner = matching.get(conflict.winner.0)?;
+    Some((Trouble::Conflict, winner.name.as_str().into()))
+}

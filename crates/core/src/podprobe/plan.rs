@@ -1,0 +1,276 @@
+//! Which entries a pod has in its node's `NodePodProbe`, and how such an object is read back.
+//!
+//! Entries are compared parsed, as sets: neither their order nor a field that is written out or left out makes a
+//! difference. Which pods a marker matches, and what is on a node, is the index's business.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use leadsman_api::node_pod_probe as wire;
+
+use super::marker::{Marker, MarkerProbe};
+use super::pod::{Container, Pod};
+use super::probe::{Handler, Probe, Scheme, State};
+use super::wire::{from_wire, to_wire};
+
+/// One entry of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// `<marker>#<probe>`.
+    pub name: Arc<str>,
+    /// The container.
+    pub container: Arc<str>,
+    /// None where the one observed cannot be read.
+    pub probe: Option<Arc<Probe>>,
+    /// Stands for handler and container.
+    pub revision: Option<Arc<str>>,
+    /// The one container id, reported started, that may be probed.
+    pub started: Option<Arc<str>>,
+}
+
+/// The entries of one pod, ordered by name, then container.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodEntries {
+    /// The pod's address.
+    pub ip: Arc<str>,
+    /// Its entries.
+    pub entries: Vec<Entry>,
+}
+
+/// Why a probe of a matching marker has no entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Gap {
+    /// The pod has no such container, or it is an init container that ends.
+    ContainerNotFound,
+    /// The container has no port of this name.
+    PortNotFound,
+    /// The container's startup probe has not passed yet.
+    NotStarted,
+}
+
+/// A verdict as a node's agent reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// `<marker>#<probe>`.
+    pub name: Arc<str>,
+    /// The verdict.
+    pub state: State,
+    /// The probe's words; empty when there are none.
+    pub message: Arc<str>,
+    /// When a probe last ran.
+    pub last_probe_time: Option<Timestamp>,
+    /// When the verdict last changed.
+    pub last_transition_time: Option<Timestamp>,
+    /// The revision of the entry it is about.
+    pub revision: Option<Arc<str>>,
+    /// The container it is about.
+    pub container_id: Option<Arc<str>>,
+}
+
+impl Entry {
+    /// The entry of a marker's probe on a pod; `observed` is what the node's object says of the pod now.
+    pub fn plan(
+        pod: &Pod,
+        marker: &Marker,
+        probe: &MarkerProbe,
+        observed: Option<&PodEntries>,
+    ) -> Result<Self, Gap> {
+        let mut containers = pod.containers.iter();
+        let container = containers
+            .find(|container| container.name == probe.container)
+            .ok_or(Gap::ContainerNotFound)?;
+        let port = |name: &str| {
+            let port = container.ports.iter().find(|(known, _)| **known == *name);
+            port.map(|(_, number)| *number)
+        };
+        let resolved = probe.template.resolve(port);
+        let resolved = resolved.map_err(|_| Gap::PortNotFound)?;
+        let started = if container.startup_probe {
+            Some(started(container, observed).ok_or(Gap::NotStarted)?)
+        } else {
+            None
+        };
+        Ok(Self {
+            name: format!("{}#{}", marker.name.name, probe.name).into(),
+            container: probe.container.clone(),
+            revision: Some(revision(&resolved.handler, &probe.container)),
+            probe: Some(Arc::new(resolved)),
+            started,
+        })
+    }
+
+    /// Whether nothing needs to be written; `extensions` is false where the API server drops our optional fields.
+    pub fn is_equal(&self, other: &Self, extensions: bool) -> bool {
+        self.name == other.name
+            && self.container == other.container
+            && self.probe == other.probe
+            && (!extensions || (self.revision == other.revision && self.started == other.started))
+    }
+
+    /// Whether a verdict is about this very entry.
+    pub fn fits(&self, verdict: &Verdict) -> bool {
+        let agree = |own: &Option<Arc<str>>, theirs: &Option<Arc<str>>| match (own, theirs) {
+            (Some(own), Some(theirs)) => own == theirs,
+            _ => true,
+        };
+        self.name == verdict.name
+            && agree(&self.revision, &verdict.revision)
+            && agree(&self.started, &verdict.container_id)
+    }
+}
+
+/// The startup gate. It opens with the first `started` of a container id and stays open for that id: a kubelet that
+/// restarts reports true, false, true for one and the same container. What it opened for is remembered in the
+/// object itself. While an id is shown that has not started, the one before it stays.
+fn started(container: &Container, observed: Option<&PodEntries>) -> Option<Arc<str>> {
+    if container.started
+        && let Some(id) = &container.id
+    {
+        return Some(id.clone());
+    }
+    let entries = observed.map_or(&[][..], |observed| &observed.entries);
+    let mut remembered = entries
+        .iter()
+        .filter(|entry| entry.container == container.name)
+        .filter_map(|entry| entry.started.as_ref());
+    let shown = remembered
+        .clone()
+        .find(|id| container.id.as_ref() == Some(id));
+    shown.or_else(|| remembered.next()).cloned()
+}
+
+impl PodEntries {
+    /// Reads what a `NodePodProbe` says of a pod.
+    pub fn read(pod: &wire::PodProbe) -> Self {
+        let entries = pod.probes.iter().map(|entry| Entry {
+            name: entry.name.as_str().into(),
+            container: entry.container_name.as_str().into(),
+            probe: from_wire(&entry.probe).ok().map(Arc::new),
+            revision: entry.revision.as_deref().map(Into::into),
+            started: entry.started_container_id.as_deref().map(Into::into),
+        });
+        Self::new(pod.ip.as_str().into(), entries.collect())
+    }
+
+    /// Puts entries in order.
+    pub fn new(ip: Arc<str>, mut entries: Vec<Entry>) -> Self {
+        entries.sort_by(|a, b| (&a.name, &a.container).cmp(&(&b.name, &b.container)));
+        Self { ip, entries }
+    }
+
+    /// The form on the wire.
+    pub fn write(&self, pod: &Pod, extensions: bool) -> wire::PodProbe {
+        let entries = self.entries.iter().map(|entry| {
+            let extension = |value: &Option<Arc<str>>| {
+                let value = value.as_ref().filter(|_| extensions);
+                value.map(ToString::to_string)
+            };
+            wire::ContainerProbe {
+                name: entry.name.to_string(),
+                container_name: entry.container.to_string(),
+                probe: entry.probe.as_deref().map(to_wire).unwrap_or_default(),
+                revision: extension(&entry.revision),
+                started_container_id: extension(&entry.started),
+            }
+        });
+        wire::PodProbe {
+            name: pod.name.name.clone(),
+            namespace: pod.name.namespace.clone(),
+            uid: pod.uid.to_string(),
+            ip: self.ip.to_string(),
+            probes: entries.collect(),
+        }
+    }
+
+    /// Whether nothing needs to be written; `extensions` is false where the API server drops our optional fields.
+    pub fn is_equal(&self, other: &Self, extensions: bool) -> bool {
+        self.ip == other.ip
+            && self.entries.len() == other.entries.len()
+            && self
+                .entries
+                .iter()
+                .zip(&other.entries)
+                .all(|(own, other)| own.is_equal(other, extensions))
+    }
+
+    /// The entry of this name.
+    pub fn get(&self, name: &str) -> Option<&Entry> {
+        self.entries.iter().find(|entry| *entry.name == *name)
+    }
+}
+
+impl Verdict {
+    /// Reads a verdict; none if its state is none of the three.
+    pub fn read(state: &wire::ContainerProbeState) -> Option<Self> {
+        Some(Self {
+            name: state.name.as_str().into(),
+            state: state.state.parse().ok()?,
+            message: state.message.as_deref().unwrap_or_default().into(),
+            last_probe_time: state.last_probe_time.as_ref().map(|time| time.0),
+            last_transition_time: state.last_transition_time.as_ref().map(|time| time.0),
+            revision: state.revision.as_deref().map(Into::into),
+            container_id: state.container_id.as_deref().map(Into::into),
+        })
+    }
+}
+
+/// A short name of handler and container, the same on every machine and in every version: FNV-1a, 64 bits, over
+/// their fields, each behind its length.
+fn revision(handler: &Handler, container: &str) -> Arc<str> {
+    let mut hash = Fnv::new();
+    hash.text(container);
+    match handler {
+        Handler::Exec { command } => {
+            hash.text("exec");
+            for word in command {
+                hash.text(word);
+            }
+        }
+        Handler::HttpGet(get) => {
+            hash.text("httpGet");
+            hash.text(match get.scheme {
+                Scheme::Http => "HTTP",
+                Scheme::Https => "HTTPS",
+            });
+            hash.number(u64::from(get.port.get()));
+            hash.text(&get.path);
+            for (name, value) in &get.headers {
+                hash.text(name);
+                hash.text(value);
+            }
+        }
+        Handler::TcpSocket { port } => {
+            hash.text("tcpSocket");
+            hash.number(u64::from(port.get()));
+        }
+        Handler::Grpc { port, service } => {
+            hash.text("grpc");
+            hash.number(u64::from(port.get()));
+            hash.text(service);
+        }
+    }
+    format!("{:016x}", hash.0).into()
+}
+
+struct Fnv(u64);
+
+impl Fnv {
+    fn new() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    fn number(&mut self, number: u64) {
+        self.bytes(&number.to_le_bytes());
+    }
+
+    fn text(&mut self, text: &str) {
+        self.number(text.len() as u64);
+        self.bytes(text.as_bytes());
+    }
+}
