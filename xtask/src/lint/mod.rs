@@ -118,7 +118,10 @@ fn docs() -> Result<Findings> {
                 "--document-private-items",
                 "--quiet",
             ])
-            .env("RUSTDOCFLAGS", "-D warnings"),
+            .env(
+                "RUSTDOCFLAGS",
+                "-D warnings -A rustdoc::private_intra_doc_links",
+            ),
         "mend the doc comments that rustdoc names above",
     )
 }

@@ -1,0 +1,59 @@
+//! A readiness gate: the kubelet waits for the marker's condition.
+
+use anyhow::Result;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+
+use super::{NAMESPACE, condition, listed};
+use crate::cluster::Cluster;
+use crate::see::{Look, named, see};
+use crate::tell::Tell;
+
+const POD: &str = "cache";
+const WARM: &str = "example.com/warm";
+
+pub(super) async fn play(cluster: &Cluster, tell: &Tell) -> Result<()> {
+    Tell::title("A cache whose readinessGates name the marker's condition");
+    let since = tell.step(
+        "nothing more: it was applied above",
+        &format!("its container is ready, {WARM} is False, so the pod is not Ready"),
+    );
+    conditions(cluster, tell, since, ["True", "False", "False"]).await?;
+    let since = tell.step(
+        "kubectl -n ns exec cache -- touch /tmp/warm",
+        &format!("{WARM} True, and the pod is Ready"),
+    );
+    cluster
+        .kubectl(&["-n", NAMESPACE, "exec", POD, "--", "touch", "/tmp/warm"])
+        .await?;
+    conditions(cluster, tell, since, ["True", "True", "True"]).await
+}
+
+/// Waits for the status of the three conditions: containers ready, warm, pod ready.
+async fn conditions(
+    cluster: &Cluster,
+    tell: &Tell,
+    since: std::time::Instant,
+    expected: [&str; 3],
+) -> Result<()> {
+    let pods = Api::<Pod>::namespaced(cluster.client.clone(), NAMESPACE);
+    let kinds = ["ContainersReady", WARM, "Ready"];
+    let words = see(&pods, named(POD), |pods| {
+        let found = |pod: &Pod| kinds.map(|kind| condition(pod, kind).to_owned());
+        let words = listed(pods.values(), |pod| {
+            kinds
+                .iter()
+                .zip(found(pod))
+                .map(|(kind, status)| format!("{kind} {status}"))
+                .collect::<Vec<_>>()
+                .join(", ")
+        });
+        match pods.get(POD) {
+            Some(pod) if found(pod) == expected => Look::Seen(words),
+            _ => Look::NotYet(words),
+        }
+    })
+    .await?;
+    tell.seen(since, &words);
+    Ok(())
+}

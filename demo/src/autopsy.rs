@@ -1,0 +1,55 @@
+//! What is shown when something expected was not seen.
+
+use crate::cluster::Cluster;
+
+const LAST_LINES: usize = 25;
+
+pub(crate) async fn print(cluster: &Cluster, error: &anyhow::Error) {
+    println!("\n== Not seen: {error:#}");
+    for arguments in [
+        &[
+            "get",
+            "pods",
+            "--all-namespaces",
+            "--show-labels",
+            "-o",
+            "wide",
+        ][..],
+        &["-n", "ns", "describe", "podprobemarkers"],
+        &["get", "nodepodprobes", "-o", "yaml"],
+        &["-n", "ns", "get", "events", "--sort-by=.lastTimestamp"],
+    ] {
+        println!("\n-- kubectl {}", arguments.join(" "));
+        match cluster.kubectl(arguments).await {
+            Ok(words) => println!("{}", words.trim_end()),
+            Err(error) => println!("{error:#}"),
+        }
+    }
+    for name in ["manager", "agent"] {
+        let log = cluster.log(name);
+        println!("\n-- the last lines of {}", log.display());
+        let text = std::fs::read(&log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        println!(
+            "{}",
+            lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
+        );
+    }
+    keep_logs_of_the_bed(cluster);
+    println!("\n-- all logs: {}", cluster.logs.display());
+}
+
+/// The bed's folder goes with it; its logs are worth keeping now.
+fn keep_logs_of_the_bed(cluster: &Cluster) {
+    let logs = std::fs::read_dir(cluster.bed.folder().join("logs"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    for log in logs {
+        let copied = std::fs::copy(log.path(), cluster.logs.join(log.file_name()));
+        if let Err(error) = copied {
+            println!("-- {} could not be kept: {error}", log.path().display());
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The cluster with leadsman on it: manager and agent as ordinary processes inside the bed, each with a token of its
+//! own service account and so with the rights of `leadsman manifests`, no more.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use kube::Client;
+use leadsman_testkit::node::Inside;
+use leadsman_testkit::{NodeBed, Options, cache, progress};
+use nix::sys::signal::Signal;
+use serde_json::json;
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
+
+use crate::tell::Tell;
+
+const SYSTEM: &str = "leadsman-system";
+/// How long a process gets to end after SIGTERM.
+const GRACE: Duration = Duration::from_secs(20);
+
+/// A cluster of one real node, a manager and an agent.
+pub(crate) struct Cluster {
+    pub(crate) bed: NodeBed,
+    pub(crate) client: Client,
+    /// Where manager and agent write their logs. It outlives the cluster.
+    pub(crate) logs: PathBuf,
+    kubectl: PathBuf,
+    processes: Vec<(&'static str, Inside)>,
+}
+
+impl Cluster {
+    /// Raises the bed and starts leadsman on it.
+    pub(crate) async fn raise(tell: &Tell) -> Result<Self> {
+        let leadsman = PathBuf::from(
+            std::env::var_os("LEADSMAN_BIN")
+                .context("LEADSMAN_BIN names no leadsman; start this by `cargo xtask demo`")?,
+        );
+        let bed = NodeBed::start(Options::default(), progress::to_stderr()).await?;
+        let logs = cache::folder()?.join("demo-logs");
+        fs::create_dir_all(&logs).with_context(|| format!("creating {}", logs.display()))?;
+        let client = bed.client().await?;
+        let kubectl = bed.programs()?.join("kubectl");
+        let mut cluster = Self {
+            bed,
+            client,
+            logs,
+            kubectl,
+            processes: Vec::new(),
+        };
+        Tell::title(
+            "leadsman on it: `leadsman manifests | kubectl apply --server-side -f -`, then manager and agent",
+        );
+        let manifests = Command::new(&leadsman)
+            .arg("manifests")
+            .stderr(Stdio::inherit())
+            .output()
+            .await?;
+        if !manifests.status.success() {
+            bail!("`leadsman manifests` ended with {}", manifests.status);
+        }
+        cluster
+            .kubectl_with(&["apply", "--server-side", "-f", "-"], &manifests.stdout)
+            .await?;
+        cluster.start_manager(&leadsman).await?;
+        cluster.start_agent(&leadsman).await?;
+        Ok(cluster)
+    }
+
+    async fn start_manager(&mut self, leadsman: &Path) -> Result<()> {
+        let kubeconfig = self
+            .bed
+            .service_account_kubeconfig(SYSTEM, "leadsman-manager", None)
+            .await?;
+        let kubeconfig = kubeconfig.display().to_string();
+        self.start(
+            "manager",
+            leadsman,
+            &[
+                "manager",
+                "--kubeconfig",
+                &kubeconfig,
+                "--metrics-bind-address",
+                "127.0.0.1:9101",
+            ],
+        )
+        .await
+    }
+
+    async fn start_agent(&mut self, leadsman: &Path) -> Result<()> {
+        // An agent may write only the NodePodProbe of the node its token names, and a token names a node through a pod:
+        // this one, in the place of the DaemonSet's.
+        let place = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "leadsman-agent", "namespace": SYSTEM, "labels":
+                {"app.kubernetes.io/name": "leadsman", "app.kubernetes.io/component": "agent"}},
+            "spec": {
+                "serviceAccountName": "leadsman-agent", "nodeName": self.bed.node_name(), "hostNetwork": true,
+                "terminationGracePeriodSeconds": 0,
+                "containers": [{"name": "agent", "image": "docker.io/local/target:1", "imagePullPolicy": "Never", "args": ["pause"]}],
+            },
+        });
+        self.kubectl_with(&["apply", "-f", "-"], place.to_string().as_bytes())
+            .await?;
+        let kubeconfig = self
+            .bed
+            .service_account_kubeconfig(SYSTEM, "leadsman-agent", Some("leadsman-agent"))
+            .await?;
+        let (kubeconfig, node) = (
+            kubeconfig.display().to_string(),
+            self.bed.node_name().to_owned(),
+        );
+        let endpoint = self.bed.runtime_endpoint();
+        let arguments = [
+            "agent",
+            "--kubeconfig",
+            &kubeconfig,
+            "--node-name",
+            &node,
+            "--runtime-endpoint",
+            &endpoint,
+            "--metrics-bind-address",
+            "127.0.0.1:9102",
+        ];
+        self.start("agent", leadsman, &arguments).await
+    }
+
+    async fn start(
+        &mut self,
+        name: &'static str,
+        leadsman: &Path,
+        arguments: &[&str],
+    ) -> Result<()> {
+        let log = fs::File::create(self.log(name))?;
+        let mut command = self.bed.command_inside(leadsman);
+        command
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        let process = self.bed.spawn_inside(command).await;
+        let process = process.with_context(|| {
+            format!("starting the {name}; its log: {}", self.log(name).display())
+        })?;
+        self.processes.push((name, process));
+        Ok(())
+    }
+
+    /// The log file of `manager` or `agent`.
+    pub(crate) fn log(&self, name: &str) -> PathBuf {
+        self.logs.join(format!("{name}.log"))
+    }
+
+    /// `kubectl` as an administrator; its words are the error.
+    pub(crate) async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        self.kubectl_with(arguments, b"").await
+    }
+
+    async fn kubectl_with(&self, arguments: &[&str], input: &[u8]) -> Result<String> {
+        let mut kubectl = Command::new(&self.kubectl)
+            .arg("--kubeconfig")
+            .arg(self.bed.admin_kubeconfig())
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .context("starting kubectl")?;
+        if let Some(mut stdin) = kubectl.stdin.take() {
+            stdin.write_all(input).await?;
+        }
+        let output = kubectl.wait_with_output().await?;
+        if !output.status.success() {
+            bail!(
+                "`kubectl {}`: {}",
+                arguments.join(" "),
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Applies files of `demo/manifests`.
+    pub(crate) async fn apply(&self, files: &[&str]) -> Result<()> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests");
+        let paths: Vec<String> = files
+            .iter()
+            .map(|file| folder.join(file).display().to_string())
+            .collect();
+        let mut arguments = vec!["apply"];
+        arguments.extend(paths.iter().flat_map(|path| ["-f", path]));
+        self.kubectl(&arguments).await.map(drop)
+    }
+
+    /// For `--keep`.
+    pub(crate) fn say_how_to_use_it(&self) {
+        let kubeconfig = self.bed.admin_kubeconfig().display();
+        let folder = self.kubectl.parent().unwrap_or(Path::new("/")).display();
+        println!(
+            "
+== The cluster stays up. In another terminal, as root:
+
+  export KUBECONFIG={kubeconfig} PATH=\"{folder}:$PATH\"
+
+  kubectl -n ns get podprobemarkers                      # one line a marker: matched, succeeded, failed
+  kubectl -n ns describe podprobemarker game-server-probe
+  kubectl -n ns get pods -L gameserver-idle,role         # the marks
+  kubectl -n ns get pods --watch -L gameserver-idle,role # and how they change
+  kubectl -n ns exec deploy/game-server -- touch /home/game/match
+  kubectl -n ns exec deploy/game-server -- rm /home/game/match
+  kubectl -n ns exec cache -- rm /tmp/warm               # and `cache` is not Ready any more
+  kubectl get nodepodprobe -o yaml                       # what the agent is asked, and what it found
+  kubectl -n ns delete podprobemarker game-server-probe  # and its marks are gone
+
+  tail -f {}/*.log                      # manager and agent
+
+Ctrl-C here ends the cluster and takes everything away.",
+            self.logs.display()
+        );
+    }
+
+    /// Ends manager and agent as Kubernetes would, then the bed.
+    pub(crate) async fn end(mut self) -> Result<()> {
+        for (name, process) in &mut self.processes {
+            process.signal(Signal::SIGTERM)?;
+            match tokio::time::timeout(GRACE, process.wait()).await {
+                Ok(status) if status.as_ref().is_ok_and(std::process::ExitStatus::success) => {}
+                Ok(status) => eprintln!("demo: the {name} ended with {status:?}"),
+                Err(_) => eprintln!("demo: the {name} did not end in {GRACE:?} after SIGTERM"),
+            }
+        }
+        drop(self.processes);
+        self.bed.end().await
+    }
+}
