@@ -33,7 +33,7 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     /// Raises the bed and starts leadsman on it.
-    pub(crate) async fn raise(tell: &Tell) -> Result<Self> {
+    pub(crate) async fn raise() -> Result<Self> {
         let leadsman = PathBuf::from(
             std::env::var_os("LEADSMAN_BIN")
                 .context("LEADSMAN_BIN names no leadsman; start this by `cargo xtask demo`")?,
@@ -211,7 +211,7 @@ impl Cluster {
   kubectl -n ns get pods --watch -L gameserver-idle,role # and how they change
   kubectl -n ns exec deploy/game-server -- touch /home/game/match
   kubectl -n ns exec deploy/game-server -- rm /home/game/match
-  kubectl -n ns exec cache -- rm /tmp/warm               # and `cache` is not Ready any more
+  kubectl -n ns exec cache -- /target post 'http://127.0.0.1:8080/set?tcp=closed' # not Ready any more
   kubectl get nodepodprobe -o yaml                       # what the agent is asked, and what it found
   kubectl -n ns delete podprobemarker game-server-probe  # and its marks are gone
 

@@ -57,7 +57,7 @@ async fn run(arguments: &Arguments) -> Result<()> {
         "A cluster: etcd, kube-apiserver, controller manager, scheduler, containerd, kubelet, kube-proxy",
     );
     let cluster = tokio::select! {
-        cluster = Cluster::raise(&tell) => cluster?,
+        cluster = Cluster::raise() => cluster?,
         () = interrupt() => bail!("interrupted; everything is being taken away"),
     };
     let outcome = tokio::select! {

@@ -1,6 +1,6 @@
 //! A readiness gate: the kubelet waits for the marker's condition.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 
@@ -19,12 +19,20 @@ pub(super) async fn play(cluster: &Cluster, tell: &Tell) -> Result<()> {
         &format!("its container is ready, {WARM} is False, so the pod is not Ready"),
     );
     conditions(cluster, tell, since, ["True", "False", "False"]).await?;
+    let pods = Api::<Pod>::namespaced(cluster.client.clone(), NAMESPACE);
+    let address = pods
+        .get(POD)
+        .await?
+        .status
+        .and_then(|status| status.pod_ip)
+        .context("a running pod has an address")?;
     let since = tell.step(
-        "kubectl -n ns exec cache -- touch /tmp/warm",
+        "POST /set?tcp=open to its own port: it is warm and listens",
         &format!("{WARM} True, and the pod is Ready"),
     );
     cluster
-        .kubectl(&["-n", NAMESPACE, "exec", POD, "--", "touch", "/tmp/warm"])
+        .bed
+        .post_from_inside(&format!("http://{address}:8080/set?tcp=open"))
         .await?;
     conditions(cluster, tell, since, ["True", "True", "True"]).await
 }
