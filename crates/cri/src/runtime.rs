@@ -174,6 +174,8 @@ impl Runtime {
             .map_err(|_| refused())?
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
+            // Late answers to calls given up count as the peer's errors; this peer is trusted, and patience is our part.
+            .http2_max_local_error_reset_streams(None)
             .connect_lazy();
         Ok(Self {
             endpoint: path.into(),

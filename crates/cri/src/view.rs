@@ -473,6 +473,33 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_runtime_that_dies_within_a_refresh_leaves_the_view_as_it_was() {
+        let mut fake = Fake::start();
+        fake.world().network("a", &["10.0.0.1"], NamespaceMode::Pod);
+        fake.world()
+            .container("a", "main", 0, Wire::ContainerRunning);
+        let mut view = view(&fake);
+        view.refresh(|_| true).await.unwrap();
+        let before = view.containers();
+
+        let next = fake
+            .world()
+            .container("a", "main", 1, Wire::ContainerRunning);
+        fake.world().statuses.insert(next, Answer::Never);
+        fake.world().take_calls();
+        let death = async {
+            while fake.world().calls.len() < 2 {
+                tokio::task::yield_now().await;
+            }
+            fake.vanish();
+        };
+        let (refreshed, ()) = tokio::join!(view.refresh(|_| true), death);
+        let error = refreshed.unwrap_err();
+        assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+        assert!(Arc::ptr_eq(&before, &view.containers()));
+    }
+
+    #[tokio::test]
     async fn forgets_what_is_gone_or_no_longer_wanted() {
         let fake = Fake::start();
         for pod in ["a", "b"] {
