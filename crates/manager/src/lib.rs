@@ -1,1 +1,32 @@
-//! leadsman: manager.
+//! The manager: watches in, the rules of `leadsman-core` decide, writes out.
+//!
+//! No rule about markers, pods or probes lives here; this room knows how to follow and write objects on a cluster
+//! that is slow, busy, half broken or away.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `args` | the flags |
+//! | `kinds` | the four watched kinds |
+//! | `guarded` | an object that may not decode |
+//! | `watch` | one watch, as events for the index |
+//! | `control` | the loop that owns the index |
+//! | `slots` | who is written next |
+//! | `request` | a write as HTTP requests |
+//! | `reply` | what an answer means |
+//! | `metrics` | what is counted |
+#![doc(html_no_source)]
+
+mod args;
+mod control;
+mod guarded;
+mod kinds;
+mod metrics;
+mod reply;
+mod request;
+mod run;
+mod slots;
+mod watch;
+
+pub use args::{Args, CompatibleWith};
+pub use request::RIGHTS as WRITE_RIGHTS;
+pub use run::{ManagerError, WATCH_RIGHTS, run};

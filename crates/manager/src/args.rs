@@ -1,0 +1,48 @@
+//! The manager's flags.
+
+use clap::ValueEnum;
+use leadsman_core::podprobe::Compatibility;
+
+/// Watches markers and pods, plans each node's probes, and marks pods by their verdicts.
+///
+/// One for the cluster. It needs the CRDs and the rights that `leadsman manifests` prints, and waits for them.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// What a marker's probe means where it leaves timing fields out
+    #[arg(
+        long,
+        env = "LEADSMAN_COMPATIBILITY",
+        value_name = "WITH",
+        default_value = "kubernetes"
+    )]
+    pub compatibility: CompatibleWith,
+    /// Namespace of the agents' pods
+    #[arg(
+        long,
+        env = "LEADSMAN_NAMESPACE",
+        value_name = "NAME",
+        default_value = "leadsman-system"
+    )]
+    pub namespace: String,
+    /// What both processes share.
+    #[command(flatten)]
+    pub process: leadsman_process::Args,
+}
+
+/// Whose defaults hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CompatibleWith {
+    /// Those of a container's own probes: initial delay 0 s, period 10 s, failure threshold 3
+    Kubernetes,
+    /// Those of OpenKruise: initial delay 1 s, period 1 s, failure threshold 1
+    Openkruise,
+}
+
+impl From<CompatibleWith> for Compatibility {
+    fn from(with: CompatibleWith) -> Self {
+        match with {
+            CompatibleWith::Kubernetes => Self::Kubernetes,
+            CompatibleWith::Openkruise => Self::OpenKruise,
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! The control loop: events into the rules, due writes out of them, answers back in.
+//!
+//! It owns the rules' state, so nothing here needs a lock. It guarantees that nothing is written before every kind
+//! has been listed once: until then what is missing would look like what is to be removed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use jiff::Timestamp;
+use kube::Client;
+use leadsman_core::podprobe::event::{Effects, Event, Kind, Object, Write};
+use leadsman_process::{Condition, clock};
+use tokio::sync::mpsc::Receiver;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::kinds::KINDS;
+use crate::metrics::Metrics;
+use crate::reply::{Cause, Verdict};
+use crate::request::{self, Sent, WriteKind};
+use crate::slots::{Next, Slots, Turn};
+use crate::watch::Arrival;
+
+/// Events taken in before writes are looked for again.
+const BATCH: usize = 128;
+/// The rules' deadlines are times of day, which may jump: they are looked at again this often.
+const CLOCK_CHECK: Duration = Duration::from_secs(5);
+/// Writes under way when the end comes may take this long, less than the process's grace period.
+const DRAIN: Duration = Duration::from_secs(12);
+
+/// The rules: what follows from an event, and what is due to be written.
+pub(crate) trait Rules {
+    /// Takes in an event.
+    fn apply(&mut self, event: Event, now: Timestamp) -> Effects;
+    /// The write that is due on an object.
+    fn write(&mut self, object: &Object, now: Timestamp) -> Option<Write>;
+}
+
+/// The loop and what it owns.
+pub(crate) struct Control<R> {
+    rules: R,
+    client: Client,
+    slots: Slots,
+    under_way: FuturesUnordered<BoxFuture<'static, Answered>>,
+    unlisted: Vec<Kind>,
+    deadline: Option<Timestamp>,
+    rights: Rights,
+    pruning: bool,
+    metrics: Metrics,
+}
+
+struct Answered {
+    object: Object,
+    kind: WriteKind,
+    sent: Sent,
+}
+
+/// Writes that our account lacks the right for, and what the API server says about each.
+struct Rights {
+    lacking: BTreeMap<WriteKind, String>,
+    condition: Condition,
+}
+
+impl<R: Rules> Control<R> {
+    /// A loop that has seen nothing yet. `rights` holds while no write has been refused for lack of a right.
+    pub(crate) fn new(
+        rules: R,
+        client: Client,
+        slots: Slots,
+        rights: Condition,
+        metrics: Metrics,
+    ) -> Self {
+        rights.ready();
+        Self {
+            rules,
+            client,
+            slots,
+            under_way: FuturesUnordered::new(),
+            unlisted: KINDS.to_vec(),
+            deadline: None,
+            rights: Rights {
+                lacking: BTreeMap::new(),
+                condition: rights,
+            },
+            pruning: false,
+            metrics,
+        }
+    }
+
+    /// Runs until told to stop or no watch is left; then waits for the writes under way.
+    pub(crate) async fn run(mut self, mut arrivals: Receiver<Arrival>, stop: CancellationToken) {
+        let mut batch = Vec::with_capacity(BATCH);
+        loop {
+            self.begin_writes();
+            let wake = self.slots.next_wake();
+            let deadline = self.until_deadline();
+            tokio::select! {
+                () = stop.cancelled() => break,
+                Some(answered) = self.under_way.next() => self.answered(answered),
+                received = arrivals.recv_many(&mut batch, BATCH) => {
+                    if received == 0 {
+                        break;
+                    }
+                    batch.drain(..).for_each(|arrival| self.arrived(arrival));
+                }
+                () = at(wake) => {}
+                () = sleep(deadline) => self.check_deadline(),
+            }
+        }
+        self.drain().await;
+    }
+
+    fn arrived(&mut self, (at, event): Arrival) {
+        let lag = clock::monotonic().saturating_duration_since(at);
+        self.metrics.event_lag.observe(lag.as_secs_f64());
+        let listed = match &event {
+            Event::Listed(kind, _) => Some(*kind),
+            _ => None,
+        };
+        self.apply(event);
+        if let Some(kind) = listed
+            && !self.unlisted.is_empty()
+        {
+            self.unlisted.retain(|unlisted| *unlisted != kind);
+            if self.unlisted.is_empty() {
+                tracing::info!("every kind is listed, writing from now on");
+                self.apply(Event::Synced);
+            }
+        }
+    }
+
+    fn apply(&mut self, event: Event) {
+        let effects = self.rules.apply(event, clock::now());
+        self.deadline = effects.deadline;
+        for object in effects.dirty {
+            self.slots.mark_dirty(object);
+        }
+    }
+
+    /// The one gate that every write passes.
+    fn may_write(&self) -> bool {
+        self.unlisted.is_empty()
+    }
+
+    fn begin_writes(&mut self) {
+        while self.may_write()
+            && let Some(object) = self.slots.take(clock::monotonic())
+        {
+            match self.rules.write(&object, clock::now()) {
+                Some(write) => self.begin(object, write),
+                None => {
+                    self.slots.end(object, Turn::NothingDue, clock::monotonic());
+                }
+            }
+        }
+        self.show_counts();
+    }
+
+    fn begin(&mut self, object: Object, write: Write) {
+        let client = self.client.clone();
+        let kind = WriteKind::of(&write);
+        tracing::debug!(?object, ?kind, "writing");
+        self.under_way.push(Box::pin(async move {
+            let sent = request::send(&client, &write).await;
+            Answered { object, kind, sent }
+        }));
+    }
+
+    fn answered(&mut self, answered: Answered) {
+        let Answered { object, kind, sent } = answered;
+        self.metrics.wrote(kind, &sent.verdict);
+        self.rights.note(kind, &sent.verdict);
+        self.note_pruning(sent.pruned);
+        if let Some(observed) = sent.observed {
+            self.apply(observed);
+        }
+        let turn = match &sent.verdict {
+            Verdict::Done => Turn::Written,
+            Verdict::Gone { .. } | Verdict::Refused { .. } => Turn::Over,
+            Verdict::Retry { cause, after, .. } => Turn::Failed {
+                cause: *cause,
+                after: *after,
+            },
+        };
+        let next = self.slots.end(object.clone(), turn, clock::monotonic());
+        self.report(object, kind, sent.verdict, next);
+    }
+
+    /// Speaks of a write that was not carried out, and tells the rules of one that never will be.
+    fn report(&mut self, object: Object, kind: WriteKind, verdict: Verdict, next: Next) {
+        match (verdict, next) {
+            (Verdict::Done, _) => {}
+            (Verdict::Gone { reason }, _) => {
+                tracing::debug!(?object, ?kind, reason, "nothing there to write any more");
+            }
+            (Verdict::Refused { reason }, _) | (Verdict::Retry { reason, .. }, Next::GivenUp) => {
+                tracing::warn!(?object, ?kind, reason, "the API server refuses a write");
+                self.apply(Event::Refused(object, reason));
+            }
+            (Verdict::Retry { cause, reason, .. }, Next::Goes) => match cause {
+                Cause::Conflict | Cause::NoRight => {
+                    tracing::debug!(?object, ?kind, ?cause, reason, "trying again later");
+                }
+                _ => tracing::info!(?object, ?kind, ?cause, reason, "trying again later"),
+            },
+        }
+    }
+
+    fn note_pruning(&mut self, pruned: bool) {
+        if pruned && !self.pruning {
+            self.pruning = true;
+            tracing::warn!(
+                "the CRD of nodepodprobes.apps.kruise.io drops the fields by which a verdict says what it is about \
+                 (revision, startedContainerID): it is another product's or an older one. Apply the output of \
+                 `leadsman manifests`"
+            );
+        }
+    }
+
+    /// Zero and below is now.
+    fn until_deadline(&self) -> Duration {
+        let Some(deadline) = self.deadline else {
+            return CLOCK_CHECK;
+        };
+        let left = Duration::try_from(deadline.duration_since(clock::now()));
+        left.unwrap_or_default().min(CLOCK_CHECK)
+    }
+
+    fn check_deadline(&mut self) {
+        if self
+            .deadline
+            .is_some_and(|deadline| deadline <= clock::now())
+        {
+            self.deadline = None;
+            self.apply(Event::Deadline);
+        }
+    }
+
+    fn show_counts(&self) {
+        let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.metrics.in_flight.set(count(self.slots.in_flight()));
+        self.metrics.pending.set(count(self.slots.pending()));
+    }
+
+    async fn drain(mut self) {
+        let writes = self.under_way.len();
+        let ended = async { while self.under_way.next().await.is_some() {} };
+        let drained = timeout(DRAIN, ended).await.is_ok();
+        let given_up = if drained { 0 } else { self.under_way.len() };
+        tracing::info!(writes, given_up, "no more writes");
+    }
+}
+
+impl Rights {
+    fn note(&mut self, kind: WriteKind, verdict: &Verdict) {
+        let changed = match verdict {
+            Verdict::Retry {
+                cause: Cause::NoRight,
+                reason,
+                ..
+            } => self.lacking.insert(kind, reason.clone()).is_none(),
+            Verdict::Done => self.lacking.remove(&kind).is_some(),
+            _ => false,
+        };
+        // The first object's words stand for all: each has other words, with its own name.
+        if changed {
+            self.show();
+        }
+    }
+
+    fn show(&self) {
+        if self.lacking.is_empty() {
+            self.condition.ready();
+            return;
+        }
+        let reasons: Vec<_> = self.lacking.values().map(String::as_str).collect();
+        self.condition.not_ready(format!(
+            "apply the output of `leadsman manifests`: {}",
+            reasons.join("; ")
+        ));
+    }
+}
+
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,327 @@
+//! The loop against a scripted API server, in paused time.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+
+use http::{Request, Response};
+use kube::client::Body;
+use leadsman_core::podprobe::event::{ObjectName, PodMarks};
+use leadsman_process::Readiness;
+use serde_json::json;
+use tokio::sync::mpsc::{Sender, channel};
+
+use super::*;
+
+/// What the server does with a request.
+#[derive(Clone, Debug)]
+enum Answer {
+    Code(u16, &'static str),
+    After(u16, &'static str),
+    Hang,
+}
+
+/// Answers by pod name, then 200; and the requests with the second of their arrival.
+#[derive(Clone, Default)]
+struct Server {
+    script: Arc<Mutex<HashMap<String, VecDeque<Answer>>>>,
+    seen: Arc<Mutex<Vec<(String, f64)>>>,
+    flying: Arc<Mutex<(usize, usize)>>,
+}
+
+impl Server {
+    fn client(&self, start: Instant) -> Client {
+        let server = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let server = server.clone();
+            let path = request.uri().path().to_owned();
+            async move { server.answer(path, start).await }
+        });
+        Client::new(service, "default")
+    }
+
+    async fn answer(&self, path: String, start: Instant) -> Result<Response<Body>, Infallible> {
+        let pod = path.split('/').nth(6).unwrap().to_owned();
+        let second = start.elapsed().as_secs_f64();
+        self.seen.lock().unwrap().push((pod.clone(), second));
+        let answer = self
+            .script
+            .lock()
+            .unwrap()
+            .get_mut(&pod)
+            .and_then(VecDeque::pop_front);
+        {
+            let mut flying = self.flying.lock().unwrap();
+            flying.0 += 1;
+            flying.1 = flying.1.max(flying.0);
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let (code, after, body) = match answer {
+            None => (
+                200,
+                None,
+                json!({"metadata": {"name": pod, "namespace": "shop"}}).to_string(),
+            ),
+            Some(Answer::Code(code, body)) => (code, None, body.to_owned()),
+            Some(Answer::After(code, after)) => (code, Some(after), String::new()),
+            Some(Answer::Hang) => std::future::pending().await,
+        };
+        self.flying.lock().unwrap().0 -= 1;
+        let mut response = Response::builder().status(code);
+        if let Some(after) = after {
+            response = response.header("retry-after", after);
+        }
+        Ok(response.body(Body::from(body.into_bytes())).unwrap())
+    }
+
+    fn script(&self, pod: &str, answers: &[Answer]) {
+        self.script
+            .lock()
+            .unwrap()
+            .insert(pod.to_owned(), answers.iter().cloned().collect());
+    }
+
+    /// The seconds, to a tenth, at which requests for a pod came.
+    fn seconds(&self, pod: &str) -> Vec<f64> {
+        let seen = self.seen.lock().unwrap();
+        seen.iter()
+            .filter(|(name, _)| name == pod)
+            .map(|(_, second)| *second)
+            .collect()
+    }
+}
+
+/// Rules by which every pod that is said to be gone is due one write, until it is observed or refused.
+#[derive(Clone, Default)]
+struct Script {
+    due: Arc<Mutex<BTreeSet<ObjectName>>>,
+    refused: Arc<Mutex<Vec<(Object, String)>>>,
+    synced: bool,
+}
+
+impl Rules for Script {
+    fn apply(&mut self, event: Event, _now: Timestamp) -> Effects {
+        let mut effects = Effects::default();
+        match event {
+            Event::Gone(_, name) => {
+                self.due.lock().unwrap().insert(name.clone());
+                effects.dirty.push(Object::PodMarks(name));
+            }
+            Event::Pod(pod, _) => {
+                self.due
+                    .lock()
+                    .unwrap()
+                    .remove(&crate::kinds::name_of(&*pod));
+            }
+            Event::Refused(object, reason) => {
+                if let Object::PodMarks(name) = &object {
+                    self.due.lock().unwrap().remove(name);
+                }
+                self.refused.lock().unwrap().push((object, reason));
+            }
+            Event::Synced => self.synced = true,
+            _ => {}
+        }
+        effects
+    }
+
+    fn write(&mut self, object: &Object, _now: Timestamp) -> Option<Write> {
+        assert!(self.synced, "asked for writes before all is listed");
+        let Object::PodMarks(name) = object else {
+            return None;
+        };
+        let due = self.due.lock().unwrap().contains(name);
+        due.then(|| {
+            Write::PodMarks(Box::new(PodMarks {
+                pod: name.clone(),
+                uid: "u".into(),
+                remove: None,
+                apply: Some(json!({})),
+            }))
+        })
+    }
+}
+
+struct Bench {
+    server: Server,
+    script: Script,
+    readiness: Readiness,
+    events: Sender<Arrival>,
+    stop: CancellationToken,
+    running: tokio::task::JoinHandle<()>,
+    start: Instant,
+}
+
+fn bench() -> Bench {
+    let server = Server::default();
+    let script = Script::default();
+    let readiness = Readiness::default();
+    let stop = CancellationToken::new();
+    let start = clock::monotonic();
+    let slots = Slots::new(4, fastrand::Rng::with_seed(7));
+    let rights = readiness.condition("rights to write", "");
+    let metrics = Metrics::new(&leadsman_process::Metrics::default());
+    let control = Control::new(script.clone(), server.client(start), slots, rights, metrics);
+    let (events, arrivals) = channel(64);
+    let running = tokio::spawn(control.run(arrivals, stop.clone()));
+    Bench {
+        server,
+        script,
+        readiness,
+        events,
+        stop,
+        running,
+        start,
+    }
+}
+
+impl Bench {
+    async fn tell(&self, event: Event) {
+        self.events.send((clock::monotonic(), event)).await.unwrap();
+    }
+
+    async fn list_all(&self) {
+        for kind in KINDS {
+            self.tell(Event::Listed(kind, BTreeSet::new())).await;
+        }
+    }
+
+    async fn due(&self, pod: &str) {
+        let namespace = "shop".into();
+        let name = pod.into();
+        self.tell(Event::Gone(Kind::Pod, ObjectName { namespace, name }))
+            .await;
+    }
+}
+
+/// Time is paused: this lasts no longer than what happens in it.
+async fn after(seconds: u64) {
+    sleep(Duration::from_secs(seconds)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_written_before_every_kind_is_listed() {
+    let bench = bench();
+    bench.due("a").await;
+    for kind in &KINDS[1..] {
+        bench.tell(Event::Listed(*kind, BTreeSet::new())).await;
+    }
+    after(60).await;
+    assert!(bench.server.seconds("a").is_empty());
+    bench.tell(Event::Listed(KINDS[0], BTreeSet::new())).await;
+    after(1).await;
+    assert_eq!(bench.server.seconds("a").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn faults_are_met_as_they_should() {
+    use Answer::{After, Code, Hang};
+    const UID: &str = r#"{"details": {"causes": [{"field": "metadata.uid"}]}}"#;
+    // Answers, the requests there are in ten minutes, the earliest second of the last one, whether it was refused.
+    let table: &[(&[Answer], usize, f64, bool)] = &[
+        (&[], 1, 0.0, false),
+        (&[Code(409, "{}")], 2, 0.02, false),
+        (
+            &[Code(409, "{}"), Code(409, "{}"), Code(409, "{}")],
+            4,
+            0.15,
+            false,
+        ),
+        (&[After(429, "7")], 2, 7.0, false),
+        (&[After(503, "2"), After(429, "3")], 3, 5.0, false),
+        (&[Code(503, ""), Code(504, "")], 3, 0.3, false),
+        (&[Hang], 2, 10.0, false),
+        (&[Code(404, "{}")], 1, 0.0, false),
+        (&[Code(422, UID)], 1, 0.0, false),
+        (&[Code(422, "{}")], 1, 0.0, true),
+        (&[Code(400, "{}")], 1, 0.0, true),
+        (&[Code(500, ""), Code(500, "")], 3, 0.3, false),
+        (&[Code(500, ""), Code(500, ""), Code(500, "")], 3, 0.3, true),
+        (&[Code(403, "no")], 2, 5.0, false),
+    ];
+    for (answers, requests, earliest, refused) in table {
+        let bench = bench();
+        bench.server.script("a", answers);
+        bench.list_all().await;
+        bench.due("a").await;
+        after(600).await;
+        let seconds = bench.server.seconds("a");
+        assert_eq!(seconds.len(), *requests, "{answers:?}: {seconds:?}");
+        assert!(
+            *seconds.last().unwrap() >= *earliest,
+            "{answers:?}: {seconds:?}"
+        );
+        let told = bench.script.refused.lock().unwrap().len();
+        assert_eq!(told, usize::from(*refused), "{answers:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hanging_object_holds_up_no_other_and_room_is_bounded() {
+    let bench = bench();
+    bench.server.script("a", &[Answer::Hang]);
+    bench.list_all().await;
+    for pod in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"] {
+        bench.due(pod).await;
+    }
+    after(1).await;
+    let written = bench.server.seen.lock().unwrap().len();
+    assert_eq!(written, 10);
+    assert_eq!(bench.server.flying.lock().unwrap().1, 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_during_a_write_is_one_more_write() {
+    let bench = bench();
+    bench.list_all().await;
+    bench.due("a").await;
+    sleep(Duration::from_millis(5)).await;
+    for _ in 0..5 {
+        bench.due("a").await;
+    }
+    sleep(Duration::from_millis(2)).await;
+    assert_eq!(bench.server.seconds("a").len(), 1, "one at a time");
+    after(60).await;
+    // The first answer shows what was desired last; these rules then want nothing more.
+    assert_eq!(bench.server.seconds("a").len(), 1);
+    bench.due("a").await;
+    after(60).await;
+    assert_eq!(bench.server.seconds("a").len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_right_is_named_until_it_is_granted() {
+    let bench = bench();
+    let refusal = r#"{"message": "pods \"a\" is forbidden: User \"me\" cannot patch resource \"pods/status\""}"#;
+    bench.server.script(
+        "a",
+        &[Answer::Code(403, refusal), Answer::Code(403, refusal)],
+    );
+    bench.list_all().await;
+    bench.due("a").await;
+    after(1).await;
+    let text = bench.readiness.text();
+    assert!(
+        text.contains("leadsman manifests") && text.contains("cannot patch"),
+        "{text}"
+    );
+    after(60).await;
+    assert_eq!(bench.readiness.text(), "[+] rights to write\n");
+    assert_eq!(bench.server.seconds("a").len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_waits_for_what_is_under_way_but_not_for_ever() {
+    for (answer, seconds) in [(None, 0), (Some(Answer::Hang), 10)] {
+        let bench = bench();
+        bench.server.script("a", answer.as_slice());
+        bench.list_all().await;
+        bench.due("a").await;
+        sleep(Duration::from_millis(5)).await;
+        assert_eq!(bench.server.seconds("a").len(), 1);
+        bench.stop.cancel();
+        bench.running.await.unwrap();
+        assert_eq!(bench.start.elapsed().as_secs(), seconds);
+        assert_eq!(bench.server.seconds("a").len(), 1, "nothing new is begun");
+    }
+}

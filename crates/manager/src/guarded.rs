@@ -1,0 +1,137 @@
+//! One object of a list or a watch, decoded or not: an undecodable one must not blind the watch for the others.
+//!
+//! kube's `DeserializeGuard` does the same through a tree of values; this one keeps the text, so a pod is still
+//! parsed straight into the little that is read of it.
+
+use std::borrow::Cow;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+/// An object as far as it could be decoded.
+#[derive(Clone, Debug)]
+pub(crate) enum Guarded<K> {
+    /// The object.
+    Decoded(Box<K>),
+    /// Only its metadata could be decoded.
+    Undecodable {
+        /// Metadata, name and namespace at least.
+        metadata: Box<ObjectMeta>,
+        /// What is wrong with the rest.
+        error: String,
+    },
+}
+
+#[derive(Deserialize)]
+struct MetadataOnly {
+    metadata: ObjectMeta,
+}
+
+#[derive(Default, Deserialize)]
+struct NameOnly {
+    #[serde(default)]
+    metadata: Names,
+}
+
+#[derive(Default, Deserialize)]
+struct Names {
+    name: Option<String>,
+    namespace: Option<String>,
+}
+
+impl<'de, K: DeserializeOwned> Deserialize<'de> for Guarded<K> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Box::<RawValue>::deserialize(deserializer)?;
+        let error = match serde_json::from_str(text.get()) {
+            Ok(object) => return Ok(Self::Decoded(Box::new(object))),
+            Err(error) => error.to_string(),
+        };
+        let metadata = match serde_json::from_str::<MetadataOnly>(text.get()) {
+            Ok(object) => object.metadata,
+            Err(_) => names_only(text.get()).map_err(D::Error::custom)?,
+        };
+        let metadata = Box::new(metadata);
+        Ok(Self::Undecodable { metadata, error })
+    }
+}
+
+/// Enough to say which object it is, whatever the rest of its metadata looks like.
+fn names_only(text: &str) -> serde_json::Result<ObjectMeta> {
+    let NameOnly { metadata } = serde_json::from_str(text)?;
+    Ok(ObjectMeta {
+        name: metadata.name,
+        namespace: metadata.namespace,
+        ..ObjectMeta::default()
+    })
+}
+
+impl<K: Resource<DynamicType = ()>> Resource for Guarded<K> {
+    type DynamicType = ();
+    type Scope = K::Scope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        K::kind(&())
+    }
+    fn group((): &()) -> Cow<'_, str> {
+        K::group(&())
+    }
+    fn version((): &()) -> Cow<'_, str> {
+        K::version(&())
+    }
+    fn plural((): &()) -> Cow<'_, str> {
+        K::plural(&())
+    }
+    fn meta(&self) -> &ObjectMeta {
+        match self {
+            Self::Decoded(object) => object.meta(),
+            Self::Undecodable { metadata, .. } => metadata,
+        }
+    }
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        match self {
+            Self::Decoded(object) => object.meta_mut(),
+            Self::Undecodable { metadata, .. } => metadata,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::{ObjectList, WatchEvent};
+    use leadsman_api::slim::Pod;
+
+    use super::*;
+
+    #[test]
+    fn one_undecodable_object_leaves_the_others_of_its_list() {
+        let list = r#"{"apiVersion": "v1", "kind": "PodList", "metadata": {"resourceVersion": "7"}, "items": [
+            {"metadata": {"name": "a", "namespace": "shop"}},
+            {"metadata": {"name": "b", "namespace": "shop"}, "spec": {"containers": "none"}},
+            {"metadata": {"name": "c", "namespace": "shop", "labels": 7}}
+        ]}"#;
+        let list: ObjectList<Guarded<Pod>> = serde_json::from_str(list).unwrap();
+        let seen: Vec<_> = list
+            .items
+            .iter()
+            .map(|pod| {
+                let name = pod.meta().name.as_deref();
+                (name.unwrap(), matches!(pod, Guarded::Decoded(_)))
+            })
+            .collect();
+        assert_eq!(seen, [("a", true), ("b", false), ("c", false)]);
+    }
+
+    #[test]
+    fn a_watch_event_carries_an_undecodable_object() {
+        let line = r#"{"type": "MODIFIED", "object": {"metadata": {"name": "b"}, "spec": 7}}"#;
+        let event: WatchEvent<Guarded<Pod>> = serde_json::from_str(line).unwrap();
+        let WatchEvent::Modified(Guarded::Undecodable { metadata, error }) = event else {
+            panic!("{event:?}");
+        };
+        assert_eq!(metadata.name.as_deref(), Some("b"));
+        assert!(error.contains("invalid type: integer `7`"), "{error}");
+    }
+}

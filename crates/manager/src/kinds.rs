@@ -1,0 +1,57 @@
+//! The four watched kinds: what they are called, and the event that a sight of each one is.
+
+use std::fmt::Debug;
+
+use kube::{Resource, ResourceExt};
+use leadsman_api::slim::{Node, Pod};
+use leadsman_api::{NodePodProbe, PodProbeMarker};
+use leadsman_core::podprobe::event::{Event, Kind, ObjectName, Source};
+use serde::de::DeserializeOwned;
+
+/// A kind that the index follows.
+pub(crate) trait Watched:
+    Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static
+{
+    /// The kind, as the index calls it.
+    const KIND: Kind;
+
+    /// The event that a sight of this object is.
+    fn seen(self: Box<Self>, source: Source) -> Event;
+}
+
+macro_rules! watched {
+    ($type:ty, $kind:ident) => {
+        impl Watched for $type {
+            const KIND: Kind = Kind::$kind;
+
+            fn seen(self: Box<Self>, source: Source) -> Event {
+                Event::$kind(self, source)
+            }
+        }
+    };
+}
+watched!(PodProbeMarker, Marker);
+watched!(Pod, Pod);
+watched!(Node, Node);
+watched!(NodePodProbe, NodePodProbe);
+
+/// All of them.
+pub(crate) const KINDS: [Kind; 4] = [Kind::Marker, Kind::Pod, Kind::Node, Kind::NodePodProbe];
+
+/// The resource as `kubectl` and RBAC name it.
+pub(crate) fn resource(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Marker => "podprobemarkers.apps.kruise.io",
+        Kind::Pod => "pods",
+        Kind::Node => "nodes",
+        Kind::NodePodProbe => "nodepodprobes.apps.kruise.io",
+    }
+}
+
+/// The name of an object.
+pub(crate) fn name_of(object: &impl Resource) -> ObjectName {
+    ObjectName {
+        namespace: object.namespace().unwrap_or_default(),
+        name: object.name_any(),
+    }
+}

@@ -1,0 +1,236 @@
+//! A due write as HTTP requests, and what their answers show. Here and nowhere else is decided which verb, which
+//! resource and which kind of patch a write is.
+//!
+//! Requests are built and read by hand rather than through `kube::Api`, which drops the headers of an answer:
+//! `Retry-After` is one of them.
+
+use std::time::Duration;
+
+use http::request::Request as HttpRequest;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::client::Body;
+use kube::core::Request;
+use kube::core::request::Error as BuildError;
+use kube::{Client, Resource};
+use leadsman_api::slim::Pod;
+use leadsman_api::{NodePodProbe, PodProbeMarker};
+use leadsman_core::podprobe::event::{Event, PodMarks, Source, Write};
+use serde_json::json;
+
+use crate::reply::{Verdict, judge, unanswered};
+
+/// Owner of our marks in a pod's managedFields.
+pub(crate) const FIELD_MANAGER: &str = "leadsman-podprobe";
+/// A request that has no answer by then is given up; whether it was carried out, the watch tells.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a write is, for metrics and messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum WriteKind {
+    /// POST of a `NodePodProbe`.
+    CreateNodePodProbe,
+    /// PUT of a `NodePodProbe`.
+    ReplaceNodePodProbe,
+    /// DELETE of a `NodePodProbe`.
+    DeleteNodePodProbe,
+    /// PATCH of `pods/status`.
+    PodMarks,
+    /// PATCH of `podprobemarkers/status`.
+    MarkerStatus,
+}
+
+/// The rights that the writes need: API group, resource, verb.
+pub const RIGHTS: [(&str, &str, &str); 5] = [
+    (leadsman_api::GROUP, "nodepodprobes", "create"),
+    (leadsman_api::GROUP, "nodepodprobes", "update"),
+    (leadsman_api::GROUP, "nodepodprobes", "delete"),
+    ("", "pods/status", "patch"),
+    (leadsman_api::GROUP, "podprobemarkers/status", "patch"),
+];
+
+/// What came of a write.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    /// The verdict on it.
+    pub(crate) verdict: Verdict,
+    /// The object as the last good answer showed it.
+    pub(crate) observed: Option<Event>,
+    /// The API server dropped fields of a `NodePodProbe`: its CRD does not know them.
+    pub(crate) pruned: bool,
+}
+
+impl WriteKind {
+    pub(crate) fn of(write: &Write) -> Self {
+        match write {
+            Write::CreateNodePodProbe(_) => Self::CreateNodePodProbe,
+            Write::ReplaceNodePodProbe(_) => Self::ReplaceNodePodProbe,
+            Write::DeleteNodePodProbe { .. } => Self::DeleteNodePodProbe,
+            Write::PodMarks(_) => Self::PodMarks,
+            Write::MarkerStatus { .. } => Self::MarkerStatus,
+        }
+    }
+}
+
+/// Sends a write and waits for the answer, [`TIMEOUT`] for each of its requests.
+pub(crate) async fn send(client: &Client, write: &Write) -> Sent {
+    let mut sent = Sent {
+        verdict: Verdict::Done,
+        observed: None,
+        pruned: false,
+    };
+    let requests = match requests(write) {
+        Ok(requests) => requests,
+        Err(error) => {
+            let reason = error.to_string();
+            sent.verdict = Verdict::Refused { reason };
+            return sent;
+        }
+    };
+    for request in requests {
+        let (verdict, body) = answer(client, request).await;
+        sent.verdict = missing_kind(write, verdict);
+        if sent.verdict != Verdict::Done {
+            break;
+        }
+        sent.observed = observed(write, &body);
+        sent.pruned = prunes(write, sent.observed.as_ref());
+    }
+    sent
+}
+
+async fn answer(client: &Client, request: HttpRequest<Vec<u8>>) -> (Verdict, Vec<u8>) {
+    let exchange = async {
+        let response = client.send(request.map(Body::from)).await?;
+        let (head, body) = response.into_parts();
+        Ok::<_, kube::Error>((head, body.collect_bytes().await?))
+    };
+    match tokio::time::timeout(TIMEOUT, exchange).await {
+        Ok(Ok((head, body))) => (judge(head.status, &head.headers, &body), Vec::from(body)),
+        Ok(Err(error)) => (unanswered(&error), Vec::new()),
+        Err(elapsed) => (unanswered(&elapsed), Vec::new()),
+    }
+}
+
+/// A POST that meets 404 met no object but a missing CRD, which may still come.
+fn missing_kind(write: &Write, verdict: Verdict) -> Verdict {
+    match (write, verdict) {
+        (Write::CreateNodePodProbe(_), Verdict::Gone { reason }) => Verdict::Retry {
+            cause: crate::reply::Cause::Unavailable,
+            after: None,
+            reason,
+        },
+        (_, verdict) => verdict,
+    }
+}
+
+/// The requests of a write, in the order in which they are sent.
+fn requests(write: &Write) -> Result<Vec<HttpRequest<Vec<u8>>>, BuildError> {
+    let node_pod_probes = || Request::new(NodePodProbe::url_path(&(), None));
+    let post = PostParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PostParams::default()
+    };
+    let body =
+        |object: &NodePodProbe| serde_json::to_vec(object).map_err(BuildError::SerializeBody);
+    let request = match write {
+        Write::CreateNodePodProbe(object) => node_pod_probes().create(&post, body(object)?),
+        Write::ReplaceNodePodProbe(object) => {
+            let name = object.metadata.name.as_deref().unwrap_or_default();
+            node_pod_probes().replace(name, &post, body(object)?)
+        }
+        Write::DeleteNodePodProbe { name, uid } => {
+            let delete = DeleteParams::default().preconditions(Preconditions {
+                uid: Some(uid.clone()),
+                resource_version: None,
+            });
+            node_pod_probes().delete(name, &delete)
+        }
+        Write::PodMarks(marks) => return marks_requests(marks),
+        Write::MarkerStatus {
+            marker,
+            uid,
+            status,
+        } => {
+            let patch = json!({"metadata": {"uid": uid}, "status": status});
+            Request::new(PodProbeMarker::url_path(&(), Some(&marker.namespace))).patch_subresource(
+                "status",
+                &marker.name,
+                &patch_params(),
+                &Patch::Merge(patch),
+            )
+        }
+    };
+    Ok(vec![request?])
+}
+
+/// The removal of what others co-own comes first: the apply's answer then shows the pod as it is to be.
+fn marks_requests(marks: &PodMarks) -> Result<Vec<HttpRequest<Vec<u8>>>, BuildError> {
+    let PodMarks {
+        pod, remove, apply, ..
+    } = marks;
+    let pods = Request::new(Pod::url_path(&(), Some(&pod.namespace)));
+    let remove = remove.as_ref().map(|patch| {
+        pods.patch_subresource(
+            "status",
+            &pod.name,
+            &patch_params(),
+            &Patch::Strategic(patch),
+        )
+    });
+    let apply = apply.as_ref().map(|configuration| {
+        pods.patch_subresource(
+            "status",
+            &pod.name,
+            &patch_params().force(),
+            &Patch::Apply(configuration),
+        )
+    });
+    remove.into_iter().chain(apply).collect()
+}
+
+fn patch_params() -> PatchParams {
+    PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    }
+}
+
+/// What the answer to a successful write shows. The answer to a deletion shows nothing: the watch tells when the
+/// object is gone, in order with what may come after it.
+fn observed(write: &Write, body: &[u8]) -> Option<Event> {
+    let event = match write {
+        Write::CreateNodePodProbe(_) | Write::ReplaceNodePodProbe(_) => {
+            serde_json::from_slice(body).map(|object| Event::NodePodProbe(object, Source::Live))
+        }
+        Write::PodMarks(_) => {
+            serde_json::from_slice(body).map(|object| Event::Pod(object, Source::Live))
+        }
+        Write::MarkerStatus { .. } => {
+            serde_json::from_slice(body).map(|object| Event::Marker(object, Source::Live))
+        }
+        Write::DeleteNodePodProbe { .. } => return None,
+    };
+    event
+        .inspect_err(|error| tracing::warn!(%error, "the answer to a write does not decode"))
+        .ok()
+}
+
+/// Whether the answer lacks a field of ours that was sent.
+fn prunes(write: &Write, observed: Option<&Event>) -> bool {
+    match (write, observed) {
+        (
+            Write::CreateNodePodProbe(sent) | Write::ReplaceNodePodProbe(sent),
+            Some(Event::NodePodProbe(stored, _)),
+        ) => has_revisions(sent) && !has_revisions(stored),
+        _ => false,
+    }
+}
+
+fn has_revisions(object: &NodePodProbe) -> bool {
+    let pods = object.spec.pod_probes.iter();
+    pods.flat_map(|pod| &pod.probes)
+        .any(|probe| probe.revision.is_some())
+}
+
+#[cfg(test)]
+mod tests;

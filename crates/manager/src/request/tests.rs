@@ -1,0 +1,215 @@
+use http::header::CONTENT_TYPE;
+use leadsman_api::node_pod_probe::{ContainerProbe, PodProbe};
+use leadsman_api::{NodePodProbeSpec, PodProbeMarkerStatus};
+use leadsman_core::podprobe::event::ObjectName;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn name(name: &str) -> ObjectName {
+    ObjectName {
+        namespace: "shop".into(),
+        name: name.into(),
+    }
+}
+
+fn object(revision: Option<&str>) -> NodePodProbe {
+    let probe = ContainerProbe {
+        name: "m#p".into(),
+        revision: revision.map(Into::into),
+        ..ContainerProbe::default()
+    };
+    let pod = PodProbe {
+        name: "a".into(),
+        probes: vec![probe],
+        ..PodProbe::default()
+    };
+    let pod_probes = vec![pod];
+    NodePodProbe::new("node-1", NodePodProbeSpec { pod_probes })
+}
+
+fn marks(remove: Option<Value>, apply: Option<Value>) -> Write {
+    let uid = "u".into();
+    Write::PodMarks(Box::new(PodMarks {
+        pod: name("a"),
+        uid,
+        remove,
+        apply,
+    }))
+}
+
+/// Method, path with query, media type and body of each request.
+fn shown(write: &Write) -> Vec<(String, String, String, Value)> {
+    let shown = |request: &HttpRequest<Vec<u8>>| {
+        let media = request.headers().get(CONTENT_TYPE).unwrap();
+        (
+            request.method().to_string(),
+            request.uri().to_string().replace("?&", "?"),
+            media.to_str().unwrap().to_owned(),
+            serde_json::from_slice(request.body()).unwrap(),
+        )
+    };
+    requests(write).unwrap().iter().map(shown).collect()
+}
+
+#[test]
+fn a_write_is_these_requests() {
+    const NODES: &str = "/apis/apps.kruise.io/v1alpha1/nodepodprobes";
+    const POD: &str = "/api/v1/namespaces/shop/pods/a/status?";
+    let object = object(None);
+    let wire = serde_json::to_value(&object).unwrap();
+    assert_eq!(wire["kind"], "NodePodProbe");
+    let (remove, apply) = (json!({"r": 1}), json!({"a": 1}));
+    let status = Write::MarkerStatus {
+        marker: name("m"),
+        uid: "u".into(),
+        status: Box::new(PodProbeMarkerStatus::default()),
+    };
+    let delete = Write::DeleteNodePodProbe {
+        name: "node-1".into(),
+        uid: "u".into(),
+    };
+    let json = "application/json";
+    let merge = "application/merge-patch+json";
+    let strategic = "application/strategic-merge-patch+json";
+    let server_side = "application/apply-patch+yaml";
+    let manager = "fieldManager=leadsman-podprobe";
+    let patch = |media: &str, force: &str, body: &Value| {
+        (
+            "PATCH".to_owned(),
+            format!("{POD}{force}{manager}"),
+            media.to_owned(),
+            body.clone(),
+        )
+    };
+    let table = [
+        (
+            Write::CreateNodePodProbe(Box::new(object.clone())),
+            vec![(
+                "POST".into(),
+                format!("{NODES}?{manager}"),
+                json.into(),
+                wire.clone(),
+            )],
+        ),
+        (
+            Write::ReplaceNodePodProbe(Box::new(object)),
+            vec![(
+                "PUT".into(),
+                format!("{NODES}/node-1?{manager}"),
+                json.into(),
+                wire,
+            )],
+        ),
+        (
+            delete,
+            vec![(
+                "DELETE".into(),
+                format!("{NODES}/node-1?"),
+                json.into(),
+                json!({"preconditions": {"uid": "u"}}),
+            )],
+        ),
+        (
+            marks(Some(remove.clone()), Some(apply.clone())),
+            vec![
+                patch(strategic, "", &remove),
+                patch(server_side, "force=true&", &apply),
+            ],
+        ),
+        (
+            marks(Some(remove.clone()), None),
+            vec![patch(strategic, "", &remove)],
+        ),
+        (
+            marks(None, Some(apply.clone())),
+            vec![patch(server_side, "force=true&", &apply)],
+        ),
+        (
+            status,
+            vec![(
+                "PATCH".into(),
+                format!(
+                    "/apis/apps.kruise.io/v1alpha1/namespaces/shop/podprobemarkers/m/status?{manager}"
+                ),
+                merge.into(),
+                json!({"metadata": {"uid": "u"}, "status": {"observedGeneration": 0}}),
+            )],
+        ),
+    ];
+    for (write, expected) in table {
+        assert_eq!(shown(&write), expected, "{write:?}");
+    }
+}
+
+#[test]
+fn every_request_is_covered_by_a_right() {
+    let verbs = [
+        ("POST", "create"),
+        ("PUT", "update"),
+        ("DELETE", "delete"),
+        ("PATCH", "patch"),
+    ];
+    let writes = [
+        Write::CreateNodePodProbe(Box::new(object(None))),
+        Write::ReplaceNodePodProbe(Box::new(object(None))),
+        Write::DeleteNodePodProbe {
+            name: "node-1".into(),
+            uid: "u".into(),
+        },
+        marks(Some(json!({})), Some(json!({}))),
+        Write::MarkerStatus {
+            marker: name("m"),
+            uid: "u".into(),
+            status: Box::default(),
+        },
+    ];
+    let mut needed = std::collections::BTreeSet::new();
+    for (method, path, ..) in writes.iter().flat_map(shown) {
+        let verb = verbs.iter().find(|(of, _)| *of == method).unwrap().1;
+        let path = path.split('?').next().unwrap();
+        let parts: Vec<_> = path.split('/').collect();
+        let group = if parts[1] == "api" { "" } else { parts[2] };
+        let resource = parts
+            .iter()
+            .find(|part| ["pods", "nodepodprobes", "podprobemarkers"].contains(part))
+            .unwrap();
+        let suffix = if path.ends_with("/status") {
+            "/status"
+        } else {
+            ""
+        };
+        needed.insert((
+            group.to_owned(),
+            format!("{resource}{suffix}"),
+            verb.to_owned(),
+        ));
+    }
+    let granted =
+        RIGHTS.map(|(group, resource, verb)| (group.into(), resource.into(), verb.into()));
+    assert_eq!(needed, granted.into());
+}
+
+#[test]
+fn a_pruned_revision_is_noticed() {
+    let stored = |revision| {
+        Some(Event::NodePodProbe(
+            Box::new(object(revision)),
+            Source::Live,
+        ))
+    };
+    let table = [
+        (Some("r"), stored(Some("r")), false),
+        (Some("r"), stored(None), true),
+        (None, stored(None), false),
+        (Some("r"), None, false),
+    ];
+    for (sent, stored, expected) in table {
+        let write = Write::CreateNodePodProbe(Box::new(object(sent)));
+        assert_eq!(
+            prunes(&write, stored.as_ref()),
+            expected,
+            "{sent:?} {stored:?}"
+        );
+    }
+}

@@ -1,0 +1,108 @@
+//! The manager's life: four watches and the control loop.
+
+use jiff::Timestamp;
+use leadsman_api::slim::{Node, Pod};
+use leadsman_api::{NodePodProbe, PodProbeMarker};
+use leadsman_core::podprobe::event::{Effects, Event, Object, Write};
+use leadsman_core::podprobe::{Config, Index};
+use leadsman_process::{Component, Process, RunError};
+use tokio::sync::mpsc::{Sender, channel};
+use tokio::task::{JoinError, JoinSet};
+
+use crate::args::Args;
+use crate::control::{Control, Rules};
+use crate::kinds::{Watched, resource};
+use crate::metrics::Metrics;
+use crate::slots::Slots;
+use crate::watch::{Arrival, follow};
+
+/// Events between the watches and the loop. A loop that falls behind slows the watches down, not the memory up.
+const ARRIVALS: usize = 1024;
+/// Writes in flight. The API server shares itself out fairly; more only lengthens its queue.
+const WRITES: usize = 32;
+
+/// The rights that the watches need: API group, resource; each with `get`, `list` and `watch`.
+pub const WATCH_RIGHTS: [(&str, &str); 4] = [
+    ("", "pods"),
+    ("", "nodes"),
+    (leadsman_api::GROUP, "podprobemarkers"),
+    (leadsman_api::GROUP, "nodepodprobes"),
+];
+
+/// Why the manager ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ManagerError {
+    /// A watch broke in a way that no watch should.
+    #[error("a watch ended: {0}")]
+    Watch(#[from] JoinError),
+    /// A watch came to its end.
+    #[error("a watch ended, which none does while it is listened to")]
+    WatchEnded,
+}
+
+impl Rules for Index {
+    fn apply(&mut self, event: Event, now: Timestamp) -> Effects {
+        Index::apply(self, event, now)
+    }
+
+    fn write(&mut self, object: &Object, now: Timestamp) -> Option<Write> {
+        Index::write(self, object, now)
+    }
+}
+
+/// Runs the manager until SIGTERM or SIGINT.
+pub fn run(args: &Args) -> Result<(), RunError<ManagerError>> {
+    let config = Config {
+        compatibility: args.compatibility.into(),
+        agent_namespace: args.namespace.clone(),
+        ..Config::default()
+    };
+    leadsman_process::run(&args.process, Component::Manager, |process| {
+        manage(config, process)
+    })
+}
+
+async fn manage(config: Config, process: Process) -> Result<(), ManagerError> {
+    let metrics = Metrics::new(&process.metrics);
+    let rights = process
+        .readiness
+        .condition("rights to write", "nothing has been written yet");
+    let slots = Slots::new(WRITES, fastrand::Rng::new());
+    let control = Control::new(
+        Index::new(config),
+        process.client.clone(),
+        slots,
+        rights,
+        metrics.clone(),
+    );
+    let (send, arrivals) = channel(ARRIVALS);
+    let mut watches = JoinSet::new();
+    watch::<PodProbeMarker>(&mut watches, &process, &send, &metrics);
+    watch::<Pod>(&mut watches, &process, &send, &metrics);
+    watch::<Node>(&mut watches, &process, &send, &metrics);
+    watch::<NodePodProbe>(&mut watches, &process, &send, &metrics);
+    tokio::select! {
+        () = control.run(arrivals, process.shutdown.clone()) => Ok(()),
+        ended = watches.join_next() => match ended {
+            Some(Err(error)) => Err(error.into()),
+            _ => Err(ManagerError::WatchEnded),
+        },
+    }
+}
+
+fn watch<K: Watched>(
+    watches: &mut JoinSet<()>,
+    process: &Process,
+    events: &Sender<Arrival>,
+    metrics: &Metrics,
+) {
+    let condition = process
+        .readiness
+        .condition(resource(K::KIND), "waiting for the first list");
+    watches.spawn(follow::<K>(
+        process.client.clone(),
+        events.clone(),
+        condition,
+        metrics.clone(),
+    ));
+}

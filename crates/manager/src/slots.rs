@@ -1,0 +1,223 @@
+//! Who is written next: which objects wait for a write, which are being written, and which rest after a failure.
+//!
+//! A pure state machine: the control loop asks it for an object when there is room, and tells it how the write went.
+//! It guarantees that an object has at most one write in flight, that an object which becomes dirty meanwhile is
+//! looked at again afterwards, that all objects together stay below the limit, and that no failure is repeated
+//! without a growing distance. It holds one entry for each object that is not at rest.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+
+use leadsman_core::podprobe::event::Object;
+use tokio::time::Instant;
+
+use crate::reply::Cause;
+
+/// A marker's status changes with every pod; it is written at most once in this time.
+const STATUS_SPACING: Duration = Duration::from_secs(2);
+/// An internal error this often in a row is an answer, not an accident.
+const INTERNAL_ERRORS: u32 = 3;
+
+/// All objects that are not at rest.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    objects: HashMap<Object, State>,
+    ready: VecDeque<Object>,
+    waiting: BTreeSet<(Instant, Object)>,
+    in_flight: usize,
+    limit: usize,
+    random: fastrand::Rng,
+}
+
+#[derive(Debug)]
+enum State {
+    /// In the queue.
+    Ready { trouble: Trouble },
+    /// A write is on its way, or being asked for.
+    InFlight {
+        began: Instant,
+        trouble: Trouble,
+        dirty: bool,
+    },
+    /// In the queue again at the time that it waits for.
+    Waiting { trouble: Trouble },
+}
+
+/// Failures in a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Trouble {
+    failures: u32,
+    internal_errors: u32,
+}
+
+/// How a turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// There was nothing to write.
+    NothingDue,
+    /// It was written.
+    Written,
+    /// It is over: the object is gone, or the answer is final.
+    Over,
+    /// It failed and may succeed later; not before this time has passed, if the API server named one.
+    Failed {
+        /// Why.
+        cause: Cause,
+        /// The API server's Retry-After.
+        after: Option<Duration>,
+    },
+}
+
+/// What becomes of an object after its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Its turn comes again, or it is at rest.
+    Goes,
+    /// The failure has repeated itself too often; it is at rest.
+    GivenUp,
+}
+
+impl Slots {
+    /// `limit` writes in flight at most; `random` spreads those that failed together.
+    pub(crate) fn new(limit: usize, random: fastrand::Rng) -> Self {
+        Self {
+            objects: HashMap::new(),
+            ready: VecDeque::new(),
+            waiting: BTreeSet::new(),
+            in_flight: 0,
+            limit,
+            random,
+        }
+    }
+
+    /// What is observed or desired of an object has changed.
+    pub(crate) fn mark_dirty(&mut self, object: Object) {
+        match self.objects.entry(object) {
+            Entry::Vacant(vacant) => {
+                self.ready.push_back(vacant.key().clone());
+                let trouble = Trouble::default();
+                vacant.insert(State::Ready { trouble });
+            }
+            Entry::Occupied(mut occupied) => match occupied.get_mut() {
+                State::Ready { .. } | State::Waiting { .. } => {}
+                State::InFlight { dirty, .. } => *dirty = true,
+            },
+        }
+    }
+
+    /// The next object whose turn it is, if there is room. End its turn with [`Slots::end`].
+    pub(crate) fn take(&mut self, now: Instant) -> Option<Object> {
+        self.wake(now);
+        if self.in_flight == self.limit {
+            return None;
+        }
+        let object = self.ready.pop_front()?;
+        if let Some(state) = self.objects.get_mut(&object) {
+            let trouble = state.trouble();
+            *state = State::InFlight {
+                began: now,
+                trouble,
+                dirty: false,
+            };
+            self.in_flight += 1;
+        }
+        Some(object)
+    }
+
+    /// Ends the turn of an object that [`Slots::take`] gave.
+    pub(crate) fn end(&mut self, object: Object, turn: Turn, now: Instant) -> Next {
+        let Some(State::InFlight {
+            began,
+            mut trouble,
+            dirty,
+        }) = self.objects.remove(&object)
+        else {
+            return Next::Goes;
+        };
+        self.in_flight -= 1;
+        match turn {
+            Turn::NothingDue | Turn::Over => {
+                if dirty {
+                    self.mark_dirty(object);
+                }
+            }
+            Turn::Written => match object {
+                // What the reply showed may not be what is desired by now.
+                Object::MarkerStatus(_) => {
+                    self.wait(object, began + STATUS_SPACING, Trouble::default());
+                }
+                Object::PodMarks(_) | Object::NodePodProbe(_) => self.mark_dirty(object),
+            },
+            Turn::Failed { cause, after } => {
+                trouble.add(cause);
+                if trouble.internal_errors == INTERNAL_ERRORS {
+                    if dirty {
+                        self.mark_dirty(object);
+                    }
+                    return Next::GivenUp;
+                }
+                let backoff = cause.backoff(trouble.failures, self.random.f64());
+                self.wait(object, now + after.unwrap_or_default() + backoff, trouble);
+            }
+        }
+        Next::Goes
+    }
+
+    /// When [`Slots::take`] may give more without anything else happening.
+    pub(crate) fn next_wake(&self) -> Option<Instant> {
+        self.waiting.first().map(|(until, _)| *until)
+    }
+
+    /// Objects in their turn.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Objects whose turn is to come, now or later.
+    pub(crate) fn pending(&self) -> usize {
+        self.objects.len() - self.in_flight
+    }
+
+    fn wait(&mut self, object: Object, until: Instant, trouble: Trouble) {
+        self.waiting.insert((until, object.clone()));
+        self.objects.insert(object, State::Waiting { trouble });
+    }
+
+    fn wake(&mut self, now: Instant) {
+        while let Some((until, object)) = self.waiting.pop_first() {
+            if until > now {
+                self.waiting.insert((until, object));
+                return;
+            }
+            if let Some(state) = self.objects.get_mut(&object) {
+                let trouble = state.trouble();
+                *state = State::Ready { trouble };
+                self.ready.push_back(object);
+            }
+        }
+    }
+}
+
+impl State {
+    fn trouble(&self) -> Trouble {
+        match self {
+            Self::Ready { trouble }
+            | Self::InFlight { trouble, .. }
+            | Self::Waiting { trouble } => *trouble,
+        }
+    }
+}
+
+impl Trouble {
+    fn add(&mut self, cause: Cause) {
+        self.failures += 1;
+        self.internal_errors = match cause {
+            Cause::InternalError => self.internal_errors + 1,
+            _ => 0,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests;
