@@ -51,9 +51,10 @@ impl Stage {
 
     /// Test programs of their own `main` that raise a cluster; all others are pure.
     fn of(executable: &Executable) -> Self {
-        match (executable.package.as_str(), executable.target.as_str()) {
-            ("leadsman-tests", "api") => Self::Api,
-            ("leadsman-tests", "node") | ("leadsman-testkit", "clean") => Self::Node,
+        match (executable.package.as_str(), executable.kind.as_str()) {
+            ("leadsman-tests", "test") if executable.target == "api" => Self::Api,
+            // The test bed's own tests raise nodes too.
+            ("leadsman-tests" | "leadsman-testkit", "test") => Self::Node,
             _ => Self::Pure,
         }
     }
