@@ -36,7 +36,9 @@ pub struct Request {
 }
 
 pub(crate) fn mark(log: &Path) -> Result<Mark> {
-    let length = std::fs::metadata(log).with_context(|| format!("reading {}", log.display()))?.len();
+    let length = std::fs::metadata(log)
+        .with_context(|| format!("reading {}", log.display()))?
+        .len();
     Ok(Mark(length))
 }
 
@@ -50,9 +52,14 @@ pub(crate) fn since(log: &Path, mark: Mark) -> Result<Vec<Request>> {
 
 fn parse(text: &[u8]) -> Vec<Request> {
     // The last line may still be in writing.
-    let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+    let whole = text
+        .iter()
+        .rposition(|byte| *byte == b'\n')
+        .map_or(0, |end| end + 1);
     let lines = text[..whole].split(|byte| *byte == b'\n');
-    lines.filter_map(|line| serde_json::from_slice::<Line>(line).ok()?.request()).collect()
+    lines
+        .filter_map(|line| serde_json::from_slice::<Line>(line).ok()?.request())
+        .collect()
 }
 
 #[derive(Default, Deserialize)]
@@ -94,7 +101,10 @@ impl Line {
     fn request(self) -> Option<Request> {
         // A long-running request has two stages after its receipt, any other one.
         let counted = match self.verb.as_str() {
-            "watch" => self.stage == "ResponseStarted" || (self.stage == "ResponseComplete" && self.response_status.code >= 400),
+            "watch" => {
+                self.stage == "ResponseStarted"
+                    || (self.stage == "ResponseComplete" && self.response_status.code >= 400)
+            }
             _ => self.stage == "ResponseComplete",
         };
         counted.then(|| Request {
@@ -116,15 +126,24 @@ mod tests {
     #[test]
     fn a_watch_counts_once_and_a_line_in_writing_not_yet() {
         let log = concat!(
-            r#"{"stage":"ResponseStarted","verb":"watch","user":{"username":"a"},"responseStatus":{"code":200}}"#, "\n",
-            r#"{"stage":"ResponseComplete","verb":"watch","user":{"username":"a"},"responseStatus":{"code":200}}"#, "\n",
-            r#"{"stage":"ResponseComplete","verb":"patch","user":{"username":"b"},"objectRef":{"resource":"pods","subresource":"status","name":"p"},"responseStatus":{"code":422}}"#, "\n",
+            r#"{"stage":"ResponseStarted","verb":"watch","user":{"username":"a"},"responseStatus":{"code":200}}"#,
+            "\n",
+            r#"{"stage":"ResponseComplete","verb":"watch","user":{"username":"a"},"responseStatus":{"code":200}}"#,
+            "\n",
+            r#"{"stage":"ResponseComplete","verb":"patch","user":{"username":"b"},"objectRef":{"resource":"pods","subresource":"status","name":"p"},"responseStatus":{"code":422}}"#,
+            "\n",
             r#"{"stage":"ResponseComplete","verb":"get","us"#,
         );
-        let seen: Vec<_> = super::parse(log.as_bytes()).into_iter().map(|r| (r.user, r.verb, r.subresource, r.code)).collect();
+        let seen: Vec<_> = super::parse(log.as_bytes())
+            .into_iter()
+            .map(|r| (r.user, r.verb, r.subresource, r.code))
+            .collect();
         assert_eq!(
             seen,
-            [("a".into(), "watch".into(), String::new(), 200), ("b".into(), "patch".into(), "status".into(), 422u16)]
+            [
+                ("a".into(), "watch".into(), String::new(), 200),
+                ("b".into(), "patch".into(), "status".into(), 422u16)
+            ]
         );
     }
 }

@@ -13,11 +13,17 @@ use sha2::{Digest as _, Sha256};
 
 /// The cache folder. It may not exist yet.
 pub fn folder() -> Result<PathBuf> {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let set = |name: &str| {
+        std::env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
     set("LEADSMAN_CACHE")
         .or_else(|| set("XDG_CACHE_HOME").map(|cache| cache.join("leadsman")))
         .or_else(|| set("HOME").map(|home| home.join(".cache/leadsman")))
-        .context("none of LEADSMAN_CACHE, XDG_CACHE_HOME and HOME is set, so there is no cache folder")
+        .context(
+            "none of LEADSMAN_CACHE, XDG_CACHE_HOME and HOME is set, so there is no cache folder",
+        )
 }
 
 /// The entry `name`, made by `make` in a folder of its own unless it is there already.
@@ -34,7 +40,8 @@ pub(crate) fn entry(name: &str, make: impl FnOnce(&Path) -> Result<()>) -> Resul
     remove(&making)?;
     fs::create_dir_all(&making).with_context(|| format!("creating {}", making.display()))?;
     make(&making)?;
-    fs::rename(&making, &place).with_context(|| format!("moving {} into place", making.display()))?;
+    fs::rename(&making, &place)
+        .with_context(|| format!("moving {} into place", making.display()))?;
     Ok(place)
 }
 
@@ -44,8 +51,10 @@ pub(crate) fn lock(name: &str) -> Result<File> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent).with_context(|| format!("creating {}", parent.display()))?;
     }
-    let file = File::create(&path).with_context(|| format!("opening the lock {}", path.display()))?;
-    file.lock().with_context(|| format!("locking {}", path.display()))?;
+    let file =
+        File::create(&path).with_context(|| format!("opening the lock {}", path.display()))?;
+    file.lock()
+        .with_context(|| format!("locking {}", path.display()))?;
     Ok(file)
 }
 
@@ -57,10 +66,13 @@ pub(crate) fn key<'a>(ingredients: impl IntoIterator<Item = &'a [u8]>) -> String
         hash.update((ingredient.len() as u64).to_le_bytes());
         hash.update(ingredient);
     }
-    hash.finalize().iter().take(10).fold(String::new(), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
+    hash.finalize()
+        .iter()
+        .take(10)
+        .fold(String::new(), |mut hex, byte| {
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        })
 }
 
 /// Removes a folder and all in it; it is fine if there is none.

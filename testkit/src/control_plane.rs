@@ -32,7 +32,10 @@ pub struct ControlPlane {
 
 impl ControlPlane {
     /// Raises a control plane, compiling its programs first if the cache has none.
-    pub async fn start(options: Options, progress: impl FnMut(Progress) + Send + 'static) -> Result<Self> {
+    pub async fn start(
+        options: Options,
+        progress: impl FnMut(Progress) + Send + 'static,
+    ) -> Result<Self> {
         tokio::task::spawn_blocking(move || Self::start_blocking(options, progress, false)).await?
     }
 
@@ -56,7 +59,11 @@ impl ControlPlane {
     pub(crate) fn raise(request: &Request, progress: &mut dyn FnMut(Progress)) -> Result<Self> {
         let (raised, bed) = Raised::raise(request, progress)?;
         let administrator = bed.folder.join("pki/admin.kubeconfig");
-        Ok(Self { raised: Arc::new(Mutex::new(raised)), bed, administrator })
+        Ok(Self {
+            raised: Arc::new(Mutex::new(raised)),
+            bed,
+            administrator,
+        })
     }
 
     /// The URL of the API server.
@@ -82,7 +89,8 @@ impl ControlPlane {
     /// A kubeconfig with a client certificate of this user in these groups, at most two.
     pub fn kubeconfig_for(&self, user: &str, groups: &[&str]) -> Result<PathBuf> {
         let file = format!("user-{}", user.replace(['/', ':'], "-"));
-        self.authority()?.kubeconfig(&file, &self.bed.server, Identity { user, groups })
+        self.authority()?
+            .kubeconfig(&file, &self.bed.server, Identity { user, groups })
     }
 
     /// A client of group `system:masters`. Each call makes a new one, in the calling runtime.
@@ -118,12 +126,19 @@ impl ControlPlane {
 
     /// Ends the bed and waits until all is taken away, without blocking the runtime.
     pub async fn end(self) -> Result<()> {
-        tokio::task::spawn_blocking(move || drop(self)).await.context("ending the bed")
+        tokio::task::spawn_blocking(move || drop(self))
+            .await
+            .context("ending the bed")
     }
 
     pub(crate) async fn order(&self, order: Order) -> Result<()> {
         let raised = Arc::clone(&self.raised);
-        let give = move || raised.lock().unwrap_or_else(PoisonError::into_inner).order(&order);
+        let give = move || {
+            raised
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .order(&order)
+        };
         tokio::task::spawn_blocking(give).await?
     }
 
@@ -134,6 +149,9 @@ impl ControlPlane {
     /// Lets the bed live on without its owner.
     pub(crate) fn leave(self) -> Result<()> {
         let raised = Arc::into_inner(self.raised).context("the bed is in use")?;
-        raised.into_inner().unwrap_or_else(PoisonError::into_inner).leave()
+        raised
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
+            .leave()
     }
 }

@@ -38,8 +38,14 @@ pub fn up(control_plane: bool, progress: impl FnMut(Progress)) -> Result<(String
     let folder = records()?;
     fs::create_dir_all(&folder)?;
     let kubeconfig = plane.admin_kubeconfig().to_owned();
-    let record = Record { bed: bed.clone(), keeper_began: began };
-    fs::write(folder.join(format!("{}.json", bed.name)), serde_json::to_vec_pretty(&record)?)?;
+    let record = Record {
+        bed: bed.clone(),
+        keeper_began: began,
+    };
+    fs::write(
+        folder.join(format!("{}.json", bed.name)),
+        serde_json::to_vec_pretty(&record)?,
+    )?;
     plane.leave()?;
     Ok((bed.name, kubeconfig))
 }
@@ -52,7 +58,8 @@ pub fn down(name: Option<&str>) -> Result<Vec<String>> {
     for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
         let path = entry.path();
         let text = fs::read_to_string(&path)?;
-        let record: Record = serde_json::from_str(&text).with_context(|| format!("reading {}", path.display()))?;
+        let record: Record =
+            serde_json::from_str(&text).with_context(|| format!("reading {}", path.display()))?;
         if name.is_none_or(|name| name == record.bed.name) {
             end(&record, &path)?;
             ended.push(record.bed.name);
@@ -67,12 +74,19 @@ pub fn down(name: Option<&str>) -> Result<Vec<String>> {
 fn end(record: &Record, path: &Path) -> Result<()> {
     let alive = || began(record.bed.keeper).is_some_and(|began| began == record.keeper_began);
     if alive() {
-        kill(Pid::from_raw(record.bed.keeper.cast_signed()), Signal::SIGTERM)?;
+        kill(
+            Pid::from_raw(record.bed.keeper.cast_signed()),
+            Signal::SIGTERM,
+        )?;
     }
-    let deadline = clock::now() + Duration::from_secs(60);
+    let deadline = clock::now() + Duration::from_mins(1);
     while alive() {
         if clock::now() > deadline {
-            bail!("the keeper of {}, process {}, does not end", record.bed.name, record.bed.keeper);
+            bail!(
+                "the keeper of {}, process {}, does not end",
+                record.bed.name,
+                record.bed.keeper
+            );
         }
         std::thread::sleep(Duration::from_millis(20));
     }

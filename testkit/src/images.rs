@@ -40,7 +40,9 @@ pub(crate) fn ensure(progress: &mut dyn FnMut(Progress)) -> Result<Vec<ImageArch
     let mut made = false;
     let folder = cache::entry(&format!("images-{key}"), |folder| {
         made = true;
-        image(folder, "pause", &["/target", "pause"], &|root| install(&target, &root.join("target")))?;
+        image(folder, "pause", &["/target", "pause"], &|root| {
+            install(&target, &root.join("target"))
+        })?;
         image(folder, "target", &["/target"], &|root| {
             install(&target, &root.join("target"))?;
             busybox_with_applets(&busybox, root)?;
@@ -54,7 +56,10 @@ pub(crate) fn ensure(progress: &mut dyn FnMut(Progress)) -> Result<Vec<ImageArch
         })
     })?;
     if made {
-        progress(Progress::Step { name: "images".into(), seconds: started.elapsed().as_secs_f64() });
+        progress(Progress::Step {
+            name: "images".into(),
+            seconds: started.elapsed().as_secs_f64(),
+        });
     }
     let archive = |name: &str| ImageArchive {
         name: format!("docker.io/local/{name}"),
@@ -64,7 +69,12 @@ pub(crate) fn ensure(progress: &mut dyn FnMut(Progress)) -> Result<Vec<ImageArch
 }
 
 /// Writes `NAME.tar`, an OCI archive whose one image has tag 1.
-fn image(folder: &Path, name: &str, entrypoint: &[&str], fill: &dyn Fn(&Path) -> Result<()>) -> Result<()> {
+fn image(
+    folder: &Path,
+    name: &str,
+    entrypoint: &[&str],
+    fill: &dyn Fn(&Path) -> Result<()>,
+) -> Result<()> {
     let layout = folder.join(format!("{name}-layout"));
     let bundle = folder.join(format!("{name}-bundle"));
     let (layout_arg, bundle_arg) = (layout.display().to_string(), bundle.display().to_string());
@@ -75,7 +85,11 @@ fn image(folder: &Path, name: &str, entrypoint: &[&str], fill: &dyn Fn(&Path) ->
     fill(&bundle.join("rootfs"))?;
     run("umoci", &["repack", "--image", &image, &bundle_arg])?;
     let mut config = vec!["config", "--image", &image];
-    config.extend(entrypoint.iter().flat_map(|word| ["--config.entrypoint", word]));
+    config.extend(
+        entrypoint
+            .iter()
+            .flat_map(|word| ["--config.entrypoint", word]),
+    );
     config.extend(["--config.env", "PATH=/bin:/sbin:/usr/bin:/usr/sbin"]);
     run("umoci", &config)?;
     let archive = folder.join(format!("{name}.tar")).display().to_string();
@@ -106,8 +120,14 @@ fn install(program: &Path, place: &Path) -> Result<()> {
 pub(crate) fn target_program(progress: &mut dyn FnMut(Progress)) -> Result<PathBuf> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let sources = workspace.join("testkit/target");
-    let mut ingredients = vec![fs::read(sources.join("Cargo.toml"))?, fs::read(workspace.join("Cargo.toml"))?];
-    let mut files: Vec<PathBuf> = fs::read_dir(sources.join("src"))?.flatten().map(|file| file.path()).collect();
+    let mut ingredients = vec![
+        fs::read(sources.join("Cargo.toml"))?,
+        fs::read(workspace.join("Cargo.toml"))?,
+    ];
+    let mut files: Vec<PathBuf> = fs::read_dir(sources.join("src"))?
+        .flatten()
+        .map(|file| file.path())
+        .collect();
     files.sort();
     for file in files {
         ingredients.push(fs::read(file)?);
@@ -117,24 +137,48 @@ pub(crate) fn target_program(progress: &mut dyn FnMut(Progress)) -> Result<PathB
         progress(Progress::Note("compiling the target server".into()));
         let started = clock::now();
         let version = run("rustc", &["-vV"])?;
-        let host = version.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc names no host")?;
+        let host = version
+            .lines()
+            .find_map(|line| line.strip_prefix("host: "))
+            .context("rustc names no host")?;
         // A folder of its own: other flags would throw away what the workspace has compiled.
         let build = workspace.join("target/static");
         let manifest = workspace.join("Cargo.toml");
         let output = std::process::Command::new("cargo")
-            .args(["build", "--quiet", "-p", "leadsman-target", "--config", "profile.dev.opt-level=1", "--target", host])
+            .args([
+                "build",
+                "--quiet",
+                "-p",
+                "leadsman-target",
+                "--config",
+                "profile.dev.opt-level=1",
+                "--target",
+                host,
+            ])
             .arg("--manifest-path")
             .arg(&manifest)
             .arg("--target-dir")
             .arg(&build)
-            .env("RUSTFLAGS", "-C target-feature=+crt-static -C strip=symbols")
+            .env(
+                "RUSTFLAGS",
+                "-C target-feature=+crt-static -C strip=symbols",
+            )
             .output()
             .context("cannot run cargo")?;
         if !output.status.success() {
-            anyhow::bail!("the target server does not compile:\n{}", String::from_utf8_lossy(&output.stderr));
+            anyhow::bail!(
+                "the target server does not compile:\n{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
         }
-        install(&build.join(host).join("debug/leadsman-target"), &folder.join("target"))?;
-        progress(Progress::Step { name: "target server".into(), seconds: started.elapsed().as_secs_f64() });
+        install(
+            &build.join(host).join("debug/leadsman-target"),
+            &folder.join("target"),
+        )?;
+        progress(Progress::Step {
+            name: "target server".into(),
+            seconds: started.elapsed().as_secs_f64(),
+        });
         Ok(())
     })?;
     Ok(folder.join("target"))

@@ -25,7 +25,10 @@ use crate::plan::{AUDIT_POLICY, Core, Plan, Ports};
 use crate::processes;
 use crate::request::{Bed, Event, Kind, Order, Request, report};
 
-const ADMINISTRATOR: Identity<'_> = Identity { user: "bed-administrator", groups: &["system:masters"] };
+const ADMINISTRATOR: Identity<'_> = Identity {
+    user: "bed-administrator",
+    groups: &["system:masters"],
+};
 
 /// How long the supervisor gets to end by itself.
 const GRACE: Duration = Duration::from_secs(10);
@@ -35,7 +38,13 @@ pub async fn keep(request: &str) -> Result<()> {
     let request: Request = serde_json::from_str(request).context("the request")?;
     nix::sys::prctl::set_child_subreaper(true)?;
     let (name, folder) = new_folder()?;
-    let outcome = Keeper { request: &request, name: &name, folder: &folder }.run().await;
+    let outcome = Keeper {
+        request: &request,
+        name: &name,
+        folder: &folder,
+    }
+    .run()
+    .await;
     if let Err(error) = &outcome {
         report(&Event::Failed(format!("{error:#}")));
     }
@@ -44,13 +53,21 @@ pub async fn keep(request: &str) -> Result<()> {
     if failed {
         save_logs(&folder.join("logs"), &request.logs_after_failure);
     }
-    let outside = if request.kind == Kind::Node { outside::remove(&name) } else { Ok(()) };
+    let outside = if request.kind == Kind::Node {
+        outside::remove(&name)
+    } else {
+        Ok(())
+    };
     outside.and(cache::remove(&folder)).and(outcome.map(|_| ()))
 }
 
 /// Removes what a bed whose keeper is dead has left.
 pub(crate) fn sweep(bed: &Bed) -> Result<()> {
-    let outside = if bed.node.is_some() { outside::remove(&bed.name) } else { Ok(()) };
+    let outside = if bed.node.is_some() {
+        outside::remove(&bed.name)
+    } else {
+        Ok(())
+    };
     outside.and(cache::remove(&bed.folder))
 }
 
@@ -73,8 +90,13 @@ impl Keeper<'_> {
             Kind::Node => self.node(&supervisor).await?,
         };
         report(&Event::Bed(Box::new(bed)));
-        let mut input = supervisor.stdin.take().context("the supervisor's stdin is a pipe")?;
-        input.write_all(format!("{}\n", serde_json::to_string(&plan)?).as_bytes()).await?;
+        let mut input = supervisor
+            .stdin
+            .take()
+            .context("the supervisor's stdin is a pipe")?;
+        input
+            .write_all(format!("{}\n", serde_json::to_string(&plan)?).as_bytes())
+            .await?;
         let forward = async {
             let mut orders = BufReader::new(tokio::io::stdin()).lines();
             let mut detached = false;
@@ -82,7 +104,11 @@ impl Keeper<'_> {
                 if serde_json::from_str::<Order>(&order).is_ok_and(|order| order == Order::Detach) {
                     detached = true;
                     report(&Event::Done);
-                } else if input.write_all(format!("{order}\n").as_bytes()).await.is_err() {
+                } else if input
+                    .write_all(format!("{order}\n").as_bytes())
+                    .await
+                    .is_err()
+                {
                     break;
                 }
             }
@@ -110,7 +136,16 @@ impl Keeper<'_> {
             Kind::Node => {
                 let mut command = Command::new("unshare");
                 command
-                    .args(["--net", "--mount", "--pid", "--ipc", "--uts", "--fork", "--mount-proc", "--kill-child"])
+                    .args([
+                        "--net",
+                        "--mount",
+                        "--pid",
+                        "--ipc",
+                        "--uts",
+                        "--fork",
+                        "--mount-proc",
+                        "--kill-child",
+                    ])
                     .arg(&itself);
                 command
             }
@@ -131,8 +166,15 @@ impl Keeper<'_> {
         let ports = free_ports()?;
         let server = format!("https://127.0.0.1:{}", ports.api);
         self.certificates(&server, &[])?;
-        let core = Core { request: self.request, folder: self.folder, ports };
-        let supervisor = supervisor.id().context("the supervisor has ended")?.cast_signed();
+        let core = Core {
+            request: self.request,
+            folder: self.folder,
+            ports,
+        };
+        let supervisor = supervisor
+            .id()
+            .context("the supervisor has ended")?
+            .cast_signed();
         let bed = self.bed(server, supervisor, None);
         Ok((bed, self.plan(core.control_plane())))
     }
@@ -144,25 +186,51 @@ impl Keeper<'_> {
         let server = format!("https://{}:{}", network.address, node::plan::PORTS.api);
         let authority = self.certificates(&server, &[&network.address.to_string()])?;
         node::plan::certificates(&authority, self.name, &server, network.address)?;
-        let core = Core { request: self.request, folder: self.folder, ports: node::plan::PORTS };
+        let core = Core {
+            request: self.request,
+            folder: self.folder,
+            ports: node::plan::PORTS,
+        };
         let parts = node::plan::parts(&core, self.name, &network)?;
         let facts = node::plan::facts(&core, self.name, &network);
-        Ok((self.bed(server, first.as_raw(), Some(facts)), self.plan(parts)))
+        Ok((
+            self.bed(server, first.as_raw(), Some(facts)),
+            self.plan(parts),
+        ))
     }
 
     fn certificates(&self, server: &str, addresses: &[&str]) -> Result<Authority> {
         let authority = Authority::create(&self.folder.join("pki"))?;
-        let mut names = vec!["127.0.0.1", "10.96.0.1", "localhost", "kubernetes", "kubernetes.default.svc"];
+        let mut names = vec![
+            "127.0.0.1",
+            "10.96.0.1",
+            "localhost",
+            "kubernetes",
+            "kubernetes.default.svc",
+        ];
         names.extend(addresses);
         authority.server("apiserver", &names)?;
-        authority.client("front-proxy", Identity { user: "front-proxy", groups: &[] })?;
+        authority.client(
+            "front-proxy",
+            Identity {
+                user: "front-proxy",
+                groups: &[],
+            },
+        )?;
         authority.kubeconfig("admin", server, ADMINISTRATOR)?;
         Ok(authority)
     }
 
     fn bed(&self, server: String, supervisor: i32, node: Option<crate::request::Node>) -> Bed {
         let keeper = std::process::id();
-        Bed { name: self.name.into(), folder: self.folder.into(), server, keeper, supervisor, node }
+        Bed {
+            name: self.name.into(),
+            folder: self.folder.into(),
+            server,
+            keeper,
+            supervisor,
+            node,
+        }
     }
 
     fn plan(&self, parts: Vec<crate::plan::Part>) -> Plan {
@@ -181,7 +249,10 @@ fn new_folder() -> Result<(String, PathBuf)> {
     let parent = std::env::temp_dir();
     for prefix in outside::COVERED {
         if parent.starts_with(prefix) {
-            bail!("the temporary folder {} is under {prefix}, which a bed covers: set TMPDIR", parent.display());
+            bail!(
+                "the temporary folder {} is under {prefix}, which a bed covers: set TMPDIR",
+                parent.display()
+            );
         }
     }
     for _ in 0..100 {
@@ -191,7 +262,9 @@ fn new_folder() -> Result<(String, PathBuf)> {
         match std::fs::DirBuilder::new().mode(0o755).create(&folder) {
             Ok(()) => return Ok((name, folder)),
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error).with_context(|| format!("creating {}", folder.display())),
+            Err(error) => {
+                return Err(error).with_context(|| format!("creating {}", folder.display()));
+            }
         }
     }
     bail!("found no free name for a bed in {}", parent.display())
@@ -204,7 +277,11 @@ fn free_ports() -> Result<Ports> {
     for (port, listener) in ports.iter_mut().zip(listeners) {
         *port = listener?.local_addr()?.port();
     }
-    Ok(Ports { etcd: ports[0], etcd_peer: ports[1], api: ports[2] })
+    Ok(Ports {
+        etcd: ports[0],
+        etcd_peer: ports[1],
+        api: ports[2],
+    })
 }
 
 /// The supervisor's process id as seen from here; its direct parent is `unshare`.
@@ -222,8 +299,10 @@ async fn first_process(unshare: &Child) -> Result<nix::unistd::Pid> {
 
 async fn asked_to_end() {
     let listen = |kind| signal(kind).context("listening for a signal");
-    let (Ok(mut terminate), Ok(mut interrupt)) = (listen(SignalKind::terminate()), listen(SignalKind::interrupt()))
-    else {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (
+        listen(SignalKind::terminate()),
+        listen(SignalKind::interrupt()),
+    ) else {
         return std::future::pending().await;
     };
     tokio::select! {

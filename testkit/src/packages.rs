@@ -36,7 +36,10 @@ pub(crate) fn ensure(progress: &mut dyn FnMut(Progress)) -> Result<()> {
     }
     let still = self::missing();
     if !still.is_empty() {
-        bail!("still missing after their installation: {}", still.join(" "));
+        bail!(
+            "still missing after their installation: {}",
+            still.join(" ")
+        );
     }
     check_containerd()?;
     check_busybox()
@@ -44,8 +47,16 @@ pub(crate) fn ensure(progress: &mut dyn FnMut(Progress)) -> Result<()> {
 
 /// Names the programs among `tools` that are missing.
 pub(crate) fn ensure_tools(tools: &[&str]) -> Result<()> {
-    let missing: Vec<&str> = tools.iter().copied().filter(|tool| find(tool).is_none()).collect();
-    if missing.is_empty() { Ok(()) } else { bail!("the test bed needs these programs: {}", missing.join(", ")) }
+    let missing: Vec<&str> = tools
+        .iter()
+        .copied()
+        .filter(|tool| find(tool).is_none())
+        .collect();
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        bail!("the test bed needs these programs: {}", missing.join(", "))
+    }
 }
 
 /// The path of a program.
@@ -54,12 +65,17 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
         return Some(PathBuf::from(program)).filter(|path| path.exists());
     }
     let path = processes::search_path();
-    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file())
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(program))
+        .find(|path| path.is_file())
 }
 
 fn missing() -> Vec<&'static str> {
-    let mut packages: Vec<&str> =
-        NEEDED.iter().filter(|(program, _)| find(program).is_none()).map(|(_, package)| *package).collect();
+    let mut packages: Vec<&str> = NEEDED
+        .iter()
+        .filter(|(program, _)| find(program).is_none())
+        .map(|(_, package)| *package)
+        .collect();
     packages.sort_unstable();
     packages.dedup();
     packages
@@ -70,7 +86,9 @@ fn install(packages: &[&str], progress: &mut dyn FnMut(Progress)) -> Result<()> 
     if !nix::unistd::Uid::effective().is_root() || find("apt-get").is_none() {
         bail!("the node bed needs these packages, here by their Debian names: {list}");
     }
-    progress(Progress::Note(format!("installing what is missing: apt-get install {list}")));
+    progress(Progress::Note(format!(
+        "installing what is missing: apt-get install {list}"
+    )));
     let _policy = NoServices::begin()?;
     apt(&["update"])?;
     let mut arguments = vec!["install", "-y", "--no-remove", "--no-install-recommends"];
@@ -87,7 +105,12 @@ fn apt(arguments: &[&str]) -> Result<()> {
         .context("cannot run apt-get")?;
     if !output.status.success() {
         let words = String::from_utf8_lossy(&output.stderr);
-        bail!("`apt-get {}` ended with {}: {}", arguments.join(" "), output.status, words.trim());
+        bail!(
+            "`apt-get {}` ended with {}: {}",
+            arguments.join(" "),
+            output.status,
+            words.trim()
+        );
     }
     Ok(())
 }
@@ -100,7 +123,11 @@ impl NoServices {
     fn begin() -> Result<Self> {
         use std::io::Write as _;
         use std::os::unix::fs::OpenOptionsExt as _;
-        let policy = std::fs::OpenOptions::new().create_new(true).write(true).mode(0o755).open(POLICY);
+        let policy = std::fs::OpenOptions::new()
+            .create_new(true)
+            .write(true)
+            .mode(0o755)
+            .open(POLICY);
         match policy {
             Ok(mut file) => {
                 file.write_all(b"#!/bin/sh\nexit 101\n")?;
@@ -122,8 +149,14 @@ impl Drop for NoServices {
 
 fn check_containerd() -> Result<()> {
     let version = processes::run("containerd", &["--version"])?;
-    let number = version.split_whitespace().nth(2).unwrap_or_default().trim_start_matches('v');
-    let mut parts = number.split(['.', '~', '-']).map_while(|part| part.parse::<u32>().ok());
+    let number = version
+        .split_whitespace()
+        .nth(2)
+        .unwrap_or_default()
+        .trim_start_matches('v');
+    let mut parts = number
+        .split(['.', '~', '-'])
+        .map_while(|part| part.parse::<u32>().ok());
     match (parts.next(), parts.next()) {
         (Some(major), Some(minor)) if (major, minor) < (1, 6) => {
             bail!("containerd {major}.{minor} is too old, the bed needs 1.6 or later")
@@ -136,7 +169,10 @@ fn check_busybox() -> Result<()> {
     // Debian has two packages of one program; an image has no libc for the dynamic one.
     let path = find("busybox").context("busybox has just been found")?;
     if wants_an_interpreter(&std::fs::read(&path)?) {
-        bail!("{} is not the static busybox; install Debian's busybox-static", path.display());
+        bail!(
+            "{} is not the static busybox; install Debian's busybox-static",
+            path.display()
+        );
     }
     Ok(())
 }
@@ -145,7 +181,10 @@ fn check_busybox() -> Result<()> {
 fn wants_an_interpreter(elf: &[u8]) -> bool {
     let number = |at: usize, size: usize| {
         let bytes = elf.get(at..at + size).unwrap_or_default();
-        bytes.iter().rev().fold(0usize, |number, byte| number << 8 | usize::from(*byte))
+        bytes
+            .iter()
+            .rev()
+            .fold(0usize, |number, byte| number << 8 | usize::from(*byte))
     };
     let (table, entry, entries) = (number(32, 8), number(54, 2), number(56, 2));
     (0..entries).any(|index| number(table + index * entry, 4) == 3)

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, date_time_ymd,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, date_time_ymd,
 };
 use serde_json::json;
 
@@ -29,10 +29,16 @@ impl Authority {
     pub(crate) fn create(folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder)?;
         let mut params = CertificateParams::default();
-        params.distinguished_name = name(Identity { user: "leadsman-bed", groups: &[] })?;
+        params.distinguished_name = name(Identity {
+            user: "leadsman-bed",
+            groups: &[],
+        })?;
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages =
-            vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
+        params.key_usages = vec![
+            KeyUsagePurpose::KeyCertSign,
+            KeyUsagePurpose::CrlSign,
+            KeyUsagePurpose::DigitalSignature,
+        ];
         validity(&mut params);
         let key = KeyPair::generate()?;
         let certificate = params.self_signed(&key)?;
@@ -50,14 +56,22 @@ impl Authority {
             let path = folder.join(name);
             fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
         };
-        let issuer = Issuer::from_ca_cert_pem(&read("ca.crt")?, KeyPair::from_pem(&read("ca.key")?)?)?;
-        Ok(Self { folder: folder.to_owned(), issuer })
+        let issuer =
+            Issuer::from_ca_cert_pem(&read("ca.crt")?, KeyPair::from_pem(&read("ca.key")?)?)?;
+        Ok(Self {
+            folder: folder.to_owned(),
+            issuer,
+        })
     }
 
     /// Writes `FILE.crt` and `FILE.key` of a server known by these names and addresses.
     pub(crate) fn server(&self, file: &str, names: &[&str]) -> Result<()> {
-        let mut params = CertificateParams::new(names.iter().map(ToString::to_string).collect::<Vec<_>>())?;
-        params.distinguished_name = name(Identity { user: file, groups: &[] })?;
+        let mut params =
+            CertificateParams::new(names.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+        params.distinguished_name = name(Identity {
+            user: file,
+            groups: &[],
+        })?;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         self.sign(file, params)
     }
@@ -71,7 +85,12 @@ impl Authority {
     }
 
     /// Writes `FILE.kubeconfig` of a client with a certificate, all data inside, and returns its path.
-    pub(crate) fn kubeconfig(&self, file: &str, server: &str, identity: Identity<'_>) -> Result<PathBuf> {
+    pub(crate) fn kubeconfig(
+        &self,
+        file: &str,
+        server: &str,
+        identity: Identity<'_>,
+    ) -> Result<PathBuf> {
         self.client(file, identity)?;
         let key = fs::read_to_string(self.path(&format!("{file}.key")))?;
         let certificate = fs::read_to_string(self.path(&format!("{file}.crt")))?;
@@ -83,7 +102,12 @@ impl Authority {
     }
 
     /// Writes `FILE.kubeconfig` of a client with a bearer token and returns its path.
-    pub(crate) fn token_kubeconfig(&self, file: &str, server: &str, token: &str) -> Result<PathBuf> {
+    pub(crate) fn token_kubeconfig(
+        &self,
+        file: &str,
+        server: &str,
+        token: &str,
+    ) -> Result<PathBuf> {
         self.write_kubeconfig(file, server, &json!({ "token": token }))
     }
 
@@ -92,7 +116,12 @@ impl Authority {
         self.folder.join(file)
     }
 
-    fn write_kubeconfig(&self, file: &str, server: &str, user: &serde_json::Value) -> Result<PathBuf> {
+    fn write_kubeconfig(
+        &self,
+        file: &str,
+        server: &str,
+        user: &serde_json::Value,
+    ) -> Result<PathBuf> {
         let authority = base64(&fs::read(self.path("ca.crt"))?);
         let config = json!({
             "apiVersion": "v1",
@@ -109,7 +138,10 @@ impl Authority {
 
     fn sign(&self, file: &str, mut params: CertificateParams) -> Result<()> {
         validity(&mut params);
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+        params.key_usages = vec![
+            KeyUsagePurpose::DigitalSignature,
+            KeyUsagePurpose::KeyEncipherment,
+        ];
         let key = KeyPair::generate()?;
         let certificate = params.signed_by(&key, &self.issuer)?;
         write(&self.path(&format!("{file}.crt")), &certificate.pem())?;
@@ -125,9 +157,15 @@ fn validity(params: &mut CertificateParams) {
 
 fn name(identity: Identity<'_>) -> Result<DistinguishedName> {
     // A name holds one value per type here, so a second group goes in under the type's raw number.
-    let types = [DnType::OrganizationName, DnType::CustomDnType(vec![2, 5, 4, 10])];
+    let types = [
+        DnType::OrganizationName,
+        DnType::CustomDnType(vec![2, 5, 4, 10]),
+    ];
     if identity.groups.len() > types.len() {
-        bail!("{}: a client certificate of the bed holds two groups at most", identity.user);
+        bail!(
+            "{}: a client certificate of the bed holds two groups at most",
+            identity.user
+        );
     }
     let mut name = DistinguishedName::new();
     for (kind, group) in types.into_iter().zip(identity.groups) {
@@ -147,7 +185,8 @@ fn write(path: &Path, text: &str) -> Result<()> {
         .mode(0o600)
         .open(path)
         .with_context(|| format!("creating {}", path.display()))?;
-    file.write_all(text.as_bytes()).with_context(|| format!("writing {}", path.display()))
+    file.write_all(text.as_bytes())
+        .with_context(|| format!("writing {}", path.display()))
 }
 
 /// Kubeconfigs carry their data in this form.
@@ -155,7 +194,9 @@ fn base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {
-        let group = (0..3).fold(0u32, |group, at| group << 8 | u32::from(chunk.get(at).copied().unwrap_or(0)));
+        let group = (0..3).fold(0u32, |group, at| {
+            group << 8 | u32::from(chunk.get(at).copied().unwrap_or(0))
+        });
         for at in 0..4usize {
             if at <= chunk.len() {
                 text.push(char::from(ALPHABET[(group >> (18 - 6 * at)) as usize & 63]));
@@ -171,7 +212,13 @@ fn base64(bytes: &[u8]) -> String {
 mod tests {
     #[test]
     fn base64_pads_as_the_standard_says() {
-        for (plain, coded) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")] {
+        for (plain, coded) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foobar", "Zm9vYmFy"),
+        ] {
             assert_eq!(super::base64(plain.as_bytes()), coded);
         }
     }

@@ -45,8 +45,8 @@ pub(crate) enum Ready {
     Answers { server: String, path: String },
     /// `path` of the API server answers 200 to the administrator.
     Api { path: String },
-    /// The node's condition Ready is true.
-    NodeReady { node: String },
+    /// The node is there and its condition Ready is true.
+    Registered { node: String },
     /// A unix socket accepts connections.
     Listens { socket: PathBuf },
     /// A network interface is there.
@@ -55,7 +55,11 @@ pub(crate) enum Ready {
 
 impl Part {
     pub(crate) fn new(name: &str, after: &[&str], work: Work) -> Self {
-        Self { name: name.into(), after: after.iter().map(ToString::to_string).collect(), work }
+        Self {
+            name: name.into(),
+            after: after.iter().map(ToString::to_string).collect(),
+            work,
+        }
     }
 
     pub(crate) fn program(name: &str, after: &[&str], command: Vec<String>, ready: Ready) -> Self {
@@ -80,7 +84,11 @@ pub(crate) struct Ports {
 
 impl Core<'_> {
     /// The command line of one of the cluster's programs: its flags, then what the options add.
-    pub(crate) fn command(&self, program: &str, flags: impl IntoIterator<Item = String>) -> Vec<String> {
+    pub(crate) fn command(
+        &self,
+        program: &str,
+        flags: impl IntoIterator<Item = String>,
+    ) -> Vec<String> {
         let mut command = vec![self.request.programs.join(program).display().to_string()];
         command.extend(flags);
         command.extend(self.request.options.arguments_of(program));
@@ -104,7 +112,10 @@ impl Core<'_> {
             format!("--initial-cluster=default={peer}"),
             "--log-level=warn".into(),
         ];
-        let ready = Ready::Answers { server: client, path: "/health".into() };
+        let ready = Ready::Answers {
+            server: client,
+            path: "/health".into(),
+        };
         Part::program("etcd", after, self.command("etcd", flags), ready)
     }
 
@@ -127,13 +138,23 @@ impl Core<'_> {
             "--requestheader-username-headers=X-Remote-User".into(),
             "--requestheader-group-headers=X-Remote-Group".into(),
             "--requestheader-extra-headers-prefix=X-Remote-Extra-".into(),
-            format!("--audit-policy-file={}", self.folder.join("audit-policy.json").display()),
+            format!(
+                "--audit-policy-file={}",
+                self.folder.join("audit-policy.json").display()
+            ),
             format!("--audit-log-path={}", audit_log(self.folder).display()),
             // One file, so that a mark in it stays valid.
             "--audit-log-maxsize=100000".into(),
         ];
         let command = self.command("kube-apiserver", flags.into_iter().chain(own));
-        Part::program("kube-apiserver", &["etcd"], command, Ready::Api { path: "/readyz".into() })
+        Part::program(
+            "kube-apiserver",
+            &["etcd"],
+            command,
+            Ready::Api {
+                path: "/readyz".into(),
+            },
+        )
     }
 
     /// A control plane alone, on 127.0.0.1, for an owner who need not be root.

@@ -10,18 +10,28 @@ use nix::unistd::Pid;
 
 /// This process's children, those of all its threads.
 pub(crate) fn children() -> Vec<Pid> {
-    let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    threads.flat_map(|thread| listed(&thread.path().join("children"))).collect()
+    let threads = fs::read_dir("/proc/self/task")
+        .into_iter()
+        .flatten()
+        .flatten();
+    threads
+        .flat_map(|thread| listed(&thread.path().join("children")))
+        .collect()
 }
 
 /// The children of another process that has one thread.
 pub(crate) fn children_of(process: u32) -> Vec<Pid> {
-    listed(Path::new(&format!("/proc/{process}/task/{process}/children")))
+    listed(Path::new(&format!(
+        "/proc/{process}/task/{process}/children"
+    )))
 }
 
 fn listed(path: &Path) -> Vec<Pid> {
     let text = fs::read_to_string(path).unwrap_or_default();
-    text.split_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid::from_raw).collect()
+    text.split_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .map(Pid::from_raw)
+        .collect()
 }
 
 /// The last lines of a file, for an error message.
@@ -49,7 +59,12 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<String> {
         .with_context(|| format!("cannot run {program}"))?;
     if !output.status.success() {
         let words = String::from_utf8_lossy(&output.stderr);
-        bail!("`{program} {}` ended with {}: {}", arguments.join(" "), output.status, words.trim());
+        bail!(
+            "`{program} {}` ended with {}: {}",
+            arguments.join(" "),
+            output.status,
+            words.trim()
+        );
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

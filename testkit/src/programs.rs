@@ -21,8 +21,15 @@ const GO_SUM: &str = include_str!("../../testbed/go.sum");
 pub fn ensure(progress: &mut dyn FnMut(Progress)) -> Result<PathBuf> {
     let version = go_version()?;
     let flags = link_flags()?;
-    let key = cache::key([GO_MOD.as_bytes(), GO_SUM.as_bytes(), flags.as_bytes(), version.as_bytes()]);
-    cache::entry(&format!("programs-{key}"), |folder| compile(folder, &flags, progress))
+    let key = cache::key([
+        GO_MOD.as_bytes(),
+        GO_SUM.as_bytes(),
+        flags.as_bytes(),
+        version.as_bytes(),
+    ]);
+    cache::entry(&format!("programs-{key}"), |folder| {
+        compile(folder, &flags, progress)
+    })
 }
 
 /// The version of Kubernetes in go.mod, for instance `1.34.4`.
@@ -44,12 +51,25 @@ fn go_version() -> Result<String> {
         "the test bed compiles its cluster with Go, and `go` cannot be run: install Go (https://go.dev/dl) and put it on PATH",
     )?;
     let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    let number = version.split_whitespace().nth(2).unwrap_or_default().trim_start_matches("go");
-    let wanted = GO_MOD.lines().find_map(|line| line.strip_prefix("go ")).unwrap_or("1.21");
-    let minor = |text: &str| text.split('.').nth(1).and_then(|minor| minor.parse::<u32>().ok());
+    let number = version
+        .split_whitespace()
+        .nth(2)
+        .unwrap_or_default()
+        .trim_start_matches("go");
+    let wanted = GO_MOD
+        .lines()
+        .find_map(|line| line.strip_prefix("go "))
+        .unwrap_or("1.21");
+    let minor = |text: &str| {
+        text.split('.')
+            .nth(1)
+            .and_then(|minor| minor.parse::<u32>().ok())
+    };
     // From 1.21 on, Go fetches the newer toolchain a module asks for by itself.
     if minor(number).is_none_or(|have| have < 21) {
-        bail!("`go version` says \"{version}\"; the test bed needs Go {wanted} (or 1.21 and later, which fetches it)");
+        bail!(
+            "`go version` says \"{version}\"; the test bed needs Go {wanted} (or 1.21 and later, which fetches it)"
+        );
     }
     Ok(version)
 }
@@ -60,18 +80,25 @@ fn link_flags() -> Result<String> {
     let version = kubernetes_version()?;
     let mut numbers = version.split('.');
     let (major, minor) = (numbers.next().unwrap_or("1"), numbers.next().unwrap_or("0"));
-    let mut flags = String::from("-s -w");
-    for package in ["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"] {
-        flags += &format!(
-            " -X {package}.gitVersion=v{version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
-        );
-    }
     let helm = module_version("helm.sh/helm/v3")?;
-    flags += &format!(" -X helm.sh/helm/v3/internal/version.version=v{helm}");
-    for package in ["helm.sh/helm/v3/pkg/chartutil", "helm.sh/helm/v3/pkg/lint/rules"] {
-        flags += &format!(" -X {package}.k8sVersionMajor={major} -X {package}.k8sVersionMinor={minor}");
-    }
-    Ok(flags)
+    let of_kubernetes = ["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"].map(|package| {
+        format!(
+            "-X {package}.gitVersion=v{version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
+        )
+    });
+    let of_helm = [
+        "helm.sh/helm/v3/pkg/chartutil",
+        "helm.sh/helm/v3/pkg/lint/rules",
+    ]
+    .map(|package| {
+        format!("-X {package}.k8sVersionMajor={major} -X {package}.k8sVersionMinor={minor}")
+    });
+    let helm = format!("-X helm.sh/helm/v3/internal/version.version=v{helm}");
+    Ok(format!(
+        "-s -w {} {helm} {}",
+        of_kubernetes.join(" "),
+        of_helm.join(" ")
+    ))
 }
 
 fn compile(folder: &Path, flags: &str, progress: &mut dyn FnMut(Progress)) -> Result<()> {
@@ -80,7 +107,9 @@ fn compile(folder: &Path, flags: &str, progress: &mut dyn FnMut(Progress)) -> Re
     std::fs::create_dir(&module)?;
     std::fs::write(module.join("go.mod"), GO_MOD)?;
     std::fs::write(module.join("go.sum"), GO_SUM)?;
-    progress(Progress::Note("compiling the cluster's programs (minutes, the first time only)".into()));
+    progress(Progress::Note(
+        "compiling the cluster's programs (minutes, the first time only)".into(),
+    ));
     let listed = Command::new("go")
         .args(["list", "-deps", "tool"])
         .current_dir(&module)
@@ -119,9 +148,12 @@ fn compile(folder: &Path, flags: &str, progress: &mut dyn FnMut(Progress)) -> Re
         let tail = words.split_off(words.len().saturating_sub(20)).join("\n");
         bail!("`go build` of the cluster's programs failed:\n{tail}");
     }
-    std::fs::rename(folder.join("server"), folder.join("etcd")).context("etcd's program is called `server` by Go")?;
+    std::fs::rename(folder.join("server"), folder.join("etcd"))
+        .context("etcd's program is called `server` by Go")?;
     cache::remove(&module)?;
-    progress(Progress::Step { name: "programs".into(), seconds: started.elapsed().as_secs_f64() });
+    progress(Progress::Step {
+        name: "programs".into(),
+        seconds: started.elapsed().as_secs_f64(),
+    });
     Ok(())
 }
-

@@ -53,7 +53,9 @@ pub fn to_stderr() -> impl FnMut(Progress) + Send + 'static {
                 bar.set_position(done.min(total) as u64);
             } else if last_line.is_none_or(|at| at.elapsed() >= Duration::from_secs(5)) {
                 last_line = Some(clock::now());
-                eprintln!("bed: compiling the cluster's programs, {done} of about {total} packages");
+                eprintln!(
+                    "bed: compiling the cluster's programs, {done} of about {total} packages"
+                );
             }
             return;
         }
@@ -69,7 +71,9 @@ pub fn to_stderr() -> impl FnMut(Progress) + Send + 'static {
 }
 
 fn compile_bar(total: usize) -> ProgressBar {
-    let style = ProgressStyle::with_template("bed: compiling the cluster's programs {wide_bar} {pos}/{len} {elapsed}")
-        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    let style = ProgressStyle::with_template(
+        "bed: compiling the cluster's programs {wide_bar} {pos}/{len} {elapsed}",
+    )
+    .unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new(total as u64).with_style(style)
 }

@@ -25,7 +25,10 @@ pub(crate) struct Raised {
 
 impl Raised {
     /// Raises a bed. Blocks until it is up; on an error everything is taken away first.
-    pub(crate) fn raise(request: &Request, progress: &mut dyn FnMut(Progress)) -> Result<(Self, Bed)> {
+    pub(crate) fn raise(
+        request: &Request,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(Self, Bed)> {
         let mut keeper = Command::new(program(progress)?)
             .arg("keep")
             .arg(serde_json::to_string(request)?)
@@ -33,12 +36,26 @@ impl Raised {
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(if request.detached { Stdio::null() } else { Stdio::inherit() })
+            .stderr(if request.detached {
+                Stdio::null()
+            } else {
+                Stdio::inherit()
+            })
             .spawn()
             .context("cannot start the bed's keeper")?;
         let input = keeper.stdin.take();
-        let output = BufReader::new(keeper.stdout.take().context("the keeper's stdout is a pipe")?);
-        let mut raised = Self { keeper, input, output, bed: None };
+        let output = BufReader::new(
+            keeper
+                .stdout
+                .take()
+                .context("the keeper's stdout is a pipe")?,
+        );
+        let mut raised = Self {
+            keeper,
+            input,
+            output,
+            bed: None,
+        };
         loop {
             match raised.next()? {
                 Event::Progress(step) => progress(step),
@@ -48,13 +65,19 @@ impl Raised {
                 Event::Done | Event::Refused(_) => {}
             }
         }
-        let bed = raised.bed.clone().context("the keeper did not say what the bed is")?;
+        let bed = raised
+            .bed
+            .clone()
+            .context("the keeper did not say what the bed is")?;
         Ok((raised, bed))
     }
 
     /// Gives an order and waits until it is carried out.
     pub(crate) fn order(&mut self, order: &Order) -> Result<()> {
-        let input = self.input.as_mut().context("the bed has no pipe for orders")?;
+        let input = self
+            .input
+            .as_mut()
+            .context("the bed has no pipe for orders")?;
         writeln!(input, "{}", serde_json::to_string(order)?).context("the bed has ended")?;
         loop {
             match self.next()? {
@@ -113,17 +136,30 @@ fn program(progress: &mut dyn FnMut(Progress)) -> Result<PathBuf> {
     if current.file_name().is_some_and(|name| name == NAME) {
         return Ok(current);
     }
-    let profile = current.ancestors().skip(1).find(|folder| folder.join(".cargo-lock").exists());
-    let profile = profile.with_context(|| format!("{} is not in a target folder of cargo", current.display()))?;
+    let profile = current
+        .ancestors()
+        .skip(1)
+        .find(|folder| folder.join(".cargo-lock").exists());
+    let profile = profile
+        .with_context(|| format!("{} is not in a target folder of cargo", current.display()))?;
     let program = profile.join(NAME);
     let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
     if newest(&sources.join("src")) > modified(&program) {
         progress(Progress::Note(format!("compiling {NAME}")));
         let release = profile.file_name().is_some_and(|name| name == "release");
-        let mut arguments = vec!["build", "--quiet", "-p", env!("CARGO_PKG_NAME"), "--bin", NAME];
+        let mut arguments = vec![
+            "build",
+            "--quiet",
+            "-p",
+            env!("CARGO_PKG_NAME"),
+            "--bin",
+            NAME,
+        ];
         arguments.extend(release.then_some("--release"));
         let manifest = sources.join("Cargo.toml").display().to_string();
         arguments.extend(["--manifest-path", &manifest]);
+        let target = profile.parent().unwrap_or(profile).display().to_string();
+        arguments.extend(["--target-dir", &target]);
         processes::run("cargo", &arguments)?;
     }
     Ok(program)
@@ -133,7 +169,11 @@ fn newest(folder: &Path) -> Option<std::time::SystemTime> {
     let entries = std::fs::read_dir(folder).ok()?.flatten();
     let times = entries.map(|entry| {
         let path = entry.path();
-        if path.is_dir() { newest(&path) } else { modified(&path) }
+        if path.is_dir() {
+            newest(&path)
+        } else {
+            modified(&path)
+        }
     });
     times.max().flatten()
 }

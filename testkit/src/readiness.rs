@@ -21,12 +21,17 @@ pub(crate) struct Readiness {
 
 impl Readiness {
     pub(crate) fn new(folder: &Path) -> Self {
-        Self { folder: folder.to_owned(), administrator: RefCell::default() }
+        Self {
+            folder: folder.to_owned(),
+            administrator: RefCell::default(),
+        }
     }
 
     /// Looks once. The error says what is not ready yet.
     pub(crate) async fn look(&self, ready: &Ready) -> Result<()> {
-        tokio::time::timeout(ONE_LOOK, self.ask(ready)).await.context("no answer")?
+        tokio::time::timeout(ONE_LOOK, self.ask(ready))
+            .await
+            .context("no answer")?
     }
 
     async fn ask(&self, ready: &Ready) -> Result<()> {
@@ -37,13 +42,23 @@ impl Readiness {
                 get(&Client::try_from(config)?, path).await
             }
             Ready::Api { path } => get(&self.administrator().await?, path).await,
-            Ready::NodeReady { node } => {
-                let node = Api::<Node>::all(self.administrator().await?).get(node).await?;
-                let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
-                let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
+            Ready::Registered { node } => {
+                let node = Api::<Node>::all(self.administrator().await?)
+                    .get(node)
+                    .await?;
+                let conditions = node
+                    .status
+                    .and_then(|status| status.conditions)
+                    .unwrap_or_default();
+                let ready = conditions
+                    .iter()
+                    .find(|condition| condition.type_ == "Ready");
                 match ready {
                     Some(condition) if condition.status == "True" => Ok(()),
-                    Some(condition) => bail!("{}", condition.message.as_deref().unwrap_or("Ready is not true")),
+                    Some(condition) => bail!(
+                        "{}",
+                        condition.message.as_deref().unwrap_or("Ready is not true")
+                    ),
                     None => bail!("the node has no condition Ready yet"),
                 }
             }
@@ -54,7 +69,10 @@ impl Readiness {
             Ready::Interface { name } => {
                 // Not /sys: that one shows the network of whoever mounted it.
                 let interfaces = std::fs::read_to_string("/proc/net/dev")?;
-                if interfaces.lines().any(|line| line.trim_start().starts_with(&format!("{name}:"))) {
+                if interfaces
+                    .lines()
+                    .any(|line| line.trim_start().starts_with(&format!("{name}:")))
+                {
                     return Ok(());
                 }
                 bail!("there is no interface {name} yet")
@@ -73,13 +91,17 @@ impl Readiness {
 }
 
 async fn get(client: &Client, path: &str) -> Result<()> {
-    client.request_text(http::Request::get(path).body(Vec::new())?).await?;
+    client
+        .request_text(http::Request::get(path).body(Vec::new())?)
+        .await?;
     Ok(())
 }
 
 /// A client from a kubeconfig file.
-pub(crate) async fn client(kubeconfig: &Path) -> Result<Client> {
+pub async fn client(kubeconfig: &Path) -> Result<Client> {
     let kubeconfig = kube::config::Kubeconfig::read_from(kubeconfig)?;
-    let config = Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default()).await?;
+    let config =
+        Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default())
+            .await?;
     Ok(Client::try_from(config)?)
 }

@@ -20,7 +20,10 @@ impl Options {
     /// Adds an argument to a program's command line, after the bed's own; for most flags the last wins.
     #[must_use]
     pub fn argument(mut self, program: &str, argument: &str) -> Self {
-        self.arguments.entry(program.into()).or_default().push(argument.into());
+        self.arguments
+            .entry(program.into())
+            .or_default()
+            .push(argument.into());
         self
     }
 

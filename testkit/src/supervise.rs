@@ -28,16 +28,22 @@ use crate::readiness::Readiness;
 use crate::request::{Event, Order, report};
 
 /// How long a part may take to become ready. Beds are raised beside compilers on small machines.
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_mins(3);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Reads a plan from stdin, carries it out, obeys orders, and returns when stdin closes.
 /// `folder` is the bed's own.
 pub async fn supervise(folder: PathBuf) -> Result<()> {
     let mut input = BufReader::new(tokio::io::stdin()).lines();
-    let Some(plan) = input.next_line().await? else { return Ok(()) };
+    let Some(plan) = input.next_line().await? else {
+        return Ok(());
+    };
     let plan: Plan = serde_json::from_str(&plan).context("the plan")?;
-    let supervisor = Supervisor { plan, readiness: Readiness::new(&folder), running: RefCell::default() };
+    let supervisor = Supervisor {
+        plan,
+        readiness: Readiness::new(&folder),
+        running: RefCell::default(),
+    };
     let mut closed = false;
     let outcome = tokio::select! {
         outcome = supervisor.raise() => outcome,
@@ -55,6 +61,7 @@ pub async fn supervise(folder: PathBuf) -> Result<()> {
         tokio::select! {
             () = supervisor.obey(&mut input) => {}
             () = supervisor.bury() => {}
+            () = supervisor.watch() => {}
         }
     }
     supervisor.end().await;
@@ -70,17 +77,28 @@ struct Supervisor {
 impl Supervisor {
     async fn raise(&self) -> Result<()> {
         let (ready, _) = watch::channel(BTreeSet::new());
-        try_join_all(self.plan.parts.iter().map(|part| self.raise_part(part, &ready))).await?;
+        try_join_all(
+            self.plan
+                .parts
+                .iter()
+                .map(|part| self.raise_part(part, &ready)),
+        )
+        .await?;
         Ok(())
     }
 
     async fn raise_part(&self, part: &Part, ready: &watch::Sender<BTreeSet<String>>) -> Result<()> {
         let mut others = ready.subscribe();
-        others.wait_for(|ready| part.after.iter().all(|name| ready.contains(name))).await?;
+        others
+            .wait_for(|ready| part.after.iter().all(|name| ready.contains(name)))
+            .await?;
         let started = clock::now();
         self.start(part).await?;
         let seconds = started.elapsed().as_secs_f64();
-        report(&Event::Progress(Progress::Step { name: part.name.clone(), seconds }));
+        report(&Event::Progress(Progress::Step {
+            name: part.name.clone(),
+            seconds,
+        }));
         ready.send_modify(|ready| {
             ready.insert(part.name.clone());
         });
@@ -105,7 +123,10 @@ impl Supervisor {
     }
 
     fn spawn(&self, name: &str, command: &[String]) -> Result<()> {
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(self.log(&self.plan.logs, name))?;
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(log(&self.plan.logs, name))?;
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL"])
             .args(command)
@@ -126,22 +147,38 @@ impl Supervisor {
                 if status.success() {
                     return Ok(());
                 }
-                bail!("{name}: `{}` ended with {status}{}", command.join(" "), self.last_words(name));
+                bail!(
+                    "{name}: `{}` ended with {status}{}",
+                    command.join(" "),
+                    self.last_words(name)
+                );
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        bail!("{name}: `{}` did not end in {PATIENCE:?}{}", command.join(" "), self.last_words(name))
+        bail!(
+            "{name}: `{}` did not end in {PATIENCE:?}{}",
+            command.join(" "),
+            self.last_words(name)
+        )
     }
 
     async fn wait_until_ready(&self, name: &str, ready: &Ready) -> Result<()> {
         let deadline = clock::now() + PATIENCE;
         loop {
             if let Some(status) = self.ended(name)? {
-                bail!("{name} ended with {status} before it was ready{}", self.last_words(name));
+                bail!(
+                    "{name} ended with {status} before it was ready{}",
+                    self.last_words(name)
+                );
             }
-            let Err(reason) = self.readiness.look(ready).await else { return Ok(()) };
+            let Err(reason) = self.readiness.look(ready).await else {
+                return Ok(());
+            };
             if clock::now() > deadline {
-                bail!("{name} was not ready in {PATIENCE:?}: {reason:#}{}", self.last_words(name));
+                bail!(
+                    "{name} was not ready in {PATIENCE:?}: {reason:#}{}",
+                    self.last_words(name)
+                );
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
@@ -150,21 +187,16 @@ impl Supervisor {
     /// The status of a part that has ended.
     fn ended(&self, name: &str) -> Result<Option<std::process::ExitStatus>> {
         let mut running = self.running.borrow_mut();
-        let Some(child) = running.get_mut(name) else { return Ok(None) };
-        let status = child.try_wait()?;
-        if status.is_some() {
-            running.remove(name);
-        }
-        Ok(status)
-    }
-
-    fn log(&self, folder: &Path, name: &str) -> PathBuf {
-        folder.join(format!("{name}.log"))
+        Ok(running
+            .get_mut(name)
+            .map(Child::try_wait)
+            .transpose()?
+            .flatten())
     }
 
     fn last_words(&self, name: &str) -> String {
-        let words = processes::tail(&self.log(&self.plan.logs, name), 12);
-        let place = self.log(&self.plan.logs_after_failure, name);
+        let words = processes::tail(&log(&self.plan.logs, name), 12);
+        let place = log(&self.plan.logs_after_failure, name);
         format!("\nthe last lines of its log, {}:\n{words}", place.display())
     }
 
@@ -185,7 +217,10 @@ impl Supervisor {
 
     async fn stop(&self, name: &str) -> Result<()> {
         let child = self.running.borrow_mut().remove(name);
-        child.with_context(|| format!("{name} is not running"))?.kill().await?;
+        child
+            .with_context(|| format!("{name} is not running"))?
+            .kill()
+            .await?;
         Ok(())
     }
 
@@ -193,21 +228,56 @@ impl Supervisor {
         if self.ended(name)?.is_none() && self.running.borrow().contains_key(name) {
             bail!("{name} is running already");
         }
-        let part = self.plan.parts.iter().find(|part| part.name == name);
-        self.start(part.with_context(|| format!("this bed has no part {name}"))?).await
+        self.start(
+            self.part(name)
+                .with_context(|| format!("this bed has no part {name}"))?,
+        )
+        .await
     }
 
     /// Waits for processes whose parents have died and left them to us. Never returns.
     async fn bury(&self) {
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            let ours: BTreeSet<u32> = self.running.borrow().values().filter_map(Child::id).collect();
+            let ours: BTreeSet<u32> = self
+                .running
+                .borrow()
+                .values()
+                .filter_map(Child::id)
+                .collect();
             for child in processes::children() {
                 if !ours.contains(&child.as_raw().cast_unsigned()) {
                     let _ = waitpid(child, Some(WaitPidFlag::WNOHANG));
                 }
             }
         }
+    }
+
+    /// Tells of parts that end by themselves. A test that fails for it should not have to guess.
+    async fn watch(&self) {
+        let mut told = BTreeSet::new();
+        loop {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            for (name, child) in self.running.borrow_mut().iter_mut() {
+                let program = self
+                    .part(name)
+                    .is_some_and(|part| matches!(part.work, Work::Program { .. }));
+                let Ok(Some(status)) = child.try_wait() else {
+                    told.remove(name);
+                    continue;
+                };
+                if program && told.insert(name.clone()) {
+                    eprintln!(
+                        "bed: {name} ended by itself with {status}{}",
+                        self.last_words(name)
+                    );
+                }
+            }
+        }
+    }
+
+    fn part(&self, name: &str) -> Option<&Part> {
+        self.plan.parts.iter().find(|part| part.name == name)
     }
 
     async fn end(&self) {
@@ -220,4 +290,8 @@ impl Supervisor {
             let _ = child.kill().await;
         }
     }
+}
+
+fn log(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}.log"))
 }

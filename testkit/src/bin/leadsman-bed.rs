@@ -8,7 +8,9 @@ use clap::{Parser, Subcommand};
 use leadsman_testkit::{ControlPlane, NodeBed, Options, detached, keep, progress, supervise};
 
 #[derive(Parser)]
-#[command(about = "A real Kubernetes cluster of one node on this machine, gone without a trace when it ends")]
+#[command(
+    about = "A real Kubernetes cluster of one node on this machine, gone without a trace when it ends"
+)]
 struct Arguments {
     #[command(subcommand)]
     verb: Verb,
@@ -61,7 +63,9 @@ fn main() -> ExitCode {
 }
 
 fn start(verb: Verb) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let outcome = runtime.block_on(run(verb));
     // A thread may still be reading stdin; nothing of it is wanted any more.
     runtime.shutdown_background();
@@ -70,31 +74,44 @@ fn start(verb: Verb) -> Result<()> {
 
 async fn run(verb: Verb) -> Result<()> {
     match verb {
-        Verb::Up { control_plane, detach: true, .. } => {
+        Verb::Up {
+            control_plane,
+            detach: true,
+            ..
+        } => {
             let (name, kubeconfig) = detached::up(control_plane, progress::to_stderr())?;
             println!("KUBECONFIG={}", kubeconfig.display());
             eprintln!("bed: {name} is up; `leadsman-bed down {name}` ends it");
             Ok(())
         }
-        Verb::Up { control_plane, argument, .. } => up(control_plane, options(&argument)?).await,
+        Verb::Up {
+            control_plane,
+            argument,
+            ..
+        } => up(control_plane, options(&argument)?).await,
         Verb::Down { name } => {
             for name in detached::down(name.as_deref())? {
                 eprintln!("bed: {name} has ended");
             }
             Ok(())
         }
-        Verb::Prepare { control_plane } => leadsman_testkit::prepare(control_plane, &mut progress::to_stderr()),
+        Verb::Prepare { control_plane } => {
+            leadsman_testkit::prepare(control_plane, &mut progress::to_stderr())
+        }
         Verb::Keep { request } => keep::keep(&request).await,
         Verb::Supervise { folder } => supervise::supervise(folder).await,
     }
 }
 
 fn options(arguments: &[String]) -> Result<Options> {
-    arguments.iter().try_fold(Options::default(), |options, argument| {
-        let (program, argument) =
-            argument.split_once('=').with_context(|| format!("`{argument}` is not PROGRAM=ARGUMENT"))?;
-        Ok(options.argument(program, argument))
-    })
+    arguments
+        .iter()
+        .try_fold(Options::default(), |options, argument| {
+            let (program, argument) = argument
+                .split_once('=')
+                .with_context(|| format!("`{argument}` is not PROGRAM=ARGUMENT"))?;
+            Ok(options.argument(program, argument))
+        })
 }
 
 async fn up(control_plane: bool, options: Options) -> Result<()> {
@@ -105,8 +122,15 @@ async fn up(control_plane: bool, options: Options) -> Result<()> {
         bed.admin_kubeconfig().to_owned()
     } else {
         let bed = node.insert(NodeBed::start(options, progress::to_stderr()).await?);
-        eprintln!("bed: node {}, runtime {}", bed.node_name(), bed.runtime_endpoint());
-        eprintln!("bed: enter it with: nsenter --all --target {}", bed.first_process());
+        eprintln!(
+            "bed: node {}, runtime {}",
+            bed.node_name(),
+            bed.runtime_endpoint()
+        );
+        eprintln!(
+            "bed: enter it with: nsenter --all --target {}",
+            bed.first_process()
+        );
         bed.admin_kubeconfig().to_owned()
     };
     println!("KUBECONFIG={}", kubeconfig.display());

@@ -19,7 +19,16 @@ use crate::processes;
 pub(super) fn command(first: Pid, program: &OsStr) -> Command {
     let mut command = Command::new("nsenter");
     command
-        .args(["--mount", "--uts", "--ipc", "--net", "--pid", "--target", &first.to_string(), "--"])
+        .args([
+            "--mount",
+            "--uts",
+            "--ipc",
+            "--net",
+            "--pid",
+            "--target",
+            &first.to_string(),
+            "--",
+        ])
         .arg(program)
         .env("PATH", processes::search_path());
     command
@@ -54,8 +63,18 @@ pub(super) async fn spawn(mut command: Command) -> Result<Inside> {
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
     };
-    let (stdin, stdout, stderr) = (nsenter.stdin.take(), nsenter.stdout.take(), nsenter.stderr.take());
-    Ok(Inside { nsenter, program, stdin, stdout, stderr })
+    let (stdin, stdout, stderr) = (
+        nsenter.stdin.take(),
+        nsenter.stdout.take(),
+        nsenter.stderr.take(),
+    );
+    Ok(Inside {
+        nsenter,
+        program,
+        stdin,
+        stdout,
+        stderr,
+    })
 }
 
 impl Inside {

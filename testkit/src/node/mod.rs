@@ -47,7 +47,10 @@ impl Deref for NodeBed {
 
 impl NodeBed {
     /// Raises a cluster of one node; returns when the node is Ready. Needs root on Linux.
-    pub async fn start(options: Options, progress: impl FnMut(Progress) + Send + 'static) -> Result<Self> {
+    pub async fn start(
+        options: Options,
+        progress: impl FnMut(Progress) + Send + 'static,
+    ) -> Result<Self> {
         tokio::task::spawn_blocking(move || Self::start_blocking(options, progress, false)).await?
     }
 
@@ -74,7 +77,11 @@ impl NodeBed {
             detached,
         };
         let plane = ControlPlane::raise(&request, &mut progress)?;
-        let node = plane.bed.node.clone().context("the keeper raised no node")?;
+        let node = plane
+            .bed
+            .node
+            .clone()
+            .context("the keeper raised no node")?;
         Ok(Self { plane, node })
     }
 
@@ -123,10 +130,20 @@ impl NodeBed {
 
     /// Runs a program inside to its end and returns its stdout; anything but exit 0 is an error.
     pub async fn run_inside(&self, program: &str, arguments: &[&str]) -> Result<String> {
-        let output = self.command_inside(program).args(arguments).kill_on_drop(true).output().await?;
+        let output = self
+            .command_inside(program)
+            .args(arguments)
+            .kill_on_drop(true)
+            .output()
+            .await?;
         if !output.status.success() {
             let words = String::from_utf8_lossy(&output.stderr);
-            bail!("`{program} {}` ended inside with {}: {}", arguments.join(" "), output.status, words.trim());
+            bail!(
+                "`{program} {}` ended inside with {}: {}",
+                arguments.join(" "),
+                output.status,
+                words.trim()
+            );
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
@@ -144,7 +161,8 @@ impl NodeBed {
     async fn target(&self, arguments: &[&str]) -> Result<String> {
         let find = || images::target_program(&mut crate::progress::silent());
         let program = tokio::task::spawn_blocking(find).await??;
-        self.run_inside(&program.display().to_string(), arguments).await
+        self.run_inside(&program.display().to_string(), arguments)
+            .await
     }
 
     /// A kubeconfig with a token of a service account, bound to a pod if one of its namespace is
@@ -159,7 +177,9 @@ impl NodeBed {
         let bound_object_ref = match bound_pod {
             None => None,
             Some(pod) => {
-                let found = Api::<Pod>::namespaced(client.clone(), namespace).get(pod).await?;
+                let found = Api::<Pod>::namespaced(client.clone(), namespace)
+                    .get(pod)
+                    .await?;
                 Some(BoundObjectReference {
                     api_version: Some("v1".into()),
                     kind: Some("Pod".into()),
@@ -168,13 +188,26 @@ impl NodeBed {
                 })
             }
         };
-        let spec = TokenRequestSpec { audiences: Vec::new(), bound_object_ref, expiration_seconds: Some(7200) };
-        let request = TokenRequest { spec, ..TokenRequest::default() };
+        let spec = TokenRequestSpec {
+            audiences: Vec::new(),
+            bound_object_ref,
+            expiration_seconds: Some(7200),
+        };
+        let request = TokenRequest {
+            spec,
+            ..TokenRequest::default()
+        };
         let accounts = Api::<ServiceAccount>::namespaced(client, namespace);
-        let answer = accounts.create_token_request(name, &PostParams::default(), &request).await?;
+        let answer = accounts
+            .create_token_request(name, &PostParams::default(), &request)
+            .await?;
         let token = answer.status.context("the API server made no token")?.token;
-        let file = format!("account-{namespace}-{name}-{}", bound_pod.unwrap_or("unbound"));
-        self.authority()?.token_kubeconfig(&file, self.server(), &token)
+        let file = format!(
+            "account-{namespace}-{name}-{}",
+            bound_pod.unwrap_or("unbound")
+        );
+        self.authority()?
+            .token_kubeconfig(&file, self.server(), &token)
     }
 
     /// Runs containerd's `ctr` in namespace `k8s.io` and returns its stdout.
@@ -189,7 +222,8 @@ impl NodeBed {
     /// `containerID`, with or without `containerd://`.
     pub async fn stop_container(&self, id: &str) -> Result<()> {
         let id = id.trim_start_matches("containerd://");
-        self.ctr(&["tasks", "kill", "--signal", "SIGKILL", id]).await?;
+        self.ctr(&["tasks", "kill", "--signal", "SIGKILL", id])
+            .await?;
         Ok(())
     }
 

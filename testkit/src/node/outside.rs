@@ -46,20 +46,44 @@ impl Network {
 /// The end inside is called `eth0` and has no address yet.
 pub(crate) fn connect(name: &str, first: Pid) -> Result<Network> {
     let _one_at_a_time = cache::lock("network")?;
-    let taken = run("ip", &["-o", "-4", "addr"])? + &run("ip", &["-4", "route"])?;
+    let taken = [
+        run("ip", &["-o", "-4", "addr"])?,
+        run("ip", &["-4", "route"])?,
+    ]
+    .concat();
+    let taken: Vec<&str> = taken.split_whitespace().collect();
     let free = (1..=254).map(Network::number).find(|network| {
-        let [a, b, c, _] = network.address.octets();
-        let [d, e, f, _] = network.pods.octets();
-        !taken.contains(&format!("{a}.{b}.{c}.")) && !taken.contains(&format!("{d}.{e}.{f}."))
+        [network.address, network.pods].iter().all(|address| {
+            let [first, second, third, _] = address.octets();
+            let prefix = format!("{first}.{second}.{third}.");
+            !taken.iter().any(|word| word.starts_with(&prefix))
+        })
     });
     let network = free.context("all of 10.231.0.0/16 and 10.232.0.0/16 is in use")?;
     let process = first.to_string();
-    run("ip", &["link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", &process])?;
-    run("ip", &["addr", "add", &format!("{}/30", network.host_address), "dev", name])?;
+    run(
+        "ip",
+        &[
+            "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", &process,
+        ],
+    )?;
+    run(
+        "ip",
+        &[
+            "addr",
+            "add",
+            &format!("{}/30", network.host_address),
+            "dev",
+            name,
+        ],
+    )?;
     run("ip", &["link", "set", name, "up"])?;
     // So that agents and clients on the host reach pods. The route goes with the link.
     let (pods, node) = (format!("{}/24", network.pods), network.address.to_string());
-    run("ip", &["route", "add", &pods, "via", &node, "dev", name, "onlink"])?;
+    run(
+        "ip",
+        &["route", "add", &pods, "via", &node, "dev", name, "onlink"],
+    )?;
     Ok(network)
 }
 
@@ -68,7 +92,8 @@ pub(crate) fn connect(name: &str, first: Pid) -> Result<Network> {
 pub(crate) fn make_cgroups(name: &str) -> Result<()> {
     for root in roots() {
         let cgroup = root.join(name);
-        fs::create_dir(&cgroup).with_context(|| format!("creating the cgroup {}", cgroup.display()))?;
+        fs::create_dir(&cgroup)
+            .with_context(|| format!("creating the cgroup {}", cgroup.display()))?;
         if root.join("cgroup.controllers").exists() {
             delegate(&root, &cgroup);
         }
@@ -88,7 +113,10 @@ fn delegate(root: &Path, cgroup: &Path) {
     for controller in controllers.split_whitespace() {
         for place in [root, cgroup] {
             // A controller that cannot be handed down is missed by the kubelet, with its own words.
-            let _ = fs::write(place.join("cgroup.subtree_control"), format!("+{controller}"));
+            let _ = fs::write(
+                place.join("cgroup.subtree_control"),
+                format!("+{controller}"),
+            );
         }
     }
 }
@@ -107,7 +135,10 @@ pub(crate) fn remove(name: &str) -> Result<()> {
         // A cgroup is busy until the kernel has buried its last process.
         while cgroup.exists() && remove_cgroup(&cgroup).is_err() {
             if clock::now() > deadline {
-                bail!("the cgroup {} cannot be removed, processes are in it", cgroup.display());
+                bail!(
+                    "the cgroup {} cannot be removed, processes are in it",
+                    cgroup.display()
+                );
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -132,5 +163,8 @@ fn roots() -> Vec<PathBuf> {
     }
     let entries = fs::read_dir(top).into_iter().flatten().flatten();
     // `cpu` and `cpuacct` may be links to one hierarchy.
-    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()).collect()
+    entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .collect()
 }

@@ -14,7 +14,11 @@ use crate::plan::{Core, Part, Ports, Ready, Work};
 use crate::request::Node;
 
 /// The network is the bed's own, so the usual ports are free.
-pub(crate) const PORTS: Ports = Ports { etcd: 2379, etcd_peer: 2380, api: 6443 };
+pub(crate) const PORTS: Ports = Ports {
+    etcd: 2379,
+    etcd_peer: 2380,
+    api: 6443,
+};
 
 const NO_GROUP: &[&str] = &[];
 
@@ -29,9 +33,18 @@ pub(crate) fn facts(core: &Core<'_>, name: &str, network: &Network) -> Node {
 }
 
 /// Certificates and kubeconfigs of the parts that only a node bed has.
-pub(crate) fn certificates(authority: &Authority, name: &str, server: &str, address: Ipv4Addr) -> Result<()> {
+pub(crate) fn certificates(
+    authority: &Authority,
+    name: &str,
+    server: &str,
+    address: Ipv4Addr,
+) -> Result<()> {
     let clients = [
-        ("controller-manager", "system:kube-controller-manager", NO_GROUP),
+        (
+            "controller-manager",
+            "system:kube-controller-manager",
+            NO_GROUP,
+        ),
         ("scheduler", "system:kube-scheduler", NO_GROUP),
         ("proxy", "system:kube-proxy", NO_GROUP),
         ("kubelet", &format!("system:node:{name}"), &["system:nodes"]),
@@ -40,14 +53,26 @@ pub(crate) fn certificates(authority: &Authority, name: &str, server: &str, addr
         authority.kubeconfig(file, server, Identity { user, groups })?;
     }
     authority.server("kubelet-server", &[name, &address.to_string(), "127.0.0.1"])?;
-    authority.client("kubelet-client", Identity { user: "kube-apiserver", groups: &["system:masters"] })
+    authority.client(
+        "kubelet-client",
+        Identity {
+            user: "kube-apiserver",
+            groups: &["system:masters"],
+        },
+    )
 }
 
 /// All parts.
 pub(crate) fn parts(core: &Core<'_>, name: &str, network: &Network) -> Result<Vec<Part>> {
     write_configuration(core, name, network)?;
     Ok(vec![
-        Part::new("link", &[], Work::Wait(Ready::Interface { name: "eth0".into() })),
+        Part::new(
+            "link",
+            &[],
+            Work::Wait(Ready::Interface {
+                name: "eth0".into(),
+            }),
+        ),
         namespaces(core, name, network),
         core.etcd(&["namespaces"]),
         apiserver(core, network),
@@ -57,7 +82,11 @@ pub(crate) fn parts(core: &Core<'_>, name: &str, network: &Network) -> Result<Ve
         images(core),
         kubelet(core, name, network),
         proxy(core, name, network),
-        Part::new("node", &["kubelet"], Work::Wait(Ready::NodeReady { node: name.into() })),
+        Part::new(
+            "node",
+            &["kubelet"],
+            Work::Wait(Ready::Registered { node: name.into() }),
+        ),
     ])
 }
 
@@ -76,8 +105,12 @@ fn namespaces(core: &Core<'_>, name: &str, network: &Network) -> Part {
         format!("mkdir {layers}"),
         format!("mount -t tmpfs -o mode=755 tmpfs {layers}"),
         format!("mkdir {layers}/lib {layers}/lib-work {layers}/log {layers}/log-work"),
-        format!("mount -t overlay overlay -o lowerdir=/var/lib,upperdir={layers}/lib,workdir={layers}/lib-work /var/lib"),
-        format!("mount -t overlay overlay -o lowerdir=/var/log,upperdir={layers}/log,workdir={layers}/log-work /var/log"),
+        format!(
+            "mount -t overlay overlay -o lowerdir=/var/lib,upperdir={layers}/lib,workdir={layers}/lib-work /var/lib"
+        ),
+        format!(
+            "mount -t overlay overlay -o lowerdir=/var/log,upperdir={layers}/log,workdir={layers}/log-work /var/log"
+        ),
         // The machine's own kubelet and CNI state must not be seen in here.
         "mkdir -p /var/lib/cni /var/lib/kubelet".into(),
         "mount -t tmpfs tmpfs /var/lib/cni".into(),
@@ -88,7 +121,10 @@ fn namespaces(core: &Core<'_>, name: &str, network: &Network) -> Part {
         format!("ip route add default via {}", network.host_address),
         "sysctl -q -w net.ipv4.ip_forward=1".into(),
     ];
-    let commands = lines.iter().map(|line| line.split(' ').map(str::to_owned).collect()).collect();
+    let commands = lines
+        .iter()
+        .map(|line| line.split(' ').map(str::to_owned).collect())
+        .collect();
     Part::new("namespaces", &["link"], Work::Commands(commands))
 }
 
@@ -98,7 +134,10 @@ fn apiserver(core: &Core<'_>, network: &Network) -> Part {
         format!("--advertise-address={}", network.address),
         "--authorization-mode=Node,RBAC".into(),
         "--enable-admission-plugins=NodeRestriction".into(),
-        format!("--kubelet-client-certificate={}", core.pki("kubelet-client.crt")),
+        format!(
+            "--kubelet-client-certificate={}",
+            core.pki("kubelet-client.crt")
+        ),
         format!("--kubelet-client-key={}", core.pki("kubelet-client.key")),
         "--kubelet-preferred-address-types=InternalIP".into(),
     ])
@@ -115,31 +154,65 @@ fn controller_manager(core: &Core<'_>) -> Part {
         "--leader-elect=false".into(),
     ];
     // Its work is what a test needs: without this account no pod can be made.
-    let ready = Ready::Api { path: "/api/v1/namespaces/default/serviceaccounts/default".into() };
+    let ready = Ready::Api {
+        path: "/api/v1/namespaces/default/serviceaccounts/default".into(),
+    };
     let command = core.command("kube-controller-manager", flags);
-    Part::program("kube-controller-manager", &["kube-apiserver"], command, ready)
+    Part::program(
+        "kube-controller-manager",
+        &["kube-apiserver"],
+        command,
+        ready,
+    )
 }
 
 fn scheduler(core: &Core<'_>) -> Part {
-    let flags =
-        [format!("--kubeconfig={}", core.pki("scheduler.kubeconfig")), "--leader-elect=false".into()];
-    let ready = Ready::Answers { server: "https://127.0.0.1:10259".into(), path: "/readyz".into() };
-    Part::program("kube-scheduler", &["kube-apiserver"], core.command("kube-scheduler", flags), ready)
+    let flags = [
+        format!("--kubeconfig={}", core.pki("scheduler.kubeconfig")),
+        "--leader-elect=false".into(),
+    ];
+    let ready = Ready::Answers {
+        server: "https://127.0.0.1:10259".into(),
+        path: "/readyz".into(),
+    };
+    Part::program(
+        "kube-scheduler",
+        &["kube-apiserver"],
+        core.command("kube-scheduler", flags),
+        ready,
+    )
 }
 
 fn containerd(core: &Core<'_>) -> Part {
     let config = core.folder.join("containerd.toml").display().to_string();
     let mut command = vec!["containerd".into(), "--config".into(), config];
     command.extend(core.request.options.arguments_of("containerd"));
-    Part::program("containerd", &["namespaces"], command, Ready::Listens { socket: socket(core) })
+    Part::program(
+        "containerd",
+        &["namespaces"],
+        command,
+        Ready::Listens {
+            socket: socket(core),
+        },
+    )
 }
 
 fn images(core: &Core<'_>) -> Part {
     let import = core.request.images.iter().map(|image| {
         let socket = socket(core).display().to_string();
         let archive = image.archive.display().to_string();
-        let words =
-            ["ctr", "--address", &socket, "--namespace", "k8s.io", "images", "import", "--base-name", &image.name, &archive];
+        let words = [
+            "ctr",
+            "--address",
+            &socket,
+            "--namespace",
+            "k8s.io",
+            "images",
+            "import",
+            "--base-name",
+            &image.name,
+            &archive,
+        ];
         words.iter().map(ToString::to_string).collect()
     });
     Part::new("images", &["containerd"], Work::Commands(import.collect()))
@@ -153,8 +226,16 @@ fn kubelet(core: &Core<'_>, name: &str, network: &Network) -> Part {
         format!("--node-ip={}", network.address),
         format!("--root-dir={}", core.folder.join("kubelet").display()),
     ];
-    let ready = Ready::Answers { server: "http://127.0.0.1:10248".into(), path: "/healthz".into() };
-    Part::program("kubelet", &["kube-apiserver", "images"], core.command("kubelet", flags), ready)
+    let ready = Ready::Answers {
+        server: "http://127.0.0.1:10248".into(),
+        path: "/healthz".into(),
+    };
+    Part::program(
+        "kubelet",
+        &["kube-apiserver", "images"],
+        core.command("kubelet", flags),
+        ready,
+    )
 }
 
 fn proxy(core: &Core<'_>, name: &str, network: &Network) -> Part {
@@ -165,9 +246,17 @@ fn proxy(core: &Core<'_>, name: &str, network: &Network) -> Part {
         format!("--cluster-cidr={}/24", network.pods),
         format!("--hostname-override={name}"),
     ];
-    let ready = Ready::Answers { server: "http://127.0.0.1:10256".into(), path: "/healthz".into() };
+    let ready = Ready::Answers {
+        server: "http://127.0.0.1:10256".into(),
+        path: "/healthz".into(),
+    };
     // It programs nothing until its Node object exists, and says so only by waiting.
-    Part::program("kube-proxy", &["kubelet"], core.command("kube-proxy", flags), ready)
+    Part::program(
+        "kube-proxy",
+        &["kubelet"],
+        core.command("kube-proxy", flags),
+        ready,
+    )
 }
 
 fn write_configuration(core: &Core<'_>, name: &str, network: &Network) -> Result<()> {
@@ -175,7 +264,10 @@ fn write_configuration(core: &Core<'_>, name: &str, network: &Network) -> Result
     fs::create_dir(folder.join("cni"))?;
     fs::write(folder.join("cni/10-bed.conflist"), cni(network).to_string())?;
     fs::write(folder.join("containerd.toml"), containerd_config(core))?;
-    fs::write(folder.join("kubelet.json"), kubelet_config(core, name).to_string())?;
+    fs::write(
+        folder.join("kubelet.json"),
+        kubelet_config(core, name).to_string(),
+    )?;
     Ok(())
 }
 

@@ -4,9 +4,9 @@
 use std::io::Cursor;
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderValue, Request, Response};
 use h2::server::SendResponse;
 use h2::{RecvStream, server};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::Failure;
@@ -53,7 +53,12 @@ async fn answer(
     }
     let service = service_name(&read(request.into_body()).await?);
     state.count_grpc(&service);
-    let health = state.answers().grpc.get(&service).copied().unwrap_or(Health::ServiceUnknown);
+    let health = state
+        .answers()
+        .grpc
+        .get(&service)
+        .copied()
+        .unwrap_or(Health::ServiceUnknown);
     let status = match health {
         Health::Unknown => 0,
         Health::Serving => 1,
@@ -82,7 +87,8 @@ async fn read(mut body: RecvStream) -> Result<Vec<u8>, h2::Error> {
 fn service_name(frame: &[u8]) -> String {
     match frame.get(5..) {
         Some([0x0a, length, text @ ..]) if *length < 0x80 => {
-            String::from_utf8_lossy(text.get(..usize::from(*length)).unwrap_or_default()).into_owned()
+            String::from_utf8_lossy(text.get(..usize::from(*length)).unwrap_or_default())
+                .into_owned()
         }
         _ => String::new(),
     }
@@ -97,7 +103,9 @@ fn refuse(respond: &mut SendResponse<Body>, code: u8) -> Result<(), h2::Error> {
 
 fn head() -> Response<()> {
     let mut response = Response::new(());
-    response.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
+    response
+        .headers_mut()
+        .insert("content-type", HeaderValue::from_static("application/grpc"));
     response
 }
 

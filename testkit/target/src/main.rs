@@ -31,7 +31,10 @@ const USAGE: &str = "usage:
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.into()),
     };
@@ -54,7 +57,10 @@ fn failed(error: &Failure) -> ExitCode {
 }
 
 async fn asked_to_end() -> Result<(), Failure> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (mut terminate, mut interrupt) = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
@@ -90,7 +96,7 @@ fn timeout(rest: &[&str]) -> Result<Duration, Failure> {
 
 fn emit(bytes: usize) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
-    let block = [b'x'; 64 * 1024];
+    let block = [b'x'; 4096];
     let mut left = bytes;
     while left > 0 {
         let now = left.min(block.len());
@@ -115,6 +121,10 @@ async fn serve(arguments: &[&str]) -> Result<(), Failure> {
             _ => return Err(USAGE.into()),
         }
     }
-    tokio::try_join!(http1::serve(http, Arc::clone(&state)), tcp::serve(tcp, Arc::clone(&state)), grpc::serve(grpc, state))?;
+    tokio::try_join!(
+        http1::serve(http, Arc::clone(&state)),
+        tcp::serve(tcp, Arc::clone(&state)),
+        grpc::serve(grpc, state)
+    )?;
     Ok(())
 }

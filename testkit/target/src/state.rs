@@ -54,9 +54,16 @@ impl Default for State {
             healthz: 200,
             body: "ok".into(),
             role: "secondary".into(),
-            grpc: BTreeMap::from([(String::new(), Health::Serving), ("role".into(), Health::NotServing)]),
+            grpc: BTreeMap::from([
+                (String::new(), Health::Serving),
+                ("role".into(), Health::NotServing),
+            ]),
         };
-        Self { answers: Mutex::new(answers), counts: Mutex::default(), tcp_open: watch::Sender::new(true) }
+        Self {
+            answers: Mutex::new(answers),
+            counts: Mutex::default(),
+            tcp_open: watch::Sender::new(true),
+        }
     }
 }
 
@@ -71,7 +78,10 @@ impl State {
         let mut answers = locked(&self.answers);
         match key {
             "healthz" => {
-                let status = value.parse().ok().filter(|status| (100..1000).contains(status));
+                let status = value
+                    .parse()
+                    .ok()
+                    .filter(|status| (100..1000).contains(status));
                 answers.healthz = status.ok_or_else(|| format!("healthz={value}: not a status"))?;
             }
             "body" => answers.body = value.into(),
@@ -87,7 +97,9 @@ impl State {
             _ => {
                 let service = match key.strip_prefix("grpc") {
                     Some("") => "",
-                    Some(rest) => rest.strip_prefix('.').ok_or_else(|| format!("{key}: unknown"))?,
+                    Some(rest) => rest
+                        .strip_prefix('.')
+                        .ok_or_else(|| format!("{key}: unknown"))?,
                     None => return Err(format!("{key}: unknown")),
                 };
                 answers.grpc.insert(service.into(), Health::parse(value)?);
