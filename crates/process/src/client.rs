@@ -19,6 +19,7 @@ const READ_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// Where the API server is.
 #[derive(Clone, Debug, Default, clap::Args)]
+#[group(skip)]
 #[command(next_help_heading = "API server")]
 pub struct Args {
     /// Kubeconfig file [default: $KUBECONFIG, ~/.kube/config, then the service account of the pod]

@@ -13,6 +13,7 @@ const DEFAULT_FILTER: &str = "info,kube_client::client::builder=off,kube_runtime
 
 /// How to log.
 #[derive(Clone, Debug, clap::Args)]
+#[group(skip)]
 #[command(next_help_heading = "Log")]
 pub struct Args {
     /// What is logged, as `LEVEL` or `TARGET=LEVEL`, separated by commas

@@ -14,6 +14,7 @@ use crate::shutdown::{self, Forced, Signals};
 
 /// The flags that both processes know.
 #[derive(Clone, Debug, clap::Args)]
+#[group(skip)]
 pub struct Args {
     /// The API server.
     #[command(flatten)]

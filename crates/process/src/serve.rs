@@ -20,6 +20,7 @@ use crate::readiness::Readiness;
 
 /// Where to serve.
 #[derive(Clone, Debug, clap::Args)]
+#[group(skip)]
 #[command(next_help_heading = "Serving")]
 pub struct Args {
     /// Address of /metrics, /healthz and /readyz: `IP:PORT`, `:PORT` for every address, or 0 for none

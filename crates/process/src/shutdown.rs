@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 /// How long an end may take.
 #[derive(Clone, Debug, clap::Args)]
+#[group(skip)]
 #[command(next_help_heading = "Shutdown")]
 pub struct Args {
     /// Seconds from the signal to the end of the process, whatever is still under way; less than the pod's

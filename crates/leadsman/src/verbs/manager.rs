@@ -1,0 +1,10 @@
+//! `leadsman manager`
+
+use std::process::ExitCode;
+
+use leadsman_manager::Args;
+
+/// Runs the manager to its end.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    super::status(&leadsman_manager::run(args))
+}

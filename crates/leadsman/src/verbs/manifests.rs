@@ -1,0 +1,291 @@
+//! `leadsman manifests`: what a cluster needs before the first start.
+//!
+//! The namespace, the CRDs, an account for each of the two processes with the rights that it uses and no more, and
+//! the policy that ties an agent to its own node. In an order in which one `kubectl apply` succeeds.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use leadsman_api::{GROUP, VERSION};
+use leadsman_manager::{WATCH_RIGHTS, WRITE_RIGHTS};
+use serde_json::{Value, json};
+
+const MANAGER: &str = "leadsman-manager";
+const AGENT: &str = "leadsman-agent";
+const POLICY: &str = "leadsman-agent-own-node";
+
+/// Prints what a cluster needs before the first start, as YAML.
+///
+/// The namespace, the CRDs, accounts and rights of manager and agents, and the policy by which an agent may report
+/// for its own node only. The same output for the same flags.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Namespace of manager and agents
+    #[arg(long, value_name = "NAME", default_value = "leadsman-system")]
+    namespace: String,
+}
+
+/// Prints to stdout.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let printed = text(&args.namespace).and_then(|text| {
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes())?;
+        out.flush()
+    });
+    match printed {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("leadsman: cannot print manifests: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn text(namespace: &str) -> io::Result<String> {
+    let mut documents = vec![yaml(&namespace_object(namespace))?];
+    documents.extend(
+        leadsman_api::crd::render()
+            .into_iter()
+            .map(|(_, yaml)| yaml),
+    );
+    for object in accounts(namespace).into_iter().chain(policy(namespace)) {
+        documents.push(yaml(&object)?);
+    }
+    let documents = documents.iter().map(|yaml| format!("---\n{yaml}"));
+    Ok(documents.collect())
+}
+
+fn yaml(object: &Value) -> io::Result<String> {
+    serde_norway::to_string(object).map_err(io::Error::other)
+}
+
+fn namespace_object(namespace: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": namespace, "labels": labels(None)},
+    })
+}
+
+/// Accounts, roles and bindings.
+fn accounts(namespace: &str) -> Vec<Value> {
+    let roles = [
+        (MANAGER, "manager", manager_rules()),
+        (AGENT, "agent", agent_rules()),
+    ];
+    let account = |name, component| {
+        json!({
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {"name": name, "namespace": namespace, "labels": labels(Some(component))},
+        })
+    };
+    let role = |name, component, rules| {
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": name, "labels": labels(Some(component))},
+            "rules": rules,
+        })
+    };
+    let binding = |name, component| {
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": name, "labels": labels(Some(component))},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
+        })
+    };
+    let mut objects = Vec::new();
+    objects.extend(
+        roles
+            .iter()
+            .map(|(name, component, _)| account(name, component)),
+    );
+    objects.extend(
+        roles
+            .iter()
+            .map(|(name, component, rules)| role(name, component, rules)),
+    );
+    objects.extend(
+        roles
+            .iter()
+            .map(|(name, component, _)| binding(name, component)),
+    );
+    objects
+}
+
+/// What the manager's own tables say that it sends.
+fn manager_rules() -> Vec<Value> {
+    let mut rights: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    for resource in WATCH_RIGHTS {
+        rights.insert(resource, vec!["get", "list", "watch"]);
+    }
+    for (group, resource, verb) in WRITE_RIGHTS {
+        rights.entry((group, resource)).or_default().push(verb);
+    }
+    rights
+        .iter()
+        .map(|((group, resource), verbs)| rule(group, resource, verbs))
+        .collect()
+}
+
+/// Reading what is to be probed, telling verdicts, and events on pods. No right on pods.
+fn agent_rules() -> Vec<Value> {
+    vec![
+        rule(GROUP, "nodepodprobes", &["get", "list", "watch"]),
+        rule(GROUP, "nodepodprobes/status", &["patch"]),
+        rule("", "events", &["create", "patch"]),
+        rule("events.k8s.io", "events", &["create", "patch"]),
+    ]
+}
+
+fn rule(group: &str, resource: &str, verbs: &[&str]) -> Value {
+    json!({"apiGroups": [group], "resources": [resource], "verbs": verbs})
+}
+
+/// Of the agents' account, only what runs on a node may write that node's `NodePodProbe`: since Kubernetes 1.31 the
+/// token of a pod says which node that is.
+fn policy(namespace: &str) -> Vec<Value> {
+    let account = format!("system:serviceaccount:{namespace}:{AGENT}");
+    let node = "request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][0].orValue('')";
+    vec![
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingAdmissionPolicy",
+            "metadata": {"name": POLICY, "labels": labels(Some("agent"))},
+            "spec": {
+                "failurePolicy": "Fail",
+                "matchConstraints": {"resourceRules": [{
+                    "apiGroups": [GROUP],
+                    "apiVersions": [VERSION],
+                    "operations": ["CREATE", "UPDATE", "DELETE"],
+                    "resources": ["nodepodprobes", "nodepodprobes/status"],
+                }]},
+                "matchConditions": [{
+                    "name": "agent",
+                    "expression": format!("request.userInfo.username == '{account}'"),
+                }],
+                "variables": [{"name": "node", "expression": node}],
+                "validations": [{
+                    "expression": "variables.node != '' && request.name == variables.node",
+                    "messageExpression": "'an agent may write the NodePodProbe of its own node alone; its token is \
+                        bound to node \"' + variables.node + '\"'",
+                    "reason": "Forbidden",
+                }],
+            },
+        }),
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": {"name": POLICY, "labels": labels(Some("agent"))},
+            "spec": {"policyName": POLICY, "validationActions": ["Deny"]},
+        }),
+    ]
+}
+
+fn labels(component: Option<&str>) -> Value {
+    match component {
+        Some(component) => json!({
+            "app.kubernetes.io/name": "leadsman",
+            "app.kubernetes.io/component": component,
+        }),
+        None => json!({"app.kubernetes.io/name": "leadsman"}),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn objects() -> Vec<Value> {
+        let text = text("leadsman-system").unwrap();
+        let documents = text.split("---\n").filter(|document| !document.is_empty());
+        documents
+            .map(|document| serde_norway::from_str(document).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn what_others_refer_to_comes_first() {
+        let kinds: Vec<_> = objects()
+            .iter()
+            .map(|object| object["kind"].clone())
+            .collect();
+        let expected = [
+            "Namespace",
+            "CustomResourceDefinition",
+            "CustomResourceDefinition",
+            "ServiceAccount",
+            "ServiceAccount",
+            "ClusterRole",
+            "ClusterRole",
+            "ClusterRoleBinding",
+            "ClusterRoleBinding",
+            "ValidatingAdmissionPolicy",
+            "ValidatingAdmissionPolicyBinding",
+        ];
+        assert_eq!(kinds, expected);
+    }
+
+    #[test]
+    fn all_but_the_crds_is_as_reviewed() {
+        let objects = objects();
+        let reviewed = objects
+            .iter()
+            .filter(|object| object["kind"] != "CustomResourceDefinition")
+            .map(|object| yaml(object).unwrap());
+        insta::assert_snapshot!(reviewed.collect::<Vec<_>>().join("---\n"));
+    }
+
+    #[test]
+    fn the_rights_are_these_and_no_others() {
+        let table = [
+            (MANAGER, "", "pods", "get list watch"),
+            (MANAGER, "", "pods/status", "patch"),
+            (MANAGER, "", "nodes", "get list watch"),
+            (MANAGER, GROUP, "podprobemarkers", "get list watch"),
+            (MANAGER, GROUP, "podprobemarkers/status", "patch"),
+            (
+                MANAGER,
+                GROUP,
+                "nodepodprobes",
+                "get list watch create update delete",
+            ),
+            (AGENT, GROUP, "nodepodprobes", "get list watch"),
+            (AGENT, GROUP, "nodepodprobes/status", "patch"),
+            (AGENT, "", "events", "create patch"),
+            (AGENT, "events.k8s.io", "events", "create patch"),
+        ];
+        let mut expected: Vec<_> = table
+            .iter()
+            .flat_map(|(role, group, resource, verbs)| {
+                verbs
+                    .split(' ')
+                    .map(move |verb| [*role, *group, *resource, verb].join(" "))
+            })
+            .collect();
+        let mut granted = Vec::new();
+        for role in objects()
+            .iter()
+            .filter(|object| object["kind"] == "ClusterRole")
+        {
+            for rule in role["rules"].as_array().unwrap() {
+                for verb in rule["verbs"].as_array().unwrap() {
+                    let parts = [
+                        &role["metadata"]["name"],
+                        &rule["apiGroups"][0],
+                        &rule["resources"][0],
+                        verb,
+                    ];
+                    granted.push(parts.map(|part| part.as_str().unwrap()).join(" "));
+                }
+            }
+        }
+        expected.sort();
+        granted.sort();
+        assert_eq!(granted, expected);
+    }
+}
