@@ -266,3 +266,102 @@ fn shared(map: &BTreeMap<String, String>) -> BTreeMap<Arc<str>, Arc<str>> {
         .map(|(key, value)| (key.as_str().into(), value.as_str().into()))
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::podprobe::samples::manual;
+
+    fn parse(marker: Value) -> Result<Marker, Vec<Invalid>> {
+        let marker = serde_json::from_value(marker).unwrap();
+        Marker::parse(&marker, Compatibility::Kubernetes)
+    }
+
+    #[test]
+    fn the_manuals_marker() {
+        let mut wire = manual();
+        wire["metadata"]["uid"] = json!("u-1");
+        wire["metadata"]["generation"] = json!(7);
+        wire["metadata"]["creationTimestamp"] = json!("2026-01-02T03:04:05Z");
+        let marker = parse(wire).unwrap();
+        assert_eq!(marker.name.to_string(), "ns/game-server-probe");
+        assert_eq!((&*marker.uid, marker.generation), ("u-1", 7));
+        assert_eq!(marker.created, "2026-01-02T03:04:05Z".parse().unwrap());
+        let [probe] = marker.probes.as_slice() else {
+            panic!("one probe: {:?}", marker.probes);
+        };
+        assert_eq!((&*probe.name, &*probe.container), ("Idle", "game-server"));
+        assert_eq!(probe.condition_type.as_deref(), Some("game.io/idle"));
+        let policy = |idle: &str, cost: &str| {
+            Some(Policy {
+                labels: [("gameserver-idle".into(), idle.into())].into(),
+                annotations: [(
+                    "controller.kubernetes.io/pod-deletion-cost".into(),
+                    cost.into(),
+                )]
+                .into(),
+            })
+        };
+        assert_eq!(probe.succeeded, policy("true", "-10"));
+        assert_eq!(probe.failed, policy("false", "10"));
+    }
+
+    #[test]
+    fn one_not_created_yet_is_parsed_too() {
+        let mut wire = manual();
+        wire["metadata"] = json!({"name": "m", "creationTimestamp": null});
+        let marker = parse(wire).unwrap();
+        assert_eq!(marker.name.to_string(), "m");
+        assert_eq!((&*marker.uid, marker.generation), ("", 0));
+    }
+
+    #[test]
+    fn all_errors_at_once() {
+        let mut wire = manual();
+        wire["spec"]["selector"]["matchLabels"]["-"] = json!("");
+        let probe = &mut wire["spec"]["probes"][0];
+        probe["name"] = json!("");
+        probe["containerName"] = json!("A");
+        probe["podConditionType"] = json!("Ready");
+        probe["probe"] =
+            json!({"periodSeconds": -1, "exec": {}, "tcpSocket": {"port": 0, "host": "h"}});
+        probe["markerPolicy"][1]["state"] = json!("Succeeded");
+        probe["markerPolicy"][1]["labels"] = json!({"app": "x", "pod-template-hash": "-"});
+        let paths: Vec<_> = parse(wire)
+            .unwrap_err()
+            .into_iter()
+            .map(|error| error.path)
+            .collect();
+        assert_eq!(
+            paths,
+            [
+                "spec.selector.matchLabels",
+                "spec.probes[0].name",
+                "spec.probes[0].containerName",
+                "spec.probes[0].podConditionType",
+                "spec.probes[0].markerPolicy[1].state",
+                "spec.probes[0].markerPolicy[1].labels",
+                "spec.probes[0].markerPolicy[1].labels",
+                "spec.probes[0].markerPolicy[1].labels[pod-template-hash]",
+                "spec.probes[0].probe.exec.command",
+                "spec.probes[0].probe.tcpSocket.host",
+                "spec.probes[0].probe.tcpSocket.port",
+                "spec.probes[0].probe",
+                "spec.probes[0].probe.periodSeconds",
+            ]
+        );
+    }
+
+    #[test]
+    fn an_error_says_where_and_what() {
+        let mut wire = manual();
+        wire["spec"]["probes"][0]["probe"]["terminationGracePeriodSeconds"] = json!(1);
+        let errors = parse(wire).unwrap_err();
+        assert_eq!(
+            errors[0].to_string(),
+            "spec.probes[0].probe.terminationGracePeriodSeconds: no pod ends because of this probe: leave it out"
+        );
+    }
+}

@@ -16,7 +16,10 @@ pub mod marks;
 mod names;
 pub mod plan;
 pub mod pod;
+pub mod node;
 pub mod probe;
+#[cfg(any(test, feature = "samples"))]
+pub mod samples;
 pub mod selector;
 pub mod status;
 mod template;

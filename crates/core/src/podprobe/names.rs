@@ -81,11 +81,13 @@ pub(super) fn port_name(name: &str) -> Result<(), String> {
 
 /// Name of an HTTP header, by the kubelet's own narrow rule.
 pub(super) fn header_name(name: &str) -> Result<(), String> {
-    if !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
+    if (1..=limits::HEADER_NAME).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+    {
         return Ok(());
     }
     Err(format!(
-        "{name:?} is no name of an HTTP header: letters, digits and '-'"
+        "{name:?} is no name of an HTTP header: at most 256 letters, digits and '-'"
     ))
 }
 

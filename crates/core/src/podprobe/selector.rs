@@ -123,6 +123,9 @@ impl Requirement {
             .field("key")
             .check(names::qualified_name(&expression.key));
         let values = expression.values.as_deref().unwrap_or_default();
+        report
+            .field("values")
+            .at_most(values.len(), limits::SELECTOR_VALUES, "values");
         for (index, value) in values.iter().enumerate() {
             report
                 .field("values")
@@ -154,5 +157,118 @@ impl Requirement {
             key: expression.key.as_str().into(),
             operator,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn selector(wire: Value) -> Selector {
+        Selector::parse(&serde_json::from_value(wire).unwrap()).unwrap()
+    }
+
+    fn matches(selector: &Selector, labels: &[(&str, &str)]) -> bool {
+        let labels: BTreeMap<_, _> = labels.iter().copied().collect();
+        selector.matches(|key| labels.get(key).copied())
+    }
+
+    fn expression(key: &str, operator: &str, values: &[&str]) -> Value {
+        json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]})
+    }
+
+    #[test]
+    fn an_empty_selector_matches_nothing() {
+        for empty in [
+            json!({}),
+            json!({"matchLabels": {}, "matchExpressions": []}),
+        ] {
+            let empty = selector(empty);
+            assert!(empty.is_empty());
+            assert!(!matches(&empty, &[]));
+            assert!(!matches(&empty, &[("a", "b")]));
+        }
+    }
+
+    #[test]
+    fn each_operator_as_in_kubernetes() {
+        // Against: no label at all, another label, the label with a value that is named, with one that is not.
+        let pods: [&[(&str, &str)]; 4] = [&[], &[("b", "x")], &[("a", "x")], &[("a", "z")]];
+        let table = [
+            (
+                json!({"matchLabels": {"a": "x"}}),
+                [false, false, true, false],
+            ),
+            (
+                expression("a", "In", &["x", "y"]),
+                [false, false, true, false],
+            ),
+            (
+                expression("a", "NotIn", &["x", "y"]),
+                [true, true, false, true],
+            ),
+            (expression("a", "Exists", &[]), [false, false, true, true]),
+            (
+                expression("a", "DoesNotExist", &[]),
+                [true, true, false, false],
+            ),
+        ];
+        for (wire, expected) in table {
+            let found = pods.map(|labels| matches(&selector(wire.clone()), labels));
+            assert_eq!(found, expected, "{wire}");
+        }
+    }
+
+    #[test]
+    fn all_requirements_hold() {
+        let both = selector(json!({
+            "matchLabels": {"a": "1", "b": "2"},
+            "matchExpressions": [{"key": "c", "operator": "DoesNotExist"}],
+        }));
+        assert!(matches(&both, &[("a", "1"), ("b", "2"), ("d", "")]));
+        assert!(!matches(&both, &[("a", "1")]));
+        assert!(!matches(&both, &[("a", "1"), ("b", "2"), ("c", "")]));
+    }
+
+    #[test]
+    fn an_empty_value_is_a_value() {
+        let empty = selector(json!({"matchLabels": {"a": ""}}));
+        assert!(matches(&empty, &[("a", "")]));
+        assert!(!matches(&empty, &[]));
+    }
+
+    #[test]
+    fn the_narrowest_set_of_values_is_the_index_key() {
+        let narrow = selector(json!({
+            "matchLabels": {"b": "2"},
+            "matchExpressions": [
+                {"key": "a", "operator": "In", "values": ["1", "2"]},
+                {"key": "c", "operator": "NotIn", "values": ["1"]},
+            ],
+        }));
+        let (key, values) = narrow.pairs().unwrap();
+        assert_eq!((&**key, values), ("b", [Arc::from("2")].as_slice()));
+        let keys: Vec<_> = narrow.keys().map(|key| &**key).collect();
+        assert_eq!(keys, ["b", "a", "c"]);
+        assert_eq!(selector(expression("a", "Exists", &[])).pairs(), None);
+        assert_eq!(selector(expression("a", "NotIn", &["1"])).pairs(), None);
+    }
+
+    #[test]
+    fn errors_name_their_place_in_the_selector() {
+        let wire = serde_json::from_value(expression("a", "Gt", &["-"])).unwrap();
+        let errors = Selector::parse(&wire).unwrap_err();
+        let paths: Vec<_> = errors.iter().map(|error| error.path.as_str()).collect();
+        assert_eq!(
+            paths,
+            [
+                "matchExpressions[0].values[0]",
+                "matchExpressions[0].operator"
+            ]
+        );
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use leadsman_api::limits;
 
 use super::invalid::Report;
 use super::marker::Compatibility;
@@ -225,8 +226,9 @@ impl HandlerTemplate {
             }
         };
         let headers = get.http_headers.as_deref().unwrap_or_default();
+        let mut at = report.field("httpHeaders");
+        at.at_most(headers.len(), limits::HEADERS, "headers");
         for (index, header) in headers.iter().enumerate() {
-            let mut at = report.field("httpHeaders");
             at.index(index)
                 .field("name")
                 .check(names::header_name(&header.name));
@@ -268,4 +270,99 @@ impl Port {
 fn number(port: i32, report: &mut Report<'_>) -> Option<NonZeroU16> {
     let number = u16::try_from(port).ok().and_then(NonZeroU16::new);
     report.check(number.ok_or_else(|| format!("{port} is not within 1 and 65535")))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn template(wire: Value, compatibility: Compatibility) -> ProbeTemplate {
+        let mut errors = Vec::new();
+        let probe = serde_json::from_value(wire).unwrap();
+        let read = ProbeTemplate::read(
+            &probe,
+            compatibility,
+            &mut Report::new(&mut errors, "probe"),
+        );
+        assert_eq!(errors, []);
+        read.unwrap()
+    }
+
+    /// Initial delay, period, timeout, success threshold, failure threshold.
+    fn timings(probe: &ProbeTemplate) -> [u32; 5] {
+        [
+            probe.initial_delay_seconds,
+            probe.period_seconds.get(),
+            probe.timeout_seconds.get(),
+            probe.success_threshold.get(),
+            probe.failure_threshold.get(),
+        ]
+    }
+
+    #[rstest]
+    #[case::kubernetes(Compatibility::Kubernetes, [0, 10, 1, 1, 3])]
+    #[case::openkruise(Compatibility::OpenKruise, [1, 1, 1, 1, 1])]
+    fn defaults(#[case] compatibility: Compatibility, #[case] expected: [u32; 5]) {
+        let lean = json!({"tcpSocket": {"port": 1}});
+        assert_eq!(timings(&template(lean, compatibility)), expected);
+        let zeros = json!({
+            "tcpSocket": {"port": 1}, "initialDelaySeconds": 0, "periodSeconds": 0, "timeoutSeconds": 0,
+            "successThreshold": 0, "failureThreshold": 0,
+        });
+        assert_eq!(timings(&template(zeros, compatibility)), expected);
+        let given = json!({
+            "tcpSocket": {"port": 1}, "initialDelaySeconds": 2, "periodSeconds": 4, "timeoutSeconds": 5,
+            "successThreshold": 6, "failureThreshold": 7,
+        });
+        assert_eq!(timings(&template(given, compatibility)), [2, 4, 5, 6, 7]);
+    }
+
+    #[test]
+    fn path_scheme_and_service_have_defaults() {
+        let get = template(
+            json!({"httpGet": {"port": 80, "path": ""}}),
+            Compatibility::Kubernetes,
+        );
+        let HandlerTemplate::HttpGet {
+            scheme,
+            path,
+            headers,
+            ..
+        } = get.handler
+        else {
+            panic!("{:?}", get.handler);
+        };
+        assert_eq!(
+            (scheme, path.as_str(), headers.len()),
+            (Scheme::Http, "/", 0)
+        );
+        let grpc = template(json!({"grpc": {"port": 80}}), Compatibility::Kubernetes);
+        let port = NonZeroU16::new(80).unwrap();
+        let service = String::new();
+        assert_eq!(grpc.handler, HandlerTemplate::Grpc { port, service });
+    }
+
+    #[rstest]
+    #[case("httpGet")]
+    #[case("tcpSocket")]
+    fn a_named_port_is_the_containers(#[case] handler: &str) {
+        let named = template(
+            json!({handler: {"port": "game"}}),
+            Compatibility::Kubernetes,
+        );
+        let port = NonZeroU16::new(7777);
+        let resolved = named
+            .resolve(|name| port.filter(|_| name == "game"))
+            .unwrap();
+        let found = match resolved.handler {
+            Handler::HttpGet(get) => get.port,
+            Handler::TcpSocket { port } => port,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(Some(found), port);
+        assert_eq!(named.resolve(|_| None), Err(UnresolvedPort("game".into())));
+    }
 }

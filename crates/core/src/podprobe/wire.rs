@@ -95,3 +95,103 @@ fn int32(value: u32) -> i32 {
 fn positive(value: NonZeroU32) -> i32 {
     int32(value.get())
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn positive_i32() -> impl Strategy<Value = NonZeroU32> {
+        (1..=i32::MAX.unsigned_abs()).prop_map(|value| NonZeroU32::new(value).unwrap())
+    }
+
+    fn handler() -> impl Strategy<Value = Handler> {
+        let port = || any::<NonZeroU16>();
+        let get = (
+            any::<bool>(),
+            port(),
+            "/[a-z?=&]{0,9}",
+            prop::collection::vec(("[A-Z-]{1,5}", ".{0,5}"), 0..3),
+        );
+        prop_oneof![
+            prop::collection::vec(".{0,5}", 1..4).prop_map(|command| Handler::Exec { command }),
+            get.prop_map(|(secure, port, path, headers)| Handler::HttpGet(HttpGet {
+                scheme: if secure { Scheme::Https } else { Scheme::Http },
+                port,
+                path,
+                headers,
+            })),
+            port().prop_map(|port| Handler::TcpSocket { port }),
+            (port(), ".{0,5}").prop_map(|(port, service)| Handler::Grpc { port, service }),
+        ]
+    }
+
+    prop_compose! {
+        fn probe()(
+            handler in handler(),
+            initial_delay_seconds in 0..=i32::MAX.unsigned_abs(),
+            period_seconds in positive_i32(),
+            timeout_seconds in positive_i32(),
+            success_threshold in positive_i32(),
+            failure_threshold in positive_i32(),
+        ) -> Probe {
+            Probe {
+                handler, initial_delay_seconds, period_seconds, timeout_seconds, success_threshold, failure_threshold,
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(probe in probe()) {
+            let sent = serde_json::to_value(to_wire(&probe)).unwrap();
+            let received = serde_json::from_value(sent).unwrap();
+            prop_assert_eq!(from_wire(&received), Ok(probe));
+        }
+    }
+
+    #[test]
+    fn every_field_is_written_out() {
+        let wire = serde_json::from_value(json!({"httpGet": {"port": 80}})).unwrap();
+        let wire = serde_json::to_value(to_wire(&from_wire(&wire).unwrap())).unwrap();
+        let expected = json!({
+            "httpGet": {"port": 80, "path": "/", "scheme": "HTTP"},
+            "initialDelaySeconds": 0,
+            "periodSeconds": 10,
+            "timeoutSeconds": 1,
+            "successThreshold": 1,
+            "failureThreshold": 3,
+        });
+        assert_eq!(wire, expected);
+    }
+
+    #[test]
+    fn the_agent_refuses_what_it_must_not_run() {
+        let refused: [(Value, &str); 8] = [
+            (json!({}), "probe"),
+            (json!({"exec": {}}), "probe.exec.command"),
+            (
+                json!({"exec": {"command": ["a"]}, "tcpSocket": {"port": 1}}),
+                "probe",
+            ),
+            (json!({"tcpSocket": {"port": 0}}), "probe.tcpSocket.port"),
+            (json!({"tcpSocket": {"port": "game"}}), "probe"),
+            (json!({"httpGet": {"port": "game"}}), "probe"),
+            (
+                json!({"httpGet": {"port": 1, "host": "10.0.0.1"}}),
+                "probe.httpGet.host",
+            ),
+            (
+                json!({"tcpSocket": {"port": 1, "host": "10.0.0.1"}}),
+                "probe.tcpSocket.host",
+            ),
+        ];
+        for (wire, path) in refused {
+            let errors = from_wire(&serde_json::from_value(wire.clone()).unwrap()).unwrap_err();
+            let paths: Vec<_> = errors.iter().map(|error| error.path.as_str()).collect();
+            assert_eq!(paths, [path], "{wire}");
+        }
+    }
+}

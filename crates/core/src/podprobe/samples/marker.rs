@@ -1,0 +1,233 @@
+//! How the parts of a marker go together: policies, selector, several probes.
+
+use leadsman_api::limits;
+use serde_json::{Value, json};
+
+use super::{
+    ANNOTATIONS, CONDITION, LABELS, NAME, POLICIES, PROBES, SELECTOR, STATE, Table, Verdict, many,
+    one, path,
+};
+
+pub(super) fn effects(table: &mut Table) {
+    let policy = |state: &str| json!({"state": state, "labels": {"a": "b"}});
+    for state in ["Succeeded", "Failed"] {
+        table.accept(
+            format!("{state} alone"),
+            &[(POLICIES, json!([policy(state)]))],
+        );
+        let twice = json!([policy(state), policy(state)]);
+        table.refuse(
+            format!("{state} twice"),
+            &[(POLICIES, twice)],
+            format!("{}[1]", path(POLICIES)),
+        );
+    }
+    for bad in ["", "Unknown", "succeeded", "True"] {
+        table.refuse(
+            format!("state {bad:?}"),
+            &[(STATE, json!(bad))],
+            path(STATE),
+        );
+    }
+    let three = json!([policy("Succeeded"), policy("Failed"), policy("Failed")]);
+    table.refuse("three policies", &[(POLICIES, three)], path(POLICIES));
+    table.accept(
+        "a policy of nothing",
+        &[(POLICIES, json!([{"state": "Failed"}]))],
+    );
+    table.accept(
+        "empty maps",
+        &[(LABELS, json!({})), (ANNOTATIONS, json!({}))],
+    );
+    table.accept(
+        "null maps",
+        &[(LABELS, json!(null)), (ANNOTATIONS, json!(null))],
+    );
+    table.accept("condition alone", &[(POLICIES, json!([]))]);
+    table.accept("condition alone, policies null", &[(POLICIES, json!(null))]);
+    table.accept("policies alone", &[(CONDITION, json!(""))]);
+    table.accept(
+        "policies alone, condition null",
+        &[(CONDITION, json!(null))],
+    );
+    let nothing = [(POLICIES, json!([])), (CONDITION, json!(""))];
+    table.refuse("no effect", &nothing, "spec.probes[0]");
+    let null = [(POLICIES, json!(null)), (CONDITION, json!(null))];
+    table.refuse("no effect, in null", &null, "spec.probes[0]");
+    for (pointer, what) in [(LABELS, "labels"), (ANNOTATIONS, "annotations")] {
+        let keys = |count| many(count, |n| format!("k{n}"), "x");
+        table.accept(
+            format!("most {what}"),
+            &[(pointer, keys(limits::POLICY_KEYS))],
+        );
+        let more = keys(limits::POLICY_KEYS + 1);
+        table.refuse(
+            format!("too many {what}"),
+            &[(pointer, more)],
+            path(pointer),
+        );
+    }
+    table.add(
+        "a label of a number",
+        &[(LABELS, json!({"a": 1}))],
+        Verdict::Unreadable,
+    );
+}
+
+pub(super) fn selectors(table: &mut Table) {
+    let by = |expression: Value| [(SELECTOR, json!({"matchExpressions": [expression]}))];
+    let at = "spec.selector.matchExpressions[0]";
+    table.accept("empty selector", &[(SELECTOR, json!({}))]);
+    table.accept(
+        "selector of empty lists",
+        &[(SELECTOR, json!({"matchLabels": {}, "matchExpressions": []}))],
+    );
+    for operator in ["In", "NotIn"] {
+        table.accept(
+            operator,
+            &by(json!({"key": "k", "operator": operator, "values": ["a", "b", "a"]})),
+        );
+        let values = format!("{at}.values");
+        table.refuse(
+            format!("{operator} nothing"),
+            &by(json!({"key": "k", "operator": operator})),
+            values.as_str(),
+        );
+        let empty = json!({"key": "k", "operator": operator, "values": []});
+        table.refuse(format!("{operator} an empty list"), &by(empty), values);
+    }
+    for operator in ["Exists", "DoesNotExist"] {
+        table.accept(operator, &by(json!({"key": "k", "operator": operator})));
+        table.accept(
+            format!("{operator} with no value"),
+            &by(json!({"key": "k", "operator": operator, "values": []})),
+        );
+        let with_value = json!({"key": "k", "operator": operator, "values": ["a"]});
+        table.refuse(
+            format!("{operator} with a value"),
+            &by(with_value),
+            format!("{at}.values"),
+        );
+    }
+    for bad in ["", "in", "Gt"] {
+        let expression = json!({"key": "k", "operator": bad, "values": ["a"]});
+        table.refuse(
+            format!("operator {bad:?}"),
+            &by(expression),
+            format!("{at}.operator"),
+        );
+    }
+    let labels = |count| {
+        [(
+            SELECTOR,
+            json!({"matchLabels": many(count, |n| format!("k{n}"), "x")}),
+        )]
+    };
+    let expression = |n: usize| json!({"key": format!("k{n}"), "operator": "Exists"});
+    let expressions = |count: usize| {
+        let all: Vec<_> = (0..count).map(expression).collect();
+        [(SELECTOR, json!({"matchExpressions": all}))]
+    };
+    let values = |count: usize| {
+        let all: Vec<_> = (0..count).map(|n| format!("v{n}")).collect();
+        by(json!({"key": "k", "operator": "In", "values": all}))
+    };
+    let most = limits::SELECTOR_EXPRESSIONS;
+    table.accept("most matchLabels", &labels(most));
+    table.refuse(
+        "too many matchLabels",
+        &labels(most + 1),
+        "spec.selector.matchLabels",
+    );
+    table.accept("most matchExpressions", &expressions(most));
+    table.refuse(
+        "too many matchExpressions",
+        &expressions(most + 1),
+        "spec.selector.matchExpressions",
+    );
+    table.accept("most values", &values(limits::SELECTOR_VALUES));
+    table.refuse(
+        "too many values",
+        &values(limits::SELECTOR_VALUES + 1),
+        format!("{at}.values"),
+    );
+    table.refuse(
+        "label that matchLabels reads",
+        &[(LABELS, one("app", "x"))],
+        path(LABELS),
+    );
+    table.accept(
+        "annotation named as a label that matchLabels reads",
+        &[(ANNOTATIONS, one("app", "x"))],
+    );
+    for operator in ["In", "NotIn", "Exists", "DoesNotExist"] {
+        let values = if operator.ends_with("In") {
+            json!(["x"])
+        } else {
+            json!([])
+        };
+        let expression = json!({"key": "gameserver-idle", "operator": operator, "values": values});
+        table.refuse(
+            format!("label that {operator} reads"),
+            &by(expression),
+            path(LABELS),
+        );
+    }
+}
+
+pub(super) fn probes(table: &mut Table) {
+    let probe = |name: &str, condition: &str| {
+        json!({
+            "name": name, "containerName": "c", "podConditionType": condition,
+            "probe": {"exec": {"command": ["true"]}},
+            "markerPolicy": [{"state": "Succeeded", "labels": {"a": "b"}}],
+        })
+    };
+    let probes = |count: usize| {
+        let all: Vec<_> = (0..count)
+            .map(|n| probe(&format!("p{n}"), &format!("c{n}")))
+            .collect();
+        [(PROBES, json!(all))]
+    };
+    table.accept("no probes", &probes(0));
+    table.accept("most probes", &probes(limits::PROBES));
+    table.refuse("too many probes", &probes(limits::PROBES + 1), path(PROBES));
+    table.refuse("empty name", &[(NAME, json!(""))], path(NAME));
+    for good in ["#", "a b", "é", "Idle/1"] {
+        table.accept(format!("name {good:?}"), &[(NAME, json!(good))]);
+    }
+    let two = |first: Value, second: Value| [(PROBES, json!([first, second]))];
+    table.refuse(
+        "one name twice",
+        &two(probe("a", "c"), probe("a", "d")),
+        "spec.probes[1]",
+    );
+    table.refuse(
+        "one condition twice",
+        &two(probe("a", "c"), probe("b", "c")),
+        "spec.probes[1].podConditionType",
+    );
+    table.accept(
+        "two names that differ in case",
+        &two(probe("a", "c"), probe("A", "C")),
+    );
+    table.accept("no condition twice", &two(probe("a", ""), probe("b", "")));
+    let three = json!([probe("a", "c"), probe("b", ""), probe("d", "c")]);
+    table.refuse(
+        "one condition twice, apart",
+        &[(PROBES, three)],
+        "spec.probes[2].podConditionType",
+    );
+    for missing in ["name", "containerName", "probe"] {
+        let mut whole = probe("a", "c");
+        whole
+            .as_object_mut()
+            .expect("a probe is an object")
+            .remove(missing);
+        table.add(
+            format!("no {missing}"),
+            &[(PROBES, json!([whole]))],
+            Verdict::Unreadable,
+        );
+    }
+}

@@ -1,0 +1,241 @@
+//! Markers, good ones and slightly broken ones, each with the verdict it must get.
+//!
+//! The parser and the API server that has the CRD are both held to this table, so that neither takes what the other
+//! refuses. Each sample is the manual's own marker with one thing changed. Feature `samples`, for tests alone.
+
+mod handlers;
+mod marker;
+mod names;
+
+use leadsman_api::limits;
+use serde_json::{Map, Value, json};
+
+/// A marker and its verdict.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// What was changed, and to what.
+    pub name: String,
+    /// The object.
+    pub marker: Value,
+    /// What becomes of it.
+    pub verdict: Verdict,
+}
+
+/// What becomes of a marker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is taken.
+    Accepted,
+    /// It is refused, and an error names this place.
+    Refused(String),
+    /// It is refused, and cannot even be read: a value is of another type or out of its type's range.
+    Unreadable,
+}
+
+const SELECTOR: &str = "/spec/selector";
+const PROBES: &str = "/spec/probes";
+const NAME: &str = "/spec/probes/0/name";
+const CONTAINER: &str = "/spec/probes/0/containerName";
+const PROBE: &str = "/spec/probes/0/probe";
+const CONDITION: &str = "/spec/probes/0/podConditionType";
+const POLICIES: &str = "/spec/probes/0/markerPolicy";
+const STATE: &str = "/spec/probes/0/markerPolicy/0/state";
+const LABELS: &str = "/spec/probes/0/markerPolicy/0/labels";
+const ANNOTATIONS: &str = "/spec/probes/0/markerPolicy/0/annotations";
+
+/// The marker of OpenKruise's manual.
+pub fn manual() -> Value {
+    json!({
+        "apiVersion": "apps.kruise.io/v1alpha1",
+        "kind": "PodProbeMarker",
+        "metadata": {"name": "game-server-probe", "namespace": "ns"},
+        "spec": {
+            "selector": {"matchLabels": {"app": "game-server"}},
+            "probes": [{
+                "name": "Idle",
+                "containerName": "game-server",
+                "probe": {
+                    "exec": {"command": ["/home/game/idle.sh"]},
+                    "initialDelaySeconds": 10,
+                    "timeoutSeconds": 3,
+                    "periodSeconds": 10,
+                    "successThreshold": 1,
+                    "failureThreshold": 3,
+                },
+                "markerPolicy": [
+                    {
+                        "state": "Succeeded",
+                        "labels": {"gameserver-idle": "true"},
+                        "annotations": {"controller.kubernetes.io/pod-deletion-cost": "-10"},
+                    },
+                    {
+                        "state": "Failed",
+                        "labels": {"gameserver-idle": "false"},
+                        "annotations": {"controller.kubernetes.io/pod-deletion-cost": "10"},
+                    },
+                ],
+                "podConditionType": "game.io/idle",
+            }],
+        },
+    })
+}
+
+/// The whole table.
+pub fn samples() -> Vec<Sample> {
+    let mut table = Table(Vec::new());
+    table.accept("manual", &[]);
+    names::qualified_names(&mut table);
+    names::values(&mut table);
+    handlers::ports(&mut table);
+    handlers::handlers(&mut table);
+    handlers::http(&mut table);
+    handlers::timings(&mut table);
+    marker::effects(&mut table);
+    names::reserved(&mut table);
+    marker::selectors(&mut table);
+    marker::probes(&mut table);
+    table.accept("everything at its maximum", &largest());
+    table.0
+}
+
+/// Where a value goes, as a JSON pointer, and the value.
+type Change = (&'static str, Value);
+
+struct Table(Vec<Sample>);
+
+impl Table {
+    fn add(&mut self, name: impl Into<String>, changes: &[Change], verdict: Verdict) {
+        let mut marker = manual();
+        for (pointer, value) in changes {
+            set(&mut marker, pointer, value.clone());
+        }
+        self.0.push(Sample {
+            name: name.into(),
+            marker,
+            verdict,
+        });
+    }
+
+    fn accept(&mut self, name: impl Into<String>, changes: &[Change]) {
+        self.add(name, changes, Verdict::Accepted);
+    }
+
+    fn refuse(&mut self, name: impl Into<String>, changes: &[Change], path: impl Into<String>) {
+        self.add(name, changes, Verdict::Refused(path.into()));
+    }
+}
+
+/// Puts a value where a pointer leads to; the last step may be new.
+fn set(marker: &mut Value, pointer: &str, value: Value) {
+    let (parent, last) = pointer.rsplit_once('/').expect("a pointer has a '/'");
+    let parent = marker.pointer_mut(parent).expect("the parent is there");
+    match parent {
+        Value::Array(items) => items[last.parse::<usize>().expect("an index")] = value,
+        _ => parent[last] = value,
+    }
+}
+
+/// `/spec/probes/0/name` as `spec.probes[0].name`.
+fn path(pointer: &str) -> String {
+    pointer
+        .split('/')
+        .skip(1)
+        .fold(String::new(), |path, step| {
+            match (step.parse::<usize>(), path.is_empty()) {
+                (Ok(index), _) => format!("{path}[{index}]"),
+                (Err(_), true) => step.to_owned(),
+                (Err(_), false) => format!("{path}.{step}"),
+            }
+        })
+}
+
+/// A map with one key.
+fn one(key: &str, value: &str) -> Value {
+    json!({key: value})
+}
+
+/// A map of `count` keys.
+fn many(count: usize, key: impl Fn(usize) -> String, value: &str) -> Value {
+    (0..count)
+        .map(|n| (key(n), value.into()))
+        .collect::<Map<_, _>>()
+        .into()
+}
+
+fn long_domain(length: usize) -> String {
+    let mut domain = "abcdefg.".repeat(length / 8 + 1);
+    domain.truncate(length - 1);
+    domain + "z"
+}
+
+/// A marker of as many things as are allowed, each as long as it may be: the rules must stay within the API server's
+/// budget also where they are run.
+fn largest() -> [Change; 2] {
+    let domain = long_domain(limits::SUBDOMAIN);
+    let name = |kind: &str, n: usize| format!("{domain}/{kind}{n:060}");
+    let value = "v".repeat(limits::LABEL);
+    let keys = |kind: &str| many(limits::POLICY_KEYS, |n| name(kind, n), &value);
+    let policy =
+        |state: &str| json!({"state": state, "labels": keys("l"), "annotations": keys("a")});
+    let header = json!({"name": "h".repeat(limits::HEADER_NAME), "value": "x"});
+    let probe = |n: usize| {
+        json!({
+            "name": format!("probe-{n}"),
+            "containerName": "c".repeat(limits::LABEL),
+            "probe": {"httpGet": {"port": "abcdefghijklmno", "httpHeaders": vec![&header; limits::HEADERS]}},
+            "podConditionType": name("c", n),
+            "markerPolicy": [policy("Succeeded"), policy("Failed")],
+        })
+    };
+    let expression = |n: usize| {
+        let values = vec![value.as_str(); limits::SELECTOR_VALUES];
+        json!({"key": name("e", n), "operator": "In", "values": values})
+    };
+    let labels = many(limits::SELECTOR_EXPRESSIONS, |n| name("m", n), &value);
+    let expressions: Vec<_> = (0..limits::SELECTOR_EXPRESSIONS).map(expression).collect();
+    [
+        (
+            SELECTOR,
+            json!({"matchLabels": labels, "matchExpressions": expressions}),
+        ),
+        (
+            PROBES,
+            (0..limits::PROBES).map(probe).collect::<Vec<_>>().into(),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::podprobe::marker::{Compatibility, Marker};
+
+    #[test]
+    fn the_parser_gives_each_sample_its_verdict() {
+        for Sample {
+            name,
+            marker,
+            verdict,
+        } in samples()
+        {
+            let read = serde_json::from_value(marker);
+            let parsed = read.map(|marker| Marker::parse(&marker, Compatibility::Kubernetes));
+            match (verdict, parsed) {
+                (Verdict::Accepted, Ok(Ok(_))) | (Verdict::Unreadable, Err(_)) => {}
+                (Verdict::Refused(path), Ok(Err(errors)))
+                    if errors.iter().any(|error| error.path.starts_with(&path)) => {}
+                (verdict, parsed) => panic!("{name}: {verdict:?}, but {parsed:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn each_sample_has_a_name_of_its_own() {
+        let samples = samples();
+        let names: BTreeSet<_> = samples.iter().map(|sample| &sample.name).collect();
+        assert_eq!(names.len(), samples.len());
+        assert!(samples.len() > 150);
+    }
+}

@@ -1,0 +1,201 @@
+//! Names and values, each in every place that holds one.
+
+use leadsman_api::limits;
+use serde_json::json;
+
+use super::{ANNOTATIONS, CONDITION, CONTAINER, LABELS, SELECTOR, Table, long_domain, one, path};
+
+pub(super) fn qualified_names(table: &mut Table) {
+    let longest = "a".repeat(limits::LABEL);
+    let good = [
+        "a".to_owned(),
+        "A1".to_owned(),
+        "1".to_owned(),
+        "a.b_c-d".to_owned(),
+        "a--b".to_owned(),
+        "example.com/A_b".to_owned(),
+        "e-x.1.com/a".to_owned(),
+        // The parts of a domain have no length of their own.
+        format!("{longest}a.com/{longest}"),
+        format!("{}/{longest}", long_domain(limits::SUBDOMAIN)),
+    ];
+    let bad = [
+        "-a".to_owned(),
+        "a-".to_owned(),
+        "_a".to_owned(),
+        "a b".to_owned(),
+        "a\n".to_owned(),
+        "é".to_owned(),
+        "/a".to_owned(),
+        "a/".to_owned(),
+        "a/b/c".to_owned(),
+        "a..b/c".to_owned(),
+        "a./c".to_owned(),
+        "-a/c".to_owned(),
+        "a_b/c".to_owned(),
+        format!("{longest}a"),
+        format!("{}/a", long_domain(limits::SUBDOMAIN + 1)),
+    ];
+    let expression = |key: &str| json!({"matchExpressions": [{"key": key, "operator": "Exists"}]});
+    for (name, ok) in good
+        .iter()
+        .map(|n| (n, true))
+        .chain(bad.iter().map(|n| (n, false)))
+    {
+        let places = [
+            ("label", LABELS, one(name, "x"), path(LABELS)),
+            ("annotation", ANNOTATIONS, one(name, "x"), path(ANNOTATIONS)),
+            ("condition type", CONDITION, json!(name), path(CONDITION)),
+            (
+                "matchLabels",
+                SELECTOR,
+                json!({"matchLabels": one(name, "x")}),
+                "spec.selector.matchLabels".to_owned(),
+            ),
+            (
+                "matchExpressions",
+                SELECTOR,
+                expression(name),
+                "spec.selector.matchExpressions[0].key".to_owned(),
+            ),
+        ];
+        for (place, pointer, value, path) in places {
+            let title = format!("{place} {name:?}");
+            if ok {
+                table.accept(title, &[(pointer, value)]);
+            } else {
+                table.refuse(title, &[(pointer, value)], path);
+            }
+        }
+    }
+    table.refuse(
+        "label with an upper-case domain",
+        &[(LABELS, one("Example.com/a", "x"))],
+        path(LABELS),
+    );
+    table.accept(
+        "annotation with an upper-case domain",
+        &[(ANNOTATIONS, one("Example.com/a", "x"))],
+    );
+    table.refuse("label \"\"", &[(LABELS, one("", "x"))], path(LABELS));
+    table.refuse(
+        "annotation \"\"",
+        &[(ANNOTATIONS, one("", "x"))],
+        path(ANNOTATIONS),
+    );
+}
+
+pub(super) fn values(table: &mut Table) {
+    let longest = "a".repeat(limits::LABEL);
+    let too_long = format!("{longest}a");
+    let values = [
+        ("", true),
+        ("a", true),
+        ("A.b_c-1", true),
+        (longest.as_str(), true),
+        (too_long.as_str(), false),
+        ("-a", false),
+        ("a-", false),
+        ("a b", false),
+        ("a/b", false),
+        ("é", false),
+        ("a\n", false),
+    ];
+    for (value, ok) in values {
+        let expression = json!({"key": "k", "operator": "NotIn", "values": [value]});
+        let places = [
+            (
+                "label",
+                LABELS,
+                one("k", value),
+                format!("{}[k]", path(LABELS)),
+            ),
+            (
+                "matchLabels",
+                SELECTOR,
+                json!({"matchLabels": one("k", value)}),
+                "spec.selector.matchLabels[k]".to_owned(),
+            ),
+            (
+                "matchExpressions",
+                SELECTOR,
+                json!({"matchExpressions": [expression]}),
+                "spec.selector.matchExpressions[0].values[0]".to_owned(),
+            ),
+        ];
+        for (place, pointer, changed, path) in places {
+            let title = format!("{place} with value {value:?}");
+            if ok {
+                table.accept(title, &[(pointer, changed)]);
+            } else {
+                table.refuse(title, &[(pointer, changed)], path);
+            }
+        }
+    }
+    table.accept(
+        "annotation of any value",
+        &[(ANNOTATIONS, one("k", "a b\n/é"))],
+    );
+    for good in ["a", "0", "a-1", "a--1", longest.as_str()] {
+        table.accept(format!("container {good:?}"), &[(CONTAINER, json!(good))]);
+    }
+    for bad in ["", "A", "-a", "a-", "a.b", "a_b", "a\n", too_long.as_str()] {
+        table.refuse(
+            format!("container {bad:?}"),
+            &[(CONTAINER, json!(bad))],
+            path(CONTAINER),
+        );
+    }
+}
+
+pub(super) fn reserved(table: &mut Table) {
+    for &condition in limits::RESERVED_CONDITION_TYPES {
+        table.refuse(
+            format!("condition {condition}"),
+            &[(CONDITION, json!(condition))],
+            path(CONDITION),
+        );
+    }
+    for open in ["ready", "example.com/Ready", "kubernetes.io/ready"] {
+        table.accept(format!("condition {open}"), &[(CONDITION, json!(open))]);
+    }
+    let closed = [
+        "pod-template-hash",
+        "controller-revision-hash",
+        "statefulset.kubernetes.io/pod-name",
+        "apps.kubernetes.io/pod-index",
+        "kubernetes.io/a",
+        "k8s.io/a",
+        "a.b.k8s.io/c",
+        "app.kubernetes.io/name",
+        "controller.kubernetes.io/pod-deletion-costs",
+    ];
+    let open = [
+        "controller.kubernetes.io/pod-deletion-cost",
+        "my-pod-template-hash",
+        "example.com/pod-template-hash",
+        "kubernetes.io",
+        "notkubernetes.io/a",
+        "kubernetes.io.example.com/a",
+        "kubernetes.example.io/a",
+        "apps.kruise.io/a",
+    ];
+    for (pointer, what) in [(LABELS, "label"), (ANNOTATIONS, "annotation")] {
+        for key in closed {
+            table.refuse(
+                format!("reserved {what} {key}"),
+                &[(pointer, one(key, "x"))],
+                path(pointer),
+            );
+        }
+        for key in open {
+            table.accept(format!("open {what} {key}"), &[(pointer, one(key, "x"))]);
+        }
+    }
+    let shouted = "App.Kubernetes.IO/a";
+    table.refuse(
+        "reserved annotation in upper case",
+        &[(ANNOTATIONS, one(shouted, "x"))],
+        path(ANNOTATIONS),
+    );
+}
