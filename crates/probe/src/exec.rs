@@ -144,31 +144,34 @@ mod tests {
         run(&command, &target, Duration::from_secs(3), runtime).await
     }
 
-    fn exited(exit_code: i32, stdout: &[u8], stderr: &[u8]) -> Result<Execution, ExecError> {
-        Ok(Execution {
+    fn exited(exit_code: i32, stdout: &[u8], stderr: &[u8]) -> Execution {
+        Execution {
             exit_code,
             stdout: stdout.to_vec(),
             stderr: stderr.to_vec(),
-        })
+        }
     }
 
-    fn succeeded(message: &str) -> Result<Outcome, CannotProbe> {
-        Ok(Outcome::Succeeded(message.to_owned()))
+    fn succeeded(message: &str) -> Outcome {
+        Outcome::Succeeded(message.to_owned())
     }
 
-    fn failed(message: &str) -> Result<Outcome, CannotProbe> {
-        Ok(Outcome::Failed(message.to_owned()))
+    fn failed(message: &str) -> Outcome {
+        Outcome::Failed(message.to_owned())
     }
 
     #[rstest]
-    #[case(exited(0, b"", b""), succeeded(""))]
-    #[case(exited(0, b"out", b"err"), succeeded("outerr"))]
-    #[case(exited(1, b"out\n", b"err"), failed("out\nerr"))]
-    #[case(exited(-1, b"", b""), failed("the command exited with code -1"))]
-    #[case(exited(0, b"a\xff", b""), succeeded("a\u{fffd}"))]
-    #[case(Err(ExecError::TimedOut), failed("the command did not end within 3s"))]
-    #[case(Err(ExecError::CannotStart("no such file: x".into())), failed("no such file: x"))]
-    #[case(Err(ExecError::TooMuchOutput("too much".into())), failed("too much"))]
+    #[case(Ok(exited(0, b"", b"")), Ok(succeeded("")))]
+    #[case(Ok(exited(0, b"out", b"err")), Ok(succeeded("outerr")))]
+    #[case(Ok(exited(1, b"out\n", b"err")), Ok(failed("out\nerr")))]
+    #[case(Ok(exited(-1, b"", b"")), Ok(failed("the command exited with code -1")))]
+    #[case(Ok(exited(0, b"a\xff", b"")), Ok(succeeded("a\u{fffd}")))]
+    #[case(
+        Err(ExecError::TimedOut),
+        Ok(failed("the command did not end within 3s"))
+    )]
+    #[case(Err(ExecError::CannotStart("no such file: x".into())), Ok(failed("no such file: x")))]
+    #[case(Err(ExecError::TooMuchOutput("too much".into())), Ok(failed("too much")))]
     #[case(Err(ExecError::ContainerGone("x".into())), Err(CannotProbe::ContainerGone))]
     #[case(Err(ExecError::Runtime("busy".into())), Err(CannotProbe::Runtime("busy".into())))]
     #[case(Err(ExecError::Deadline), Err(CannotProbe::Deadline))]
@@ -182,7 +185,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_command_goes_to_the_runtime_as_it_stands() {
-        let runtime = scripted(Some(exited(0, b"", b"")));
+        let runtime = scripted(Some(Ok(exited(0, b"", b""))));
         probe(&runtime).await.unwrap();
         let command = vec!["sh".into(), "-c".into(), "echo $(X)".into()];
         let expected = vec![("abc".to_owned(), command, Duration::from_secs(3))];
@@ -192,7 +195,7 @@ mod tests {
     #[tokio::test]
     async fn output_is_bounded() {
         let out = vec![b'o'; MAX_OUTPUT - 2];
-        let runtime = scripted(Some(exited(1, &out, b"error")));
+        let runtime = scripted(Some(Ok(exited(1, &out, b"error"))));
         let Ok(Outcome::Failed(message)) = probe(&runtime).await else {
             panic!("not failed");
         };

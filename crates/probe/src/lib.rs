@@ -12,6 +12,10 @@
 //! - our own shortage is a [`CannotProbe`], never a failure of the probe.
 
 mod exec;
+mod grpc;
+mod http;
+#[cfg(test)]
+mod listener;
 mod message;
 mod run;
 mod socket;

@@ -1,12 +1,13 @@
 //! The one door: which executor a handler goes to.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use leadsman_core::podprobe::{CannotProbe, Handler, Outcome};
 
 use crate::exec::{self, Exec};
 use crate::target::Target;
-use crate::tcp;
+use crate::{grpc, http, tcp};
 
 /// Runs a probe once. `timeout` is the probe's own, for the whole run.
 ///
@@ -20,13 +21,13 @@ pub async fn run<E: Exec>(
     timeout: Duration,
     exec: &E,
 ) -> Result<Outcome, CannotProbe> {
-    if let Handler::Exec { command } = handler {
-        return exec::run(command, target, timeout, exec).await;
-    }
-    let ip = target.address().ok_or(CannotProbe::NoAddress)?;
+    let ip = target.address().ok_or(CannotProbe::NoAddress);
     match handler {
         Handler::Exec { command } => exec::run(command, target, timeout, exec).await,
-        Handler::TcpSocket { port } => tcp::run(ip, *port, timeout).await,
-        Handler::HttpGet(_) | Handler::Grpc { .. } => Err(CannotProbe::Runtime("not yet".into())),
+        Handler::HttpGet(get) => http::run(get, ip?, timeout).await,
+        Handler::TcpSocket { port } => tcp::run(SocketAddr::new(ip?, port.get()), timeout).await,
+        Handler::Grpc { port, service } => {
+            grpc::run(SocketAddr::new(ip?, port.get()), service, timeout).await
+        }
     }
 }

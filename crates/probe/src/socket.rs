@@ -2,61 +2,110 @@
 //!
 //! A kernel answers with RST when a socket is closed over data nobody read, or when data come after the close. So a
 //! connection is parted from in three steps: say that nothing more will be sent, read what is still on its way until the
-//! other side closes too, close. A target that does not close gets [`PARTING`], then it is closed on. No linger option is
-//! set: 0 would reset, and a positive one blocks the thread in `close`.
+//! other side closes too, close. A target that does not close gets [`PARTING`], one that does not stop sending
+//! [`PARTING_BYTES`]; then it is closed on. No linger option is set: 0 would reset, and a positive one blocks the thread in
+//! `close`.
 
+use std::error::Error;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroU16;
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use leadsman_core::podprobe::CannotProbe;
+use leadsman_core::podprobe::{CannotProbe, Outcome};
 use nix::errno::Errno;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+
+use crate::message::bounded;
 
 /// The longest a target is waited for to close a connection we are done with.
 pub const PARTING: Duration = Duration::from_millis(100);
 
-/// Most bytes that are read only to be thrown away while parting; a target that sends more is closed on.
+/// Most bytes that are read only to be thrown away while parting.
 const PARTING_BYTES: usize = 1024 * 1024;
 
-/// Connects.
-///
-/// # Errors
-/// Outer: we could not even try. Inner: the target did not accept.
-pub(crate) async fn dial(
-    ip: IpAddr,
-    port: NonZeroU16,
-) -> Result<Result<TcpStream, io::Error>, CannotProbe> {
-    match TcpStream::connect(SocketAddr::new(ip, port.get())).await {
-        Ok(stream) => Ok(Ok(stream)),
-        Err(error) if is_local(&error) => Err(CannotProbe::Local(error.to_string())),
-        Err(error) => Ok(Err(error)),
+/// Why a run ended early.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// It told us nothing about the target.
+    Cannot(CannotProbe),
+    /// The probe failed, and the words for it.
+    Failed(String),
+}
+
+impl Stop {
+    /// What the run came to.
+    pub(crate) fn into_result(self) -> Result<Outcome, CannotProbe> {
+        match self {
+            Self::Cannot(cannot) => Err(cannot),
+            Self::Failed(words) => Ok(Outcome::Failed(bounded(words))),
+        }
     }
 }
 
+/// Connects.
+pub(crate) async fn dial(address: SocketAddr) -> Result<TcpStream, Stop> {
+    TcpStream::connect(address).await.map_err(|error| {
+        let errno = error.raw_os_error().map(Errno::from_raw);
+        match errno {
+            Some(errno) if is_local(errno) => {
+                Stop::Cannot(CannotProbe::Local(errno.desc().to_owned()))
+            }
+            Some(errno) => Stop::Failed(format!("connecting to {address}: {}", errno.desc())),
+            None => Stop::Failed(format!("connecting to {address}: {error}")),
+        }
+    })
+}
+
 /// Whether an error of connecting says that we are out of something: descriptors, memory, ports.
-fn is_local(error: &io::Error) -> bool {
+fn is_local(errno: Errno) -> bool {
     matches!(
-        error.raw_os_error().map(Errno::from_raw),
-        Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM | Errno::EADDRNOTAVAIL)
+        errno,
+        Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM | Errno::EADDRNOTAVAIL
     )
+}
+
+/// The words for a connection that was not accepted in time.
+pub(crate) fn not_connected(address: SocketAddr, timeout: Duration) -> String {
+    format!("connecting to {address}: no answer within {timeout:?}")
+}
+
+/// An error and its causes on one line.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !words.ends_with(&more) {
+            words.push_str(": ");
+            words.push_str(&more);
+        }
+        cause = error.source();
+    }
+    words
 }
 
 /// Closes a connection we are done with. Errors mean that it is closed already.
 pub(crate) async fn part(mut stream: TcpStream) {
     let _ = tokio::time::timeout(PARTING, async {
         stream.shutdown().await?;
-        let mut scrap = [0; 8 * 1024];
-        let mut left = PARTING_BYTES;
-        while left > 0 {
-            match stream.read(&mut scrap).await? {
-                0 => break,
-                n => left = left.saturating_sub(n),
-            }
-        }
-        io::Result::Ok(())
+        drain(&stream).await
     })
     .await;
+}
+
+/// Reads to the end, or until it is too much.
+async fn drain(stream: &TcpStream) -> io::Result<()> {
+    let mut left = PARTING_BYTES;
+    while left > 0 {
+        stream.readable().await?;
+        // Not held over an await: it would make every run's future that much larger.
+        match stream.try_read(&mut [0; 16 * 1024]) {
+            Ok(0) => break,
+            Ok(n) => left = left.saturating_sub(n),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }

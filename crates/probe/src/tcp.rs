@@ -1,33 +1,106 @@
 //! `tcpSocket`: the port accepts a connection. Nothing is sent.
 
-use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroU16;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use leadsman_core::podprobe::{CannotProbe, Outcome};
 
-use crate::socket::{dial, part};
+use crate::socket::{dial, not_connected, part};
 
 /// One run.
-pub(crate) async fn run(
-    ip: IpAddr,
-    port: NonZeroU16,
-    timeout: Duration,
-) -> Result<Outcome, CannotProbe> {
-    let address = SocketAddr::new(ip, port.get());
-    let stream = match tokio::time::timeout(timeout, dial(ip, port)).await {
-        Ok(dialled) => match dialled? {
-            Ok(stream) => stream,
-            Err(error) => {
-                return Ok(Outcome::Failed(format!("connecting to {address}: {error}")));
-            }
-        },
-        Err(_) => {
-            return Ok(Outcome::Failed(format!(
-                "connecting to {address}: no answer within {timeout:?}"
-            )));
+pub(crate) async fn run(address: SocketAddr, timeout: Duration) -> Result<Outcome, CannotProbe> {
+    match tokio::time::timeout(timeout, dial(address)).await {
+        Ok(Ok(stream)) => {
+            part(stream).await;
+            Ok(Outcome::Succeeded(String::new()))
         }
-    };
-    part(stream).await;
-    Ok(Outcome::Succeeded(String::new()))
+        Ok(Err(stop)) => stop.into_result(),
+        Err(_) => Ok(Outcome::Failed(not_connected(address, timeout))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::listener::{AMPLE, BRIEF, End, deserted, end, listen, probe, serve};
+    use leadsman_core::podprobe::Handler;
+    use std::num::NonZeroU16;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpSocket, TcpStream};
+
+    fn socket(address: SocketAddr) -> Handler {
+        Handler::TcpSocket {
+            port: NonZeroU16::new(address.port()).unwrap(),
+        }
+    }
+
+    #[tokio::test]
+    async fn an_open_port_succeeds_and_hears_nothing() {
+        let (listener, address) = listen("127.0.0.1").await;
+        let server = serve(
+            listener,
+            vec![async |mut stream: TcpStream| {
+                let mut heard = Vec::new();
+                let read = stream.read_to_end(&mut heard).await;
+                (read.map_err(|error| error.kind()), heard)
+            }],
+        );
+        let outcome = probe(socket(address), address, AMPLE).await;
+        assert_eq!(outcome, Ok(Outcome::Succeeded(String::new())));
+        assert_eq!(server.await.unwrap(), [(Ok(0), Vec::new())]);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_greets_is_not_reset() {
+        let (listener, address) = listen("127.0.0.1").await;
+        let server = serve(
+            listener,
+            vec![async |mut stream: TcpStream| {
+                stream.write_all(&[b'x'; 100_000]).await.unwrap();
+                end(&mut stream).await
+            }],
+        );
+        let outcome = probe(socket(address), address, AMPLE).await;
+        assert_eq!(outcome, Ok(Outcome::Succeeded(String::new())));
+        assert_eq!(server.await.unwrap(), [End::Closed]);
+    }
+
+    #[tokio::test]
+    async fn a_port_whose_server_accepts_nothing_yet_succeeds() {
+        let (_listener, address) = listen("127.0.0.1").await;
+        let outcome = probe(socket(address), address, AMPLE).await;
+        assert_eq!(outcome, Ok(Outcome::Succeeded(String::new())));
+    }
+
+    #[tokio::test]
+    async fn a_closed_port_fails_at_once() {
+        let address = deserted().await;
+        let outcome = probe(socket(address), address, AMPLE).await;
+        let words = format!("connecting to {address}: Connection refused");
+        assert_eq!(outcome, Ok(Outcome::Failed(words)));
+    }
+
+    #[tokio::test]
+    async fn a_port_that_does_not_answer_fails_when_time_is_up() {
+        let listener = TcpSocket::new_v4().unwrap();
+        listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = listener.listen(0).unwrap();
+        let address = listener.local_addr().unwrap();
+        // A full queue drops what comes.
+        let mut queued = Vec::new();
+        while let Ok(stream) = tokio::time::timeout(BRIEF, TcpStream::connect(address)).await {
+            queued.push(stream.unwrap());
+        }
+        let outcome = probe(socket(address), address, BRIEF).await;
+        let words = format!("connecting to {address}: no answer within 150ms");
+        assert_eq!(outcome, Ok(Outcome::Failed(words)));
+    }
+
+    #[tokio::test]
+    async fn without_an_address_nothing_is_dialled() {
+        let target = crate::Target::new(&["127.0.0.1".parse().unwrap()], "container");
+        let handler = socket("127.0.0.1:1".parse().unwrap());
+        let outcome = crate::run(&handler, &target, AMPLE, &crate::listener::NoRuntime).await;
+        assert_eq!(outcome, Err(CannotProbe::NoAddress));
+    }
 }

@@ -1,0 +1,75 @@
+//! The request of an HTTP probe: its headers, as the kubelet's prober and Go's client beneath it send them. Pure.
+
+use std::net::SocketAddr;
+
+use http::header::{
+    ACCEPT, CONNECTION, CONTENT_LENGTH, Entry, HOST, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    USER_AGENT,
+};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri};
+use http_body_util::Empty;
+use hyper::body::Bytes;
+
+/// A probe's `Host` header: the first one, unless it is empty.
+pub(super) fn host_header(headers: &[(String, String)]) -> Option<&str> {
+    let (_, host) = headers
+        .iter()
+        .find(|(name, _)| name.eq_ignore_ascii_case("host"))?;
+    let host = host.trim();
+    (!host.is_empty()).then_some(host)
+}
+
+/// GET of a path, with a probe's headers. `host` is the request's host if it is not the address.
+///
+/// # Errors
+/// The words for what is malformed.
+pub(super) fn build(
+    path: &str,
+    headers: &[(String, String)],
+    host: Option<&str>,
+    address: SocketAddr,
+) -> Result<Request<Empty<Bytes>>, String> {
+    let path = PathAndQuery::try_from(path).map_err(|error| format!("malformed path: {error}"))?;
+    let host = match host {
+        Some(host) => value("Host", host)?,
+        None => value("Host", &address.to_string())?,
+    };
+    let mut map = HeaderMap::with_capacity(headers.len() + 4);
+    map.insert(HOST, host);
+    for (name, text) in headers {
+        let key = HeaderName::from_bytes(name.as_bytes())
+            .map_err(|_| format!("malformed header name {name:?}"))?;
+        // The first was seen to; the others would announce a body there is none of.
+        if ![HOST, CONTENT_LENGTH, TRANSFER_ENCODING, TRAILER].contains(&key) {
+            map.append(key, value(name, text)?);
+        }
+    }
+    set_or_remove(&mut map, USER_AGENT, crate::USER_AGENT);
+    set_or_remove(&mut map, ACCEPT, "*/*");
+    if !map.contains_key(UPGRADE) {
+        map.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    let mut request = Request::new(Empty::new());
+    *request.uri_mut() = Uri::from(path);
+    *request.headers_mut() = map;
+    Ok(request)
+}
+
+fn value(name: &str, text: &str) -> Result<HeaderValue, String> {
+    HeaderValue::from_bytes(text.trim_matches([' ', '\t']).as_bytes())
+        .map_err(|_| format!("malformed value of header {name:?}"))
+}
+
+/// A header with a default: an empty value takes it away.
+fn set_or_remove(map: &mut HeaderMap, name: HeaderName, default: &'static str) {
+    match map.entry(name) {
+        Entry::Vacant(entry) => {
+            entry.insert(HeaderValue::from_static(default));
+        }
+        Entry::Occupied(entry) if entry.get().is_empty() => {
+            entry.remove();
+        }
+        Entry::Occupied(_) => {}
+    }
+}
