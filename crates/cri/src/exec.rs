@@ -159,7 +159,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::fake::{Answer, Fake};
+    use crate::fake::{Answer, Fake, within};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -234,6 +234,11 @@ mod tests {
         Kind::Runtime
     )]
     #[case(Code::Unavailable, "connection refused", Kind::Runtime)]
+    #[case(
+        Code::Unavailable,
+        "exec failed: dial /run/containerd/s/x: no such file or directory",
+        Kind::Runtime
+    )]
     #[case(Code::Cancelled, "context canceled", Kind::Runtime)]
     #[case(Code::Internal, "something new", Kind::Runtime)]
     // CRI-O and crun
@@ -389,7 +394,7 @@ mod tests {
             }
             fake.vanish();
         };
-        let (answer, ()) = tokio::join!(running, death);
+        let (answer, ()) = tokio::join!(running, within(death));
         assert_eq!(kind(&answer.unwrap_err()), Kind::Runtime);
         for _ in 0..2 {
             assert_eq!(
@@ -399,10 +404,13 @@ mod tests {
         }
         fake.world().exec = Some(answers(0, "", ""));
         fake.come_back();
-        let mut answer = client.exec("c1", &command, SECOND).await;
-        while answer.is_err() {
-            answer = client.exec("c1", &command, SECOND).await;
-        }
-        assert_eq!(answer.unwrap().exit_code, 0);
+        let execution = within(async {
+            loop {
+                if let Ok(execution) = client.exec("c1", &command, SECOND).await {
+                    return execution;
+                }
+            }
+        });
+        assert_eq!(execution.await.exit_code, 0);
     }
 }

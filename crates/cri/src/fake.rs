@@ -14,6 +14,14 @@ use crate::wire::{
     runtime_service_server::{RuntimeService, RuntimeServiceServer},
 };
 
+/// What must come to pass, and soon.
+pub(crate) async fn within<T>(event: impl Future<Output = T>) -> T {
+    let deadline = std::time::Duration::from_secs(20);
+    tokio::time::timeout(deadline, event)
+        .await
+        .expect("in time")
+}
+
 /// What the runtime answers about one object or command.
 #[derive(Clone)]
 pub(crate) enum Answer<T> {

@@ -356,7 +356,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::fake::Fake;
+    use crate::fake::{Fake, within};
 
     #[rstest]
     #[case(
@@ -391,7 +391,7 @@ mod tests {
             "fake v1.2.3 (CRI v1)"
         );
         fake.vanish();
-        while runtime.version().await.is_ok() {}
+        within(async { while runtime.version().await.is_ok() {} }).await;
         let error = runtime.version().await.unwrap_err().to_string();
         assert!(
             error.contains(fake.socket().to_str().unwrap()) && error.contains("No such file"),

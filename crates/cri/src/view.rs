@@ -95,7 +95,7 @@ impl View {
         let mut current = newest(self.runtime.list_containers().await?, wanted);
         self.memory.retain(&current);
         // What failed the last time comes last, so that it does not stand in the way of the others.
-        current.sort_by_key(|listed| self.memory.is_mute(listed));
+        current.sort_by_cached_key(|listed| (self.memory.is_mute(listed), listed.id.clone()));
         let mut patient = true;
         let mut present = Vec::with_capacity(current.len());
         for listed in current {
@@ -286,7 +286,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        fake::{Answer, Fake},
+        fake::{Answer, Fake, within},
         wire::{ContainerState as Wire, NamespaceMode},
     };
 
@@ -466,9 +466,12 @@ mod tests {
         fake.world()
             .container("a", "main", 1, Wire::ContainerRunning);
         fake.come_back();
-        while view.refresh(|_| true).await.is_err() {
-            tokio::task::yield_now().await;
-        }
+        within(async {
+            while view.refresh(|_| true).await.is_err() {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
         assert_eq!(view.container("a", "main").unwrap().attempt, 1);
     }
 
@@ -493,7 +496,7 @@ mod tests {
             }
             fake.vanish();
         };
-        let (refreshed, ()) = tokio::join!(view.refresh(|_| true), death);
+        let (refreshed, ()) = tokio::join!(view.refresh(|_| true), within(death));
         let error = refreshed.unwrap_err();
         assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
         assert!(Arc::ptr_eq(&before, &view.containers()));
