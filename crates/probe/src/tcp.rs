@@ -46,7 +46,7 @@ mod tests {
             }],
         );
         let outcome = probe(socket(address), address, AMPLE).await;
-        assert_eq!(outcome, Ok(Outcome::Succeeded(String::new())));
+        assert_eq!(outcome, Outcome::Succeeded(String::new()));
         assert_eq!(server.await.unwrap(), [(Ok(0), Vec::new())]);
     }
 
@@ -61,7 +61,7 @@ mod tests {
             }],
         );
         let outcome = probe(socket(address), address, AMPLE).await;
-        assert_eq!(outcome, Ok(Outcome::Succeeded(String::new())));
+        assert_eq!(outcome, Outcome::Succeeded(String::new()));
         assert_eq!(server.await.unwrap(), [End::Closed]);
     }
 
@@ -69,7 +69,7 @@ mod tests {
     async fn a_port_whose_server_accepts_nothing_yet_succeeds() {
         let (_listener, address) = listen("127.0.0.1").await;
         let outcome = probe(socket(address), address, AMPLE).await;
-        assert_eq!(outcome, Ok(Outcome::Succeeded(String::new())));
+        assert_eq!(outcome, Outcome::Succeeded(String::new()));
     }
 
     #[tokio::test]
@@ -77,7 +77,7 @@ mod tests {
         let address = deserted().await;
         let outcome = probe(socket(address), address, AMPLE).await;
         let words = format!("connecting to {address}: Connection refused");
-        assert_eq!(outcome, Ok(Outcome::Failed(words)));
+        assert_eq!(outcome, Outcome::Failed(words));
     }
 
     #[tokio::test]
@@ -93,7 +93,7 @@ mod tests {
         }
         let outcome = probe(socket(address), address, BRIEF).await;
         let words = format!("connecting to {address}: no answer within 150ms");
-        assert_eq!(outcome, Ok(Outcome::Failed(words)));
+        assert_eq!(outcome, Outcome::Failed(words));
     }
 
     #[tokio::test]

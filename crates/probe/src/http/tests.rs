@@ -28,16 +28,16 @@ fn plain(address: SocketAddr) -> Handler {
     get(Scheme::Http, address, "/", &[])
 }
 
-fn succeeded(message: &str) -> Result<Outcome, CannotProbe> {
-    Ok(Outcome::Succeeded(message.to_owned()))
+fn succeeded(message: &str) -> Outcome {
+    Outcome::Succeeded(message.to_owned())
 }
 
-fn failed(message: &str) -> Result<Outcome, CannotProbe> {
-    Ok(Outcome::Failed(message.to_owned()))
+fn failed(message: &str) -> Outcome {
+    Outcome::Failed(message.to_owned())
 }
 
 /// Serves one connection, and says what the probe came to, what was asked, and how the connection ended.
-async fn once<S, F, T>(script: S) -> (Result<Outcome, CannotProbe>, T, SocketAddr)
+async fn once<S, F, T>(script: S) -> (Outcome, T, SocketAddr)
 where
     S: FnOnce(TcpStream) -> F + Send + 'static,
     F: Future<Output = T> + Send,
@@ -174,7 +174,7 @@ async fn what_cannot_be_sent_fails_without_a_connection(
 #[tokio::test]
 async fn a_response_and_its_outcome(
     #[case] response: impl AsRef<[u8]> + Send + Sync + 'static,
-    #[case] expected: Result<Outcome, CannotProbe>,
+    #[case] expected: Outcome,
 ) {
     let (outcome, (_, end), _) = once(|stream| answer(stream, response)).await;
     assert_eq!(outcome, expected);
@@ -206,7 +206,7 @@ async fn an_answer_that_is_none_fails(
     #[case] words: &str,
 ) {
     let (outcome, _, address) = once(|stream| answer(stream, response)).await;
-    let Ok(Outcome::Failed(message)) = outcome else {
+    let Outcome::Failed(message) = outcome else {
         panic!("not failed: {outcome:?}");
     };
     let start = format!("GET from {address}: ");
@@ -219,7 +219,7 @@ async fn a_head_without_end_fails() {
     let line = format!("X: {}\r\n", "x".repeat(1000));
     let response = format!("HTTP/1.1 200 OK\r\n{}", line.repeat(99));
     let (outcome, _, address) = once(|stream| answer(stream, response)).await;
-    let Ok(Outcome::Failed(message)) = outcome else {
+    let Outcome::Failed(message) = outcome else {
         panic!("not failed: {outcome:?}");
     };
     let start = format!("GET from {address}: ");
@@ -502,7 +502,7 @@ async fn tls_to_a_plain_server_fails() {
         vec![async |mut stream: TcpStream| stream.write_all(OK.as_bytes()).await.is_ok()],
     );
     let handler = get(Scheme::Https, address, "/", &[]);
-    let Ok(Outcome::Failed(words)) = probe(handler, address, AMPLE).await else {
+    let Outcome::Failed(words) = probe(handler, address, AMPLE).await else {
         panic!("not failed");
     };
     let start = format!("TLS handshake with {address}: ");
