@@ -17,7 +17,15 @@ pub(crate) async fn print(cluster: &Cluster, error: &anyhow::Error) {
         ][..],
         &["-n", "ns", "describe", "podprobemarkers"],
         &["get", "nodepodprobes", "-o", "yaml"],
-        &["-n", "ns", "get", "events", "--sort-by=.lastTimestamp"],
+        // A test bed has no DNS, which the kubelet mentions for each pod.
+        &[
+            "-n",
+            "ns",
+            "get",
+            "events",
+            "--sort-by=.lastTimestamp",
+            "--field-selector=reason!=MissingClusterDNS",
+        ],
     ] {
         println!("\n-- kubectl {}", arguments.join(" "));
         match cluster.kubectl(arguments).await {

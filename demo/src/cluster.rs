@@ -28,12 +28,14 @@ pub(crate) struct Cluster {
     /// Where manager and agent write their logs. It outlives the cluster.
     pub(crate) logs: PathBuf,
     kubectl: PathBuf,
-    processes: Vec<(&'static str, Inside)>,
 }
+
+/// Manager and agent.
+pub(crate) struct Processes(Vec<(&'static str, Inside)>);
 
 impl Cluster {
     /// Raises the bed and starts leadsman on it.
-    pub(crate) async fn raise() -> Result<Self> {
+    pub(crate) async fn raise() -> Result<(Self, Processes)> {
         let leadsman = PathBuf::from(
             std::env::var_os("LEADSMAN_BIN")
                 .context("LEADSMAN_BIN names no leadsman; start this by `cargo xtask demo`")?,
@@ -43,12 +45,11 @@ impl Cluster {
         fs::create_dir_all(&logs).with_context(|| format!("creating {}", logs.display()))?;
         let client = bed.client().await?;
         let kubectl = bed.programs()?.join("kubectl");
-        let mut cluster = Self {
+        let cluster = Self {
             bed,
             client,
             logs,
             kubectl,
-            processes: Vec::new(),
         };
         Tell::title(
             "leadsman on it: `leadsman manifests | kubectl apply --server-side -f -`, then manager and agent",
@@ -64,12 +65,15 @@ impl Cluster {
         cluster
             .kubectl_with(&["apply", "--server-side", "-f", "-"], &manifests.stdout)
             .await?;
-        cluster.start_manager(&leadsman).await?;
-        cluster.start_agent(&leadsman).await?;
-        Ok(cluster)
+        let manager = cluster.start_manager(&leadsman).await?;
+        let agent = cluster.start_agent(&leadsman).await?;
+        Ok((
+            cluster,
+            Processes(vec![("manager", manager), ("agent", agent)]),
+        ))
     }
 
-    async fn start_manager(&mut self, leadsman: &Path) -> Result<()> {
+    async fn start_manager(&self, leadsman: &Path) -> Result<Inside> {
         let kubeconfig = self
             .bed
             .service_account_kubeconfig(SYSTEM, "leadsman-manager", None)
@@ -89,7 +93,7 @@ impl Cluster {
         .await
     }
 
-    async fn start_agent(&mut self, leadsman: &Path) -> Result<()> {
+    async fn start_agent(&self, leadsman: &Path) -> Result<Inside> {
         // An agent may write only the NodePodProbe of the node its token names, and a token names a node through a pod:
         // this one, in the place of the DaemonSet's.
         let place = json!({
@@ -127,12 +131,7 @@ impl Cluster {
         self.start("agent", leadsman, &arguments).await
     }
 
-    async fn start(
-        &mut self,
-        name: &'static str,
-        leadsman: &Path,
-        arguments: &[&str],
-    ) -> Result<()> {
+    async fn start(&self, name: &str, leadsman: &Path, arguments: &[&str]) -> Result<Inside> {
         let log = fs::File::create(self.log(name))?;
         let mut command = self.bed.command_inside(leadsman);
         command
@@ -141,11 +140,8 @@ impl Cluster {
             .stdout(log.try_clone()?)
             .stderr(log);
         let process = self.bed.spawn_inside(command).await;
-        let process = process.with_context(|| {
-            format!("starting the {name}; its log: {}", self.log(name).display())
-        })?;
-        self.processes.push((name, process));
-        Ok(())
+        process
+            .with_context(|| format!("starting the {name}; its log: {}", self.log(name).display()))
     }
 
     /// The log file of `manager` or `agent`.
@@ -222,17 +218,38 @@ Ctrl-C here ends the cluster and takes everything away.",
         );
     }
 
-    /// Ends manager and agent as Kubernetes would, then the bed.
+    /// Ends the bed and waits until nothing of it is left.
+    pub(crate) async fn end(self) -> Result<()> {
+        self.bed.end().await
+    }
+}
+
+impl Processes {
+    /// Waits until one of them has ended, which none should.
+    pub(crate) async fn first_to_end(&mut self) -> anyhow::Error {
+        let ends = self.0.iter_mut().map(|(name, process)| {
+            Box::pin(async move {
+                match process.wait().await {
+                    Ok(status) => anyhow::anyhow!("the {name} ended, with {status}"),
+                    Err(error) => error.context(format!("waiting for the {name}")),
+                }
+            })
+        });
+        futures::future::select_all(ends).await.0
+    }
+
+    /// Ends both as Kubernetes would.
     pub(crate) async fn end(mut self) -> Result<()> {
-        for (name, process) in &mut self.processes {
+        for (name, process) in &mut self.0 {
             process.signal(Signal::SIGTERM)?;
-            match tokio::time::timeout(GRACE, process.wait()).await {
-                Ok(status) if status.as_ref().is_ok_and(std::process::ExitStatus::success) => {}
-                Ok(status) => eprintln!("demo: the {name} ended with {status:?}"),
-                Err(_) => eprintln!("demo: the {name} did not end in {GRACE:?} after SIGTERM"),
+            let status = tokio::time::timeout(GRACE, process.wait()).await;
+            match status
+                .with_context(|| format!("the {name} did not end in {GRACE:?} after SIGTERM"))??
+            {
+                status if status.success() => {}
+                status => bail!("after SIGTERM the {name} ended with {status}"),
             }
         }
-        drop(self.processes);
-        self.bed.end().await
+        Ok(())
     }
 }

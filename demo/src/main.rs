@@ -56,12 +56,13 @@ async fn run(arguments: &Arguments) -> Result<()> {
     Tell::title(
         "A cluster: etcd, kube-apiserver, controller manager, scheduler, containerd, kubelet, kube-proxy",
     );
-    let cluster = tokio::select! {
+    let (cluster, mut processes) = tokio::select! {
         cluster = Cluster::raise() => cluster?,
         () = interrupt() => bail!("interrupted; everything is being taken away"),
     };
     let outcome = tokio::select! {
         outcome = acts::play(&cluster, &tell) => outcome,
+        error = processes.first_to_end() => Err(error),
         () = interrupt() => Err(anyhow::anyhow!("interrupted")),
     };
     match &outcome {
@@ -75,8 +76,11 @@ async fn run(arguments: &Arguments) -> Result<()> {
         cluster.say_how_to_use_it();
         interrupt().await;
     }
+    let ended = processes.end().await;
     cluster.end().await?;
-    outcome.map_err(|_| anyhow::anyhow!("not all of it was observed; the reason is above"))
+    outcome
+        .and(ended.inspect_err(|error| eprintln!("demo: {error:#}")))
+        .map_err(|_| anyhow::anyhow!("not all of it was observed; the reason is above"))
 }
 
 /// Ctrl-C or SIGTERM. Where neither can be heard, it never comes.

@@ -15,7 +15,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let built = cargo::build(&["--example", "crds"])?;
+    let built = cargo::build(&[])?;
     let status = Command::new(cargo::program(&built, "crds")?)
         .args(arguments.check.then_some("--check"))
         .current_dir(cargo::root())
