@@ -66,7 +66,7 @@ fn selector() -> Vec<Rule> {
         "spec.selector.matchExpressions[]",
     );
     vec![
-        rule("spec.selector", "self == oldSelf", "cannot be changed"),
+        rule("spec.selector", "self == oldSelf", "is immutable"),
         all_keys(labels, &qualified_name("k"), format!("keys must be qualified names: {QUALIFIED}")),
         rule("spec.selector.matchLabels{}", whole("self", LABEL_VALUE), VALUE),
         rule(
