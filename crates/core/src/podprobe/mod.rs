@@ -14,9 +14,9 @@ mod invalid;
 pub mod marker;
 pub mod marks;
 mod names;
+pub mod node;
 pub mod plan;
 pub mod pod;
-pub mod node;
 pub mod probe;
 #[cfg(any(test, feature = "samples"))]
 pub mod samples;

@@ -1,0 +1,167 @@
+//! The plan of a node as it comes from the API server, parsed entry by entry.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+
+use leadsman_api::NodePodProbeSpec;
+use leadsman_api::node_pod_probe::{ContainerProbe, PodProbe};
+
+use super::{PodName, ProbeKey};
+use crate::podprobe::probe::{MalformedProbeId, Probe, ProbeId};
+use crate::podprobe::wire::from_wire;
+
+/// One probe that the node is to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) container: Arc<str>,
+    pub(super) probe: Arc<Probe>,
+    /// Equal as long as handler and container are.
+    pub(super) revision: Option<Arc<str>>,
+    /// When set, the one container that may be probed, without a scheme.
+    pub(super) started: Option<Arc<str>>,
+}
+
+/// An entry that cannot be followed; the others are.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("pod {namespace}/{pod}, probe {probe:?}: {reason}")]
+pub struct Malformed {
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// The pod.
+    pub pod: String,
+    /// The entry, as it is named.
+    pub probe: String,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error(transparent)]
+    Id(#[from] MalformedProbeId),
+    #[error("it has no {0}")]
+    Lacks(&'static str),
+    #[error("the pod has another entry of this name")]
+    Twice,
+    #[error("{0}")]
+    Probe(String),
+}
+
+/// The entries in the order of the spec, each key once, and what had to be left out.
+pub(super) fn read(spec: &NodePodProbeSpec) -> (Vec<(Arc<ProbeKey>, Entry)>, Vec<Malformed>) {
+    let mut entries = Vec::new();
+    let mut malformed = Vec::new();
+    let mut names = HashSet::new();
+    for pod in &spec.pod_probes {
+        let name = PodName {
+            namespace: pod.namespace.as_str().into(),
+            name: pod.name.as_str().into(),
+            uid: pod.uid.as_str().into(),
+        };
+        for probe in &pod.probes {
+            let first = names.insert((pod.uid.as_str(), probe.name.as_str()));
+            match entry(&name, probe, first) {
+                Ok(entry) => entries.push(entry),
+                Err(refusal) => malformed.push(refused(pod, probe, &refusal)),
+            }
+        }
+    }
+    (entries, malformed)
+}
+
+fn entry(
+    pod: &PodName,
+    wire: &ContainerProbe,
+    first: bool,
+) -> Result<(Arc<ProbeKey>, Entry), Refusal> {
+    let id: ProbeId = wire.name.parse()?;
+    if pod.uid.is_empty() {
+        return Err(Refusal::Lacks("pod uid"));
+    }
+    if wire.container_name.is_empty() {
+        return Err(Refusal::Lacks("container name"));
+    }
+    if !first {
+        return Err(Refusal::Twice);
+    }
+    let probe = from_wire(&wire.probe).map_err(|errors| Refusal::Probe(join(&errors)))?;
+    let key = ProbeKey {
+        pod: pod.clone(),
+        container: wire.container_name.as_str().into(),
+        id,
+    };
+    let entry = Entry {
+        container: key.container.clone(),
+        probe: Arc::new(probe),
+        revision: wire.revision.as_deref().map(Arc::from),
+        started: wire.started_container_id.as_deref().map(without_scheme),
+    };
+    Ok((Arc::new(key), entry))
+}
+
+/// `containerd://id` is what a pod's status says, `id` what the runtime does.
+pub(super) fn without_scheme(id: &str) -> Arc<str> {
+    id.split_once("://").map_or(id, |(_, id)| id).into()
+}
+
+fn refused(pod: &PodProbe, probe: &ContainerProbe, refusal: &Refusal) -> Malformed {
+    Malformed {
+        namespace: pod.namespace.clone(),
+        pod: pod.name.clone(),
+        probe: probe.name.clone(),
+        reason: refusal.to_string(),
+    }
+}
+
+fn join(errors: &[impl fmt::Display]) -> String {
+    let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    errors.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn malformed_entries_stand_aside() {
+        let tcp = json!({"tcpSocket": {"port": 80}});
+        let entry = |name: &str, container: &str, probe: &serde_json::Value| json!({"name": name, "containerName": container, "probe": probe});
+        let probes = json!([
+            entry("m#good", "main", &tcp),
+            entry("nohash", "main", &tcp),
+            entry("m#nowhere", "", &tcp),
+            entry("m#named", "main", &json!({"tcpSocket": {"port": "web"}})),
+            entry("m#nothing", "main", &json!({})),
+            entry("m#good", "other", &tcp),
+            entry(
+                "m#elsewhere",
+                "main",
+                &json!({"tcpSocket": {"port": 80, "host": "10.0.0.1"}})
+            ),
+            entry("m#also", "main", &tcp),
+        ]);
+        let spec = json!({"podProbes": [
+            {"name": "pod", "namespace": "ns", "uid": "u", "IP": "", "probes": probes},
+            {"name": "other", "namespace": "ns", "uid": "", "IP": "", "probes": [entry("m#p", "main", &tcp)]},
+        ]});
+        let (entries, malformed) = read(&serde_json::from_value(spec).unwrap());
+        let names: Vec<String> = entries.iter().map(|(key, _)| key.to_string()).collect();
+        assert_eq!(names, ["ns/pod/main/m#good", "ns/pod/main/m#also"]);
+        let named: Vec<&str> = malformed.iter().map(|m| m.probe.as_str()).collect();
+        assert_eq!(
+            named,
+            [
+                "nohash",
+                "m#nowhere",
+                "m#named",
+                "m#nothing",
+                "m#good",
+                "m#elsewhere",
+                "m#p"
+            ]
+        );
+    }
+}

@@ -1,0 +1,563 @@
+//! The node's state machine: events in, actions out.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use leadsman_api::node_pod_probe::ContainerProbeState;
+use leadsman_api::{NodePodProbe, NodePodProbeStatus};
+
+use super::container::{ContainerName, Containers};
+use super::entries::{self, Entry, Malformed, without_scheme};
+use super::execs::Execs;
+use super::report::{Report, Row, WriteEnd};
+use super::schedule::{Schedule, Slot, Weight};
+use super::verdict::{Verdict, whole_seconds};
+use super::worker::{Wish, Worker};
+use super::{Now, ProbeKey};
+use crate::podprobe::probe::{CannotProbe, Outcome, Probe, State};
+
+/// Bounds of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Commands that may run at once on the node; at least one.
+    pub execs: usize,
+    /// Commands that may run at once in one pod; at least one.
+    pub execs_per_pod: usize,
+    /// Commands that may start in one slot; at least one.
+    pub execs_per_slot: u32,
+}
+
+/// One run of a probe. No two have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RunId(pub(super) u64);
+
+/// One thing that happened.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// The node's object as the API server shows it; `None` when there is none.
+    Plan(Option<&'a NodePodProbe>),
+    /// The runtime was looked at. `None` when all is as it was the last time.
+    Containers(Option<Containers>),
+    /// A run has ended. Each [`Action::Run`] is answered by exactly one of these.
+    Finished {
+        /// Which.
+        run: RunId,
+        /// What it came to.
+        result: Result<Outcome, CannotProbe>,
+    },
+    /// The time of [`Node::next`] has come.
+    Tick,
+    /// The write that [`Node::write`] began has ended.
+    Written(WriteEnd),
+}
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Run a probe.
+    Run(Run),
+    /// A verdict has changed.
+    Changed(Change),
+    /// We could not probe, and do not try this run again.
+    Dropped {
+        /// The probe.
+        key: Arc<ProbeKey>,
+        /// Why.
+        cause: CannotProbe,
+    },
+    /// These entries cannot be followed; all of them, each time they change.
+    Malformed(Vec<Malformed>),
+}
+
+/// A run to carry out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Which.
+    pub id: RunId,
+    /// Of which probe.
+    pub key: Arc<ProbeKey>,
+    /// What to do.
+    pub probe: Arc<Probe>,
+    /// In this container and no other, by the runtime's id.
+    pub container: Arc<str>,
+    /// How long after its slot had begun it was taken up; a command's wait for a place is not in it.
+    pub lag: Duration,
+    /// How long a command waited for a place.
+    pub waited: Duration,
+}
+
+/// A verdict that has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Of which probe.
+    pub key: Arc<ProbeKey>,
+    /// From; `None` when it is the first.
+    pub from: Option<State>,
+    /// To.
+    pub to: State,
+    /// The probe's words.
+    pub message: Arc<str>,
+    /// Whether users are to be told: it is Succeeded or Failed, and the last of these was the other or there was none.
+    pub tell: bool,
+}
+
+/// A run that is on its way. It keeps its place also when nobody wants its result any more.
+#[derive(Debug)]
+struct Flight {
+    key: Arc<ProbeKey>,
+    weight: Weight,
+}
+
+/// A command that waits for a place.
+#[derive(Debug)]
+struct Queued {
+    run: Run,
+    since: Duration,
+}
+
+/// What one node probes, and what it holds of it.
+#[derive(Debug)]
+pub struct Node {
+    workers: HashMap<Arc<ProbeKey>, Worker>,
+    /// The keys of the workers, as the spec has them.
+    order: Vec<Arc<ProbeKey>>,
+    malformed: Vec<Malformed>,
+    /// `None` until the runtime was looked at once.
+    containers: Option<Containers>,
+    /// When it was last.
+    looked: Timestamp,
+    schedule: Schedule<Arc<ProbeKey>>,
+    execs: Execs<RunId>,
+    /// Commands that wait for a place.
+    queued: HashMap<RunId, Queued>,
+    flights: HashMap<RunId, Flight>,
+    runs: u64,
+    /// Whether a plan was there: verdicts of an earlier agent are taken from the first alone.
+    planned: bool,
+    report: Report,
+}
+
+impl Node {
+    /// A node without a plan.
+    pub fn new(settings: Settings, now: Now) -> Self {
+        Self {
+            workers: HashMap::new(),
+            order: Vec::new(),
+            malformed: Vec::new(),
+            containers: None,
+            looked: now.wall,
+            schedule: Schedule::new(settings.execs_per_slot),
+            execs: Execs::new(settings.execs_per_pod, settings.execs),
+            queued: HashMap::new(),
+            flights: HashMap::new(),
+            runs: 0,
+            planned: false,
+            report: Report::new(),
+        }
+    }
+
+    /// Takes in what happened. The actions are to be carried out in their order.
+    pub fn apply(&mut self, event: Event<'_>, now: Now) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match event {
+            Event::Plan(object) => self.plan(object, now, &mut actions),
+            Event::Containers(containers) => self.look(containers, now, &mut actions),
+            Event::Finished { run, result } => self.finish(run, result, now, &mut actions),
+            Event::Tick => {}
+            Event::Written(end) => self.report.end(end, now),
+        }
+        self.take_turns(now, &mut actions);
+        actions
+    }
+
+    /// When to call again with [`Event::Tick`] and to ask for a write, if nothing else happens before; since the
+    /// agent's start, and perhaps past.
+    pub fn next(&self) -> Option<Duration> {
+        let turn = self.schedule.next().map(Slot::start);
+        let report = self.report.next().filter(|_| !self.is_held());
+        turn.into_iter().chain(report).min()
+    }
+
+    /// The whole status to write, if a write is due; it is one's own duty then to answer with [`Event::Written`].
+    ///
+    /// Nothing is due before the runtime was looked at once: until then verdicts of an earlier agent are neither
+    /// confirmed nor refuted.
+    pub fn write(&mut self, now: Now) -> Option<NodePodProbeStatus> {
+        if self.is_held() || self.report.next()? > now.since_start {
+            return None;
+        }
+        let rows: Vec<Row<'_>> = self
+            .order
+            .iter()
+            .filter_map(|key| row(key, self.workers.get(key)?, self.looked))
+            .collect();
+        self.report.begin(&rows, now)
+    }
+
+    /// Since when a write has been due that was not made; since the agent's start.
+    pub fn overdue(&self) -> Option<Duration> {
+        self.report.overdue()
+    }
+
+    /// The containers that are probed, some more than once.
+    pub fn containers(&self) -> impl Iterator<Item = ContainerName> + '_ {
+        self.order.iter().map(|key| container_name(key))
+    }
+
+    /// Why the last run of a probe was dropped, if it was.
+    pub fn trouble(&self, key: &ProbeKey) -> Option<&CannotProbe> {
+        self.workers.get(key)?.trouble()
+    }
+
+    /// How many commands run, and how many wait for a place.
+    pub fn execs(&self) -> (usize, usize) {
+        (self.execs.taken(), self.execs.waiting())
+    }
+
+    fn is_held(&self) -> bool {
+        self.containers.is_none() && !self.workers.is_empty()
+    }
+
+    fn plan(&mut self, object: Option<&NodePodProbe>, now: Now, actions: &mut Vec<Action>) {
+        let (entries, malformed) = object.map(|o| entries::read(&o.spec)).unwrap_or_default();
+        let status = object.map(|o| o.status.clone().unwrap_or_default());
+        let left = if self.planned {
+            HashMap::new()
+        } else {
+            status
+                .as_ref()
+                .map(|s| left_behind(s, now))
+                .unwrap_or_default()
+        };
+        self.planned |= object.is_some();
+        if self.malformed != malformed {
+            self.malformed.clone_from(&malformed);
+            actions.push(Action::Malformed(malformed));
+        }
+        let orphans = self.retire(&entries);
+        self.order = entries.iter().map(|(key, _)| key.clone()).collect();
+        for (key, entry) in entries {
+            if self.workers.contains_key(&key) {
+                self.update(&key, entry, now, actions);
+            } else {
+                let name = (key.pod.uid.clone(), key.id.to_string());
+                let worker = hire(entry, left.get(&name), orphans.get(&name), now);
+                self.workers.insert(key.clone(), worker);
+                self.observe(&key, now, actions);
+            }
+        }
+        self.schedule.set_even(self.execs_a_slot());
+        self.report.observe(status);
+    }
+
+    /// Lets workers go whose entries are gone. Returns their verdicts by pod and probe: the same probe may be about
+    /// another container now.
+    fn retire(
+        &mut self,
+        entries: &[(Arc<ProbeKey>, Entry)],
+    ) -> HashMap<(Arc<str>, String), Verdict> {
+        let wanted: HashSet<&Arc<ProbeKey>> = entries.iter().map(|(key, _)| key).collect();
+        let gone: Vec<Arc<ProbeKey>> = self
+            .order
+            .iter()
+            .filter(|key| !wanted.contains(key))
+            .cloned()
+            .collect();
+        let mut verdicts = HashMap::new();
+        for key in gone {
+            self.schedule.cancel(&key);
+            self.report.forget(&key);
+            let Some(worker) = self.workers.remove(&key) else {
+                continue;
+            };
+            self.give_up(worker.running());
+            if let Some(verdict) = worker.verdict() {
+                verdicts.insert((key.pod.uid.clone(), key.id.to_string()), verdict.clone());
+            }
+        }
+        verdicts
+    }
+
+    fn update(&mut self, key: &Arc<ProbeKey>, entry: Entry, now: Now, actions: &mut Vec<Action>) {
+        if self.workers.get(key).is_none_or(|w| *w.entry() == entry) {
+            return;
+        }
+        self.with(key, actions, |worker, _| worker.update(entry, now));
+        self.observe(key, now, actions);
+    }
+
+    fn look(&mut self, containers: Option<Containers>, now: Now, actions: &mut Vec<Action>) {
+        self.looked = now.wall;
+        let first = self.containers.is_none();
+        if containers.is_none() && !first {
+            return;
+        }
+        self.containers = Some(containers.unwrap_or_default());
+        if first {
+            self.report.touch();
+        }
+        for key in self.order.clone() {
+            self.observe(&key, now, actions);
+        }
+    }
+
+    fn observe(&mut self, key: &Arc<ProbeKey>, now: Now, actions: &mut Vec<Action>) {
+        self.with(key, actions, |worker, containers| match containers {
+            Some(containers) => worker.observe(containers.get(&container_name(key)), now),
+            None => Wish::Keep,
+        });
+    }
+
+    fn finish(
+        &mut self,
+        run: RunId,
+        result: Result<Outcome, CannotProbe>,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(flight) = self.flights.remove(&run) else {
+            return;
+        };
+        let key = flight.key;
+        let cause = result.as_ref().err().cloned();
+        let wish = self.with(&key, actions, |worker, _| worker.finish(run, result, now));
+        if wish == Wish::Again {
+            self.again(&key, run, flight.weight, actions);
+            return;
+        }
+        if wish != Wish::Keep
+            && let Some(cause) = cause
+        {
+            let key = key.clone();
+            actions.push(Action::Dropped { key, cause });
+        }
+        if flight.weight == Weight::Exec {
+            self.execs.leave(&key.pod.uid);
+            self.admit(now, actions);
+        }
+    }
+
+    /// The same run once more; a command keeps its place.
+    fn again(&mut self, key: &Arc<ProbeKey>, id: RunId, weight: Weight, actions: &mut Vec<Action>) {
+        let Some(worker) = self.workers.get(key) else {
+            return;
+        };
+        let Some(container) = worker.container() else {
+            return;
+        };
+        actions.push(Action::Run(Run {
+            id,
+            key: key.clone(),
+            probe: worker.entry().probe.clone(),
+            container: container.clone(),
+            lag: Duration::ZERO,
+            waited: Duration::ZERO,
+        }));
+        let key = key.clone();
+        self.flights.insert(id, Flight { key, weight });
+    }
+
+    /// Lets a worker decide, gives it the turn that it wants, and tells of its verdict.
+    fn with(
+        &mut self,
+        key: &Arc<ProbeKey>,
+        actions: &mut Vec<Action>,
+        decide: impl FnOnce(&mut Worker, Option<&Containers>) -> Wish,
+    ) -> Wish {
+        let Some(worker) = self.workers.get_mut(key) else {
+            return Wish::Keep;
+        };
+        let (before, told) = (worker.verdict().cloned(), worker.told());
+        let running = worker.running();
+        let wish = decide(worker, self.containers.as_ref());
+        let weight = worker.weight();
+        match wish {
+            Wish::Keep | Wish::Again => {}
+            Wish::Rest => self.schedule.cancel(key),
+            Wish::First(earliest) => self.schedule.first(key.clone(), weight, earliest),
+            Wish::Further(due) => self.further(key, weight, due),
+            Wish::MakeUp(slot) => self.schedule.exactly(key.clone(), weight, slot),
+        }
+        let still = self.workers.get(key).and_then(Worker::running);
+        if running != still {
+            self.give_up(running);
+        }
+        self.tell(key, before.as_ref(), told, actions);
+        wish
+    }
+
+    fn further(&mut self, key: &Arc<ProbeKey>, weight: Weight, due: Slot) {
+        // A new period never puts a run off.
+        let due = match self.schedule.slot_of(key) {
+            Some(slot) if slot <= due => return,
+            _ => due,
+        };
+        self.schedule.further(key.clone(), weight, due);
+    }
+
+    /// Nobody wants the result of this run any more: if it still waits for a place, it need not begin.
+    fn give_up(&mut self, run: Option<RunId>) {
+        if let Some(run) = run
+            && self.queued.remove(&run).is_some()
+        {
+            self.execs.forget(&run);
+        }
+    }
+
+    fn tell(
+        &mut self,
+        key: &Arc<ProbeKey>,
+        before: Option<&Verdict>,
+        told: Option<State>,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(worker) = self.workers.get(key) else {
+            return;
+        };
+        let Some(verdict) = worker.verdict() else {
+            return;
+        };
+        let before_state = before.map(|before| before.state);
+        let unchanged = before.is_some_and(|before| {
+            before.state == verdict.state
+                && before.message == verdict.message
+                && before.since == verdict.since
+                && before.container == verdict.container
+        });
+        if !unchanged {
+            self.report.touch();
+        }
+        if before_state != Some(verdict.state) {
+            actions.push(Action::Changed(Change {
+                key: key.clone(),
+                from: before_state,
+                to: verdict.state,
+                message: verdict.message.clone(),
+                tell: verdict.state != State::Unknown && told != Some(verdict.state),
+            }));
+        }
+    }
+
+    fn take_turns(&mut self, now: Now, actions: &mut Vec<Action>) {
+        for (key, slot) in self.schedule.due(Slot::of(now.since_start)) {
+            let Some(worker) = self.workers.get_mut(&key) else {
+                continue;
+            };
+            let id = RunId(self.runs);
+            let Some(container) = worker.begin(id, slot) else {
+                continue;
+            };
+            self.runs += 1;
+            let run = Run {
+                id,
+                key: key.clone(),
+                probe: worker.entry().probe.clone(),
+                container,
+                lag: now.since_start.saturating_sub(slot.start()),
+                waited: Duration::ZERO,
+            };
+            let weight = worker.weight();
+            if weight == Weight::Light || self.execs.enter(&key.pod.uid, id) {
+                self.take_off(run, weight, actions);
+            } else {
+                let since = now.since_start;
+                self.queued.insert(id, Queued { run, since });
+            }
+        }
+    }
+
+    fn admit(&mut self, now: Now, actions: &mut Vec<Action>) {
+        while let Some(id) = self.execs.admit() {
+            let Queued { mut run, since } = self
+                .queued
+                .remove(&id)
+                .expect("who waits in line is in the queue, and leaves both together");
+            run.waited = now.since_start.saturating_sub(since);
+            self.take_off(run, Weight::Exec, actions);
+        }
+    }
+
+    fn take_off(&mut self, run: Run, weight: Weight, actions: &mut Vec<Action>) {
+        let key = run.key.clone();
+        self.flights.insert(run.id, Flight { key, weight });
+        actions.push(Action::Run(run));
+    }
+
+    /// Execs in a slot when all are spread evenly, rounded up.
+    fn execs_a_slot(&self) -> u32 {
+        let slots_a_second = 1.0 / super::SLOT.as_secs_f64();
+        let execs = self.workers.values().filter(|w| w.weight() == Weight::Exec);
+        let rate: f64 = execs
+            .map(|w| 1.0 / f64::from(w.entry().probe.period_seconds.get()))
+            .sum();
+        let mut even = 1;
+        while f64::from(even) * slots_a_second < rate {
+            even += 1;
+        }
+        even
+    }
+}
+
+fn container_name(key: &ProbeKey) -> ContainerName {
+    ContainerName {
+        pod_uid: key.pod.uid.clone(),
+        name: key.container.clone(),
+    }
+}
+
+fn row<'a>(key: &'a Arc<ProbeKey>, worker: &'a Worker, looked: Timestamp) -> Option<Row<'a>> {
+    let verdict = worker.verdict()?;
+    let probed = verdict.probed.filter(|_| worker.is_probing());
+    Some(Row {
+        key,
+        revision: worker.entry().revision.as_ref(),
+        verdict,
+        probed: probed.unwrap_or(looked),
+    })
+}
+
+/// A verdict of an earlier agent, and the revision that it was about.
+struct Left {
+    verdict: Verdict,
+    revision: Option<String>,
+}
+
+/// A new worker, with the verdict that an earlier agent or an earlier entry of its name left.
+fn hire(entry: Entry, left: Option<&Left>, orphan: Option<&Verdict>, now: Now) -> Worker {
+    let fits = left.is_some_and(|left| left.revision.as_deref() == entry.revision.as_deref());
+    let verdict = left.map(|left| &left.verdict).or(orphan).cloned();
+    let mut worker = Worker::new(entry, verdict);
+    if !fits {
+        worker.doubt("the probe has changed", None, now);
+    }
+    worker
+}
+
+/// The verdicts in a status, by pod and probe. States that are none of ours are left out.
+fn left_behind(status: &NodePodProbeStatus, now: Now) -> HashMap<(Arc<str>, String), Left> {
+    let mut left = HashMap::new();
+    for pod in &status.pod_probe_statuses {
+        for state in &pod.probe_states {
+            if let Some(verdict) = read_back(state, now) {
+                let revision = state.revision.clone();
+                let name = (pod.uid.as_str().into(), state.name.clone());
+                left.insert(name, Left { verdict, revision });
+            }
+        }
+    }
+    left
+}
+
+fn read_back(state: &ContainerProbeState, now: Now) -> Option<Verdict> {
+    let time = |time: &Option<Time>| time.as_ref().map(|time| time.0);
+    Some(Verdict {
+        state: state.state.parse().ok()?,
+        message: state.message.as_deref().unwrap_or_default().into(),
+        since: time(&state.last_transition_time).unwrap_or(whole_seconds(now.wall)),
+        probed: time(&state.last_probe_time),
+        container: state.container_id.as_deref().map(without_scheme),
+    })
+}

@@ -1,0 +1,326 @@
+//! Due times on a grid of slots that all probes of a node share: waking up costs more than probing.
+//!
+//! Commands weigh on the container runtime, so their starts are spread: at most so many in one slot, the surplus goes
+//! one slot later each and stays there. Everything else runs in whatever slot it is due; there, together is cheap.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+use std::time::Duration;
+
+/// The length of a slot.
+pub const SLOT: Duration = Duration::from_millis(100);
+
+/// A slot, by its distance from the agent's start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Slot(u64);
+
+impl Slot {
+    /// The slot that `at` lies in.
+    pub(super) fn of(at: Duration) -> Self {
+        Self(u64::try_from(at.as_millis() / SLOT.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// The first slot that does not begin before `at`.
+    pub(super) fn from(at: Duration) -> Self {
+        let slot = Self::of(at);
+        if slot.start() < at {
+            slot.plus(1)
+        } else {
+            slot
+        }
+    }
+
+    /// When it begins.
+    pub(super) fn start(self) -> Duration {
+        let millis = u64::try_from(SLOT.as_millis()).expect("a slot is short");
+        Duration::from_millis(self.0.saturating_mul(millis))
+    }
+
+    pub(super) fn plus(self, slots: u64) -> Self {
+        Self(self.0.saturating_add(slots))
+    }
+
+    /// The slots from `earlier` to here; 0 when it is not earlier.
+    pub(super) fn since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// How a run weighs on the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Weight {
+    /// A connection of our own.
+    Light,
+    /// A command that the container runtime starts.
+    Exec,
+}
+
+/// The place of one key: its slot, and who came first within it.
+type Place = (Slot, u64);
+
+/// The one queue. A key is in it at most once.
+#[derive(Debug)]
+pub(super) struct Schedule<K> {
+    queue: BTreeMap<Place, (K, Weight)>,
+    places: HashMap<K, Place>,
+    /// Execs due by slot.
+    execs: BTreeMap<Slot, u32>,
+    /// Execs that may start in one slot.
+    limit: u32,
+    /// Execs that are due in one slot when they are spread evenly.
+    even: u32,
+    /// The newest slot that execs started in, and how many.
+    started: (Slot, u32),
+    arrivals: u64,
+}
+
+impl<K: Clone + Eq + Hash> Schedule<K> {
+    /// An empty queue; `limit` is how many execs may start in one slot, at least one.
+    pub(super) fn new(limit: u32) -> Self {
+        Self {
+            queue: BTreeMap::new(),
+            places: HashMap::new(),
+            execs: BTreeMap::new(),
+            limit: limit.max(1),
+            even: 1,
+            started: (Slot(0), 0),
+            arrivals: 0,
+        }
+    }
+
+    /// Says how many execs a slot has when all are spread evenly, rounded up.
+    pub(super) fn set_even(&mut self, even: u32) {
+        self.even = even.clamp(1, self.limit);
+    }
+
+    /// A first run: in the first slot with room, `earliest` or later.
+    pub(super) fn first(&mut self, key: K, weight: Weight, earliest: Slot) {
+        let mut slot = earliest;
+        if weight == Weight::Exec {
+            while self.execs_in(slot) >= self.limit {
+                slot = slot.plus(1);
+            }
+        }
+        self.put(key, weight, slot);
+    }
+
+    /// A further run: in its slot, or in the next one as long as the execs are not spread evenly.
+    pub(super) fn further(&mut self, key: K, weight: Weight, due: Slot) {
+        let crowded = weight == Weight::Exec && self.execs_in(due) >= self.even;
+        self.put(key, weight, due.plus(u64::from(crowded)));
+    }
+
+    /// A run in this very slot.
+    pub(super) fn exactly(&mut self, key: K, weight: Weight, slot: Slot) {
+        self.put(key, weight, slot);
+    }
+
+    /// The slot of a key.
+    pub(super) fn slot_of(&self, key: &K) -> Option<Slot> {
+        self.places.get(key).map(|place| place.0)
+    }
+
+    /// Takes a key out.
+    pub(super) fn cancel(&mut self, key: &K) {
+        if let Some(place) = self.places.remove(key) {
+            self.take(place);
+        }
+    }
+
+    /// The slot of the earliest key.
+    pub(super) fn next(&self) -> Option<Slot> {
+        self.queue.keys().next().map(|place| place.0)
+    }
+
+    /// Takes out what is due by `now`, each with its slot. Execs beyond the limit go to the slot after `now`.
+    pub(super) fn due(&mut self, now: Slot) -> Vec<(K, Slot)> {
+        if self.started.0 != now {
+            self.started = (now, 0);
+        }
+        let mut due = Vec::new();
+        while let Some(place) = self.queue.keys().next().copied()
+            && place.0 <= now
+        {
+            let Some((key, weight)) = self.take(place) else {
+                break;
+            };
+            if weight == Weight::Exec && self.started.1 >= self.limit {
+                // Its arrival stays, so it comes before those that are due there anyway.
+                self.put_at(key, weight, (now.plus(1), place.1));
+                continue;
+            }
+            self.started.1 += u32::from(weight == Weight::Exec);
+            self.places.remove(&key);
+            due.push((key, place.0));
+        }
+        due
+    }
+
+    fn execs_in(&self, slot: Slot) -> u32 {
+        let started = if self.started.0 == slot {
+            self.started.1
+        } else {
+            0
+        };
+        self.execs.get(&slot).copied().unwrap_or(0) + started
+    }
+
+    fn put(&mut self, key: K, weight: Weight, slot: Slot) {
+        self.cancel(&key);
+        self.arrivals += 1;
+        self.put_at(key, weight, (slot, self.arrivals));
+    }
+
+    fn put_at(&mut self, key: K, weight: Weight, place: Place) {
+        if weight == Weight::Exec {
+            *self.execs.entry(place.0).or_default() += 1;
+        }
+        self.places.insert(key.clone(), place);
+        self.queue.insert(place, (key, weight));
+    }
+
+    fn take(&mut self, place: Place) -> Option<(K, Weight)> {
+        let (key, weight) = self.queue.remove(&place)?;
+        if weight == Weight::Exec
+            && let Some(count) = self.execs.get_mut(&place.0)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.execs.remove(&place.0);
+            }
+        }
+        Some((key, weight))
+    }
+}
+
+/// The slot of the next run after one that was due at `due` and has ended at `now`, and, when that run makes up for due
+/// times that passed meanwhile, the last of these.
+pub(super) fn following(due: Slot, period: Duration, now: Duration) -> (Slot, Option<Slot>) {
+    let period = Slot::of(period).0.max(1);
+    let after = Slot::from(now);
+    let next = due.plus(period);
+    if next >= after {
+        return (next, None);
+    }
+    let missed = due.plus(after.since(due) / period * period);
+    (after, (missed < after).then_some(missed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn millis(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn a_slot_lasts_from_its_start_to_the_next() {
+        for (at, of, from) in [(0, 0, 0), (1, 0, 1), (99, 0, 1), (100, 1, 1), (101, 1, 2)] {
+            assert_eq!(Slot::of(millis(at)), Slot(of), "{at}");
+            assert_eq!(Slot::from(millis(at)), Slot(from), "{at}");
+        }
+    }
+
+    #[test]
+    fn a_due_time_that_passed_is_made_up_once() {
+        // Due in slot 10, every second; ends at; next slot, made up for.
+        let table = [
+            (1_050, 20, None),
+            (2_000, 20, None),
+            (2_001, 21, Some(20)),
+            (2_950, 30, None),
+            (3_001, 31, Some(30)),
+            (9_999, 100, None),
+            (10_001, 101, Some(100)),
+        ];
+        for (end, slot, made_up) in table {
+            let expected = (Slot(slot), made_up.map(Slot));
+            assert_eq!(following(Slot(10), SECOND, millis(end)), expected, "{end}");
+        }
+    }
+
+    #[test]
+    fn light_runs_share_a_slot_and_execs_take_the_next_with_room() {
+        let mut schedule = Schedule::new(2);
+        for key in 0..5 {
+            schedule.first(key, Weight::Exec, Slot(3));
+            schedule.first(key + 10, Weight::Light, Slot(3));
+        }
+        let slots = |keys: std::ops::Range<i32>| -> Vec<u64> {
+            keys.map(|key| schedule.slot_of(&key).unwrap().0).collect()
+        };
+        assert_eq!(slots(0..5), [3, 3, 4, 4, 5]);
+        assert_eq!(slots(10..15), [3; 5]);
+    }
+
+    #[test]
+    fn surplus_execs_come_first_in_the_next_slot() {
+        let mut schedule = Schedule::new(1);
+        for key in ["a", "b", "c"] {
+            schedule.exactly(key, Weight::Exec, Slot(1));
+        }
+        schedule.exactly("d", Weight::Exec, Slot(2));
+        schedule.exactly("light", Weight::Light, Slot(2));
+        let at = |schedule: &mut Schedule<_>, slot| schedule.due(Slot(slot));
+        assert_eq!(at(&mut schedule, 1), [("a", Slot(1))]);
+        assert_eq!(at(&mut schedule, 1), [], "again in the same slot");
+        assert_eq!(at(&mut schedule, 2), [("b", Slot(2)), ("light", Slot(2))]);
+        assert_eq!(at(&mut schedule, 3), [("c", Slot(3))]);
+        assert_eq!(at(&mut schedule, 4), [("d", Slot(4))]);
+        assert_eq!(schedule.next(), None);
+    }
+
+    #[test]
+    fn a_wake_up_that_comes_late_does_not_start_them_all() {
+        let mut schedule = Schedule::new(2);
+        for key in 0..20_u64 {
+            schedule.exactly(key, Weight::Exec, Slot(key / 2));
+        }
+        assert_eq!(schedule.due(Slot(9)).len(), 2);
+        assert_eq!(schedule.due(Slot(10)).len(), 2);
+    }
+
+    #[test]
+    fn cancelled_is_gone_and_put_again_is_there_once() {
+        let mut schedule = Schedule::new(1);
+        schedule.exactly("a", Weight::Exec, Slot(1));
+        schedule.exactly("a", Weight::Exec, Slot(4));
+        schedule.exactly("b", Weight::Exec, Slot(2));
+        schedule.cancel(&"b");
+        assert_eq!(schedule.due(Slot(3)), []);
+        assert_eq!(schedule.due(Slot(4)), [("a", Slot(4))]);
+    }
+
+    /// Execs of these periods, all first due at once; returns by how many slots each run came later than one period
+    /// after the last, over the last of `rounds` seconds.
+    fn settled(periods: &[u64], limit: u32, seconds: u64) -> Vec<u64> {
+        let mut schedule = Schedule::new(limit);
+        let rate: f64 = periods.iter().map(|p| 1.0 / (10.0 * *p as f64)).sum();
+        schedule.set_even(rate.ceil() as u32);
+        let mut lates = vec![0; periods.len()];
+        for key in 0..periods.len() {
+            schedule.first(key, Weight::Exec, Slot(1));
+        }
+        for now in 1..seconds * 10 {
+            for (key, slot) in schedule.due(Slot(now)) {
+                let due = slot.plus(periods[key] * 10);
+                schedule.further(key, Weight::Exec, due);
+                lates[key] = schedule.slot_of(&key).unwrap().since(due);
+                assert!(lates[key] <= 1, "more than one slot later in one period");
+            }
+        }
+        lates
+    }
+
+    #[test]
+    fn execs_spread_until_even_and_then_keep_their_period() {
+        for (count, period, limit) in [(10, 1, 4), (7, 1, 4), (25, 1, 4), (40, 1, 4), (100, 10, 4)]
+        {
+            let lates = settled(&vec![period; count], limit, 60 * period);
+            assert_eq!(lates, vec![0; count], "{count} execs every {period} s");
+        }
+    }
+}

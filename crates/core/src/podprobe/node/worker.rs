@@ -1,0 +1,637 @@
+//! One probe of one container, from phase to phase: when it may run, and what its results make of the verdict.
+//!
+//! A worker only decides. It says when it next wants a turn; the queue and the places for commands are [`super::Node`]'s.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::Now;
+use super::container::{Container, ContainerState};
+use super::entries::Entry;
+use super::machine::RunId;
+use super::schedule::{Slot, Weight, following};
+use super::verdict::{Tally, Verdict, whole_seconds};
+use crate::podprobe::probe::{CannotProbe, Handler, Outcome, State};
+
+/// Attempts of one run when we cannot probe, as the kubelet has it.
+const ATTEMPTS: u32 = 3;
+
+/// Where a worker stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The runtime knows no container that has started.
+    AwaitingContainer,
+    /// The container's startup probe has not passed.
+    AwaitingStart,
+    /// In the queue for its first run.
+    Delayed { container: Arc<str>, until: Slot },
+    /// It has had a turn.
+    Probing {
+        container: Arc<str>,
+        tally: Tally,
+        turn: Turn,
+    },
+    /// Its container has ended.
+    Exited { container: Arc<str> },
+}
+
+/// What a probing worker is about to do, or does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// In the queue; perhaps for a due time that passed during a run.
+    Due { made_up: Option<Slot> },
+    /// A run is on its way, or waits for a place.
+    Running { run: RunId, due: Slot, attempt: u32 },
+}
+
+/// What a worker wants of the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// Leave things as they are.
+    Keep,
+    /// No turn, and no interest in a run that is on its way.
+    Rest,
+    /// A first run, in this slot or later.
+    First(Slot),
+    /// Another run.
+    Further(Slot),
+    /// A run that makes up for one that was missed.
+    MakeUp(Slot),
+    /// The same run once more, at once.
+    Again,
+}
+
+/// One probe of one container.
+#[derive(Clone, Debug)]
+pub(super) struct Worker {
+    entry: Entry,
+    phase: Phase,
+    verdict: Option<Verdict>,
+    /// The last of Succeeded and Failed that was held.
+    told: Option<State>,
+    /// Why the last run was dropped.
+    trouble: Option<CannotProbe>,
+}
+
+impl Worker {
+    /// A worker that knows of no container yet, perhaps with a verdict that an earlier agent left behind.
+    pub(super) fn new(entry: Entry, left: Option<Verdict>) -> Self {
+        Self {
+            told: left
+                .as_ref()
+                .map(|v| v.state)
+                .filter(|s| *s != State::Unknown),
+            entry,
+            phase: Phase::AwaitingContainer,
+            verdict: left,
+            trouble: None,
+        }
+    }
+
+    pub(super) fn entry(&self) -> &Entry {
+        &self.entry
+    }
+
+    pub(super) fn verdict(&self) -> Option<&Verdict> {
+        self.verdict.as_ref()
+    }
+
+    pub(super) fn state(&self) -> Option<State> {
+        self.verdict.as_ref().map(|verdict| verdict.state)
+    }
+
+    /// The last of Succeeded and Failed that was held, also if Unknown followed.
+    pub(super) fn told(&self) -> Option<State> {
+        self.told
+    }
+
+    /// Whether probes run now: then a verdict is as fresh as the last of them, else as the last look at the container.
+    pub(super) fn is_probing(&self) -> bool {
+        matches!(self.phase, Phase::Delayed { .. } | Phase::Probing { .. })
+    }
+
+    pub(super) fn weight(&self) -> Weight {
+        match self.entry.probe.handler {
+            Handler::Exec { .. } => Weight::Exec,
+            _ => Weight::Light,
+        }
+    }
+
+    pub(super) fn trouble(&self) -> Option<&CannotProbe> {
+        self.trouble.as_ref()
+    }
+
+    /// The run that is on its way.
+    pub(super) fn running(&self) -> Option<RunId> {
+        match self.phase {
+            Phase::Probing {
+                turn: Turn::Running { run, .. },
+                ..
+            } => Some(run),
+            _ => None,
+        }
+    }
+
+    pub(super) fn container(&self) -> Option<&Arc<str>> {
+        match &self.phase {
+            Phase::AwaitingContainer | Phase::AwaitingStart => None,
+            Phase::Delayed { container, .. }
+            | Phase::Probing { container, .. }
+            | Phase::Exited { container } => Some(container),
+        }
+    }
+
+    /// Follows the plan. The container is to be observed again after it.
+    pub(super) fn update(&mut self, entry: Entry, now: Now) -> Wish {
+        let old = std::mem::replace(&mut self.entry, entry);
+        if old.revision != self.entry.revision || old.probe.handler != self.entry.probe.handler {
+            self.doubt("the probe has changed", None, now);
+            return self.rest(Phase::AwaitingContainer);
+        }
+        match self.phase {
+            Phase::Delayed { .. } => self.rest(Phase::AwaitingContainer),
+            Phase::Probing {
+                turn: Turn::Due { .. },
+                ..
+            } if self.entry.probe.period_seconds < old.probe.period_seconds => {
+                Wish::Further(Slot::from(now.since_start + self.period()))
+            }
+            _ => Wish::Keep,
+        }
+    }
+
+    /// Looks at the newest container of its name; `None` when the runtime knows none.
+    pub(super) fn observe(&mut self, container: Option<&Container>, now: Now) -> Wish {
+        let Some(container) = container else {
+            return self.rest(Phase::AwaitingContainer);
+        };
+        let id = &container.id;
+        if self
+            .entry
+            .started
+            .as_ref()
+            .is_some_and(|started| started != id)
+        {
+            self.doubt("the container has not started yet", Some(id), now);
+            return self.rest(Phase::AwaitingStart);
+        }
+        match container.state {
+            ContainerState::Exited { exit_code } => self.exited(id, exit_code, now),
+            ContainerState::Running { started_at } => self.runs(id, started_at, now),
+            ContainerState::Unknown if self.container() == Some(id) => Wish::Keep,
+            ContainerState::Created | ContainerState::Unknown => {
+                self.renewed(id, None, now);
+                self.rest(Phase::AwaitingContainer)
+            }
+        }
+    }
+
+    fn exited(&mut self, id: &Arc<str>, exit_code: i32, now: Now) -> Wish {
+        if matches!(&self.phase, Phase::Exited { container } if container == id) {
+            return Wish::Keep;
+        }
+        let name = &self.entry.container;
+        let message = format!("container {name} is not running (exit code {exit_code})");
+        self.conclude(State::Failed, &message, Some(id), now);
+        self.rest(Phase::Exited {
+            container: id.clone(),
+        })
+    }
+
+    fn runs(&mut self, id: &Arc<str>, started_at: Timestamp, now: Now) -> Wish {
+        if self.is_probing() && self.container() == Some(id) {
+            return Wish::Keep;
+        }
+        self.renewed(id, Some(started_at), now);
+        let delay = SignedDuration::from_secs(self.entry.probe.initial_delay_seconds.into());
+        let left = delay.saturating_sub(now.wall.duration_since(started_at));
+        let left = Duration::try_from(left).unwrap_or(Duration::ZERO);
+        let until = Slot::from(now.since_start.saturating_add(left));
+        self.phase = Phase::Delayed {
+            container: id.clone(),
+            until,
+        };
+        Wish::First(until)
+    }
+
+    /// A verdict about another container holds no more.
+    fn renewed(&mut self, id: &Arc<str>, started_at: Option<Timestamp>, now: Now) {
+        let Some(verdict) = &mut self.verdict else {
+            return;
+        };
+        let fits = match &verdict.container {
+            Some(about) => about == id,
+            // The field was not kept: a container that started after the verdict is another one.
+            None => started_at.is_some_and(|at| whole_seconds(at) <= verdict.since),
+        };
+        if fits {
+            verdict.container = Some(id.clone());
+        } else {
+            self.doubt("the container has restarted", Some(id), now);
+        }
+    }
+
+    /// Takes the turn that was due in `slot`. The container to probe.
+    pub(super) fn begin(&mut self, run: RunId, slot: Slot) -> Option<Arc<str>> {
+        let (container, tally, due) = match &self.phase {
+            Phase::Delayed { container, .. } => (container, Tally::default(), slot),
+            Phase::Probing {
+                container,
+                tally,
+                turn: Turn::Due { made_up },
+            } => (container, *tally, made_up.unwrap_or(slot)),
+            _ => return None,
+        };
+        let container = container.clone();
+        self.phase = Phase::Probing {
+            container: container.clone(),
+            tally,
+            turn: Turn::Running {
+                run,
+                due,
+                attempt: 1,
+            },
+        };
+        Some(container)
+    }
+
+    /// Takes what a run came to, if it is still the one that counts.
+    pub(super) fn finish(
+        &mut self,
+        run: RunId,
+        result: Result<Outcome, CannotProbe>,
+        now: Now,
+    ) -> Wish {
+        let period = self.period();
+        let Phase::Probing {
+            container,
+            tally,
+            turn,
+        } = &mut self.phase
+        else {
+            return Wish::Keep;
+        };
+        let Turn::Running {
+            run: current,
+            due,
+            attempt,
+        } = turn
+        else {
+            return Wish::Keep;
+        };
+        if *current != run {
+            return Wish::Keep;
+        }
+        let established = match &result {
+            Err(cause) if *attempt < ATTEMPTS && is_passing(cause) => {
+                *attempt += 1;
+                return Wish::Again;
+            }
+            Err(_) => None,
+            Ok(outcome) => tally.count(outcome, &self.entry.probe),
+        };
+        let (slot, made_up) = following(*due, period, now.since_start);
+        *turn = Turn::Due { made_up };
+        let container = container.clone();
+        self.take_result(result, established, &container, now);
+        if made_up.is_some() {
+            Wish::MakeUp(slot)
+        } else {
+            Wish::Further(slot)
+        }
+    }
+
+    fn take_result(
+        &mut self,
+        result: Result<Outcome, CannotProbe>,
+        established: Option<State>,
+        container: &Arc<str>,
+        now: Now,
+    ) {
+        let message = match result {
+            Ok(Outcome::Succeeded(message) | Outcome::Failed(message)) => message,
+            Err(cause) => {
+                self.trouble = Some(cause);
+                return;
+            }
+        };
+        self.trouble = None;
+        if let Some(state) = established {
+            self.conclude(state, &message, Some(container), now);
+        }
+        if let Some(verdict) = &mut self.verdict {
+            verdict.probed = Some(now.wall);
+        }
+    }
+
+    /// There was a verdict, and it is not known to hold any more.
+    pub(super) fn doubt(&mut self, why: &str, container: Option<&Arc<str>>, now: Now) {
+        if self.verdict.is_some() {
+            self.conclude(State::Unknown, why, container, now);
+        }
+    }
+
+    fn conclude(&mut self, state: State, message: &str, container: Option<&Arc<str>>, now: Now) {
+        let old = self.verdict.take();
+        let kept = old.as_ref().filter(|old| old.state == state);
+        if state != State::Unknown {
+            self.told = Some(state);
+        }
+        self.verdict = Some(Verdict {
+            state,
+            since: kept.map_or(whole_seconds(now.wall), |kept| kept.since),
+            message: match kept {
+                Some(kept) if &*kept.message == message => kept.message.clone(),
+                _ => message.into(),
+            },
+            probed: old.as_ref().and_then(|old| old.probed),
+            container: container
+                .cloned()
+                .or_else(|| old.and_then(|old| old.container)),
+        });
+    }
+
+    fn rest(&mut self, phase: Phase) -> Wish {
+        self.phase = phase;
+        Wish::Rest
+    }
+
+    fn period(&self) -> Duration {
+        Duration::from_secs(self.entry.probe.period_seconds.get().into())
+    }
+}
+
+/// Whether trying again at once can help. Not after our own deadline: a runtime that is stuck would be given the same
+/// command once more. Not without a container or an address: the next look at the runtime tells.
+fn is_passing(cause: &CannotProbe) -> bool {
+    matches!(cause, CannotProbe::Runtime(_) | CannotProbe::Local(_))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+    use crate::podprobe::probe::Probe;
+
+    /// Every second, thresholds of one.
+    pub(in super::super) fn probe() -> Probe {
+        let one = NonZeroU32::MIN;
+        Probe {
+            handler: Handler::TcpSocket {
+                port: std::num::NonZeroU16::MIN,
+            },
+            initial_delay_seconds: 0,
+            period_seconds: one,
+            timeout_seconds: one,
+            success_threshold: one,
+            failure_threshold: one,
+        }
+    }
+
+    fn entry() -> Entry {
+        Entry {
+            container: "main".into(),
+            probe: Arc::new(probe()),
+            revision: Some("1".into()),
+            started: None,
+        }
+    }
+
+    /// So many milliseconds after the start, which was at second 1,000.
+    fn at(millis: u64) -> Now {
+        let since_start = Duration::from_millis(millis);
+        Now {
+            since_start,
+            wall: Timestamp::from_second(1_000).unwrap() + since_start,
+        }
+    }
+
+    fn running(id: &str) -> Container {
+        Container {
+            id: id.into(),
+            state: ContainerState::Running {
+                started_at: Timestamp::from_second(1_000).unwrap(),
+            },
+        }
+    }
+
+    fn exited(id: &str, exit_code: i32) -> Container {
+        Container {
+            id: id.into(),
+            state: ContainerState::Exited { exit_code },
+        }
+    }
+
+    fn created(id: &str) -> Container {
+        Container {
+            id: id.into(),
+            state: ContainerState::Created,
+        }
+    }
+
+    fn succeeded() -> Result<Outcome, CannotProbe> {
+        Ok(Outcome::Succeeded("ok".into()))
+    }
+
+    /// A worker that probes container `a`, its first run succeeded.
+    fn succeeding() -> Worker {
+        let mut worker = Worker::new(entry(), None);
+        assert_eq!(
+            worker.observe(Some(&running("a")), at(0)),
+            Wish::First(Slot::from(Duration::ZERO))
+        );
+        run(&mut worker, 1, at(10), succeeded());
+        assert_eq!(worker.state(), Some(State::Succeeded));
+        worker
+    }
+
+    fn run(worker: &mut Worker, id: u64, now: Now, result: Result<Outcome, CannotProbe>) -> Wish {
+        let begun = worker.begin(RunId(id), Slot::of(now.since_start));
+        assert!(begun.is_some(), "{worker:?}");
+        worker.finish(RunId(id), result, now)
+    }
+
+    #[test]
+    fn a_container_that_ended_is_failed_at_once_and_not_probed() {
+        let mut patient = entry();
+        let mut probe = probe();
+        probe.failure_threshold = NonZeroU32::new(5).unwrap();
+        patient.probe = Arc::new(probe);
+        let mut worker = Worker::new(patient, None);
+        assert_eq!(worker.observe(Some(&exited("a", 137)), at(0)), Wish::Rest);
+        let verdict = worker.verdict().unwrap();
+        assert_eq!(verdict.state, State::Failed);
+        assert_eq!(
+            &*verdict.message,
+            "container main is not running (exit code 137)"
+        );
+        assert_eq!(worker.begin(RunId(1), Slot::from(Duration::ZERO)), None);
+    }
+
+    #[test]
+    fn a_restart_makes_a_verdict_unknown_and_never_an_absent_one() {
+        for next in [running("b"), created("b")] {
+            let mut worker = succeeding();
+            worker.observe(Some(&next), at(2_500));
+            let verdict = worker.verdict().unwrap();
+            assert_eq!(verdict.state, State::Unknown);
+            assert_eq!(verdict.container.as_deref(), Some("b"));
+            assert_eq!(verdict.since, at(2_000).wall);
+        }
+        let mut new = Worker::new(entry(), None);
+        new.observe(Some(&running("a")), at(0));
+        new.observe(Some(&running("b")), at(0));
+        assert_eq!(new.verdict(), None);
+    }
+
+    #[test]
+    fn a_container_not_found_any_more_keeps_its_verdict() {
+        let mut worker = succeeding();
+        assert_eq!(worker.observe(None, at(1_000)), Wish::Rest);
+        assert_eq!(worker.state(), Some(State::Succeeded));
+        assert!(matches!(
+            worker.observe(Some(&running("a")), at(2_000)),
+            Wish::First(_)
+        ));
+        assert_eq!(worker.state(), Some(State::Succeeded));
+    }
+
+    #[test]
+    fn the_result_of_a_run_for_another_container_is_dropped() {
+        let mut worker = succeeding();
+        assert!(
+            worker
+                .begin(RunId(2), Slot::of(Duration::from_secs(1)))
+                .is_some()
+        );
+        worker.observe(Some(&running("b")), at(1_100));
+        let failed = Ok(Outcome::Failed("no".into()));
+        assert_eq!(worker.finish(RunId(2), failed, at(1_200)), Wish::Keep);
+        assert_eq!(worker.state(), Some(State::Unknown));
+    }
+
+    #[test]
+    fn the_gate_lets_one_container_through() {
+        let mut gated = entry();
+        gated.started = Some("a".into());
+        let mut worker = Worker::new(gated.clone(), None);
+        assert_eq!(worker.observe(Some(&running("b")), at(0)), Wish::Rest);
+        assert_eq!(worker.verdict(), None);
+        assert!(matches!(
+            worker.observe(Some(&running("a")), at(0)),
+            Wish::First(_)
+        ));
+        run(&mut worker, 1, at(0), succeeded());
+        // Restarted, and not started yet, alive or not.
+        for container in [running("b"), exited("b", 1)] {
+            let mut worker = worker.clone();
+            assert_eq!(worker.observe(Some(&container), at(500)), Wish::Rest);
+            assert_eq!(worker.state(), Some(State::Unknown));
+        }
+        worker.observe(Some(&running("b")), at(500));
+        gated.started = Some("b".into());
+        worker.update(gated, at(900));
+        assert!(matches!(
+            worker.observe(Some(&running("b")), at(900)),
+            Wish::First(_)
+        ));
+    }
+
+    #[test]
+    fn the_initial_delay_counts_from_the_containers_start() {
+        let mut slow = entry();
+        let mut probe = probe();
+        probe.initial_delay_seconds = 5;
+        slow.probe = Arc::new(probe);
+        // The container started at 0.
+        for (now, first) in [
+            (0, 50),
+            (1_950, 50),
+            (4_999, 50),
+            (5_001, 51),
+            (90_000, 900),
+        ] {
+            let mut worker = Worker::new(slow.clone(), None);
+            let wish = worker.observe(Some(&running("a")), at(now));
+            assert_eq!(
+                wish,
+                Wish::First(Slot::from(Duration::from_millis(first * 100))),
+                "{now}"
+            );
+        }
+    }
+
+    #[test]
+    fn another_handler_makes_unknown_and_other_timing_keeps() {
+        let mut other = entry();
+        other.revision = Some("2".into());
+        let mut worker = succeeding();
+        assert_eq!(worker.update(other, at(500)), Wish::Rest);
+        assert_eq!(worker.state(), Some(State::Unknown));
+        assert!(matches!(
+            worker.observe(Some(&running("a")), at(500)),
+            Wish::First(_)
+        ));
+
+        let mut slower = entry();
+        let mut probe = probe();
+        probe.period_seconds = NonZeroU32::new(60).unwrap();
+        slower.probe = Arc::new(probe);
+        let mut worker = succeeding();
+        assert_eq!(worker.update(slower.clone(), at(500)), Wish::Keep);
+        assert_eq!(worker.state(), Some(State::Succeeded));
+        let further = Wish::Further(Slot::of(Duration::from_secs(61)));
+        assert_eq!(run(&mut worker, 2, at(1_010), succeeded()), further);
+        // And back: it does not wait the minute out.
+        let further = Wish::Further(Slot::of(Duration::from_secs(3)));
+        assert_eq!(worker.update(entry(), at(1_950)), further);
+    }
+
+    #[test]
+    fn what_we_could_not_probe_is_tried_again_and_then_dropped() {
+        let busy = || Err(CannotProbe::Runtime("busy".into()));
+        let mut worker = succeeding();
+        assert!(
+            worker
+                .begin(RunId(2), Slot::of(Duration::from_secs(1)))
+                .is_some()
+        );
+        assert_eq!(worker.finish(RunId(2), busy(), at(1_010)), Wish::Again);
+        assert_eq!(worker.finish(RunId(2), busy(), at(1_020)), Wish::Again);
+        let further = Wish::Further(Slot::of(Duration::from_secs(2)));
+        assert_eq!(worker.finish(RunId(2), busy(), at(1_030)), further);
+        assert_eq!(worker.state(), Some(State::Succeeded));
+        assert!(worker.trouble().is_some());
+        assert_eq!(
+            run(&mut worker, 3, at(2_010), Err(CannotProbe::Deadline)),
+            Wish::Further(Slot::of(Duration::from_secs(3)))
+        );
+    }
+
+    #[test]
+    fn a_verdict_left_behind_is_taken_if_it_fits_the_container() {
+        let left = |container: Option<&str>, since| Verdict {
+            state: State::Succeeded,
+            message: "ok".into(),
+            since: Timestamp::from_second(since).unwrap(),
+            probed: None,
+            container: container.map(Arc::from),
+        };
+        // The container started at second 1,000.
+        let table = [
+            (left(Some("a"), 0), State::Succeeded),
+            (left(Some("b"), 2_000), State::Unknown),
+            (left(None, 1_000), State::Succeeded),
+            (left(None, 999), State::Unknown),
+        ];
+        for (left, expected) in table {
+            let mut worker = Worker::new(entry(), Some(left.clone()));
+            worker.observe(Some(&running("a")), at(5_000));
+            assert_eq!(worker.state(), Some(expected), "{left:?}");
+            assert_eq!(worker.told(), Some(State::Succeeded), "{left:?}");
+        }
+    }
+}
