@@ -140,7 +140,7 @@ impl Index {
         }
     }
 
-    pub(super) fn see_marker(&mut self, wire: PodProbeMarker, source: Source, pass: &mut Pass) {
+    pub(super) fn see_marker(&mut self, wire: &PodProbeMarker, source: Source, pass: &mut Pass) {
         let meta = &wire.metadata;
         let name = Arc::new(ObjectName {
             namespace: meta.namespace.clone().unwrap_or_default(),
@@ -151,7 +151,7 @@ impl Index {
         if self.is_stale(source, Kind::Marker, &name, version, known) {
             return;
         }
-        let rules = self.rules(&wire);
+        let rules = self.rules(wire);
         let uid = meta.uid.clone().unwrap_or_default();
         let generation = meta.generation.unwrap_or_default();
         let status = wire.status.clone().unwrap_or_default();
@@ -272,8 +272,7 @@ fn is_same(known: &Rules, new: &Rules) -> bool {
                 && known.created == new.created
         }
         (Rules::Ending, Rules::Ending) => true,
-        // The names of its probes may have changed.
-        (Rules::Refused(..), Rules::Refused(..)) => false,
+        // The names of the probes may have changed too.
         _ => false,
     }
 }

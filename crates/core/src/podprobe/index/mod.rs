@@ -141,7 +141,7 @@ impl Index {
             dirty: BTreeSet::new(),
         };
         match event {
-            Event::Marker(marker, source) => self.see_marker(*marker, source, &mut pass),
+            Event::Marker(marker, source) => self.see_marker(&marker, source, &mut pass),
             Event::Pod(pod, source) => self.see_pod(&pod, source, &mut pass),
             Event::Node(node, source) => self.see_node(&node, source, &mut pass),
             Event::NodePodProbe(object, source) => {
@@ -253,7 +253,10 @@ impl Index {
             Kind::Node => self.lose_node(name, pass),
             Kind::NodePodProbe => self.lose_node_pod_probe(name, pass),
         };
-        if let Some(version) = known {
+        // A NodePodProbe that we have made anew may be seen before the end of the one before it.
+        if let Some(version) = known
+            && kind != Kind::NodePodProbe
+        {
             self.graves.bury(kind, name, version, pass.now);
         }
     }

@@ -24,7 +24,7 @@ pub(super) struct PodState {
     slot: Option<(Arc<str>, SlotKey)>,
     /// What it adds to the tallies of the markers that match it.
     pub(super) shares: BTreeMap<MarkerName, Share>,
-    contest: Contest,
+    pub(super) contest: Contest,
     pub(super) timer: Option<Timestamp>,
 }
 

@@ -1,0 +1,634 @@
+//! An API server in one struct: who owns a mark, what an apply removes, when a version moves. And a manager that
+//! carries the index's writes out.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta, Time};
+use leadsman_api::{NodePodProbe, PodProbeMarker, slim};
+use serde_json::{Value, json};
+
+use crate::podprobe::event::{Effects, Event, Kind, Object, ObjectName, PodMarks, Source, Write};
+use crate::podprobe::index::{Config, Index};
+
+/// Who writes marks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Owner {
+    Ours,
+    /// A user's Update, or a template.
+    User,
+    /// An Update of the status.
+    Status,
+    /// `OpenKruise`'s Update.
+    Kruise,
+}
+
+const OTHERS: [Owner; 3] = [Owner::User, Owner::Status, Owner::Kruise];
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Mark {
+    pub(super) value: Value,
+    pub(super) owners: BTreeSet<Owner>,
+}
+
+pub(super) type Marks = BTreeMap<String, Mark>;
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct SimContainer {
+    pub(super) name: String,
+    pub(super) startup_probe: bool,
+    pub(super) id: String,
+    pub(super) started: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct SimPod {
+    pub(super) uid: String,
+    pub(super) version: u64,
+    pub(super) node: Option<String>,
+    pub(super) ip: String,
+    pub(super) phase: &'static str,
+    pub(super) deleting: bool,
+    pub(super) initialized: bool,
+    pub(super) ready: bool,
+    pub(super) labels: Marks,
+    pub(super) annotations: Marks,
+    pub(super) conditions: Marks,
+    pub(super) containers: Vec<SimContainer>,
+}
+
+impl SimPod {
+    pub(super) fn new(uid: &str, node: &str, labels: &[(&str, &str)]) -> Self {
+        let containers = [("main", false), ("slow", true)];
+        Self {
+            uid: uid.to_owned(),
+            version: 0,
+            node: Some(node.to_owned()),
+            ip: "10.0.0.1".to_owned(),
+            phase: "Running",
+            deleting: false,
+            initialized: true,
+            ready: false,
+            labels: labels
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), mark(value, Owner::User)))
+                .collect(),
+            annotations: Marks::new(),
+            conditions: Marks::new(),
+            containers: containers
+                .map(|(name, startup_probe)| SimContainer {
+                    name: name.to_owned(),
+                    startup_probe,
+                    id: format!("{uid}-{name}-1"),
+                    started: !startup_probe,
+                })
+                .into(),
+        }
+    }
+
+    pub(super) fn is_active(&self) -> bool {
+        !self.deleting && !matches!(self.phase, "Succeeded" | "Failed")
+    }
+
+    fn managed_fields(&self) -> Vec<Value> {
+        let mut entries = Vec::new();
+        for owner in [Owner::Ours].iter().chain(&OTHERS) {
+            let named = |marks: &Marks, name: fn(&str) -> String| {
+                let keys = marks.iter().filter(|(_, mark)| mark.owners.contains(owner));
+                let keys = keys.map(|(key, _)| (name(key), json!({})));
+                Value::Object(keys.collect())
+            };
+            let metadata = |key: &str| format!("f:{key}");
+            let condition = |key: &str| format!("k:{}", json!({ "type": key }));
+            let (manager, operation, subresource) = match owner {
+                Owner::Ours => ("leadsman-podprobe", "Apply", "status"),
+                Owner::User => ("kubectl", "Update", ""),
+                Owner::Status => ("kubelet", "Update", "status"),
+                Owner::Kruise => ("manager", "Update", ""),
+            };
+            entries.push(json!({
+                "manager": manager, "operation": operation, "subresource": subresource,
+                "apiVersion": "v1", "fieldsType": "FieldsV1",
+                "fieldsV1": {
+                    "f:metadata": {
+                        "f:labels": named(&self.labels, metadata),
+                        "f:annotations": named(&self.annotations, metadata),
+                    },
+                    "f:status": { "f:conditions": named(&self.conditions, condition) },
+                },
+            }));
+        }
+        entries
+    }
+
+    pub(super) fn wire(&self, name: &ObjectName) -> slim::Pod {
+        let pairs = |marks: &Marks| {
+            let pairs = marks
+                .iter()
+                .map(|(key, mark)| (key.clone(), mark.value.clone()));
+            Value::Object(pairs.collect())
+        };
+        let mut conditions: Vec<_> = self
+            .conditions
+            .values()
+            .map(|mark| mark.value.clone())
+            .collect();
+        let is = |holds: bool| if holds { "True" } else { "False" };
+        conditions.push(json!({ "type": "Initialized", "status": is(self.initialized) }));
+        conditions.push(json!({ "type": "Ready", "status": is(self.ready) }));
+        let containers = self.containers.iter().map(|container| {
+            let probe = container.startup_probe.then(|| json!({ "exec": {} }));
+            json!({
+                "name": container.name,
+                "ports": [{ "name": "http", "containerPort": 8080 }],
+                "startupProbe": probe,
+            })
+        });
+        let statuses = self.containers.iter().map(|container| {
+            json!({
+                "name": container.name,
+                "containerID": format!("containerd://{}", container.id),
+                "started": container.started,
+            })
+        });
+        let mut pod = json!({
+            "metadata": {
+                "namespace": name.namespace, "name": name.name, "uid": self.uid,
+                "resourceVersion": self.version.to_string(),
+                "labels": pairs(&self.labels), "annotations": pairs(&self.annotations),
+                "managedFields": self.managed_fields(),
+            },
+            "spec": { "nodeName": self.node, "containers": containers.collect::<Vec<_>>() },
+            "status": {
+                "phase": self.phase, "podIP": self.ip, "conditions": conditions,
+                "containerStatuses": statuses.collect::<Vec<_>>(),
+            },
+        });
+        if self.deleting {
+            pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        }
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn marks(&mut self) -> [&mut Marks; 3] {
+        [
+            &mut self.labels,
+            &mut self.annotations,
+            &mut self.conditions,
+        ]
+    }
+
+    fn apply(&mut self, body: &Value) {
+        let pairs = |field: &str| -> BTreeMap<String, Value> {
+            let pairs = body["metadata"][field].as_object();
+            let pairs = pairs.into_iter().flatten();
+            pairs
+                .map(|(key, value)| (key.clone(), value.clone()))
+                .collect()
+        };
+        let conditions = body["status"]["conditions"]
+            .as_array()
+            .into_iter()
+            .flatten();
+        let conditions: BTreeMap<_, _> = conditions
+            .map(|one| (one["type"].as_str().unwrap().to_owned(), one.clone()))
+            .collect();
+        let applied = [pairs("labels"), pairs("annotations"), conditions];
+        for (marks, applied) in self.marks().into_iter().zip(applied) {
+            for (key, mark) in marks.iter_mut() {
+                if !applied.contains_key(key) {
+                    mark.owners.remove(&Owner::Ours);
+                }
+            }
+            marks.retain(|_, mark| !mark.owners.is_empty());
+            for (key, value) in applied {
+                let known = marks.entry(key).or_insert_with(|| Mark {
+                    value: value.clone(),
+                    owners: BTreeSet::new(),
+                });
+                if known.value != value {
+                    known.value = value;
+                    known.owners.clear();
+                }
+                known.owners.insert(Owner::Ours);
+            }
+        }
+    }
+
+    fn remove(&mut self, body: &Value) {
+        for (field, marks) in [
+            ("labels", &mut self.labels),
+            ("annotations", &mut self.annotations),
+        ] {
+            for key in body["metadata"][field].as_object().into_iter().flatten() {
+                assert_eq!(*key.1, Value::Null);
+                marks.remove(key.0);
+            }
+        }
+        for one in body["status"]["conditions"]
+            .as_array()
+            .into_iter()
+            .flatten()
+        {
+            assert_eq!(one["$patch"], "delete");
+            self.conditions.remove(one["type"].as_str().unwrap());
+        }
+    }
+}
+
+pub(super) fn mark(value: &str, owner: Owner) -> Mark {
+    Mark {
+        value: json!(value),
+        owners: [owner].into(),
+    }
+}
+
+pub(super) fn name(namespace: &str, name: &str) -> ObjectName {
+    ObjectName {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    }
+}
+
+/// The API server, and what its watchers have not seen yet.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    pub(super) now: Timestamp,
+    pub(super) version: u64,
+    pub(super) markers: BTreeMap<ObjectName, PodProbeMarker>,
+    pub(super) pods: BTreeMap<ObjectName, SimPod>,
+    /// Whether a node is virtual.
+    pub(super) nodes: BTreeMap<String, bool>,
+    pub(super) node_pod_probes: BTreeMap<String, NodePodProbe>,
+    /// Whether optional fields of ours are dropped.
+    pub(super) drops_extensions: bool,
+    pub(super) pending: VecDeque<Event>,
+    pub(super) history: Vec<Event>,
+}
+
+impl Cluster {
+    pub(super) fn new() -> Self {
+        Self {
+            now: "2026-01-01T00:00:00Z".parse().unwrap(),
+            version: 100,
+            markers: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            node_pod_probes: BTreeMap::new(),
+            drops_extensions: false,
+            pending: VecDeque::new(),
+            history: Vec::new(),
+        }
+    }
+
+    pub(super) fn next_version(&mut self) -> u64 {
+        self.version += 1;
+        self.version
+    }
+
+    fn publish(&mut self, event: Event) {
+        self.history.push(event.clone());
+        self.pending.push_back(event);
+    }
+
+    /// Changes a pod; nothing happens if nothing changes.
+    pub(super) fn edit_pod(&mut self, name: &ObjectName, edit: impl FnOnce(&mut SimPod)) {
+        let Some(mut pod) = self.pods.get(name).cloned() else {
+            return;
+        };
+        edit(&mut pod);
+        if self.pods[name] != pod {
+            self.put_pod(name, pod);
+        }
+    }
+
+    pub(super) fn put_pod(&mut self, name: &ObjectName, mut pod: SimPod) {
+        pod.version = self.next_version();
+        let wire = pod.wire(name);
+        self.pods.insert(name.clone(), pod);
+        self.publish(Event::Pod(Box::new(wire), Source::Live));
+    }
+
+    pub(super) fn put_marker(&mut self, name: &ObjectName, mut marker: PodProbeMarker) {
+        let version = self.next_version();
+        let known = self.markers.get(name);
+        let mut meta = known
+            .map(|known| known.metadata.clone())
+            .unwrap_or_else(|| ObjectMeta {
+                namespace: Some(name.namespace.clone()),
+                name: Some(name.name.clone()),
+                uid: Some(format!("{name}-{version}")),
+                generation: Some(0),
+                creation_timestamp: Some(Time(self.now)),
+                ..ObjectMeta::default()
+            });
+        if known.is_none_or(|known| known.spec != marker.spec) {
+            meta.generation = meta.generation.map(|generation| generation + 1);
+        }
+        marker.status = known.and_then(|known| known.status.clone());
+        meta.deletion_timestamp = marker.metadata.deletion_timestamp.take();
+        meta.resource_version = Some(version.to_string());
+        marker.metadata = meta;
+        self.markers.insert(name.clone(), marker.clone());
+        self.publish(Event::Marker(Box::new(marker), Source::Live));
+    }
+
+    pub(super) fn put_node(&mut self, name: &str, is_virtual: bool) {
+        let version = self.next_version();
+        self.nodes.insert(name.to_owned(), is_virtual);
+        let node = node(name, is_virtual, version);
+        self.publish(Event::Node(Box::new(node), Source::Live));
+    }
+
+    pub(super) fn put_node_pod_probe(&mut self, mut object: NodePodProbe) {
+        let version = self.next_version();
+        if self.drops_extensions {
+            drop_extensions(&mut object);
+        }
+        let name = object.metadata.name.clone().unwrap();
+        object.metadata.resource_version = Some(version.to_string());
+        if object.metadata.uid.is_none() {
+            object.metadata.uid = Some(format!("{name}-{version}"));
+            object.metadata.creation_timestamp = Some(Time(self.now));
+        }
+        // The manager's entry, which moves with each of its writes.
+        object.metadata.managed_fields = Some(vec![ManagedFieldsEntry {
+            manager: Some("leadsman".to_owned()),
+            time: Some(Time(self.now)),
+            ..ManagedFieldsEntry::default()
+        }]);
+        self.node_pod_probes.insert(name, object.clone());
+        self.publish(Event::NodePodProbe(Box::new(object), Source::Live));
+    }
+
+    pub(super) fn edit_node_pod_probe(&mut self, name: &str, edit: impl FnOnce(&mut NodePodProbe)) {
+        if let Some(known) = self.node_pod_probes.get(name) {
+            let mut object = known.clone();
+            edit(&mut object);
+            if *known != object {
+                self.put_node_pod_probe(object);
+            }
+        }
+    }
+
+    pub(super) fn delete(&mut self, kind: Kind, name: &ObjectName) {
+        let known = match kind {
+            Kind::Marker => self.markers.remove(name).is_some(),
+            Kind::Pod => self.pods.remove(name).is_some(),
+            Kind::Node => self.nodes.remove(&name.name).is_some(),
+            Kind::NodePodProbe => self.node_pod_probes.remove(&name.name).is_some(),
+        };
+        if known {
+            self.next_version();
+            self.pending.push_back(Event::Gone(kind, name.clone()));
+        }
+    }
+
+    /// All lists, in the order of `kinds`.
+    pub(super) fn lists(&self, kinds: [Kind; 4]) -> Vec<Event> {
+        let of = |name: &String| ObjectName {
+            namespace: String::new(),
+            name: name.clone(),
+        };
+        let mut events = Vec::new();
+        for kind in kinds {
+            let names: BTreeSet<ObjectName> = match kind {
+                Kind::Marker => self.markers.keys().cloned().collect(),
+                Kind::Pod => self.pods.keys().cloned().collect(),
+                Kind::Node => self.nodes.keys().map(of).collect(),
+                Kind::NodePodProbe => self.node_pod_probes.keys().map(of).collect(),
+            };
+            for name in &names {
+                events.push(self.sight(kind, name, Source::List).unwrap());
+            }
+            events.push(Event::Listed(kind, names));
+        }
+        events.push(Event::Synced);
+        events
+    }
+
+    pub(super) fn sight(&self, kind: Kind, name: &ObjectName, source: Source) -> Option<Event> {
+        Some(match kind {
+            Kind::Marker => Event::Marker(Box::new(self.markers.get(name)?.clone()), source),
+            Kind::Pod => Event::Pod(Box::new(self.pods.get(name)?.wire(name)), source),
+            Kind::Node => {
+                let is_virtual = *self.nodes.get(&name.name)?;
+                Event::Node(Box::new(node(&name.name, is_virtual, self.version)), source)
+            }
+            Kind::NodePodProbe => {
+                let object = self.node_pod_probes.get(&name.name)?.clone();
+                Event::NodePodProbe(Box::new(object), source)
+            }
+        })
+    }
+
+    /// Carries a write out; what the manager then tells the index. None: try again later.
+    pub(super) fn execute(&mut self, object: &Object, write: Write) -> Option<Event> {
+        match write {
+            Write::CreateNodePodProbe(new) => {
+                let name = new.metadata.name.clone().unwrap();
+                if self.node_pod_probes.contains_key(&name) {
+                    return None;
+                }
+                self.put_node_pod_probe(*new);
+                self.sight(Kind::NodePodProbe, &self::name("", &name), Source::Live)
+            }
+            Write::ReplaceNodePodProbe(new) => {
+                let id = self::name("", new.metadata.name.as_deref().unwrap());
+                let Some(known) = self.node_pod_probes.get(&id.name) else {
+                    return Some(Event::Gone(Kind::NodePodProbe, id));
+                };
+                if known.metadata.resource_version != new.metadata.resource_version {
+                    return None;
+                }
+                let (spec, drops) = (new.spec, self.drops_extensions);
+                self.edit_node_pod_probe(&id.name, |known| {
+                    known.spec = spec;
+                    if drops {
+                        drop_extensions(known);
+                    }
+                });
+                self.sight(Kind::NodePodProbe, &id, Source::Live)
+            }
+            Write::DeleteNodePodProbe { name, uid } => {
+                let id = self::name("", &name);
+                let known = self.node_pod_probes.get(&name);
+                if known.is_some_and(|known| known.metadata.uid.as_ref() != Some(&uid)) {
+                    return None;
+                }
+                self.delete(Kind::NodePodProbe, &id);
+                Some(Event::Gone(Kind::NodePodProbe, id))
+            }
+            Write::PodMarks(marks) => self.execute_marks(object, *marks),
+            Write::MarkerStatus {
+                marker,
+                uid,
+                status,
+            } => {
+                let Some(known) = self.markers.get(&marker) else {
+                    return Some(Event::Gone(Kind::Marker, marker));
+                };
+                if known.metadata.uid.as_ref() != Some(&uid) {
+                    return Some(Event::Refused(object.clone(), "another uid".to_owned()));
+                }
+                let mut new = known.clone();
+                new.status = Some(*status);
+                let version = self.next_version();
+                new.metadata.resource_version = Some(version.to_string());
+                self.markers.insert(marker.clone(), new.clone());
+                self.publish(Event::Marker(Box::new(new), Source::Live));
+                self.sight(Kind::Marker, &marker, Source::Live)
+            }
+        }
+    }
+
+    fn execute_marks(&mut self, object: &Object, marks: PodMarks) -> Option<Event> {
+        let Some(pod) = self.pods.get(&marks.pod) else {
+            return Some(Event::Gone(Kind::Pod, marks.pod));
+        };
+        let bodies = [&marks.remove, &marks.apply];
+        for body in bodies.into_iter().flatten() {
+            if body["metadata"]["uid"] != json!(pod.uid) {
+                return Some(Event::Refused(object.clone(), "another uid".to_owned()));
+            }
+        }
+        self.edit_pod(&marks.pod, |pod| {
+            if let Some(body) = &marks.remove {
+                pod.remove(body);
+            }
+            if let Some(body) = &marks.apply {
+                pod.apply(body);
+            }
+        });
+        self.sight(Kind::Pod, &marks.pod, Source::Live)
+    }
+}
+
+fn node(name: &str, is_virtual: bool, version: u64) -> slim::Node {
+    let kind = if is_virtual {
+        "virtual-kubelet"
+    } else {
+        "real"
+    };
+    serde_json::from_value(json!({
+        "metadata": { "name": name, "resourceVersion": version.to_string(), "labels": { "type": kind } },
+    }))
+    .unwrap()
+}
+
+/// What a schema without our optional fields does.
+fn drop_extensions(object: &mut NodePodProbe) {
+    let pods = object.spec.pod_probes.iter_mut();
+    for probe in pods.flat_map(|pod| &mut pod.probes) {
+        probe.revision = None;
+        probe.started_container_id = None;
+    }
+    let status = object.status.iter_mut();
+    let pods = status.flat_map(|status| &mut status.pod_probe_statuses);
+    for state in pods.flat_map(|pod| &mut pod.probe_states) {
+        state.revision = None;
+        state.container_id = None;
+    }
+}
+
+/// The cluster and its manager.
+pub(super) struct World {
+    pub(super) cluster: Cluster,
+    pub(super) index: Index,
+    pub(super) config: Config,
+    pub(super) dirty: BTreeSet<Object>,
+    pub(super) deadline: Option<Timestamp>,
+    /// All writes since this was last emptied.
+    pub(super) writes: Vec<(Object, Write)>,
+}
+
+impl World {
+    /// An empty cluster, its manager in sync.
+    pub(super) fn new(config: Config) -> Self {
+        let mut world = Self {
+            cluster: Cluster::new(),
+            index: Index::new(config.clone()),
+            config,
+            dirty: BTreeSet::new(),
+            deadline: None,
+            writes: Vec::new(),
+        };
+        world.restart([Kind::Marker, Kind::Pod, Kind::Node, Kind::NodePodProbe]);
+        world
+    }
+
+    /// A new manager that lists the kinds in this order.
+    pub(super) fn restart(&mut self, kinds: [Kind; 4]) {
+        self.index = Index::new(self.config.clone());
+        self.dirty.clear();
+        self.cluster.pending.clear();
+        self.cluster.history.clear();
+        for event in self.cluster.lists(kinds) {
+            self.tell(event);
+        }
+    }
+
+    pub(super) fn tell(&mut self, event: Event) {
+        let Effects { dirty, deadline } = self.index.apply(event, self.cluster.now);
+        self.dirty.extend(dirty);
+        self.deadline = deadline;
+    }
+
+    /// Lets the manager see one more event.
+    pub(super) fn deliver(&mut self) -> bool {
+        let event = self.cluster.pending.pop_front();
+        let any = event.is_some();
+        event.into_iter().for_each(|event| self.tell(event));
+        any
+    }
+
+    /// Lets the manager write one object.
+    pub(super) fn work(&mut self) -> bool {
+        let Some(object) = self.dirty.pop_first() else {
+            return false;
+        };
+        let Some(write) = self.index.write(&object, self.cluster.now) else {
+            return true;
+        };
+        self.writes.push((object.clone(), write.clone()));
+        match self.cluster.execute(&object, write) {
+            Some(event) => self.tell(event),
+            None => {
+                self.dirty.insert(object);
+                // What was in the way is on its way.
+                self.deliver();
+            }
+        }
+        true
+    }
+
+    /// Until nothing is left to see or to write.
+    pub(super) fn drain(&mut self) {
+        for _ in 0..2000 {
+            if !self.deliver() && !self.work() {
+                return;
+            }
+        }
+        let last: Vec<_> = self.writes.iter().rev().take(6).collect();
+        panic!("the writes have no end: {last:#?}");
+    }
+
+    /// Lets time pass until nothing is due any more.
+    pub(super) fn rest(&mut self) {
+        self.drain();
+        for _ in 0..200 {
+            let Some(deadline) = self.deadline else {
+                return;
+            };
+            self.cluster.now = self.cluster.now.max(deadline);
+            self.tell(Event::Deadline);
+            self.drain();
+        }
+        panic!("the deadlines have no end");
+    }
+
+    pub(super) fn pass(&mut self, time: SignedDuration) {
+        self.cluster.now = self.cluster.now.checked_add(time).unwrap();
+        self.tell(Event::Deadline);
+    }
+}

@@ -1,0 +1,7 @@
+//! The index on a simulated API server: tables for each rule, and the proof that after any sequence of events the
+//! world is what a naive model says.
+
+mod cluster;
+mod model;
+mod proof;
+mod tables;

@@ -1,0 +1,525 @@
+//! What the world should look like, worked out at once from the objects as they are, by the shortest code that can
+//! be read against the rules. It shares the wire types with the index and nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Probe;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use leadsman_api::PodProbeMarker;
+use leadsman_api::marker::{PodContainerProbe, ProbeSummary};
+use leadsman_api::node_pod_probe::{ContainerProbe, ContainerProbeState, NodePodProbe, PodProbe};
+use serde_json::json;
+
+use super::cluster::{Cluster, Marks, Owner, SimPod};
+use crate::podprobe::event::ObjectName;
+use crate::podprobe::index::Config;
+
+/// What follows for one probe of a marker on one pod.
+struct Row<'a> {
+    marker: &'a ObjectName,
+    probe: &'a PodContainerProbe,
+    /// Or the reason why there is none.
+    entry: Result<ContainerProbe, &'static str>,
+}
+
+pub(super) struct Model<'a> {
+    cluster: &'a Cluster,
+    config: &'a Config,
+}
+
+impl<'a> Model<'a> {
+    pub(super) fn new(cluster: &'a Cluster, config: &'a Config) -> Self {
+        Self { cluster, config }
+    }
+
+    /// All that differs from what it should be.
+    pub(super) fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        self.check_nodes(&mut faults);
+        for (name, pod) in &self.cluster.pods {
+            if pod.is_active() {
+                self.check_marks(name, pod, &mut faults);
+            }
+        }
+        for (name, marker) in &self.cluster.markers {
+            if marker.metadata.deletion_timestamp.is_none() {
+                self.check_status(name, marker, &mut faults);
+            }
+        }
+        faults
+    }
+
+    fn matching(
+        &self,
+        name: &ObjectName,
+        pod: &SimPod,
+    ) -> Vec<(&'a ObjectName, &'a PodProbeMarker)> {
+        if !pod.is_active() || !pod.initialized || pod.node.is_none() {
+            return Vec::new();
+        }
+        let mut found: Vec<_> = self
+            .cluster
+            .markers
+            .iter()
+            .filter(|(marker, _)| marker.namespace == name.namespace)
+            .filter(|(_, marker)| {
+                refusal(marker).is_none() && marker.metadata.deletion_timestamp.is_none()
+            })
+            .filter(|(_, marker)| selects(&marker.spec.selector, &pod.labels))
+            .collect();
+        found.sort_by_key(|(name, marker)| (marker.metadata.creation_timestamp.clone(), *name));
+        found
+    }
+
+    fn rows(&self, name: &ObjectName, pod: &SimPod) -> Vec<Row<'a>> {
+        let mut rows = Vec::new();
+        for (marker_name, marker) in self.matching(name, pod) {
+            for probe in &marker.spec.probes {
+                let entry = self.entry(name, pod, marker_name, probe);
+                rows.push(Row {
+                    marker: marker_name,
+                    probe,
+                    entry,
+                });
+            }
+        }
+        rows
+    }
+
+    fn entry(
+        &self,
+        pod_name: &ObjectName,
+        pod: &SimPod,
+        marker: &ObjectName,
+        probe: &PodContainerProbe,
+    ) -> Result<ContainerProbe, &'static str> {
+        let container = pod
+            .containers
+            .iter()
+            .find(|one| one.name == probe.container_name);
+        let container = container.ok_or("ContainerNotFound")?;
+        let mut wire = probe.probe.clone();
+        if let Some(get) = &mut wire.http_get {
+            match &get.port {
+                IntOrString::Int(_) => {}
+                IntOrString::String(name) if name == "http" => get.port = IntOrString::Int(8080),
+                IntOrString::String(_) => return Err("PortNotFound"),
+            }
+            get.path.get_or_insert_with(|| "/".to_owned());
+            get.scheme.get_or_insert_with(|| "HTTP".to_owned());
+        }
+        fill(&mut wire);
+        let observed = self.observed(pod_name, pod);
+        let remembered: Vec<_> = observed
+            .iter()
+            .flat_map(|observed| &observed.probes)
+            .filter(|entry| entry.container_name == container.name)
+            .filter_map(|entry| entry.started_container_id.clone())
+            .collect();
+        let started_container_id = if !container.startup_probe {
+            None
+        } else if container.started || remembered.contains(&container.id) {
+            Some(container.id.clone())
+        } else {
+            Some(remembered.first().cloned().ok_or("wait")?)
+        };
+        Ok(ContainerProbe {
+            name: format!("{}#{}", marker.name, probe.name),
+            container_name: container.name.clone(),
+            probe: wire,
+            revision: Some("0123456789abcdef".to_owned()),
+            started_container_id,
+        })
+    }
+
+    fn object(&self, pod: &SimPod) -> Option<&'a NodePodProbe> {
+        self.cluster.node_pod_probes.get(pod.node.as_ref()?)
+    }
+
+    fn observed(&self, name: &ObjectName, pod: &SimPod) -> Option<&'a PodProbe> {
+        let mut pods = self.object(pod)?.spec.pod_probes.iter();
+        pods.find(|one| {
+            one.uid == pod.uid && one.name == name.name && one.namespace == name.namespace
+        })
+    }
+
+    /// The spec of a node, without regard to whether the node exists, and the pods it has no room for.
+    fn spec(&self, node: &str) -> (Vec<PodProbe>, BTreeSet<&'a ObjectName>) {
+        let (mut pods, mut refused, mut size) = (Vec::new(), BTreeSet::new(), 0);
+        for (name, pod) in &self.cluster.pods {
+            if pod.node.as_deref() != Some(node) {
+                continue;
+            }
+            let rows = self.rows(name, pod).into_iter();
+            let mut probes: Vec<_> = rows.filter_map(|row| row.entry.ok()).collect();
+            probes.sort_by(|a, b| a.name.cmp(&b.name));
+            if probes.is_empty() {
+                continue;
+            }
+            let one = PodProbe {
+                name: name.name.clone(),
+                namespace: name.namespace.clone(),
+                uid: pod.uid.clone(),
+                ip: pod.ip.clone(),
+                probes,
+            };
+            let own = serde_json::to_string(&one).unwrap().len();
+            if size + own > self.config.node_bytes {
+                refused.insert(name);
+            } else {
+                size += own;
+                pods.push(one);
+            }
+        }
+        (pods, refused)
+    }
+
+    fn is_served(&self, node: &str) -> bool {
+        self.cluster.nodes.get(node) == Some(&false)
+    }
+
+    fn check_nodes(&self, faults: &mut Vec<String>) {
+        for node in self.cluster.nodes.keys() {
+            if self.is_served(node) && !self.cluster.node_pod_probes.contains_key(node) {
+                faults.push(format!("{node} has no NodePodProbe"));
+            }
+        }
+        for (node, object) in &self.cluster.node_pod_probes {
+            if !self.is_served(node) {
+                faults.push(format!("{node} has a NodePodProbe"));
+                continue;
+            }
+            let mut observed = object.spec.pod_probes.clone();
+            let mut expected = self.spec(node).0;
+            for probe in observed.iter_mut().flat_map(|pod| &mut pod.probes) {
+                if probe.revision.is_none() != self.cluster.drops_extensions {
+                    faults.push(format!("{node}: revision of {}", probe.name));
+                }
+                probe.revision = None;
+            }
+            for probe in expected.iter_mut().flat_map(|pod| &mut pod.probes) {
+                probe.revision = None;
+                if self.cluster.drops_extensions {
+                    probe.started_container_id = None;
+                }
+            }
+            if observed != expected {
+                faults.push(format!("{node}: {observed:#?} should be {expected:#?}"));
+            }
+        }
+    }
+
+    fn verdict(
+        &self,
+        name: &ObjectName,
+        pod: &SimPod,
+        row: &Row<'_>,
+    ) -> Option<&'a ContainerProbeState> {
+        let entry = row.entry.as_ref().ok()?;
+        let node = pod.node.as_ref()?;
+        if !self.is_served(node) || self.spec(node).1.contains(name) {
+            return None;
+        }
+        // The revision is opaque here: the observed entry has the right one.
+        let observed = self.observed(name, pod)?;
+        let revision = &observed
+            .probes
+            .iter()
+            .find(|one| one.name == entry.name)?
+            .revision;
+        let statuses = &self.object(pod)?.status.as_ref()?.pod_probe_statuses;
+        let mut states = statuses
+            .iter()
+            .filter(|one| {
+                one.uid == pod.uid && one.name == name.name && one.namespace == name.namespace
+            })
+            .flat_map(|one| &one.probe_states);
+        let fits = |a: &Option<String>, b: &Option<String>| a.is_none() || b.is_none() || a == b;
+        states.find(|state| {
+            state.name == entry.name
+                && ["Succeeded", "Failed", "Unknown"].contains(&state.state.as_str())
+                && fits(&state.revision, revision)
+                && (self.cluster.drops_extensions
+                    || fits(&state.container_id, &entry.started_container_id))
+        })
+    }
+
+    fn check_marks(&self, name: &ObjectName, pod: &SimPod, faults: &mut Vec<String>) {
+        let rows = self.rows(name, pod);
+        let mut claimed: [BTreeSet<&str>; 3] = Default::default();
+        for row in &rows {
+            let verdict = self.verdict(name, pod, row);
+            let state = verdict.map(|verdict| verdict.state.as_str());
+            if let Some(kind) = &row.probe.pod_condition_type
+                && claimed[2].insert(kind)
+                && let Some(verdict) = verdict
+            {
+                let status = match verdict.state.as_str() {
+                    "Succeeded" => "True",
+                    "Failed" => "False",
+                    _ => "Unknown",
+                };
+                let mark = pod.conditions.get(kind.as_str());
+                let message = verdict.message.as_deref().unwrap_or_default();
+                let right = mark.is_some_and(|mark| {
+                    mark.value["status"] == status
+                        && mark.value["message"].as_str().unwrap_or_default() == message
+                        && mark.owners.contains(&Owner::Ours)
+                });
+                if !right {
+                    faults.push(format!("{name}: condition {kind} {mark:?} for {verdict:?}"));
+                }
+            }
+            let mut wanted: [BTreeMap<&str, Option<&str>>; 2] = Default::default();
+            for policy in &row.probe.marker_policy {
+                let holds = state == Some(&policy.state);
+                for (wanted, pairs) in wanted.iter_mut().zip([&policy.labels, &policy.annotations])
+                {
+                    for (key, value) in pairs {
+                        let before = wanted.get(key.as_str()).copied().flatten();
+                        wanted.insert(key, if holds { Some(value) } else { before });
+                    }
+                }
+            }
+            for (place, (wanted, marks)) in wanted
+                .iter()
+                .zip([&pod.labels, &pod.annotations])
+                .enumerate()
+            {
+                for (key, value) in wanted {
+                    if !claimed[place].insert(key) || verdict.is_none() {
+                        continue;
+                    }
+                    let mark = marks.get(*key);
+                    let right = match value {
+                        None => mark.is_none(),
+                        Some(value) => mark.is_some_and(|mark| {
+                            mark.value == *value && mark.owners.contains(&Owner::Ours)
+                        }),
+                    };
+                    if !right {
+                        faults.push(format!("{name}: {key} is {mark:?}, should be {value:?}"));
+                    }
+                }
+            }
+        }
+        for (claimed, marks) in claimed
+            .iter()
+            .zip([&pod.labels, &pod.annotations, &pod.conditions])
+        {
+            for (key, mark) in marks {
+                if mark.owners.contains(&Owner::Ours) && !claimed.contains(key.as_str()) {
+                    faults.push(format!("{name}: {key} is ours, and no marker names it"));
+                }
+            }
+        }
+    }
+
+    fn is_silent(&self, node: &str) -> bool {
+        let agents = self.cluster.pods.iter().filter(|(name, pod)| {
+            name.namespace == "leadsman-system"
+                && pod.node.as_deref() == Some(node)
+                && pod.is_active()
+        });
+        let ready: Vec<bool> = agents.map(|(_, pod)| pod.ready).collect();
+        if !ready.is_empty() {
+            return ready.iter().all(|ready| !ready);
+        }
+        let Some(object) = self.cluster.node_pod_probes.get(node) else {
+            return false;
+        };
+        let states = object
+            .status
+            .iter()
+            .flat_map(|status| &status.pod_probe_statuses);
+        let states = states.flat_map(|pod| &pod.probe_states);
+        let last = states
+            .filter_map(|state| state.last_probe_time.as_ref())
+            .map(|time| time.0)
+            .max();
+        let meta = &object.metadata;
+        let times = meta
+            .managed_fields
+            .iter()
+            .flatten()
+            .filter_map(|entry| entry.time.as_ref());
+        let written = times
+            .chain(&meta.creation_timestamp)
+            .map(|time| time.0)
+            .max();
+        let last: Option<Timestamp> = last.or(written);
+        last.is_some_and(|last| last + self.config.silent_after <= self.cluster.now)
+    }
+
+    fn check_status(&self, name: &ObjectName, marker: &PodProbeMarker, faults: &mut Vec<String>) {
+        let status = marker.status.clone().unwrap_or_default();
+        let mut matched = 0;
+        let mut probes: Vec<_> = marker
+            .spec
+            .probes
+            .iter()
+            .map(|probe| ProbeSummary {
+                name: probe.name.clone(),
+                ..ProbeSummary::default()
+            })
+            .collect();
+        let mut troubles: BTreeMap<usize, BTreeSet<String>> = BTreeMap::new();
+        let mut trouble = |reason: &str, subject: &str| {
+            let place = REASONS.iter().position(|one| *one == reason).unwrap();
+            troubles
+                .entry(place)
+                .or_default()
+                .insert(subject.to_owned());
+        };
+        for (pod_name, pod) in &self.cluster.pods {
+            let rows = self.rows(pod_name, pod);
+            let own = rows.iter().filter(|row| row.marker == name);
+            matched += i64::from(own.clone().next().is_some());
+            let node = pod.node.clone().unwrap_or_default();
+            let refused = self.is_served(&node) && self.spec(&node).1.contains(pod_name);
+            let told = self.is_served(&node) && !refused;
+            for (row, summary) in own.zip(&mut probes) {
+                match self
+                    .verdict(pod_name, pod, row)
+                    .map(|verdict| verdict.state.as_str())
+                {
+                    Some("Succeeded") => summary.succeeded += 1,
+                    Some("Failed") => summary.failed += 1,
+                    Some(_) => summary.unknown += 1,
+                    None => summary.pending += 1,
+                }
+                match row.entry {
+                    Err("wait") => {}
+                    Err(reason) => trouble(reason, &pod_name.name),
+                    Ok(_) if self.spec(&node).1.contains(pod_name) => {
+                        trouble("TooManyProbes", &pod_name.name)
+                    }
+                    Ok(_) if told && self.is_silent(&node) => {
+                        summary.silent += 1;
+                        trouble("AgentSilent", &pod_name.name);
+                    }
+                    Ok(_) => {}
+                }
+                // The first row that names a mark has it.
+                let rivals = rows.iter().take_while(|rival| !std::ptr::eq(*rival, row));
+                let mut theirs: BTreeMap<String, &ObjectName> = BTreeMap::new();
+                for rival in rivals {
+                    for key in marks_of(rival.probe) {
+                        theirs.entry(key).or_insert(rival.marker);
+                    }
+                }
+                for key in marks_of(row.probe) {
+                    if let Some(winner) = theirs.get(&key) {
+                        trouble("Conflict", &winner.name);
+                    }
+                }
+            }
+        }
+        let ready = status
+            .conditions
+            .first()
+            .map(|one| (one.status.as_str(), one.reason.as_str()));
+        let first = troubles.first_key_value();
+        let reason = refusal(marker).or(first.map(|(place, _)| REASONS[*place]));
+        let expected = reason.map_or(("True", "Probing"), |reason| ("False", reason));
+        let generation = marker.metadata.generation.unwrap();
+        let right = ready == Some(expected)
+            && status.matched_pods == Some(matched)
+            && status.probes == probes
+            && status.observed_generation == generation;
+        if !right {
+            faults.push(format!(
+                "{name}: {} should be {expected:?} {matched} {probes:?} {generation}",
+                json!(status)
+            ));
+        }
+        if let (None, Some((_, subjects))) = (refusal(marker), first) {
+            let named: Vec<_> = subjects.iter().take(3).map(String::as_str).collect();
+            if !status.conditions[0].message.contains(&named.join(", ")) {
+                faults.push(format!(
+                    "{name}: {} should name {named:?}",
+                    status.conditions[0].message
+                ));
+            }
+        }
+    }
+}
+
+const REASONS: [&str; 5] = [
+    "Conflict",
+    "ContainerNotFound",
+    "PortNotFound",
+    "TooManyProbes",
+    "AgentSilent",
+];
+
+/// All marks that a probe names.
+fn marks_of(probe: &PodContainerProbe) -> BTreeSet<String> {
+    let conditions = probe
+        .pod_condition_type
+        .iter()
+        .map(|kind| format!("condition {kind}"));
+    let policies = probe.marker_policy.iter().flat_map(|policy| {
+        let labels = policy.labels.keys().map(|key| format!("label {key}"));
+        labels.chain(
+            policy
+                .annotations
+                .keys()
+                .map(|key| format!("annotation {key}")),
+        )
+    });
+    conditions.chain(policies).collect()
+}
+
+/// Why a marker of the alphabet is not acted on.
+fn refusal(marker: &PodProbeMarker) -> Option<&'static str> {
+    let mut policies = marker
+        .spec
+        .probes
+        .iter()
+        .flat_map(|probe| &probe.marker_policy);
+    if policies
+        .any(|policy| policy.labels.contains_key("app") || policy.labels.contains_key("tier"))
+    {
+        return Some("Cycle");
+    }
+    let invalid = marker
+        .spec
+        .probes
+        .iter()
+        .any(|probe| probe.container_name.contains(' '));
+    invalid.then_some("InvalidSpec")
+}
+
+fn selects(selector: &LabelSelector, labels: &Marks) -> bool {
+    let value = |key: &str| labels.get(key).and_then(|mark| mark.value.as_str());
+    let pairs = selector.match_labels.iter().flatten();
+    let expressions = selector.match_expressions.iter().flatten();
+    if pairs.clone().count() + expressions.clone().count() == 0 {
+        return false;
+    }
+    pairs
+        .into_iter()
+        .all(|(key, wanted)| value(key) == Some(wanted))
+        && expressions.into_iter().all(|one| {
+            let values = one.values.clone().unwrap_or_default();
+            let is_in = value(&one.key).is_some_and(|value| values.iter().any(|one| one == value));
+            match one.operator.as_str() {
+                "In" => is_in,
+                "NotIn" => !is_in,
+                "Exists" => value(&one.key).is_some(),
+                _ => value(&one.key).is_none(),
+            }
+        })
+}
+
+/// Kubernetes' defaults.
+fn fill(probe: &mut Probe) {
+    probe.initial_delay_seconds.get_or_insert(0);
+    probe.period_seconds.get_or_insert(10);
+    probe.timeout_seconds.get_or_insert(1);
+    probe.success_threshold.get_or_insert(1);
+    probe.failure_threshold.get_or_insert(3);
+}
