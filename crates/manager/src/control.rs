@@ -162,7 +162,7 @@ impl<R: Rules> Control<R> {
     fn begin(&mut self, object: Object, write: Write) {
         let client = self.client.clone();
         let kind = WriteKind::of(&write);
-        tracing::debug!(?object, ?kind, "writing");
+        tracing::debug!(object = shown(&object), ?kind, "writing");
         self.under_way.push(Box::pin(async move {
             let sent = request::send(&client, &write).await;
             Answered { object, kind, sent }
@@ -194,17 +194,39 @@ impl<R: Rules> Control<R> {
         match (verdict, next) {
             (Verdict::Done, _) => {}
             (Verdict::Gone { reason }, _) => {
-                tracing::debug!(?object, ?kind, reason, "nothing there to write any more");
+                tracing::debug!(
+                    object = shown(&object),
+                    ?kind,
+                    reason,
+                    "nothing there to write any more"
+                );
             }
             (Verdict::Refused { reason }, _) | (Verdict::Retry { reason, .. }, Next::GivenUp) => {
-                tracing::warn!(?object, ?kind, reason, "the API server refuses a write");
+                tracing::warn!(
+                    object = shown(&object),
+                    ?kind,
+                    reason,
+                    "the API server refuses a write"
+                );
                 self.apply(Event::Refused(object, reason));
             }
             (Verdict::Retry { cause, reason, .. }, Next::Goes) => match cause {
                 Cause::Conflict | Cause::NoRight => {
-                    tracing::debug!(?object, ?kind, ?cause, reason, "trying again later");
+                    tracing::debug!(
+                        object = shown(&object),
+                        ?kind,
+                        ?cause,
+                        reason,
+                        "trying again later"
+                    );
                 }
-                _ => tracing::info!(?object, ?kind, ?cause, reason, "trying again later"),
+                _ => tracing::info!(
+                    object = shown(&object),
+                    ?kind,
+                    ?cause,
+                    reason,
+                    "trying again later"
+                ),
             },
         }
     }
@@ -215,7 +237,7 @@ impl<R: Rules> Control<R> {
             tracing::warn!(
                 "the CRD of nodepodprobes.apps.kruise.io drops the fields by which a verdict says what it is about \
                  (revision, startedContainerID): it is another product's or an older one. Apply the output of \
-                 `leadsman manifests`"
+                 `leadsman manifests` and restart the manager"
             );
         }
     }
@@ -281,6 +303,14 @@ impl Rights {
             "apply the output of `leadsman manifests`: {}",
             reasons.join("; ")
         ));
+    }
+}
+
+/// An object's name; what is written of it, the kind of the write says.
+fn shown(object: &Object) -> String {
+    match object {
+        Object::PodMarks(name) | Object::MarkerStatus(name) => name.to_string(),
+        Object::NodePodProbe(name) => name.clone(),
     }
 }
 

@@ -17,7 +17,7 @@ use leadsman_api::{NodePodProbe, PodProbeMarker};
 use leadsman_core::podprobe::event::{Event, PodMarks, Source, Write};
 use serde_json::json;
 
-use crate::reply::{Verdict, judge, unanswered};
+use crate::reply::{Cause, Verdict, judge, unanswered};
 
 /// Owner of our marks in a pod's managedFields.
 pub(crate) const FIELD_MANAGER: &str = "leadsman-podprobe";
@@ -107,7 +107,15 @@ async fn answer(client: &Client, request: HttpRequest<Vec<u8>>) -> (Verdict, Vec
     match tokio::time::timeout(TIMEOUT, exchange).await {
         Ok(Ok((head, body))) => (judge(head.status, &head.headers, &body), Vec::from(body)),
         Ok(Err(error)) => (unanswered(&error), Vec::new()),
-        Err(elapsed) => (unanswered(&elapsed), Vec::new()),
+        Err(_elapsed) => (late(), Vec::new()),
+    }
+}
+
+fn late() -> Verdict {
+    Verdict::Retry {
+        cause: Cause::NoAnswer,
+        after: None,
+        reason: format!("no answer within {} s", TIMEOUT.as_secs()),
     }
 }
 
@@ -115,7 +123,7 @@ async fn answer(client: &Client, request: HttpRequest<Vec<u8>>) -> (Verdict, Vec
 fn missing_kind(write: &Write, verdict: Verdict) -> Verdict {
     match (write, verdict) {
         (Write::CreateNodePodProbe(_), Verdict::Gone { reason }) => Verdict::Retry {
-            cause: crate::reply::Cause::Unavailable,
+            cause: Cause::Unavailable,
             after: None,
             reason,
         },
