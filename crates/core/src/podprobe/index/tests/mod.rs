@@ -3,5 +3,7 @@
 
 mod cluster;
 mod model;
+mod nodes;
 mod proof;
+mod scene;
 mod tables;

@@ -1,1 +1,392 @@
-//! Tables.
+//! Matching, entries and marks, rule by rule.
+
+use std::collections::BTreeSet;
+
+use jiff::SignedDuration;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::cluster::{Owner, SimPod, World, mark, name};
+use super::proof::marker;
+use super::scene::{app_x, exec, idle, p0, plain, probe};
+use crate::podprobe::event::Kind;
+
+#[rstest]
+#[case::running(|_: &mut SimPod| {}, true)]
+#[case::ended(|pod: &mut SimPod| pod.phase = "Succeeded", false)]
+#[case::failed(|pod: &mut SimPod| pod.phase = "Failed", false)]
+#[case::terminating(|pod: &mut SimPod| pod.deleting = true, false)]
+#[case::not_initialized(|pod: &mut SimPod| pod.initialized = false, false)]
+#[case::unbound(|pod: &mut SimPod| pod.node = None, false)]
+#[case::not_running_yet(|pod: &mut SimPod| pod.phase = "Pending", true)]
+#[case::without_address(|pod: &mut SimPod| pod.ip = String::new(), true)]
+#[case::relabelled_out(|pod: &mut SimPod| drop(pod.labels.insert("app".into(), mark("y", Owner::User))), false)]
+#[case::without_labels(|pod: &mut SimPod| pod.labels.clear(), false)]
+fn a_marker_matches_active_initialized_pods_on_a_node(
+    #[case] edit: fn(&mut SimPod),
+    #[case] matches: bool,
+) {
+    let mut world = World::probing(&[idle()]);
+    world.edit(edit);
+    assert_eq!(!world.entries().is_empty(), matches);
+    assert_eq!(world.status("way").matched_pods, Some(i64::from(matches)));
+}
+
+#[rstest]
+#[case::empty(json!({}), false)]
+#[case::absent_key(json!({ "matchExpressions": [{ "key": "tier", "operator": "DoesNotExist" }] }), true)]
+#[case::all_requirements(json!({ "matchLabels": { "app": "x", "tier": "1" } }), false)]
+fn a_pod_without_labels_is_matched_by_absence_alone(
+    #[case] selector: Value,
+    #[case] matches: bool,
+) {
+    let mut world = World::bare();
+    world.cluster.put_pod(&p0(), SimPod::new("u0", "n0", &[]));
+    world
+        .cluster
+        .put_marker(&name("a", "way"), marker(&selector, &[idle()]));
+    world.drain();
+    assert_eq!(!world.entries().is_empty(), matches);
+}
+
+#[test]
+fn a_marker_matches_in_its_own_namespace_alone() {
+    let mut world = World::probing(&[]);
+    world
+        .cluster
+        .put_marker(&name("b", "way"), marker(&app_x(), &[idle()]));
+    world.drain();
+    assert!(world.entries().is_empty());
+}
+
+#[test]
+fn a_label_change_alone_starts_and_ends_a_probe() {
+    let mut world = World::probing(&[idle()]);
+    for (app, entries) in [("y", 0), ("x", 1)] {
+        world.edit(|pod| drop(pod.labels.insert("app".into(), mark(app, Owner::User))));
+        assert_eq!(world.entries().len(), entries);
+    }
+}
+
+#[rstest]
+#[case::succeeded("Succeeded", "True", json!({ "app": "x", "idle": "true", "role": "main" }), json!({ "cost": "-10" }))]
+#[case::failed("Failed", "False", json!({ "app": "x", "idle": "false" }), json!({ "cost": "10" }))]
+#[case::unknown("Unknown", "Unknown", json!({ "app": "x" }), json!({}))]
+fn a_verdict_says_which_marks_a_pod_bears(
+    #[case] state: &str,
+    #[case] status: &str,
+    #[case] labels: Value,
+    #[case] annotations: Value,
+    #[values("Succeeded", "Failed", "Unknown", "")] before: &str,
+) {
+    let mut world = World::probing(&[idle()]);
+    // A template's value, before any verdict.
+    world.edit(|pod| drop(pod.labels.insert("idle".into(), mark("false", Owner::User))));
+    assert_eq!(world.pod_writes().len(), 0);
+    if !before.is_empty() {
+        world.verdict("way#idle", before, "before");
+    }
+    world.verdict("way#idle", state, "now");
+    assert_eq!(plain(&world.pod().labels), labels);
+    assert_eq!(plain(&world.pod().annotations), annotations);
+    let condition = &world.pod().conditions["game.io/idle"].value;
+    assert_eq!(
+        (&condition["status"], &condition["message"]),
+        (&json!(status), &json!("now"))
+    );
+}
+
+#[test]
+fn one_policy_alone_loses_its_keys_by_the_other_verdict() {
+    let policy = json!([{ "state": "Failed", "labels": { "sick": "yes" } }]);
+    let one = json!({ "name": "one", "containerName": "main", "probe": exec("a"), "markerPolicy": policy });
+    let mut world = World::probing(&[one]);
+    for (state, bears) in [
+        ("Failed", true),
+        ("Succeeded", false),
+        ("Failed", true),
+        ("Unknown", false),
+    ] {
+        world.verdict("way#one", state, "");
+        assert_eq!(world.pod().labels.contains_key("sick"), bears, "{state}");
+    }
+}
+
+#[test]
+fn the_requests_are_an_apply_and_a_patch_with_the_uid_inside() {
+    let mut world = World::probing(&[idle()]);
+    world.edit(|pod| {
+        drop(
+            pod.annotations
+                .insert("cost".into(), mark("7", Owner::User)),
+        )
+    });
+    world.verdict("way#idle", "Succeeded", "yes");
+    let writes = world.pod_writes();
+    assert_eq!(writes.len(), 1);
+    assert_eq!(writes[0].remove, None);
+    assert_eq!(
+        writes[0].apply.as_ref().unwrap(),
+        &json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "name": "p0", "namespace": "a", "uid": "u0",
+                "labels": { "idle": "true", "role": "main" }, "annotations": { "cost": "-10" },
+            },
+            "status": { "conditions": [{
+                "type": "game.io/idle", "status": "True", "message": "yes",
+                "lastTransitionTime": "2026-01-01T00:00:03Z", "lastProbeTime": "2026-01-01T00:00:03Z",
+            }] },
+        })
+    );
+    // Somebody else wants a key too, by the same value: only a patch takes it away.
+    world.edit(|pod| {
+        drop(
+            pod.labels
+                .get_mut("role")
+                .unwrap()
+                .owners
+                .insert(Owner::User),
+        )
+    });
+    world.settle();
+    world.verdict("way#idle", "Failed", "yes");
+    let writes = world.pod_writes();
+    assert_eq!(writes.len(), 1);
+    assert_eq!(
+        writes[0].remove.as_ref().unwrap(),
+        &json!({ "metadata": { "uid": "u0", "labels": { "role": null } } })
+    );
+    assert_eq!(
+        writes[0].apply.as_ref().unwrap()["metadata"]["labels"],
+        json!({ "idle": "false" })
+    );
+}
+
+/// What is left of a mark of ours when no marker governs it any more.
+#[rstest]
+#[case::ours_alone(None, false, false)]
+#[case::a_users_too(Some(Owner::User), true, false)]
+#[case::a_status_writers_too(Some(Owner::Status), false, false)]
+#[case::openkruises_too(Some(Owner::Kruise), false, false)]
+fn ungoverned_marks_go_unless_a_user_wants_them_too(
+    #[case] other: Option<Owner>,
+    #[case] label_stays: bool,
+    #[case] condition_stays: bool,
+    #[values("delete", "empty", "relabel")] how: &str,
+) {
+    let mut world = World::probing(&[idle()]);
+    world.verdict("way#idle", "Succeeded", "yes");
+    world.edit(|pod| {
+        pod.labels.get_mut("role").unwrap().owners.extend(other);
+        pod.conditions
+            .get_mut("game.io/idle")
+            .unwrap()
+            .owners
+            .extend(other);
+    });
+    match how {
+        "delete" => world.cluster.delete(Kind::Marker, &name("a", "way")),
+        "empty" => world.mark("way", &[probe("other", "main", exec("b"))]),
+        _ => world.edit(|pod| drop(pod.labels.insert("app".into(), mark("y", Owner::User)))),
+    }
+    world.drain();
+    assert_eq!(world.pod().labels.contains_key("role"), label_stays);
+    assert_eq!(
+        world.pod().conditions.contains_key("game.io/idle"),
+        condition_stays
+    );
+    assert!(!world.pod().labels.contains_key("idle"));
+    assert!(world.pod().labels.contains_key("app"));
+    let marks = [&world.pod().labels, &world.pod().conditions];
+    let mut owners = marks
+        .into_iter()
+        .flat_map(|marks| marks.values())
+        .map(|mark| &mark.owners);
+    assert!(owners.all(|owners| !owners.contains(&Owner::Ours)));
+}
+
+#[rstest]
+#[case::status_wiped("wipe")]
+#[case::object_deleted("delete")]
+#[case::revision_of_another_handler("revision")]
+#[case::state_that_is_none("state")]
+#[case::handler_edited("edit")]
+fn an_absent_verdict_holds(#[case] how: &str) {
+    let mut world = World::probing(&[idle()]);
+    world.verdict("way#idle", "Succeeded", "yes");
+    let before = world.pod().clone();
+    world.settle();
+    match how {
+        "wipe" => world
+            .cluster
+            .edit_node_pod_probe("n0", |object| object.status = None),
+        "delete" => world.cluster.delete(Kind::NodePodProbe, &name("", "n0")),
+        "revision" => world.verdict_with("way#idle", "Failed", "no", |state| {
+            state.revision = Some("another".to_owned());
+        }),
+        "state" => world.verdict("way#idle", "Odd", "no"),
+        _ => {
+            let mut edited = idle();
+            edited["probe"] = exec("/other");
+            world.mark("way", &[edited]);
+        }
+    }
+    world.drain();
+    assert_eq!(world.pod(), &before);
+    assert_eq!(world.pod_writes().len(), 0);
+    assert_eq!(world.status("way").probes[0].pending, 1);
+    assert_eq!(world.entries(), ["way#idle"]);
+}
+
+#[test]
+fn a_verdict_of_another_pod_or_node_is_not_taken() {
+    let mut world = World::probing(&[idle()]);
+    world.cluster.delete(Kind::Pod, &p0());
+    world
+        .cluster
+        .put_pod(&p0(), SimPod::new("u1", "n0", &[("app", "x")]));
+    world.cluster.edit_node_pod_probe("n0", |object| {
+        object.status = serde_json::from_value(json!({ "podProbeStatuses": [{
+            "name": "p0", "namespace": "a", "uid": "u0",
+            "probeStates": [{ "name": "way#idle", "state": "Succeeded" }],
+        }] }))
+        .unwrap();
+    });
+    world.drain();
+    assert_eq!(world.told().unwrap().uid, "u1");
+    assert!(world.pod().conditions.is_empty());
+}
+
+#[test]
+fn a_message_alone_keeps_the_transition_and_time_alone_costs_nothing() {
+    let mut world = World::probing(&[idle()]);
+    world.verdict("way#idle", "Succeeded", "one");
+    let transition = world.pod().conditions["game.io/idle"].value["lastTransitionTime"].clone();
+    world.settle();
+    world.verdict("way#idle", "Succeeded", "one");
+    assert_eq!(world.writes, []);
+    world.verdict("way#idle", "Succeeded", "two");
+    let condition = world.pod().conditions["game.io/idle"].value.clone();
+    assert_eq!(condition["message"], "two");
+    assert_eq!(condition["lastTransitionTime"], transition);
+    assert_ne!(condition["lastProbeTime"], transition);
+    world.verdict("way#idle", "Failed", "two");
+    assert_ne!(
+        world.pod().conditions["game.io/idle"].value["lastTransitionTime"],
+        transition
+    );
+}
+
+#[test]
+fn deleting_a_marker_leaves_those_whose_names_contain_its_own() {
+    let mut world = World::probing(&[probe("p", "main", exec("a"))]);
+    world.mark("gateway", &[probe("q", "main", exec("b"))]);
+    let gateway = world.entry("gateway#q").unwrap();
+    world.cluster.delete(Kind::Marker, &name("a", "way"));
+    world.drain();
+    assert_eq!(world.entries(), ["gateway#q"]);
+    assert_eq!(world.entry("gateway#q").unwrap(), gateway);
+}
+
+#[test]
+fn two_probes_of_one_container_both_report() {
+    let mut world = World::probing(&[probe("p", "main", exec("a")), probe("q", "main", exec("a"))]);
+    world.verdict("way#p", "Succeeded", "same");
+    world.verdict("way#q", "Succeeded", "same");
+    assert_eq!(world.pod().conditions.len(), 2);
+}
+
+#[test]
+fn a_removed_probe_is_gone_in_one_write() {
+    let mut world = World::probing(&[probe("p", "main", exec("a")), probe("q", "main", exec("b"))]);
+    world.verdict("way#q", "Succeeded", "");
+    world.settle();
+    world.cluster.put_marker(
+        &name("a", "way"),
+        marker(&app_x(), &[probe("p", "main", exec("a"))]),
+    );
+    world.drain();
+    assert_eq!(
+        (world.entries(), world.node_writes()),
+        (vec!["way#p".to_owned()], 1)
+    );
+    assert!(world.pod().conditions.is_empty());
+    assert_eq!(world.pod_writes().len(), 1);
+}
+
+#[test]
+fn an_edited_policy_and_a_removed_label_are_put_right_at_once() {
+    let mut world = World::probing(&[idle()]);
+    world.verdict("way#idle", "Succeeded", "");
+    world.edit(|pod| drop(pod.labels.remove("role")));
+    assert_eq!(world.pod().labels["role"].value, "main");
+    let mut edited = idle();
+    edited["markerPolicy"][0]["labels"] = json!({ "role": "chief" });
+    edited["markerPolicy"][1]["labels"] = json!({});
+    world.mark("way", &[edited]);
+    assert_eq!(
+        plain(&world.pod().labels),
+        json!({ "app": "x", "role": "chief" })
+    );
+}
+
+#[test]
+fn what_no_marker_names_is_never_touched() {
+    let mut world = World::probing(&[idle()]);
+    world.edit(|pod| {
+        pod.labels.insert("other".into(), mark("1", Owner::Kruise));
+        let mut own = mark("", Owner::Status);
+        own.value = json!({ "type": "Future", "status": "True" });
+        pod.conditions.insert("Future".into(), own);
+    });
+    for state in ["Succeeded", "Failed", "Unknown"] {
+        world.verdict("way#idle", state, "");
+    }
+    world.cluster.delete(Kind::Marker, &name("a", "way"));
+    world.drain();
+    assert_eq!(
+        plain(&world.pod().labels),
+        json!({ "app": "x", "other": "1" })
+    );
+    let kept: BTreeSet<_> = world.pod().conditions.keys().cloned().collect();
+    assert_eq!(kept, ["Future".to_owned()].into());
+}
+
+#[rstest]
+#[case::ended(|pod: &mut SimPod| pod.phase = "Failed")]
+#[case::terminating(|pod: &mut SimPod| pod.deleting = true)]
+fn pods_that_end_are_probed_no_more_and_written_no_more(#[case] end: fn(&mut SimPod)) {
+    let mut world = World::probing(&[idle()]);
+    world.verdict("way#idle", "Succeeded", "");
+    world.settle();
+    world.edit(end);
+    world.cluster.delete(Kind::Marker, &name("a", "way"));
+    world.drain();
+    assert!(world.entries().is_empty());
+    assert_eq!(world.pod_writes().len(), 0);
+}
+
+#[test]
+fn a_mark_that_is_fought_over_is_put_back_ever_later() {
+    let mut world = World::probing(&[idle()]);
+    world.verdict("way#idle", "Succeeded", "");
+    let mut waits = Vec::new();
+    for _ in 0..10 {
+        let start = world.cluster.now;
+        world.edit(|pod| drop(pod.labels.remove("role")));
+        while !world.pod().labels.contains_key("role") {
+            world.pass(SignedDuration::from_secs(1));
+            world.drain();
+        }
+        waits.push(world.cluster.now.duration_since(start).as_secs());
+    }
+    assert_eq!(waits, [0, 1, 2, 4, 8, 16, 32, 60, 60, 60]);
+    assert_eq!(world.ready("way").0, "Contested");
+    world.rest();
+    assert_eq!(world.ready("way").0, "AgentSilent");
+    let start = world.cluster.now;
+    world.edit(|pod| drop(pod.labels.remove("role")));
+    assert!(world.pod().labels.contains_key("role"));
+    assert_eq!(world.cluster.now, start);
+}

@@ -1,0 +1,407 @@
+//! Nodes, their objects, and a marker's status, rule by rule.
+
+use jiff::SignedDuration;
+use leadsman_api::node_pod_probe::NodePodProbe;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::cluster::{Owner, SimPod, World, mark, name};
+use super::proof::marker;
+use super::scene::{app_x, exec, idle, p0, probe};
+use crate::podprobe::event::{Event, Kind, Object, Source};
+use crate::podprobe::index::{Config, Index};
+
+#[test]
+fn a_node_that_comes_late_is_served_without_touching_the_marker() {
+    let mut world = World::probing(&[idle()]);
+    world.cluster.delete(Kind::Node, &name("", "n0"));
+    world.drain();
+    assert!(world.cluster.node_pod_probes.is_empty());
+    world.cluster.put_node("n0", false);
+    world.drain();
+    assert_eq!(world.entries(), ["way#idle"]);
+}
+
+#[test]
+fn a_node_has_an_object_unless_it_is_virtual() {
+    let mut world = World::bare();
+    assert_eq!(world.cluster.node_pod_probes.len(), 1);
+    world.cluster.put_node("n0", true);
+    world.drain();
+    assert!(world.cluster.node_pod_probes.is_empty());
+}
+
+#[test]
+fn an_entry_is_whole_and_follows_the_address() {
+    let handler = json!({ "httpGet": { "port": "http" } });
+    let mut world = World::probing(&[probe("p", "main", handler)]);
+    let told = |world: &World| serde_json::to_value(world.told().unwrap()).unwrap();
+    let mut expected = json!({
+        "name": "p0", "namespace": "a", "uid": "u0", "IP": "10.0.0.1",
+        "probes": [{
+            "name": "way#p", "containerName": "main",
+            // Fixed for ever: a new version of the manager must not turn verdicts Unknown.
+            "revision": "3f749468318538b6",
+            "probe": {
+                "httpGet": { "port": 8080, "path": "/", "scheme": "HTTP" },
+                "initialDelaySeconds": 0, "periodSeconds": 10, "timeoutSeconds": 1,
+                "successThreshold": 1, "failureThreshold": 3,
+            },
+        }],
+    });
+    assert_eq!(told(&world), expected);
+    for ip in ["10.0.0.2", ""] {
+        world.edit(|pod| ip.clone_into(&mut pod.ip));
+        expected["IP"] = json!(ip);
+        assert_eq!(told(&world), expected);
+    }
+}
+
+#[rstest]
+#[case::period(json!({ "exec": { "command": ["a"] }, "periodSeconds": 3 }), true)]
+#[case::handler(json!({ "exec": { "command": ["b"] } }), false)]
+#[case::words(json!({ "exec": { "command": ["a", ""] } }), false)]
+fn a_revision_stands_for_the_handler_and_not_for_timing(#[case] edited: Value, #[case] same: bool) {
+    let mut world = World::probing(&[probe("p", "main", exec("a"))]);
+    let before = world.entry("way#p").unwrap();
+    world.mark("way", &[probe("p", "main", edited)]);
+    let after = world.entry("way#p").unwrap();
+    assert_ne!(after, before);
+    assert_eq!(after.revision == before.revision, same);
+}
+
+#[test]
+fn the_startup_gate_opens_once_for_each_container() {
+    let mut world = World::bare();
+    let mut pod = SimPod::new("u0", "n0", &[("app", "x")]);
+    pod.containers[1].id = "one".to_owned();
+    world.cluster.put_pod(&p0(), pod);
+    world.mark("way", &[probe("p", "slow", exec("a"))]);
+    let steps = [
+        ("one", false, None),
+        ("one", true, Some("one")),
+        // The kubelet restarts.
+        ("one", false, Some("one")),
+        ("one", true, Some("one")),
+        // The container restarts.
+        ("two", false, Some("one")),
+        ("two", true, Some("two")),
+    ];
+    for (place, (id, started, expected)) in steps.into_iter().enumerate() {
+        world.edit(|pod| {
+            pod.containers[1].id = id.to_owned();
+            pod.containers[1].started = started;
+        });
+        let entry = world.entry("way#p");
+        let allowed = entry.and_then(|entry| entry.started_container_id);
+        assert_eq!(allowed.as_deref(), expected, "step {place}");
+        // A new manager knows no less.
+        world.writes.clear();
+        world.restart([Kind::NodePodProbe, Kind::Pod, Kind::Marker, Kind::Node]);
+        world.drain();
+        assert_eq!(world.writes, [], "step {place}");
+    }
+}
+
+#[test]
+fn a_verdict_about_a_container_that_may_not_be_probed_is_not_taken() {
+    let mut world = World::probing(&[probe("p", "slow", exec("a"))]);
+    world.edit(|pod| pod.containers[1].started = true);
+    world.verdict_with("way#p", "Succeeded", "", |state| {
+        state.container_id = Some("old".to_owned())
+    });
+    assert!(world.pod().conditions.is_empty());
+    world.verdict("way#p", "Succeeded", "");
+    assert!(!world.pod().conditions.is_empty());
+}
+
+#[test]
+fn foreign_entries_go_and_another_order_is_no_difference() {
+    let mut world = World::probing(&[probe("p", "main", exec("a")), probe("q", "main", exec("b"))]);
+    world
+        .cluster
+        .edit_node_pod_probe("n0", |object| object.spec.pod_probes[0].probes.reverse());
+    world.drain();
+    assert_eq!(world.node_writes(), 0);
+    world.cluster.edit_node_pod_probe("n0", |object| {
+        let mut foreign = object.spec.pod_probes[0].probes[0].clone();
+        foreign.name = "gone#p".to_owned();
+        object.spec.pod_probes[0].probes.push(foreign);
+    });
+    world.drain();
+    assert_eq!((world.entries().len(), world.node_writes()), (2, 1));
+}
+
+#[test]
+fn an_api_server_that_drops_our_fields_is_written_once() {
+    let mut world = World::new(Config::default());
+    world.cluster.drops_extensions = true;
+    world.cluster.put_node("n0", false);
+    world
+        .cluster
+        .put_pod(&p0(), SimPod::new("u0", "n0", &[("app", "x")]));
+    world.mark("way", &[idle()]);
+    assert_eq!(world.entries(), ["way#idle"]);
+    assert_eq!(world.status("way").observed_generation, 1);
+    world.verdict("way#idle", "Succeeded", "");
+    assert_eq!(world.pod().labels["role"].value, "main");
+    assert_eq!(world.node_writes(), 0);
+}
+
+#[test]
+fn a_node_without_room_refuses_the_surplus_and_says_so() {
+    let mut world = World::with(Config {
+        node_bytes: 400,
+        ..Config::default()
+    });
+    for own in ["p0", "p1"] {
+        world
+            .cluster
+            .put_pod(&name("a", own), SimPod::new(own, "n0", &[("app", "x")]));
+    }
+    world.mark("way", &[idle()]);
+    assert_eq!(world.cluster.node_pod_probes["n0"].spec.pod_probes.len(), 1);
+    let (reason, message) = world.ready("way");
+    assert_eq!(reason, "TooManyProbes");
+    assert!(
+        message.contains("p1") && !message.contains("p0"),
+        "{message}"
+    );
+    world.cluster.delete(Kind::Pod, &p0());
+    world.drain();
+    assert_eq!(
+        world.cluster.node_pod_probes["n0"].spec.pod_probes[0].name,
+        "p1"
+    );
+    assert_eq!(world.ready("way").0, "Probing");
+}
+
+#[rstest]
+#[case::no_container(probe("p", "none", exec("a")), "ContainerNotFound", "p0")]
+#[case::no_port(probe("p", "main", json!({ "tcpSocket": { "port": "none" } })), "PortNotFound", "p0")]
+#[case::bad_name(
+    probe("p", "NO NAME", exec("a")),
+    "InvalidSpec",
+    "spec.probes[0].containerName"
+)]
+#[case::own_label(json!({
+    "name": "p", "containerName": "main", "probe": exec("a"),
+    "markerPolicy": [{ "state": "Failed", "labels": { "app": "y" } }],
+}), "Cycle", "app")]
+#[case::fine(probe("p", "main", exec("a")), "Probing", "")]
+fn what_is_wrong_with_a_marker_is_in_its_status(
+    #[case] probe: Value,
+    #[case] reason: &str,
+    #[case] named: &str,
+) {
+    let world = World::probing(&[probe]);
+    let ready = world.ready("way");
+    assert_eq!(ready.0, reason);
+    assert!(ready.1.contains(named), "{}", ready.1);
+    assert_eq!(world.entries().is_empty(), reason != "Probing");
+    assert_eq!(world.status("way").observed_generation, 1);
+}
+
+#[test]
+fn a_marker_that_turns_invalid_is_not_acted_on_any_more() {
+    let mut world = World::probing(&[idle()]);
+    world.verdict("way#idle", "Succeeded", "");
+    world.mark("way", &[probe("p", "NO NAME", exec("a"))]);
+    assert!(world.entries().is_empty());
+    assert!(world.pod().conditions.is_empty() && !world.pod().labels.contains_key("role"));
+    assert_eq!(world.ready("way").0, "InvalidSpec");
+}
+
+#[test]
+fn the_older_of_two_markers_wins_and_the_other_says_so() {
+    let mut world = World::probing(&[idle()]);
+    // Older by age, not by name.
+    let mut other = idle();
+    other["markerPolicy"][0]["labels"]["role"] = json!("other");
+    world.mark("also", &[other]);
+    assert_eq!(world.ready("way").0, "Probing");
+    let (reason, message) = world.ready("also");
+    assert_eq!(reason, "Conflict");
+    assert!(message.contains("way"), "{message}");
+    world.verdict("way#idle", "Failed", "way");
+    world.verdict("also#idle", "Succeeded", "also");
+    assert_eq!(
+        world.pod().conditions["game.io/idle"].value["message"],
+        "way"
+    );
+    assert!(!world.pod().labels.contains_key("role"));
+    world.cluster.delete(Kind::Marker, &name("a", "way"));
+    world.drain();
+    assert_eq!(world.pod().labels["role"].value, "other");
+    assert_eq!(world.ready("also").0, "Probing");
+}
+
+#[test]
+fn counts_add_up_and_the_message_names_three_pods() {
+    let mut world = World::probing(&[idle(), probe("none", "none", exec("a"))]);
+    for own in ["p1", "p2", "p3", "p4"] {
+        world
+            .cluster
+            .put_pod(&name("a", own), SimPod::new(own, "n0", &[("app", "x")]));
+    }
+    world.verdict("way#idle", "Failed", "");
+    let status = world.status("way");
+    let first = &status.probes[0];
+    assert_eq!(status.matched_pods, Some(5));
+    assert_eq!((first.failed, first.pending, first.silent), (1, 4, 0));
+    assert!(
+        world.ready("way").1.ends_with("p0, p1, p2 and 2 more"),
+        "{}",
+        world.ready("way").1
+    );
+}
+
+#[test]
+fn a_generation_counts_as_observed_when_its_entries_are_acknowledged() {
+    let mut world = World::probing(&[idle()]);
+    assert_eq!(world.status("way").observed_generation, 1);
+    world.cluster.put_marker(
+        &name("a", "way"),
+        marker(&app_x(), &[probe("p", "main", exec("a"))]),
+    );
+    while world.deliver() {}
+    // The status is written first; the node's object is not there yet.
+    let object = Object::MarkerStatus(name("a", "way"));
+    let write = world.index.write(&object, world.cluster.now).unwrap();
+    let reply = world.cluster.execute(&object, write).unwrap();
+    world.tell(reply);
+    assert_eq!(world.status("way").observed_generation, 1);
+    world.drain();
+    assert_eq!(world.status("way").observed_generation, 2);
+}
+
+#[rstest]
+#[case::not_ready(Some(false), 0, true)]
+#[case::ready(Some(true), 3600, false)]
+#[case::no_pod_but_fresh(None, 600, false)]
+#[case::no_pod_and_old(None, 1201, true)]
+fn an_agent_that_does_not_report_is_silent(
+    #[case] agent: Option<bool>,
+    #[case] seconds: i64,
+    #[case] silent: bool,
+) {
+    let mut world = World::probing(&[idle()]);
+    if let Some(ready) = agent {
+        let labels = [
+            ("app.kubernetes.io/name", "leadsman"),
+            ("app.kubernetes.io/component", "agent"),
+        ];
+        let mut pod = SimPod::new("agent", "n0", &labels);
+        pod.ready = ready;
+        world
+            .cluster
+            .put_pod(&name("leadsman-system", "agent"), pod);
+    }
+    world.verdict("way#idle", "Succeeded", "");
+    world.pass(SignedDuration::from_secs(seconds));
+    world.drain();
+    assert_eq!(
+        world.ready("way").0,
+        if silent { "AgentSilent" } else { "Probing" }
+    );
+    assert_eq!(world.status("way").probes[0].silent, i64::from(silent));
+    assert_eq!(world.status("way").probes[0].succeeded, 1);
+    assert_eq!(world.pod().labels["role"].value, "main");
+}
+
+#[test]
+fn nothing_is_due_before_all_is_listed() {
+    let mut world = World::probing(&[idle()]);
+    world.cluster.node_pod_probes.clear();
+    let mut index = Index::new(Config::default());
+    let objects = [
+        Object::NodePodProbe("n0".to_owned()),
+        Object::PodMarks(p0()),
+        Object::MarkerStatus(name("a", "way")),
+    ];
+    let kinds = [Kind::Marker, Kind::Pod, Kind::Node, Kind::NodePodProbe];
+    for event in world.cluster.lists(kinds) {
+        let synced = matches!(event, Event::Synced);
+        let effects = index.apply(event, world.cluster.now);
+        assert_eq!(!effects.dirty.is_empty(), synced);
+        let mut due = objects
+            .iter()
+            .filter_map(|object| index.write(object, world.cluster.now));
+        assert_eq!(due.next().is_some(), synced);
+    }
+}
+
+#[test]
+fn an_event_that_is_not_newer_tells_nothing() {
+    let mut world = World::probing(&[idle()]);
+    let old = world.cluster.sight(Kind::Pod, &p0(), Source::Live).unwrap();
+    world.edit(|pod| drop(pod.labels.insert("app".into(), mark("y", Owner::User))));
+    world.settle();
+    world.tell(old.clone());
+    world.drain();
+    assert_eq!(world.writes, []);
+    // The late reply to a write to a pod that is gone.
+    world.cluster.delete(Kind::Pod, &p0());
+    world.drain();
+    world.tell(old.clone());
+    world.drain();
+    assert_eq!(world.node_writes(), 0);
+    // A list is taken as it is: the API server may have been restored.
+    let Event::Pod(pod, _) = old else {
+        unreachable!()
+    };
+    world.tell(Event::Pod(pod, Source::List));
+    world.drain();
+    assert_eq!(world.entries(), ["way#idle"]);
+}
+
+#[test]
+fn equal_sights_change_nothing() {
+    let mut world = World::probing(&[idle()]);
+    world.verdict("way#idle", "Succeeded", "");
+    world.settle();
+    for kind in [Kind::Marker, Kind::Pod, Kind::Node, Kind::NodePodProbe] {
+        let id = match kind {
+            Kind::Marker => name("a", "way"),
+            Kind::Pod => p0(),
+            Kind::Node | Kind::NodePodProbe => name("", "n0"),
+        };
+        let sight = world.cluster.sight(kind, &id, Source::List).unwrap();
+        world.tell(sight);
+        assert!(world.dirty.is_empty(), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_refused_write_is_left_alone_until_something_changes() {
+    let mut world = World::probing(&[idle()]);
+    world.cluster.edit_node_pod_probe("n0", |_| {});
+    let object = Object::PodMarks(p0());
+    world.verdict("way#idle", "Succeeded", "");
+    world.settle();
+    world
+        .cluster
+        .edit_pod(&p0(), |pod| drop(pod.labels.remove("role")));
+    while world.deliver() {}
+    let now = world.cluster.now;
+    assert!(world.index.write(&object, now).is_some());
+    world.tell(Event::Refused(object.clone(), "too long".to_owned()));
+    assert_eq!(world.index.write(&object, now), None);
+    world.drain();
+    let (reason, message) = world.ready("way");
+    assert_eq!(reason, "InvalidSpec");
+    assert!(message.contains("p0: too long"), "{message}");
+    world.edit(|pod| pod.ip = "10.0.0.9".to_owned());
+    assert_eq!(world.pod().labels["role"].value, "main");
+    assert_eq!(world.ready("way").0, "Probing");
+}
+
+#[test]
+fn an_object_that_is_made_anew_is_filled_anew() {
+    let mut world = World::probing(&[idle()]);
+    let mut empty = NodePodProbe::new("n0", leadsman_api::NodePodProbeSpec::default());
+    empty.metadata.uid = Some("another".to_owned());
+    world.cluster.put_node_pod_probe(empty);
+    world.drain();
+    assert_eq!(world.entries(), ["way#idle"]);
+}
