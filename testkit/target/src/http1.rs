@@ -234,6 +234,8 @@ async fn answer(request: &Request, state: &State) -> Answer {
             .strip_prefix("/status/")
             .and_then(|status| status.parse().ok())
         {
+            // These two have no body by their meaning.
+            Some(status @ (204 | 304)) => Answer::text(status, ""),
             Some(status @ 200..=999) => Answer::text(status, format!("{status}")),
             _ => Answer::text(404, "no such path"),
         },

@@ -1,0 +1,224 @@
+//! The target's answers, asked as a prober would: over gRPC, over HTTP, over TCP.
+
+use std::error::Error;
+use std::io::Read as _;
+use std::process::{Child, Command, Output};
+use std::time::Duration;
+
+use h2::client;
+use http::Request;
+use tokio::net::TcpStream;
+
+type Outcome = Result<(), Box<dyn Error>>;
+
+const TARGET: &str = env!("CARGO_BIN_EXE_leadsman-target");
+
+struct Target {
+    process: Child,
+    http: u16,
+    tcp: u16,
+    grpc: u16,
+}
+
+impl Target {
+    async fn start() -> Result<Self, Box<dyn Error>> {
+        let listeners = [(); 3].map(|()| std::net::TcpListener::bind(("127.0.0.1", 0)));
+        let mut ports = [0; 3];
+        for (port, listener) in ports.iter_mut().zip(listeners) {
+            *port = listener?.local_addr()?.port();
+        }
+        let [http, tcp, grpc] = ports;
+        let words = ports.map(|port| port.to_string());
+        let process = Command::new(TARGET)
+            .args([
+                "serve", "--http", &words[0], "--tcp", &words[1], "--grpc", &words[2],
+            ])
+            .spawn()?;
+        let target = Self {
+            process,
+            http,
+            tcp,
+            grpc,
+        };
+        for port in ports {
+            target.wait_until_open(port).await?;
+        }
+        Ok(target)
+    }
+
+    async fn wait_until_open(&self, port: u16) -> Outcome {
+        for _ in 0..500 {
+            if TcpStream::connect(("127.0.0.1", port)).await.is_ok() {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Err(format!("port {port} did not open").into())
+    }
+
+    fn ask(&self, verb: &str, path: &str) -> std::io::Result<Output> {
+        Command::new(TARGET)
+            .args([verb, &format!("http://127.0.0.1:{}{path}", self.http)])
+            .output()
+    }
+
+    fn set(&self, settings: &str) -> Outcome {
+        let output = self.ask("post", &format!("/set?{settings}"))?;
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(String::from_utf8(output.stderr)?.into())
+        }
+    }
+
+    /// The message's last byte, or the gRPC status.
+    async fn check(&self, path: &str, service: &str) -> Result<Result<u8, String>, Box<dyn Error>> {
+        let stream = TcpStream::connect(("127.0.0.1", self.grpc)).await?;
+        let (mut sender, connection) = client::handshake(stream).await?;
+        tokio::spawn(connection);
+        let request = Request::post(format!("http://target{path}")).body(())?;
+        let (response, mut body) = sender.send_request(request, false)?;
+        let length = u8::try_from(service.len())?;
+        let mut frame = vec![0, 0, 0, 0, length + 2, 0x0a, length];
+        frame.extend(service.as_bytes());
+        body.send_data(frame.into(), true)?;
+        let response = response.await?;
+        if let Some(status) = response.headers().get("grpc-status") {
+            return Ok(Err(status.to_str()?.to_owned()));
+        }
+        let data = response.into_body().data().await.ok_or("no message")??;
+        Ok(Ok(*data.last().ok_or("an empty message")?))
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+const CHECK: &str = "/grpc.health.v1.Health/Check";
+
+#[tokio::test]
+async fn grpc_health_is_switched_by_service() -> Outcome {
+    let target = Target::start().await?;
+    assert_eq!(target.check(CHECK, "").await?, Ok(1));
+    assert_eq!(target.check(CHECK, "role").await?, Ok(2));
+    assert_eq!(target.check(CHECK, "stranger").await?, Err("5".into()));
+    assert_eq!(
+        target.check("/grpc.health.v1.Health/Watch", "").await?,
+        Err("12".into())
+    );
+    target.set("grpc=NOT_SERVING&grpc.role=SERVING&grpc.no=UNIMPLEMENTED")?;
+    assert_eq!(target.check(CHECK, "").await?, Ok(2));
+    assert_eq!(target.check(CHECK, "role").await?, Ok(1));
+    assert_eq!(target.check(CHECK, "no").await?, Err("12".into()));
+    target.set("grpc=hang")?;
+    let patience = Duration::from_millis(300);
+    assert!(
+        tokio::time::timeout(patience, target.check(CHECK, ""))
+            .await
+            .is_err()
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn http_answers_as_told_and_counts() -> Outcome {
+    let target = Target::start().await?;
+    for (path, fine, body) in [
+        ("/healthz", true, "ok"),
+        ("/role", false, "secondary"),
+        ("/status/204", true, ""),
+        ("/status/418", false, "418"),
+        ("/redirect?to=/healthz", false, ""),
+        ("/slow?ms=1", true, "slow"),
+        ("/nowhere", false, "no such path"),
+        ("/set?role=main", false, "PUT or POST it"),
+    ] {
+        let output = target.ask("get", path)?;
+        assert_eq!(output.status.success(), fine, "{path}");
+        assert_eq!(output.stdout, body.as_bytes(), "{path}");
+    }
+    assert_eq!(
+        target.ask("get", "/large?bytes=100000")?.stdout.len(),
+        100_000
+    );
+    assert!(target.set("healthz=teapot").is_err());
+    target.set("healthz=503&body=a%20b+c&role=main")?;
+    assert_eq!(target.ask("get", "/role")?.stdout, b"main");
+    let unhealthy = target.ask("get", "/healthz")?;
+    assert_eq!(
+        (unhealthy.status.code(), unhealthy.stdout.as_slice()),
+        (Some(1), b"a b c".as_slice())
+    );
+    let counts: serde_json::Value = serde_json::from_slice(&target.ask("get", "/counts")?.stdout)?;
+    assert_eq!(counts["http"]["/healthz"], 2);
+    let hanging = Command::new(TARGET)
+        .args([
+            "get",
+            &format!("http://127.0.0.1:{}/hang", target.http),
+            "--timeout",
+            "0.3",
+        ])
+        .output()?;
+    assert!(String::from_utf8(hanging.stderr)?.contains("no answer"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_tcp_port_closes_and_opens_again() -> Outcome {
+    let target = Target::start().await?;
+    target.set("tcp=closed")?;
+    let mut refused = false;
+    for _ in 0..500 {
+        refused = TcpStream::connect(("127.0.0.1", target.tcp)).await.is_err();
+        if refused {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(refused);
+    target.set("tcp=open")?;
+    target.wait_until_open(target.tcp).await
+}
+
+#[test]
+fn output_for_probes_by_command() -> Outcome {
+    assert_eq!(
+        Command::new(TARGET)
+            .args(["emit", "300000"])
+            .output()?
+            .stdout
+            .len(),
+        300_000
+    );
+    let output = Command::new(TARGET).arg("emit-invalid-utf8").output()?;
+    assert!(output.status.success() && String::from_utf8(output.stdout).is_err());
+    Ok(())
+}
+
+#[test]
+fn sigterm_ends_it_well() -> Outcome {
+    let mut process = Command::new(TARGET).args(["sleep"]).spawn()?;
+    // Its handler is there once the process sleeps in its event loop.
+    for _ in 0..500 {
+        let mut status = String::new();
+        std::fs::File::open(format!("/proc/{}/status", process.id()))?
+            .read_to_string(&mut status)?;
+        let caught = status
+            .lines()
+            .find_map(|line| line.strip_prefix("SigCgt:"))
+            .unwrap_or("0");
+        if u64::from_str_radix(caught.trim(), 16)? & (1 << 14) != 0 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Command::new("kill")
+        .arg(process.id().to_string())
+        .status()?;
+    assert!(process.wait()?.success());
+    Ok(())
+}
