@@ -4,6 +4,7 @@
 //! Cases run side by side, each in a namespace and on a node of its own; one manager serves them all. Those that
 //! stop it run alone.
 
+mod admission;
 mod entries;
 mod lifecycle;
 mod marks;
@@ -119,6 +120,8 @@ impl World {
 
 fn cases() -> Vec<Case<World>> {
     vec![
+        case!(admission::the_api_server_and_the_parser_agree),
+        case!(admission::all_errors_come_in_one_answer),
         case!(entries::port_resolved_and_defaults_filled),
         case!(entries::a_node_has_its_object_also_without_entries),
         case!(entries::a_virtual_node_has_none),
