@@ -177,8 +177,12 @@ impl Node {
     /// agent's start, and perhaps past.
     pub fn next(&self) -> Option<Duration> {
         let turn = self.schedule.next().map(Slot::start);
-        let report = self.report.next().filter(|_| !self.is_held());
-        turn.into_iter().chain(report).min()
+        turn.into_iter().chain(self.write_at()).min()
+    }
+
+    /// When to ask for a write again; since the agent's start, and perhaps past.
+    pub fn write_at(&self) -> Option<Duration> {
+        self.report.next().filter(|_| !self.is_held())
     }
 
     /// The whole status to write, if a write is due; it is one's own duty then to answer with [`Event::Written`].
@@ -186,7 +190,7 @@ impl Node {
     /// Nothing is due before the runtime was looked at once: until then verdicts of an earlier agent are neither
     /// confirmed nor refuted.
     pub fn write(&mut self, now: Now) -> Option<NodePodProbeStatus> {
-        if self.is_held() || self.report.next()? > now.since_start {
+        if self.write_at()? > now.since_start {
             return None;
         }
         let rows: Vec<Row<'_>> = self

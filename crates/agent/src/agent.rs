@@ -1,0 +1,356 @@
+//! The agent's life: the loop that owns the node's state machine and carries out what it says.
+
+use std::collections::HashSet;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{Stream, StreamExt};
+use kube::Client;
+use kube::runtime::watcher;
+use leadsman_api::NodePodProbe;
+use leadsman_core::podprobe::node::{Action, Change, Event, Node, Now, WriteEnd};
+use leadsman_cri::{Containers, Runtime, View};
+use leadsman_process::{Component, Process, RunError, clock};
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, sleep_until};
+
+use crate::args::Args;
+use crate::look::{self, Look, Pods};
+use crate::metrics::Metrics;
+use crate::plan::{self, Newest, Sight};
+use crate::prober::{Finished, Prober};
+use crate::standing::Standing;
+use crate::status::{self, WriteError};
+use crate::tell::Teller;
+
+/// From one check of what works to the next.
+const CHECK: Duration = Duration::from_secs(5);
+/// For the last write, at the end.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// Why the agent ended.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The runtime's endpoint is none.
+    #[error("--runtime-endpoint: {0}")]
+    Endpoint(#[from] leadsman_cri::Error),
+    /// The watch came to its end.
+    #[error("the watch of the node's plan ended, which it never does")]
+    WatchEnded,
+    /// The task that looks at the runtime broke.
+    #[error("the looks at the container runtime ended")]
+    LooksEnded,
+}
+
+/// Runs the agent until SIGTERM or SIGINT.
+pub fn run(args: &Args) -> Result<(), RunError<AgentError>> {
+    leadsman_process::run(&args.process, Component::Agent, |process| {
+        probe_node(args, process)
+    })
+}
+
+async fn probe_node(args: &Args, process: Process) -> Result<(), AgentError> {
+    let runtime = Runtime::connect(&args.runtime_endpoint)?;
+    let start = clock::monotonic();
+    let mut agent = Agent::new(args, &process, runtime.clone(), start);
+    let plans = plan::follow(process.client.clone(), &args.node_name);
+    let (looks, mut looked) = mpsc::channel(1);
+    let view = View::new(runtime, args.node_ip.clone());
+    let mut looking = JoinSet::new();
+    looking.spawn(look::look(view, start, agent.pods.subscribe(), looks));
+    let ended = agent
+        .follow(pin!(plans), &mut looked, process.shutdown.cancelled())
+        .await;
+    if ended.is_ok() {
+        agent.farewell().await;
+    }
+    ended
+}
+
+type Written = Result<Box<NodePodProbe>, WriteError>;
+
+/// What the loop owns.
+struct Agent {
+    node_name: String,
+    node: Node,
+    start: Instant,
+    client: Client,
+    newest: Newest,
+    /// The last look, for the addresses in it.
+    containers: Option<Arc<Containers>>,
+    pods: watch::Sender<Pods>,
+    prober: Prober<Runtime>,
+    /// One write at most.
+    writes: JoinSet<Written>,
+    teller: Teller,
+    metrics: Metrics,
+    plan: Standing,
+    runtime: Standing,
+    status: Standing,
+    /// Whether the lack of an object was spoken of.
+    missed: bool,
+}
+
+impl Agent {
+    fn new(args: &Args, process: &Process, runtime: Runtime, start: Instant) -> Self {
+        let metrics = Metrics::new(&process.metrics);
+        let readiness = &process.readiness;
+        let mut status = Standing::new(readiness, "status", "");
+        status.works();
+        let mut looks = Standing::new(readiness, "runtime", "");
+        // Nothing is looked at before there is something to probe.
+        looks.works();
+        Self {
+            node_name: args.node_name.clone(),
+            node: Node::new(args.settings(), moment(start)),
+            start,
+            client: process.client.clone(),
+            newest: Newest::default(),
+            containers: None,
+            pods: watch::Sender::default(),
+            prober: Prober::new(runtime),
+            writes: JoinSet::new(),
+            teller: Teller::start(process.client.clone(), &args.node_name, &metrics),
+            metrics,
+            plan: Standing::new(readiness, "plan", "the node's plan was not read yet"),
+            runtime: looks,
+            status,
+            missed: false,
+        }
+    }
+
+    /// Carries out until told to stop.
+    async fn follow(
+        &mut self,
+        mut plans: impl Stream<Item = Result<Option<Sight>, watcher::Error>> + Unpin,
+        looks: &mut mpsc::Receiver<Look>,
+        stopped: impl Future<Output = ()>,
+    ) -> Result<(), AgentError> {
+        let mut stopped = pin!(stopped);
+        let mut check_at = self.start + CHECK;
+        loop {
+            let turn = self.node.next().map(|at| self.start + at);
+            let wake = turn.map_or(check_at, |turn| turn.min(check_at));
+            tokio::select! {
+                () = &mut stopped => return Ok(()),
+                sight = plans.next() => self.saw(sight.ok_or(AgentError::WatchEnded)?),
+                look = looks.recv() => self.looked(look.ok_or(AgentError::LooksEnded)?),
+                finished = self.prober.next() => self.finished(finished),
+                Some(written) = self.writes.join_next() => self.written(written),
+                () = sleep_until(wake) => self.apply(Event::Tick),
+            }
+            self.write();
+            let now = clock::monotonic();
+            if now >= check_at {
+                self.check();
+                check_at = now + CHECK;
+            }
+        }
+    }
+
+    fn now(&self) -> Now {
+        moment(self.start)
+    }
+
+    fn apply(&mut self, event: Event<'_>) {
+        let now = self.now();
+        for action in self.node.apply(event, now) {
+            match action {
+                Action::Run(run) => {
+                    self.metrics.lag.observe(run.lag.as_secs_f64());
+                    if !run.waited.is_zero() {
+                        self.metrics.exec_wait.observe(run.waited.as_secs_f64());
+                    }
+                    self.prober.start(run, self.containers.as_deref());
+                }
+                Action::Changed(change) => self.changed(change, now),
+                Action::Dropped { key, cause } => {
+                    tracing::debug!(probe = %key, %cause, "could not probe");
+                }
+                Action::Malformed(entries) => {
+                    self.metrics.malformed.set(count(entries.len()));
+                    for entry in entries {
+                        tracing::warn!(%entry, "an entry cannot be followed");
+                    }
+                }
+            }
+        }
+        let (running, waiting) = self.node.execs();
+        self.metrics.execs.set(count(running));
+        self.metrics.execs_waiting.set(count(waiting));
+    }
+
+    fn changed(&mut self, change: Change, now: Now) {
+        let from = change.from.map_or("none", |from| from.as_str());
+        let Change {
+            key, to, message, ..
+        } = &change;
+        tracing::info!(probe = %key, from, to = to.as_str(), %message, "verdict");
+        self.metrics.changed(*to);
+        if change.tell {
+            self.teller.tell(change, now.wall);
+        }
+    }
+
+    fn saw(&mut self, sight: Result<Option<Sight>, watcher::Error>) {
+        match sight {
+            Ok(sight) => {
+                if let Some(sight) = sight {
+                    self.plan(&sight);
+                }
+                self.plan.works();
+            }
+            Err(error) => {
+                let now = self.now().since_start;
+                if self.plan.fails(&error.to_string(), now) {
+                    tracing::warn!(%error, "the watch of the node's plan failed");
+                }
+            }
+        }
+    }
+
+    fn plan(&mut self, sight: &Sight) {
+        if !self.newest.is_news(sight) {
+            return;
+        }
+        let object = match sight {
+            Sight::Listed(object) | Sight::Live(object) => Some(&**object),
+            Sight::Gone => None,
+        };
+        if object.is_none() && !self.missed {
+            tracing::info!(
+                node = self.node_name,
+                "there is no NodePodProbe of this name: nothing to probe, unless the node is called otherwise"
+            );
+        }
+        self.missed = object.is_none();
+        self.apply(Event::Plan(object));
+        let pods: HashSet<Arc<str>> = self.node.containers().map(|name| name.pod_uid).collect();
+        self.metrics
+            .entries
+            .set(count(self.node.containers().count()));
+        if pods.is_empty() {
+            // No look tells any more.
+            self.runtime.works();
+        }
+        self.pods.send_if_modified(|known| {
+            let other = **known != pods;
+            if other {
+                *known = Arc::new(pods);
+            }
+            other
+        });
+        // The plan may name other containers of the pods that were looked at.
+        if let Some(containers) = self.containers.clone() {
+            let known = look::known(&containers, self.node.containers());
+            self.apply(Event::Containers(Some(known)));
+        }
+    }
+
+    fn looked(&mut self, look: Look) {
+        self.metrics.looked(look.is_ok());
+        match look {
+            Ok(containers) => {
+                self.runtime.works();
+                let same = self
+                    .containers
+                    .as_ref()
+                    .is_some_and(|known| Arc::ptr_eq(known, &containers));
+                let known = (!same).then(|| look::known(&containers, self.node.containers()));
+                self.containers = Some(containers);
+                self.apply(Event::Containers(known));
+            }
+            Err(error) => {
+                let now = self.now().since_start;
+                if self.runtime.fails(&error.to_string(), now) {
+                    tracing::warn!(%error, "a look at the container runtime failed");
+                }
+            }
+        }
+    }
+
+    fn finished(&mut self, finished: Finished) {
+        let Finished {
+            run,
+            handler,
+            result,
+        } = finished;
+        self.metrics.ran(handler, &result);
+        self.apply(Event::Finished { run, result });
+    }
+
+    fn write(&mut self) {
+        let now = self.now();
+        if let Some(status) = self.node.write(now) {
+            let write = status::write(self.client.clone(), self.node_name.clone(), status);
+            self.writes.spawn(write);
+        }
+    }
+
+    fn written(&mut self, written: Result<Written, JoinError>) {
+        let written = written.unwrap_or_else(|lost| Err(lost.into()));
+        self.metrics.wrote(written.is_ok());
+        let end = match written {
+            Ok(object) => {
+                // First what is there now, else the write would seem to be due again.
+                self.plan(&Sight::Live(object));
+                self.status.works();
+                WriteEnd::Done
+            }
+            Err(error) => {
+                let now = self.now().since_start;
+                if self.status.fails(&error.to_string(), now) {
+                    tracing::warn!(%error, "the status was not written");
+                }
+                status::failed(&error)
+            }
+        };
+        self.apply(Event::Written(end));
+    }
+
+    fn check(&mut self) {
+        let now = self.now().since_start;
+        if self.node.overdue().is_none() {
+            // What could not be written need not be any more.
+            self.status.works();
+        }
+        self.plan.check(now, true);
+        self.runtime.check(now, false);
+        self.status.check(now, false);
+    }
+
+    /// Writes what is held and not written yet, if that can be done soon. Runs on their way are dropped.
+    async fn farewell(&mut self) {
+        let flushed = tokio::time::timeout(FAREWELL, async {
+            loop {
+                if let Some(written) = self.writes.join_next().await {
+                    self.written(written);
+                    continue;
+                }
+                self.write();
+                let soon = self.now().since_start + FAREWELL;
+                match self.node.write_at().filter(|at| *at < soon) {
+                    _ if !self.writes.is_empty() => {}
+                    Some(at) => sleep_until(self.start + at).await,
+                    None => return,
+                }
+            }
+        });
+        if flushed.await.is_err() {
+            tracing::warn!("the last status was not written in time");
+        }
+    }
+}
+
+fn moment(start: Instant) -> Now {
+    Now {
+        since_start: clock::monotonic().saturating_duration_since(start),
+        wall: clock::now(),
+    }
+}
+
+fn count(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,65 @@
+//! The agent's flags.
+
+use std::net::IpAddr;
+use std::num::NonZeroU16;
+
+use leadsman_core::podprobe::node::Settings;
+
+/// Runs the probes of one node and reports their verdicts.
+///
+/// One for each node, with the container runtime's socket at hand. It needs the CRDs and the rights that
+/// `leadsman manifests` prints, and waits for them.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Name of this node in the cluster
+    #[arg(long, env = "LEADSMAN_NODE_NAME", value_name = "NAME")]
+    pub node_name: String,
+    /// Socket of the container runtime
+    #[arg(
+        long,
+        env = "LEADSMAN_RUNTIME_ENDPOINT",
+        value_name = "ENDPOINT",
+        default_value = "unix:///run/containerd/containerd.sock"
+    )]
+    pub runtime_endpoint: String,
+    /// Addresses of this node, the primary one first; probes of pods in the node's own network dial them, and without
+    /// any such probes do not run
+    #[arg(
+        long,
+        env = "LEADSMAN_NODE_IP",
+        value_name = "ADDRESS",
+        value_delimiter = ','
+    )]
+    pub node_ip: Vec<IpAddr>,
+    /// Commands that may run at once on the node
+    #[arg(
+        long,
+        env = "LEADSMAN_EXEC_CONCURRENCY",
+        value_name = "COUNT",
+        default_value = "16"
+    )]
+    pub exec_concurrency: NonZeroU16,
+    /// Commands that may run at once in one pod; a container runtime stalls on many
+    #[arg(
+        long,
+        env = "LEADSMAN_EXEC_CONCURRENCY_PER_POD",
+        value_name = "COUNT",
+        default_value = "4"
+    )]
+    pub exec_concurrency_per_pod: NonZeroU16,
+    /// What both processes share.
+    #[command(flatten)]
+    pub process: leadsman_process::Args,
+}
+
+impl Args {
+    /// Starts in one slot are a quarter of what may run at once: a command takes a few slots.
+    pub(crate) fn settings(&self) -> Settings {
+        let execs = self.exec_concurrency.get();
+        Settings {
+            execs: execs.into(),
+            execs_per_pod: self.exec_concurrency_per_pod.get().into(),
+            execs_per_slot: u32::from(execs).div_ceil(4),
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! The watch of the one object, and which sight of it is newer.
+
+use std::time::Duration;
+
+use futures::{Stream, StreamExt};
+use kube::runtime::utils::Backoff;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
+use leadsman_api::NodePodProbe;
+
+/// Between two attempts at the watch: the first pause and the longest. Short enough that a watch which stands again is
+/// known to within the time after which it counts as lost.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(800), Duration::from_secs(10));
+
+/// The pauses in a row of failures.
+#[derive(Debug, Default)]
+struct Pauses {
+    last: Option<Duration>,
+}
+
+impl Iterator for Pauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let pause = self.last.map_or(PAUSES.0, |last| (last * 2).min(PAUSES.1));
+        self.last = Some(pause);
+        // So that the agents of a cluster do not come back together.
+        Some(pause.mul_f64(0.5 + fastrand::f64() / 2.0))
+    }
+}
+
+impl Backoff for Pauses {
+    fn reset(&mut self) {
+        self.last = None;
+    }
+}
+
+/// What the watch says.
+#[derive(Debug)]
+pub(crate) enum Sight {
+    /// The object as a list has it: taken as it is, also when the API server was restored to an older state.
+    Listed(Box<NodePodProbe>),
+    /// The object as it has become.
+    Live(Box<NodePodProbe>),
+    /// There is none.
+    Gone,
+}
+
+/// Follows the object of this name, for ever. `None` is an event of the watch that says nothing about the object.
+pub(crate) fn follow(
+    client: Client,
+    name: &str,
+) -> impl Stream<Item = Result<Option<Sight>, watcher::Error>> + use<> {
+    let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let mut listed = false;
+    watcher(Api::<NodePodProbe>::all(client), only)
+        .backoff(Pauses::default())
+        .map(move |event| event.map(|event| sight(event, &mut listed)))
+}
+
+fn sight(event: watcher::Event<NodePodProbe>, listed: &mut bool) -> Option<Sight> {
+    match event {
+        watcher::Event::Init => {
+            *listed = false;
+            None
+        }
+        watcher::Event::InitApply(object) => {
+            *listed = true;
+            Some(Sight::Listed(Box::new(object)))
+        }
+        watcher::Event::InitDone => (!*listed).then_some(Sight::Gone),
+        watcher::Event::Apply(object) => Some(Sight::Live(Box::new(object))),
+        watcher::Event::Delete(_) => Some(Sight::Gone),
+    }
+}
+
+/// Keeps the newest sight: the answer to a write overtakes the watch.
+#[derive(Debug, Default)]
+pub(crate) struct Newest {
+    version: Option<u64>,
+}
+
+impl Newest {
+    /// Whether this sight says something new.
+    pub(crate) fn is_news(&mut self, sight: &Sight) -> bool {
+        let version = match sight {
+            Sight::Gone => None,
+            Sight::Listed(object) => version(object),
+            Sight::Live(object) => match (self.version, version(object)) {
+                (Some(known), Some(version)) if version <= known => return false,
+                (_, version) => version,
+            },
+        };
+        self.version = version;
+        true
+    }
+}
+
+/// Resource versions of one kind are ordered numbers.
+fn version(object: &NodePodProbe) -> Option<u64> {
+    object.metadata.resource_version.as_ref()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(version: &str) -> NodePodProbe {
+        let mut object = NodePodProbe::new("node", leadsman_api::NodePodProbeSpec::default());
+        object.metadata.resource_version = Some(version.to_owned());
+        object
+    }
+
+    #[test]
+    fn a_list_without_the_object_says_that_it_is_gone() {
+        let mut listed = false;
+        let mut said = |event| sight(event, &mut listed);
+        assert!(said(watcher::Event::Init).is_none());
+        assert!(matches!(said(watcher::Event::InitDone), Some(Sight::Gone)));
+        assert!(said(watcher::Event::Init).is_none());
+        assert!(matches!(
+            said(watcher::Event::InitApply(object("1"))),
+            Some(Sight::Listed(_))
+        ));
+        assert!(said(watcher::Event::InitDone).is_none());
+    }
+
+    #[test]
+    fn older_sights_are_dropped_unless_listed() {
+        let live = |version| Sight::Live(Box::new(object(version)));
+        let mut newest = Newest::default();
+        let table = [
+            (live("9"), true),
+            (live("10"), true),
+            (live("10"), false),
+            (live("9"), false),
+            (Sight::Listed(Box::new(object("5"))), true),
+            (live("6"), true),
+            (Sight::Gone, true),
+            (live("2"), true),
+            (live("odd"), true),
+        ];
+        for (sight, expected) in table {
+            assert_eq!(newest.is_news(&sight), expected, "{sight:?}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Runs on their way: each a task on the agent's one thread, with a deadline of its own.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures::FutureExt;
+use leadsman_core::podprobe::node::{Run, RunId};
+use leadsman_core::podprobe::{CannotProbe, Handler, Outcome};
+use leadsman_cri::Containers;
+use leadsman_probe::{EXEC_SLACK, Exec, Target};
+use tokio::task::JoinSet;
+
+/// Executors keep their own deadlines; this one is for the case that one does not.
+const SLACK: Duration = Duration::from_secs(1);
+
+/// A run that has ended.
+pub(crate) struct Finished {
+    pub(crate) run: RunId,
+    pub(crate) handler: HandlerKind,
+    pub(crate) result: Result<Outcome, CannotProbe>,
+}
+
+/// Which executor ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum HandlerKind {
+    Exec,
+    HttpGet,
+    TcpSocket,
+    Grpc,
+}
+
+impl From<&Handler> for HandlerKind {
+    fn from(handler: &Handler) -> Self {
+        match handler {
+            Handler::Exec { .. } => Self::Exec,
+            Handler::HttpGet(_) => Self::HttpGet,
+            Handler::TcpSocket { .. } => Self::TcpSocket,
+            Handler::Grpc { .. } => Self::Grpc,
+        }
+    }
+}
+
+/// The runs on their way. Dropping it drops them.
+pub(crate) struct Prober<E> {
+    exec: E,
+    runs: JoinSet<Finished>,
+}
+
+impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
+    pub(crate) fn new(exec: E) -> Self {
+        Self {
+            exec,
+            runs: JoinSet::new(),
+        }
+    }
+
+    /// Starts a run against the container it is for, at the addresses that the runtime last reported.
+    pub(crate) fn start(&mut self, run: Run, containers: Option<&Containers>) {
+        let target = target(&run, containers);
+        let exec = self.exec.clone();
+        self.runs.spawn(async move {
+            let handler = HandlerKind::from(&run.probe.handler);
+            let probed = AssertUnwindSafe(probe(&run, target, &exec)).catch_unwind();
+            let result = probed.await.unwrap_or_else(|_| {
+                // The panic itself has said where. It is ours, and this probe's alone.
+                tracing::error!(probe = %run.key, "a run panicked");
+                Err(CannotProbe::Local("the run panicked".to_owned()))
+            });
+            tracing::debug!(probe = %run.key, container = %run.container, ?result, "run");
+            Finished {
+                run: run.id,
+                handler,
+                result,
+            }
+        });
+    }
+
+    /// The next run to end; never, while none is on its way.
+    pub(crate) async fn next(&mut self) -> Finished {
+        loop {
+            match self.runs.join_next().await {
+                Some(Ok(finished)) => return finished,
+                Some(Err(error)) => tracing::error!(%error, "a run was lost"),
+                None => std::future::pending().await,
+            }
+        }
+    }
+}
+
+fn target(run: &Run, containers: Option<&Containers>) -> Option<Target> {
+    let container = containers?.get(&run.key.pod.uid, &run.key.container)?;
+    (container.id == run.container).then(|| Target::new(&container.addresses, &*container.id))
+}
+
+async fn probe<E: Exec>(
+    run: &Run,
+    target: Option<Target>,
+    exec: &E,
+) -> Result<Outcome, CannotProbe> {
+    let target = target.ok_or(CannotProbe::ContainerGone)?;
+    let timeout = Duration::from_secs(run.probe.timeout_seconds.get().into());
+    let probed = leadsman_probe::run(&run.probe.handler, &target, timeout, exec);
+    tokio::time::timeout(timeout + EXEC_SLACK + SLACK, probed)
+        .await
+        .unwrap_or(Err(CannotProbe::Deadline))
+}

@@ -1,0 +1,257 @@
+//! Events on pods, by one task that nobody waits for.
+//!
+//! A probe has at most two events, one for each verdict; what happens again is counted on it, with the newest words, as
+//! long as the API server keeps it (an hour, mostly).
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use leadsman_core::podprobe::State;
+use leadsman_core::podprobe::node::{Change, ProbeKey, cut};
+use serde_json::json;
+use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError};
+
+use crate::metrics::{Metrics, Telling};
+
+/// Whose events these are: what tools that know OpenKruise's look for.
+const COMPONENT: &str = "kruise-daemon-podprobe";
+/// Bytes of a message that the API server takes.
+const MESSAGE: usize = 1024;
+/// Characters of an event's name, less those behind the pod's.
+const NAME: usize = 253 - 34;
+/// Events that wait to be sent.
+const WAITING: usize = 256;
+/// Events that are remembered to count on.
+const REMEMBERED: usize = 1024;
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A verdict to tell of, and when it came.
+type Told = (Change, Timestamp);
+
+/// Where events are handed in.
+pub(crate) struct Teller {
+    waiting: Sender<Told>,
+    metrics: Metrics,
+}
+
+impl Teller {
+    /// Starts the task; it ends when this is dropped and what waits is sent.
+    pub(crate) fn start(client: Client, node: &str, metrics: &Metrics) -> Self {
+        let (waiting, told) = channel(WAITING);
+        tokio::spawn(send_all(client, node.to_owned(), told, metrics.clone()));
+        Self {
+            waiting,
+            metrics: metrics.clone(),
+        }
+    }
+
+    /// Tells of a verdict, later; never waits.
+    pub(crate) fn tell(&self, change: Change, at: Timestamp) {
+        if let Err(TrySendError::Full((change, _))) = self.waiting.try_send((change, at)) {
+            self.metrics.told(Telling::Overflowed);
+            tracing::warn!(probe = %change.key, "too many events wait to be sent: one is left out");
+        }
+    }
+}
+
+async fn send_all(client: Client, node: String, mut told: Receiver<Told>, metrics: Metrics) {
+    let mut series = Series::default();
+    while let Some((change, at)) = told.recv().await {
+        let sent = send(&client, &node, &mut series, &change, at);
+        let sent = tokio::time::timeout(TIMEOUT, sent).await;
+        let failure = match sent {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some(format!("no answer within {} s", TIMEOUT.as_secs())),
+        };
+        metrics.told(if failure.is_none() {
+            Telling::Sent
+        } else {
+            Telling::Failed
+        });
+        if let Some(error) = failure {
+            tracing::warn!(probe = %change.key, error, "an event was not sent");
+        }
+    }
+}
+
+async fn send(
+    client: &Client,
+    node: &str,
+    series: &mut Series,
+    change: &Change,
+    at: Timestamp,
+) -> Result<(), kube::Error> {
+    let events = Api::<Event>::namespaced(client.clone(), &change.key.pod.namespace);
+    let message = message(change);
+    if let Some((name, count)) = series.next(change) {
+        let again = json!({"count": count, "lastTimestamp": Time(at), "message": message});
+        let parameters = PatchParams::default();
+        match events
+            .patch(&name, &parameters, &Patch::Merge(&again))
+            .await
+        {
+            Ok(_) => return Ok(()),
+            // It has expired: another one begins.
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let event = event(node, change, message, at);
+    let name = event.metadata.name.clone().unwrap_or_default();
+    events.create(&PostParams::default(), &event).await?;
+    series.begin(change, name);
+    Ok(())
+}
+
+fn event(node: &str, change: &Change, message: String, at: Timestamp) -> Event {
+    let pod = &change.key.pod;
+    let (reason, kind) = match change.to {
+        State::Succeeded => ("KruiseProbeSucceeded", "Normal"),
+        State::Failed | State::Unknown => ("KruiseProbeFailed", "Warning"),
+    };
+    Event {
+        metadata: ObjectMeta {
+            name: Some(name(&pod.name, at)),
+            namespace: Some(pod.namespace.to_string()),
+            ..ObjectMeta::default()
+        },
+        involved_object: ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            namespace: Some(pod.namespace.to_string()),
+            name: Some(pod.name.to_string()),
+            uid: Some(pod.uid.to_string()),
+            field_path: Some(format!("spec.containers{{{}}}", change.key.container)),
+            ..ObjectReference::default()
+        },
+        type_: Some(kind.to_owned()),
+        reason: Some(reason.to_owned()),
+        message: Some(message),
+        count: Some(1),
+        first_timestamp: Some(Time(at)),
+        last_timestamp: Some(Time(at)),
+        source: Some(EventSource {
+            component: Some(COMPONENT.to_owned()),
+            host: Some(node.to_owned()),
+        }),
+        reporting_component: Some(COMPONENT.to_owned()),
+        reporting_instance: Some(node.to_owned()),
+        ..Event::default()
+    }
+}
+
+/// Which probe it is, then its words.
+fn message(change: &Change) -> String {
+    let id = &change.key.id;
+    let told = match (change.to, &*change.message) {
+        (State::Succeeded, "") => format!("{id} succeeded"),
+        (_, "") => format!("{id} failed"),
+        (_, words) => format!("{id}: {words}"),
+    };
+    cut(&told, MESSAGE).to_owned()
+}
+
+/// Like those of Kubernetes' own components: the pod's name and the time, here with some chance against two at once.
+fn name(pod: &str, at: Timestamp) -> String {
+    let pod = cut(pod, NAME).trim_end_matches(['-', '.']);
+    format!("{pod}.{:x}{:04x}", at.as_nanosecond(), fastrand::u16(..))
+}
+
+/// The events that were sent, to count on. The oldest is forgotten when there are too many.
+#[derive(Default)]
+struct Series {
+    sent: HashMap<(Arc<ProbeKey>, State), (String, i32)>,
+    order: VecDeque<(Arc<ProbeKey>, State)>,
+}
+
+impl Series {
+    /// The event of this verdict, and how often it has now come.
+    fn next(&mut self, change: &Change) -> Option<(String, i32)> {
+        let (name, count) = self.sent.get_mut(&(change.key.clone(), change.to))?;
+        *count = count.saturating_add(1);
+        Some((name.clone(), *count))
+    }
+
+    fn begin(&mut self, change: &Change, name: String) {
+        let key = (change.key.clone(), change.to);
+        if self.sent.insert(key.clone(), (name, 1)).is_none() {
+            self.order.push_back(key);
+        }
+        if self.order.len() > REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.sent.remove(&oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leadsman_core::podprobe::node::PodName;
+
+    use super::*;
+
+    fn change(probe: &str, to: State, message: &str) -> Change {
+        let pod = PodName {
+            namespace: "ns".into(),
+            name: "pod".into(),
+            uid: "uid".into(),
+        };
+        Change {
+            key: Arc::new(ProbeKey {
+                pod,
+                container: "main".into(),
+                id: format!("m#{probe}").parse().unwrap(),
+            }),
+            from: None,
+            to,
+            message: message.into(),
+            tell: true,
+        }
+    }
+
+    #[test]
+    fn a_message_names_the_probe_and_is_cut_on_a_character() {
+        let table = [
+            (change("p", State::Succeeded, ""), "m#p succeeded"),
+            (change("p", State::Failed, ""), "m#p failed"),
+            (change("p", State::Failed, "busy"), "m#p: busy"),
+        ];
+        for (change, expected) in table {
+            assert_eq!(message(&change), expected);
+        }
+        let long = message(&change("p", State::Failed, &"é".repeat(2_000)));
+        assert_eq!(long.len(), 1023);
+    }
+
+    #[test]
+    fn a_name_is_one_that_the_api_server_takes() {
+        let name = name(&"a.".repeat(126), Timestamp::MAX);
+        assert!(name.len() <= 253, "{name}");
+        assert!(!name.contains(".."), "{name}");
+    }
+
+    #[test]
+    fn what_comes_again_is_counted_and_the_oldest_forgotten() {
+        let mut series = Series::default();
+        let first = change("first", State::Failed, "");
+        assert_eq!(series.next(&first), None);
+        series.begin(&first, "e".to_owned());
+        assert_eq!(series.next(&first), Some(("e".to_owned(), 2)));
+        assert_eq!(series.next(&first), Some(("e".to_owned(), 3)));
+        assert_eq!(series.next(&change("first", State::Succeeded, "")), None);
+        for other in 0..REMEMBERED {
+            let other = change(&other.to_string(), State::Failed, "");
+            series.begin(&other, "e".to_owned());
+        }
+        assert_eq!(series.next(&first), None);
+        assert_eq!(series.sent.len(), REMEMBERED);
+    }
+}
