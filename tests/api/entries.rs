@@ -230,12 +230,7 @@ pub(crate) async fn a_changed_address(world: Arc<World>) -> Result<()> {
     scene.pod("one").await?;
     scene.marker("m", json!([tcp("p", "t.io/p")])).await?;
     scene.entries(&["one/m#p"]).await?;
-    scene
-        .status(
-            "one",
-            json!({"podIP": "10.9.9.9", "podIPs": [{"ip": "10.9.9.9"}]}),
-        )
-        .await?;
+    scene.address("one", "10.9.9.9").await?;
     see(&scene.probes(), &scene.node, "the new address", |probe| {
         ensure!(
             probe.spec.pod_probes[0].ip == "10.9.9.9",
@@ -362,12 +357,7 @@ pub(crate) async fn startup_gate(world: Arc<World>) -> Result<()> {
     // A restarting kubelet reports false for a while; only another container that has started moves it.
     scene.status("one", container("first", false)).await?;
     scene.status("one", container("second", false)).await?;
-    scene
-        .status(
-            "other",
-            json!({"podIP": "10.9.9.9", "podIPs": [{"ip": "10.9.9.9"}]}),
-        )
-        .await?;
+    scene.address("other", "10.9.9.9").await?;
     see(
         &scene.probes(),
         &scene.node,

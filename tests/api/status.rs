@@ -145,8 +145,8 @@ pub(crate) async fn bad_markers_are_refused(world: Arc<World>) -> Result<()> {
             "terminationGracePeriodSeconds",
         ),
         (
-            "a period of 0",
-            probe(json!({"exec": exec, "periodSeconds": 0})),
+            "a negative period",
+            probe(json!({"exec": exec, "periodSeconds": -1})),
             "periodSeconds",
         ),
         (

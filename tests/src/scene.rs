@@ -157,6 +157,16 @@ impl Scene {
             .await?)
     }
 
+    /// Gives a pod another address.
+    ///
+    /// # Errors
+    /// The API server's.
+    pub async fn address(&self, name: &str, ip: &str) -> Result<Pod> {
+        let addresses = json!([{"$patch": "replace"}, {"ip": ip}]);
+        self.status(name, json!({"podIP": ip, "podIPs": addresses}))
+            .await
+    }
+
     /// A merge patch on a pod, as this field manager.
     ///
     /// # Errors
