@@ -25,6 +25,8 @@ struct Arguments {
 enum Verb {
     /// Run the cluster's manager
     Manager(leadsman_manager::Args),
+    /// Run a node's agent
+    Agent(leadsman_agent::Args),
     /// Print what a cluster needs before the first start, as YAML
     Manifests(verbs::manifests::Args),
 }
@@ -32,6 +34,7 @@ enum Verb {
 fn main() -> ExitCode {
     match Arguments::parse().verb {
         Verb::Manager(args) => verbs::manager::run(&args),
+        Verb::Agent(args) => verbs::agent::run(&args),
         Verb::Manifests(args) => verbs::manifests::run(&args),
     }
 }

@@ -1,5 +1,6 @@
 //! One verb of the command line in each module.
 
+pub(crate) mod agent;
 pub(crate) mod manager;
 pub(crate) mod manifests;
 
