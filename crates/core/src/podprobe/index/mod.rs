@@ -11,10 +11,12 @@
 //! | `markers` | markers, which pods they match, their tallies |
 //! | `pods` | pods: their entries, their marks |
 //! | `nodes` | nodes, their `NodePodProbe`, their agents |
+//! | `slots` | the place of each pod in its node's object |
 
 mod markers;
 mod nodes;
 mod pods;
+mod slots;
 #[cfg(test)]
 mod tests;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use leadsman_api::slim;
 
-use super::nodes::SlotKey;
+use super::slots::SlotKey;
 use super::{Index, MarkerName, Pass, Timer};
 use crate::podprobe::contest::Contest;
 use crate::podprobe::event::{Kind, Object, ObjectName, Source, Write};

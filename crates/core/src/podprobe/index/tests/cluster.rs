@@ -1,15 +1,13 @@
-//! An API server in one struct: who owns a mark, what an apply removes, when a version moves. And a manager that
-//! carries the index's writes out.
+//! An API server in one struct: who owns a mark, what an apply removes, when a version moves.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta, Time};
 use leadsman_api::{NodePodProbe, PodProbeMarker, slim};
 use serde_json::{Value, json};
 
-use crate::podprobe::event::{Effects, Event, Kind, Object, ObjectName, PodMarks, Source, Write};
-use crate::podprobe::index::{Config, Index};
+use crate::podprobe::event::{Event, Kind, Object, ObjectName, PodMarks, Source, Write};
 
 /// Who writes marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -312,16 +310,15 @@ impl Cluster {
     pub(super) fn put_marker(&mut self, name: &ObjectName, mut marker: PodProbeMarker) {
         let version = self.next_version();
         let known = self.markers.get(name);
-        let mut meta = known
-            .map(|known| known.metadata.clone())
-            .unwrap_or_else(|| ObjectMeta {
-                namespace: Some(name.namespace.clone()),
-                name: Some(name.name.clone()),
-                uid: Some(format!("{name}-{version}")),
-                generation: Some(0),
-                creation_timestamp: Some(Time(self.now)),
-                ..ObjectMeta::default()
-            });
+        let new = || ObjectMeta {
+            namespace: Some(name.namespace.clone()),
+            name: Some(name.name.clone()),
+            uid: Some(format!("{name}-{version}")),
+            generation: Some(0),
+            creation_timestamp: Some(Time(self.now)),
+            ..ObjectMeta::default()
+        };
+        let mut meta = known.map_or_else(new, |known| known.metadata.clone());
         if known.is_none_or(|known| known.spec != marker.spec) {
             meta.generation = meta.generation.map(|generation| generation + 1);
         }
@@ -528,107 +525,5 @@ fn drop_extensions(object: &mut NodePodProbe) {
     for state in pods.flat_map(|pod| &mut pod.probe_states) {
         state.revision = None;
         state.container_id = None;
-    }
-}
-
-/// The cluster and its manager.
-pub(super) struct World {
-    pub(super) cluster: Cluster,
-    pub(super) index: Index,
-    pub(super) config: Config,
-    pub(super) dirty: BTreeSet<Object>,
-    pub(super) deadline: Option<Timestamp>,
-    /// All writes since this was last emptied.
-    pub(super) writes: Vec<(Object, Write)>,
-}
-
-impl World {
-    /// An empty cluster, its manager in sync.
-    pub(super) fn new(config: Config) -> Self {
-        let mut world = Self {
-            cluster: Cluster::new(),
-            index: Index::new(config.clone()),
-            config,
-            dirty: BTreeSet::new(),
-            deadline: None,
-            writes: Vec::new(),
-        };
-        world.restart([Kind::Marker, Kind::Pod, Kind::Node, Kind::NodePodProbe]);
-        world
-    }
-
-    /// A new manager that lists the kinds in this order.
-    pub(super) fn restart(&mut self, kinds: [Kind; 4]) {
-        self.index = Index::new(self.config.clone());
-        self.dirty.clear();
-        self.cluster.pending.clear();
-        self.cluster.history.clear();
-        for event in self.cluster.lists(kinds) {
-            self.tell(event);
-        }
-    }
-
-    pub(super) fn tell(&mut self, event: Event) {
-        let Effects { dirty, deadline } = self.index.apply(event, self.cluster.now);
-        self.dirty.extend(dirty);
-        self.deadline = deadline;
-    }
-
-    /// Lets the manager see one more event.
-    pub(super) fn deliver(&mut self) -> bool {
-        let event = self.cluster.pending.pop_front();
-        let any = event.is_some();
-        event.into_iter().for_each(|event| self.tell(event));
-        any
-    }
-
-    /// Lets the manager write one object.
-    pub(super) fn work(&mut self) -> bool {
-        let Some(object) = self.dirty.pop_first() else {
-            return false;
-        };
-        let Some(write) = self.index.write(&object, self.cluster.now) else {
-            return true;
-        };
-        self.writes.push((object.clone(), write.clone()));
-        match self.cluster.execute(&object, write) {
-            Some(event) => self.tell(event),
-            None => {
-                self.dirty.insert(object);
-                // What was in the way is on its way.
-                self.deliver();
-            }
-        }
-        true
-    }
-
-    /// Until nothing is left to see or to write.
-    pub(super) fn drain(&mut self) {
-        for _ in 0..2000 {
-            if !self.deliver() && !self.work() {
-                return;
-            }
-        }
-        let last: Vec<_> = self.writes.iter().rev().take(6).collect();
-        panic!("the writes have no end: {last:#?}");
-    }
-
-    /// Lets time pass until nothing is due any more.
-    pub(super) fn rest(&mut self) {
-        self.drain();
-        for _ in 0..200 {
-            let Some(deadline) = self.deadline else {
-                return;
-            };
-            self.cluster.now = self.cluster.now.max(deadline);
-            self.tell(Event::Deadline);
-            self.drain();
-        }
-        panic!("the deadlines have no end");
-    }
-
-    pub(super) fn pass(&mut self, time: SignedDuration) {
-        self.cluster.now = self.cluster.now.checked_add(time).unwrap();
-        self.tell(Event::Deadline);
     }
 }

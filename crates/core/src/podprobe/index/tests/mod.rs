@@ -7,3 +7,4 @@ mod nodes;
 mod proof;
 mod scene;
 mod tables;
+mod world;

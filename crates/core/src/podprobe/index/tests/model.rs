@@ -394,7 +394,7 @@ impl<'a> Model<'a> {
                     Err("wait") => {}
                     Err(reason) => trouble(reason, &pod_name.name),
                     Ok(_) if self.spec(&node).1.contains(pod_name) => {
-                        trouble("TooManyProbes", &pod_name.name)
+                        trouble("TooManyProbes", &pod_name.name);
                     }
                     Ok(_) if told && self.is_silent(&node) => {
                         summary.silent += 1;

@@ -5,9 +5,10 @@ use leadsman_api::node_pod_probe::NodePodProbe;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::cluster::{Owner, SimPod, World, mark, name};
+use super::cluster::{Owner, SimPod, mark, name};
 use super::proof::marker;
 use super::scene::{app_x, exec, idle, p0, probe};
+use super::world::World;
 use crate::podprobe::event::{Event, Kind, Object, Source};
 use crate::podprobe::index::{Config, Index};
 
@@ -108,7 +109,7 @@ fn a_verdict_about_a_container_that_may_not_be_probed_is_not_taken() {
     let mut world = World::probing(&[probe("p", "slow", exec("a"))]);
     world.edit(|pod| pod.containers[1].started = true);
     world.verdict_with("way#p", "Succeeded", "", |state| {
-        state.container_id = Some("old".to_owned())
+        state.container_id = Some("old".to_owned());
     });
     assert!(world.pod().conditions.is_empty());
     world.verdict("way#p", "Succeeded", "");
@@ -130,6 +131,17 @@ fn foreign_entries_go_and_another_order_is_no_difference() {
     });
     world.drain();
     assert_eq!((world.entries().len(), world.node_writes()), (2, 1));
+}
+
+#[test]
+fn a_pod_that_is_named_twice_is_named_once_again() {
+    let mut world = World::probing(&[idle()]);
+    world.cluster.edit_node_pod_probe("n0", |object| {
+        let twin = object.spec.pod_probes[0].clone();
+        object.spec.pod_probes.push(twin);
+    });
+    world.drain();
+    assert_eq!(world.cluster.node_pod_probes["n0"].spec.pod_probes.len(), 1);
 }
 
 #[test]

@@ -6,8 +6,9 @@ use leadsman_api::PodProbeMarkerStatus;
 use leadsman_api::node_pod_probe::{ContainerProbe, ContainerProbeState, PodProbe, PodProbeStatus};
 use serde_json::{Value, json};
 
-use super::cluster::{Marks, SimPod, World, name};
+use super::cluster::{Marks, SimPod, name};
 use super::proof::marker;
+use super::world::World;
 use crate::podprobe::event::{Object, ObjectName, PodMarks, Write};
 use crate::podprobe::index::Config;
 
@@ -30,10 +31,11 @@ pub(super) fn idle() -> Value {
 
 /// A probe of a container with a condition of its own.
 pub(super) fn probe(own: &str, container: &str, handler: Value) -> Value {
-    json!({
-        "name": own, "containerName": container, "probe": handler,
-        "podConditionType": format!("game.io/{own}"),
-    })
+    let mut probe = json!({
+        "name": own, "containerName": container, "podConditionType": format!("game.io/{own}"),
+    });
+    probe["probe"] = handler;
+    probe
 }
 
 pub(super) fn exec(word: &str) -> Value {

@@ -6,9 +6,10 @@ use jiff::SignedDuration;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::cluster::{Owner, SimPod, World, mark, name};
+use super::cluster::{Owner, SimPod, mark, name};
 use super::proof::marker;
 use super::scene::{app_x, exec, idle, p0, plain, probe};
+use super::world::World;
 use crate::podprobe::event::Kind;
 
 #[rstest]
@@ -116,10 +117,8 @@ fn one_policy_alone_loses_its_keys_by_the_other_verdict() {
 fn the_requests_are_an_apply_and_a_patch_with_the_uid_inside() {
     let mut world = World::probing(&[idle()]);
     world.edit(|pod| {
-        drop(
-            pod.annotations
-                .insert("cost".into(), mark("7", Owner::User)),
-        )
+        pod.annotations
+            .insert("cost".into(), mark("7", Owner::User));
     });
     world.verdict("way#idle", "Succeeded", "yes");
     let writes = world.pod_writes();
@@ -141,13 +140,11 @@ fn the_requests_are_an_apply_and_a_patch_with_the_uid_inside() {
     );
     // Somebody else wants a key too, by the same value: only a patch takes it away.
     world.edit(|pod| {
-        drop(
-            pod.labels
-                .get_mut("role")
-                .unwrap()
-                .owners
-                .insert(Owner::User),
-        )
+        pod.labels
+            .get_mut("role")
+            .unwrap()
+            .owners
+            .insert(Owner::User);
     });
     world.settle();
     world.verdict("way#idle", "Failed", "yes");
@@ -237,6 +234,26 @@ fn an_absent_verdict_holds(#[case] how: &str) {
     assert_eq!(world.pod_writes().len(), 0);
     assert_eq!(world.status("way").probes[0].pending, 1);
     assert_eq!(world.entries(), ["way#idle"]);
+}
+
+#[test]
+fn marks_that_are_held_stay_while_others_change() {
+    let mut world = World::probing(&[idle(), probe("q", "main", exec("b"))]);
+    world.verdict("way#idle", "Succeeded", "yes");
+    world
+        .cluster
+        .edit_node_pod_probe("n0", |object| object.status = None);
+    world.verdict("way#q", "Failed", "");
+    world.verdict("way#q", "Succeeded", "");
+    assert_eq!(
+        plain(&world.pod().labels),
+        json!({ "app": "x", "idle": "true", "role": "main" })
+    );
+    assert_eq!(
+        world.pod().conditions["game.io/idle"].value["message"],
+        "yes"
+    );
+    assert_eq!(world.pod().conditions["game.io/q"].value["status"], "True");
 }
 
 #[test]

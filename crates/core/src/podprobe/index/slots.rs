@@ -1,0 +1,291 @@
+//! Slots: a slot is the place of one pod in a node's object, its entries as wanted and as observed, and its verdicts.
+//!
+//! The object differs while one slot does. Whether a marker's entries are acknowledged is counted over all slots, also
+//! those of nodes and pods that are gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use leadsman_api::node_pod_probe::{NodePodProbeSpec, NodePodProbeStatus};
+
+use super::nodes::NodeState;
+use super::pods::slot_key;
+use super::{Index, MarkerName, Pass};
+use crate::podprobe::event::ObjectName;
+use crate::podprobe::plan::{Entry, PodEntries, Verdict};
+use crate::podprobe::pod::Pod;
+
+/// Name and uid of a pod.
+pub(super) type SlotKey = (Arc<ObjectName>, Arc<str>);
+
+/// One pod's place in a node's object.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    pub(super) wanted: Option<Arc<PodEntries>>,
+    /// Bytes of what is wanted.
+    pub(super) bytes: usize,
+    /// There is no room for it.
+    pub(super) refused: bool,
+    pub(super) observed: Option<Arc<PodEntries>>,
+    pub(super) verdicts: Vec<Verdict>,
+    /// None if it is as it should be; else the markers whose entries are not.
+    pub(super) differs: Option<BTreeSet<MarkerName>>,
+}
+
+impl NodeState {
+    /// The entries that the object should have for a pod.
+    pub(super) fn desired(&self, key: &SlotKey) -> Option<&Arc<PodEntries>> {
+        let slot = self.slots.get(key)?;
+        let wanted = slot.wanted.as_ref()?;
+        (self.is_served() && !slot.refused).then_some(wanted)
+    }
+}
+
+/// The markers whose entries are in one and not, or not so, in the other.
+fn differing_markers(
+    pod: &ObjectName,
+    desired: Option<&PodEntries>,
+    observed: Option<&PodEntries>,
+    extensions: bool,
+) -> Option<BTreeSet<MarkerName>> {
+    match (desired, observed) {
+        (None, None) => return None,
+        (Some(desired), Some(observed)) if desired.is_equal(observed, extensions) => return None,
+        _ => {}
+    }
+    let moved = match (desired, observed) {
+        (Some(desired), Some(observed)) => desired.ip != observed.ip,
+        _ => true,
+    };
+    let entries = |one: Option<&PodEntries>| one.map_or(Vec::new(), |one| one.entries.clone());
+    let (desired, observed) = (entries(desired), entries(observed));
+    let is_in =
+        |entry: &Entry, all: &[Entry]| all.iter().any(|other| entry.is_equal(other, extensions));
+    let lacking = desired
+        .iter()
+        .filter(|entry| moved || !is_in(entry, &observed));
+    let surplus = observed
+        .iter()
+        .filter(|entry| moved || !is_in(entry, &desired));
+    let markers = lacking.chain(surplus).filter_map(|entry| {
+        let (marker, _) = entry.name.split_once('#')?;
+        Some(Arc::new(ObjectName {
+            namespace: pod.namespace.clone(),
+            name: marker.to_owned(),
+        }))
+    });
+    Some(markers.collect())
+}
+
+impl Index {
+    /// Replaces what is observed in all slots of a node.
+    pub(super) fn fill(
+        &mut self,
+        name: &Arc<str>,
+        mut slots: BTreeMap<SlotKey, Sight>,
+        pass: &mut Pass,
+    ) {
+        let Some(node) = self.nodes.get_mut(name) else {
+            return;
+        };
+        for (key, slot) in &node.slots {
+            if slot.observed.is_some() || !slot.verdicts.is_empty() {
+                slots.entry(key.clone()).or_default();
+            }
+        }
+        for (key, (observed, verdicts)) in slots {
+            let slot = node.slots.entry(key.clone()).or_default();
+            if slot.observed.as_deref() == observed.as_ref() && slot.verdicts == verdicts {
+                continue;
+            }
+            if slot.observed.as_deref() != observed.as_ref() {
+                slot.observed = observed.map(Arc::new);
+            }
+            slot.verdicts = verdicts;
+            pass.pods.insert(key.0.clone());
+        }
+        self.check_all(name, pass);
+    }
+
+    /// Says which entries a pod should have on a node, as far as the node can have any.
+    pub(super) fn want(
+        &mut self,
+        name: &Arc<str>,
+        key: &SlotKey,
+        wanted: Option<PodEntries>,
+        pass: &mut Pass,
+    ) {
+        let pod = self.pod(&key.0).filter(|pod| pod.uid == key.1);
+        let sizes = wanted
+            .as_ref()
+            .zip(pod)
+            .map(|(wanted, pod)| bytes(wanted, pod));
+        let node = self.nodes.entry(name.clone()).or_default();
+        let slot = node.slots.entry(key.clone()).or_default();
+        if slot.wanted.as_deref() != wanted.as_ref() {
+            let size = sizes.unwrap_or_default();
+            node.bytes = node.bytes - slot.bytes + size;
+            slot.bytes = size;
+            slot.wanted = wanted.map(Arc::new);
+            pass.nodes.insert(name.clone());
+            self.make_room(name, pass);
+        }
+        self.check(name, key, pass);
+        self.forget_if_void(name);
+    }
+
+    /// Refuses the surplus of a node whose object would be too large; the pods that come first stay.
+    fn make_room(&mut self, name: &Arc<str>, pass: &mut Pass) {
+        let most = self.config.node_bytes;
+        let Some(node) = self.nodes.get_mut(name) else {
+            return;
+        };
+        if node.bytes <= most && node.slots.values().all(|slot| !slot.refused) {
+            return;
+        }
+        let mut sum = 0;
+        let mut turned = Vec::new();
+        for (key, slot) in &mut node.slots {
+            let refused = sum + slot.bytes > most;
+            sum += if refused { 0 } else { slot.bytes };
+            if std::mem::replace(&mut slot.refused, refused) != refused {
+                turned.push(key.clone());
+            }
+        }
+        for key in turned {
+            self.check(name, &key, pass);
+            pass.pods.insert(key.0);
+        }
+    }
+
+    /// Compares all slots of a node anew, and has its pods worked out again.
+    pub(super) fn check_all(&mut self, name: &Arc<str>, pass: &mut Pass) {
+        let Some(node) = self.nodes.get(name) else {
+            return;
+        };
+        pass.nodes.insert(name.clone());
+        let keys: Vec<_> = node.slots.keys().cloned().collect();
+        for key in keys {
+            self.check(name, &key, pass);
+        }
+    }
+
+    /// Compares a slot anew.
+    fn check(&mut self, name: &Arc<str>, key: &SlotKey, pass: &mut Pass) {
+        let extensions = self.extensions;
+        let Some(node) = self.nodes.get_mut(name) else {
+            return;
+        };
+        let desired = node.desired(key).cloned();
+        let Some(slot) = node.slots.get_mut(key) else {
+            return;
+        };
+        let observed = slot.observed.as_deref();
+        let differs = differing_markers(&key.0, desired.as_deref(), observed, extensions);
+        if differs.is_none() && desired.is_some() && desired.as_deref() == observed {
+            slot.observed = desired;
+        }
+        let void = slot.wanted.is_none() && slot.observed.is_none() && slot.verdicts.is_empty();
+        let before = std::mem::replace(&mut slot.differs, differs.clone());
+        if void {
+            node.slots.remove(key);
+        }
+        if before == differs {
+            return;
+        }
+        node.differing -= usize::from(before.is_some());
+        node.differing += usize::from(differs.is_some());
+        pass.nodes.insert(name.clone());
+        pass.pods.insert(key.0.clone());
+        self.acknowledge(
+            before.unwrap_or_default(),
+            differs.unwrap_or_default(),
+            pass,
+        );
+    }
+
+    /// Counts the places where markers' entries are not as they should be.
+    fn acknowledge(
+        &mut self,
+        before: BTreeSet<MarkerName>,
+        after: BTreeSet<MarkerName>,
+        pass: &mut Pass,
+    ) {
+        for marker in &after {
+            *self.unacknowledged.entry(marker.clone()).or_default() += 1;
+        }
+        for marker in &before {
+            if let Some(count) = self.unacknowledged.get_mut(marker) {
+                *count -= 1;
+                if *count == 0 {
+                    self.unacknowledged.remove(marker);
+                }
+            }
+        }
+        pass.markers.extend(before);
+        pass.markers.extend(after);
+    }
+
+    /// What the node's object says of a pod.
+    pub(super) fn observed(&self, pod: &Pod) -> Option<&PodEntries> {
+        self.slot(pod)?.observed.as_deref()
+    }
+
+    /// The verdict about an entry, if there is one about this very entry.
+    pub(super) fn verdict(&self, pod: &Pod, entry: &Entry) -> Option<&Verdict> {
+        let (node, key) = slot_key(pod)?;
+        let desired = self.nodes.get(&node)?.desired(&key)?;
+        desired.get(&entry.name)?;
+        let mut verdicts = self.slot(pod)?.verdicts.iter();
+        verdicts.find(|verdict| entry.fits(verdict))
+    }
+
+    /// Whether there is no room for a pod's entries.
+    pub(super) fn is_refused_for_size(&self, pod: &Pod) -> bool {
+        self.slot(pod).is_some_and(|slot| slot.refused)
+    }
+
+    pub(super) fn slot(&self, pod: &Pod) -> Option<&Slot> {
+        let (node, key) = slot_key(pod)?;
+        self.nodes.get(&node)?.slots.get(&key)
+    }
+}
+
+/// What is observed of one pod on a node.
+pub(super) type Sight = (Option<PodEntries>, Vec<Verdict>);
+
+/// The slots of an object, and whether it names a pod twice.
+pub(super) fn read_slots(
+    spec: &NodePodProbeSpec,
+    status: Option<&NodePodProbeStatus>,
+) -> (BTreeMap<SlotKey, Sight>, bool) {
+    let key = |namespace: &str, name: &str, uid: &str| {
+        let name = ObjectName {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        (Arc::new(name), Arc::from(uid))
+    };
+    let mut slots: BTreeMap<SlotKey, Sight> = BTreeMap::new();
+    let mut malformed = false;
+    for pod in &spec.pod_probes {
+        let slot = slots
+            .entry(key(&pod.namespace, &pod.name, &pod.uid))
+            .or_default();
+        malformed |= slot.0.replace(PodEntries::read(pod)).is_some();
+    }
+    for pod in status.iter().flat_map(|status| &status.pod_probe_statuses) {
+        let slot = slots
+            .entry(key(&pod.namespace, &pod.name, &pod.uid))
+            .or_default();
+        slot.1
+            .extend(pod.probe_states.iter().filter_map(Verdict::read));
+    }
+    (slots, malformed)
+}
+
+/// What a pod takes of the room in a node's object.
+fn bytes(wanted: &PodEntries, pod: &Pod) -> usize {
+    let written = serde_json::to_string(&wanted.write(pod, true));
+    written.map_or(0, |written| written.len())
+}
