@@ -41,15 +41,7 @@ fn documents() -> [(&'static str, Value); 2] {
 
 fn marker(crd: &CustomResourceDefinition) -> Value {
     let mut document = document(crd);
-    document["spec"]["versions"][0]["additionalPrinterColumns"] = json!([
-        {"name": "Matched", "type": "integer", "jsonPath": ".status.matchedPods"},
-        // Strings, because a marker has a number for each of its probes.
-        {"name": "Succeeded", "type": "string", "jsonPath": ".status.probes[*].succeeded"},
-        {"name": "Failed", "type": "string", "jsonPath": ".status.probes[*].failed"},
-        {"name": "Unknown", "type": "string", "jsonPath": ".status.probes[*].unknown"},
-        {"name": "Ready", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Ready\")].status"},
-        {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
-    ]);
+    document["spec"]["versions"][0]["additionalPrinterColumns"] = marker_columns();
     let schema = schema(&mut document);
     complete_probe(at(schema, "spec.probes[].probe"));
     complete_selector(at(schema, "spec.selector"));
@@ -67,6 +59,35 @@ fn marker(crd: &CustomResourceDefinition) -> Value {
         rules.push(rule.to_json());
     }
     document
+}
+
+/// A column shows one value, so the counts are those of the first probe: most markers have just one.
+fn marker_columns() -> Value {
+    let count = |name: &str, field: &str| {
+        json!({
+            "name": name,
+            "type": "integer",
+            "jsonPath": format!(".status.probes[0].{field}"),
+            "description": format!("Matched pods on which the first probe's verdict is {name}."),
+        })
+    };
+    json!([
+        {
+            "name": "Matched",
+            "type": "integer",
+            "jsonPath": ".status.matchedPods",
+            "description": "Pods that the marker probes.",
+        },
+        count("Succeeded", "succeeded"),
+        count("Failed", "failed"),
+        count("Unknown", "unknown"),
+        {
+            "name": "Ready",
+            "type": "string",
+            "jsonPath": ".status.conditions[?(@.type==\"Ready\")].status",
+        },
+        {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+    ])
 }
 
 fn node_pod_probe(crd: &CustomResourceDefinition) -> Value {
