@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use jiff::{SignedDuration, Timestamp};
 
 use super::marks::Wants;
+use super::pod::Version;
 
 /// A pod that has been left alone for so long is contested no more.
 const QUIET: SignedDuration = SignedDuration::from_secs(180);
@@ -17,12 +18,22 @@ const VISIBLE: SignedDuration = SignedDuration::from_secs(4);
 pub(super) struct Contest {
     /// What the pod bore when it last bore all that was wanted.
     settled: Option<u64>,
-    /// What has been written since, how often, and when last.
-    written: Option<(u64, u32, Timestamp)>,
+    /// What has been written since.
+    written: Option<Written>,
     /// How often marks were taken away, and when last.
     disturbed: Option<(u32, Timestamp)>,
     /// Nothing is written before.
     not_before: Option<Timestamp>,
+}
+
+/// Writes of one and the same that have not been seen to last.
+#[derive(Clone, Copy, Debug)]
+struct Written {
+    wanted: u64,
+    /// The pod that the last one was made for.
+    version: Version,
+    times: u32,
+    last: Timestamp,
 }
 
 impl Contest {
@@ -47,9 +58,10 @@ impl Contest {
         }
         self.settled = None;
         match self.written {
-            Some((written, times, last)) if written == wanted => {
+            Some(written) if written.wanted == wanted => {
                 // It was written and is not there.
-                let next = last.checked_add(distance(times.saturating_sub(1))).ok();
+                let times = written.times.saturating_sub(1);
+                let next = written.last.checked_add(distance(times)).ok();
                 self.not_before = self.not_before.max(next);
             }
             Some(_) => {
@@ -60,14 +72,20 @@ impl Contest {
         }
     }
 
-    /// Takes note of a write.
-    pub(super) fn wrote(&mut self, wants: &Wants, now: Timestamp) {
+    /// Takes note of a write. One that is repeated for the same sight of the pod has only failed.
+    pub(super) fn wrote(&mut self, wants: &Wants, version: Version, now: Timestamp) {
         let wanted = fingerprint(wants);
-        let times = match self.written {
-            Some((written, times, _)) if written == wanted => times,
-            _ => 0,
-        };
-        self.written = Some((wanted, times.saturating_add(1), now));
+        let before = self.written.filter(|written| written.wanted == wanted);
+        let times = before.map_or(1, |before| {
+            let repeated = before.version == version;
+            before.times.saturating_add(u32::from(!repeated))
+        });
+        self.written = Some(Written {
+            wanted,
+            version,
+            times,
+            last: now,
+        });
     }
 
     /// Whether a write has to wait.
@@ -115,5 +133,58 @@ fn distance(times_before: u32) -> SignedDuration {
         0 => SignedDuration::ZERO,
         1..=6 => SignedDuration::from_secs(1 << (times_before - 1)),
         _ => SignedDuration::from_secs(60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::podprobe::marks::Want;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(seconds).unwrap()
+    }
+
+    fn wants(value: &str) -> Wants {
+        let mut wants = Wants::default();
+        wants
+            .labels
+            .insert(Arc::from("role"), Want::Value(value.into()));
+        wants
+    }
+
+    fn version(number: u64) -> Version {
+        Version::parse(Some(&number.to_string()))
+    }
+
+    /// What an admission webhook takes out of each write comes back different for ever.
+    #[test]
+    fn a_write_that_never_lasts_is_repeated_ever_later() {
+        let (mut contest, mut now) = (Contest::default(), 0);
+        let mut waits = Vec::new();
+        for sight in 0..9 {
+            let start = now;
+            contest.observe(&wants("main"), true, at(now));
+            while contest.holds(at(now)) {
+                now += 1;
+            }
+            waits.push(now - start);
+            contest.wrote(&wants("main"), version(sight), at(now));
+        }
+        assert_eq!(waits, [0, 0, 1, 2, 4, 8, 16, 32, 60]);
+        contest.observe(&wants("other"), true, at(now));
+        assert!(!contest.holds(at(now)));
+    }
+
+    #[test]
+    fn a_write_that_fails_is_not_fought_over() {
+        let mut contest = Contest::default();
+        for _ in 0..9 {
+            contest.wrote(&wants("main"), version(1), at(0));
+        }
+        contest.observe(&wants("main"), true, at(0));
+        assert!(!contest.holds(at(0)) && !contest.is_visible());
     }
 }

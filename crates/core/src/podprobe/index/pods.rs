@@ -261,7 +261,7 @@ impl Index {
         };
         let wants = self.wants(name, state);
         if let Some(state) = self.pods.get_mut(name) {
-            state.contest.wrote(&wants, now);
+            state.contest.wrote(&wants, state.seen.version, now);
         }
     }
 

@@ -33,6 +33,25 @@ fn a_node_has_an_object_unless_it_is_virtual() {
 }
 
 #[test]
+fn an_object_that_is_being_deleted_is_left_alone_until_it_is_gone() {
+    let mut world = World::probing(&[]);
+    world.cluster.edit_node_pod_probe("n0", |object| {
+        object.metadata.deletion_timestamp = object.metadata.creation_timestamp.clone();
+    });
+    world.mark("way", &[idle()]);
+    assert!(world.entries().is_empty());
+    assert_eq!(
+        world
+            .index
+            .write(&Object::NodePodProbe("n0".to_owned()), world.cluster.now),
+        None
+    );
+    world.cluster.delete(Kind::NodePodProbe, &name("", "n0"));
+    world.drain();
+    assert_eq!(world.entries(), ["way#idle"]);
+}
+
+#[test]
 fn an_entry_is_whole_and_follows_the_address() {
     let handler = json!({ "httpGet": { "port": "http" } });
     let mut world = World::probing(&[probe("p", "main", handler)]);

@@ -10,7 +10,7 @@ use super::cluster::{Owner, SimPod, mark, name};
 use super::proof::marker;
 use super::scene::{app_x, exec, idle, p0, plain, probe};
 use super::world::World;
-use crate::podprobe::event::Kind;
+use crate::podprobe::event::{Kind, Object};
 
 #[rstest]
 #[case::running(|_: &mut SimPod| {}, true)]
@@ -382,6 +382,8 @@ fn pods_that_end_are_probed_no_more_and_written_no_more(#[case] end: fn(&mut Sim
     world.drain();
     assert!(world.entries().is_empty());
     assert_eq!(world.pod_writes().len(), 0);
+    let now = world.cluster.now;
+    assert_eq!(world.index.write(&Object::PodMarks(p0()), now), None);
 }
 
 #[test]
