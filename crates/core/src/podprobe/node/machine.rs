@@ -221,6 +221,21 @@ impl Node {
         (self.execs.taken(), self.execs.waiting())
     }
 
+    /// Verdicts and the containers that they are about.
+    #[cfg(test)]
+    pub(super) fn verdicts(&self) -> impl Iterator<Item = (&'static str, String)> + '_ {
+        let held = self
+            .order
+            .iter()
+            .filter_map(|key| self.workers[key].verdict());
+        held.map(|v| {
+            (
+                v.state.as_str(),
+                v.container.as_deref().unwrap_or_default().to_owned(),
+            )
+        })
+    }
+
     fn is_held(&self) -> bool {
         self.containers.is_none() && !self.workers.is_empty()
     }

@@ -18,8 +18,14 @@ mod container;
 mod entries;
 mod execs;
 mod machine;
+#[cfg(test)]
+mod model;
 mod report;
 mod schedule;
+#[cfg(test)]
+mod sim;
+#[cfg(test)]
+mod tests;
 mod verdict;
 mod worker;
 

@@ -98,6 +98,7 @@ impl Worker {
         self.verdict.as_ref()
     }
 
+    #[cfg(test)]
     pub(super) fn state(&self) -> Option<State> {
         self.verdict.as_ref().map(|verdict| verdict.state)
     }

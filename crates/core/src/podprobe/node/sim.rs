@@ -1,0 +1,284 @@
+//! A node to play with: a clock that jumps, an API server that keeps one object, runs that end when the test says so.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use leadsman_api::{NodePodProbe, NodePodProbeSpec, NodePodProbeStatus};
+use serde_json::{Value, json};
+
+use super::machine::{Action, Change, Event, Node, Run, RunId, Settings};
+use super::report::WriteEnd;
+use super::{Container, ContainerName, ContainerState, Containers, Now};
+use crate::podprobe::probe::{CannotProbe, Outcome, State};
+
+pub(super) const SETTINGS: Settings = Settings {
+    execs: 3,
+    execs_per_pod: 2,
+    execs_per_slot: 2,
+};
+
+/// Second 1,000,000 of the world.
+pub(super) fn epoch() -> Timestamp {
+    Timestamp::from_second(1_000_000).unwrap()
+}
+
+pub(super) struct Sim {
+    pub(super) node: Node,
+    now: Duration,
+    /// The agent's start; times of the node are since then.
+    start: Duration,
+    pub(super) object: NodePodProbe,
+    pub(super) containers: Containers,
+    pub(super) runs: BTreeMap<RunId, Run>,
+    pub(super) changes: Vec<Change>,
+    pub(super) dropped: usize,
+    pub(super) malformed: usize,
+    pub(super) writes: usize,
+    /// Writes to come that fail.
+    pub(super) failures: usize,
+    /// The API server drops the fields that OpenKruise does not know.
+    pub(super) prunes: bool,
+}
+
+impl Sim {
+    pub(super) fn new() -> Self {
+        let start = Duration::ZERO;
+        Self {
+            node: Node::new(SETTINGS, moment(start, start)),
+            now: start,
+            start,
+            object: NodePodProbe::new("node", NodePodProbeSpec::default()),
+            containers: Containers::new(),
+            runs: BTreeMap::new(),
+            changes: Vec::new(),
+            dropped: 0,
+            malformed: 0,
+            writes: 0,
+            failures: 0,
+            prunes: false,
+        }
+    }
+
+    /// One pod `p` with these probes, each `(name, probe)`, of container `main`; the node sees it.
+    pub(super) fn plan(&mut self, probes: &[(&str, Value)]) {
+        self.ask_for(probes);
+        self.show();
+    }
+
+    /// Likewise, not yet seen.
+    pub(super) fn ask_for(&mut self, probes: &[(&str, Value)]) {
+        let probes: Vec<Value> = probes
+            .iter()
+            .map(|(name, probe)| {
+                let revision = (!self.prunes).then(|| probe.to_string());
+                json!({"name": name, "containerName": "main", "probe": probe, "revision": revision})
+            })
+            .collect();
+        let pod = json!({"name": "p", "namespace": "ns", "uid": "u", "IP": "", "probes": probes});
+        self.object.spec = serde_json::from_value(json!({"podProbes": [pod]})).unwrap();
+    }
+
+    /// The node sees its object.
+    pub(super) fn show(&mut self) {
+        let object = self.object.clone();
+        self.apply(Event::Plan(Some(&object)));
+    }
+
+    /// Container `main` of the pod is this one from now on, and the node sees it.
+    pub(super) fn container(&mut self, container: Option<(&str, ContainerState)>) {
+        let name = ContainerName {
+            pod_uid: "u".into(),
+            name: "main".into(),
+        };
+        match container {
+            Some((id, state)) => {
+                let id = id.into();
+                self.containers.insert(name, Container { id, state });
+            }
+            None => {
+                self.containers.remove(&name);
+            }
+        }
+        self.look();
+    }
+
+    pub(super) fn look(&mut self) {
+        let containers = self.containers.clone();
+        self.apply(Event::Containers(Some(containers)));
+    }
+
+    pub(super) fn apply(&mut self, event: Event<'_>) {
+        let now = self.moment();
+        for action in self.node.apply(event, now) {
+            match action {
+                Action::Run(run) => {
+                    let before = self.runs.insert(run.id, run);
+                    assert_eq!(before, None, "a run that is on its way began again");
+                }
+                Action::Changed(change) => self.changes.push(change),
+                Action::Dropped { .. } => self.dropped += 1,
+                Action::Malformed(entries) => self.malformed = entries.len(),
+            }
+        }
+    }
+
+    pub(super) fn finish(&mut self, run: RunId, result: Result<Outcome, CannotProbe>) {
+        self.runs.remove(&run).expect("it is on its way");
+        self.apply(Event::Finished { run, result });
+    }
+
+    /// Ends all runs that are on their way.
+    pub(super) fn finish_all(&mut self, succeed: bool, message: &str) {
+        let runs: Vec<RunId> = self.runs.keys().copied().collect();
+        for run in runs {
+            self.finish(run, Ok(outcome(succeed, message)));
+        }
+    }
+
+    /// Lets time pass; the node is called whenever it asked to be, and what it wants written is written.
+    pub(super) fn pass(&mut self, time: Duration) {
+        self.pass_with(time, |_| ());
+    }
+
+    /// Likewise, with something done after each step.
+    pub(super) fn pass_with(&mut self, time: Duration, mut then: impl FnMut(&mut Self)) {
+        let end = self.now + time;
+        let mut idle = 0;
+        loop {
+            then(self);
+            self.write();
+            let next = self.node.next().map(|next| self.start + next);
+            let Some(next) = next.filter(|next| *next <= end) else {
+                break;
+            };
+            idle = if next > self.now { 0 } else { idle + 1 };
+            assert!(idle < 10, "the node asks to be called at once, for ever");
+            self.now = next.max(self.now);
+            self.apply(Event::Tick);
+        }
+        self.now = self.now.max(end);
+        self.apply(Event::Tick);
+        then(self);
+        self.write();
+    }
+
+    /// Runs succeed or fail as soon as they begin.
+    pub(super) fn answer(&mut self, time: Duration, succeed: bool, message: &str) {
+        self.pass_with(time, |sim| sim.finish_all(succeed, message));
+    }
+
+    fn write(&mut self) {
+        let Some(status) = self.node.write(self.moment()) else {
+            return;
+        };
+        self.writes += 1;
+        self.now += Duration::from_millis(5);
+        let end = if self.failures > 0 {
+            self.failures -= 1;
+            WriteEnd::Failed {
+                retry_after: None,
+                jitter: 0.5,
+            }
+        } else {
+            self.object.status = Some(self.kept(status));
+            self.show();
+            WriteEnd::Done
+        };
+        self.apply(Event::Written(end));
+    }
+
+    fn kept(&self, mut status: NodePodProbeStatus) -> NodePodProbeStatus {
+        let states = status.pod_probe_statuses.iter_mut();
+        for state in states.flat_map(|pod| &mut pod.probe_states) {
+            if self.prunes {
+                state.revision = None;
+                state.container_id = None;
+            }
+        }
+        status
+    }
+
+    /// Another agent takes over: all that it knows is what the API server and the runtime show.
+    pub(super) fn restart(&mut self) {
+        self.start = self.now;
+        self.node = Node::new(SETTINGS, self.moment());
+        self.runs.clear();
+        self.changes.clear();
+        self.show();
+    }
+
+    pub(super) fn moment(&self) -> Now {
+        moment(self.now, self.start)
+    }
+
+    /// Milliseconds since the world began.
+    pub(super) fn millis(&self) -> u128 {
+        self.now.as_millis()
+    }
+
+    /// States as the API server shows them, by the probe's name.
+    pub(super) fn shown(&self) -> BTreeMap<String, String> {
+        let status = self.object.status.clone().unwrap_or_default();
+        let pods = status.pod_probe_statuses.into_iter();
+        let states = pods.flat_map(|pod| pod.probe_states);
+        states.map(|state| (state.name, state.state)).collect()
+    }
+
+    /// The message that the API server shows for the first probe.
+    pub(super) fn message(&self) -> String {
+        let status = self.object.status.clone().unwrap_or_default();
+        let state = &status.pod_probe_statuses[0].probe_states[0];
+        state.message.clone().unwrap_or_default()
+    }
+
+    /// From what to what verdicts changed, and whether users are told.
+    pub(super) fn changed(&mut self) -> Vec<(Option<State>, State, bool)> {
+        let changes = std::mem::take(&mut self.changes).into_iter();
+        changes.map(|c| (c.from, c.to, c.tell)).collect()
+    }
+}
+
+fn moment(now: Duration, start: Duration) -> Now {
+    Now {
+        since_start: now - start,
+        wall: epoch() + now,
+    }
+}
+
+pub(super) fn outcome(succeed: bool, message: &str) -> Outcome {
+    if succeed {
+        Outcome::Succeeded(message.to_owned())
+    } else {
+        Outcome::Failed(message.to_owned())
+    }
+}
+
+pub(super) fn running() -> ContainerState {
+    ContainerState::Running {
+        started_at: epoch(),
+    }
+}
+
+pub(super) fn tcp() -> Value {
+    json!({"tcpSocket": {"port": 80}, "periodSeconds": 1, "failureThreshold": 1})
+}
+
+pub(super) fn exec() -> Value {
+    json!({"exec": {"command": ["true"]}, "periodSeconds": 1, "failureThreshold": 1})
+}
+
+/// A pod with one probe that has succeeded; all is written.
+pub(super) fn succeeding() -> Sim {
+    let mut sim = Sim::new();
+    sim.plan(&[("m#p", tcp())]);
+    sim.container(Some(("a", running())));
+    sim.answer(Duration::from_secs(2), true, "ok");
+    assert_eq!(
+        sim.shown(),
+        BTreeMap::from([("m#p".into(), "Succeeded".into())])
+    );
+    sim.writes = 0;
+    sim.changes.clear();
+    sim
+}

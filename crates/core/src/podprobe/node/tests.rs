@@ -1,0 +1,325 @@
+//! What users are owed by a node as a whole, case by case.
+
+use std::time::Duration;
+
+use leadsman_api::NodePodProbeStatus;
+use serde_json::json;
+
+use super::sim::{Sim, exec, outcome, running, succeeding, tcp};
+use super::{ContainerState, Event};
+use crate::podprobe::probe::{CannotProbe, State};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+#[test]
+fn the_first_verdict_is_written_at_once_and_told_once() {
+    let mut sim = Sim::new();
+    sim.plan(&[("m#p", tcp())]);
+    sim.pass(SECOND);
+    assert_eq!(sim.writes, 0, "no container was seen");
+    sim.container(Some(("a", running())));
+    sim.answer(millis(100), true, "");
+    assert_eq!(sim.writes, 1);
+    sim.answer(30 * SECOND, true, "");
+    assert_eq!(sim.writes, 1);
+    assert_eq!(sim.changed(), [(None, State::Succeeded, true)]);
+}
+
+#[test]
+fn an_agents_restart_with_nothing_new_writes_and_tells_nothing() {
+    for prunes in [false, true] {
+        let mut sim = succeeding();
+        if prunes {
+            sim.prunes = true;
+            sim.plan(&[("m#p", tcp())]);
+            sim.answer(SECOND, false, "no");
+            sim.answer(SECOND, true, "ok");
+        }
+        sim.restart();
+        sim.pass(SECOND);
+        sim.writes = 0;
+        sim.changes.clear();
+        sim.look();
+        sim.answer(60 * SECOND, true, "ok");
+        assert_eq!((sim.writes, sim.changed()), (0, vec![]), "{prunes}");
+    }
+}
+
+#[test]
+fn a_verdict_left_behind_is_held_until_the_runtime_was_looked_at() {
+    let mut sim = succeeding();
+    sim.restart();
+    let before = sim.object.status.clone();
+    sim.pass(60 * SECOND);
+    assert_eq!((sim.writes, &sim.object.status), (0, &before));
+    // And then it does not fit.
+    sim.container(Some(("b", ContainerState::Created)));
+    sim.pass(millis(1));
+    assert_eq!(sim.shown()["m#p"], "Unknown");
+    assert_eq!(
+        sim.changed(),
+        [(Some(State::Succeeded), State::Unknown, false)]
+    );
+    sim.container(Some(("b", running())));
+    sim.answer(SECOND, true, "ok");
+    assert_eq!(sim.shown()["m#p"], "Succeeded");
+    let back = [(Some(State::Unknown), State::Succeeded, false)];
+    assert_eq!(sim.changed(), back, "users know already");
+}
+
+#[test]
+fn a_verdict_left_behind_for_another_handler_is_unknown() {
+    let mut sim = succeeding();
+    let mut other = tcp();
+    other["tcpSocket"]["port"] = json!(81);
+    sim.object.spec.pod_probes[0].probes[0].revision = Some("other".to_owned());
+    sim.restart();
+    sim.look();
+    sim.pass(millis(1));
+    assert_eq!(sim.shown()["m#p"], "Unknown");
+}
+
+#[test]
+fn a_wiped_status_heals() {
+    let mut sim = succeeding();
+    let before = sim.object.status.take();
+    sim.show();
+    sim.pass(SECOND);
+    let states = |status: Option<NodePodProbeStatus>| {
+        status.unwrap().pod_probe_statuses[0].probe_states[0]
+            .last_transition_time
+            .clone()
+    };
+    assert_eq!(sim.writes, 1);
+    assert_eq!(states(sim.object.status), states(before));
+}
+
+#[test]
+fn entries_gone_from_the_plan_leave_the_status() {
+    let mut sim = Sim::new();
+    sim.plan(&[("m#p", tcp()), ("m#q", tcp())]);
+    sim.container(Some(("a", running())));
+    sim.answer(SECOND, true, "");
+    assert_eq!(sim.shown().len(), 2);
+    sim.plan(&[("m#q", tcp())]);
+    sim.answer(SECOND, true, "");
+    assert_eq!(sim.shown().into_keys().collect::<Vec<_>>(), ["m#q"]);
+    sim.plan(&[]);
+    sim.answer(SECOND, true, "");
+    assert!(sim.shown().is_empty());
+    sim.runs.clear();
+    sim.pass(60 * SECOND);
+    assert!(sim.runs.is_empty());
+}
+
+#[test]
+fn the_same_probe_of_another_container_takes_its_verdict_back() {
+    let mut sim = succeeding();
+    sim.object.spec.pod_probes[0].probes[0].container_name = "other".to_owned();
+    sim.object.spec.pod_probes[0].probes[0].revision = Some("other".to_owned());
+    sim.show();
+    sim.pass(SECOND);
+    assert_eq!(sim.shown()["m#p"], "Unknown");
+}
+
+#[test]
+fn a_malformed_entry_disturbs_no_other() {
+    let mut sim = succeeding();
+    sim.plan(&[("m#p", tcp()), ("m#bad", json!({})), ("nameless", tcp())]);
+    assert_eq!(sim.malformed, 2);
+    sim.answer(SECOND, true, "ok");
+    assert_eq!((sim.writes, sim.shown().len()), (0, 1));
+}
+
+#[test]
+fn a_changed_message_alone_is_sent_once_in_ten_seconds_the_newest() {
+    let mut sim = succeeding();
+    sim.answer(20 * SECOND, true, "ok");
+    for second in 0..30 {
+        sim.answer(SECOND, true, &format!("players: {second}"));
+    }
+    assert!((3..=4).contains(&sim.writes), "{} writes", sim.writes);
+    sim.answer(11 * SECOND, true, "players: 29");
+    assert_eq!(sim.message(), "players: 29");
+    // With a verdict, it goes at once.
+    sim.answer(SECOND, true, "just now");
+    sim.answer(SECOND, false, "down");
+    assert_eq!(sim.message(), "down");
+}
+
+#[test]
+fn a_flood_of_changes_is_written_five_times_a_second_at_most() {
+    let mut sim = succeeding();
+    for step in 0..10 {
+        sim.container(Some((&step.to_string(), ContainerState::Created)));
+        sim.pass(millis(50));
+    }
+    assert!((2..=4).contains(&sim.writes), "{} writes", sim.writes);
+    sim.pass(SECOND);
+    let status = sim.object.status.unwrap();
+    let state = &status.pod_probe_statuses[0].probe_states[0];
+    assert_eq!(state.container_id.as_deref(), Some("9"));
+}
+
+#[test]
+fn a_failed_write_is_made_again_with_growing_pauses() {
+    let mut sim = succeeding();
+    sim.failures = 8;
+    sim.answer(60 * SECOND, false, "down");
+    assert_eq!(sim.node.overdue(), None);
+    assert_eq!((sim.failures, sim.writes), (0, 9));
+    assert_eq!(sim.shown()["m#p"], "Failed");
+    sim.failures = usize::MAX;
+    sim.writes = 0;
+    sim.answer(600 * SECOND, true, "up");
+    assert!(sim.writes < 40, "{} writes", sim.writes);
+    let overdue = sim.node.overdue().expect("a write is overdue");
+    assert!(sim.moment().since_start - overdue > 500 * SECOND);
+}
+
+#[test]
+fn time_alone_costs_a_write_in_ten_minutes() {
+    let mut sim = succeeding();
+    sim.answer(590 * SECOND, true, "ok");
+    assert_eq!(sim.writes, 0);
+    sim.answer(3_600 * SECOND, true, "ok");
+    assert_eq!(sim.writes, 6);
+    assert_eq!(sim.changed(), []);
+    // Also where nothing can be probed; it is looked at all the same.
+    sim.container(Some(("a", ContainerState::Exited { exit_code: 1 })));
+    sim.pass(SECOND);
+    sim.writes = 0;
+    for _ in 0..3_600 {
+        sim.look();
+        sim.pass(SECOND);
+    }
+    assert!((5..=6).contains(&sim.writes), "{} writes", sim.writes);
+}
+
+#[test]
+fn messages_are_cut_together_while_the_status_is_too_large() {
+    let mut sim = Sim::new();
+    let names: Vec<String> = (0..1_000).map(|n| format!("m#p{n}")).collect();
+    let probes: Vec<_> = names.iter().map(|name| (name.as_str(), tcp())).collect();
+    sim.plan(&probes);
+    sim.container(Some(("a", running())));
+    sim.answer(SECOND, false, &"é".repeat(5_000));
+    let size = serde_json::to_vec(&sim.object.status).unwrap().len();
+    assert!(size <= 512 * 1024, "{size} bytes");
+    assert_eq!(sim.shown().len(), 1_000);
+    assert_eq!(sim.message().len(), 256);
+    sim.plan(&probes[..10]);
+    sim.answer(11 * SECOND, false, &"é".repeat(5_000));
+    assert_eq!(sim.message().len(), 1_024);
+}
+
+#[test]
+fn a_run_that_hangs_is_made_up_for_once_and_delays_no_other() {
+    let mut sim = Sim::new();
+    sim.plan(&[("m#hangs", tcp()), ("m#fine", tcp())]);
+    sim.container(Some(("a", running())));
+    let mut begun: Vec<(bool, u128)> = Vec::new();
+    sim.pass_with(6 * SECOND, |sim| {
+        let ready: Vec<_> = sim.runs.values().cloned().collect();
+        for run in ready {
+            let hangs = &*run.key.id.probe == "hangs";
+            if begun.last() != Some(&(hangs, sim.millis())) {
+                begun.push((hangs, sim.millis()));
+            }
+            if !hangs {
+                sim.finish(run.id, Ok(outcome(true, "")));
+            }
+        }
+        // From 0 to 3.55 s.
+        if sim.millis() >= 3_600 {
+            sim.finish_all(true, "");
+        }
+    });
+    let of = |which: bool| -> Vec<u128> {
+        let mut times: Vec<u128> = begun.iter().filter(|b| b.0 == which).map(|b| b.1).collect();
+        times.dedup();
+        times
+    };
+    assert_eq!(of(false)[..4], [0, 1_000, 2_000, 3_000]);
+    let hangs = of(true);
+    assert_eq!(hangs[0], 0);
+    assert_eq!(hangs[hangs.len() - 2..], [5_000, 6_000]);
+}
+
+#[test]
+fn execs_are_bounded_and_none_is_forgotten() {
+    let mut sim = Sim::new();
+    let names: Vec<String> = (0..6).map(|n| format!("m#p{n}")).collect();
+    let probes: Vec<_> = names.iter().map(|name| (name.as_str(), exec())).collect();
+    sim.plan(&probes);
+    sim.container(Some(("a", running())));
+    sim.pass(SECOND);
+    assert_eq!((sim.runs.len(), sim.node.execs()), (2, (2, 4)));
+    let mut ran = Vec::new();
+    while ran.len() < 6 {
+        let (id, run) = sim
+            .runs
+            .first_key_value()
+            .map(|(i, r)| (*i, r.clone()))
+            .unwrap();
+        ran.push(run.key.id.to_string());
+        sim.finish(id, Ok(outcome(true, "")));
+        assert!(sim.runs.len() <= 2);
+    }
+    ran.sort();
+    assert_eq!(ran, names);
+    // A container that goes takes those that wait with it, and those on their way keep their places.
+    sim.pass(SECOND);
+    sim.container(Some(("b", ContainerState::Created)));
+    assert_eq!(sim.node.execs().1, 0);
+    assert_eq!(sim.node.execs().0, sim.runs.len());
+    sim.finish_all(true, "");
+    assert_eq!(sim.node.execs(), (0, 0));
+}
+
+#[test]
+fn what_cannot_be_probed_is_tried_three_times_in_its_place() {
+    let mut sim = Sim::new();
+    sim.plan(&[("m#p", exec())]);
+    sim.container(Some(("a", running())));
+    for _ in 0..3 {
+        assert_eq!(sim.node.execs(), (1, 0));
+        let run = *sim.runs.keys().next().unwrap();
+        sim.finish(run, Err(CannotProbe::Runtime("busy".to_owned())));
+    }
+    assert_eq!(
+        (sim.runs.len(), sim.dropped, sim.node.execs()),
+        (0, 1, (0, 0))
+    );
+    assert_eq!(sim.shown().len(), 0);
+    sim.answer(SECOND, true, "");
+    assert_eq!(sim.shown()["m#p"], "Succeeded");
+}
+
+#[test]
+fn the_end_of_an_unknown_run_is_nothing() {
+    let mut sim = succeeding();
+    let run = super::RunId(u64::MAX);
+    sim.apply(Event::Finished {
+        run,
+        result: Ok(outcome(false, "")),
+    });
+    sim.pass(millis(1));
+    assert_eq!((sim.writes, sim.changed()), (0, vec![]));
+}
+
+#[test]
+fn without_an_object_nothing_is_written_or_probed() {
+    let mut sim = succeeding();
+    sim.pass(SECOND);
+    sim.apply(Event::Plan(None));
+    sim.runs.clear();
+    sim.writes = 0;
+    sim.pass(60 * SECOND);
+    assert_eq!((sim.writes, sim.runs.len()), (0, 0));
+    assert_eq!(sim.node.next(), None);
+}
