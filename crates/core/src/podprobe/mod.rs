@@ -4,7 +4,8 @@
 //! |---|---|---|
 //! | `probe` | what a probe is, what a run of it can come to | all |
 //! | `marker`, `selector` | a marker, parsed; parsing is validation | manager, admission |
-//! | `plan`, `marks`, `index` | which entries a node has, which marks a pod has, and what an event changes | manager |
+//! | `pod`, `plan`, `marks`, `status`, `contest` | a pod as it is kept; its entries; its marks; a marker's status; fights | manager |
+//! | `index`, `event` | what an event changes, what is due | manager |
 //! | `schedule`, `verdict`, `worker` | when a probe runs and what its runs add up to | agent |
 
 mod contest;
