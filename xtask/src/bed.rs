@@ -12,6 +12,8 @@ use crate::{cargo, root};
 pub(crate) struct Arguments {
     /// Raise a bed, or end those that were raised
     action: Action,
+    /// With `down`: which one, by the name that `up` printed; all when left out
+    name: Option<String>,
     /// Only etcd and kube-apiserver: needs no root and runs no pods
     #[arg(long)]
     control_plane: bool,
@@ -26,11 +28,12 @@ enum Action {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let built = cargo::build(&["--bin", "leadsman-bed"])?;
     let program = cargo::program(&built, "leadsman-bed")?;
-    let words: &[&str] = match (arguments.action, arguments.control_plane) {
-        (Action::Up, true) => &["up", "--detach", "--control-plane"],
-        (Action::Up, false) => &["up", "--detach"],
-        (Action::Down, _) => &["down"],
+    let mut words = match (arguments.action, arguments.control_plane) {
+        (Action::Up, true) => vec!["up", "--detach", "--control-plane"],
+        (Action::Up, false) => vec!["up", "--detach"],
+        (Action::Down, _) => vec!["down"],
     };
+    words.extend(arguments.name.as_deref());
     let mut command = if arguments.control_plane {
         let mut command = Command::new(program);
         command.args(words);
@@ -39,7 +42,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         if matches!(arguments.action, Action::Up) {
             prepare_as_user(&program)?;
         }
-        root::command(&program, words, &[])?
+        root::command(&program, &words, &[])?
     };
     let status = command.status().context("running leadsman-bed")?;
     Ok(if status.success() {

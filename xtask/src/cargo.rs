@@ -16,8 +16,17 @@ pub(crate) fn root() -> &'static Path {
 }
 
 /// A cargo command at the workspace's root, the same cargo that runs this program.
+///
+/// Without what that cargo says about the package `xtask` in the environment: build scripts (ring's) look at such
+/// variables and would run again at each change between this cargo and one that a user calls.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
     command.current_dir(root()).stdin(Stdio::null());
     command
 }
