@@ -19,7 +19,8 @@ fn role() -> Value {
             {"state": "Failed", "labels": {"role": "secondary"}}]}])
 }
 
-fn labelled(role: Value) -> Value {
+fn labelled(role: impl Into<Value>) -> Value {
+    let role: Value = role.into();
     json!({"labels": {"role": role}})
 }
 
@@ -49,7 +50,7 @@ async fn templated(world: &World, name: &str, value: &str) -> Result<Scene> {
     scene.entries(&["one/m#role"]).await?;
     // Nothing is removed before the first verdict.
     scene.reason("m", "Probing").await?;
-    scene.marks("one", labelled(json!(value))).await?;
+    scene.marks("one", labelled(value)).await?;
     follows_the_verdict(&scene, "one").await?;
     Ok(scene)
 }
@@ -171,7 +172,7 @@ pub(crate) async fn a_put_of_the_status(world: Arc<World>) -> Result<()> {
             .insert("role".into(), "secondary".into());
     })
     .await?;
-    scene.marks("one", labelled(json!("main"))).await?;
+    scene.marks("one", labelled("main")).await?;
     follows_the_verdict(&scene, "one").await?;
     // What such a writer co-owns goes with the marker, unlike a template's.
     put(&scene, "one", |_| ()).await?;
@@ -193,7 +194,7 @@ pub(crate) async fn edited_by_hand(world: Arc<World>) -> Result<()> {
     scene.pod("one").await?;
     scene.marker("m", role()).await?;
     scene.verdict("one", "m#role", "Succeeded", "").await?;
-    scene.marks("one", labelled(json!("main"))).await?;
+    scene.marks("one", labelled("main")).await?;
     scene
         .edit(
             "one",
@@ -201,7 +202,7 @@ pub(crate) async fn edited_by_hand(world: Arc<World>) -> Result<()> {
             json!({"metadata": {"labels": {"role": "secondary"}}}),
         )
         .await?;
-    scene.marks("one", labelled(json!("main"))).await?;
+    scene.marks("one", labelled("main")).await?;
     follows_the_verdict(&scene, "one").await
 }
 
@@ -210,7 +211,7 @@ pub(crate) async fn managed_fields_cleared(world: Arc<World>) -> Result<()> {
     scene.pod("one").await?;
     scene.marker("m", role()).await?;
     scene.verdict("one", "m#role", "Succeeded", "").await?;
-    scene.marks("one", labelled(json!("main"))).await?;
+    scene.marks("one", labelled("main")).await?;
     let clear = json!({"metadata": {"managedFields": [{}]}});
     scene
         .pods()

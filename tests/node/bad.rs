@@ -147,7 +147,7 @@ pub(crate) async fn an_agent_writes_for_its_own_node_only(world: Arc<World>) -> 
                     dry_run: true,
                     ..PostParams::default()
                 },
-                &NodePodProbe::new("x", Default::default()),
+                &NodePodProbe::new("x", leadsman_api::NodePodProbeSpec::default()),
             )
             .await
             .err(),

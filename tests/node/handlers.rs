@@ -60,6 +60,7 @@ const BOUND: Duration = Duration::from_millis(1200);
 
 pub(crate) async fn flip_to_mark_within_a_period(world: Arc<World>) -> Result<()> {
     let room = Room::new(&world, "flip").await?;
+    room.alone().await?;
     room.pod("one", json!({})).await?;
     room.set("one", "role=main").await?;
     room.scene.marker("m", json!([role()])).await?;

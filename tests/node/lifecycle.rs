@@ -248,6 +248,7 @@ pub(crate) async fn an_agent_killed_and_started(world: Arc<World>) -> Result<()>
     room.scene.marks("two", is_main(false)).await?;
     room.scene.marks("one", is_fresh(true)).await?;
     room.scene.marks("two", is_fresh(true)).await?;
+    room.alone().await?;
     let history = History::of(&world.client, "killed");
     let mark = world.bed.audit_mark()?;
     world.kill_agent().await?;

@@ -21,7 +21,7 @@ use world::World;
 fn cases() -> Vec<Case<World>> {
     vec![
         case!(handlers::all_four),
-        case!(handlers::flip_to_mark_within_a_period),
+        case!(alone handlers::flip_to_mark_within_a_period),
         case!(handlers::two_containers_with_a_probe_each),
         case!(handlers::two_probes_on_one_container),
         case!(handlers::a_native_sidecar),

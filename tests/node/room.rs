@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::PostParams;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
 use leadsman_tests::scene::merge;
 use leadsman_tests::{Scene, see};
 use serde_json::{Value, json};
@@ -50,6 +51,27 @@ impl Room {
         });
         merge(&mut pod, over);
         pod
+    }
+
+    /// Waits until nothing of other cases is probed any more.
+    pub(crate) async fn alone(&self) -> Result<()> {
+        see(
+            &self.scene.probes(),
+            &self.scene.node,
+            "others' entries gone",
+            |probe| {
+                let others = |ns: &String| *ns != self.scene.ns;
+                let status = probe.status.clone().unwrap_or_default().pod_probe_statuses;
+                let mut left = probe.spec.pod_probes.iter().map(|p| &p.namespace);
+                ensure!(!left.any(others), "{:?}", probe.spec.pod_probes);
+                ensure!(
+                    !status.iter().map(|p| &p.namespace).any(others),
+                    "{status:?}"
+                );
+                Ok(())
+            },
+        )
+        .await
     }
 
     /// Waits until the containers of a pod run.
@@ -125,6 +147,15 @@ impl Room {
             .find(|c| c.name == container)
             .and_then(|c| c.container_id);
         found.context("the container has no id yet")
+    }
+}
+
+impl Drop for Room {
+    /// What a case leaves would be probed until the end of the suite, beside cases that count.
+    fn drop(&mut self) {
+        let namespaces: Api<Namespace> = Api::all(self.scene.client.clone());
+        let name = self.scene.ns.clone();
+        tokio::spawn(async move { namespaces.delete(&name, &DeleteParams::default()).await });
     }
 }
 

@@ -1,11 +1,10 @@
 //! The harness: cases by name, run one after another or side by side, skipped ones counted with their reason.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Result;
+use futures::future::BoxFuture;
 use libtest_mimic::{Arguments, Trial};
 use tokio::runtime::Runtime;
 use tokio::sync::RwLock;
@@ -17,7 +16,7 @@ pub struct Case<F> {
     /// Alone: stops processes that others rely on.
     pub alone: bool,
     /// The body.
-    pub body: fn(Arc<F>) -> Pin<Box<dyn Future<Output = Result<()>> + Send>>,
+    pub body: fn(Arc<F>) -> BoxFuture<'static, Result<()>>,
 }
 
 /// Makes a [`Case`] of an `async fn(Arc<Fixture>) -> Result<()>`; `alone` before it keeps others away.

@@ -42,7 +42,7 @@ impl Process {
             .stderr(out)
             .kill_on_drop(true)
             .spawn()
-            .with_context(|| format!("start {:?}", command.as_std().get_program()))?;
+            .with_context(|| format!("start {}", command.as_std().get_program().display()))?;
         Ok(Self {
             child,
             log: log.to_owned(),

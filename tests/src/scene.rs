@@ -411,9 +411,9 @@ pub async fn report(
             });
             status.pod_probe_statuses.len() - 1
         });
-    let states = &mut status.pod_probe_statuses[index].probe_states;
-    states.retain(|s| s.name != entry);
-    states.push(state);
+    let verdicts = &mut status.pod_probe_statuses[index].probe_states;
+    verdicts.retain(|verdict| verdict.name != entry);
+    verdicts.push(state);
     let params = PatchParams {
         field_manager: Some("agent".into()),
         ..PatchParams::default()

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 /// How long a condition may take before a test gives up. Generous: the machine may be busy; a passing test never
 /// waits for it.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Watches `name` until `condition` is `Ok` and returns what it returned.
 ///

@@ -42,4 +42,10 @@ pub const RESERVED_KEYS: &[&str] = &["pod-template-hash", "controller-revision-h
 pub const RESERVED_DOMAINS: &[&str] = &["kubernetes.io", "k8s.io"];
 
 /// What a marker may set within the reserved domains all the same: it is made for being set from outside.
-pub const OPEN_KEYS: &[&str] = &["controller.kubernetes.io/pod-deletion-cost"];
+pub const OPEN_KEYS: &[&str] = &[
+    "controller.kubernetes.io/pod-deletion-cost",
+    "cluster-autoscaler.kubernetes.io/safe-to-evict",
+];
+
+/// Domains within the reserved ones that are the users' own: Kubernetes recommends the names and reads none of them.
+pub const OPEN_DOMAINS: &[&str] = &["app.kubernetes.io"];

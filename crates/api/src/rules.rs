@@ -138,7 +138,7 @@ fn policies() -> Vec<Rule> {
     let reserved = format!(
         "keys of {} are reserved for Kubernetes itself, but for {}",
         limits::RESERVED_DOMAINS.join(", ") + ", " + &limits::RESERVED_KEYS.join(", "),
-        limits::OPEN_KEYS.join(", "),
+        limits::OPEN_KEYS.join(", ") + ", " + &limits::OPEN_DOMAINS.join(", ") + "/*",
     );
     vec![
         rule(
@@ -254,5 +254,12 @@ fn open_key(subject: &str) -> String {
     let domains = limits::RESERVED_DOMAINS.join("|").replace('.', "\\.");
     let keys = limits::RESERVED_KEYS.join("|");
     let reserved = whole(subject, &format!("({keys}|(.*\\.)?({domains})/.*)"));
-    format!("!{reserved} || {}", one_of(subject, limits::OPEN_KEYS))
+    let open = limits::OPEN_DOMAINS.iter();
+    let open: String = open
+        .map(|domain| format!(" || {subject}.startsWith('{domain}/')"))
+        .collect();
+    format!(
+        "!{reserved} || {}{open}",
+        one_of(subject, limits::OPEN_KEYS)
+    )
 }

@@ -93,10 +93,11 @@ pub(super) fn header_name(name: &str) -> Result<(), String> {
 
 /// Key of a label or annotation that Kubernetes does not keep for itself.
 pub(super) fn open_key(key: &str) -> Result<(), String> {
-    if limits::OPEN_KEYS.contains(&key) {
+    let domain = key.split_once('/').map(|(domain, _)| domain);
+    if limits::OPEN_KEYS.contains(&key) || domain.is_some_and(|d| limits::OPEN_DOMAINS.contains(&d))
+    {
         return Ok(());
     }
-    let domain = key.split_once('/').map(|(domain, _)| domain);
     let reserved = limits::RESERVED_KEYS.contains(&key)
         || domain.is_some_and(|domain| {
             limits::RESERVED_DOMAINS

@@ -167,11 +167,14 @@ pub(super) fn reserved(table: &mut Table) {
         "kubernetes.io/a",
         "k8s.io/a",
         "a.b.k8s.io/c",
-        "app.kubernetes.io/name",
+        "node.kubernetes.io/name",
+        "sub.app.kubernetes.io/name",
         "controller.kubernetes.io/pod-deletion-costs",
     ];
     let open = [
         "controller.kubernetes.io/pod-deletion-cost",
+        "cluster-autoscaler.kubernetes.io/safe-to-evict",
+        "app.kubernetes.io/component",
         "my-pod-template-hash",
         "example.com/pod-template-hash",
         "kubernetes.io",
@@ -192,7 +195,7 @@ pub(super) fn reserved(table: &mut Table) {
             table.accept(format!("open {what} {key}"), &[(pointer, one(key, "x"))]);
         }
     }
-    let shouted = "App.Kubernetes.IO/a";
+    let shouted = "Node.Kubernetes.IO/a";
     table.refuse(
         "reserved annotation in upper case",
         &[(ANNOTATIONS, one(shouted, "x"))],
