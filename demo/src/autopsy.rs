@@ -2,6 +2,9 @@
 
 use crate::cluster::Cluster;
 
+/// A line per marker.
+const MARKER_STATUS: &str =
+    r#"jsonpath={range .items[*]}{.metadata.name}{": "}{.status}{"\n"}{end}"#;
 const LAST_LINES: usize = 25;
 
 pub(crate) async fn print(cluster: &Cluster, error: &anyhow::Error) {
@@ -15,7 +18,7 @@ pub(crate) async fn print(cluster: &Cluster, error: &anyhow::Error) {
             "-o",
             "wide",
         ][..],
-        &["-n", "ns", "describe", "podprobemarkers"],
+        &["-n", "ns", "get", "podprobemarkers", "-o", MARKER_STATUS],
         &["get", "nodepodprobes", "-o", "yaml"],
         // A test bed has no DNS, which the kubelet mentions for each pod.
         &[
