@@ -9,7 +9,7 @@ use futures::{Stream, StreamExt};
 use kube::Client;
 use kube::runtime::watcher;
 use leadsman_api::NodePodProbe;
-use leadsman_core::podprobe::node::{Action, Change, Event, Node, Now, WriteEnd};
+use leadsman_core::podprobe::node::{Action, Change, Event, Node, Now, WriteEnd, cut};
 use leadsman_cri::{Containers, Runtime, View};
 use leadsman_process::{Component, Process, RunError, clock};
 use tokio::sync::{mpsc, watch};
@@ -27,6 +27,8 @@ use crate::tell::Teller;
 
 /// From one check of what works to the next.
 const CHECK: Duration = Duration::from_secs(5);
+/// Bytes of a probe's words in the log.
+const LOGGED: usize = 256;
 /// For the last write, at the end.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -124,7 +126,7 @@ impl Agent {
     /// Carries out until told to stop.
     async fn follow(
         &mut self,
-        mut plans: impl Stream<Item = Result<Option<Sight>, watcher::Error>> + Unpin,
+        mut plans: impl Stream<Item = Result<Sight, watcher::Error>> + Unpin,
         looks: &mut mpsc::Receiver<Look>,
         stopped: impl Future<Output = ()>,
     ) -> Result<(), AgentError> {
@@ -184,22 +186,19 @@ impl Agent {
 
     fn changed(&mut self, change: Change, now: Now) {
         let from = change.from.map_or("none", |from| from.as_str());
-        let Change {
-            key, to, message, ..
-        } = &change;
-        tracing::info!(probe = %key, from, to = to.as_str(), %message, "verdict");
-        self.metrics.changed(*to);
+        let to = change.to;
+        let words = cut(&change.message, LOGGED).trim_end();
+        tracing::info!(probe = %change.key, from, to = to.as_str(), words, "verdict");
+        self.metrics.changed(to);
         if change.tell {
             self.teller.tell(change, now.wall);
         }
     }
 
-    fn saw(&mut self, sight: Result<Option<Sight>, watcher::Error>) {
+    fn saw(&mut self, sight: Result<Sight, watcher::Error>) {
         match sight {
             Ok(sight) => {
-                if let Some(sight) = sight {
-                    self.plan(&sight);
-                }
+                self.plan(&sight);
                 self.plan.works();
             }
             Err(error) => {
@@ -217,7 +216,7 @@ impl Agent {
         }
         let object = match sight {
             Sight::Listed(object) | Sight::Live(object) => Some(&**object),
-            Sight::Gone => None,
+            Sight::Gone | Sight::Complete => None,
         };
         if object.is_none() && !self.missed {
             tracing::info!(

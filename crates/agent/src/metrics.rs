@@ -2,7 +2,7 @@
 
 use leadsman_core::podprobe::{CannotProbe, Outcome, State};
 use leadsman_process::Metrics as Shown;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -31,12 +31,55 @@ pub(crate) struct Metrics {
     pub(crate) lag: Histogram,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-enum ResultLabel {
-    Succeeded,
-    Failed,
-    CannotProbe,
+/// A label with a closed list of values.
+macro_rules! label {
+    ($(#[$doc:meta])* $label:ident { $($value:ident => $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub(crate) enum $label { $($value,)* }
+
+        impl EncodeLabelValue for $label {
+            fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
+                match self { $(Self::$value => $text,)* }.encode(encoder)
+            }
+        }
+    };
 }
+label!(ResultLabel {
+    Succeeded => "succeeded",
+    Failed => "failed",
+    CannotProbe => "cannot_probe",
+});
+label!(HandlerLabel {
+    Exec => "exec",
+    HttpGet => "http_get",
+    TcpSocket => "tcp_socket",
+    Grpc => "grpc",
+});
+label!(CauseLabel {
+    Runtime => "runtime",
+    Deadline => "deadline",
+    Local => "local",
+    NoAddress => "no_address",
+    ContainerGone => "container_gone",
+});
+label!(StateLabel {
+    Succeeded => "succeeded",
+    Failed => "failed",
+    Unknown => "unknown",
+});
+label!(EndLabel {
+    Done => "done",
+    Failed => "failed",
+});
+label!(
+    /// What became of an event.
+    Telling {
+        Sent => "sent",
+        Failed => "failed",
+        Overflowed => "overflowed",
+    }
+);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RunLabels {
@@ -44,26 +87,9 @@ struct RunLabels {
     result: ResultLabel,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-enum HandlerLabel {
-    Exec,
-    HttpGet,
-    TcpSocket,
-    Grpc,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CauseLabels {
     cause: CauseLabel,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-enum CauseLabel {
-    Runtime,
-    Deadline,
-    Local,
-    NoAddress,
-    ContainerGone,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -71,35 +97,14 @@ struct StateLabels {
     to: StateLabel,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-enum StateLabel {
-    Succeeded,
-    Failed,
-    Unknown,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct EndLabels {
     result: EndLabel,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-enum EndLabel {
-    Done,
-    Failed,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct TellingLabels {
     result: Telling,
-}
-
-/// What became of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub(crate) enum Telling {
-    Sent,
-    Failed,
-    Overflowed,
 }
 
 impl Metrics {

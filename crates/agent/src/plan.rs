@@ -44,18 +44,23 @@ pub(crate) enum Sight {
     Live(Box<NodePodProbe>),
     /// There is none.
     Gone,
+    /// The list that was begun is complete, and the object was in it.
+    Complete,
 }
 
-/// Follows the object of this name, for ever. `None` is an event of the watch that says nothing about the object.
+/// Follows the object of this name, for ever.
 pub(crate) fn follow(
     client: Client,
     name: &str,
-) -> impl Stream<Item = Result<Option<Sight>, watcher::Error>> + use<> {
+) -> impl Stream<Item = Result<Sight, watcher::Error>> + use<> {
     let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let mut listed = false;
     watcher(Api::<NodePodProbe>::all(client), only)
         .backoff(Pauses::default())
-        .map(move |event| event.map(|event| sight(event, &mut listed)))
+        .filter_map(move |event| {
+            let sight = event.map(|event| sight(event, &mut listed)).transpose();
+            std::future::ready(sight)
+        })
 }
 
 fn sight(event: watcher::Event<NodePodProbe>, listed: &mut bool) -> Option<Sight> {
@@ -68,9 +73,9 @@ fn sight(event: watcher::Event<NodePodProbe>, listed: &mut bool) -> Option<Sight
             *listed = true;
             Some(Sight::Listed(Box::new(object)))
         }
-        watcher::Event::InitDone => (!*listed).then_some(Sight::Gone),
+        watcher::Event::InitDone if *listed => Some(Sight::Complete),
         watcher::Event::Apply(object) => Some(Sight::Live(Box::new(object))),
-        watcher::Event::Delete(_) => Some(Sight::Gone),
+        watcher::Event::InitDone | watcher::Event::Delete(_) => Some(Sight::Gone),
     }
 }
 
@@ -84,6 +89,7 @@ impl Newest {
     /// Whether this sight says something new.
     pub(crate) fn is_news(&mut self, sight: &Sight) -> bool {
         let version = match sight {
+            Sight::Complete => return false,
             Sight::Gone => None,
             Sight::Listed(object) => version(object),
             Sight::Live(object) => match (self.version, version(object)) {
@@ -122,7 +128,8 @@ mod tests {
             said(watcher::Event::InitApply(object("1"))),
             Some(Sight::Listed(_))
         ));
-        assert!(said(watcher::Event::InitDone).is_none());
+        let complete = said(watcher::Event::InitDone);
+        assert!(matches!(complete, Some(Sight::Complete)));
     }
 
     #[test]
@@ -138,6 +145,7 @@ mod tests {
             (live("6"), true),
             (Sight::Gone, true),
             (live("2"), true),
+            (Sight::Complete, false),
             (live("odd"), true),
         ];
         for (sight, expected) in table {

@@ -150,9 +150,9 @@ mod tests {
         let (entries, malformed) = read(&serde_json::from_value(spec).unwrap());
         let names: Vec<String> = entries.iter().map(|(key, _)| key.to_string()).collect();
         assert_eq!(names, ["ns/pod/main/m#good", "ns/pod/main/m#also"]);
-        let named: Vec<&str> = malformed.iter().map(|m| m.probe.as_str()).collect();
+        let refused: Vec<&str> = malformed.iter().map(|m| m.probe.as_str()).collect();
         assert_eq!(
-            named,
+            refused,
             [
                 "nohash",
                 "m#nowhere",

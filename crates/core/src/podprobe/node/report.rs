@@ -324,7 +324,7 @@ fn wire(row: &Row<'_>, name: &str, limit: usize) -> ContainerProbeState {
         last_probe_time: Some(Time(whole_seconds(row.probed))),
         last_transition_time: Some(Time(verdict.since)),
         message: (!message.is_empty()).then(|| message.to_owned()),
-        revision: row.revision.map(|revision| revision.to_string()),
+        revision: row.revision.map(ToString::to_string),
         container_id: verdict.container.as_ref().map(ToString::to_string),
     }
 }

@@ -296,10 +296,9 @@ mod tests {
 
     /// Execs of these periods, all first due at once; returns by how many slots each run came later than one period
     /// after the last, over the last of `rounds` seconds.
-    fn settled(periods: &[u64], limit: u32, seconds: u64) -> Vec<u64> {
+    fn settled(periods: &[u64], limit: u32, even: u32, seconds: u64) -> Vec<u64> {
         let mut schedule = Schedule::new(limit);
-        let rate: f64 = periods.iter().map(|p| 1.0 / (10.0 * *p as f64)).sum();
-        schedule.set_even(rate.ceil() as u32);
+        schedule.set_even(even);
         let mut lates = vec![0; periods.len()];
         for key in 0..periods.len() {
             schedule.first(key, Weight::Exec, Slot(1));
@@ -317,9 +316,14 @@ mod tests {
 
     #[test]
     fn execs_spread_until_even_and_then_keep_their_period() {
-        for (count, period, limit) in [(10, 1, 4), (7, 1, 4), (25, 1, 4), (40, 1, 4), (100, 10, 4)]
-        {
-            let lates = settled(&vec![period; count], limit, 60 * period);
+        for (count, period, limit, even) in [
+            (10, 1, 4, 1),
+            (7, 1, 4, 1),
+            (25, 1, 4, 3),
+            (40, 1, 4, 4),
+            (100, 10, 4, 1),
+        ] {
+            let lates = settled(&vec![period; count], limit, even, 60 * period);
             assert_eq!(lates, vec![0; count], "{count} execs every {period} s");
         }
     }

@@ -189,8 +189,8 @@ impl Sim {
     }
 
     fn kept(&self, mut status: NodePodProbeStatus) -> NodePodProbeStatus {
-        let states = status.pod_probe_statuses.iter_mut();
-        for state in states.flat_map(|pod| &mut pod.probe_states) {
+        let pods = status.pod_probe_statuses.iter_mut();
+        for state in pods.flat_map(|pod| &mut pod.probe_states) {
             if self.prunes {
                 state.revision = None;
                 state.container_id = None;
@@ -221,8 +221,9 @@ impl Sim {
     pub(super) fn shown(&self) -> BTreeMap<String, String> {
         let status = self.object.status.clone().unwrap_or_default();
         let pods = status.pod_probe_statuses.into_iter();
-        let states = pods.flat_map(|pod| pod.probe_states);
-        states.map(|state| (state.name, state.state)).collect()
+        pods.flat_map(|pod| pod.probe_states)
+            .map(|state| (state.name, state.state))
+            .collect()
     }
 
     /// The message that the API server shows for the first probe.
@@ -241,7 +242,7 @@ impl Sim {
 
 fn moment(now: Duration, start: Duration) -> Now {
     Now {
-        since_start: now - start,
+        since_start: now.saturating_sub(start),
         wall: epoch() + now,
     }
 }

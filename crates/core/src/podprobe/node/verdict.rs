@@ -49,7 +49,9 @@ pub(super) struct Verdict {
 
 /// `time` as the wire has it.
 pub(super) fn whole_seconds(time: Timestamp) -> Timestamp {
-    Timestamp::from_second(time.as_nanosecond().div_euclid(1_000_000_000) as i64).unwrap_or(time)
+    // Down, also before 1970.
+    let second = i64::from(time.subsec_nanosecond() < 0);
+    Timestamp::from_second(time.as_second() - second).unwrap_or(time)
 }
 
 #[cfg(test)]

@@ -433,8 +433,8 @@ pub(super) mod tests {
         }
     }
 
-    fn succeeded() -> Result<Outcome, CannotProbe> {
-        Ok(Outcome::Succeeded("ok".into()))
+    fn succeeded() -> Outcome {
+        Outcome::Succeeded("ok".into())
     }
 
     /// A worker that probes container `a`, its first run succeeded.
@@ -444,7 +444,7 @@ pub(super) mod tests {
             worker.observe(Some(&running("a")), at(0)),
             Wish::First(Slot::from(Duration::ZERO))
         );
-        run(&mut worker, 1, at(10), succeeded());
+        run(&mut worker, 1, at(10), Ok(succeeded()));
         assert_eq!(worker.state(), Some(State::Succeeded));
         worker
     }
@@ -525,7 +525,7 @@ pub(super) mod tests {
             worker.observe(Some(&running("a")), at(0)),
             Wish::First(_)
         ));
-        run(&mut worker, 1, at(0), succeeded());
+        run(&mut worker, 1, at(0), Ok(succeeded()));
         // Restarted, and not started yet, alive or not.
         for container in [running("b"), exited("b", 1)] {
             let mut worker = worker.clone();
@@ -585,7 +585,7 @@ pub(super) mod tests {
         assert_eq!(worker.update(slower.clone(), at(500)), Wish::Keep);
         assert_eq!(worker.state(), Some(State::Succeeded));
         let further = Wish::Further(Slot::of(Duration::from_secs(61)));
-        assert_eq!(run(&mut worker, 2, at(1_010), succeeded()), further);
+        assert_eq!(run(&mut worker, 2, at(1_010), Ok(succeeded())), further);
         // And back: it does not wait the minute out.
         let further = Wish::Further(Slot::of(Duration::from_secs(3)));
         assert_eq!(worker.update(entry(), at(1_950)), further);
