@@ -82,6 +82,8 @@ struct Agent {
     newest: Newest,
     /// The last look, for the addresses in it.
     containers: Option<Arc<Containers>>,
+    /// When it was, or when there began to be something to look at.
+    looked: Duration,
     pods: watch::Sender<Pods>,
     prober: Prober<Runtime>,
     /// One write at most.
@@ -111,6 +113,7 @@ impl Agent {
             client: process.client.clone(),
             newest: Newest::default(),
             containers: None,
+            looked: Duration::ZERO,
             pods: watch::Sender::default(),
             prober: Prober::new(runtime),
             writes: JoinSet::new(),
@@ -203,7 +206,7 @@ impl Agent {
             }
             Err(error) => {
                 let now = self.now().since_start;
-                if self.plan.fails(&error.to_string(), now) {
+                if self.plan.fails(&error.to_string(), now, now) {
                     tracing::warn!(%error, "the watch of the node's plan failed");
                 }
             }
@@ -230,9 +233,10 @@ impl Agent {
         self.metrics
             .entries
             .set(count(self.node.containers().count()));
-        if pods.is_empty() {
-            // No look tells any more.
+        if pods.is_empty() || self.pods.borrow().is_empty() {
+            // No look tells, or none has yet.
             self.runtime.works();
+            self.looked = self.now().since_start;
         }
         self.pods.send_if_modified(|known| {
             let other = **known != pods;
@@ -253,6 +257,7 @@ impl Agent {
         match look {
             Ok(containers) => {
                 self.runtime.works();
+                self.looked = self.now().since_start;
                 let same = self
                     .containers
                     .as_ref()
@@ -263,7 +268,7 @@ impl Agent {
             }
             Err(error) => {
                 let now = self.now().since_start;
-                if self.runtime.fails(&error.to_string(), now) {
+                if self.runtime.fails(&error.to_string(), self.looked, now) {
                     tracing::warn!(%error, "a look at the container runtime failed");
                 }
             }
@@ -300,7 +305,8 @@ impl Agent {
             }
             Err(error) => {
                 let now = self.now().since_start;
-                if self.status.fails(&error.to_string(), now) {
+                let since = self.node.overdue().unwrap_or(now);
+                if self.status.fails(&error.to_string(), since, now) {
                     tracing::warn!(%error, "the status was not written");
                 }
                 status::failed(&error)

@@ -37,10 +37,10 @@ impl Standing {
         self.condition.ready();
     }
 
-    /// An attempt failed. Whether it is the first to.
-    pub(crate) fn fails(&mut self, reason: &str, now: Duration) -> bool {
+    /// An attempt failed, of something that has not worked since then. Whether it is the first to.
+    pub(crate) fn fails(&mut self, reason: &str, since: Duration, now: Duration) -> bool {
         let first = self.failing.is_none();
-        let since = self.failing.as_ref().map_or(now, |failing| failing.since);
+        let since = self.failing.as_ref().map_or(since, |failing| failing.since);
         self.failing = Some(Failing {
             since,
             last: now,
@@ -76,10 +76,10 @@ mod tests {
         let mut standing = Standing::new(&readiness, "thing", "not tried yet");
         assert!(!readiness.is_ready());
         standing.works();
-        assert!(standing.fails("away", seconds(100)));
+        assert!(standing.fails("away", seconds(100), seconds(110)));
         standing.check(seconds(129), false);
         assert!(readiness.is_ready());
-        assert!(!standing.fails("still away", seconds(130)));
+        assert!(!standing.fails("still away", seconds(130), seconds(130)));
         standing.check(seconds(130), false);
         assert_eq!(readiness.text(), "[-] thing: still away\n");
         standing.works();
@@ -91,11 +91,11 @@ mod tests {
         let readiness = Readiness::default();
         let mut standing = Standing::new(&readiness, "watch", "not listed yet");
         standing.works();
-        standing.fails("a blip", seconds(0));
+        standing.fails("a blip", seconds(0), seconds(0));
         standing.check(seconds(30), true);
         assert!(readiness.is_ready());
         for attempt in [40, 50, 60, 70] {
-            standing.fails("away", seconds(attempt));
+            standing.fails("away", seconds(attempt), seconds(attempt));
         }
         standing.check(seconds(71), true);
         assert!(!readiness.is_ready());
