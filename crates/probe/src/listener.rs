@@ -1,11 +1,10 @@
 //! For tests: real listeners on the loopback interface that answer by script and watch how they are parted from.
 
-use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use leadsman_core::podprobe::{Handler, Outcome};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
@@ -15,7 +14,7 @@ use crate::target::Target;
 /// Long enough never to be the reason on a busy machine.
 pub(crate) const AMPLE: Duration = Duration::from_secs(20);
 /// Short, where running out of time is what is tested.
-pub(crate) const BRIEF: Duration = Duration::from_millis(150);
+pub(crate) const BRIEF: Duration = Duration::from_millis(500);
 
 /// A runtime nobody asks.
 pub(crate) struct NoRuntime;
@@ -73,30 +72,43 @@ where
 
 /// Reads a request's head.
 pub(crate) async fn head(stream: &mut (impl AsyncRead + Unpin)) -> String {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
+    String::from_utf8(until(stream, b"\r\n\r\n").await).unwrap()
+}
+
+/// Reads up to some bytes, or as much as there is.
+pub(crate) async fn until(stream: &mut (impl AsyncRead + Unpin), last: &[u8]) -> Vec<u8> {
+    let mut read = Vec::new();
+    while !read.ends_with(last) {
         match stream.read_u8().await {
-            Ok(byte) => head.push(byte),
+            Ok(byte) => read.push(byte),
             Err(_) => break,
         }
     }
-    String::from_utf8(head).unwrap()
+    read
 }
 
 /// Reads until the client is gone.
-pub(crate) async fn end(stream: &mut (impl AsyncRead + Unpin)) -> End {
-    let mut rest = Vec::new();
-    match stream.read_to_end(&mut rest).await {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => End::Reset,
-        _ => End::Closed,
+pub(crate) async fn end(stream: &mut TcpStream) -> End {
+    let read = stream.read_to_end(&mut Vec::new()).await;
+    verdict(read.is_ok(), stream)
+}
+
+/// Says something to a client that may be gone already.
+pub(crate) async fn say(stream: &mut TcpStream, words: &[u8]) -> End {
+    let said = stream.write_all(words).await;
+    verdict(said.is_ok(), stream)
+}
+
+/// A reset that comes after the client's end of stream is no error to a read; the socket still knows.
+fn verdict(fine: bool, stream: &TcpStream) -> End {
+    match stream.take_error() {
+        Ok(None) if fine => End::Closed,
+        _ => End::Reset,
     }
 }
 
 /// Answers one request with some bytes and closes, as a server does that was told `Connection: close`.
-pub(crate) async fn answer<T: AsyncRead + AsyncWrite + Unpin>(
-    mut stream: T,
-    response: impl AsRef<[u8]>,
-) -> (String, End) {
+pub(crate) async fn answer(mut stream: TcpStream, response: impl AsRef<[u8]>) -> (String, End) {
     let request = head(&mut stream).await;
     let sent = async {
         stream.write_all(response.as_ref()).await?;

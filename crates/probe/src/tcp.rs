@@ -22,7 +22,7 @@ pub(crate) async fn run(address: SocketAddr, timeout: Duration) -> Result<Outcom
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::listener::{AMPLE, BRIEF, End, deserted, end, listen, probe, serve};
+    use crate::listener::{AMPLE, BRIEF, End, deserted, end, listen, probe, say, serve};
     use leadsman_core::podprobe::Handler;
     use std::num::NonZeroU16;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -56,8 +56,23 @@ mod tests {
         let server = serve(
             listener,
             vec![async |mut stream: TcpStream| {
-                stream.write_all(&[b'x'; 100_000]).await.unwrap();
+                stream.write_all(&[b'x'; 9_000]).await.unwrap();
                 end(&mut stream).await
+            }],
+        );
+        let outcome = probe(socket(address), address, AMPLE).await;
+        assert_eq!(outcome, Outcome::Succeeded(String::new()));
+        assert_eq!(server.await.unwrap(), [End::Closed]);
+    }
+
+    #[tokio::test]
+    async fn a_server_with_last_words_is_not_reset() {
+        let (listener, address) = listen("127.0.0.1").await;
+        let server = serve(
+            listener,
+            vec![async |mut stream: TcpStream| {
+                end(&mut stream).await;
+                say(&mut stream, b"goodbye").await
             }],
         );
         let outcome = probe(socket(address), address, AMPLE).await;
@@ -92,7 +107,7 @@ mod tests {
             queued.push(stream.unwrap());
         }
         let outcome = probe(socket(address), address, BRIEF).await;
-        let words = format!("connecting to {address}: no answer within 150ms");
+        let words = format!("connecting to {address}: no answer within 500ms");
         assert_eq!(outcome, Outcome::Failed(words));
     }
 

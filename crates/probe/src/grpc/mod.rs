@@ -14,10 +14,9 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 
-use futures::FutureExt;
 use futures::future::{Either, select};
+use h2::RecvStream;
 use h2::client::{Builder, SendRequest};
-use h2::{Reason, RecvStream};
 use http::header::{CONTENT_TYPE, HeaderValue, TE, USER_AGENT};
 use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::Bytes;
@@ -44,13 +43,12 @@ pub(crate) async fn run(
     })
     .await;
     match (checked, wire) {
-        (Ok(Ok(status)), wire) => {
+        (Ok(called), wire) => {
             if let Some(wire) = wire {
                 part(wire.into_stream()).await;
             }
-            Ok(judge(status))
+            called.map_or_else(Stop::into_result, |status| Ok(judge(status)))
         }
-        (Ok(Err(stop)), _) => stop.into_result(),
         (Err(_), Some(wire)) if wire.heard() => Ok(Outcome::Failed(not_answered(address, timeout))),
         (Err(_), Some(_)) => Ok(Outcome::Failed(format!(
             "connecting to {address}: the port accepts, but no HTTP/2 server answered within {timeout:?}"
@@ -94,11 +92,7 @@ async fn call(
     match select(connection, work).await {
         // How the connection ended reaches the work.
         Either::Left((_, work)) => work.await,
-        Either::Right((answer, connection)) => {
-            // With no stream left it says goodbye (GOAWAY) and ends; the answer does not wait for that.
-            let _ = connection.now_or_never();
-            answer
-        }
+        Either::Right((answer, _)) => answer,
     }
 }
 
@@ -140,6 +134,8 @@ struct Answer {
     /// From headers or trailers.
     status: Option<Status>,
     message: Vec<u8>,
+    /// There is more of it than anybody wants.
+    too_long: bool,
 }
 
 /// Sends the request and reads its answer.
@@ -155,6 +151,7 @@ async fn ask(
         http_status: head.status,
         status: Status::of(&head.headers),
         message: Vec::new(),
+        too_long: false,
     };
     if answer.status.is_none() && head.status == StatusCode::OK {
         read(body, &mut answer).await?;
@@ -162,13 +159,14 @@ async fn ask(
     Ok(answer)
 }
 
-/// Reads message and trailers; of a message that is too long only so much that it is seen to be malformed.
+/// Reads message and trailers; of a message that is too long only its beginning.
 async fn read(mut body: RecvStream, answer: &mut Answer) -> Result<(), h2::Error> {
     while let Some(data) = body.data().await {
         let data = data?;
         answer.message.extend_from_slice(&data);
         if answer.message.len() > MAX_OUTPUT {
-            return Err(Reason::ENHANCE_YOUR_CALM.into());
+            answer.too_long = true;
+            return Ok(());
         }
     }
     answer.status = body.trailers().await?.as_ref().and_then(Status::of);
@@ -179,6 +177,7 @@ impl Answer {
     /// The serving status in an answer, or the words for why there is none.
     fn judge(self, address: SocketAddr, timeout: Duration) -> Result<i32, Stop> {
         let words = match self.status {
+            _ if self.too_long => format!("the answer is longer than {MAX_OUTPUT} bytes"),
             None if self.http_status != StatusCode::OK => {
                 format!("HTTP status {} in place of gRPC", self.http_status.as_u16())
             }

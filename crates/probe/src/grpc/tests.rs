@@ -1,7 +1,7 @@
 //! gRPC probes against real servers.
 
 use super::*;
-use crate::listener::{AMPLE, BRIEF, End, answer, deserted, end, listen, probe, serve};
+use crate::listener::{AMPLE, BRIEF, End, answer, deserted, end, listen, probe, say, serve, until};
 use h2::server::SendResponse;
 use http::HeaderMap;
 use leadsman_core::podprobe::Handler;
@@ -197,21 +197,40 @@ async fn a_call_that_fails_says_why(#[case] reply: Reply, #[case] words: &str) {
     );
 }
 
+/// Whatever it answered, a server may send its own goodbye after the client's.
+#[tokio::test]
+async fn a_server_with_last_words_is_not_reset() {
+    let (listener, address) = listen("127.0.0.1").await;
+    let script = async |mut stream: TcpStream| {
+        // The request's data, which end stream 1.
+        until(&mut stream, &[0, 0, 5, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0]).await;
+        // Settings, and headers of stream 1 that end it: `:status: 200`, `grpc-status: 5`.
+        let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+        let headers = [0, 0, 16, 1, 5, 0, 0, 0, 1, 0x88, 0, 11];
+        let answer = [&settings[..], &headers, b"grpc-status\x015"].concat();
+        stream.write_all(&answer).await.unwrap();
+        end(&mut stream).await;
+        say(&mut stream, b"goodbye").await
+    };
+    let server = serve(listener, vec![script]);
+    let outcome = probe(grpc(address, ""), address, AMPLE).await;
+    let words = format!("health check call to {address}: NOT_FOUND");
+    assert_eq!(outcome, failed(words));
+    assert_eq!(server.await.unwrap(), [End::Closed]);
+}
+
 #[tokio::test]
 async fn an_answer_without_end_is_given_up() {
-    let reply = Reply::message(&vec![0; 30_000], &[("grpc-status", "0")]);
+    let reply = Reply::message(&vec![0; 200_000], &[("grpc-status", "0")]);
     let (outcome, _, _, address) = probe_health(Some(reply), "", AMPLE).await;
-    let Outcome::Failed(words) = outcome else {
-        panic!("not failed");
-    };
-    let start = format!("health check call to {address}: ");
-    assert!(words.starts_with(&start), "{words}");
+    let words = format!("health check call to {address}: the answer is longer than 10240 bytes");
+    assert_eq!(outcome, failed(words));
 }
 
 #[tokio::test]
 async fn a_call_that_is_not_answered_fails_when_time_is_up() {
     let (outcome, calls, _, address) = probe_health(None, "", BRIEF).await;
-    let words = format!("health check call to {address}: no answer within 150ms");
+    let words = format!("health check call to {address}: no answer within 500ms");
     assert_eq!(outcome, failed(words));
     assert_eq!(calls.len(), 1);
 }
@@ -221,7 +240,7 @@ async fn a_server_that_says_nothing_is_not_connected_to() {
     let (_listener, address) = listen("127.0.0.1").await;
     let outcome = probe(grpc(address, ""), address, BRIEF).await;
     let words = format!(
-        "connecting to {address}: the port accepts, but no HTTP/2 server answered within 150ms"
+        "connecting to {address}: the port accepts, but no HTTP/2 server answered within 500ms"
     );
     assert_eq!(outcome, failed(words));
 }
