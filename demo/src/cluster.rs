@@ -207,11 +207,13 @@ impl Cluster {
   kubectl -n ns get pods --watch -L gameserver-idle,role # and how they change
   kubectl -n ns exec deploy/game-server -- touch /home/game/match
   kubectl -n ns exec deploy/game-server -- rm /home/game/match
-  kubectl -n ns exec cache -- /target post 'http://127.0.0.1:8080/set?tcp=closed' # not Ready any more
+  kubectl -n ns exec cache -- /target post 'http://127.0.0.1:8080/set?tcp=closed'
+  kubectl -n ns get pod cache -o wide                    # its readiness gate
   kubectl get nodepodprobe -o yaml                       # what the agent is asked, and what it found
+  kubectl -n ns get events --field-selector=reportingComponent=kruise-daemon-podprobe
   kubectl -n ns delete podprobemarker game-server-probe  # and its marks are gone
 
-  tail -f {}/*.log                      # manager and agent
+  tail -f {}/*.log                                       # manager and agent
 
 Ctrl-C here ends the cluster and takes everything away.",
             self.logs.display()

@@ -63,7 +63,12 @@ async fn run(arguments: &Arguments) -> Result<()> {
     let outcome = tokio::select! {
         outcome = acts::play(&cluster, &tell) => outcome,
         error = processes.first_to_end() => Err(error),
-        () = interrupt() => Err(anyhow::anyhow!("interrupted")),
+        () = interrupt() => {
+            println!("\n== Interrupted; taking everything away");
+            processes.end().await?;
+            cluster.end().await?;
+            bail!("interrupted");
+        }
     };
     match &outcome {
         Ok(()) => Tell::title(&format!(
