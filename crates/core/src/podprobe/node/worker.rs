@@ -26,7 +26,10 @@ enum Phase {
     /// The container's startup probe has not passed.
     AwaitingStart,
     /// In the queue for its first run.
-    Delayed { container: Arc<str>, until: Slot },
+    Delayed {
+        container: Arc<str>,
+        started_at: Timestamp,
+    },
     /// It has had a turn.
     Probing {
         container: Arc<str>,
@@ -152,7 +155,7 @@ impl Worker {
             return self.rest(Phase::AwaitingContainer);
         }
         match self.phase {
-            Phase::Delayed { .. } => self.rest(Phase::AwaitingContainer),
+            Phase::Delayed { started_at, .. } => self.first(started_at, now),
             Phase::Probing {
                 turn: Turn::Due { .. },
                 ..
@@ -206,15 +209,19 @@ impl Worker {
             return Wish::Keep;
         }
         self.renewed(id, Some(started_at), now);
+        self.phase = Phase::Delayed {
+            container: id.clone(),
+            started_at,
+        };
+        self.first(started_at, now)
+    }
+
+    /// A first run, as soon as the container has run for the initial delay.
+    fn first(&self, started_at: Timestamp, now: Now) -> Wish {
         let delay = SignedDuration::from_secs(self.entry.probe.initial_delay_seconds.into());
         let left = delay.saturating_sub(now.wall.duration_since(started_at));
         let left = Duration::try_from(left).unwrap_or(Duration::ZERO);
-        let until = Slot::from(now.since_start.saturating_add(left));
-        self.phase = Phase::Delayed {
-            container: id.clone(),
-            until,
-        };
-        Wish::First(until)
+        Wish::First(Slot::from(now.since_start.saturating_add(left)))
     }
 
     /// A verdict about another container holds no more.
