@@ -255,11 +255,7 @@ fn open_key(subject: &str) -> String {
     let keys = limits::RESERVED_KEYS.join("|");
     let reserved = whole(subject, &format!("({keys}|(.*\\.)?({domains})/.*)"));
     let open = limits::OPEN_DOMAINS.iter();
-    let open: String = open
-        .map(|domain| format!(" || {subject}.startsWith('{domain}/')"))
-        .collect();
-    format!(
-        "!{reserved} || {}{open}",
-        one_of(subject, limits::OPEN_KEYS)
-    )
+    let mut allowed = vec![one_of(subject, limits::OPEN_KEYS)];
+    allowed.extend(open.map(|domain| format!("{subject}.startsWith('{domain}/')")));
+    format!("!{reserved} || {}", allowed.join(" || "))
 }
