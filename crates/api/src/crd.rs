@@ -1,7 +1,7 @@
 //! The CRDs as they are installed, made from the types.
 //!
 //! The types give names, places and types; what stands here is what they cannot say. Types and maxima stand in the
-//! schema, semantic rules in CEL ([`rules`]), because one error of the schema hides all those of CEL.
+//! schema, semantic rules in CEL (module `rules`), because one error of the schema hides all those of CEL.
 //! Fields left out are filled in by the manager, never by the schema: which value they get depends on its flags.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
