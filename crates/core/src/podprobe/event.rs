@@ -60,7 +60,8 @@ pub enum Event {
     Node(Box<Node>, Source),
     /// A `NodePodProbe` as the API server shows it.
     NodePodProbe(Box<NodePodProbe>, Source),
-    /// An object was deleted, or a write to it met 404.
+    /// An object was deleted, as the watch shows it. A write that meets 404 is no such sign: another object may bear the
+    /// name by then, and the watch tells both in order.
     Gone(Kind, ObjectName),
     /// A list of a kind is complete; what is not named here does not exist.
     Listed(Kind, BTreeSet<ObjectName>),

@@ -43,7 +43,7 @@ pub enum Gap {
     /// The pod has no such container, or it is an init container that ends.
     ContainerNotFound,
     /// The container has no port of this name.
-    PortNotFound,
+    PortNotFound(Arc<str>),
     /// The container's startup probe has not passed yet.
     NotStarted,
 }
@@ -84,7 +84,7 @@ impl Entry {
             port.map(|(_, number)| *number)
         };
         let resolved = probe.template.resolve(port);
-        let resolved = resolved.map_err(|_| Gap::PortNotFound)?;
+        let resolved = resolved.map_err(|unresolved| Gap::PortNotFound(unresolved.0))?;
         let started = if container.startup_probe {
             Some(started(container, observed).ok_or(Gap::NotStarted)?)
         } else {

@@ -14,7 +14,7 @@ use leadsman_api::marker::ProbeSummary;
 use super::probe::State;
 
 /// Why a marker does not work, the weightiest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Trouble {
     /// It, or what it would write, breaks a rule.
     InvalidSpec,
@@ -23,9 +23,21 @@ pub enum Trouble {
     /// An older marker, or an earlier probe, has one of its marks.
     Conflict,
     /// A matching pod has no such container.
-    ContainerNotFound,
+    ContainerNotFound {
+        /// The probe.
+        probe: Arc<str>,
+        /// The container that it names.
+        container: Arc<str>,
+    },
     /// A container has no port of that name.
-    PortNotFound,
+    PortNotFound {
+        /// The probe.
+        probe: Arc<str>,
+        /// The container.
+        container: Arc<str>,
+        /// The port that the probe names.
+        port: Arc<str>,
+    },
     /// A node's object is full.
     TooManyProbes,
     /// The agent of a matching pod's node does not report.
@@ -36,13 +48,13 @@ pub enum Trouble {
 
 impl Trouble {
     /// The condition's reason.
-    pub fn reason(self) -> &'static str {
+    pub fn reason(&self) -> &'static str {
         match self {
             Self::InvalidSpec => "InvalidSpec",
             Self::Cycle => "Cycle",
             Self::Conflict => "Conflict",
-            Self::ContainerNotFound => "ContainerNotFound",
-            Self::PortNotFound => "PortNotFound",
+            Self::ContainerNotFound { .. } => "ContainerNotFound",
+            Self::PortNotFound { .. } => "PortNotFound",
             Self::TooManyProbes => "TooManyProbes",
             Self::AgentSilent => "AgentSilent",
             Self::Contested => "Contested",
@@ -50,7 +62,7 @@ impl Trouble {
     }
 
     /// What is wrong with `subjects`, and what to do about it.
-    fn message(self, subjects: &str) -> String {
+    fn message(&self, subjects: &str) -> String {
         match self {
             Self::InvalidSpec => {
                 format!("the API server refuses what this marker writes; correct it: {subjects}")
@@ -59,11 +71,15 @@ impl Trouble {
             Self::Conflict => format!(
                 "a mark of it belongs to another probe that goes first; rename the condition type or the key, or delete one: {subjects}"
             ),
-            Self::ContainerNotFound => format!(
-                "no such container that stays running; correct containerName or the selector: {subjects}"
+            Self::ContainerNotFound { probe, container } => format!(
+                "probe {probe}: no container {container} that stays running; correct containerName or the selector (pods {subjects})"
             ),
-            Self::PortNotFound => format!(
-                "the container has no port of that name; name it in the pod's ports or use its number: {subjects}"
+            Self::PortNotFound {
+                probe,
+                container,
+                port,
+            } => format!(
+                "probe {probe}: container {container} has no port {port}; name it in the pod's ports or use its number (pods {subjects})"
             ),
             Self::TooManyProbes => format!(
                 "the node has no room for more probes; probe fewer pods or spread them over more nodes: {subjects}"
@@ -121,7 +137,7 @@ impl Tally {
     pub fn add(&mut self, share: &Share) {
         self.count(share, 1);
         for (trouble, subject) in &share.troubles {
-            let subjects = self.troubles.entry(*trouble).or_default();
+            let subjects = self.troubles.entry(trouble.clone()).or_default();
             *subjects.entry(subject.clone()).or_default() += 1;
         }
     }
@@ -159,12 +175,22 @@ impl Tally {
     }
 
     /// The status and message of the condition, by the weightiest trouble.
-    fn verdict(&self) -> (Option<Trouble>, String) {
-        match self.troubles.first_key_value() {
-            Some((trouble, subjects)) => (Some(*trouble), trouble.message(&first_three(subjects))),
-            None if self.matched == 0 => (None, "no pod matches".to_owned()),
-            None => (None, "all matching pods are probed".to_owned()),
-        }
+    fn verdict(&self) -> (Option<&Trouble>, String) {
+        let Some(first) = self.troubles.keys().next() else {
+            let message = match self.matched {
+                0 => "no pod matches",
+                _ => "all matching pods are probed",
+            };
+            return (None, message.to_owned());
+        };
+        // One for each probe that lacks something.
+        let alike = self.troubles.iter();
+        let alike = alike.take_while(|(trouble, _)| trouble.reason() == first.reason());
+        let messages: Vec<_> = alike
+            .take(3)
+            .map(|(trouble, subjects)| trouble.message(&first_three(subjects)))
+            .collect();
+        (Some(first), messages.join("; "))
     }
 }
 
@@ -188,7 +214,7 @@ pub struct Circumstances<'a> {
     /// Whether every `NodePodProbe` says what this generation wants.
     pub acknowledged: bool,
     /// Why it is not acted on at all, if so.
-    pub refused: Option<(Trouble, &'a str)>,
+    pub refused: Option<(&'a Trouble, &'a str)>,
     /// Its status.
     pub status: &'a PodProbeMarkerStatus,
 }

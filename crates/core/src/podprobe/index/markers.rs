@@ -245,7 +245,7 @@ impl Index {
         let marker = self.markers.get(name)?;
         let refused = match &marker.rules {
             Rules::Valid(_) => None,
-            Rules::Refused(trouble, errors) => Some((*trouble, errors.as_str())),
+            Rules::Refused(trouble, errors) => Some((trouble, errors.as_str())),
             Rules::Ending => return None,
         };
         let circumstances = Circumstances {

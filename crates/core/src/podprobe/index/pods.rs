@@ -10,7 +10,7 @@ use super::slots::SlotKey;
 use super::{Index, MarkerName, Pass, Timer};
 use crate::podprobe::contest::Contest;
 use crate::podprobe::event::{Kind, Object, ObjectName, Source, Write};
-use crate::podprobe::marker::Marker;
+use crate::podprobe::marker::{Marker, MarkerProbe};
 use crate::podprobe::marks::{self, Conflict, Wants};
 use crate::podprobe::plan::{Entry, Gap, PodEntries};
 use crate::podprobe::pod::{Pod, Version};
@@ -169,7 +169,8 @@ impl Index {
         let mut shares = BTreeMap::new();
         for (first, (marker, plans)) in matching.iter().zip(plans).enumerate() {
             let mut share = Share::default();
-            for (second, plan) in plans.iter().enumerate() {
+            let probes = markers.get(first).map_or(&[][..], |marker| &marker.probes);
+            for (second, (plan, probe)) in plans.iter().zip(probes).enumerate() {
                 let silent = silent && plan.is_ok();
                 share.probes.push(ProbeShare {
                     state: verdict((first, second)).map(|verdict| verdict.state),
@@ -178,9 +179,8 @@ impl Index {
                 let trouble = match plan {
                     Ok(_) if full => Some(Trouble::TooManyProbes),
                     Ok(_) if silent => Some(Trouble::AgentSilent),
-                    Ok(_) | Err(Gap::NotStarted) => None,
-                    Err(Gap::ContainerNotFound) => Some(Trouble::ContainerNotFound),
-                    Err(Gap::PortNotFound) => Some(Trouble::PortNotFound),
+                    Ok(_) => None,
+                    Err(gap) => missing(probe, gap),
                 };
                 let trouble = trouble.map(|trouble| (trouble, subject.clone()));
                 share.troubles.extend(trouble);
@@ -280,6 +280,23 @@ pub(super) fn slot_key(pod: &Pod) -> Option<(Arc<str>, SlotKey)> {
 fn wanted(pod: &Pod, plans: &Plans) -> Option<PodEntries> {
     let entries: Vec<_> = plans.iter().flatten().flatten().cloned().collect();
     (!entries.is_empty()).then(|| PodEntries::new(pod.ip.clone(), entries))
+}
+
+/// What a probe names and a pod does not have.
+fn missing(probe: &MarkerProbe, gap: &Gap) -> Option<Trouble> {
+    let (name, container) = (probe.name.clone(), probe.container.clone());
+    match gap {
+        Gap::NotStarted => None,
+        Gap::ContainerNotFound => Some(Trouble::ContainerNotFound {
+            probe: name,
+            container,
+        }),
+        Gap::PortNotFound(port) => Some(Trouble::PortNotFound {
+            probe: name,
+            container,
+            port: port.clone(),
+        }),
+    }
 }
 
 /// The marker that has what another wants.

@@ -280,11 +280,34 @@ fn counts_add_up_and_the_message_names_three_pods() {
     let first = &status.probes[0];
     assert_eq!(status.matched_pods, Some(5));
     assert_eq!((first.failed, first.pending, first.silent), (1, 4, 0));
-    assert!(
-        world.ready("way").1.ends_with("p0, p1, p2 and 2 more"),
-        "{}",
-        world.ready("way").1
+    assert_eq!(
+        world.ready("way").1,
+        "probe none: no container none that stays running; correct containerName or the selector \
+         (pods p0, p1, p2 and 2 more)"
     );
+}
+
+#[test]
+fn each_probe_that_lacks_something_is_named() {
+    let get = |port: &str| json!({ "httpGet": { "port": port } });
+    let mut world = World::probing(&[
+        probe("a", "main", get("admin")),
+        probe("b", "slow", get("stats")),
+        probe("c", "main", get("http")),
+    ]);
+    assert_eq!(world.entries(), ["way#c"]);
+    let remedy = "name it in the pod's ports or use its number (pods p0)";
+    assert_eq!(
+        world.ready("way"),
+        (
+            "PortNotFound".to_owned(),
+            format!(
+                "probe a: container main has no port admin; {remedy}; probe b: container slow has no port stats; {remedy}"
+            )
+        )
+    );
+    world.mark("way", &[probe("c", "main", get("http"))]);
+    assert_eq!(world.ready("way").0, "Probing");
 }
 
 #[test]
