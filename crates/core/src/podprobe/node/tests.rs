@@ -72,15 +72,39 @@ fn a_verdict_left_behind_is_held_until_the_runtime_was_looked_at() {
 }
 
 #[test]
-fn a_verdict_left_behind_for_another_handler_is_unknown() {
+fn a_verdict_left_behind_for_another_handler_is_unknown_once_the_runtime_was_looked_at() {
     let mut sim = succeeding();
-    let mut other = tcp();
-    other["tcpSocket"]["port"] = json!(81);
     sim.object.spec.pod_probes[0].probes[0].revision = Some("other".to_owned());
     sim.restart();
+    sim.pass(60 * SECOND);
+    assert_eq!(sim.writes, 0);
     sim.look();
     sim.pass(millis(1));
     assert_eq!(sim.shown()["m#p"], "Unknown");
+}
+
+#[test]
+fn another_period_is_in_force_within_the_old_one_or_sooner() {
+    let mut slow = tcp();
+    slow["periodSeconds"] = json!(60);
+    let mut sim = Sim::new();
+    let revision = |sim: &mut Sim, probe: &serde_json::Value| {
+        sim.ask_for(&[("m#p", probe.clone())]);
+        sim.object.spec.pod_probes[0].probes[0].revision = Some("same".to_owned());
+        sim.show();
+    };
+    revision(&mut sim, &slow);
+    sim.container(Some(("a", running())));
+    sim.answer(5 * SECOND, true, "");
+    revision(&mut sim, &tcp());
+    sim.answer(SECOND, false, "");
+    assert_eq!(sim.shown()["m#p"], "Failed");
+    // Slower again: what is due is due.
+    revision(&mut sim, &slow);
+    sim.answer(SECOND, true, "");
+    assert_eq!(sim.shown()["m#p"], "Succeeded");
+    sim.answer(30 * SECOND, false, "");
+    assert_eq!(sim.shown()["m#p"], "Succeeded");
 }
 
 #[test]
