@@ -255,10 +255,7 @@ impl Index {
             Kind::Node => self.lose_node(name, pass),
             Kind::NodePodProbe => self.lose_node_pod_probe(name, pass),
         };
-        // A NodePodProbe that we have made anew may be seen before the end of the one before it.
-        if let Some(version) = known
-            && kind != Kind::NodePodProbe
-        {
+        if let Some(version) = known {
             self.graves.bury(kind, name, version, pass.now);
         }
     }

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectM
 use leadsman_api::{NodePodProbe, PodProbeMarker, slim};
 use serde_json::{Value, json};
 
-use crate::podprobe::event::{Event, Kind, Object, ObjectName, PodMarks, Source, Write};
+use crate::podprobe::event::{Event, Kind, ObjectName, PodMarks, Source, Write};
 
 /// Who writes marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -420,7 +420,7 @@ impl Cluster {
     }
 
     /// Carries a write out; what the manager then tells the index. None: try again later.
-    pub(super) fn execute(&mut self, object: &Object, write: Write) -> Option<Event> {
+    pub(super) fn execute(&mut self, write: Write) -> Option<Event> {
         match write {
             Write::CreateNodePodProbe(new) => {
                 let name = new.metadata.name.clone().unwrap();
@@ -432,9 +432,7 @@ impl Cluster {
             }
             Write::ReplaceNodePodProbe(new) => {
                 let id = self::name("", new.metadata.name.as_deref().unwrap());
-                let Some(known) = self.node_pod_probes.get(&id.name) else {
-                    return Some(Event::Gone(Kind::NodePodProbe, id));
-                };
+                let known = self.node_pod_probes.get(&id.name)?;
                 if known.metadata.resource_version != new.metadata.resource_version {
                     return None;
                 }
@@ -454,19 +452,17 @@ impl Cluster {
                     return None;
                 }
                 self.delete(Kind::NodePodProbe, &id);
-                Some(Event::Gone(Kind::NodePodProbe, id))
+                None
             }
-            Write::PodMarks(marks) => self.execute_marks(object, *marks),
+            Write::PodMarks(marks) => self.execute_marks(*marks),
             Write::MarkerStatus {
                 marker,
                 uid,
                 status,
             } => {
-                let Some(known) = self.markers.get(&marker) else {
-                    return Some(Event::Gone(Kind::Marker, marker));
-                };
+                let known = self.markers.get(&marker)?;
                 if known.metadata.uid.as_ref() != Some(&uid) {
-                    return Some(Event::Refused(object.clone(), "another uid".to_owned()));
+                    return None;
                 }
                 let mut new = known.clone();
                 new.status = Some(*status);
@@ -479,14 +475,12 @@ impl Cluster {
         }
     }
 
-    fn execute_marks(&mut self, object: &Object, marks: PodMarks) -> Option<Event> {
-        let Some(pod) = self.pods.get(&marks.pod) else {
-            return Some(Event::Gone(Kind::Pod, marks.pod));
-        };
+    fn execute_marks(&mut self, marks: PodMarks) -> Option<Event> {
+        let pod = self.pods.get(&marks.pod)?;
         let bodies = [&marks.remove, &marks.apply];
         for body in bodies.into_iter().flatten() {
             if body["metadata"]["uid"] != json!(pod.uid) {
-                return Some(Event::Refused(object.clone(), "another uid".to_owned()));
+                return None;
             }
         }
         self.edit_pod(&marks.pod, |pod| {

@@ -322,7 +322,7 @@ fn a_generation_counts_as_observed_when_its_entries_are_acknowledged() {
     // The status is written first; the node's object is not there yet.
     let object = Object::MarkerStatus(name("a", "way"));
     let write = world.index.write(&object, world.cluster.now).unwrap();
-    let reply = world.cluster.execute(&object, write).unwrap();
+    let reply = world.cluster.execute(write).unwrap();
     world.tell(reply);
     assert_eq!(world.status("way").observed_generation, 1);
     world.drain();

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::cluster::{Owner, SimPod, mark, name};
 use super::model::Model;
 use super::world::World;
-use crate::podprobe::event::{Event, Kind, ObjectName};
+use crate::podprobe::event::{Kind, ObjectName};
 use crate::podprobe::index::Config;
 
 const KINDS: [Kind; 4] = [Kind::Marker, Kind::Pod, Kind::Node, Kind::NodePodProbe];
@@ -181,9 +181,7 @@ fn step(world: &mut World, [what, a, b, c]: [u8; 4]) {
             if let Some(event) = history.get(usize::from(a) % history.len().max(1)).cloned() {
                 // Only what has been seen before can be seen again.
                 while world.deliver() {}
-                if !is_of_a_past_node_pod_probe(world, &event) {
-                    world.tell(event);
-                }
+                world.tell(event);
             }
         }
         24 => {
@@ -193,17 +191,6 @@ fn step(world: &mut World, [what, a, b, c]: [u8; 4]) {
         }
         _ => agent(world, a, b),
     }
-}
-
-/// There is no telling a late sight of an object that is gone from one of an object that we have just made; the next
-/// write meets 404 and puts it right.
-fn is_of_a_past_node_pod_probe(world: &World, event: &Event) -> bool {
-    let Event::NodePodProbe(object, _) = event else {
-        return false;
-    };
-    let name = object.metadata.name.as_deref().unwrap_or_default();
-    let known = world.cluster.node_pod_probes.get(name);
-    known.is_none_or(|known| known.metadata.uid != object.metadata.uid)
 }
 
 fn change(pod: &mut SimPod, what: u8, how: u8) {

@@ -69,7 +69,7 @@ impl World {
             return true;
         };
         self.writes.push((object.clone(), write.clone()));
-        if let Some(event) = self.cluster.execute(&object, write) {
+        if let Some(event) = self.cluster.execute(write) {
             self.tell(event);
         } else {
             self.dirty.insert(object);
