@@ -95,8 +95,9 @@ impl Contest {
 
     /// Whether the marker's status should say so.
     pub(super) fn is_visible(&self) -> bool {
-        self.disturbed
-            .is_some_and(|(times, _)| distance(times.saturating_sub(1)) >= VISIBLE)
+        let disturbed = self.disturbed.map_or(0, |(times, _)| times);
+        let vain = self.written.map_or(0, |written| written.times);
+        distance(disturbed.max(vain).saturating_sub(1)) >= VISIBLE
     }
 
     /// When to look again: at the end of the wait, or when quiet has lasted long enough.
@@ -174,8 +175,9 @@ mod tests {
             contest.wrote(&wants("main"), version(sight), at(now));
         }
         assert_eq!(waits, [0, 0, 1, 2, 4, 8, 16, 32, 60]);
+        assert!(contest.is_visible());
         contest.observe(&wants("other"), true, at(now));
-        assert!(!contest.holds(at(now)));
+        assert!(!contest.holds(at(now)) && !contest.is_visible());
     }
 
     #[test]

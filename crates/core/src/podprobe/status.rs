@@ -207,6 +207,13 @@ fn first_three(subjects: &BTreeMap<Arc<str>, usize>) -> String {
     text
 }
 
+/// A marker that slipped in, or the API server's words about a refused write, may take any number of bytes.
+fn cut(mut message: String) -> String {
+    const MOST: usize = 4096;
+    message.truncate(message.floor_char_boundary(MOST));
+    message
+}
+
 /// What is observed of a marker that its status depends on.
 pub struct Circumstances<'a> {
     /// Its generation.
@@ -237,23 +244,28 @@ pub fn difference(
     } else {
         observed.observed_generation
     };
-    let before = observed.conditions.iter().find(|one| one.type_ == "Ready");
+    let mut conditions = observed.conditions.clone();
+    let place = conditions.iter().position(|one| one.type_ == "Ready");
+    let before = place.map(|place| conditions.remove(place));
     let unchanged = before.filter(|before| before.status == status);
+    let ready = Condition {
+        type_: "Ready".to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message: cut(message),
+        observed_generation: Some(generation),
+        last_transition_time: unchanged.map_or_else(
+            || Time(Timestamp::from_second(now.as_second()).unwrap_or(now)),
+            |before| before.last_transition_time,
+        ),
+    };
+    // The patch replaces the list: conditions of others stay in it.
+    conditions.insert(place.unwrap_or(conditions.len()), ready);
     let mut desired = PodProbeMarkerStatus {
         observed_generation: generation,
         matched_pods: Some(tally.matched),
         probes: tally.probes.clone(),
-        conditions: vec![Condition {
-            type_: "Ready".to_owned(),
-            status: status.to_owned(),
-            reason: reason.to_owned(),
-            message,
-            observed_generation: Some(generation),
-            last_transition_time: unchanged.map_or_else(
-                || Time(Timestamp::from_second(now.as_second()).unwrap_or(now)),
-                |before| before.last_transition_time.clone(),
-            ),
-        }],
+        conditions,
     };
     if desired.probes.is_empty() {
         // An empty list is not written, so what is there cannot be emptied.

@@ -97,7 +97,7 @@ enum Timer {
 /// A write that the API server does not take.
 #[derive(Debug)]
 struct Refusal {
-    write: Option<Write>,
+    write: Write,
     reason: Arc<str>,
 }
 
@@ -176,7 +176,7 @@ impl Index {
         }
         let write = self.compute(object, now)?;
         if let Some(refusal) = self.refused.get(object)
-            && refusal.write.as_ref() == Some(&write)
+            && refusal.write == write
         {
             return None;
         }
@@ -295,7 +295,9 @@ impl Index {
     }
 
     fn refuse(&mut self, object: Object, reason: &str, pass: &mut Pass) {
-        let write = self.compute(&object, pass.now);
+        let Some(write) = self.compute(&object, pass.now) else {
+            return;
+        };
         if let Object::PodMarks(name) = &object
             && let Some((name, _)) = self.pods.get_key_value(name)
         {

@@ -451,6 +451,50 @@ fn a_refused_write_is_left_alone_until_something_changes() {
 }
 
 #[test]
+fn a_refusal_is_remembered_of_what_is_there_alone_and_told_in_bounds() {
+    let mut world = World::probing(&[idle()]);
+    world.tell(Event::Refused(
+        Object::PodMarks(name("a", "gone")),
+        "no".to_owned(),
+    ));
+    world.tell(Event::Refused(Object::PodMarks(p0()), "no".to_owned()));
+    world.drain();
+    assert_eq!(world.ready("way").0, "Probing");
+    world.verdict("way#idle", "Succeeded", "");
+    world
+        .cluster
+        .edit_pod(&p0(), |pod| drop(pod.labels.remove("role")));
+    while world.deliver() {}
+    world.tell(Event::Refused(Object::PodMarks(p0()), "é".repeat(100_000)));
+    world.drain();
+    let (reason, message) = world.ready("way");
+    assert_eq!(
+        (reason.as_str(), message.len() <= 4096),
+        ("InvalidSpec", true)
+    );
+}
+
+#[test]
+fn others_conditions_on_a_marker_stay() {
+    let mut world = World::probing(&[idle()]);
+    let theirs = serde_json::from_value(json!({
+        "type": "Approved", "status": "True", "reason": "Reviewed", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }));
+    let marker = world.cluster.markers.get_mut(&name("a", "way")).unwrap();
+    let conditions = &mut marker.status.as_mut().unwrap().conditions;
+    conditions.insert(0, theirs.unwrap());
+    let mut edited = idle();
+    edited["containerName"] = json!("none");
+    for (probes, reason) in [(edited, "ContainerNotFound"), (idle(), "Probing")] {
+        world.mark("way", &[probes]);
+        let conditions = world.status("way").conditions;
+        let found: Vec<_> = conditions.iter().map(|one| one.reason.as_str()).collect();
+        assert_eq!(found, ["Reviewed", reason]);
+    }
+}
+
+#[test]
 fn an_object_that_is_made_anew_is_filled_anew() {
     let mut world = World::probing(&[idle()]);
     let mut empty = NodePodProbe::new("n0", leadsman_api::NodePodProbeSpec::default());
