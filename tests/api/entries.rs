@@ -76,7 +76,13 @@ pub(crate) async fn a_node_has_its_object_also_without_entries(world: Arc<World>
     scene.delete_pod("one").await?;
     let nodes: kube::Api<k8s_openapi::api::core::v1::Node> = kube::Api::all(scene.client.clone());
     nodes.delete(&scene.node, &DeleteParams::default()).await?;
-    gone(&scene.probes(), &scene.node).await
+    gone(&scene.probes(), &scene.node).await?;
+    // Whatever the watch shows of it, the request is one.
+    scene.add_node(&scene.node, json!({})).await?;
+    scene.entries(&[]).await?;
+    let sent = world.sent("delete", "nodepodprobes", &scene.node)?;
+    ensure!(sent == 1, "{sent} requests to delete one object");
+    Ok(())
 }
 
 pub(crate) async fn a_virtual_node_has_none(world: Arc<World>) -> Result<()> {

@@ -106,6 +106,15 @@ impl World {
             .collect())
     }
 
+    /// How often the manager has sent this request, answered well or not.
+    fn sent(&self, verb: &str, resource: &str, name: &str) -> Result<usize> {
+        let requests = self.plane.audit(self.start)?.into_iter();
+        let alike = requests.filter(|r| {
+            r.user == USER && r.verb == verb && r.resource == resource && r.name == name
+        });
+        Ok(alike.count())
+    }
+
     async fn end(self) {
         if let Some(manager) = self.manager.lock().await.take()
             && let Err(error) = manager.terminate(GRACE).await
@@ -147,6 +156,7 @@ fn cases() -> Vec<Case<World>> {
         case!(marks::older_marker_wins),
         case!(marks::a_mark_taken_away_comes_back),
         case!(marks::others_are_left_alone),
+        case!(marks::a_flip_is_one_write_of_the_pod),
         case!(ownership::a_template_with_the_same_value),
         case!(ownership::a_template_with_another_value),
         case!(ownership::a_co_owned_label_outlives_the_marker),

@@ -174,12 +174,14 @@ impl<R: Rules> Control<R> {
         self.metrics.wrote(kind, &sent.verdict);
         self.rights.note(kind, &sent.verdict);
         self.note_pruning(sent.pruned);
+        let shows = sent.observed.is_some();
         if let Some(observed) = sent.observed {
             self.apply(observed);
         }
         let turn = match &sent.verdict {
-            Verdict::Done => Turn::Written,
-            Verdict::Gone { .. } | Verdict::Refused { .. } => Turn::Over,
+            Verdict::Done if shows => Turn::Written,
+            // An answer that shows nothing leaves it to the watch to show what there is now.
+            Verdict::Done | Verdict::Gone { .. } | Verdict::Refused { .. } => Turn::Over,
             Verdict::Retry { cause, after, .. } => Turn::Failed {
                 cause: *cause,
                 after: *after,

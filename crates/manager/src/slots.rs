@@ -16,8 +16,9 @@ use crate::reply::Cause;
 
 /// A marker's status changes with every pod; it is written at most once in this time.
 const STATUS_SPACING: Duration = Duration::from_secs(2);
-/// An internal error this often in a row is an answer, not an accident.
-const INTERNAL_ERRORS: u32 = 3;
+/// An internal error this often in a row, over four seconds at least, is an answer and not an accident: API servers
+/// answer so too while their store elects a leader.
+const INTERNAL_ERRORS: u32 = 6;
 
 /// All objects that are not at rest.
 #[derive(Debug)]
@@ -56,9 +57,9 @@ struct Trouble {
 pub(crate) enum Turn {
     /// There was nothing to write.
     NothingDue,
-    /// It was written.
+    /// It was written, and is seen as it is now.
     Written,
-    /// It is over: the object is gone, or the answer is final.
+    /// It is over: the object is gone, the answer is final, or the watch shows what became of it.
     Over,
     /// It failed and may succeed later; not before this time has passed, if the API server named one.
     Failed {

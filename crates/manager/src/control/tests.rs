@@ -235,8 +235,11 @@ async fn faults_are_met_as_they_should() {
         (&[Code(422, UID)], 1, 0.0, false),
         (&[Code(422, "{}")], 1, 0.0, true),
         (&[Code(400, "{}")], 1, 0.0, true),
-        (&[Code(500, ""), Code(500, "")], 3, 0.3, false),
-        (&[Code(500, ""), Code(500, ""), Code(500, "")], 3, 0.3, true),
+        // A store that is away for seconds, and one that will never take it.
+        (&[const { Code(500, "") }; 5], 6, 3.8, false),
+        (&[const { Code(500, "") }; 6], 6, 3.8, true),
+        // It was carried out, but shows nothing: the watch will.
+        (&[const { Code(200, "[]") }; 9], 1, 0.0, false),
         (&[Code(403, "no")], 2, 5.0, false),
     ];
     for (answers, requests, earliest, refused) in table {

@@ -135,19 +135,24 @@ fn retry_after_is_kept_to() {
 }
 
 #[test]
-fn the_third_internal_error_in_a_row_is_an_answer() {
+fn the_sixth_internal_error_in_a_row_is_an_answer() {
     use Cause::{InternalError, Unavailable};
     let table: [(&[Cause], Next); 4] = [
-        (&[InternalError, InternalError], Next::Goes),
+        (&[InternalError; 5], Next::Goes),
+        (&[InternalError; 6], Next::GivenUp),
         (
-            &[InternalError, InternalError, InternalError],
-            Next::GivenUp,
-        ),
-        (
-            &[InternalError, InternalError, Unavailable, InternalError],
+            &[
+                InternalError,
+                InternalError,
+                InternalError,
+                Unavailable,
+                InternalError,
+                InternalError,
+                InternalError,
+            ],
             Next::Goes,
         ),
-        (&[Unavailable, Unavailable, Unavailable], Next::Goes),
+        (&[Unavailable; 9], Next::Goes),
     ];
     for (causes, last) in table {
         let (mut slots, mut now) = (slots(8), start());
@@ -171,7 +176,7 @@ fn the_third_internal_error_in_a_row_is_an_answer() {
 fn a_given_up_object_that_was_marked_meanwhile_gets_another_turn() {
     let (mut slots, mut now) = (slots(8), start());
     slots.mark_dirty(pod("a"));
-    for _ in 0..3 {
+    for _ in 0..6 {
         now = slots.next_wake().unwrap_or(now);
         slots.take(now);
         slots.mark_dirty(pod("a"));
