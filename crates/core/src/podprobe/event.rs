@@ -67,7 +67,8 @@ pub enum Event {
     Listed(Kind, BTreeSet<ObjectName>),
     /// All kinds have been listed once. Before it nothing is due to be written.
     Synced,
-    /// The API server refused a write for good. The object is left alone until it or what is desired of it changes.
+    /// The API server refused a write for good. The object is left alone until it or what is desired of it
+    /// changes, or some minutes have passed.
     Refused(Object, String),
     /// The deadline of the last [`Effects`] has passed.
     Deadline,

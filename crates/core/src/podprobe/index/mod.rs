@@ -92,6 +92,7 @@ pub struct Index {
 enum Timer {
     Pod(Arc<ObjectName>),
     Node(Arc<str>),
+    Refused(Object),
 }
 
 /// A write that the API server does not take.
@@ -99,6 +100,13 @@ enum Timer {
 struct Refusal {
     write: Write,
     reason: Arc<str>,
+    /// Then it is tried again: what stood in the way may have been a webhook, a quota or the API server's store, and
+    /// no watch tells of its end.
+    until: Timestamp,
+}
+
+impl Refusal {
+    const KEPT: SignedDuration = SignedDuration::from_mins(5);
 }
 
 /// What one event has touched.
@@ -244,6 +252,13 @@ impl Index {
                         self.listen(&name, pass);
                     }
                 }
+                Timer::Refused(object) => {
+                    let refusal = self.refused.get(&object);
+                    if refusal.is_some_and(|refusal| refusal.until <= pass.now) {
+                        self.refused.remove(&object);
+                        self.look_at(&object, pass);
+                    }
+                }
             }
         }
     }
@@ -298,13 +313,34 @@ impl Index {
         let Some(write) = self.compute(&object, pass.now) else {
             return;
         };
-        if let Object::PodMarks(name) = &object
-            && let Some((name, _)) = self.pods.get_key_value(name)
-        {
-            pass.pods.insert(name.clone());
-        }
+        self.look_at(&object, pass);
         let reason = reason.into();
-        self.refused.insert(object, Refusal { write, reason });
+        let until = pass.now.checked_add(Refusal::KEPT).unwrap_or(pass.now);
+        self.timers.insert((until, Timer::Refused(object.clone())));
+        let refusal = Refusal {
+            write,
+            reason,
+            until,
+        };
+        self.refused.insert(object, refusal);
+    }
+
+    /// Has an object that is known worked out again.
+    fn look_at(&self, object: &Object, pass: &mut Pass) {
+        match object {
+            Object::PodMarks(name) => {
+                let known = self.pods.get_key_value(name);
+                pass.pods.extend(known.map(|(name, _)| name.clone()));
+            }
+            Object::NodePodProbe(name) => {
+                let known = self.nodes.get_key_value(name.as_str());
+                pass.nodes.extend(known.map(|(name, _)| name.clone()));
+            }
+            Object::MarkerStatus(name) => {
+                let known = self.markers.get_key_value(name);
+                pass.markers.extend(known.map(|(name, _)| name.clone()));
+            }
+        }
     }
 }
 

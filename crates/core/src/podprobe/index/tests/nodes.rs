@@ -450,6 +450,36 @@ fn a_refused_write_is_left_alone_until_something_changes() {
     assert_eq!(world.ready("way").0, "Probing");
 }
 
+/// What stood in the way may have been a webhook, a quota or the store of the API server: no watch tells of its end.
+#[test]
+fn a_refused_write_is_tried_again_after_minutes() {
+    let mut world = World::probing(&[idle()]);
+    let pod = Object::PodMarks(p0());
+    let node = Object::NodePodProbe("n0".to_owned());
+    let status = Object::MarkerStatus(name("a", "way"));
+    world.verdict("way#idle", "Succeeded", "");
+    world.settle();
+    world
+        .cluster
+        .edit_pod(&p0(), |pod| drop(pod.labels.remove("role")));
+    world
+        .cluster
+        .edit_node_pod_probe("n0", |object| object.spec.pod_probes.clear());
+    while world.deliver() {}
+    for object in [&pod, &node, &status] {
+        assert!(world.index.write(object, world.cluster.now).is_some());
+        world.tell(Event::Refused(object.clone(), "no".to_owned()));
+    }
+    world.drain();
+    assert!(!world.pod().labels.contains_key("role"));
+    assert!(world.entries().is_empty());
+    world.pass(SignedDuration::from_mins(5));
+    world.drain();
+    assert_eq!(world.pod().labels["role"].value, "main");
+    assert_eq!(world.entries(), ["way#idle"]);
+    assert_eq!(world.ready("way").0, "Probing");
+}
+
 #[test]
 fn a_refusal_is_remembered_of_what_is_there_alone_and_told_in_bounds() {
     let mut world = World::probing(&[idle()]);
