@@ -107,7 +107,7 @@ pub(crate) async fn an_outage_of_the_api_server_changes_no_pod(world: Arc<World>
     scene.marker("m", idle()).await?;
     scene.verdict("one", "m#Idle", "Succeeded", "").await?;
     scene.marks("one", marked("Succeeded")).await?;
-    let history = History::of(&scene.client, &scene.ns);
+    let history = History::of(&scene.client, &scene.ns).await?;
     world.restart_apiserver().await?;
     scene.marks("one", marked("Succeeded")).await?;
     scene.verdict("one", "m#Idle", "Failed", "").await?;

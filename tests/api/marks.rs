@@ -161,7 +161,7 @@ pub(crate) async fn absent_verdicts_hold(world: Arc<World>) -> Result<()> {
     scene.marker("m", idle()).await?;
     scene.verdict("one", "m#Idle", "Succeeded", "").await?;
     scene.marks("one", marked("Succeeded")).await?;
-    let history = History::of(&scene.client, &scene.ns);
+    let history = History::of(&scene.client, &scene.ns).await?;
     // A wiped status, then a deleted object: nothing is known any more, so nothing changes.
     let wiped = kube::api::Patch::Merge(json!({"status": {"podProbeStatuses": null}}));
     scene
@@ -188,7 +188,7 @@ pub(crate) async fn a_verdict_about_something_else(world: Arc<World>) -> Result<
     scene.pod("one").await?;
     scene.pod("two").await?;
     scene.marker("m", idle()).await?;
-    let history = History::of(&scene.client, &scene.ns);
+    let history = History::of(&scene.client, &scene.ns).await?;
     // A verdict made for another revision, and one for an entry that nobody asked for.
     let uid = scene
         .pods()
@@ -283,7 +283,7 @@ pub(crate) async fn older_marker_wins(world: Arc<World>) -> Result<()> {
     scene.verdict("one", "younger#Idle", "Failed", "").await?;
     scene.verdict("one", "older#Idle", "Succeeded", "").await?;
     scene.marks("one", marked("Succeeded")).await?;
-    let history = History::of(&scene.client, &scene.ns);
+    let history = History::of(&scene.client, &scene.ns).await?;
     scene.reason("older", "Probing").await?;
     let loser = scene.reason("younger", "Conflict").await?;
     let message = loser.status.unwrap_or_default().conditions[0]

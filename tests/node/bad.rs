@@ -24,7 +24,7 @@ pub(crate) async fn none_disturbs_another(world: Arc<World>) -> Result<()> {
     for pod in ["healthy", "one"] {
         room.scene.marks(pod, is_main(true)).await?;
     }
-    let history = History::of(&world.client, "bad");
+    let history = History::of(&world.client, "bad").await?;
     let bad = json!([
         probe(
             "missing",

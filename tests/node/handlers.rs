@@ -173,7 +173,7 @@ pub(crate) async fn a_startup_probe_gates(world: Arc<World>) -> Result<()> {
     let room = Room::new(&world, "gated").await?;
     let mut main = target("main");
     main["startupProbe"] = json!({"exec": {"command": ["test", "-e", "/tmp/started"]}, "periodSeconds": 1, "failureThreshold": 300});
-    let history = History::of(&world.client, "gated");
+    let history = History::of(&world.client, "gated").await?;
     room.scene
         .marker(
             "m",

@@ -42,23 +42,33 @@ pub(crate) async fn a_restarted_container(world: Arc<World>) -> Result<()> {
     room.scene.marker("m", json!([fresh()])).await?;
     room.scene.marks("one", is_fresh(true)).await?;
     let before = room.container_id("one", "main").await?;
+    let history = History::of(&world.client, &room.scene.ns).await?;
     room.kill_container("one", "main").await?;
-    // Failed while it is down or Unknown when only the new one is seen: either takes the label away.
-    see(&room.scene.pods(), "one", "the label gone", |pod| {
-        differs(pod, &json!({"labels": {"fresh": null}}))?;
-        ensure!(
-            !shows(pod, &json!({"conditions": {"t.io/fresh": "True"}})),
-            "the condition still holds"
-        );
-        Ok(())
-    })
+    see(
+        &room.scene.pods(),
+        "one",
+        "its next container, fresh",
+        |pod| {
+            let status = pod.status.clone().unwrap_or_default();
+            let containers = status.container_statuses.unwrap_or_default();
+            let id = containers.first().and_then(|c| c.container_id.as_ref());
+            ensure!(
+                id.is_some_and(|id| *id != before),
+                "its container is {id:?}"
+            );
+            differs(pod, &is_fresh(true))
+        },
+    )
     .await?;
-    room.scene.marks("one", is_fresh(true)).await?;
-    ensure!(
-        room.container_id("one", "main").await? != before,
-        "the container was not restarted"
-    );
-    Ok(())
+    // Failed while it was down or Unknown when only the next one was seen: either takes the label away.
+    let off = json!({"labels": {"fresh": null}});
+    history
+        .once("the label off", |pod| shows(pod, &off))
+        .await?;
+    history.never("a label without its condition", |pod| {
+        shows(pod, &json!({"labels": {"fresh": "yes"}}))
+            && !shows(pod, &json!({"conditions": {"t.io/fresh": "True"}}))
+    })
 }
 
 pub(crate) async fn an_ended_container(world: Arc<World>) -> Result<()> {
@@ -132,7 +142,7 @@ pub(crate) async fn an_edited_marker(world: Arc<World>) -> Result<()> {
     room.scene.marker("m", json!([slow])).await?;
     room.scene.marks("one", is_main(true)).await?;
     // Period: the verdict stays, and the next flip is found at the new pace.
-    let history = History::of(&world.client, "edited");
+    let history = History::of(&world.client, "edited").await?;
     room.scene
         .edit_marker("m", json!({"spec": {"probes": [role()]}}))
         .await?;
@@ -249,7 +259,9 @@ pub(crate) async fn an_agent_killed_and_started(world: Arc<World>) -> Result<()>
     room.scene.marks("one", is_fresh(true)).await?;
     room.scene.marks("two", is_fresh(true)).await?;
     room.alone().await?;
-    let history = History::of(&world.client, "killed");
+    let history = History::of(&world.client, "killed").await?;
+    let probes = room.scene.probes();
+    let before_status = probes.get(&room.scene.node).await?.status;
     let mark = world.bed.audit_mark()?;
     world.kill_agent().await?;
     world.start_agent().await?;
@@ -277,9 +289,10 @@ pub(crate) async fn an_agent_killed_and_started(world: Arc<World>) -> Result<()>
         })
         .map(|r| format!("{} {} -> {}", r.verb, r.uri, r.code))
         .collect();
+    let after_status = probes.get(&room.scene.node).await?.status;
     ensure!(
         wrote.is_empty(),
-        "an agent's restart with nothing new wrote {wrote:#?}"
+        "an agent's restart with nothing new wrote {wrote:#?}: {before_status:#?} became {after_status:#?}"
     );
     room.set("one", "role=secondary").await?;
     room.scene.marks("one", is_main(false)).await?;
@@ -340,7 +353,7 @@ pub(crate) async fn nothing_stale_after_an_agent_was_down(world: Arc<World>) -> 
     .await?;
     // Its fresh container is a secondary by default or by this.
     room.set("restarted", "role=secondary").await?;
-    let history = History::of(&world.client, "stale");
+    let history = History::of(&world.client, "stale").await?;
     world.start_agent().await?;
     for pod in ["edited", "restarted"] {
         room.scene.marks(pod, is_main(false)).await?;
@@ -367,7 +380,7 @@ pub(crate) async fn a_restarted_kubelet_changes_no_mark(world: Arc<World>) -> Re
     room.set("one", "role=main").await?;
     room.scene.marker("m", json!([role()])).await?;
     room.scene.marks("one", is_main(true)).await?;
-    let history = History::of(&world.client, "kubelet");
+    let history = History::of(&world.client, "kubelet").await?;
     world.bed.restart_kubelet().await?;
     room.pod("two", json!({})).await?;
     history.never("a mark went away", |pod| {
@@ -383,7 +396,7 @@ pub(crate) async fn an_unreachable_runtime_changes_no_mark(world: Arc<World>) ->
     room.pod("one", json!({})).await?;
     room.scene.marker("m", json!([fresh()])).await?;
     room.scene.marks("one", is_fresh(true)).await?;
-    let history = History::of(&world.client, "runtime");
+    let history = History::of(&world.client, "runtime").await?;
     world.bed.stop_runtime().await?;
     room.world.bed.start_runtime().await?;
     room.exec("one", "main", &["touch", "/tmp/used"]).await?;

@@ -1,44 +1,58 @@
-//! Every version of the pods of a namespace, for what must never have been seen.
+//! Every version of the pods of a namespace, for what must have been seen, and what must not.
 
-use std::sync::{Arc, Mutex};
-
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
+
+use crate::see::PATIENCE;
 
 /// Records from its creation until it is dropped.
 pub struct History {
-    seen: Arc<Mutex<Vec<Pod>>>,
+    seen: watch::Receiver<Seen>,
     task: JoinHandle<()>,
 }
 
+#[derive(Default)]
+struct Seen {
+    listed: bool,
+    pods: Vec<Pod>,
+}
+
 impl History {
-    /// Starts to record the pods of a namespace.
-    pub fn of(client: &Client, namespace: &str) -> Self {
-        let seen = Arc::new(Mutex::new(Vec::new()));
+    /// Records the pods of a namespace, from what is there now.
+    ///
+    /// # Errors
+    /// When the first list does not come in time.
+    pub async fn of(client: &Client, namespace: &str) -> Result<Self> {
+        let (into, mut seen) = watch::channel(Seen::default());
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-        let into = Arc::clone(&seen);
         let task = tokio::spawn(async move {
             let mut events = watcher(pods, watcher::Config::default()).boxed();
             while let Some(event) = events.next().await {
-                if let Ok(Event::Apply(pod) | Event::InitApply(pod)) = event {
-                    into.lock().expect("no writer panics").push(pod);
-                }
+                into.send_modify(|seen| match event {
+                    Ok(Event::Apply(pod) | Event::InitApply(pod)) => seen.pods.push(pod),
+                    Ok(Event::InitDone) => seen.listed = true,
+                    // The watch tries again by itself.
+                    Ok(Event::Init | Event::Delete(_)) | Err(_) => {}
+                });
             }
         });
-        Self { seen, task }
+        tokio::time::timeout(PATIENCE, seen.wait_for(|seen| seen.listed))
+            .await
+            .context("the pods were not listed in time")??;
+        Ok(Self { seen, task })
     }
 
     /// Fails if any version of any pod so far was `wrong`.
     ///
     /// # Errors
-    /// With the first such version's labels, annotations and conditions.
+    /// With the first such version's labels and conditions.
     pub fn never(&self, what: &str, wrong: impl Fn(&Pod) -> bool) -> Result<()> {
-        let seen = self.seen.lock().expect("no writer panics");
-        if let Some(pod) = seen.iter().find(|pod| wrong(pod)) {
+        if let Some(pod) = self.seen.borrow().pods.iter().find(|pod| wrong(pod)) {
             bail!(
                 "{what}: seen on {:?} at {:?}: labels {:?}, conditions {:?}",
                 pod.metadata.name,
@@ -50,14 +64,17 @@ impl History {
         Ok(())
     }
 
-    /// How many versions were seen.
-    pub fn len(&self) -> usize {
-        self.seen.lock().expect("no writer panics").len()
-    }
-
-    /// Whether none was seen.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    /// Waits until some version of some pod was `right`.
+    ///
+    /// # Errors
+    /// After [`PATIENCE`].
+    pub async fn once(&self, what: &str, right: impl Fn(&Pod) -> bool) -> Result<()> {
+        let mut seen = self.seen.clone();
+        let right = seen.wait_for(|seen| seen.pods.iter().any(&right));
+        tokio::time::timeout(PATIENCE, right)
+            .await
+            .with_context(|| format!("{what}: not seen within {PATIENCE:?}"))??;
+        Ok(())
     }
 }
 
