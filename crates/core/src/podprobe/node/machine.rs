@@ -440,14 +440,15 @@ impl Node {
             return;
         };
         let before_state = before.map(|before| before.state);
-        let unchanged = before.is_some_and(|before| {
+        let same = before.filter(|before| {
             before.state == verdict.state
-                && before.message == verdict.message
                 && before.since == verdict.since
                 && before.container == verdict.container
         });
-        if !unchanged {
-            self.report.touch();
+        match same {
+            None => self.report.touch(),
+            Some(before) if before.message != verdict.message => self.report.reword(key),
+            Some(_) => {}
         }
         if before_state != Some(verdict.state) {
             actions.push(Action::Changed(Change {

@@ -98,6 +98,14 @@ impl Report {
         self.look_at = Some(Duration::ZERO);
     }
 
+    /// The words of an entry alone have changed. Until they may be sent there is no difference to look for: with words
+    /// that change at each run, looking at all entries for each would cost the node far more than the probes do.
+    pub(super) fn reword(&mut self, key: &Arc<ProbeKey>) {
+        let sent = self.sent.get(key);
+        let at = sent.map_or(Duration::ZERO, |sent| *sent + MESSAGE_PAUSE);
+        self.look_at = Some(self.look_at.map_or(at, |look_at| look_at.min(at)));
+    }
+
     pub(super) fn forget(&mut self, key: &Arc<ProbeKey>) {
         self.sent.remove(key);
     }

@@ -176,6 +176,20 @@ fn a_changed_message_alone_is_sent_once_in_ten_seconds_the_newest() {
 }
 
 #[test]
+fn a_changed_message_alone_is_not_even_looked_at_before_it_may_be_sent() {
+    let mut sim = succeeding();
+    sim.answer(20 * SECOND, true, "ok");
+    sim.answer(SECOND, true, "players: 0");
+    let sent = sim.moment().since_start;
+    for second in 1..8 {
+        sim.pass(SECOND);
+        sim.finish_all(true, &format!("players: {second}"));
+        let look_at = sim.node.write_at().unwrap();
+        assert!(look_at >= sent + 8 * SECOND, "{look_at:?}");
+    }
+}
+
+#[test]
 fn a_flood_of_changes_is_written_five_times_a_second_at_most() {
     let mut sim = succeeding();
     for step in 0..10 {
