@@ -216,10 +216,15 @@ impl Worker {
         self.first(started_at, now)
     }
 
-    /// A first run, as soon as the container has run for the initial delay.
+    /// A first run, as soon as the container has run for the initial delay; one that is said to have started only later,
+    /// since the clock was set back, has its delay before it.
     fn first(&self, started_at: Timestamp, now: Now) -> Wish {
         let delay = SignedDuration::from_secs(self.entry.probe.initial_delay_seconds.into());
-        let left = delay.saturating_sub(now.wall.duration_since(started_at));
+        let left = delay.saturating_sub(
+            now.wall
+                .duration_since(started_at)
+                .max(SignedDuration::ZERO),
+        );
         let left = Duration::try_from(left).unwrap_or(Duration::ZERO);
         Wish::First(Slot::from(now.since_start.saturating_add(left)))
     }
@@ -570,6 +575,19 @@ pub(super) mod tests {
                 "{now}"
             );
         }
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_makes_no_initial_delay_longer() {
+        let mut slow = entry();
+        let mut probe = probe();
+        probe.initial_delay_seconds = 5;
+        slow.probe = Arc::new(probe);
+        let mut worker = Worker::new(slow, None);
+        let mut now = at(1_000);
+        now.wall -= SignedDuration::from_hours(2);
+        let wish = worker.observe(Some(&running("a")), now);
+        assert_eq!(wish, Wish::First(Slot::of(Duration::from_secs(6))));
     }
 
     #[test]
