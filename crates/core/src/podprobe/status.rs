@@ -224,6 +224,8 @@ pub struct Circumstances<'a> {
     pub refused: Option<(&'a Trouble, &'a str)>,
     /// Its status.
     pub status: &'a PodProbeMarkerStatus,
+    /// False where the API server drops probes and conditions from it.
+    pub summaries: bool,
 }
 
 /// The status due, none if the observed one says the same.
@@ -267,9 +269,12 @@ pub fn difference(
         probes: tally.probes.clone(),
         conditions,
     };
-    if desired.probes.is_empty() {
+    if desired.probes.is_empty() || !circumstances.summaries {
         // An empty list is not written, so what is there cannot be emptied.
         desired.probes.clone_from(&observed.probes);
+    }
+    if !circumstances.summaries {
+        desired.conditions.clone_from(&observed.conditions);
     }
     (desired != *observed).then_some(desired)
 }

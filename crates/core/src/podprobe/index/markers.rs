@@ -19,6 +19,8 @@ pub(super) struct MarkerState {
     uid: String,
     generation: i64,
     status: PodProbeMarkerStatus,
+    /// What has been written of its status since it was last seen.
+    written: Option<PodProbeMarkerStatus>,
     pub(super) rules: Rules,
     /// The pods that have a share in the tally.
     pub(super) pods: BTreeSet<Arc<ObjectName>>,
@@ -147,6 +149,8 @@ impl Index {
             name: meta.name.clone().unwrap_or_default(),
         });
         let version = Version::parse(meta.resource_version.as_deref());
+        let status = wire.status.clone().unwrap_or_default();
+        self.learn_summaries(&name, &status, pass);
         let known = self.markers.get(&name).map(|marker| marker.version);
         if self.is_stale(source, Kind::Marker, &name, version, known) {
             return;
@@ -154,7 +158,6 @@ impl Index {
         let rules = self.rules(wire);
         let uid = meta.uid.clone().unwrap_or_default();
         let generation = meta.generation.unwrap_or_default();
-        let status = wire.status.clone().unwrap_or_default();
         self.refused.remove(&Object::MarkerStatus((*name).clone()));
         pass.markers.insert(name.clone());
         if let Some(known) = self.markers.get_mut(&name)
@@ -164,6 +167,7 @@ impl Index {
             known.version = version;
             known.generation = generation;
             known.status = status;
+            known.written = None;
             known.rules = rules;
             return;
         }
@@ -175,6 +179,7 @@ impl Index {
             uid,
             generation,
             status,
+            written: None,
             rules,
             pods: BTreeSet::new(),
             tally,
@@ -200,6 +205,34 @@ impl Index {
             }
         }
         self.markers.insert(name, state);
+    }
+
+    /// Learns from the answer to a write whether the API server keeps our fields of a marker's status: one with an older
+    /// schema drops them.
+    fn learn_summaries(
+        &mut self,
+        name: &ObjectName,
+        status: &PodProbeMarkerStatus,
+        pass: &mut Pass,
+    ) {
+        let known = self.markers.get(name);
+        let sent = known.and_then(|marker| marker.written.as_ref());
+        // What was on its way before the write does not bear its numbers.
+        let stripped = sent.is_some_and(|sent| {
+            sent.matched_pods == status.matched_pods
+                && sent.observed_generation == status.observed_generation
+        });
+        let kept = !status.conditions.is_empty();
+        let summaries = kept || (self.summaries && !stripped);
+        if std::mem::replace(&mut self.summaries, summaries) != summaries {
+            pass.markers.extend(self.markers.keys().cloned());
+        }
+    }
+
+    pub(super) fn wrote_status(&mut self, name: &ObjectName, status: &PodProbeMarkerStatus) {
+        if let Some(marker) = self.markers.get_mut(name) {
+            marker.written = Some(status.clone());
+        }
     }
 
     fn rules(&self, wire: &PodProbeMarker) -> Rules {
@@ -253,6 +286,7 @@ impl Index {
             acknowledged: !self.unacknowledged.contains_key(name),
             refused,
             status: &marker.status,
+            summaries: self.summaries,
         };
         let status = status::difference(&marker.tally, &circumstances, now)?;
         Some(Write::MarkerStatus {

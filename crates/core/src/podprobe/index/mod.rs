@@ -75,6 +75,8 @@ pub struct Index {
     synced: bool,
     /// Whether the API server keeps our optional fields in a `NodePodProbe`.
     extensions: bool,
+    /// Whether it keeps more of a marker's status than two numbers.
+    summaries: bool,
     markers: BTreeMap<MarkerName, MarkerState>,
     selectors: Selectors,
     pods: BTreeMap<Arc<ObjectName>, PodState>,
@@ -129,6 +131,7 @@ impl Index {
             config,
             synced: false,
             extensions: true,
+            summaries: true,
             markers: BTreeMap::new(),
             selectors: Selectors::default(),
             pods: BTreeMap::new(),
@@ -188,10 +191,13 @@ impl Index {
         {
             return None;
         }
-        match object {
-            Object::PodMarks(name) => self.wrote_marks(name, now),
-            Object::NodePodProbe(name) => self.wrote_node_pod_probe(name),
-            Object::MarkerStatus(_) => {}
+        match (object, &write) {
+            (Object::PodMarks(name), _) => self.wrote_marks(name, now),
+            (Object::NodePodProbe(name), _) => self.wrote_node_pod_probe(name),
+            (Object::MarkerStatus(name), Write::MarkerStatus { status, .. }) => {
+                self.wrote_status(name, status);
+            }
+            (Object::MarkerStatus(_), _) => {}
         }
         Some(write)
     }

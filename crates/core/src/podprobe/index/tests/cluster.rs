@@ -466,6 +466,11 @@ impl Cluster {
                 }
                 let mut new = known.clone();
                 new.status = Some(*status);
+                if self.drops_extensions {
+                    let status = new.status.get_or_insert_default();
+                    status.probes.clear();
+                    status.conditions.clear();
+                }
                 let version = self.next_version();
                 new.metadata.resource_version = Some(version.to_string());
                 self.markers.insert(marker.clone(), new.clone());
