@@ -41,7 +41,8 @@ async fn follows_the_verdict(scene: &Scene, pod: &str) -> Result<()> {
     Ok(())
 }
 
-async fn templated(world: &World, name: &str, value: &str) -> Result<Scene> {
+/// A template's value is taken over, and not restored: once taken away from the template it was ours alone.
+async fn templated(world: &World, name: &str, value: &str) -> Result<()> {
     let scene = Scene::new(&world.client, name).await?;
     scene
         .pod_with("one", json!({"metadata": {"labels": {"role": value}}}))
@@ -52,38 +53,21 @@ async fn templated(world: &World, name: &str, value: &str) -> Result<Scene> {
     scene.reason("m", "Probing").await?;
     scene.marks("one", labelled(value)).await?;
     follows_the_verdict(&scene, "one").await?;
-    Ok(scene)
+    scene
+        .markers()
+        .delete("m", &DeleteParams::default())
+        .await?;
+    let none = json!({"labels": {"role": null}, "conditions": {"t.io/role": null}});
+    scene.marks("one", none).await?;
+    Ok(())
 }
 
 pub(crate) async fn a_template_with_the_same_value(world: Arc<World>) -> Result<()> {
-    let scene = templated(&world, "template-same", "main").await?;
-    scene
-        .markers()
-        .delete("m", &DeleteParams::default())
-        .await?;
-    // Once taken away from the template's owner it was ours alone; nothing is restored.
-    scene
-        .marks(
-            "one",
-            json!({"labels": {"role": null}, "conditions": {"t.io/role": null}}),
-        )
-        .await?;
-    Ok(())
+    templated(&world, "template-same", "main").await
 }
 
 pub(crate) async fn a_template_with_another_value(world: Arc<World>) -> Result<()> {
-    let scene = templated(&world, "template-other", "unset").await?;
-    scene
-        .markers()
-        .delete("m", &DeleteParams::default())
-        .await?;
-    scene
-        .marks(
-            "one",
-            json!({"labels": {"role": null}, "conditions": {"t.io/role": null}}),
-        )
-        .await?;
-    Ok(())
+    templated(&world, "template-other", "unset").await
 }
 
 pub(crate) async fn a_co_owned_label_outlives_the_marker(world: Arc<World>) -> Result<()> {

@@ -25,8 +25,7 @@ pub fn binary() -> Result<PathBuf> {
 /// A started process; killed when dropped.
 pub struct Process {
     child: Child,
-    /// Both streams.
-    pub log: PathBuf,
+    log: PathBuf,
 }
 
 impl Process {
@@ -47,11 +46,6 @@ impl Process {
             child,
             log: log.to_owned(),
         })
-    }
-
-    /// Its pid in this process' namespace.
-    pub fn pid(&self) -> Option<u32> {
-        self.child.id()
     }
 
     /// SIGTERM, then waits for its own end, which must be in time and a success.
@@ -81,13 +75,5 @@ impl Process {
             );
         }
         Ok(())
-    }
-
-    /// SIGKILL.
-    ///
-    /// # Errors
-    /// When it cannot be waited for.
-    pub async fn kill(mut self) -> Result<()> {
-        self.child.kill().await.context("kill")
     }
 }
