@@ -91,6 +91,8 @@ struct Agent {
     teller: Teller,
     metrics: Metrics,
     plan: Standing,
+    /// Whether the object is one that cannot be decoded; then silence is no sign that the plan is known.
+    undecodable: bool,
     runtime: Standing,
     status: Standing,
     /// Whether the lack of an object was spoken of.
@@ -120,6 +122,7 @@ impl Agent {
             teller: Teller::start(process.client.clone(), &args.node_name, &metrics),
             metrics,
             plan: Standing::new(readiness, "plan", "the node's plan was not read yet"),
+            undecodable: false,
             runtime: looks,
             status,
             missed: false,
@@ -199,17 +202,21 @@ impl Agent {
     }
 
     fn saw(&mut self, sight: Result<Sight, watcher::Error>) {
-        match sight {
+        let error = match sight {
+            Ok(Sight::Undecodable(error)) => {
+                self.undecodable = true;
+                format!("it cannot be decoded, what was known of it holds: {error}")
+            }
             Ok(sight) => {
+                self.undecodable = false;
                 self.plan(&sight);
-                self.plan.works();
+                return self.plan.works();
             }
-            Err(error) => {
-                let now = self.now().since_start;
-                if self.plan.fails(&error.to_string(), now, now) {
-                    tracing::warn!(%error, "the watch of the node's plan failed");
-                }
-            }
+            Err(error) => error.to_string(),
+        };
+        let now = self.now().since_start;
+        if self.plan.fails(&error, now, now) {
+            tracing::warn!(error, "the watch of the node's plan failed");
         }
     }
 
@@ -218,8 +225,10 @@ impl Agent {
             return;
         }
         let object = match sight {
-            Sight::Listed(object) | Sight::Live(object) => Some(&**object),
-            Sight::Gone | Sight::Complete => None,
+            Sight::Listed(object) | Sight::Live(object) | Sight::Answered(object) => {
+                Some(&**object)
+            }
+            Sight::Gone | Sight::Complete | Sight::Undecodable(_) => None,
         };
         if object.is_none() && !self.missed {
             tracing::info!(
@@ -299,7 +308,7 @@ impl Agent {
         let end = match written {
             Ok(object) => {
                 // First what is there now, else the write would seem to be due again.
-                self.plan(&Sight::Live(object));
+                self.plan(&Sight::Answered(object));
                 self.status.works();
                 WriteEnd::Done
             }
@@ -321,7 +330,7 @@ impl Agent {
             // What could not be written need not be any more.
             self.status.works();
         }
-        self.plan.check(now, true);
+        self.plan.check(now, !self.undecodable);
         self.runtime.check(now, false);
         self.status.check(now, false);
     }

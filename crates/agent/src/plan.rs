@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
+use kube::core::DeserializeGuard;
+use kube::core::error_boundary::InvalidObject;
 use kube::runtime::utils::Backoff;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
@@ -42,10 +44,22 @@ pub(crate) enum Sight {
     Listed(Box<NodePodProbe>),
     /// The object as it has become.
     Live(Box<NodePodProbe>),
+    /// The object as the answer to a write has it. It may come after the news that the object is gone.
+    Answered(Box<NodePodProbe>),
+    /// There is one, and it cannot be decoded.
+    Undecodable(String),
     /// There is none.
     Gone,
     /// The list that was begun is complete, and the object was in it.
     Complete,
+}
+
+/// What a list that was begun has shown so far.
+#[derive(Clone, Copy, Debug)]
+enum Listed {
+    Nothing,
+    Object,
+    Undecodable,
 }
 
 /// Follows the object of this name, for ever.
@@ -54,8 +68,9 @@ pub(crate) fn follow(
     name: &str,
 ) -> impl Stream<Item = Result<Sight, watcher::Error>> + use<> {
     let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let mut listed = false;
-    watcher(Api::<NodePodProbe>::all(client), only)
+    let mut listed = Listed::Nothing;
+    // Guarded: a watch fails but once at what it cannot decode, and is silent then.
+    watcher(Api::<Guarded>::all(client), only)
         .backoff(Pauses::default())
         .filter_map(move |event| {
             let sight = event.map(|event| sight(event, &mut listed)).transpose();
@@ -63,20 +78,34 @@ pub(crate) fn follow(
         })
 }
 
-fn sight(event: watcher::Event<NodePodProbe>, listed: &mut bool) -> Option<Sight> {
+type Guarded = DeserializeGuard<NodePodProbe>;
+
+fn sight(event: watcher::Event<Guarded>, listed: &mut Listed) -> Option<Sight> {
     match event {
         watcher::Event::Init => {
-            *listed = false;
+            *listed = Listed::Nothing;
             None
         }
-        watcher::Event::InitApply(object) => {
-            *listed = true;
-            Some(Sight::Listed(Box::new(object)))
+        watcher::Event::InitApply(DeserializeGuard(object)) => {
+            *listed = object
+                .as_ref()
+                .map_or(Listed::Undecodable, |_| Listed::Object);
+            Some(decoded(object.map(Box::new).map(Sight::Listed)))
         }
-        watcher::Event::InitDone if *listed => Some(Sight::Complete),
-        watcher::Event::Apply(object) => Some(Sight::Live(Box::new(object))),
-        watcher::Event::InitDone | watcher::Event::Delete(_) => Some(Sight::Gone),
+        watcher::Event::Apply(DeserializeGuard(object)) => {
+            Some(decoded(object.map(Box::new).map(Sight::Live)))
+        }
+        watcher::Event::Delete(_) => Some(Sight::Gone),
+        watcher::Event::InitDone => match listed {
+            Listed::Nothing => Some(Sight::Gone),
+            Listed::Object => Some(Sight::Complete),
+            Listed::Undecodable => None,
+        },
     }
+}
+
+fn decoded(sight: Result<Sight, InvalidObject>) -> Sight {
+    sight.unwrap_or_else(|invalid| Sight::Undecodable(invalid.error))
 }
 
 /// Keeps the newest sight: the answer to a write overtakes the watch.
@@ -89,12 +118,16 @@ impl Newest {
     /// Whether this sight says something new.
     pub(crate) fn is_news(&mut self, sight: &Sight) -> bool {
         let version = match sight {
-            Sight::Complete => return false,
+            Sight::Complete | Sight::Undecodable(_) => return false,
             Sight::Gone => None,
             Sight::Listed(object) => version(object),
             Sight::Live(object) => match (self.version, version(object)) {
                 (Some(known), Some(version)) if version <= known => return false,
                 (_, version) => version,
+            },
+            Sight::Answered(object) => match (self.version, version(object)) {
+                (Some(known), Some(version)) if version > known => Some(version),
+                _ => return false,
             },
         };
         self.version = version;
@@ -109,6 +142,8 @@ fn version(object: &NodePodProbe) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn object(version: &str) -> NodePodProbe {
@@ -119,13 +154,13 @@ mod tests {
 
     #[test]
     fn a_list_without_the_object_says_that_it_is_gone() {
-        let mut listed = false;
+        let mut listed = Listed::Nothing;
         let mut said = |event| sight(event, &mut listed);
         assert!(said(watcher::Event::Init).is_none());
         assert!(matches!(said(watcher::Event::InitDone), Some(Sight::Gone)));
         assert!(said(watcher::Event::Init).is_none());
         assert!(matches!(
-            said(watcher::Event::InitApply(object("1"))),
+            said(watcher::Event::InitApply(DeserializeGuard(Ok(object("1"))))),
             Some(Sight::Listed(_))
         ));
         let complete = said(watcher::Event::InitDone);
@@ -133,8 +168,31 @@ mod tests {
     }
 
     #[test]
+    fn an_object_that_cannot_be_decoded_is_neither_gone_nor_fine() {
+        let read = |spec| {
+            let object = json!({"metadata": {"name": "node"}, "spec": spec});
+            serde_json::from_value::<Guarded>(object).unwrap()
+        };
+        let (good, bad) = (json!({}), json!({"podProbes": 7}));
+        let mut listed = Listed::Nothing;
+        let mut said = |event| sight(event, &mut listed);
+        let undecodable =
+            |said| matches!(said, Some(Sight::Undecodable(why)) if why.contains("integer"));
+        assert!(undecodable(said(watcher::Event::InitApply(read(
+            bad.clone()
+        )))));
+        assert!(said(watcher::Event::InitDone).is_none());
+        let mended = said(watcher::Event::Apply(read(good)));
+        assert!(matches!(mended, Some(Sight::Live(_))));
+        assert!(undecodable(said(watcher::Event::Apply(read(bad.clone())))));
+        let gone = said(watcher::Event::Delete(read(bad)));
+        assert!(matches!(gone, Some(Sight::Gone)));
+    }
+
+    #[test]
     fn older_sights_are_dropped_unless_listed() {
         let live = |version| Sight::Live(Box::new(object(version)));
+        let answered = |version| Sight::Answered(Box::new(object(version)));
         let mut newest = Newest::default();
         let table = [
             (live("9"), true),
@@ -143,7 +201,10 @@ mod tests {
             (live("9"), false),
             (Sight::Listed(Box::new(object("5"))), true),
             (live("6"), true),
+            (answered("6"), false),
+            (answered("7"), true),
             (Sight::Gone, true),
+            (answered("8"), false),
             (live("2"), true),
             (Sight::Complete, false),
             (live("odd"), true),
