@@ -2,10 +2,14 @@
 
 use std::sync::Arc;
 
-use anyhow::{Result, ensure};
-use kube::api::{DeleteParams, Patch, PatchParams};
-use leadsman_tests::{History, Scene, see};
-use serde_json::json;
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use leadsman_tests::see::PATIENCE;
+use leadsman_tests::{History, Scene, gone, see};
+use serde_json::{Value, json};
 
 use crate::World;
 use crate::marks::{idle, marked};
@@ -131,5 +135,200 @@ pub(crate) async fn leftovers_without_a_marker(world: Arc<World>) -> Result<()> 
         .patch(&scene.node, &PatchParams::default(), &patch)
         .await?;
     scene.entries(&[]).await?;
+    Ok(())
+}
+
+const CRDS: [&str; 2] = [
+    "podprobemarkers.apps.kruise.io",
+    "nodepodprobes.apps.kruise.io",
+];
+
+/// As on a cluster that has OpenKruise's CRDs: what leadsman adds to them is dropped by the API server.
+pub(crate) async fn crds_that_drop_our_fields(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "dropped").await?;
+    let crds: Api<CustomResourceDefinition> = Api::all(scene.client.clone());
+    world.stop_manager().await?;
+    let mut ours = Vec::new();
+    for name in CRDS {
+        let crd = crds.get(name).await?;
+        let mut theirs = serde_json::to_value(&crd)?;
+        for field in [
+            "revision",
+            "startedContainerID",
+            "containerID",
+            "conditions",
+        ] {
+            without(&mut theirs, field);
+        }
+        let status = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties";
+        if let Some(Value::Object(fields)) = theirs.pointer_mut(status) {
+            fields.remove("probes");
+        }
+        crds.replace(
+            name,
+            &PostParams::default(),
+            &serde_json::from_value(theirs)?,
+        )
+        .await?;
+        ours.push((name, crd));
+    }
+    let told = probed_with_theirs(&world, &scene).await;
+    for (name, mut crd) in ours {
+        crd.metadata.resource_version = crds.get(name).await?.metadata.resource_version;
+        crds.replace(name, &PostParams::default(), &crd).await?;
+    }
+    world.stop_manager().await?;
+    world.start_manager().await?;
+    told
+}
+
+async fn probed_with_theirs(world: &World, scene: &Scene) -> Result<()> {
+    scene.pod("dropped-pod").await?;
+    scene.marker("dropped-marker", idle()).await?;
+    // The API server takes a moment to serve a new schema.
+    let served = async {
+        let condition = json!({"status": {"observedGeneration": 0, "conditions": [{"type": "t", "status": "True",
+            "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
+        let params = PatchParams {
+            dry_run: true,
+            ..PatchParams::default()
+        };
+        loop {
+            let patch = Patch::Merge(&condition);
+            let markers = scene.markers();
+            let marker = markers.patch_status("dropped-marker", &params, &patch);
+            let status = marker.await?.status.unwrap_or_default();
+            if status.conditions.is_empty() {
+                return anyhow::Ok(());
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, served).await??;
+    world.start_manager().await?;
+    for state in ["Succeeded", "Failed", "Unknown", "Succeeded"] {
+        scene
+            .verdict("dropped-pod", "dropped-marker#Idle", state, "")
+            .await?;
+        scene.marks("dropped-pod", marked(state)).await?;
+    }
+    let marker = see(
+        &scene.markers(),
+        "dropped-marker",
+        "two numbers",
+        |marker| {
+            let status = marker.status.clone().unwrap_or_default();
+            let numbers = (status.observed_generation, status.matched_pods);
+            ensure!(numbers == (1, Some(1)), "the status is {status:?}");
+            Ok(status)
+        },
+    )
+    .await?;
+    ensure!(
+        marker.conditions.is_empty(),
+        "the CRD is still ours: {marker:?}"
+    );
+    let sent = world.sent("patch", "pods", "dropped-pod")?;
+    ensure!(sent == 4, "{sent} writes of a pod for four verdicts");
+    let sent = world.sent("update", "nodepodprobes", &scene.node)?;
+    ensure!(sent <= 2, "{sent} writes of a spec that never changed");
+    let sent = world.sent("patch", "podprobemarkers", "dropped-marker")?;
+    ensure!(sent <= 3, "{sent} writes of a status that never changed");
+    Ok(())
+}
+
+/// Takes a property out of a schema, wherever it is.
+fn without(schema: &mut Value, field: &str) {
+    match schema {
+        Value::Object(map) => {
+            if let Some(Value::Object(properties)) = map.get_mut("properties") {
+                properties.remove(field);
+            }
+            map.values_mut().for_each(|below| without(below, field));
+        }
+        Value::Array(list) => list.iter_mut().for_each(|below| without(below, field)),
+        _ => {}
+    }
+}
+
+pub(crate) async fn crds_that_come_late(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "late-crds").await?;
+    scene.pod("one").await?;
+    let crds: Api<CustomResourceDefinition> = Api::all(scene.client.clone());
+    world.stop_manager().await?;
+    for name in CRDS {
+        crds.delete(name, &DeleteParams::default()).await?;
+        gone(&crds, name).await?;
+    }
+    world.start_manager().await?;
+    leadsman_tests::install(&world.plane, &scene.client).await?;
+    scene.marker("m", idle()).await?;
+    scene.verdict("one", "m#Idle", "Succeeded", "").await?;
+    scene.marks("one", marked("Succeeded")).await?;
+    Ok(())
+}
+
+pub(crate) async fn a_right_that_is_away_for_a_while(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "no-right").await?;
+    scene.pod("no-right-pod").await?;
+    scene.marker("m", idle()).await?;
+    scene
+        .verdict("no-right-pod", "m#Idle", "Succeeded", "")
+        .await?;
+    scene.marks("no-right-pod", marked("Succeeded")).await?;
+    let roles: Api<ClusterRole> = Api::all(scene.client.clone());
+    let mut role = roles.get("leadsman-manager").await?;
+    let rules = role.rules.clone();
+    for rule in role.rules.iter_mut().flatten() {
+        rule.verbs.retain(|verb| verb != "patch");
+        if rule.verbs.is_empty() {
+            rule.verbs.push("get".to_owned());
+        }
+    }
+    let params = PostParams::default();
+    let mut role = roles.replace("leadsman-manager", &params, &role).await?;
+    scene
+        .verdict("no-right-pod", "m#Idle", "Failed", "")
+        .await?;
+    let before = world.sent("patch", "pods", "no-right-pod")?;
+    let tried = async {
+        while world.sent("patch", "pods", "no-right-pod")? == before {
+            tokio::task::yield_now().await;
+        }
+        anyhow::Ok(())
+    };
+    if before < 2 {
+        tokio::time::timeout(PATIENCE, tried)
+            .await
+            .context("no request was made")??;
+    }
+    role.rules = rules;
+    roles.replace("leadsman-manager", &params, &role).await?;
+    scene.marks("no-right-pod", marked("Failed")).await?;
+    let sent = world.sent("patch", "pods", "no-right-pod")?;
+    ensure!(sent <= 5, "{sent} requests without a right");
+    Ok(())
+}
+
+/// The API server does not check `format: int32`.
+pub(crate) async fn an_object_that_does_not_decode(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "undecodable").await?;
+    scene.pod("one").await?;
+    scene.marker("m", idle()).await?;
+    scene.entries(&["one/m#Idle"]).await?;
+    let spec = json!({"podProbes": [{"name": "a", "namespace": "b", "uid": "c", "IP": "", "probes": [{"name": "x#y",
+        "containerName": "z", "probe": {"exec": {"command": ["a"]}, "periodSeconds": 9_000_000_000_u64}}]}]});
+    let patch = Patch::Merge(json!({"spec": spec}));
+    let raw: Api<kube::api::DynamicObject> = Api::all_with(
+        scene.client.clone(),
+        &kube::api::ApiResource::erase::<leadsman_api::NodePodProbe>(&()),
+    );
+    raw.patch(&scene.node, &PatchParams::default(), &patch)
+        .await?;
+    scene.entries(&["one/m#Idle"]).await?;
+    scene.pod("two").await?;
+    scene.entries(&["one/m#Idle", "two/m#Idle"]).await?;
+    scene.verdict("two", "m#Idle", "Failed", "").await?;
+    scene.marks("two", marked("Failed")).await?;
     Ok(())
 }

@@ -174,8 +174,12 @@ fn cases() -> Vec<Case<World>> {
         case!(alone lifecycle::a_marker_deleted_while_it_is_down),
         case!(alone lifecycle::a_verdict_reported_while_it_is_down),
         case!(alone lifecycle::a_restart_with_nothing_to_do_writes_nothing),
+        case!(alone lifecycle::crds_that_drop_our_fields),
+        case!(alone lifecycle::crds_that_come_late),
+        case!(alone lifecycle::a_right_that_is_away_for_a_while),
         case!(alone lifecycle::an_outage_of_the_api_server_changes_no_pod),
         case!(lifecycle::leftovers_without_a_marker),
+        case!(lifecycle::an_object_that_does_not_decode),
     ]
 }
 

@@ -2,9 +2,10 @@
 
 use std::fmt::Debug;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, ResourceExt};
 use leadsman_api::slim::{Node, Pod};
-use leadsman_api::{NodePodProbe, PodProbeMarker};
+use leadsman_api::{NodePodProbe, NodePodProbeSpec, PodProbeMarker};
 use leadsman_core::podprobe::event::{Event, Kind, ObjectName, Source};
 use serde::de::DeserializeOwned;
 
@@ -17,23 +18,41 @@ pub(crate) trait Watched:
 
     /// The event that a sight of this object is.
     fn seen(self: Box<Self>, source: Source) -> Event;
+
+    /// What an object that does not decode is taken for, if it is not to be skipped.
+    fn stand_in(_metadata: ObjectMeta) -> Option<Box<Self>> {
+        None
+    }
 }
 
 macro_rules! watched {
-    ($type:ty, $kind:ident) => {
+    ($type:ty, $kind:ident $(, $stand_in:item)?) => {
         impl Watched for $type {
             const KIND: Kind = Kind::$kind;
 
             fn seen(self: Box<Self>, source: Source) -> Event {
                 Event::$kind(self, source)
             }
+
+            $($stand_in)?
         }
     };
 }
 watched!(PodProbeMarker, Marker);
 watched!(Pod, Pod);
 watched!(Node, Node);
-watched!(NodePodProbe, NodePodProbe);
+watched!(
+    NodePodProbe,
+    NodePodProbe,
+    /// Its spec is ours: what we cannot read of it is written anew, under the version that it has now.
+    fn stand_in(metadata: ObjectMeta) -> Option<Box<Self>> {
+        Some(Box::new(Self {
+            metadata,
+            spec: NodePodProbeSpec::default(),
+            status: None,
+        }))
+    }
+);
 
 /// All of them.
 pub(crate) const KINDS: [Kind; 4] = [Kind::Marker, Kind::Pod, Kind::Node, Kind::NodePodProbe];

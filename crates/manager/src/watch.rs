@@ -37,8 +37,8 @@ enum Standing {
     Following,
 }
 
-/// Follows a kind until nobody listens any more. An object that cannot be decoded is reported and skipped: what was
-/// known of it stays known.
+/// Follows a kind until nobody listens any more. An object that cannot be decoded is reported and skipped, so that what
+/// was known of it stays known; or its kind has something to stand in for it.
 pub(crate) async fn follow<K: Watched>(
     client: Client,
     events: Sender<Arrival>,
@@ -117,16 +117,16 @@ fn decoded<K: Watched>(object: Guarded<K>, metrics: &Metrics) -> Option<Box<K>> 
         Guarded::Decoded(object) => Some(object),
         Guarded::Undecodable { metadata, error } => {
             metrics.skipped(K::KIND);
-            let namespace = metadata.namespace.unwrap_or_default();
-            let name = metadata.name.unwrap_or_default();
+            let namespace = metadata.namespace.as_deref().unwrap_or_default();
+            let name = metadata.name.as_deref().unwrap_or_default();
             tracing::warn!(
                 resource = resource(K::KIND),
                 namespace,
                 name,
                 error,
-                "skipping an object that does not decode"
+                "an object does not decode"
             );
-            None
+            K::stand_in(*metadata)
         }
     }
 }
