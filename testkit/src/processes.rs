@@ -1,6 +1,6 @@
 //! Small questions about processes and their logs, asked of `/proc` and the disk.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -42,6 +42,19 @@ pub(crate) fn tail(path: &Path, lines: usize) -> String {
     all[all.len().saturating_sub(lines)..].join("\n")
 }
 
+/// Cargo, without what a cargo that runs this program says about its package: build scripts (ring's) look at that and
+/// would compile anew at each change between the two.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
 /// PATH with the places of system programs, which an ordinary user's PATH may lack.
 pub(crate) fn search_path() -> OsString {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
@@ -51,19 +64,25 @@ pub(crate) fn search_path() -> OsString {
 
 /// Runs a program to its end and returns its stdout; its stderr is the error.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<String> {
-    let output = Command::new(program)
-        .args(arguments)
-        .env("PATH", search_path())
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("cannot run {program}"))?;
+    run_command(
+        Command::new(program)
+            .args(arguments)
+            .env("PATH", search_path()),
+    )
+}
+
+/// Runs a command to its end and returns its stdout; its stderr is the error.
+pub(crate) fn run_command(command: &mut Command) -> Result<String> {
+    let program = command.get_program().display().to_string();
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("cannot run {program}"))?;
     if !output.status.success() {
-        let words = String::from_utf8_lossy(&output.stderr);
+        let arguments: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();
         bail!(
             "`{program} {}` ended with {}: {}",
             arguments.join(" "),
             output.status,
-            words.trim()
+            String::from_utf8_lossy(&output.stderr).trim()
         );
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())

@@ -147,20 +147,24 @@ fn program(progress: &mut dyn FnMut(Progress)) -> Result<PathBuf> {
     if newest(&sources.join("src")) > modified(&program) {
         progress(Progress::Note(format!("compiling {NAME}")));
         let release = profile.file_name().is_some_and(|name| name == "release");
-        let mut arguments = vec![
-            "build",
-            "--quiet",
-            "-p",
-            env!("CARGO_PKG_NAME"),
-            "--bin",
-            NAME,
-        ];
-        arguments.extend(release.then_some("--release"));
-        let manifest = sources.join("Cargo.toml").display().to_string();
-        arguments.extend(["--manifest-path", &manifest]);
-        let target = profile.parent().unwrap_or(profile).display().to_string();
-        arguments.extend(["--target-dir", &target]);
-        processes::run("cargo", &arguments)?;
+        let mut cargo = processes::cargo();
+        // All packages and an example: the features that xtask builds with too, so nothing is compiled twice.
+        cargo
+            .args([
+                "build",
+                "--quiet",
+                "--workspace",
+                "--example",
+                "crds",
+                "--bin",
+                NAME,
+            ])
+            .args(release.then_some("--release"))
+            .arg("--manifest-path")
+            .arg(sources.join("Cargo.toml"))
+            .arg("--target-dir")
+            .arg(profile.parent().unwrap_or(profile));
+        processes::run_command(&mut cargo)?;
     }
     Ok(program)
 }
