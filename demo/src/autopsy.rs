@@ -1,5 +1,7 @@
 //! What is shown when something expected was not seen.
 
+use leadsman_testkit::cache;
+
 use crate::cluster::Cluster;
 
 /// A line per marker.
@@ -58,8 +60,9 @@ fn keep_logs_of_the_bed(cluster: &Cluster) {
         .flatten()
         .flatten();
     for log in logs {
-        let copied = std::fs::copy(log.path(), cluster.logs.join(log.file_name()));
-        if let Err(error) = copied {
+        let place = cluster.logs.join(log.file_name());
+        let copied = std::fs::copy(log.path(), &place).map_err(anyhow::Error::from);
+        if let Err(error) = copied.and_then(|_| cache::hand_over(&place)) {
             println!("-- {} could not be kept: {error}", log.path().display());
         }
     }

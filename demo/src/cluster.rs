@@ -43,6 +43,7 @@ impl Cluster {
         let bed = NodeBed::start(Options::default(), progress::to_stderr()).await?;
         let logs = cache::folder()?.join("demo-logs");
         fs::create_dir_all(&logs).with_context(|| format!("creating {}", logs.display()))?;
+        cache::hand_over(&logs)?;
         let client = bed.client().await?;
         let kubectl = bed.programs()?.join("kubectl");
         let cluster = Self {
@@ -133,6 +134,7 @@ impl Cluster {
 
     async fn start(&self, name: &str, leadsman: &Path, arguments: &[&str]) -> Result<Inside> {
         let log = fs::File::create(self.log(name))?;
+        cache::hand_over(&self.log(name))?;
         let mut command = self.bed.command_inside(leadsman);
         command
             .args(arguments)
@@ -197,7 +199,7 @@ impl Cluster {
         let folder = self.kubectl.parent().unwrap_or(Path::new("/")).display();
         println!(
             "
-== The cluster stays up. In another terminal, as root:
+== The cluster stays up. In another terminal:
 
   export KUBECONFIG={kubeconfig} PATH=\"{folder}:$PATH\"
 

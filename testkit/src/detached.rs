@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, Uid};
 use serde::{Deserialize, Serialize};
 
 use crate::cache;
@@ -24,6 +24,7 @@ use crate::request::{Bed, Options};
 struct Record {
     bed: Bed,
     keeper_began: String,
+    by_root: bool,
 }
 
 /// Raises a bed and leaves it, to be ended by [`down`]. Returns its name and its kubeconfig.
@@ -41,34 +42,51 @@ pub fn up(control_plane: bool, progress: impl FnMut(Progress)) -> Result<(String
     let record = Record {
         bed: bed.clone(),
         keeper_began: began,
+        by_root: Uid::effective().is_root(),
     };
     fs::write(
         folder.join(format!("{}.json", bed.name)),
         serde_json::to_vec_pretty(&record)?,
     )?;
+    cache::hand_over(&folder)?;
     plane.leave()?;
     Ok((bed.name, kubeconfig))
 }
 
-/// Ends the bed of this name, or all detached beds, and waits until they are gone. Returns the
-/// names of those that were ended.
-pub fn down(name: Option<&str>) -> Result<Vec<String>> {
+/// What [`down`] has come to: names of beds.
+#[derive(Debug, Default)]
+pub struct Ended {
+    /// They are gone.
+    pub ended: Vec<String>,
+    /// They were raised by root, and only root can end them.
+    pub left_to_root: Vec<String>,
+}
+
+/// Ends the bed of this name, or all detached beds, and waits until they are gone.
+pub fn down(name: Option<&str>) -> Result<Ended> {
     let folder = records()?;
-    let mut ended = Vec::new();
+    let mut beds = Ended::default();
     for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
         let path = entry.path();
         let text = fs::read_to_string(&path)?;
         let record: Record =
             serde_json::from_str(&text).with_context(|| format!("reading {}", path.display()))?;
-        if name.is_none_or(|name| name == record.bed.name) {
+        if name.is_some_and(|name| name != record.bed.name) {
+            continue;
+        }
+        if record.by_root && !Uid::effective().is_root() {
+            beds.left_to_root.push(record.bed.name);
+        } else {
             end(&record, &path)?;
-            ended.push(record.bed.name);
+            beds.ended.push(record.bed.name);
         }
     }
-    if let (Some(name), []) = (name, ended.as_slice()) {
-        bail!("no detached bed is called {name}");
+    match name {
+        Some(name) if beds.ended.is_empty() && beds.left_to_root.is_empty() => {
+            bail!("no detached bed is called {name}")
+        }
+        _ => Ok(beds),
     }
-    Ok(ended)
 }
 
 fn end(record: &Record, path: &Path) -> Result<()> {

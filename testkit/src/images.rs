@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use crate::cache;
 use crate::clock;
 use crate::packages;
-use crate::processes::run;
+use crate::processes::{self, run};
 use crate::progress::Progress;
 use crate::request::ImageArchive;
 
@@ -81,7 +81,12 @@ fn image(
     let image = format!("{layout_arg}:1");
     run("umoci", &["init", "--layout", &layout_arg])?;
     run("umoci", &["new", "--image", &image])?;
-    run("umoci", &["unpack", "--image", &image, &bundle_arg])?;
+    let mut unpack = vec!["unpack", "--image", &image, &bundle_arg];
+    if !nix::unistd::Uid::effective().is_root() {
+        // In the image the files are root's all the same.
+        unpack.push("--rootless");
+    }
+    run("umoci", &unpack)?;
     fill(&bundle.join("rootfs"))?;
     run("umoci", &["repack", "--image", &image, &bundle_arg])?;
     let mut config = vec!["config", "--image", &image];
@@ -144,7 +149,7 @@ pub(crate) fn target_program(progress: &mut dyn FnMut(Progress)) -> Result<PathB
         // A folder of its own: other flags would throw away what the workspace has compiled.
         let build = workspace.join("target/static");
         let manifest = workspace.join("Cargo.toml");
-        let output = std::process::Command::new("cargo")
+        let output = processes::cargo()
             .args([
                 "build",
                 "--quiet",

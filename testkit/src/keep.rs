@@ -343,7 +343,7 @@ fn save_logs(logs: &Path, place: &Path) {
             let log = log?;
             std::fs::copy(log.path(), place.join(log.file_name()))?;
         }
-        Ok(())
+        cache::hand_over(place)
     };
     // The error that led here is the one to hear of; its message has the log's last lines.
     let _ = copy();

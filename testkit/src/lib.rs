@@ -46,14 +46,24 @@ pub use progress::Progress;
 pub use readiness::client;
 pub use request::Options;
 
+use std::path::PathBuf;
+
 use anyhow::Result;
 
-/// Compiles, installs and makes what beds need, without raising one.
-pub fn prepare(control_plane: bool, progress: &mut dyn FnMut(Progress)) -> Result<()> {
-    programs::ensure(progress)?;
-    if !control_plane {
-        packages::ensure(progress)?;
-        images::ensure(progress)?;
+/// Compiles, installs and makes what beds need, without raising one. Who is not root does what can be done without,
+/// and root then finds it in the cache. Returns the folder of the programs.
+pub fn prepare(control_plane: bool, progress: &mut dyn FnMut(Progress)) -> Result<PathBuf> {
+    let programs = programs::ensure(progress)?;
+    if control_plane {
+        return Ok(programs);
     }
-    Ok(())
+    if nix::unistd::Uid::effective().is_root() {
+        packages::ensure(progress)?;
+    }
+    if packages::suffice_for_images() {
+        images::ensure(progress)?;
+    } else {
+        images::target_program(progress)?;
+    }
+    Ok(programs)
 }

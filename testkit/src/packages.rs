@@ -45,6 +45,11 @@ pub(crate) fn ensure(progress: &mut dyn FnMut(Progress)) -> Result<()> {
     check_busybox()
 }
 
+/// Whether images can be made already, by whoever we are.
+pub(crate) fn suffice_for_images() -> bool {
+    find("umoci").is_some() && check_busybox().is_ok()
+}
+
 /// Names the programs among `tools` that are missing.
 pub(crate) fn ensure_tools(tools: &[&str]) -> Result<()> {
     let missing: Vec<&str> = tools

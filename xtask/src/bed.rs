@@ -1,50 +1,52 @@
 //! `cargo xtask bed`: a test bed that stays up, by the program `leadsman-bed` of testkit.
 
+use std::ffi::OsString;
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::{cargo, root};
 
+/// The exit status by which `leadsman-bed down` says that only root can end what is left.
+const LEFT_TO_ROOT: i32 = 4;
+
 /// Arguments of `bed`.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Raise a bed, or end those that were raised
+    #[command(subcommand)]
     action: Action,
-    /// With `down`: which one, by the name that `up` printed; all when left out
-    name: Option<String>,
-    /// Only etcd and kube-apiserver: needs no root and runs no pods
-    #[arg(long)]
-    control_plane: bool,
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
+#[derive(clap::Subcommand)]
 enum Action {
-    Up,
-    Down,
+    /// Raise a bed and print its name and its kubeconfig
+    Up {
+        /// Only etcd and kube-apiserver: needs no root and runs no pods
+        #[arg(long)]
+        control_plane: bool,
+    },
+    /// End beds of either kind
+    Down {
+        /// Which one, by the name that `up` printed; all when left out
+        name: Option<String>,
+    },
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let built = cargo::build(&["--bin", "leadsman-bed"])?;
     let program = cargo::program(&built, "leadsman-bed")?;
-    let mut words = match (arguments.action, arguments.control_plane) {
-        (Action::Up, true) => vec!["up", "--detach", "--control-plane"],
-        (Action::Up, false) => vec!["up", "--detach"],
-        (Action::Down, _) => vec!["down"],
-    };
-    words.extend(arguments.name.as_deref());
-    let mut command = if arguments.control_plane {
-        let mut command = Command::new(program);
-        command.args(words);
-        command
-    } else {
-        if matches!(arguments.action, Action::Up) {
-            prepare_as_user(&program)?;
+    let status = match &arguments.action {
+        Action::Up {
+            control_plane: true,
+        } => status(Command::new(program).args(["up", "--detach", "--control-plane"]))?,
+        Action::Up { .. } => {
+            let environment = prepare_as_user(&program)?;
+            let words = ["up", "--detach"];
+            status(&mut root::command(&program, &words, &environment)?)?
         }
-        root::command(&program, &words, &[])?
+        Action::Down { name } => down(&program, name.as_deref())?,
     };
-    let status = command.status().context("running leadsman-bed")?;
     Ok(if status.success() {
         ExitCode::SUCCESS
     } else {
@@ -52,18 +54,38 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// Compiles the cluster's programs as the user that hit Enter, so that the long part needs no root and the cache stays
-/// the user's.
-pub(crate) fn prepare_as_user(program: &Path) -> Result<()> {
+/// Ends what the user can end, and through root what is left then.
+fn down(program: &Path, name: Option<&str>) -> Result<ExitStatus> {
+    let words: Vec<&str> = ["down"].into_iter().chain(name).collect();
+    let ended = status(Command::new(program).args(&words))?;
+    if ended.code() != Some(LEFT_TO_ROOT) {
+        return Ok(ended);
+    }
+    let environment = prepare_as_user(program)?;
+    status(&mut root::command(program, &words, &environment)?)
+}
+
+fn status(command: &mut Command) -> Result<ExitStatus> {
+    command.status().context("running leadsman-bed")
+}
+
+/// Compiles and makes what a node bed needs as the user that hit Enter, so that the long part needs no root and all that
+/// is compiled stays the user's. Returns the environment in which root finds it; empty for root.
+pub(crate) fn prepare_as_user(program: &Path) -> Result<Vec<(String, OsString)>> {
     if root::is_root() {
-        return Ok(());
+        return Ok(Vec::new());
     }
-    let status = Command::new(program)
-        .args(["prepare", "--control-plane"])
-        .status()
+    let output = Command::new(program)
+        .arg("prepare")
+        .stderr(Stdio::inherit())
+        .output()
         .context("running leadsman-bed")?;
-    if !status.success() {
-        bail!("the cluster's programs could not be compiled, the reason is above");
+    if !output.status.success() {
+        bail!("what the cluster needs could not be compiled, the reason is above");
     }
-    Ok(())
+    let words = String::from_utf8(output.stdout).context("what leadsman-bed printed")?;
+    let pairs = words.lines().filter_map(|line| line.split_once('='));
+    Ok(pairs
+        .map(|(name, value)| (name.to_owned(), value.into()))
+        .collect())
 }

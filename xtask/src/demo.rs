@@ -29,20 +29,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     ])?;
     let words: &[&str] = if arguments.keep { &["--keep"] } else { &[] };
     let bed = cargo::program(&built, "leadsman-bed")?;
-    bed::prepare_as_user(&bed)?;
+    let mut environment = bed::prepare_as_user(&bed)?;
     let spent = before + enter.elapsed();
-    let environment = [
-        (
-            "LEADSMAN_BIN",
-            cargo::program(&built, "leadsman")?.into_os_string(),
-        ),
-        ("LEADSMAN_BED", bed.into_os_string()),
+    let leadsman = cargo::program(&built, "leadsman")?;
+    environment.extend([
+        ("LEADSMAN_BIN".to_owned(), leadsman.into_os_string()),
+        ("LEADSMAN_BED".to_owned(), bed.into_os_string()),
         // So that the demo's clock starts at the user's Enter.
         (
-            "LEADSMAN_DEMO_SPENT",
+            "LEADSMAN_DEMO_SPENT".to_owned(),
             OsString::from(format!("{:.3}", spent.as_secs_f64())),
         ),
-    ];
+    ]);
     let program = cargo::program(&built, "leadsman-demo")?;
     let status = root::command(&program, words, &environment)?
         .status()

@@ -12,24 +12,12 @@ pub(crate) fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|of_process| of_process.uid() == 0)
 }
 
-/// What a program keeps of this user's environment when it runs as root: where the cache is, where Go is, and
-/// what this project itself reads.
+/// What a program keeps of this user's environment when it runs as root. Not HOME: programs write there, and what root
+/// has written the user could not write any more.
 fn kept() -> impl Iterator<Item = (OsString, OsString)> {
     std::env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy();
-        matches!(
-            &*name,
-            "HOME"
-                | "PATH"
-                | "XDG_CACHE_HOME"
-                | "GOPATH"
-                | "GOCACHE"
-                | "GOFLAGS"
-                | "GOPROXY"
-                | "NO_COLOR"
-                | "TERM"
-                | "CI"
-        ) || name.starts_with("LEADSMAN_")
+        matches!(&*name, "PATH" | "NO_COLOR" | "TERM" | "CI") || name.starts_with("LEADSMAN_")
     })
 }
 
@@ -38,20 +26,18 @@ fn kept() -> impl Iterator<Item = (OsString, OsString)> {
 pub(crate) fn command(
     program: &Path,
     arguments: &[&str],
-    environment: &[(&str, OsString)],
+    environment: &[(String, OsString)],
 ) -> Result<Command> {
     if is_root() {
         let mut command = Command::new(program);
-        command
-            .args(arguments)
-            .envs(environment.iter().map(|(name, value)| (name, value)));
+        command.args(arguments).envs(environment.iter().cloned());
         return Ok(command);
     }
     let assignments: Vec<OsString> = kept()
         .chain(
             environment
                 .iter()
-                .map(|(name, value)| ((*name).into(), value.clone())),
+                .map(|(name, value)| (name.into(), value.clone())),
         )
         .map(|(mut name, value)| {
             name.push("=");
@@ -66,14 +52,14 @@ pub(crate) fn command(
             .collect::<Vec<_>>()
             .join(" ");
         bail!(
-            "a node needs root, and sudo would ask for a password here. All is built; type this line:\n\n  sudo env {quoted} {} {}\n",
+            "a node needs root, and sudo would ask for a password here. All is built; type this line:\n\n  sudo -H env {quoted} {} {}\n",
             quote(&program.to_string_lossy()),
             arguments.join(" ")
         );
     }
     let mut command = Command::new("sudo");
     command
-        .args(["-n", "env"])
+        .args(["-n", "-H", "env"])
         .args(assignments)
         .arg(program)
         .args(arguments);

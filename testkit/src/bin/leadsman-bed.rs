@@ -5,7 +5,12 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
-use leadsman_testkit::{ControlPlane, NodeBed, Options, detached, keep, progress, supervise};
+use leadsman_testkit::{
+    ControlPlane, NodeBed, Options, cache, detached, keep, programs, progress, supervise,
+};
+
+/// The exit status of `down` where beds are left that only root can end; `cargo xtask bed down` reads it.
+const LEFT_TO_ROOT: u8 = 4;
 
 #[derive(Parser)]
 #[command(
@@ -35,7 +40,7 @@ enum Verb {
         /// Its name, as `up` printed it
         name: Option<String>,
     },
-    /// Compile and fetch what beds need, raise none
+    /// Compile and make what beds need, raise none; prints the environment in which root finds it
     Prepare {
         /// Only what a control plane needs
         #[arg(long)]
@@ -52,7 +57,7 @@ fn main() -> ExitCode {
     // The two behind a bed have told its owner already what went wrong.
     let told = matches!(verb, Verb::Keep { .. } | Verb::Supervise { .. });
     match start(verb) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             if !told {
                 eprintln!("leadsman-bed: {error:#}");
@@ -62,7 +67,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn start(verb: Verb) -> Result<()> {
+fn start(verb: Verb) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -72,7 +77,7 @@ fn start(verb: Verb) -> Result<()> {
     outcome
 }
 
-async fn run(verb: Verb) -> Result<()> {
+async fn run(verb: Verb) -> Result<ExitCode> {
     match verb {
         Verb::Up {
             control_plane,
@@ -81,25 +86,44 @@ async fn run(verb: Verb) -> Result<()> {
         } => {
             let (name, kubeconfig) = detached::up(control_plane, progress::to_stderr())?;
             println!("KUBECONFIG={}", kubeconfig.display());
-            eprintln!("bed: {name} is up; `leadsman-bed down {name}` ends it");
-            Ok(())
+            eprintln!("bed: {name} is up; `cargo xtask bed down {name}` ends it");
+            Ok(ExitCode::SUCCESS)
         }
         Verb::Up {
             control_plane,
             argument,
             ..
-        } => up(control_plane, options(&argument)?).await,
+        } => {
+            up(control_plane, options(&argument)?).await?;
+            Ok(ExitCode::SUCCESS)
+        }
         Verb::Down { name } => {
-            for name in detached::down(name.as_deref())? {
+            let beds = detached::down(name.as_deref())?;
+            for name in &beds.ended {
                 eprintln!("bed: {name} has ended");
             }
-            Ok(())
+            for name in &beds.left_to_root {
+                eprintln!("bed: only root can end {name}");
+            }
+            if !beds.left_to_root.is_empty() {
+                return Ok(ExitCode::from(LEFT_TO_ROOT));
+            }
+            Ok(ExitCode::SUCCESS)
         }
         Verb::Prepare { control_plane } => {
-            leadsman_testkit::prepare(control_plane, &mut progress::to_stderr())
+            let made = leadsman_testkit::prepare(control_plane, &mut progress::to_stderr())?;
+            println!("{}={}", cache::VARIABLE, cache::folder()?.display());
+            println!("{}={}", programs::GIVEN, made.display());
+            Ok(ExitCode::SUCCESS)
         }
-        Verb::Keep { request } => keep::keep(&request).await,
-        Verb::Supervise { folder } => supervise::supervise(folder).await,
+        Verb::Keep { request } => {
+            keep::keep(&request).await?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Supervise { folder } => {
+            supervise::supervise(folder).await?;
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }
 

@@ -23,6 +23,7 @@ use tokio::process::Command;
 pub use inside::Inside;
 use nix::unistd::Pid;
 
+use crate::cache;
 use crate::control_plane::ControlPlane;
 use crate::progress::Progress;
 use crate::raise::logs_after_failure;
@@ -77,6 +78,8 @@ impl NodeBed {
             detached,
         };
         let plane = ControlPlane::raise(&request, &mut progress)?;
+        // Who raised the bed through sudo is to use it without.
+        cache::hand_over(plane.admin_kubeconfig())?;
         let node = plane
             .bed
             .node
