@@ -150,7 +150,12 @@ impl Worker {
     /// Follows the plan. The container is to be observed again after it.
     pub(super) fn update(&mut self, entry: Entry, now: Now) -> Wish {
         let old = std::mem::replace(&mut self.entry, entry);
-        if old.revision != self.entry.revision || old.probe.handler != self.entry.probe.handler {
+        let revised = match (&old.revision, &self.entry.revision) {
+            (Some(old), Some(new)) => old != new,
+            // The API server began, or ceased, to keep the field; the handler tells.
+            _ => false,
+        };
+        if revised || old.probe.handler != self.entry.probe.handler {
             self.doubt("the probe has changed", None, now);
             return self.rest(Phase::AwaitingContainer);
         }
@@ -185,6 +190,9 @@ impl Worker {
             ContainerState::Exited { exit_code } => self.exited(id, exit_code, now),
             ContainerState::Running { started_at } => self.runs(id, started_at, now),
             ContainerState::Unknown if self.container() == Some(id) => Wish::Keep,
+            ContainerState::Unknown if !self.is_about_another(id) => {
+                self.rest(Phase::AwaitingContainer)
+            }
             ContainerState::Created | ContainerState::Unknown => {
                 self.renewed(id, None, now);
                 self.rest(Phase::AwaitingContainer)
@@ -227,6 +235,12 @@ impl Worker {
         );
         let left = Duration::try_from(left).unwrap_or(Duration::ZERO);
         Wish::First(Slot::from(now.since_start.saturating_add(left)))
+    }
+
+    /// Whether there is a verdict that is known to be about a container other than this one.
+    fn is_about_another(&self, id: &Arc<str>) -> bool {
+        let about = self.verdict.as_ref().and_then(|v| v.container.as_ref());
+        about.is_some_and(|about| about != id)
     }
 
     /// A verdict about another container holds no more.
@@ -617,6 +631,24 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_revision_that_the_api_server_begins_to_keep_is_no_other_probe() {
+        let mut without = entry();
+        without.revision = None;
+        let mut worker = succeeding();
+        for same in [without.clone(), entry()] {
+            assert_eq!(worker.update(same, at(500)), Wish::Keep);
+            assert_eq!(worker.state(), Some(State::Succeeded));
+        }
+        let mut probe = probe();
+        probe.handler = Handler::TcpSocket {
+            port: std::num::NonZeroU16::MAX,
+        };
+        without.probe = Arc::new(probe);
+        assert_eq!(worker.update(without, at(500)), Wish::Rest);
+        assert_eq!(worker.state(), Some(State::Unknown));
+    }
+
+    #[test]
     fn what_we_could_not_probe_is_tried_again_and_then_dropped() {
         let busy = || Err(CannotProbe::Runtime("busy".into()));
         let mut worker = succeeding();
@@ -635,6 +667,28 @@ pub(super) mod tests {
             run(&mut worker, 3, at(2_010), Err(CannotProbe::Deadline)),
             Wish::Further(Slot::of(Duration::from_secs(3)))
         );
+    }
+
+    #[test]
+    fn a_runtime_that_does_not_say_disproves_no_verdict_left_behind() {
+        for (about, state) in [
+            (None, State::Succeeded),
+            (Some("a"), State::Succeeded),
+            (Some("b"), State::Unknown),
+        ] {
+            let left = Verdict {
+                state: State::Succeeded,
+                message: "ok".into(),
+                since: Timestamp::from_second(2_000).unwrap(),
+                probed: None,
+                container: about.map(Arc::from),
+            };
+            let mut worker = Worker::new(entry(), Some(left));
+            let mut silent = running("a");
+            silent.state = ContainerState::Unknown;
+            assert_eq!(worker.observe(Some(&silent), at(5_000)), Wish::Rest);
+            assert_eq!(worker.state(), Some(state), "{about:?}");
+        }
     }
 
     #[test]
