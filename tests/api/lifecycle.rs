@@ -278,7 +278,7 @@ pub(crate) async fn a_right_that_is_away_for_a_while(world: Arc<World>) -> Resul
     scene.marks("no-right-pod", marked("Succeeded")).await?;
     let roles: Api<ClusterRole> = Api::all(scene.client.clone());
     let mut role = roles.get("leadsman-manager").await?;
-    let rules = role.rules.clone();
+    let whole = role.rules.clone();
     for rule in role.rules.iter_mut().flatten() {
         rule.verbs.retain(|verb| verb != "patch");
         if rule.verbs.is_empty() {
@@ -302,7 +302,7 @@ pub(crate) async fn a_right_that_is_away_for_a_while(world: Arc<World>) -> Resul
             .await
             .context("no request was made")??;
     }
-    role.rules = rules;
+    role.rules = whole;
     roles.replace("leadsman-manager", &params, &role).await?;
     scene.marks("no-right-pod", marked("Failed")).await?;
     let sent = world.sent("patch", "pods", "no-right-pod")?;

@@ -15,12 +15,11 @@ use kube::{Client, Resource};
 use leadsman_api::slim::Pod;
 use leadsman_api::{NodePodProbe, PodProbeMarker};
 use leadsman_core::podprobe::event::{Event, PodMarks, Source, Write};
+use leadsman_core::podprobe::pod::FIELD_MANAGER;
 use serde_json::json;
 
 use crate::reply::{Cause, Verdict, judge, unanswered};
 
-/// Owner of our marks in a pod's managedFields.
-pub(crate) const FIELD_MANAGER: &str = "leadsman-podprobe";
 /// A request that has no answer by then is given up; whether it was carried out, the watch tells.
 const TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -454,7 +454,7 @@ impl Cluster {
                 self.delete(Kind::NodePodProbe, &id);
                 None
             }
-            Write::PodMarks(marks) => self.execute_marks(*marks),
+            Write::PodMarks(marks) => self.execute_marks(&marks),
             Write::MarkerStatus {
                 marker,
                 uid,
@@ -480,7 +480,7 @@ impl Cluster {
         }
     }
 
-    fn execute_marks(&mut self, marks: PodMarks) -> Option<Event> {
+    fn execute_marks(&mut self, marks: &PodMarks) -> Option<Event> {
         let pod = self.pods.get(&marks.pod)?;
         let bodies = [&marks.remove, &marks.apply];
         for body in bodies.into_iter().flatten() {
