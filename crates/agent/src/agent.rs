@@ -247,6 +247,10 @@ impl Agent {
             self.runtime.works();
             self.looked = self.now().since_start;
         }
+        if pods.is_empty() {
+            // Nobody looks any more: by the time that there is something to probe again, this may be long past.
+            self.containers = None;
+        }
         self.pods.send_if_modified(|known| {
             let other = **known != pods;
             if other {
@@ -272,7 +276,8 @@ impl Agent {
                     .as_ref()
                     .is_some_and(|known| Arc::ptr_eq(known, &containers));
                 let known = (!same).then(|| look::known(&containers, self.node.containers()));
-                self.containers = Some(containers);
+                // One that was begun before the last pod went would stay for as long as none comes.
+                self.containers = Some(containers).filter(|_| !self.pods.borrow().is_empty());
                 self.apply(Event::Containers(known));
             }
             Err(error) => {
