@@ -19,10 +19,12 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cache;
 use crate::clock;
+use crate::leftovers::{self, FOLDER_PREFIX};
 use crate::node::{self, outside};
 use crate::pki::{Authority, Identity};
 use crate::plan::{AUDIT_POLICY, Core, Plan, Ports};
 use crate::processes;
+use crate::progress::Progress;
 use crate::request::{Bed, Event, Kind, Order, Request, report};
 
 const ADMINISTRATOR: Identity<'_> = Identity {
@@ -37,7 +39,17 @@ const GRACE: Duration = Duration::from_secs(10);
 pub async fn keep(request: &str) -> Result<()> {
     let request: Request = serde_json::from_str(request).context("the request")?;
     nix::sys::prctl::set_child_subreaper(true)?;
+    match leftovers::sweep() {
+        Ok(swept) => swept.into_iter().for_each(|name| {
+            report(&Event::Progress(Progress::Note(format!(
+                "took away what {name} had left, whose owner and keeper were killed"
+            ))));
+        }),
+        // It is tried again by the next bed; this one is not in its way.
+        Err(error) => report(&Event::Progress(Progress::Note(format!("{error:#}")))),
+    }
     let (name, folder) = new_folder()?;
+    let kept = leftovers::keep(&folder, request.kind)?;
     let outcome = Keeper {
         request: &request,
         name: &name,
@@ -58,7 +70,9 @@ pub async fn keep(request: &str) -> Result<()> {
     } else {
         Ok(())
     };
-    outside.and(cache::remove(&folder)).and(outcome.map(|_| ()))
+    let removed = outside.and(cache::remove(&folder));
+    drop(kept);
+    removed.and(outcome.map(|_| ()))
 }
 
 /// Removes what a bed whose keeper is dead has left.
@@ -258,7 +272,7 @@ fn new_folder() -> Result<(String, PathBuf)> {
     for _ in 0..100 {
         let number = RandomState::new().hash_one(std::process::id()) & 0xff_ffff;
         let name = format!("{}{number:06x}", outside::PREFIX);
-        let folder = parent.join(format!("leadsman-{name}"));
+        let folder = parent.join(format!("{FOLDER_PREFIX}{name}"));
         match std::fs::DirBuilder::new().mode(0o755).create(&folder) {
             Ok(()) => return Ok((name, folder)),
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}

@@ -18,6 +18,7 @@
 //! | `programs`, `packages`, `images` | what a bed is made from, and the [`cache`] of it |
 //! | `plan`, `node::plan` | which programs with which flags, in which order |
 //! | `keep`, `supervise` | the two processes behind a bed |
+//! | `leftovers` | what was left when both owner and keeper were killed |
 //! | [`control_plane`], [`node`] | what a test holds |
 //! | [`audit`] | requests, counted by user |
 
@@ -28,6 +29,7 @@ pub mod control_plane;
 pub mod detached;
 pub mod images;
 pub mod keep;
+mod leftovers;
 pub mod node;
 mod packages;
 mod pki;

@@ -121,6 +121,35 @@ const ENDS: &[End] = &[
         },
     },
     End {
+        name: "owner_and_keeper_killed",
+        arguments: &[],
+        act: |bed| {
+            bed.wait_until_up()?;
+            let (keeper, supervisor) = (bed.process("keep")?, bed.process("supervise")?);
+            // Stopped first, so that it cannot act on its owner's death.
+            send(keeper, Signal::SIGSTOP)?;
+            send(bed.owner(), Signal::SIGKILL)?;
+            send(keeper, Signal::SIGKILL)?;
+            bed.wait_for("the supervisor's end", |_| {
+                !support::processes().iter().any(|it| it.pid == supervisor)
+            })?;
+            ensure!(bed.file("logs").exists(), "nothing is left to be swept");
+            let next = Command::new(env!("CARGO_BIN_EXE_leadsman-bed"))
+                .args(["up", "--control-plane", "--argument", "etcd=--no-such-flag"])
+                .env("TMPDIR", &bed.temporary)
+                .output()?;
+            let words = String::from_utf8_lossy(&next.stderr).into_owned();
+            ensure!(
+                words.contains(&format!(
+                    "took away what {}",
+                    bed.name.as_deref().unwrap_or("?")
+                )),
+                "the next bed took nothing away: {words}"
+            );
+            Ok(())
+        },
+    },
+    End {
         name: "a_part_fails",
         arguments: &["--argument", "kube-apiserver=--no-such-flag"],
         act: |bed| {
