@@ -90,6 +90,9 @@ impl Report {
 
     pub(super) fn observe(&mut self, status: Option<NodePodProbeStatus>) {
         self.observed = status;
+        if self.observed.is_none() {
+            self.overdue = None;
+        }
         self.touch();
     }
 

@@ -339,6 +339,17 @@ fn what_cannot_be_probed_is_tried_three_times_in_its_place() {
 }
 
 #[test]
+fn without_an_object_no_write_is_overdue() {
+    let mut sim = succeeding();
+    sim.failures = usize::MAX;
+    sim.answer(SECOND, false, "down");
+    assert!(sim.node.overdue().is_some());
+    // It could not be written because the object was gone already.
+    sim.apply(Event::Plan(None));
+    assert_eq!(sim.node.overdue(), None);
+}
+
+#[test]
 fn the_end_of_an_unknown_run_is_nothing() {
     let mut sim = succeeding();
     let run = super::RunId(u64::MAX);
