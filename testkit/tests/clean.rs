@@ -348,8 +348,11 @@ impl Raising {
     /// Waits until the machine looks as before. The owner's end is not the bed's where the owner
     /// was killed, hence the deadline.
     fn is_gone_beside(&mut self, before: &Machine, names: &[String]) -> Result<()> {
-        self.owner.wait()?;
         let deadline = clock::now() + Duration::from_secs(30);
+        while self.owner.try_wait()?.is_none() {
+            ensure!(clock::now() < deadline, "the owner has not ended");
+            std::thread::sleep(Duration::from_millis(20));
+        }
         loop {
             let after = Machine::look(names)?;
             let left = after.differences(before);

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use clap::{Parser, Subcommand};
 use leadsman_testkit::{
     ControlPlane, NodeBed, Options, cache, detached, keep, programs, progress, supervise,
 };
+use tokio::signal::unix::{SignalKind, signal};
 
 /// The exit status of `down` where beds are left that only root can end; `cargo xtask bed down` reads it.
 const LEFT_TO_ROOT: u8 = 4;
@@ -139,32 +140,53 @@ fn options(arguments: &[String]) -> Result<Options> {
 }
 
 async fn up(control_plane: bool, options: Options) -> Result<()> {
-    let mut node = None;
-    let mut plane = None;
-    let kubeconfig = if control_plane {
-        let bed = plane.insert(ControlPlane::start(options, progress::to_stderr()).await?);
-        bed.admin_kubeconfig().to_owned()
-    } else {
-        let bed = node.insert(NodeBed::start(options, progress::to_stderr()).await?);
-        eprintln!(
-            "bed: node {}, runtime {}",
-            bed.node_name(),
-            bed.runtime_endpoint()
-        );
-        eprintln!(
-            "bed: enter it with: nsenter --all --target {}",
-            bed.first_process()
-        );
-        bed.admin_kubeconfig().to_owned()
+    // Heard from the start: whoever started us may have had Ctrl-C ignored, as shells do for what runs in the background.
+    let (mut interrupt, mut terminate) = (
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::terminate())?,
+    );
+    let asked_to_end = async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
     };
-    println!("KUBECONFIG={}", kubeconfig.display());
+    tokio::pin!(asked_to_end);
+    let bed = tokio::select! {
+        bed = raise(control_plane, options) => bed?,
+        // What is being raised holds a thread; its keeper takes all away once this process is gone.
+        () = &mut asked_to_end => bail!("interrupted; everything is being taken away"),
+    };
     eprintln!("bed: up; Ctrl-C ends it");
-    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-    tokio::select! {
-        interrupted = tokio::signal::ctrl_c() => interrupted?,
-        _ = terminate.recv() => {}
-    }
+    asked_to_end.await;
     eprintln!("bed: taking everything away");
-    drop((node, plane));
+    drop(bed);
     Ok(())
+}
+
+/// A bed of either kind, for as long as this is held.
+#[expect(dead_code, reason = "held for its end")]
+enum Up {
+    ControlPlane(ControlPlane),
+    Node(NodeBed),
+}
+
+async fn raise(control_plane: bool, options: Options) -> Result<Up> {
+    if control_plane {
+        let bed = ControlPlane::start(options, progress::to_stderr()).await?;
+        println!("KUBECONFIG={}", bed.admin_kubeconfig().display());
+        return Ok(Up::ControlPlane(bed));
+    }
+    let bed = NodeBed::start(options, progress::to_stderr()).await?;
+    eprintln!(
+        "bed: node {}, runtime {}",
+        bed.node_name(),
+        bed.runtime_endpoint()
+    );
+    eprintln!(
+        "bed: enter it with: nsenter --all --target {}",
+        bed.first_process()
+    );
+    println!("KUBECONFIG={}", bed.admin_kubeconfig().display());
+    Ok(Up::Node(bed))
 }
