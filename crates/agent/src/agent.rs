@@ -174,8 +174,15 @@ impl Agent {
                     self.prober.start(run, self.containers.as_deref());
                 }
                 Action::Changed(change) => self.changed(change, now),
-                Action::Dropped { key, cause } => {
-                    tracing::debug!(probe = %key, %cause, "could not probe");
+                Action::Dropped {
+                    key,
+                    cause,
+                    first: true,
+                } => {
+                    tracing::warn!(probe = %key, %cause, "could not probe");
+                }
+                Action::Dropped { key, cause, .. } => {
+                    tracing::debug!(probe = %key, %cause, "could still not probe");
                 }
                 Action::Malformed(entries) => {
                     self.metrics.malformed.set(count(entries.len()));

@@ -67,6 +67,8 @@ pub enum Action {
         key: Arc<ProbeKey>,
         /// Why.
         cause: CannotProbe,
+        /// Whether the run before it was not dropped.
+        first: bool,
     },
     /// These entries cannot be followed; all of them, each time they change.
     Malformed(Vec<Malformed>),
@@ -211,11 +213,6 @@ impl Node {
         self.order.iter().map(|key| container_name(key))
     }
 
-    /// Why the last run of a probe was dropped, if it was.
-    pub fn trouble(&self, key: &ProbeKey) -> Option<&CannotProbe> {
-        self.workers.get(key)?.trouble()
-    }
-
     /// How many commands run, and how many wait for a place.
     pub fn execs(&self) -> (usize, usize) {
         (self.execs.taken(), self.execs.waiting())
@@ -342,6 +339,8 @@ impl Node {
         };
         let key = flight.key;
         let cause = result.as_ref().err().cloned();
+        let worker = self.workers.get(&key);
+        let first = worker.is_some_and(|worker| worker.trouble().is_none());
         let wish = self.with(&key, actions, |worker, _| worker.finish(run, result, now));
         if wish == Wish::Again {
             self.again(&key, run, flight.weight, actions);
@@ -351,7 +350,7 @@ impl Node {
             && let Some(cause) = cause
         {
             let key = key.clone();
-            actions.push(Action::Dropped { key, cause });
+            actions.push(Action::Dropped { key, cause, first });
         }
         if flight.weight == Weight::Exec {
             self.execs.leave(&key.pod.uid);

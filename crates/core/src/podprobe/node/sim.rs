@@ -33,6 +33,8 @@ pub(super) struct Sim {
     pub(super) runs: BTreeMap<RunId, Run>,
     pub(super) changes: Vec<Change>,
     pub(super) dropped: usize,
+    /// Dropped runs that none was dropped before.
+    pub(super) troubles: usize,
     pub(super) malformed: usize,
     pub(super) writes: usize,
     /// Writes to come that fail.
@@ -53,6 +55,7 @@ impl Sim {
             runs: BTreeMap::new(),
             changes: Vec::new(),
             dropped: 0,
+            troubles: 0,
             malformed: 0,
             writes: 0,
             failures: 0,
@@ -117,7 +120,10 @@ impl Sim {
                     assert_eq!(before, None, "a run that is on its way began again");
                 }
                 Action::Changed(change) => self.changes.push(change),
-                Action::Dropped { .. } => self.dropped += 1,
+                Action::Dropped { first, .. } => {
+                    self.dropped += 1;
+                    self.troubles += usize::from(first);
+                }
                 Action::Malformed(entries) => self.malformed = entries.len(),
             }
         }

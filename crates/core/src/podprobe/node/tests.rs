@@ -350,6 +350,24 @@ fn without_an_object_no_write_is_overdue() {
 }
 
 #[test]
+fn trouble_is_told_apart_from_trouble_that_lasts() {
+    let mut sim = succeeding();
+    let mut seen = Vec::new();
+    for succeed in [false, false, true, false] {
+        sim.pass(SECOND);
+        let run = *sim.runs.keys().next().unwrap();
+        let result = if succeed {
+            Ok(outcome(true, "ok"))
+        } else {
+            Err(CannotProbe::NoAddress)
+        };
+        sim.finish(run, result);
+        seen.push((sim.dropped, sim.troubles));
+    }
+    assert_eq!(seen, [(1, 1), (2, 1), (2, 1), (3, 2)]);
+}
+
+#[test]
 fn the_end_of_an_unknown_run_is_nothing() {
     let mut sim = succeeding();
     let run = super::RunId(u64::MAX);
