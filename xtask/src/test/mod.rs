@@ -14,8 +14,9 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::Result;
 
+use crate::bed;
 use crate::cargo::{self, Executable, cargo};
-use crate::root::is_root;
+use crate::root::{self, is_root};
 use suite::{Suite, Tally};
 
 /// Arguments of `test`.
@@ -26,6 +27,9 @@ pub(crate) struct Arguments {
     stage: Option<String>,
     /// Only tests whose name contains this
     filter: Option<String>,
+    /// Run the tests that need a node through sudo; all is built as you
+    #[arg(long)]
+    sudo: bool,
     /// Passed on to each test program
     #[arg(last = true)]
     more: Vec<String>,
@@ -84,107 +88,129 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let mut tally = Tally::default();
     match meant(arguments.stage.as_deref(), arguments.filter.as_deref()) {
         Ok((stages, filter)) => {
-            if let Err(error) = run_stages(&stages, filter.as_deref(), &arguments.more, &mut tally)
-            {
+            let run = Run {
+                filter,
+                more: &arguments.more,
+                sudo: arguments.sudo,
+            };
+            if let Err(error) = run.stages(&stages, &mut tally) {
                 tally.trouble(format!("{error:#}"));
             } else if tally.is_empty() {
                 tally.trouble(format!(
                     "no test's name contains {:?}",
-                    filter.unwrap_or_default()
+                    run.filter.unwrap_or_default()
                 ));
             }
         }
         Err(error) => tally.trouble(error),
     }
-    tally.close(is_root())
+    tally.close(is_root() || arguments.sudo)
 }
 
-fn run_stages(
-    stages: &[Stage],
-    filter: Option<&str>,
-    more: &[String],
-    tally: &mut Tally,
-) -> Result<()> {
-    let missing = missing(stages);
-    if !missing.is_empty() {
-        anyhow::bail!("{}", missing.join("; "));
-    }
-    eprintln!("test: building");
-    let selection: &[&str] = match stages {
-        [Stage::Api] => &["--bins", "--test", "api"],
-        _ => &["--bins", "--tests"],
-    };
-    let built = cargo::build(selection)?;
-    let environment = [
-        (
-            "LEADSMAN_BIN",
-            cargo::program(&built, "leadsman")?.into_os_string(),
-        ),
-        (
-            "LEADSMAN_BED",
-            cargo::program(&built, "leadsman-bed")?.into_os_string(),
-        ),
-    ];
-    for stage in stages {
-        eprintln!("test: {}", stage.name());
-        let mut harnesses: Vec<_> = built
-            .iter()
-            .filter(|it| it.harness && Stage::of(it) == *stage)
-            .collect();
-        harnesses.sort_by_key(|it| (&it.package, &it.target));
-        for executable in harnesses {
-            suite(executable, *stage, filter, more, &environment).run(tally)?;
+/// Which tests are meant, and how they are run.
+struct Run<'a> {
+    filter: Option<String>,
+    more: &'a [String],
+    sudo: bool,
+}
+
+impl Run<'_> {
+    fn stages(&self, stages: &[Stage], tally: &mut Tally) -> Result<()> {
+        let missing = missing(stages);
+        if !missing.is_empty() {
+            anyhow::bail!("{}", missing.join("; "));
         }
-        if *stage == Stage::Pure {
-            doc_tests(filter, more).run(tally)?;
+        eprintln!("test: building");
+        let selection: &[&str] = match stages {
+            [Stage::Api] => &["--bins", "--test", "api"],
+            _ => &["--bins", "--tests"],
+        };
+        let built = cargo::build(selection)?;
+        let (leadsman, bed) = (
+            cargo::program(&built, "leadsman")?,
+            cargo::program(&built, "leadsman-bed")?,
+        );
+        let mut environment = if self.sudo && stages.contains(&Stage::Node) {
+            bed::prepare_as_user(&bed)?
+        } else {
+            Vec::new()
+        };
+        environment.extend([
+            ("LEADSMAN_BIN".to_owned(), leadsman.into_os_string()),
+            ("LEADSMAN_BED".to_owned(), bed.into_os_string()),
+        ]);
+        for stage in stages {
+            eprintln!("test: {}", stage.name());
+            let mut harnesses: Vec<_> = built
+                .iter()
+                .filter(|it| it.harness && Stage::of(it) == *stage)
+                .collect();
+            harnesses.sort_by_key(|it| (&it.package, &it.target));
+            for executable in harnesses {
+                self.suite(executable, *stage, &environment)?.run(tally)?;
+            }
+            if *stage == Stage::Pure {
+                self.doc_tests().run(tally)?;
+            }
         }
+        Ok(())
     }
-    Ok(())
-}
 
-/// One test program, started as cargo would: in its package's folder.
-fn suite(
-    executable: &Executable,
-    stage: Stage,
-    filter: Option<&str>,
-    more: &[String],
-    environment: &[(&str, OsString)],
-) -> Suite {
-    let title = match (executable.kind.as_str(), stage) {
-        ("test", _) => format!("{} {}", executable.package, executable.target),
-        _ => executable.package.clone(),
-    };
-    let mut command = Command::new(&executable.path);
-    command
-        .args(filter)
-        .args(more)
-        .current_dir(&executable.folder)
-        .env("CARGO_MANIFEST_DIR", &executable.folder)
-        .envs(environment.iter().map(|(name, value)| (name, value)));
-    Suite {
-        title,
-        command,
-        slow: stage != Stage::Pure,
+    /// One test program, started as cargo would: in its package's folder.
+    fn suite(
+        &self,
+        executable: &Executable,
+        stage: Stage,
+        environment: &[(String, OsString)],
+    ) -> Result<Suite> {
+        let title = match (executable.kind.as_str(), stage) {
+            ("test", _) => format!("{} {}", executable.package, executable.target),
+            _ => executable.package.clone(),
+        };
+        let mut environment = environment.to_vec();
+        environment.push((
+            "CARGO_MANIFEST_DIR".to_owned(),
+            executable.folder.clone().into(),
+        ));
+        let mut command = if self.sudo && stage == Stage::Node {
+            root::command(&executable.path, &[], &environment)?
+        } else {
+            let mut command = Command::new(&executable.path);
+            command.envs(environment);
+            command
+        };
+        command
+            .args(&self.filter)
+            .args(self.more)
+            .current_dir(&executable.folder);
+        Ok(Suite {
+            title,
+            command,
+            slow: stage != Stage::Pure,
+        })
     }
-}
 
-/// Examples in doc comments, all crates in one go: only cargo knows how to build them.
-fn doc_tests(filter: Option<&str>, more: &[String]) -> Suite {
-    let mut command = cargo();
-    command.args([
-        "test",
-        "--workspace",
-        "--doc",
-        "--quiet",
-        "--no-fail-fast",
-        "--",
-    ]);
-    // Quiet would shorten the tests' own lines too.
-    command.args(["--format=pretty"]).args(filter).args(more);
-    Suite {
-        title: "doc tests".into(),
-        command,
-        slow: false,
+    /// Examples in doc comments, all crates in one go: only cargo knows how to build them.
+    fn doc_tests(&self) -> Suite {
+        let mut command = cargo();
+        command.args([
+            "test",
+            "--workspace",
+            "--doc",
+            "--quiet",
+            "--no-fail-fast",
+            "--",
+        ]);
+        // Quiet would shorten the tests' own lines too.
+        command
+            .args(["--format=pretty"])
+            .args(&self.filter)
+            .args(self.more);
+        Suite {
+            title: "doc tests".into(),
+            command,
+            slow: false,
+        }
     }
 }
 
