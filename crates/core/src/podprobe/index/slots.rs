@@ -115,15 +115,15 @@ impl Index {
         wanted: Option<PodEntries>,
         pass: &mut Pass,
     ) {
-        let pod = self.pod(&key.0).filter(|pod| pod.uid == key.1);
-        let sizes = wanted
-            .as_ref()
-            .zip(pod)
-            .map(|(wanted, pod)| bytes(wanted, pod));
-        let node = self.nodes.entry(name.clone()).or_default();
-        let slot = node.slots.entry(key.clone()).or_default();
-        if slot.wanted.as_deref() != wanted.as_ref() {
-            let size = sizes.unwrap_or_default();
+        let known = self.nodes.get(name).and_then(|node| node.slots.get(key));
+        let known = known.and_then(|slot| slot.wanted.as_deref());
+        if known != wanted.as_ref() {
+            // Measured only when it changes: a verdict must not cost a serialization of the pod's entries.
+            let pod = self.pod(&key.0).filter(|pod| pod.uid == key.1);
+            let size = wanted.as_ref().zip(pod);
+            let size = size.map_or(0, |(wanted, pod)| bytes(wanted, pod));
+            let node = self.nodes.entry(name.clone()).or_default();
+            let slot = node.slots.entry(key.clone()).or_default();
             node.bytes = node.bytes - slot.bytes + size;
             slot.bytes = size;
             slot.wanted = wanted.map(Arc::new);
