@@ -45,16 +45,18 @@ pub(crate) fn command(
             name
         })
         .collect();
-    if !sudo_asks_nothing() {
+    if let Err(why_not) = sudo_without_a_question() {
         let quoted = assignments
             .iter()
             .map(|it| quote(&it.to_string_lossy()))
             .collect::<Vec<_>>()
             .join(" ");
         bail!(
-            "a node needs root, and sudo would ask for a password here. All is built; type this line:\n\n  sudo -H env {quoted} {} {}\n",
-            quote(&program.to_string_lossy()),
-            arguments.join(" ")
+            "a node needs root, and {why_not}:\n\n  sudo -H env {quoted} {}\n",
+            std::iter::once(quote(&program.to_string_lossy()))
+                .chain(arguments.iter().map(|it| quote(it)))
+                .collect::<Vec<_>>()
+                .join(" "),
         );
     }
     let mut command = Command::new("sudo");
@@ -66,14 +68,21 @@ pub(crate) fn command(
     Ok(command)
 }
 
-fn sudo_asks_nothing() -> bool {
+/// An error says why not, and goes on to the line to type.
+fn sudo_without_a_question() -> Result<(), &'static str> {
     let status = Command::new("sudo")
         .args(["-n", "true"])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .status();
-    status.is_ok_and(|status| status.success())
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err("sudo would ask for a password here. All is built; type this line"),
+        Err(_) => Err(
+            "there is no sudo here. All is built; install it and type this line, or become root and leave `sudo -H` out",
+        ),
+    }
 }
 
 /// `text` as one word of a POSIX shell.

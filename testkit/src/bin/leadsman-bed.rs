@@ -100,6 +100,9 @@ async fn run(verb: Verb) -> Result<ExitCode> {
         }
         Verb::Down { name } => {
             let beds = detached::down(name.as_deref())?;
+            if beds.ended.is_empty() && beds.left_to_root.is_empty() {
+                eprintln!("bed: none was left up");
+            }
             for name in &beds.ended {
                 eprintln!("bed: {name} has ended");
             }
