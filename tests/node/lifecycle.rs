@@ -399,7 +399,15 @@ pub(crate) async fn an_unreachable_runtime_changes_no_mark(world: Arc<World>) ->
     let history = History::of(&world.client, "runtime").await?;
     world.bed.stop_runtime().await?;
     room.world.bed.start_runtime().await?;
-    room.exec("one", "main", &["touch", "/tmp/used"]).await?;
+    // Its socket listens again before it carries streams again, on which kubectl's exec relies and ours does not.
+    let used = async {
+        while room
+            .exec("one", "main", &["touch", "/tmp/used"])
+            .await
+            .is_err()
+        {}
+    };
+    tokio::time::timeout(leadsman_tests::see::PATIENCE, used).await?;
     room.scene.marks("one", is_fresh(false)).await?;
     history.never("our trouble became the pod's", |pod| {
         shows(pod, &json!({"conditions": {"t.io/fresh": "Unknown"}}))
