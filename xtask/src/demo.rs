@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         ("LEADSMAN_BED".to_owned(), bed.into_os_string()),
         // So that the demo's clock starts at the user's Enter.
         (
-            "LEADSMAN_DEMO_SPENT".to_owned(),
+            root::MOMENTARY.to_owned(),
             OsString::from(format!("{:.3}", spent.as_secs_f64())),
         ),
     ]);

@@ -12,6 +12,9 @@ pub(crate) fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|of_process| of_process.uid() == 0)
 }
 
+/// How long a user has waited so far. Passed on, but not part of a line to type: that begins a new wait.
+pub(crate) const MOMENTARY: &str = "LEADSMAN_DEMO_SPENT";
+
 /// What a program keeps of this user's environment when it runs as root. Not HOME: programs write there, and what root
 /// has written the user could not write any more.
 fn kept() -> impl Iterator<Item = (OsString, OsString)> {
@@ -48,7 +51,9 @@ pub(crate) fn command(
     if let Err(why_not) = sudo_without_a_question() {
         let quoted = assignments
             .iter()
-            .map(|it| quote(&it.to_string_lossy()))
+            .map(|it| it.to_string_lossy())
+            .filter(|it| !it.starts_with(MOMENTARY))
+            .map(|it| quote(&it))
             .collect::<Vec<_>>()
             .join(" ");
         bail!(
