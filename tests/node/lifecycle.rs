@@ -39,7 +39,10 @@ fn shows(pod: &Pod, marks: &Value) -> bool {
 pub(crate) async fn a_restarted_container(world: Arc<World>) -> Result<()> {
     let room = Room::new(&world, "restarted").await?;
     room.pod("one", json!({})).await?;
-    room.scene.marker("m", json!([fresh()])).await?;
+    // Without a delay the next container has its verdict within one probe, and what lay between may be skipped.
+    let mut delayed = fresh();
+    delayed["probe"]["initialDelaySeconds"] = json!(3);
+    room.scene.marker("m", json!([delayed])).await?;
     room.scene.marks("one", is_fresh(true)).await?;
     let before = room.container_id("one", "main").await?;
     let history = History::of(&world.client, &room.scene.ns).await?;
@@ -397,8 +400,16 @@ pub(crate) async fn an_unreachable_runtime_changes_no_mark(world: Arc<World>) ->
     room.scene.marker("m", json!([fresh()])).await?;
     room.scene.marks("one", is_fresh(true)).await?;
     let history = History::of(&world.client, "runtime").await?;
+    let before = failed_looks(&world).await?;
     world.bed.stop_runtime().await?;
-    room.world.bed.start_runtime().await?;
+    let noticed = async {
+        while failed_looks(&world).await? == before {
+            tokio::task::yield_now().await;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(leadsman_tests::see::PATIENCE, noticed).await??;
+    world.bed.start_runtime().await?;
     // Its socket listens again before it carries streams again, on which kubectl's exec relies and ours does not.
     let used = async {
         while room
@@ -412,4 +423,14 @@ pub(crate) async fn an_unreachable_runtime_changes_no_mark(world: Arc<World>) ->
     history.never("our trouble became the pod's", |pod| {
         shows(pod, &json!({"conditions": {"t.io/fresh": "Unknown"}}))
     })
+}
+
+/// How often the agent has looked at the runtime in vain, by its own count.
+async fn failed_looks(world: &World) -> Result<u64> {
+    let metrics = "http://127.0.0.1:9102/metrics";
+    let metrics = world.bed.get_from_inside(metrics).await?;
+    let mut lines = metrics.lines();
+    let looks = lines.find(|line| line.contains("runtime_looks_total") && line.contains("failed"));
+    let count = looks.and_then(|line| line.rsplit(' ').next());
+    Ok(count.map_or(Ok(0), str::parse)?)
 }
