@@ -1,6 +1,7 @@
 //! `cargo xtask demo`: builds as the user, then runs the program `leadsman-demo`, as root.
 
 use std::ffi::OsString;
+use std::os::unix::process::CommandExt as _;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
@@ -42,12 +43,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         ),
     ]);
     let program = cargo::program(&built, "leadsman-demo")?;
-    let status = root::command(&program, words, &environment)?
-        .status()
-        .context("running leadsman-demo")?;
-    Ok(if status.success() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    // In our place, not beside us: after Ctrl-C the shell waits until the demo has taken everything away.
+    let error = root::command(&program, words, &environment)?.exec();
+    Err(error).context("running leadsman-demo")
 }
