@@ -165,6 +165,8 @@ impl Cluster {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
+            // Ctrl-C on a terminal is for the demo; a kubectl that ends by it would be taken for a failure.
+            .process_group(0)
             .spawn()
             .context("starting kubectl")?;
         if let Some(mut stdin) = kubectl.stdin.take() {

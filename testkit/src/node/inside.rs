@@ -30,7 +30,9 @@ pub(super) fn command(first: Pid, program: &OsStr) -> Command {
             "--",
         ])
         .arg(program)
-        .env("PATH", processes::search_path());
+        .env("PATH", processes::search_path())
+        // Ctrl-C on a terminal is for the owner of the bed, who then ends this.
+        .process_group(0);
     command
 }
 
