@@ -155,6 +155,7 @@ impl World {
 
     pub(crate) async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         let output = tokio::process::Command::new(self.bed.programs()?.join("kubectl"))
+            .env("KUBECACHEDIR", self.bed.folder().join("kubectl"))
             .arg("--kubeconfig")
             .arg(self.bed.admin_kubeconfig())
             .args(arguments)

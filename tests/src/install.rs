@@ -28,6 +28,7 @@ pub async fn install(plane: &ControlPlane, client: &Client) -> Result<()> {
     let file = plane.folder().join("manifests.yaml");
     std::fs::write(&file, manifests.stdout)?;
     let applied = Command::new(plane.programs()?.join("kubectl"))
+        .env("KUBECACHEDIR", plane.folder().join("kubectl"))
         .args(["apply", "--server-side", "-f"])
         .arg(&file)
         .arg("--kubeconfig")
