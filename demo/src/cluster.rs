@@ -158,6 +158,7 @@ impl Cluster {
 
     async fn kubectl_with(&self, arguments: &[&str], input: &[u8]) -> Result<String> {
         let mut kubectl = Command::new(&self.kubectl)
+            .env("KUBECACHEDIR", self.bed.folder().join("kubectl"))
             .arg("--kubeconfig")
             .arg(self.bed.admin_kubeconfig())
             .args(arguments)
