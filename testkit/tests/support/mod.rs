@@ -97,9 +97,11 @@ impl Machine {
         // Only a root may ask for the rest, and only a root's bed could have changed it.
         if nix::unistd::Uid::effective().is_root() {
             add("rule", &run("iptables-save", &[])?.replace(['[', ']'], ""));
+            // A hierarchy's own children: the bed makes one there and all else within it; what is in somebody else's
+            // comes and goes as that one likes.
             add(
                 "cgroup",
-                &run("find", &["/sys/fs/cgroup", "-maxdepth", "3", "-type", "d"])
+                &run("find", &["/sys/fs/cgroup", "-maxdepth", "2", "-type", "d"])
                     .unwrap_or_default(),
             );
         }

@@ -1,0 +1,318 @@
+//! One worker, step by step.
+
+use std::num::NonZeroU32;
+
+use super::*;
+use crate::podprobe::probe::Probe;
+
+/// Every second, thresholds of one.
+pub(in super::super) fn probe() -> Probe {
+    let one = NonZeroU32::MIN;
+    Probe {
+        handler: Handler::TcpSocket {
+            port: std::num::NonZeroU16::MIN,
+        },
+        initial_delay_seconds: 0,
+        period_seconds: one,
+        timeout_seconds: one,
+        success_threshold: one,
+        failure_threshold: one,
+    }
+}
+
+fn entry() -> Entry {
+    Entry {
+        container: "main".into(),
+        probe: Arc::new(probe()),
+        revision: Some("1".into()),
+        started: None,
+    }
+}
+
+/// So many milliseconds after the start, which was at second 1,000.
+fn at(millis: u64) -> Now {
+    let since_start = Duration::from_millis(millis);
+    Now {
+        since_start,
+        wall: Timestamp::from_second(1_000).unwrap() + since_start,
+    }
+}
+
+fn running(id: &str) -> Container {
+    Container {
+        id: id.into(),
+        state: ContainerState::Running {
+            started_at: Timestamp::from_second(1_000).unwrap(),
+        },
+    }
+}
+
+fn exited(id: &str, exit_code: i32) -> Container {
+    Container {
+        id: id.into(),
+        state: ContainerState::Exited { exit_code },
+    }
+}
+
+fn created(id: &str) -> Container {
+    Container {
+        id: id.into(),
+        state: ContainerState::Created,
+    }
+}
+
+fn succeeded() -> Outcome {
+    Outcome::Succeeded("ok".into())
+}
+
+/// A worker that probes container `a`, its first run succeeded.
+fn succeeding() -> Worker {
+    let mut worker = Worker::new(entry(), None);
+    assert_eq!(
+        worker.observe(Some(&running("a")), at(0)),
+        Wish::First(Slot::from(Duration::ZERO))
+    );
+    run(&mut worker, 1, at(10), Ok(succeeded()));
+    assert_eq!(worker.state(), Some(State::Succeeded));
+    worker
+}
+
+fn run(worker: &mut Worker, id: u64, now: Now, result: Result<Outcome, CannotProbe>) -> Wish {
+    let begun = worker.begin(RunId(id), Slot::of(now.since_start));
+    assert!(begun.is_some(), "{worker:?}");
+    worker.finish(RunId(id), result, now)
+}
+
+#[test]
+fn a_container_that_ended_is_failed_at_once_and_not_probed() {
+    let mut patient = entry();
+    let mut probe = probe();
+    probe.failure_threshold = NonZeroU32::new(5).unwrap();
+    patient.probe = Arc::new(probe);
+    let mut worker = Worker::new(patient, None);
+    assert_eq!(worker.observe(Some(&exited("a", 137)), at(0)), Wish::Rest);
+    let verdict = worker.verdict().unwrap();
+    assert_eq!(verdict.state, State::Failed);
+    assert_eq!(
+        &*verdict.message,
+        "container main is not running (exit code 137)"
+    );
+    assert_eq!(worker.begin(RunId(1), Slot::from(Duration::ZERO)), None);
+}
+
+#[test]
+fn a_restart_makes_a_verdict_unknown_and_never_an_absent_one() {
+    for next in [running("b"), created("b")] {
+        let mut worker = succeeding();
+        worker.observe(Some(&next), at(2_500));
+        let verdict = worker.verdict().unwrap();
+        assert_eq!(verdict.state, State::Unknown);
+        assert_eq!(verdict.container.as_deref(), Some("b"));
+        assert_eq!(verdict.since, at(2_000).wall);
+    }
+    let mut new = Worker::new(entry(), None);
+    new.observe(Some(&running("a")), at(0));
+    new.observe(Some(&running("b")), at(0));
+    assert_eq!(new.verdict(), None);
+}
+
+#[test]
+fn a_container_not_found_any_more_keeps_its_verdict() {
+    let mut worker = succeeding();
+    assert_eq!(worker.observe(None, at(1_000)), Wish::Rest);
+    assert_eq!(worker.state(), Some(State::Succeeded));
+    assert!(matches!(
+        worker.observe(Some(&running("a")), at(2_000)),
+        Wish::First(_)
+    ));
+    assert_eq!(worker.state(), Some(State::Succeeded));
+}
+
+#[test]
+fn the_result_of_a_run_for_another_container_is_dropped() {
+    let mut worker = succeeding();
+    assert!(
+        worker
+            .begin(RunId(2), Slot::of(Duration::from_secs(1)))
+            .is_some()
+    );
+    worker.observe(Some(&running("b")), at(1_100));
+    let failed = Ok(Outcome::Failed("no".into()));
+    assert_eq!(worker.finish(RunId(2), failed, at(1_200)), Wish::Keep);
+    assert_eq!(worker.state(), Some(State::Unknown));
+}
+
+#[test]
+fn the_gate_lets_one_container_through() {
+    let mut gated = entry();
+    gated.started = Some("a".into());
+    let mut worker = Worker::new(gated.clone(), None);
+    assert_eq!(worker.observe(Some(&running("b")), at(0)), Wish::Rest);
+    assert_eq!(worker.verdict(), None);
+    assert!(matches!(
+        worker.observe(Some(&running("a")), at(0)),
+        Wish::First(_)
+    ));
+    run(&mut worker, 1, at(0), Ok(succeeded()));
+    // Restarted, and not started yet, alive or not.
+    for container in [running("b"), exited("b", 1)] {
+        let mut worker = worker.clone();
+        assert_eq!(worker.observe(Some(&container), at(500)), Wish::Rest);
+        assert_eq!(worker.state(), Some(State::Unknown));
+    }
+    worker.observe(Some(&running("b")), at(500));
+    gated.started = Some("b".into());
+    worker.update(gated, at(900));
+    assert!(matches!(
+        worker.observe(Some(&running("b")), at(900)),
+        Wish::First(_)
+    ));
+}
+
+#[test]
+fn the_initial_delay_counts_from_the_containers_start() {
+    let mut slow = entry();
+    let mut probe = probe();
+    probe.initial_delay_seconds = 5;
+    slow.probe = Arc::new(probe);
+    // The container started at 0.
+    for (now, first) in [
+        (0, 50),
+        (1_950, 50),
+        (4_999, 50),
+        (5_001, 51),
+        (90_000, 900),
+    ] {
+        let mut worker = Worker::new(slow.clone(), None);
+        let wish = worker.observe(Some(&running("a")), at(now));
+        assert_eq!(
+            wish,
+            Wish::First(Slot::from(Duration::from_millis(first * 100))),
+            "{now}"
+        );
+    }
+}
+
+#[test]
+fn a_clock_that_was_set_back_makes_no_initial_delay_longer() {
+    let mut slow = entry();
+    let mut probe = probe();
+    probe.initial_delay_seconds = 5;
+    slow.probe = Arc::new(probe);
+    let mut worker = Worker::new(slow, None);
+    let mut now = at(1_000);
+    now.wall -= SignedDuration::from_hours(2);
+    let wish = worker.observe(Some(&running("a")), now);
+    assert_eq!(wish, Wish::First(Slot::of(Duration::from_secs(6))));
+}
+
+#[test]
+fn another_handler_makes_unknown_and_other_timing_keeps() {
+    let mut other = entry();
+    other.revision = Some("2".into());
+    let mut worker = succeeding();
+    assert_eq!(worker.update(other, at(500)), Wish::Rest);
+    assert_eq!(worker.state(), Some(State::Unknown));
+    assert!(matches!(
+        worker.observe(Some(&running("a")), at(500)),
+        Wish::First(_)
+    ));
+
+    let mut slower = entry();
+    let mut probe = probe();
+    probe.period_seconds = NonZeroU32::new(60).unwrap();
+    slower.probe = Arc::new(probe);
+    let mut worker = succeeding();
+    assert_eq!(worker.update(slower.clone(), at(500)), Wish::Keep);
+    assert_eq!(worker.state(), Some(State::Succeeded));
+    let further = Wish::Further(Slot::of(Duration::from_secs(61)));
+    assert_eq!(run(&mut worker, 2, at(1_010), Ok(succeeded())), further);
+    // And back: it does not wait the minute out.
+    let further = Wish::Further(Slot::of(Duration::from_secs(3)));
+    assert_eq!(worker.update(entry(), at(1_950)), further);
+}
+
+#[test]
+fn a_revision_that_the_api_server_begins_to_keep_is_no_other_probe() {
+    let mut without = entry();
+    without.revision = None;
+    let mut worker = succeeding();
+    for same in [without.clone(), entry()] {
+        assert_eq!(worker.update(same, at(500)), Wish::Keep);
+        assert_eq!(worker.state(), Some(State::Succeeded));
+    }
+    let mut probe = probe();
+    probe.handler = Handler::TcpSocket {
+        port: std::num::NonZeroU16::MAX,
+    };
+    without.probe = Arc::new(probe);
+    assert_eq!(worker.update(without, at(500)), Wish::Rest);
+    assert_eq!(worker.state(), Some(State::Unknown));
+}
+
+#[test]
+fn what_we_could_not_probe_is_tried_again_and_then_dropped() {
+    let busy = || Err(CannotProbe::Runtime("busy".into()));
+    let mut worker = succeeding();
+    assert!(
+        worker
+            .begin(RunId(2), Slot::of(Duration::from_secs(1)))
+            .is_some()
+    );
+    assert_eq!(worker.finish(RunId(2), busy(), at(1_010)), Wish::Again);
+    assert_eq!(worker.finish(RunId(2), busy(), at(1_020)), Wish::Again);
+    let further = Wish::Further(Slot::of(Duration::from_secs(2)));
+    assert_eq!(worker.finish(RunId(2), busy(), at(1_030)), further);
+    assert_eq!(worker.state(), Some(State::Succeeded));
+    assert!(worker.trouble().is_some());
+    assert_eq!(
+        run(&mut worker, 3, at(2_010), Err(CannotProbe::Deadline)),
+        Wish::Further(Slot::of(Duration::from_secs(3)))
+    );
+}
+
+#[test]
+fn a_runtime_that_does_not_say_disproves_no_verdict_left_behind() {
+    for (about, state) in [
+        (None, State::Succeeded),
+        (Some("a"), State::Succeeded),
+        (Some("b"), State::Unknown),
+    ] {
+        let left = Verdict {
+            state: State::Succeeded,
+            message: "ok".into(),
+            since: Timestamp::from_second(2_000).unwrap(),
+            probed: None,
+            container: about.map(Arc::from),
+        };
+        let mut worker = Worker::new(entry(), Some(left));
+        let mut silent = running("a");
+        silent.state = ContainerState::Unknown;
+        assert_eq!(worker.observe(Some(&silent), at(5_000)), Wish::Rest);
+        assert_eq!(worker.state(), Some(state), "{about:?}");
+    }
+}
+
+#[test]
+fn a_verdict_left_behind_is_taken_if_it_fits_the_container() {
+    let left = |container: Option<&str>, since| Verdict {
+        state: State::Succeeded,
+        message: "ok".into(),
+        since: Timestamp::from_second(since).unwrap(),
+        probed: None,
+        container: container.map(Arc::from),
+    };
+    // The container started at second 1,000.
+    let table = [
+        (left(Some("a"), 0), State::Succeeded),
+        (left(Some("b"), 2_000), State::Unknown),
+        (left(None, 1_000), State::Succeeded),
+        (left(None, 999), State::Unknown),
+    ];
+    for (left, expected) in table {
+        let mut worker = Worker::new(entry(), Some(left.clone()));
+        worker.observe(Some(&running("a")), at(5_000));
+        assert_eq!(worker.state(), Some(expected), "{left:?}");
+        assert_eq!(worker.told(), Some(State::Succeeded), "{left:?}");
+    }
+}
