@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use leadsman_tests::see::PATIENCE;
-use leadsman_tests::{History, Scene, gone, see};
+use leadsman_tests::{History, Scene, gone, see, until};
 use serde_json::{Value, json};
 
 use crate::World;
@@ -116,10 +115,12 @@ pub(crate) async fn an_outage_of_the_api_server_changes_no_pod(world: Arc<World>
     scene.marks("one", marked("Succeeded")).await?;
     scene.verdict("one", "m#Idle", "Failed", "").await?;
     scene.marks("one", marked("Failed")).await?;
-    history.never("marks were away", |pod| {
-        leadsman_tests::scene::differs(pod, &marked("Succeeded")).is_err()
-            && leadsman_tests::scene::differs(pod, &marked("Failed")).is_err()
-    })
+    history
+        .never("marks were away", |pod| {
+            leadsman_tests::scene::differs(pod, &marked("Succeeded")).is_err()
+                && leadsman_tests::scene::differs(pod, &marked("Failed")).is_err()
+        })
+        .await
 }
 
 pub(crate) async fn leftovers_without_a_marker(world: Arc<World>) -> Result<()> {
@@ -186,25 +187,19 @@ async fn probed_with_theirs(world: &World, scene: &Scene) -> Result<()> {
     scene.pod("dropped-pod").await?;
     scene.marker("dropped-marker", idle()).await?;
     // The API server takes a moment to serve a new schema.
-    let served = async {
-        let condition = json!({"status": {"observedGeneration": 0, "conditions": [{"type": "t", "status": "True",
-            "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
-        let params = PatchParams {
-            dry_run: true,
-            ..PatchParams::default()
-        };
-        loop {
-            let patch = Patch::Merge(&condition);
-            let markers = scene.markers();
-            let marker = markers.patch_status("dropped-marker", &params, &patch);
-            let status = marker.await?.status.unwrap_or_default();
-            if status.conditions.is_empty() {
-                return anyhow::Ok(());
-            }
-            tokio::task::yield_now().await;
-        }
+    let condition = json!({"status": {"observedGeneration": 0, "conditions": [{"type": "t", "status": "True",
+        "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
+    let (markers, patch) = (scene.markers(), Patch::Merge(&condition));
+    let dry = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
     };
-    tokio::time::timeout(PATIENCE, served).await??;
+    until("a schema that drops conditions", || async {
+        let marker = markers.patch_status("dropped-marker", &dry, &patch).await?;
+        let conditions = marker.status.unwrap_or_default().conditions;
+        Ok(conditions.is_empty().then_some(()))
+    })
+    .await?;
     world.start_manager().await?;
     for state in ["Succeeded", "Failed", "Unknown", "Succeeded"] {
         scene
@@ -291,17 +286,11 @@ pub(crate) async fn a_right_that_is_away_for_a_while(world: Arc<World>) -> Resul
         .verdict("no-right-pod", "m#Idle", "Failed", "")
         .await?;
     let before = world.sent("patch", "pods", "no-right-pod")?;
-    let tried = async {
-        while world.sent("patch", "pods", "no-right-pod")? == before {
-            tokio::task::yield_now().await;
-        }
-        anyhow::Ok(())
-    };
-    if before < 2 {
-        tokio::time::timeout(PATIENCE, tried)
-            .await
-            .context("no request was made")??;
-    }
+    until("a request without the right", || async {
+        let sent = world.sent("patch", "pods", "no-right-pod")?;
+        Ok((sent >= 2 || sent > before).then_some(()))
+    })
+    .await?;
     role.rules = whole;
     roles.replace("leadsman-manager", &params, &role).await?;
     scene.marks("no-right-pod", marked("Failed")).await?;

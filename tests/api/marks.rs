@@ -177,10 +177,12 @@ pub(crate) async fn absent_verdicts_hold(world: Arc<World>) -> Result<()> {
     scene.verdict("two", "m#Idle", "Failed", "").await?;
     scene.marks("two", marked("Failed")).await?;
     scene.marks("one", marked("Succeeded")).await?;
-    history.never("a mark of `one` was touched", |pod| {
-        pod.metadata.name.as_deref() == Some("one")
-            && leadsman_tests::scene::differs(pod, &marked("Succeeded")).is_err()
-    })
+    history
+        .never("a mark of `one` was touched", |pod| {
+            pod.metadata.name.as_deref() == Some("one")
+                && leadsman_tests::scene::differs(pod, &marked("Succeeded")).is_err()
+        })
+        .await
 }
 
 pub(crate) async fn a_verdict_about_something_else(world: Arc<World>) -> Result<()> {
@@ -211,10 +213,12 @@ pub(crate) async fn a_verdict_about_something_else(world: Arc<World>) -> Result<
         .await?;
     scene.verdict("two", "m#Idle", "Succeeded", "").await?;
     scene.marks("two", marked("Succeeded")).await?;
-    history.never("a stale verdict was marked", |pod| {
-        pod.metadata.name.as_deref() == Some("one")
-            && leadsman_tests::scene::differs(pod, &marked("")).is_err()
-    })
+    history
+        .never("a stale verdict was marked", |pod| {
+            pod.metadata.name.as_deref() == Some("one")
+                && leadsman_tests::scene::differs(pod, &marked("")).is_err()
+        })
+        .await
 }
 
 pub(crate) async fn two_probes_of_one_container(world: Arc<World>) -> Result<()> {
@@ -302,9 +306,11 @@ pub(crate) async fn older_marker_wins(world: Arc<World>) -> Result<()> {
         .await?;
     scene.reason("younger", "Probing").await?;
     scene.marks("one", marked("Succeeded")).await?;
-    history.never("the loser wrote", |pod| {
-        leadsman_tests::scene::differs(pod, &marked("Failed")).is_ok()
-    })
+    history
+        .never("the loser wrote", |pod| {
+            leadsman_tests::scene::differs(pod, &marked("Failed")).is_ok()
+        })
+        .await
 }
 
 pub(crate) async fn a_mark_taken_away_comes_back(world: Arc<World>) -> Result<()> {

@@ -6,8 +6,7 @@ use anyhow::{Result, bail, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
 use kube::api::PostParams;
-use leadsman_tests::see::PATIENCE;
-use leadsman_tests::{Scene, see};
+use leadsman_tests::{Scene, see, until};
 use serde_json::{Value, json};
 
 use crate::World;
@@ -212,13 +211,11 @@ pub(crate) async fn a_marker_that_slipped_in(world: Arc<World>) -> Result<()> {
         .await?;
     let mut probes = idle();
     probes[0]["probe"] = json!({"exec": {"command": ["true"]}, "tcpSocket": {"port": 80}});
-    let slipped = async {
-        // The API server takes a moment to serve a new schema.
-        while scene.marker("m", probes.clone()).await.is_err() {
-            tokio::task::yield_now().await;
-        }
-    };
-    let slipped = tokio::time::timeout(PATIENCE, slipped).await;
+    // The API server takes a moment to serve a new schema.
+    let slipped = until("the lax CRD", || async {
+        Ok(scene.marker("m", probes.clone()).await.ok())
+    })
+    .await;
     let told = if slipped.is_ok() {
         scene.reason("m", "InvalidSpec").await
     } else {

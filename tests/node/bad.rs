@@ -103,13 +103,15 @@ pub(crate) async fn none_disturbs_another(world: Arc<World>) -> Result<()> {
         room.set(pod, "role=secondary").await?;
         room.scene.marks(pod, is_main(false)).await?;
     }
-    history.never("a healthy probe wavered", |pod| {
-        let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
-        conditions
-            .into_iter()
-            .flatten()
-            .any(|c| c.type_ == "t.io/role" && c.status == "Unknown")
-    })
+    history
+        .never("a healthy probe wavered", |pod| {
+            let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
+            conditions
+                .into_iter()
+                .flatten()
+                .any(|c| c.type_ == "t.io/role" && c.status == "Unknown")
+        })
+        .await
 }
 
 pub(crate) async fn an_agent_writes_for_its_own_node_only(world: Arc<World>) -> Result<()> {

@@ -1,12 +1,16 @@
 //! The four handlers on real pods, and what they reach.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use futures::StreamExt;
 use k8s_openapi::api::core::v1::Event;
 use kube::Api;
 use kube::api::ListParams;
+use kube::runtime::{WatchStreamExt, watcher};
+use leadsman_tests::see::PATIENCE;
 use leadsman_tests::{History, see};
 use serde_json::json;
 
@@ -194,12 +198,17 @@ pub(crate) async fn a_startup_probe_gates(world: Arc<World>) -> Result<()> {
         .marks("one", json!({"conditions": {"t.io/p": "True"}}))
         .await?;
     // Had it run before the startup probe passed, it would have failed.
-    history.never("the gate was open", |pod| {
-        pod.metadata.name.as_deref() == Some("one")
-            && leadsman_tests::scene::differs(pod, &json!({"conditions": {"t.io/p": "False"}}))
-                .is_ok()
-    })
+    history
+        .never("the gate was open", |pod| {
+            pod.metadata.name.as_deref() == Some("one")
+                && leadsman_tests::scene::differs(pod, &json!({"conditions": {"t.io/p": "False"}}))
+                    .is_ok()
+        })
+        .await
 }
+
+const SUCCEEDED: &str = "KruiseProbeSucceeded";
+const FAILED: &str = "KruiseProbeFailed";
 
 pub(crate) async fn events_on_transitions(world: Arc<World>) -> Result<()> {
     let room = Room::new(&world, "events").await?;
@@ -210,27 +219,25 @@ pub(crate) async fn events_on_transitions(world: Arc<World>) -> Result<()> {
     room.set("one", "role=secondary").await?;
     room.scene.marks("one", is_main(false)).await?;
     let events: Api<Event> = Api::namespaced(world.client.clone(), "events");
-    for (reason, kind) in [
-        ("KruiseProbeSucceeded", "Normal"),
-        ("KruiseProbeFailed", "Warning"),
-    ] {
-        let of_pod = async {
-            loop {
-                let list = events.list(&ListParams::default()).await?.items;
-                let found: Vec<_> = list
-                    .into_iter()
-                    .filter(|e| e.reason.as_deref() == Some(reason))
-                    .collect();
-                if let Some(event) = found.first() {
-                    return anyhow::Ok((event.clone(), found.len()));
-                }
-                tokio::task::yield_now().await;
-            }
-        };
-        let (event, count) = tokio::time::timeout(leadsman_tests::see::PATIENCE, of_pod)
-            .await
-            .context(reason)??;
-        ensure!(count == 1, "{count} events {reason}");
+    let both = async {
+        let mut seen =
+            std::pin::pin!(watcher(events.clone(), watcher::Config::default()).applied_objects());
+        let mut reasons = BTreeSet::new();
+        while !reasons.is_superset(&BTreeSet::from([SUCCEEDED.to_owned(), FAILED.to_owned()])) {
+            let event = seen.next().await.context("the watch ended")??;
+            reasons.extend(event.reason);
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(PATIENCE, both)
+        .await
+        .context("both events")??;
+    for (reason, kind) in [(SUCCEEDED, "Normal"), (FAILED, "Warning")] {
+        let list = events.list(&ListParams::default()).await?.items;
+        let of_reason = |e: &Event| e.reason.as_deref() == Some(reason);
+        let found: Vec<_> = list.into_iter().filter(of_reason).collect();
+        ensure!(found.len() == 1, "{} events {reason}", found.len());
+        let event = &found[0];
         ensure!(event.type_.as_deref() == Some(kind), "{event:?}");
         ensure!(event.involved_object.uid == pod.metadata.uid, "{event:?}");
     }

@@ -1,6 +1,7 @@
 //! Containers, pods, markers and our own processes come and go.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -8,7 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use leadsman_tests::scene::differs;
-use leadsman_tests::{History, see};
+use leadsman_tests::{History, see, until};
 use serde_json::{Value, json};
 
 use crate::room::{is_main, probe, role};
@@ -68,10 +69,12 @@ pub(crate) async fn a_restarted_container(world: Arc<World>) -> Result<()> {
     history
         .once("the label off", |pod| shows(pod, &off))
         .await?;
-    history.never("a label without its condition", |pod| {
-        shows(pod, &json!({"labels": {"fresh": "yes"}}))
-            && !shows(pod, &json!({"conditions": {"t.io/fresh": "True"}}))
-    })
+    history
+        .never("a label without its condition", |pod| {
+            shows(pod, &json!({"labels": {"fresh": "yes"}}))
+                && !shows(pod, &json!({"conditions": {"t.io/fresh": "True"}}))
+        })
+        .await
 }
 
 pub(crate) async fn an_ended_container(world: Arc<World>) -> Result<()> {
@@ -151,9 +154,11 @@ pub(crate) async fn an_edited_marker(world: Arc<World>) -> Result<()> {
         .await?;
     room.set("one", "role=secondary").await?;
     room.scene.marks("one", is_main(false)).await?;
-    history.never("a new period took the verdict away", |pod| {
-        shows(pod, &json!({"conditions": {"t.io/role": "Unknown"}}))
-    })?;
+    history
+        .never("a new period took the verdict away", |pod| {
+            shows(pod, &json!({"conditions": {"t.io/role": "Unknown"}}))
+        })
+        .await?;
     room.set("one", "role=main").await?;
     room.scene.marks("one", is_main(true)).await?;
     // Handler: what was found by the old one does not hold any more.
@@ -270,18 +275,17 @@ pub(crate) async fn an_agent_killed_and_started(world: Arc<World>) -> Result<()>
     world.start_agent().await?;
     // It probes again: the target counts it.
     let before = role_requests(&room).await?;
-    let again = async {
-        while role_requests(&room).await? < before + 3 {
-            tokio::task::yield_now().await;
-        }
-        anyhow::Ok(())
-    };
-    tokio::time::timeout(leadsman_tests::see::PATIENCE, again).await??;
+    until("its probes", || async {
+        Ok((role_requests(&room).await? >= before + 3).then_some(()))
+    })
+    .await?;
     for pod in ["one", "two"] {
-        history.never("a mark went away", |seen| {
-            seen.metadata.name.as_deref() == Some(pod)
-                && !(shows(seen, &is_main(pod == "one")) && shows(seen, &is_fresh(true)))
-        })?;
+        history
+            .never("a mark went away", |seen| {
+                seen.metadata.name.as_deref() == Some(pod)
+                    && !(shows(seen, &is_main(pod == "one")) && shows(seen, &is_fresh(true)))
+            })
+            .await?;
     }
     let wrote: Vec<_> = world
         .bed
@@ -327,7 +331,7 @@ pub(crate) async fn nothing_stale_after_an_agent_was_down(world: Arc<World>) -> 
     room.scene
         .edit_marker("edited", json!({"spec": {"probes": [other]}}))
         .await?;
-    room.scene.reason("edited", "Probing").await.ok();
+    room.scene.reason("edited", "Probing").await?;
     let before = room.container_id("restarted", "main").await?;
     room.kill_container("restarted", "main").await?;
     see(
@@ -363,16 +367,21 @@ pub(crate) async fn nothing_stale_after_an_agent_was_down(world: Arc<World>) -> 
     }
     // Once the mark of the stale verdict is off it never comes back.
     for name in ["edited", "restarted"] {
-        let off = std::cell::Cell::new(false);
-        history.never("a stale verdict was marked", |pod| {
-            let main = shows(pod, &json!({"labels": {"role": "main"}}));
-            if pod.metadata.name.as_deref() != Some(name) {
-                return false;
-            }
-            off.set(off.get() || !main);
-            off.get() && main
-        })?;
-        ensure!(off.get(), "the stale mark of {name} never went");
+        let off = AtomicBool::new(false);
+        history
+            .never("a stale verdict was marked", |pod| {
+                let main = shows(pod, &json!({"labels": {"role": "main"}}));
+                if pod.metadata.name.as_deref() != Some(name) {
+                    return false;
+                }
+                off.fetch_or(!main, Ordering::Relaxed);
+                off.load(Ordering::Relaxed) && main
+            })
+            .await?;
+        ensure!(
+            off.load(Ordering::Relaxed),
+            "the stale mark of {name} never went"
+        );
     }
     Ok(())
 }
@@ -386,9 +395,11 @@ pub(crate) async fn a_restarted_kubelet_changes_no_mark(world: Arc<World>) -> Re
     let history = History::of(&world.client, "kubelet").await?;
     world.bed.restart_kubelet().await?;
     room.pod("two", json!({})).await?;
-    history.never("a mark went away", |pod| {
-        pod.metadata.name.as_deref() == Some("one") && !shows(pod, &is_main(true))
-    })?;
+    history
+        .never("a mark went away", |pod| {
+            pod.metadata.name.as_deref() == Some("one") && !shows(pod, &is_main(true))
+        })
+        .await?;
     room.set("one", "role=secondary").await?;
     room.scene.marks("one", is_main(false)).await?;
     Ok(())
@@ -402,27 +413,23 @@ pub(crate) async fn an_unreachable_runtime_changes_no_mark(world: Arc<World>) ->
     let history = History::of(&world.client, "runtime").await?;
     let before = failed_looks(&world).await?;
     world.bed.stop_runtime().await?;
-    let noticed = async {
-        while failed_looks(&world).await? == before {
-            tokio::task::yield_now().await;
-        }
-        anyhow::Ok(())
-    };
-    tokio::time::timeout(leadsman_tests::see::PATIENCE, noticed).await??;
+    until("a look in vain", || async {
+        Ok((failed_looks(&world).await? > before).then_some(()))
+    })
+    .await?;
     world.bed.start_runtime().await?;
     // Its socket listens again before it carries streams again, on which kubectl's exec relies and ours does not.
-    let used = async {
-        while room
-            .exec("one", "main", &["touch", "/tmp/used"])
-            .await
-            .is_err()
-        {}
-    };
-    tokio::time::timeout(leadsman_tests::see::PATIENCE, used).await?;
-    room.scene.marks("one", is_fresh(false)).await?;
-    history.never("our trouble became the pod's", |pod| {
-        shows(pod, &json!({"conditions": {"t.io/fresh": "Unknown"}}))
+    until("kubectl exec", || async {
+        let used = room.exec("one", "main", &["touch", "/tmp/used"]).await;
+        Ok(used.ok())
     })
+    .await?;
+    room.scene.marks("one", is_fresh(false)).await?;
+    history
+        .never("our trouble became the pod's", |pod| {
+            shows(pod, &json!({"conditions": {"t.io/fresh": "Unknown"}}))
+        })
+        .await
 }
 
 /// How often the agent has looked at the runtime in vain, by its own count.

@@ -1,8 +1,11 @@
 //! Every version of the pods of a namespace, for what must have been seen, and what must not.
 
+use std::collections::HashSet;
+
 use anyhow::{Context, Result, bail};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
 use tokio::sync::watch;
@@ -12,6 +15,7 @@ use crate::see::PATIENCE;
 
 /// Records from its creation until it is dropped.
 pub struct History {
+    pods: Api<Pod>,
     seen: watch::Receiver<Seen>,
     task: JoinHandle<()>,
 }
@@ -30,8 +34,9 @@ impl History {
     pub async fn of(client: &Client, namespace: &str) -> Result<Self> {
         let (into, mut seen) = watch::channel(Seen::default());
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+        let watched = pods.clone();
         let task = tokio::spawn(async move {
-            let mut events = watcher(pods, watcher::Config::default()).boxed();
+            let mut events = watcher(watched, watcher::Config::default()).boxed();
             while let Some(event) = events.next().await {
                 into.send_modify(|seen| match event {
                     Ok(Event::Apply(pod) | Event::InitApply(pod)) => seen.pods.push(pod),
@@ -44,14 +49,27 @@ impl History {
         tokio::time::timeout(PATIENCE, seen.wait_for(|seen| seen.listed))
             .await
             .context("the pods were not listed in time")??;
-        Ok(Self { seen, task })
+        Ok(Self { pods, seen, task })
     }
 
-    /// Fails if any version of any pod so far was `wrong`.
+    /// Fails if any version of any pod up to now was `wrong`.
     ///
     /// # Errors
-    /// With the first such version's labels and conditions.
-    pub fn never(&self, what: &str, wrong: impl Fn(&Pod) -> bool) -> Result<()> {
+    /// With the first such version's labels and conditions, or when the record does not reach the present.
+    pub async fn never(&self, what: &str, wrong: impl Fn(&Pod) -> bool) -> Result<()> {
+        let now = self.pods.list(&ListParams::default()).await?.items;
+        let version = |pod: &Pod| {
+            (
+                pod.metadata.uid.clone(),
+                pod.metadata.resource_version.clone(),
+            )
+        };
+        let present: Vec<_> = now.iter().map(version).collect();
+        self.wait("the present", |seen| {
+            let seen: HashSet<_> = seen.iter().map(version).collect();
+            present.iter().all(|pod| seen.contains(pod))
+        })
+        .await?;
         if let Some(pod) = self.seen.borrow().pods.iter().find(|pod| wrong(pod)) {
             bail!(
                 "{what}: seen on {:?} at {:?}: labels {:?}, conditions {:?}",
@@ -69,11 +87,15 @@ impl History {
     /// # Errors
     /// After [`PATIENCE`].
     pub async fn once(&self, what: &str, right: impl Fn(&Pod) -> bool) -> Result<()> {
+        self.wait(what, |seen| seen.iter().any(&right)).await
+    }
+
+    async fn wait(&self, what: &str, mut holds: impl FnMut(&[Pod]) -> bool) -> Result<()> {
         let mut seen = self.seen.clone();
-        let right = seen.wait_for(|seen| seen.pods.iter().any(&right));
-        tokio::time::timeout(PATIENCE, right)
+        let waiting = seen.wait_for(|seen| holds(&seen.pods));
+        tokio::time::timeout(PATIENCE, waiting)
             .await
-            .with_context(|| format!("{what}: not seen within {PATIENCE:?}"))??;
+            .with_context(|| format!("{what}: not recorded within {PATIENCE:?}"))??;
         Ok(())
     }
 }

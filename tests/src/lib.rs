@@ -15,4 +15,4 @@ pub use history::History;
 pub use install::install;
 pub use process::Process;
 pub use scene::{Scene, report};
-pub use see::{gone, see};
+pub use see::{gone, see, until};

@@ -49,6 +49,9 @@ where
     .await
 }
 
+/// Between two questions; a question at full speed would slow down what it waits for.
+const PAUSE: Duration = Duration::from_millis(50);
+
 async fn watch<K, T>(
     api: &Api<K>,
     name: &str,
@@ -77,4 +80,25 @@ where
             format!("{name}: {what} was not seen within {PATIENCE:?}; last sight")
         }),
     }
+}
+
+/// Asks until there is an answer, for what no watch tells: a counter, a log, a schema that is not served yet.
+///
+/// # Errors
+/// The attempt's own, or after [`PATIENCE`].
+pub async fn until<T, F>(what: &str, mut attempt: impl FnMut() -> F) -> Result<T>
+where
+    F: Future<Output = Result<Option<T>>>,
+{
+    let asking = async {
+        loop {
+            if let Some(answer) = attempt().await? {
+                return Ok(answer);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, asking)
+        .await
+        .with_context(|| format!("{what} was not seen within {PATIENCE:?}"))?
 }

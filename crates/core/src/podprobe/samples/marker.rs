@@ -117,6 +117,12 @@ pub(super) fn selectors(table: &mut Table) {
             format!("{at}.operator"),
         );
     }
+    selector_bounds(table);
+    selector_reads(table);
+}
+
+fn selector_bounds(table: &mut Table) {
+    let by = |expression: Value| [(SELECTOR, json!({"matchExpressions": [expression]}))];
     let labels = |count| {
         [(
             SELECTOR,
@@ -149,8 +155,12 @@ pub(super) fn selectors(table: &mut Table) {
     table.refuse(
         "too many values",
         &values(limits::SELECTOR_VALUES + 1),
-        format!("{at}.values"),
+        "spec.selector.matchExpressions[0].values",
     );
+}
+
+fn selector_reads(table: &mut Table) {
+    let by = |expression: Value| [(SELECTOR, json!({"matchExpressions": [expression]}))];
     table.refuse(
         "label that matchLabels reads",
         &[(LABELS, one("app", "x"))],
