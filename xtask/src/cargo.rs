@@ -1,7 +1,8 @@
 //! Calling cargo, and what it says about the workspace.
 //!
-//! Everything is built with `--workspace` and a choice of targets, never with `-p`: cargo unites the features of what
-//! is selected, so one selection means that each dependency is compiled once.
+//! Tests and demo are built with `--workspace` and a choice of targets, never with `-p`: cargo unites the features of
+//! what is selected, so one selection means that each dependency is compiled once. Only what is measured is built alone,
+//! as it is shipped.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -66,14 +67,15 @@ const AS_FOR_TESTS: [&str; 2] = ["--example", "crds"];
 
 /// Builds the targets that `selection` names in all packages, showing cargo's own progress.
 pub(crate) fn build(selection: &[&str]) -> Result<Vec<Executable>> {
+    let all = ["--workspace"].iter().chain(&AS_FOR_TESTS).chain(selection);
+    build_only(&all.copied().collect::<Vec<_>>())
+}
+
+/// Builds what these arguments of `cargo build` say and no more, showing cargo's own progress.
+pub(crate) fn build_only(arguments: &[&str]) -> Result<Vec<Executable>> {
     let mut child = cargo()
-        .args([
-            "build",
-            "--workspace",
-            "--message-format=json-render-diagnostics",
-        ])
-        .args(AS_FOR_TESTS)
-        .args(selection)
+        .args(["build", "--message-format=json-render-diagnostics"])
+        .args(arguments)
         .stdout(Stdio::piped())
         .spawn()
         .context("running cargo build")?;
@@ -89,8 +91,8 @@ pub(crate) fn build(selection: &[&str]) -> Result<Vec<Executable>> {
     }
     if !child.wait()?.success() {
         bail!(
-            "`cargo build --workspace {}` failed, its words are above",
-            selection.join(" ")
+            "`cargo build {}` failed, its words are above",
+            arguments.join(" ")
         );
     }
     Ok(built)

@@ -5,6 +5,7 @@
 //! programs of `testkit` and `demo`, which are only called from here.
 
 mod bed;
+mod bench;
 mod cargo;
 mod clock;
 mod crds;
@@ -42,6 +43,8 @@ enum Verb {
     Demo(demo::Arguments),
     /// Run the tests: all, or one stage, or those whose name contains FILTER
     Test(test::Arguments),
+    /// Measure what leadsman costs, each figure beside its floor, and write the results into docs/performance
+    Bench(bench::Arguments),
     /// Run every check that is no test: format, clippy, CRDs, layers, orphan files, docs
     Lint,
     /// Raise a cluster and leave it up, or take it away
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
     let outcome = match verb {
         Verb::Demo(arguments) => demo::run(&arguments),
         Verb::Test(arguments) => Ok(test::run(&arguments)),
+        Verb::Bench(arguments) => bench::run(&arguments),
         Verb::Lint => Ok(lint::run()),
         Verb::Bed(arguments) => bed::run(&arguments),
         Verb::Crds(arguments) => crds::run(&arguments),

@@ -45,6 +45,19 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &["leadsman-api", "leadsman-core", "leadsman-testkit"],
     ),
     ("leadsman-demo", &["leadsman-api", "leadsman-testkit"]),
+    // Its bare loops use the same libraries as the programs they are compared with.
+    (
+        "leadsman-bench",
+        &[
+            "leadsman-api",
+            "leadsman-core",
+            "leadsman-cri",
+            "leadsman-probe",
+            "leadsman-process",
+            "leadsman-testkit",
+            "leadsman-tests",
+        ],
+    ),
     ("xtask", &[]),
 ];
 
