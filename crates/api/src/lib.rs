@@ -17,5 +17,10 @@ pub use node_pod_probe::{NodePodProbe, NodePodProbeSpec, NodePodProbeStatus};
 
 /// The API group of both kinds.
 pub const GROUP: &str = "apps.kruise.io";
+/// Both CRDs as YAML, as they are committed: a program that prints them need not know how they are made.
+pub const CRDS: [&str; 2] = [
+    include_str!("../crds/apps.kruise.io_podprobemarkers.yaml"),
+    include_str!("../crds/apps.kruise.io_nodepodprobes.yaml"),
+];
 /// The one version served.
 pub const VERSION: &str = "v1alpha1";

@@ -3,9 +3,11 @@
 use std::io::IsTerminal;
 
 use clap::ValueEnum;
-use tracing_subscriber::filter::{EnvFilter, ParseError};
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::{ParseError, Targets};
 use tracing_subscriber::fmt;
-use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 
 /// What is logged by default. The client's own lines about a failed request repeat what its sender reports with the
 /// object in it.
@@ -57,18 +59,20 @@ pub enum LogError {
 impl Args {
     /// Sets up the log of this process. Call it once.
     pub fn init(&self) -> Result<(), LogError> {
-        let filter = EnvFilter::try_new(&self.log).map_err(|source| LogError::Filter {
+        // Not `EnvFilter`: its filters by field values bring an engine for regular expressions.
+        let filter: Targets = self.log.parse().map_err(|source| LogError::Filter {
             filter: self.log.clone(),
             source,
         })?;
-        let lines = fmt()
-            .with_env_filter(filter)
+        let lines = fmt::layer()
             .with_writer(std::io::stderr)
             .with_ansi(std::io::stderr().is_terminal());
-        match self.log_format {
-            Format::Text => lines.finish().try_init()?,
-            Format::Json => lines.json().flatten_event(true).finish().try_init()?,
-        }
+        let lines = match self.log_format {
+            Format::Text => lines.boxed(),
+            Format::Json => lines.json().flatten_event(true).boxed(),
+        };
+        let log = tracing_subscriber::registry().with(lines.with_filter(filter));
+        log.try_init()?;
         Ok(())
     }
 }

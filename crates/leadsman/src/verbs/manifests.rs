@@ -44,11 +44,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 fn text(namespace: &str) -> io::Result<String> {
     let mut documents = vec![yaml(&namespace_object(namespace))?];
-    documents.extend(
-        leadsman_api::crd::render()
-            .into_iter()
-            .map(|(_, yaml)| yaml),
-    );
+    documents.extend(leadsman_api::CRDS.map(str::to_owned));
     for object in accounts(namespace).into_iter().chain(policy(namespace)) {
         documents.push(yaml(&object)?);
     }
