@@ -32,7 +32,7 @@ struct Arguments {
     /// What to measure; all of it, one after the other, when left out
     #[arg(value_enum)]
     what: Vec<What>,
-    /// Where results are written, as NAME.json and NAME-*.svg; nowhere when left out
+    /// Where results are written, as NAME.md, NAME.json and NAME-*.svg; nowhere when left out
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
     /// Compare with the result in this file

@@ -112,18 +112,24 @@ impl Report {
         serde_json::from_str(&text).with_context(|| format!("what is in {}", file.display()))
     }
 
-    /// Writes the result and its plots into a folder; the files.
+    /// Writes the result into a folder, for machines, for people, and its plots; the files.
     pub(crate) fn write(&self, folder: &Path) -> Result<Vec<PathBuf>> {
         std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
         let file = folder.join(format!("{}.json", self.bench));
         std::fs::write(&file, serde_json::to_string_pretty(self)? + "\n")
             .with_context(|| format!("writing {}", file.display()))?;
         let mut files = vec![file];
+        let mut page = self.text(None);
         for plot in &self.plots {
-            let file = folder.join(format!("{}-{}.svg", self.bench, plot.name));
+            let name = format!("{}-{}.svg", self.bench, plot.name);
+            page.push_str(&format!("![{}]({name})\n", plot.title));
+            let file = folder.join(name);
             plot::draw(plot, &file)?;
             files.push(file);
         }
+        let file = folder.join(format!("{}.md", self.bench));
+        std::fs::write(&file, page).with_context(|| format!("writing {}", file.display()))?;
+        files.push(file);
         Ok(files)
     }
 
