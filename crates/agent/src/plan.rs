@@ -3,12 +3,10 @@
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
-use kube::core::DeserializeGuard;
-use kube::core::error_boundary::InvalidObject;
 use kube::runtime::utils::Backoff;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
-use leadsman_api::NodePodProbe;
+use leadsman_api::{Guarded, NodePodProbe};
 
 /// Between two attempts at the watch: the first pause and the longest. Short enough that a watch which stands again is
 /// known to within the time after which it counts as lost.
@@ -70,7 +68,7 @@ pub(crate) fn follow(
     let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let mut listed = Listed::Nothing;
     // Guarded: a watch fails but once at what it cannot decode, and is silent then.
-    watcher(Api::<Guarded>::all(client), only)
+    watcher(Api::<Guarded<NodePodProbe>>::all(client), only)
         .backoff(Pauses::default())
         .filter_map(move |event| {
             let sight = event.map(|event| sight(event, &mut listed)).transpose();
@@ -78,23 +76,20 @@ pub(crate) fn follow(
         })
 }
 
-type Guarded = DeserializeGuard<NodePodProbe>;
-
-fn sight(event: watcher::Event<Guarded>, listed: &mut Listed) -> Option<Sight> {
+fn sight(event: watcher::Event<Guarded<NodePodProbe>>, listed: &mut Listed) -> Option<Sight> {
     match event {
         watcher::Event::Init => {
             *listed = Listed::Nothing;
             None
         }
-        watcher::Event::InitApply(DeserializeGuard(object)) => {
-            *listed = object
-                .as_ref()
-                .map_or(Listed::Undecodable, |_| Listed::Object);
-            Some(decoded(object.map(Box::new).map(Sight::Listed)))
+        watcher::Event::InitApply(object) => {
+            *listed = match &object {
+                Guarded::Decoded(_) => Listed::Object,
+                Guarded::Undecodable { .. } => Listed::Undecodable,
+            };
+            Some(decoded(object, Sight::Listed))
         }
-        watcher::Event::Apply(DeserializeGuard(object)) => {
-            Some(decoded(object.map(Box::new).map(Sight::Live)))
-        }
+        watcher::Event::Apply(object) => Some(decoded(object, Sight::Live)),
         watcher::Event::Delete(_) => Some(Sight::Gone),
         watcher::Event::InitDone => match listed {
             Listed::Nothing => Some(Sight::Gone),
@@ -104,8 +99,11 @@ fn sight(event: watcher::Event<Guarded>, listed: &mut Listed) -> Option<Sight> {
     }
 }
 
-fn decoded(sight: Result<Sight, InvalidObject>) -> Sight {
-    sight.unwrap_or_else(|invalid| Sight::Undecodable(invalid.error))
+fn decoded(object: Guarded<NodePodProbe>, sight: fn(Box<NodePodProbe>) -> Sight) -> Sight {
+    match object {
+        Guarded::Decoded(object) => sight(object),
+        Guarded::Undecodable { error, .. } => Sight::Undecodable(error),
+    }
 }
 
 /// Keeps the newest sight: the answer to a write overtakes the watch.
@@ -160,7 +158,9 @@ mod tests {
         assert!(matches!(said(watcher::Event::InitDone), Some(Sight::Gone)));
         assert!(said(watcher::Event::Init).is_none());
         assert!(matches!(
-            said(watcher::Event::InitApply(DeserializeGuard(Ok(object("1"))))),
+            said(watcher::Event::InitApply(Guarded::Decoded(Box::new(
+                object("1")
+            )))),
             Some(Sight::Listed(_))
         ));
         let complete = said(watcher::Event::InitDone);
@@ -171,7 +171,7 @@ mod tests {
     fn an_object_that_cannot_be_decoded_is_neither_gone_nor_fine() {
         let read = |spec| {
             let object = json!({"metadata": {"name": "node"}, "spec": spec});
-            serde_json::from_value::<Guarded>(object).unwrap()
+            serde_json::from_str::<Guarded<NodePodProbe>>(&object.to_string()).unwrap()
         };
         let (good, bad) = (json!({}), json!({"podProbes": 7}));
         let mut listed = Listed::Nothing;

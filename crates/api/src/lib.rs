@@ -5,13 +5,16 @@
 #![doc(html_no_source)]
 
 pub mod crd;
+pub mod guarded;
 pub mod limits;
+mod managed;
 pub mod marker;
 pub mod node_pod_probe;
 mod rules;
 pub mod slim;
 mod wire;
 
+pub use guarded::Guarded;
 pub use marker::{PodProbeMarker, PodProbeMarkerSpec, PodProbeMarkerStatus};
 pub use node_pod_probe::{NodePodProbe, NodePodProbeSpec, NodePodProbeStatus};
 

@@ -1,21 +1,33 @@
 //! Pod and Node as far as leadsman reads them, parsed straight from the wire.
+//!
+//! What is not read is skipped while parsing and never takes a byte. Which of it means what is not decided here.
 
 use std::borrow::Cow;
 
-use k8s_openapi::api::core::v1 as core;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::Deserialize;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use serde::{Deserialize, Deserializer};
 
-/// A pod: metadata whole, of spec and status what matching, planning and marking read.
+pub use crate::managed::{FieldOwner, Owned};
+use crate::wire::{null_as_default, pairs};
+
+/// Labels or annotations, in the order of the wire.
+pub type Pairs = Vec<(String, String)>;
+
+/// A pod: what matching, planning and marking read of it.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(from = "PodWire")]
 pub struct Pod {
-    /// Metadata, managedFields included: they say which marks are ours.
-    pub metadata: ObjectMeta,
+    /// Name, namespace, uid, resourceVersion and deletionTimestamp; all else in it is left empty.
+    pub identity: ObjectMeta,
+    /// Its labels.
+    pub labels: Pairs,
+    /// Its annotations.
+    pub annotations: Pairs,
+    /// Who owns which of its labels, annotations and conditions, from managedFields.
+    pub owners: Vec<FieldOwner>,
     /// Desired state.
-    #[serde(default)]
     pub spec: PodSpec,
     /// Observed state.
-    #[serde(default)]
     pub status: PodStatus,
 }
 
@@ -41,11 +53,21 @@ pub struct Container {
     pub name: String,
     /// Its ports, for named ones.
     #[serde(default)]
-    pub ports: Vec<core::ContainerPort>,
+    pub ports: Vec<ContainerPort>,
     /// Whether it has a startup probe, whose content does not matter.
     pub startup_probe: Option<Present>,
     /// `Always` makes an init container a native sidecar.
     pub restart_policy: Option<String>,
+}
+
+/// What is read of a container's port.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerPort {
+    /// Its name.
+    pub name: Option<String>,
+    /// Its number.
+    pub container_port: i32,
 }
 
 /// Something that is there; what it holds is skipped while parsing.
@@ -53,7 +75,7 @@ pub struct Container {
 pub struct Present;
 
 impl<'de> Deserialize<'de> for Present {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         serde::de::IgnoredAny::deserialize(deserializer).map(|_| Self)
     }
 }
@@ -69,13 +91,30 @@ pub struct PodStatus {
     pub pod_ip: Option<String>,
     /// Conditions, ours among them.
     #[serde(default)]
-    pub conditions: Vec<core::PodCondition>,
+    pub conditions: Vec<PodCondition>,
     /// State of the containers.
     #[serde(default)]
     pub container_statuses: Vec<ContainerStatus>,
     /// State of the init containers.
     #[serde(default)]
     pub init_container_statuses: Vec<ContainerStatus>,
+}
+
+/// What is read of a pod's condition.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodCondition {
+    /// What it is about.
+    #[serde(rename = "type")]
+    pub type_: String,
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    /// Words.
+    pub message: Option<String>,
+    /// When the status last changed.
+    pub last_transition_time: Option<Time>,
+    /// When it was last probed.
+    pub last_probe_time: Option<Time>,
 }
 
 /// What is read of a container's status.
@@ -91,11 +130,93 @@ pub struct ContainerStatus {
     pub started: Option<bool>,
 }
 
-/// A node: its metadata is all that is read.
+/// A node: its labels are all that is read.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(from = "NodeWire")]
 pub struct Node {
-    /// Metadata.
-    pub metadata: ObjectMeta,
+    /// Name, uid and resourceVersion; all else in it is left empty.
+    pub identity: ObjectMeta,
+    /// Its labels.
+    pub labels: Pairs,
+}
+
+#[derive(Deserialize)]
+struct PodWire {
+    metadata: PodMetadata,
+    #[serde(default)]
+    spec: PodSpec,
+    #[serde(default)]
+    status: PodStatus,
+}
+
+/// kube's watch asks for an `ObjectMeta`, whose managedFields would be parsed into trees of values: so it is filled from
+/// these fields.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodMetadata {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    deletion_timestamp: Option<Time>,
+    #[serde(default, deserialize_with = "pairs")]
+    labels: Pairs,
+    #[serde(default, deserialize_with = "pairs")]
+    annotations: Pairs,
+    #[serde(default, deserialize_with = "null_as_default")]
+    managed_fields: Vec<FieldOwner>,
+}
+
+#[derive(Deserialize)]
+struct NodeWire {
+    metadata: NodeMetadata,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeMetadata {
+    name: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    #[serde(default, deserialize_with = "pairs")]
+    labels: Pairs,
+}
+
+impl From<PodWire> for Pod {
+    fn from(wire: PodWire) -> Self {
+        let metadata = wire.metadata;
+        let mut owners = metadata.managed_fields;
+        owners.retain(|owner| !owner.is_empty());
+        Self {
+            identity: ObjectMeta {
+                name: metadata.name,
+                namespace: metadata.namespace,
+                uid: metadata.uid,
+                resource_version: metadata.resource_version,
+                deletion_timestamp: metadata.deletion_timestamp,
+                ..ObjectMeta::default()
+            },
+            labels: metadata.labels,
+            annotations: metadata.annotations,
+            owners,
+            spec: wire.spec,
+            status: wire.status,
+        }
+    }
+}
+
+impl From<NodeWire> for Node {
+    fn from(wire: NodeWire) -> Self {
+        Self {
+            identity: ObjectMeta {
+                name: wire.metadata.name,
+                uid: wire.metadata.uid,
+                resource_version: wire.metadata.resource_version,
+                ..ObjectMeta::default()
+            },
+            labels: wire.metadata.labels,
+        }
+    }
 }
 
 macro_rules! core_resource {
@@ -116,13 +237,16 @@ macro_rules! core_resource {
                 $plural.into()
             }
             fn meta(&self) -> &ObjectMeta {
-                &self.metadata
+                &self.identity
             }
             fn meta_mut(&mut self) -> &mut ObjectMeta {
-                &mut self.metadata
+                &mut self.identity
             }
         }
     };
 }
 core_resource!(Pod, "pods", kube::core::NamespaceResourceScope);
 core_resource!(Node, "nodes", kube::core::ClusterResourceScope);
+
+#[cfg(test)]
+mod tests;

@@ -16,6 +16,10 @@ pub(crate) trait Watched:
     /// The kind, as the index calls it.
     const KIND: Kind;
 
+    /// How many come with one page of a list. A page is in memory about four times over, as it was received, in one
+    /// piece, as text and decoded: so the size of a page is what a start takes beyond what is kept.
+    const PAGE: u32;
+
     /// The event that a sight of this object is.
     fn seen(self: Box<Self>, source: Source) -> Event;
 
@@ -26,9 +30,10 @@ pub(crate) trait Watched:
 }
 
 macro_rules! watched {
-    ($type:ty, $kind:ident $(, $stand_in:item)?) => {
+    ($type:ty, $kind:ident, $page:literal $(, $stand_in:item)?) => {
         impl Watched for $type {
             const KIND: Kind = Kind::$kind;
+            const PAGE: u32 = $page;
 
             fn seen(self: Box<Self>, source: Source) -> Event {
                 Event::$kind(self, source)
@@ -38,12 +43,14 @@ macro_rules! watched {
         }
     };
 }
-watched!(PodProbeMarker, Marker);
-watched!(Pod, Pod);
-watched!(Node, Node);
+// Pages of about a megabyte of text each, as large as the objects commonly are.
+watched!(PodProbeMarker, Marker, 250);
+watched!(Pod, Pod, 150);
+watched!(Node, Node, 100);
 watched!(
     NodePodProbe,
     NodePodProbe,
+    25,
     /// Its spec is ours: what we cannot read of it is written anew, under the version that it has now.
     fn stand_in(metadata: ObjectMeta) -> Option<Box<Self>> {
         Some(Box::new(Self {

@@ -7,7 +7,6 @@
 //! |---|---|
 //! | `args` | the flags |
 //! | `kinds` | the four watched kinds |
-//! | `guarded` | an object that may not decode |
 //! | `watch` | one watch, as events for the index |
 //! | `control` | the loop that owns the index |
 //! | `slots` | who is written next |
@@ -18,7 +17,6 @@
 
 mod args;
 mod control;
-mod guarded;
 mod kinds;
 mod metrics;
 mod reply;

@@ -8,12 +8,12 @@ use std::time::Duration;
 use futures::{Stream, StreamExt};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
+use leadsman_api::Guarded;
 use leadsman_core::podprobe::event::{Event, ObjectName, Source};
 use leadsman_process::{Condition, clock};
 use tokio::sync::mpsc::Sender;
 use tokio::time::{Instant, timeout};
 
-use crate::guarded::Guarded;
 use crate::kinds::{Watched, name_of, resource};
 use crate::metrics::Metrics;
 
@@ -46,7 +46,8 @@ pub(crate) async fn follow<K: Watched>(
     metrics: Metrics,
 ) {
     // In pages, so that neither side ever holds a whole cluster as one text.
-    let objects = watcher(Api::<Guarded<K>>::all(client), watcher::Config::default());
+    let pages = watcher::Config::default().page_size(K::PAGE);
+    let objects = watcher(Api::<Guarded<K>>::all(client), pages);
     follow_stream(objects.default_backoff(), events, condition, metrics).await;
 }
 

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use super::event::PodMarks;
 use super::marker::{Marker, Policy};
 use super::plan::Verdict;
-use super::pod::{CoOwner, Condition, Pairs, Pod};
+use super::pod::{CoOwner, Condition, Pairs, Pod, Sorted};
 use super::probe::State;
 
 /// What is wanted of a governed mark.
@@ -154,7 +154,7 @@ fn pair(
     verdict: Option<&Verdict>,
     probe: &super::marker::MarkerProbe,
     key: &Arc<str>,
-    pairs: fn(&Policy) -> &Pairs,
+    pairs: fn(&Policy) -> &BTreeMap<Arc<str>, Arc<str>>,
 ) -> Want<Arc<str>> {
     let Some(verdict) = verdict else {
         return Want::Hold;
@@ -222,7 +222,7 @@ pub fn difference(pod: &Pod, wants: &Wants, now: Timestamp) -> Option<PodMarks> 
 fn pairs_difference(
     wants: &BTreeMap<Arc<str>, Want<Arc<str>>>,
     observed: &Pairs,
-    ours: &BTreeMap<Arc<str>, CoOwner>,
+    ours: &Sorted<CoOwner>,
 ) -> (Difference, Map<String, Value>) {
     let mut difference = Difference::default();
     let mut values = Map::new();

@@ -5,6 +5,7 @@
 //! | `probe` | what a probe is, what a run of it can come to | all |
 //! | `marker`, `selector` | a marker, parsed; parsing is validation | manager, admission |
 //! | `pod`, `plan`, `marks`, `status`, `contest` | a pod as it is kept; its entries; its marks; a marker's status; fights | manager |
+//! | `sorted`, `pool` | how what is kept of many objects is kept small | manager |
 //! | `index`, `event` | what an event changes, what is due | manager |
 //! | `schedule`, `verdict`, `worker` | when a probe runs and what its runs add up to | agent |
 
@@ -18,10 +19,12 @@ mod names;
 pub mod node;
 pub mod plan;
 pub mod pod;
+mod pool;
 pub mod probe;
 #[cfg(any(test, feature = "samples"))]
 pub mod samples;
 pub mod selector;
+mod sorted;
 pub mod status;
 mod template;
 pub mod wire;

@@ -9,12 +9,12 @@ use jiff::Timestamp;
 use leadsman_api::node_pod_probe as wire;
 
 use super::marker::{Marker, MarkerProbe};
-use super::pod::{Container, Pod};
+use super::pod::{Container, Pod, Shared};
 use super::probe::{Handler, Probe, Scheme, State};
 use super::wire::{from_wire, to_wire};
 
 /// One entry of a pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Entry {
     /// `<marker>#<probe>`.
     pub name: Arc<str>,
@@ -28,13 +28,13 @@ pub struct Entry {
     pub started: Option<Arc<str>>,
 }
 
-/// The entries of one pod, ordered by name, then container.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The entries of one pod, ordered by name, then container. They are the same for most pods of a marker, and shared.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodEntries {
     /// The pod's address.
     pub ip: Arc<str>,
     /// Its entries.
-    pub entries: Vec<Entry>,
+    pub entries: Arc<[Entry]>,
 }
 
 /// Why a probe of a matching marker has no entry.
@@ -128,7 +128,7 @@ fn started(container: &Container, observed: Option<&PodEntries>) -> Option<Arc<s
     {
         return Some(id.clone());
     }
-    let entries = observed.map_or(&[][..], |observed| &observed.entries);
+    let entries = observed.map_or(&[][..], |observed| &*observed.entries);
     let mut remembered = entries
         .iter()
         .filter(|entry| entry.container == container.name)
@@ -141,20 +141,27 @@ fn started(container: &Container, observed: Option<&PodEntries>) -> Option<Arc<s
 
 impl PodEntries {
     /// Reads what a `NodePodProbe` says of a pod.
-    pub fn read(pod: &wire::PodProbe) -> Self {
-        let entries = pod.probes.iter().map(|entry| Entry {
-            name: entry.name.as_str().into(),
-            container: entry.container_name.as_str().into(),
-            probe: from_wire(&entry.probe).ok().map(Arc::new),
-            revision: entry.revision.as_deref().map(Into::into),
-            started: entry.started_container_id.as_deref().map(Into::into),
+    pub fn read(pod: &wire::PodProbe, shared: &mut Shared) -> Self {
+        let names = &mut shared.names;
+        let entries = pod.probes.iter().map(|entry| {
+            let started = entry.started_container_id.as_deref();
+            Entry {
+                name: names.share(entry.name.as_str()),
+                container: names.share(entry.container_name.as_str()),
+                probe: from_wire(&entry.probe).ok().map(Arc::new),
+                revision: entry.revision.as_deref().map(|it| names.share(it)),
+                started: started.map(|it| names.share(it)),
+            }
         });
-        Self::new(pod.ip.as_str().into(), entries.collect())
+        let entries = entries.collect();
+        let ip = names.share(pod.ip.as_str());
+        Self::new(ip, entries, shared)
     }
 
     /// Puts entries in order.
-    pub fn new(ip: Arc<str>, mut entries: Vec<Entry>) -> Self {
+    pub fn new(ip: Arc<str>, mut entries: Vec<Entry>, shared: &mut Shared) -> Self {
         entries.sort_by(|a, b| (&a.name, &a.container).cmp(&(&b.name, &b.container)));
+        let entries = shared.entries.share(entries);
         Self { ip, entries }
     }
 
@@ -184,12 +191,15 @@ impl PodEntries {
 
     /// Whether nothing needs to be written; `extensions` is false where the API server drops our optional fields.
     pub fn is_equal(&self, other: &Self, extensions: bool) -> bool {
+        if self == other {
+            return true;
+        }
         self.ip == other.ip
             && self.entries.len() == other.entries.len()
             && self
                 .entries
                 .iter()
-                .zip(&other.entries)
+                .zip(&*other.entries)
                 .all(|(own, other)| own.is_equal(other, extensions))
     }
 
@@ -201,15 +211,16 @@ impl PodEntries {
 
 impl Verdict {
     /// Reads a verdict; none if its state is none of the three.
-    pub fn read(state: &wire::ContainerProbeState) -> Option<Self> {
+    pub fn read(state: &wire::ContainerProbeState, shared: &mut Shared) -> Option<Self> {
+        let names = &mut shared.names;
         Some(Self {
-            name: state.name.as_str().into(),
+            name: names.share(state.name.as_str()),
             state: state.state.parse().ok()?,
-            message: state.message.as_deref().unwrap_or_default().into(),
+            message: names.share(state.message.as_deref().unwrap_or_default()),
             last_probe_time: state.last_probe_time.as_ref().map(|time| time.0),
             last_transition_time: state.last_transition_time.as_ref().map(|time| time.0),
-            revision: state.revision.as_deref().map(Into::into),
-            container_id: state.container_id.as_deref().map(Into::into),
+            revision: state.revision.as_deref().map(|it| names.share(it)),
+            container_id: state.container_id.as_deref().map(|it| names.share(it)),
         })
     }
 }

@@ -3,15 +3,17 @@
 //! Of managedFields one thing is kept: which labels, annotations and conditions are in our own apply entry, and who
 //! else is named beside us. What is present and not in our entry belongs to others, whoever they are.
 
-use std::collections::{BTreeMap, HashSet};
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
-use leadsman_api::slim;
+use leadsman_api::slim::{FieldOwner, Owned};
+use leadsman_api::{limits, slim};
 
 use super::event::ObjectName;
+use super::pool::Names;
+pub use super::pool::Shared;
+pub use super::sorted::Sorted;
 
 /// The field manager of our applies on `pods/status`.
 pub const FIELD_MANAGER: &str = "leadsman-podprobe";
@@ -20,7 +22,7 @@ pub const FIELD_MANAGER: &str = "leadsman-podprobe";
 const OPENKRUISE_MANAGERS: [&str; 2] = ["manager", "kruise-manager"];
 
 /// Labels or annotations.
-pub type Pairs = BTreeMap<Arc<str>, Arc<str>>;
+pub type Pairs = Sorted<Arc<str>>;
 
 /// A resourceVersion as far as it can be ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,36 +43,6 @@ impl Version {
     }
 }
 
-/// Equal strings, kept once. Labels repeat over the pods of a workload.
-#[derive(Clone, Debug, Default)]
-pub struct Names {
-    known: HashSet<Arc<str>>,
-    sweep_at: usize,
-}
-
-impl Names {
-    /// The shared form of a string.
-    pub fn share(&mut self, name: &str) -> Arc<str> {
-        if let Some(known) = self.known.get(name) {
-            return known.clone();
-        }
-        if self.known.len() >= self.sweep_at {
-            self.known.retain(|name| Arc::strong_count(name) > 1);
-            self.sweep_at = (2 * self.known.len()).max(1024);
-        }
-        let name: Arc<str> = name.into();
-        self.known.insert(name.clone());
-        name
-    }
-
-    fn pairs(&mut self, map: Option<&BTreeMap<String, String>>) -> Pairs {
-        map.into_iter()
-            .flatten()
-            .map(|(key, value)| (self.share(key), self.share(value)))
-            .collect()
-    }
-}
-
 /// A pod.
 #[derive(Clone, Debug)]
 pub struct Pod {
@@ -82,7 +54,8 @@ pub struct Pod {
     pub version: Version,
     /// Its labels.
     pub labels: Pairs,
-    /// Its annotations.
+    /// Its annotations. Nothing is compared with a value that is not ours, and such values can be long: they are left
+    /// empty.
     pub annotations: Pairs,
     /// Neither ended nor being deleted.
     pub active: bool,
@@ -95,9 +68,9 @@ pub struct Pod {
     /// Its first address; empty until it has one.
     pub ip: Arc<str>,
     /// What can be probed: containers and native sidecars.
-    pub containers: Vec<Container>,
-    /// All conditions by type.
-    pub conditions: BTreeMap<Arc<str>, Condition>,
+    pub containers: Box<[Container]>,
+    /// Its conditions by type, but for those of Kubernetes itself, which no marker may name.
+    pub conditions: Sorted<Condition>,
     /// What our last apply says.
     pub ours: Ours,
 }
@@ -108,7 +81,7 @@ pub struct Container {
     /// Its name.
     pub name: Arc<str>,
     /// Its named ports.
-    pub ports: Vec<(Arc<str>, NonZeroU16)>,
+    pub ports: Box<[(Arc<str>, NonZeroU16)]>,
     /// Whether it has a startup probe.
     pub startup_probe: bool,
     /// The id that the kubelet reports, without the runtime's name.
@@ -145,32 +118,43 @@ pub enum CoOwner {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ours {
     /// Label keys.
-    pub labels: BTreeMap<Arc<str>, CoOwner>,
+    pub labels: Sorted<CoOwner>,
     /// Annotation keys.
-    pub annotations: BTreeMap<Arc<str>, CoOwner>,
+    pub annotations: Sorted<CoOwner>,
     /// Condition types.
-    pub conditions: BTreeMap<Arc<str>, CoOwner>,
+    pub conditions: Sorted<CoOwner>,
 }
 
 impl Pod {
     /// Keeps of a pod what is read of it.
-    pub fn new(pod: &slim::Pod, names: &mut Names) -> Self {
-        let meta = &pod.metadata;
+    pub fn new(pod: &slim::Pod, shared: &mut Shared) -> Self {
+        let meta = &pod.identity;
         let phase = pod.status.phase.as_deref();
         let holds = |kind: &str| {
             let mut conditions = pod.status.conditions.iter();
             conditions.any(|condition| condition.type_ == kind && condition.status == "True")
         };
+        let name = shared.objects.share(ObjectName {
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            name: meta.name.clone().unwrap_or_default(),
+        });
+        let names = &mut shared.names;
         let node = pod.spec.node_name.as_deref();
+        let ours = Ours::read(&pod.owners, names);
+        let labels = pod.labels.iter();
+        let annotations = pod.annotations.iter().map(|(key, value)| {
+            let is_ours = ours.annotations.contains_key(key);
+            let value = if is_ours { value.as_str() } else { "" };
+            (names.share(key.as_str()), names.share(value))
+        });
         Self {
-            name: Arc::new(ObjectName {
-                namespace: meta.namespace.clone().unwrap_or_default(),
-                name: meta.name.clone().unwrap_or_default(),
-            }),
-            uid: meta.uid.as_deref().unwrap_or_default().into(),
+            name,
+            annotations: annotations.collect(),
+            uid: names.share(meta.uid.as_deref().unwrap_or_default()),
             version: Version::parse(meta.resource_version.as_deref()),
-            labels: names.pairs(meta.labels.as_ref()),
-            annotations: names.pairs(meta.annotations.as_ref()),
+            labels: labels
+                .map(|(key, value)| (names.share(key.as_str()), names.share(value.as_str())))
+                .collect(),
             active: meta.deletion_timestamp.is_none()
                 && !matches!(phase, Some("Succeeded" | "Failed")),
             initialized: holds("Initialized"),
@@ -178,10 +162,10 @@ impl Pod {
             node: node
                 .filter(|node| !node.is_empty())
                 .map(|node| names.share(node)),
-            ip: pod.status.pod_ip.as_deref().unwrap_or_default().into(),
+            ip: names.share(pod.status.pod_ip.as_deref().unwrap_or_default()),
             containers: containers(pod, names),
             conditions: conditions(pod, names),
-            ours: Ours::read(meta.managed_fields.as_deref().unwrap_or_default(), names),
+            ours,
         }
     }
 
@@ -192,7 +176,7 @@ impl Pod {
 }
 
 /// Containers and native sidecars; other init containers have ended by the time a pod is probed.
-fn containers(pod: &slim::Pod, names: &mut Names) -> Vec<Container> {
+fn containers(pod: &slim::Pod, names: &mut Names) -> Box<[Container]> {
     let sidecars = pod.spec.init_containers.iter();
     let sidecars =
         sidecars.filter(|container| container.restart_policy.as_deref() == Some("Always"));
@@ -214,15 +198,15 @@ fn containers(pod: &slim::Pod, names: &mut Names) -> Vec<Container> {
             });
             let ports = ports.collect();
             all.push(Container {
-                name: names.share(&container.name),
+                name: names.share(container.name.as_str()),
                 ports,
                 startup_probe: container.startup_probe.is_some(),
-                id: id.map(bare_id).filter(|id| !id.is_empty()).map(Into::into),
+                id: (id.map(bare_id).filter(|id| !id.is_empty())).map(|id| names.share(id)),
                 started: status.is_some_and(|status| status.started == Some(true)),
             });
         }
     }
-    all
+    all.into()
 }
 
 /// `containerd://id` as the runtime itself has it.
@@ -230,16 +214,21 @@ fn bare_id(id: &str) -> &str {
     id.split_once("://").map_or(id, |(_, id)| id)
 }
 
-fn conditions(pod: &slim::Pod, names: &mut Names) -> BTreeMap<Arc<str>, Condition> {
-    let conditions = pod.status.conditions.iter().map(|condition| {
+fn conditions(pod: &slim::Pod, names: &mut Names) -> Sorted<Condition> {
+    let conditions = pod.status.conditions.iter();
+    let open = conditions.filter(|condition| {
+        let kind = condition.type_.as_str();
+        !limits::RESERVED_CONDITION_TYPES.contains(&kind)
+    });
+    let conditions = open.map(|condition| {
         let message = condition.message.as_deref().unwrap_or_default();
         let seen = Condition {
-            status: names.share(&condition.status),
+            status: names.share(condition.status.as_str()),
             message: names.share(message),
             last_transition_time: condition.last_transition_time.as_ref().map(|time| time.0),
             last_probe_time: condition.last_probe_time.as_ref().map(|time| time.0),
         };
-        (names.share(&condition.type_), seen)
+        (names.share(condition.type_.as_str()), seen)
     });
     conditions.collect()
 }
@@ -250,92 +239,49 @@ impl Ours {
         self.labels.is_empty() && self.annotations.is_empty() && self.conditions.is_empty()
     }
 
-    fn read(entries: &[ManagedFieldsEntry], names: &mut Names) -> Self {
-        let mut ours = Self::default();
-        for entry in entries.iter().filter(|entry| is_ours(entry)) {
-            for_each_mark(entry, |kind, key| {
-                let key = names.share(key);
-                ours.of(kind).insert(key, CoOwner::Nobody);
-            });
-        }
+    fn read(owners: &[FieldOwner], names: &mut Names) -> Self {
+        let mut own = |keys: fn(&Owned) -> &Vec<String>| {
+            let entries = owners.iter().filter(|owner| is_ours(owner));
+            let keys = entries.flat_map(|owner| keys(&owner.owned));
+            keys.map(|key| (names.share(key.as_str()), CoOwner::Nobody))
+                .collect()
+        };
+        let mut ours = Self {
+            labels: own(|owned| &owned.labels),
+            annotations: own(|owned| &owned.annotations),
+            conditions: own(|owned| &owned.conditions),
+        };
         if ours.is_empty() {
             return ours;
         }
-        for entry in entries.iter().filter(|entry| !is_ours(entry)) {
-            let other = co_owner(entry);
-            for_each_mark(entry, |kind, key| {
-                if let Some(owner) = ours.of(kind).get_mut(key) {
-                    *owner = (*owner).max(other);
+        for owner in owners.iter().filter(|owner| !is_ours(owner)) {
+            let (owned, other) = (&owner.owned, co_owner(owner));
+            for (ours, keys) in [
+                (&mut ours.labels, &owned.labels),
+                (&mut ours.annotations, &owned.annotations),
+                (&mut ours.conditions, &owned.conditions),
+            ] {
+                for key in keys {
+                    if let Some(owner) = ours.get_mut(key) {
+                        *owner = (*owner).max(other);
+                    }
                 }
-            });
+            }
         }
         ours
     }
-
-    fn of(&mut self, kind: MarkKind) -> &mut BTreeMap<Arc<str>, CoOwner> {
-        match kind {
-            MarkKind::Label => &mut self.labels,
-            MarkKind::Annotation => &mut self.annotations,
-            MarkKind::Condition => &mut self.conditions,
-        }
-    }
 }
 
-#[derive(Clone, Copy)]
-enum MarkKind {
-    Label,
-    Annotation,
-    Condition,
+fn is_ours(owner: &FieldOwner) -> bool {
+    owner.manager == FIELD_MANAGER && owner.operation == "Apply" && owner.subresource == "status"
 }
 
-fn is_ours(entry: &ManagedFieldsEntry) -> bool {
-    entry.manager.as_deref() == Some(FIELD_MANAGER)
-        && entry.operation.as_deref() == Some("Apply")
-        && entry.subresource.as_deref() == Some("status")
-}
-
-fn co_owner(entry: &ManagedFieldsEntry) -> CoOwner {
-    let updates = entry.operation.as_deref() == Some("Update");
-    let status = updates && entry.subresource.as_deref() == Some("status");
-    let manager = entry.manager.as_deref().unwrap_or_default();
-    if status || (updates && OPENKRUISE_MANAGERS.contains(&manager)) {
+fn co_owner(owner: &FieldOwner) -> CoOwner {
+    let updates = owner.operation == "Update";
+    let status = updates && owner.subresource == "status";
+    if status || (updates && OPENKRUISE_MANAGERS.contains(&owner.manager.as_str())) {
         CoOwner::Status
     } else {
         CoOwner::Other
-    }
-}
-
-/// Calls `mark` for each label, annotation and condition that an entry names.
-fn for_each_mark(entry: &ManagedFieldsEntry, mut mark: impl FnMut(MarkKind, &str)) {
-    let Some(fields) = entry.fields_v1.as_ref().map(|fields| &fields.0) else {
-        return;
-    };
-    for (kind, path) in [
-        (MarkKind::Label, "f:labels"),
-        (MarkKind::Annotation, "f:annotations"),
-    ] {
-        let keys = fields.get("f:metadata").and_then(|meta| meta.get(path));
-        let keys = keys.and_then(|keys| keys.as_object());
-        for key in keys.into_iter().flat_map(serde_json::Map::keys) {
-            if let Some(key) = key.strip_prefix("f:") {
-                mark(kind, key);
-            }
-        }
-    }
-    let conditions = fields
-        .get("f:status")
-        .and_then(|status| status.get("f:conditions"));
-    let conditions = conditions.and_then(|conditions| conditions.as_object());
-    for key in conditions.into_iter().flat_map(serde_json::Map::keys) {
-        let key = key.strip_prefix("k:");
-        let key = key
-            .and_then(|key| serde_json::from_str::<BTreeMap<String, serde_json::Value>>(key).ok());
-        if let Some(kind) = key
-            .as_ref()
-            .and_then(|key| key.get("type"))
-            .and_then(|kind| kind.as_str())
-        {
-            mark(MarkKind::Condition, kind);
-        }
     }
 }

@@ -189,6 +189,7 @@ impl Index {
         }
         let selector = state.rules.selector();
         if let Some(selector) = selector
+            && self.synced
             && before.as_ref().and_then(|before| before.rules.selector()) != Some(selector)
         {
             let from = ObjectName {
@@ -261,7 +262,7 @@ impl Index {
         }
         for pod in &state.pods {
             if let Some(pod) = self.pods.get_mut(pod) {
-                pod.shares.remove(&name);
+                pod.shares.retain(|(marker, _)| *marker != name);
             }
             pass.pods.insert(pod.clone());
         }

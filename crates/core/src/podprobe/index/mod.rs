@@ -28,9 +28,10 @@ use jiff::{SignedDuration, Timestamp};
 use self::markers::{MarkerState, Selectors};
 use self::nodes::NodeState;
 use self::pods::PodState;
+use super::contest::Contest;
 use super::event::{Effects, Event, Kind, Object, ObjectName, Source, Write};
 use super::marker::Compatibility;
-use super::pod::{Names, Version};
+use super::pod::{Shared, Version};
 
 /// What the index is told once.
 #[derive(Clone, Debug)]
@@ -79,14 +80,14 @@ pub struct Index {
     summaries: bool,
     markers: BTreeMap<MarkerName, MarkerState>,
     selectors: Selectors,
-    pods: BTreeMap<Arc<ObjectName>, PodState>,
+    pods: BTreeMap<Arc<ObjectName>, Box<PodState>>,
     nodes: BTreeMap<Arc<str>, NodeState>,
     /// For each marker, how many pods' entries are not in a `NodePodProbe` as they should be.
     unacknowledged: HashMap<MarkerName, usize>,
     refused: HashMap<Object, Refusal>,
     graves: Graves,
     timers: BTreeSet<(Timestamp, Timer)>,
-    names: Names,
+    shared: Shared,
 }
 
 /// Something that is looked at again when its time comes.
@@ -140,7 +141,7 @@ impl Index {
             refused: HashMap::new(),
             graves: Graves::default(),
             timers: BTreeSet::new(),
-            names: Names::default(),
+            shared: Shared::default(),
         }
     }
 
@@ -170,9 +171,12 @@ impl Index {
             }
             Event::Synced => {
                 self.synced = true;
-                pass.pods.extend(self.pods.keys().cloned());
-                pass.nodes.extend(self.nodes.keys().cloned());
-                pass.markers.extend(self.markers.keys().cloned());
+                // While another one writes, its marks may be seen before the verdicts that they follow from: that was
+                // no fight over marks of ours.
+                for pod in self.pods.values_mut() {
+                    pod.contest = Contest::default();
+                }
+                self.work_out_all(&mut pass);
             }
             Event::Refused(object, reason) => self.refuse(object, &reason, &mut pass),
             Event::Deadline => {}
@@ -210,9 +214,30 @@ impl Index {
         }
     }
 
+    /// Works out everything, which is not done before it is needed: while the kinds are being listed each object would
+    /// be worked out with every list that it occurs in.
+    fn work_out_all(&mut self, pass: &mut Pass) {
+        pass.markers.extend(self.markers.keys().cloned());
+        let pods: Vec<_> = self.pods.keys().cloned().collect();
+        for pod in pods {
+            self.work_out(&pod, pass);
+        }
+        // What no pod wants is not seen from the pods.
+        let nodes: Vec<_> = self.nodes.keys().cloned().collect();
+        for node in nodes {
+            self.check_all(&node, pass);
+        }
+    }
+
     /// Works out what follows, until nothing more does.
     fn settle(&mut self, pass: &mut Pass) -> Effects {
         self.ring(pass);
+        if !self.synced {
+            return Effects {
+                dirty: Vec::new(),
+                deadline: self.timers.first().map(|(time, _)| *time),
+            };
+        }
         while let Some(pod) = pass.pods.pop_first() {
             self.work_out(&pod, pass);
         }
@@ -229,9 +254,6 @@ impl Index {
                 .filter(|name| self.status_due(name, pass.now).is_some())
                 .map(|name| Object::MarkerStatus((**name).clone())),
         );
-        if !self.synced {
-            dirty.clear();
-        }
         Effects {
             dirty: dirty.into_iter().collect(),
             deadline: self.timers.first().map(|(time, _)| *time),

@@ -85,17 +85,16 @@ impl NodeState {
 
 impl Index {
     pub(super) fn see_node(&mut self, wire: &Node, source: Source, pass: &mut Pass) {
-        let name = wire.metadata.name.as_deref().unwrap_or_default();
-        let name = self.names.share(name);
-        let version = Version::parse(wire.metadata.resource_version.as_deref());
+        let name = wire.identity.name.as_deref().unwrap_or_default();
+        let name = self.shared.names.share(name);
+        let version = Version::parse(wire.identity.resource_version.as_deref());
         let known = self.nodes.get(&name).and_then(|node| node.seen.as_ref());
         let known = known.map(|node| node.version);
         if self.is_stale(source, Kind::Node, &of_node(&name), version, known) {
             return;
         }
-        let labels = wire.metadata.labels.as_ref();
-        let kind = labels.and_then(|labels| labels.get("type"));
-        let is_virtual = kind.is_some_and(|kind| kind == "virtual-kubelet");
+        let mut labels = wire.labels.iter();
+        let is_virtual = labels.any(|(key, value)| key == "type" && value == "virtual-kubelet");
         let node = self.nodes.entry(name.clone()).or_default();
         let was_served = node.is_served();
         node.seen = Some(SeenNode {
@@ -125,9 +124,9 @@ impl Index {
         pass: &mut Pass,
     ) {
         let name = wire.metadata.name.as_deref().unwrap_or_default();
-        let name = self.names.share(name);
+        let name = self.shared.names.share(name);
         let version = Version::parse(wire.metadata.resource_version.as_deref());
-        let (slots, malformed) = read_slots(&wire.spec, wire.status.as_ref());
+        let (slots, malformed) = read_slots(&wire.spec, wire.status.as_ref(), &mut self.shared);
         self.learn_extensions(&name, &slots, pass);
         let known = self.nodes.get(&name).and_then(|node| node.object.as_ref());
         let known = known.map(|object| object.version);
@@ -177,7 +176,7 @@ impl Index {
         let mut entries = slots
             .values()
             .filter_map(|(observed, _)| observed.as_ref())
-            .flat_map(|observed| &observed.entries);
+            .flat_map(|observed| &*observed.entries);
         let kept = entries.any(|entry| entry.revision.is_some());
         let Some(node) = self.nodes.get(name) else {
             return;

@@ -1,6 +1,5 @@
 //! Pods in the index: each is worked out as a whole whenever something it depends on has changed.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -13,7 +12,7 @@ use crate::podprobe::event::{Kind, Object, ObjectName, Source, Write};
 use crate::podprobe::marker::{Marker, MarkerProbe};
 use crate::podprobe::marks::{self, Conflict, Wants};
 use crate::podprobe::plan::{Entry, Gap, PodEntries};
-use crate::podprobe::pod::{Pod, Version};
+use crate::podprobe::pod::{Pod, Shared, Version};
 use crate::podprobe::status::{ProbeShare, Share, Trouble};
 
 /// A pod, and what of it is counted elsewhere.
@@ -23,14 +22,17 @@ pub(super) struct PodState {
     /// Where its entries are wanted.
     slot: Option<(Arc<str>, SlotKey)>,
     /// What it adds to the tallies of the markers that match it.
-    pub(super) shares: BTreeMap<MarkerName, Share>,
+    pub(super) shares: Shares,
     pub(super) contest: Contest,
     pub(super) timer: Option<Timestamp>,
 }
 
+/// By marker, the one that goes first in front.
+pub(super) type Shares = Vec<(MarkerName, Share)>;
+
 /// What follows for a pod from the markers that match it.
 struct Outcome {
-    shares: BTreeMap<MarkerName, Share>,
+    shares: Shares,
     wants: Wants,
 }
 
@@ -39,7 +41,7 @@ type Plans = Vec<Vec<Result<Entry, Gap>>>;
 
 impl Index {
     pub(super) fn see_pod(&mut self, wire: &slim::Pod, source: Source, pass: &mut Pass) {
-        let seen = Pod::new(wire, &mut self.names);
+        let seen = Pod::new(wire, &mut self.shared);
         let known = self.pods.get(&seen.name);
         let version = known.map(|known| known.seen.version);
         if self.is_stale(source, Kind::Pod, &seen.name, seen.version, version) {
@@ -57,11 +59,11 @@ impl Index {
             let state = PodState {
                 seen,
                 slot: None,
-                shares: BTreeMap::new(),
+                shares: Shares::new(),
                 contest: Contest::default(),
                 timer: None,
             };
-            self.pods.insert(name.clone(), state);
+            self.pods.insert(name.clone(), Box::new(state));
         }
         pass.pods.insert(name);
     }
@@ -76,7 +78,7 @@ impl Index {
         if let Some((node, key)) = state.slot.take() {
             self.want(&node, &key, None, pass);
         }
-        self.count(&name, state.shares, &BTreeMap::new(), pass);
+        self.count(&name, state.shares, &[], pass);
         Some(state.seen.version)
     }
 
@@ -87,7 +89,7 @@ impl Index {
         };
         let matching = self.matching(&state.seen);
         let plans = self.plan(&state.seen, &matching);
-        let wanted = wanted(&state.seen, &plans);
+        let wanted = wanted(&state.seen, &plans, &mut self.shared);
         let slot = wanted.as_ref().and_then(|_| slot_key(&state.seen));
         if let Some((node, key)) = state.slot.clone()
             && Some(&(node.clone(), key.clone())) != slot.as_ref()
@@ -166,7 +168,7 @@ impl Index {
         let silent = self.is_silent(pod);
         let marks = Object::PodMarks(name.clone());
         let refusal = self.refused.get(&marks);
-        let mut shares = BTreeMap::new();
+        let mut shares = Shares::with_capacity(matching.len());
         for (first, (marker, plans)) in matching.iter().zip(plans).enumerate() {
             let mut share = Share::default();
             let probes = markers.get(first).map_or(&[][..], |marker| &marker.probes);
@@ -200,7 +202,7 @@ impl Index {
                 .extend(own.filter_map(|conflict| lost(conflict, matching)));
             share.troubles.sort();
             share.troubles.dedup();
-            shares.insert(marker.clone(), share);
+            shares.push((marker.clone(), share));
         }
         Outcome { shares, wants }
     }
@@ -209,12 +211,13 @@ impl Index {
     fn count(
         &mut self,
         pod: &Arc<ObjectName>,
-        mut before: BTreeMap<MarkerName, Share>,
-        after: &BTreeMap<MarkerName, Share>,
+        mut before: Shares,
+        after: &[(MarkerName, Share)],
         pass: &mut Pass,
     ) {
         for (marker, share) in after {
-            let old = before.remove(marker);
+            let place = before.iter().position(|(known, _)| known == marker);
+            let old = place.map(|place| before.swap_remove(place).1);
             if old.as_ref() == Some(share) {
                 continue;
             }
@@ -277,9 +280,9 @@ pub(super) fn slot_key(pod: &Pod) -> Option<(Arc<str>, SlotKey)> {
 }
 
 /// All entries of a pod; none if there is not one.
-fn wanted(pod: &Pod, plans: &Plans) -> Option<PodEntries> {
+fn wanted(pod: &Pod, plans: &Plans, shared: &mut Shared) -> Option<PodEntries> {
     let entries: Vec<_> = plans.iter().flatten().flatten().cloned().collect();
-    (!entries.is_empty()).then(|| PodEntries::new(pod.ip.clone(), entries))
+    (!entries.is_empty()).then(|| PodEntries::new(pod.ip.clone(), entries, shared))
 }
 
 /// What a probe names and a pod does not have.

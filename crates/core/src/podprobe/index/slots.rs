@@ -13,7 +13,7 @@ use super::pods::slot_key;
 use super::{Index, MarkerName, Pass};
 use crate::podprobe::event::ObjectName;
 use crate::podprobe::plan::{Entry, PodEntries, Verdict};
-use crate::podprobe::pod::Pod;
+use crate::podprobe::pod::{Pod, Shared};
 
 /// Name and uid of a pod.
 pub(super) type SlotKey = (Arc<ObjectName>, Arc<str>);
@@ -21,20 +21,20 @@ pub(super) type SlotKey = (Arc<ObjectName>, Arc<str>);
 /// One pod's place in a node's object.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
-    pub(super) wanted: Option<Arc<PodEntries>>,
+    pub(super) wanted: Option<PodEntries>,
     /// Bytes of what is wanted.
     pub(super) bytes: usize,
     /// There is no room for it.
     pub(super) refused: bool,
-    pub(super) observed: Option<Arc<PodEntries>>,
-    pub(super) verdicts: Vec<Verdict>,
+    pub(super) observed: Option<PodEntries>,
+    pub(super) verdicts: Box<[Verdict]>,
     /// None if it is as it should be; else the markers whose entries are not.
-    pub(super) differs: Option<BTreeSet<MarkerName>>,
+    pub(super) differs: Option<Box<[MarkerName]>>,
 }
 
 impl NodeState {
     /// The entries that the object should have for a pod.
-    pub(super) fn desired(&self, key: &SlotKey) -> Option<&Arc<PodEntries>> {
+    pub(super) fn desired(&self, key: &SlotKey) -> Option<&PodEntries> {
         let slot = self.slots.get(key)?;
         let wanted = slot.wanted.as_ref()?;
         (self.is_served() && !slot.refused).then_some(wanted)
@@ -47,7 +47,8 @@ fn differing_markers(
     desired: Option<&PodEntries>,
     observed: Option<&PodEntries>,
     extensions: bool,
-) -> Option<BTreeSet<MarkerName>> {
+    shared: &mut Shared,
+) -> Option<Box<[MarkerName]>> {
     match (desired, observed) {
         (None, None) => return None,
         (Some(desired), Some(observed)) if desired.is_equal(observed, extensions) => return None,
@@ -57,7 +58,7 @@ fn differing_markers(
         (Some(desired), Some(observed)) => desired.ip != observed.ip,
         _ => true,
     };
-    let entries = |one: Option<&PodEntries>| one.map_or(Vec::new(), |one| one.entries.clone());
+    let entries = |one: Option<&PodEntries>| one.map(|one| one.entries.clone()).unwrap_or_default();
     let (desired, observed) = (entries(desired), entries(observed));
     let is_in =
         |entry: &Entry, all: &[Entry]| all.iter().any(|other| entry.is_equal(other, extensions));
@@ -69,12 +70,13 @@ fn differing_markers(
         .filter(|entry| moved || !is_in(entry, &desired));
     let markers = lacking.chain(surplus).filter_map(|entry| {
         let (marker, _) = entry.name.split_once('#')?;
-        Some(Arc::new(ObjectName {
+        Some(shared.objects.share(ObjectName {
             namespace: pod.namespace.clone(),
             name: marker.to_owned(),
         }))
     });
-    Some(markers.collect())
+    let markers: BTreeSet<_> = markers.collect();
+    Some(markers.into_iter().collect())
 }
 
 impl Index {
@@ -95,13 +97,11 @@ impl Index {
         }
         for (key, (observed, verdicts)) in slots {
             let slot = node.slots.entry(key.clone()).or_default();
-            if slot.observed.as_deref() == observed.as_ref() && slot.verdicts == verdicts {
+            if slot.observed == observed && *slot.verdicts == *verdicts {
                 continue;
             }
-            if slot.observed.as_deref() != observed.as_ref() {
-                slot.observed = observed.map(Arc::new);
-            }
-            slot.verdicts = verdicts;
+            slot.observed = observed;
+            slot.verdicts = verdicts.into();
             pass.pods.insert(key.0.clone());
         }
         self.check_all(name, pass);
@@ -116,7 +116,7 @@ impl Index {
         pass: &mut Pass,
     ) {
         let known = self.nodes.get(name).and_then(|node| node.slots.get(key));
-        let known = known.and_then(|slot| slot.wanted.as_deref());
+        let known = known.and_then(|slot| slot.wanted.as_ref());
         if known != wanted.as_ref() {
             // Measured only when it changes: a verdict must not cost a serialization of the pod's entries.
             let pod = self.pod(&key.0).filter(|pod| pod.uid == key.1);
@@ -126,7 +126,7 @@ impl Index {
             let slot = node.slots.entry(key.clone()).or_default();
             node.bytes = node.bytes - slot.bytes + size;
             slot.bytes = size;
-            slot.wanted = wanted.map(Arc::new);
+            slot.wanted = wanted;
             pass.nodes.insert(name.clone());
             self.make_room(name, pass);
         }
@@ -172,19 +172,16 @@ impl Index {
 
     /// Compares a slot anew.
     fn check(&mut self, name: &Arc<str>, key: &SlotKey, pass: &mut Pass) {
-        let extensions = self.extensions;
+        let (extensions, shared) = (self.extensions, &mut self.shared);
         let Some(node) = self.nodes.get_mut(name) else {
             return;
         };
-        let desired = node.desired(key).cloned();
+        let desired = node.desired(key).filter(|_| self.synced).cloned();
         let Some(slot) = node.slots.get_mut(key) else {
             return;
         };
-        let observed = slot.observed.as_deref();
-        let differs = differing_markers(&key.0, desired.as_deref(), observed, extensions);
-        if differs.is_none() && desired.is_some() && desired.as_deref() == observed {
-            slot.observed = desired;
-        }
+        let observed = slot.observed.as_ref().filter(|_| self.synced);
+        let differs = differing_markers(&key.0, desired.as_ref(), observed, extensions, shared);
         let void = slot.wanted.is_none() && slot.observed.is_none() && slot.verdicts.is_empty();
         let before = std::mem::replace(&mut slot.differs, differs.clone());
         if void {
@@ -198,23 +195,18 @@ impl Index {
         pass.nodes.insert(name.clone());
         pass.pods.insert(key.0.clone());
         self.acknowledge(
-            before.unwrap_or_default(),
-            differs.unwrap_or_default(),
+            &before.unwrap_or_default(),
+            &differs.unwrap_or_default(),
             pass,
         );
     }
 
     /// Counts the places where markers' entries are not as they should be.
-    fn acknowledge(
-        &mut self,
-        before: BTreeSet<MarkerName>,
-        after: BTreeSet<MarkerName>,
-        pass: &mut Pass,
-    ) {
-        for marker in &after {
+    fn acknowledge(&mut self, before: &[MarkerName], after: &[MarkerName], pass: &mut Pass) {
+        for marker in after {
             *self.unacknowledged.entry(marker.clone()).or_default() += 1;
         }
-        for marker in &before {
+        for marker in before {
             if let Some(count) = self.unacknowledged.get_mut(marker) {
                 *count -= 1;
                 if *count == 0 {
@@ -222,13 +214,12 @@ impl Index {
                 }
             }
         }
-        pass.markers.extend(before);
-        pass.markers.extend(after);
+        pass.markers.extend(before.iter().chain(after).cloned());
     }
 
     /// What the node's object says of a pod.
     pub(super) fn observed(&self, pod: &Pod) -> Option<&PodEntries> {
-        self.slot(pod)?.observed.as_deref()
+        self.slot(pod)?.observed.as_ref()
     }
 
     /// The verdict about an entry, if there is one about this very entry.
@@ -258,28 +249,30 @@ pub(super) type Sight = (Option<PodEntries>, Vec<Verdict>);
 pub(super) fn read_slots(
     spec: &NodePodProbeSpec,
     status: Option<&NodePodProbeStatus>,
+    shared: &mut Shared,
 ) -> (BTreeMap<SlotKey, Sight>, bool) {
-    let key = |namespace: &str, name: &str, uid: &str| {
+    let key = |namespace: &str, name: &str, uid: &str, shared: &mut Shared| {
         let name = ObjectName {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
         };
-        (Arc::new(name), Arc::from(uid))
+        (shared.objects.share(name), shared.names.share(uid))
     };
     let mut slots: BTreeMap<SlotKey, Sight> = BTreeMap::new();
     let mut malformed = false;
     for pod in &spec.pod_probes {
         let slot = slots
-            .entry(key(&pod.namespace, &pod.name, &pod.uid))
+            .entry(key(&pod.namespace, &pod.name, &pod.uid, shared))
             .or_default();
-        malformed |= slot.0.replace(PodEntries::read(pod)).is_some();
+        malformed |= slot.0.replace(PodEntries::read(pod, shared)).is_some();
     }
     for pod in status.iter().flat_map(|status| &status.pod_probe_statuses) {
         let slot = slots
-            .entry(key(&pod.namespace, &pod.name, &pod.uid))
+            .entry(key(&pod.namespace, &pod.name, &pod.uid, shared))
             .or_default();
+        let verdicts = pod.probe_states.iter();
         slot.1
-            .extend(pod.probe_states.iter().filter_map(Verdict::read));
+            .extend(verdicts.filter_map(|state| Verdict::read(state, shared)));
     }
     (slots, malformed)
 }

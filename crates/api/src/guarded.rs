@@ -1,7 +1,7 @@
 //! One object of a list or a watch, decoded or not: an undecodable one must not blind the watch for the others.
 //!
-//! kube's `DeserializeGuard` does the same through a tree of values; this one keeps the text, so a pod is still
-//! parsed straight into the little that is read of it.
+//! kube's `DeserializeGuard` does the same through a tree of values; this one borrows the text, so that an object is
+//! still parsed straight into the little that is read of it. It reads JSON texts only, which is what kube's watches have.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 /// An object as far as it could be decoded.
 #[derive(Clone, Debug)]
-pub(crate) enum Guarded<K> {
+pub enum Guarded<K> {
     /// The object.
     Decoded(Box<K>),
     /// Only its metadata could be decoded.
@@ -37,14 +37,16 @@ struct NameOnly {
 }
 
 #[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Names {
     name: Option<String>,
     namespace: Option<String>,
+    resource_version: Option<String>,
 }
 
 impl<'de, K: DeserializeOwned> Deserialize<'de> for Guarded<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Box::<RawValue>::deserialize(deserializer)?;
+        let text = <&RawValue>::deserialize(deserializer)?;
         let error = match serde_json::from_str(text.get()) {
             Ok(object) => return Ok(Self::Decoded(Box::new(object))),
             Err(error) => error.to_string(),
@@ -58,12 +60,14 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Guarded<K> {
     }
 }
 
-/// Enough to say which object it is, whatever the rest of its metadata looks like.
+/// Enough to say which object it is, whatever the rest of its metadata looks like; without its version kube would take
+/// the watch for broken.
 fn names_only(text: &str) -> serde_json::Result<ObjectMeta> {
     let NameOnly { metadata } = serde_json::from_str(text)?;
     Ok(ObjectMeta {
         name: metadata.name,
         namespace: metadata.namespace,
+        resource_version: metadata.resource_version,
         ..ObjectMeta::default()
     })
 }
@@ -100,17 +104,18 @@ impl<K: Resource<DynamicType = ()>> Resource for Guarded<K> {
 
 #[cfg(test)]
 mod tests {
-    use kube::core::{ObjectList, WatchEvent};
-    use leadsman_api::slim::Pod;
-
     use super::*;
+    use crate::slim::Pod;
+    use kube::core::{ObjectList, WatchEvent};
 
     #[test]
     fn one_undecodable_object_leaves_the_others_of_its_list() {
         let list = r#"{"apiVersion": "v1", "kind": "PodList", "metadata": {"resourceVersion": "7"}, "items": [
             {"metadata": {"name": "a", "namespace": "shop"}},
             {"metadata": {"name": "b", "namespace": "shop"}, "spec": {"containers": "none"}},
-            {"metadata": {"name": "c", "namespace": "shop", "labels": 7}}
+            {"metadata": {"name": "c", "namespace": "shop", "labels": 7}},
+            {"metadata": {"name": "d", "namespace": "shop", "managedFields": "none", "resourceVersion": "6"}},
+            {"metadata": {"name": "e", "namespace": "shop", "managedFields": [{"fieldsV1": [7]}, {"fieldsV1": "f:"}]}}
         ]}"#;
         let list: ObjectList<Guarded<Pod>> = serde_json::from_str(list).unwrap();
         let seen: Vec<_> = list
@@ -121,7 +126,16 @@ mod tests {
                 (name.unwrap(), matches!(pod, Guarded::Decoded(_)))
             })
             .collect();
-        assert_eq!(seen, [("a", true), ("b", false), ("c", false)]);
+        let expected = [
+            ("a", true),
+            ("b", false),
+            ("c", false),
+            ("d", false),
+            ("e", true),
+        ];
+        assert_eq!(seen, expected);
+        let version = list.items[3].meta().resource_version.as_deref();
+        assert_eq!(version, Some("6"));
     }
 
     #[test]

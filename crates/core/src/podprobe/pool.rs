@@ -1,0 +1,77 @@
+//! Equal values, kept once. Labels repeat over the pods of a workload, entries over the pods of a marker, and a
+//! container's id stands in the pod, in its entry and in its verdict.
+
+use std::borrow::Borrow;
+use std::collections::HashSet;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use super::event::ObjectName;
+use super::plan::Entry;
+
+/// What the objects that are observed have in common.
+#[derive(Debug, Default)]
+pub struct Shared {
+    /// Keys, values, ids, messages.
+    pub(super) names: Names,
+    /// Names of objects.
+    pub(super) objects: Pool<ObjectName>,
+    /// Entries of a pod.
+    pub(super) entries: Pool<[Entry]>,
+}
+
+/// Shared values. What nobody else holds any more is forgotten now and then.
+#[derive(Debug)]
+pub(super) struct Pool<T: ?Sized> {
+    known: HashSet<Arc<T>>,
+    sweep_at: usize,
+}
+
+/// Shared strings.
+pub(super) type Names = Pool<str>;
+
+impl<T: ?Sized> Default for Pool<T> {
+    fn default() -> Self {
+        Self {
+            known: HashSet::new(),
+            sweep_at: 0,
+        }
+    }
+}
+
+impl<T: ?Sized + Eq + Hash> Pool<T> {
+    /// Below so many it is not worth looking for forgotten ones.
+    const FEW: usize = 1024;
+
+    /// The shared form of a value.
+    pub(super) fn share(&mut self, value: impl Borrow<T> + Into<Arc<T>>) -> Arc<T> {
+        if let Some(known) = self.known.get(value.borrow()) {
+            return known.clone();
+        }
+        if self.known.len() >= self.sweep_at {
+            self.known.retain(|value| Arc::strong_count(value) > 1);
+            self.known.shrink_to(2 * self.known.len());
+            self.sweep_at = (2 * self.known.len()).max(Self::FEW);
+        }
+        let value = value.into();
+        self.known.insert(value.clone());
+        value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_values_are_one_and_forgotten_ones_go() {
+        let mut names = Names::default();
+        let kept = names.share("kept");
+        assert!(Arc::ptr_eq(&kept, &names.share("kept")));
+        for number in 0..10 * Names::FEW {
+            names.share(number.to_string().as_str());
+        }
+        assert!(names.known.len() <= Names::FEW + 1);
+        assert!(Arc::ptr_eq(&kept, &names.share("kept")));
+    }
+}

@@ -1,0 +1,87 @@
+//! A map of a few entries by name, kept as a sorted slice without spare room: of every pod there are several, and a
+//! `BTreeMap` takes room for eleven entries for the first one.
+
+use std::sync::Arc;
+
+/// Entries by name, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sorted<V>(Box<[(Arc<str>, V)]>);
+
+impl<V> Default for Sorted<V> {
+    fn default() -> Self {
+        Self(Box::default())
+    }
+}
+
+impl<V> Sorted<V> {
+    /// The value of a name.
+    pub fn get(&self, name: &str) -> Option<&V> {
+        self.place(name).map(|place| &self.0[place].1)
+    }
+
+    /// The same, to be changed.
+    pub fn get_mut(&mut self, name: &str) -> Option<&mut V> {
+        self.place(name).map(|place| &mut self.0[place].1)
+    }
+
+    /// Whether the name is there.
+    pub fn contains_key(&self, name: &str) -> bool {
+        self.place(name).is_some()
+    }
+
+    /// All of them, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &V)> {
+        self.0.iter().map(|(name, value)| (name, value))
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn place(&self, name: &str) -> Option<usize> {
+        let place = self.0.binary_search_by(|(known, _)| (**known).cmp(name));
+        place.ok()
+    }
+}
+
+impl<V> FromIterator<(Arc<str>, V)> for Sorted<V> {
+    /// Of entries of the same name the last one stays, as in any map.
+    fn from_iter<I: IntoIterator<Item = (Arc<str>, V)>>(entries: I) -> Self {
+        let mut entries: Vec<_> = entries.into_iter().collect();
+        entries.sort_by(|(a, _), (b, _)| a.cmp(b));
+        entries.dedup_by(|later, earlier| {
+            let same = later.0 == earlier.0;
+            if same {
+                std::mem::swap(later, earlier);
+            }
+            same
+        });
+        Self(entries.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn it_is_a_map(entries in proptest::collection::vec(("[a-d]{0,2}", any::<u8>()), 0..12)) {
+            let named = || entries.iter().map(|(name, value)| (Arc::from(name.as_str()), *value));
+            let mut sorted: Sorted<u8> = named().collect();
+            let map: BTreeMap<Arc<str>, u8> = named().collect();
+            prop_assert!(sorted.iter().eq(map.iter()));
+            prop_assert_eq!(sorted.is_empty(), map.is_empty());
+            for name in ["", "a", "b", "ad", "da", "e"] {
+                prop_assert_eq!(sorted.get(name), map.get(name));
+                prop_assert_eq!(sorted.contains_key(name), map.contains_key(name));
+                prop_assert_eq!(sorted.get_mut(name).copied(), map.get(name).copied());
+            }
+        }
+    }
+}
