@@ -10,10 +10,16 @@
 //! | `meter` | CPU, memory, threads and descriptors of a process |
 //! | `machine` | what the figures were taken on |
 //! | `progress` | what is told meanwhile |
+//! | `agent` | one agent on a real node, and its restart |
+//! | `engine` | rules and executors alone |
+//! | `part` | processes that the bench starts of itself, the bare loops among them |
 
+mod agent;
 mod clock;
+mod engine;
 mod machine;
 mod meter;
+mod part;
 mod progress;
 mod report;
 
@@ -73,6 +79,9 @@ enum Output {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = part::asked() {
+        return code;
+    }
     let arguments = Arguments::parse();
     match run(&arguments) {
         Ok(code) => code,
@@ -107,6 +116,15 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn measure(what: What, _scale: f64) -> Result<Report> {
-    anyhow::bail!("{what:?} is not measured yet")
+fn measure(what: What, scale: f64) -> Result<Report> {
+    match what {
+        What::Agent => agent::measure(scale),
+        What::Restart => {
+            let mut report = Report::new("restart", scale, "");
+            agent::restart(scale, &mut report)?;
+            Ok(report)
+        }
+        What::Engine => engine::measure(scale),
+        _ => anyhow::bail!("{what:?} is not measured yet"),
+    }
 }

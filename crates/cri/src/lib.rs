@@ -15,7 +15,10 @@ mod exec;
 mod fake;
 mod runtime;
 mod view;
+#[cfg(not(feature = "wire"))]
 mod wire;
+#[cfg(feature = "wire")]
+pub mod wire;
 
 pub use runtime::{Error, Listed, ListedState, Runtime, Version};
 pub use view::{Container, ContainerState, Containers, View};

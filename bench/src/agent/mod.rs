@@ -1,0 +1,186 @@
+//! One agent on a real node with 50 pods: what a probe costs by each handler, and what it costs to be there.
+//!
+//! | room | what lives there |
+//! |---|---|
+//! | `world` | the node, its pods and markers, leadsman's processes |
+//! | `case` | the handlers and periods that are measured, one window of each |
+//! | `floor` | the same of a bare loop |
+//! | `proxy` | the runtime's calls, counted |
+//! | `restart` | the agent starting again, and one flip |
+
+mod case;
+mod floor;
+mod proxy;
+mod restart;
+mod world;
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::engine::wait;
+use crate::report::{Figure, Report, Target, count};
+use case::Window;
+use proxy::Proxy;
+use world::World;
+
+pub(crate) use restart::restart;
+
+/// Pods at full size.
+const PODS: f64 = 50.0;
+/// A window at full size.
+const WINDOW: f64 = 60.0;
+const MEBI: f64 = 1024.0 * 1024.0;
+
+/// How much of the full size.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    pods: u32,
+    window: Duration,
+}
+
+impl Size {
+    fn of(scale: f64) -> Self {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "it is 50 at most"
+        )]
+        let pods = (PODS * scale).round().max(2.0) as u32;
+        Self {
+            pods,
+            window: Duration::from_secs_f64((WINDOW * scale).max(5.0)),
+        }
+    }
+}
+
+pub(crate) fn measure(scale: f64) -> Result<Report> {
+    let size = Size::of(scale);
+    let how = format!(
+        "A real node (kubelet, containerd) with {} pods of one container each, one manager and one agent beside them, \
+        as processes with the rights of `leadsman manifests` and default flags. One probe on each pod, by ten markers \
+        of a tenth of the pods each, made 1.1 s apart, so that due times are in all ten slots of a second. When all have \
+        a verdict and some more time has passed, a window of {} s: CPU by the scheduler's account of the agent's \
+        threads, divided by the runs that the agent counted; memory, threads and descriptors at the window's end. The \
+        floor is a bare loop in the same node's namespaces, on one thread, with the same pods in the same slots and one \
+        ListContainers a second, after the agent's window and with nothing probed otherwise. Calls of the runtime are \
+        counted in windows of their own, by a proxy on its socket and an agent that is started anew with it; requests to \
+        the API server by its audit log, in all windows.",
+        size.pods,
+        size.window.as_secs()
+    );
+    let mut report = Report::new("agent", scale, &how);
+    with_world(size.pods, async |world| all(world, size, &mut report).await)?;
+    Ok(report)
+}
+
+/// Raises a node with pods, does something with it, and ends it, also after a failure and after Ctrl-C.
+fn with_world(pods: u32, work: impl AsyncFnOnce(&mut World) -> Result<()>) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let raised = async {
+            let mut world = World::raise().await?;
+            world.add_pods(pods).await?;
+            anyhow::Ok(world)
+        };
+        // A bed that is being raised goes with what raises it.
+        let mut world = tokio::select! {
+            raised = raised => raised?,
+            stopped = tokio::signal::ctrl_c() => {
+                stopped?;
+                anyhow::bail!("interrupted")
+            }
+        };
+        let worked = tokio::select! {
+            worked = work(&mut world) => worked,
+            stopped = tokio::signal::ctrl_c() => stopped
+                .map_err(Into::into)
+                .and_then(|()| anyhow::bail!("interrupted")),
+        };
+        world.end().await;
+        worked
+    })
+}
+
+async fn all(world: &mut World, size: Size, report: &mut Report) -> Result<()> {
+    let endpoint = world.bed.runtime_endpoint();
+    world.start_agent(&endpoint).await?;
+    idle(world, size, report).await?;
+    for case in case::all() {
+        world.mark(&case.name(), &case.probe()).await?;
+        wait(&format!("{}: settling", case.name()), case.settle()).await;
+        let window = Window::measure(world, case, size.window).await?;
+        world.unmark().await?;
+        let floor = floor::measure(world, case, size.window).await?;
+        window.write(case, floor, report);
+    }
+    peak(world, report)?;
+    world.stop_agent().await?;
+
+    let proxy = Proxy::start(
+        world.bed.folder().join("counted.sock"),
+        world.bed.runtime_socket(),
+    )?;
+    world.start_agent(&proxy.endpoint()).await?;
+    idle_calls(&proxy, size, report).await;
+    for case in case::all() {
+        world.mark(&case.name(), &case.probe()).await?;
+        wait(&format!("{}: settling", case.name()), case.settle()).await;
+        let calls = case::Calls::count(world, case, &proxy, size.window).await?;
+        world.unmark().await?;
+        calls.write(case, report);
+    }
+    world.stop_agent().await
+}
+
+/// An agent whose node has nothing to probe.
+async fn idle(world: &World, size: Size, report: &mut Report) -> Result<()> {
+    wait("idle: settling", Duration::from_secs(3)).await;
+    let meter = world.meter()?;
+    let mark = world.bed.audit_mark()?;
+    let before = meter.cpu()?;
+    wait("idle: measuring", size.window).await;
+    let cpu = meter.cpu()?.saturating_sub(before);
+    let held = meter.held()?;
+    let requests = case::requests(world, mark)?;
+    let a_minute = cpu.as_secs_f64() * 1000.0 * 60.0 / size.window.as_secs_f64();
+    report.add(
+        Figure::new("idle: RSS", count(held.rss) / MEBI, "MiB")
+            .reach(Target::AtMost(12.0))
+            .note("no markers; before anything was probed"),
+    );
+    report.add(Figure::new("idle: CPU a minute", a_minute, "ms"));
+    report.add(Figure::new("idle: threads", count(held.threads), "threads"));
+    let descriptors = count(held.descriptors);
+    report.add(Figure::new("idle: descriptors", descriptors, "descriptors"));
+    report.add(Figure::new("idle: API requests", requests, "requests").reach(Target::Exactly(0.0)));
+    Ok(())
+}
+
+async fn idle_calls(proxy: &Proxy, size: Size, report: &mut Report) {
+    wait("idle: counting calls of the runtime", size.window).await;
+    let calls: u64 = proxy.calls().values().sum();
+    let figure = Figure::new("idle: CRI calls", count(calls), "calls");
+    report.add(figure.reach(Target::Exactly(0.0)));
+}
+
+/// The largest that the agent ever was.
+fn peak(world: &World, report: &mut Report) -> Result<()> {
+    let held = world.meter()?.held()?;
+    report.add(
+        Figure::new(
+            "after all handlers: largest RSS",
+            count(held.peak) / MEBI,
+            "MiB",
+        )
+        .note("VmHWM of the one agent of all windows but those of the proxy"),
+    );
+    report.add(Figure::new(
+        "after all handlers: RSS",
+        count(held.rss) / MEBI,
+        "MiB",
+    ));
+    Ok(())
+}

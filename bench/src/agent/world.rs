@@ -1,0 +1,332 @@
+//! A node with pods to probe, and leadsman on it with the rights that it is given, as ordinary processes.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::api::{DeleteParams, PostParams};
+use kube::{Api, Client};
+use leadsman_api::{NodePodProbe, PodProbeMarker};
+use leadsman_testkit::node::Inside;
+use leadsman_testkit::{NodeBed, Options};
+use leadsman_tests::{process, see, until};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::meter::Meter;
+use crate::progress::Step;
+
+pub(super) const MANAGER: &str = "system:serviceaccount:leadsman-system:leadsman-manager";
+pub(super) const AGENT: &str = "system:serviceaccount:leadsman-system:leadsman-agent";
+const SYSTEM: &str = "leadsman-system";
+/// Where the pods are.
+pub(super) const NAMESPACE: &str = "bench";
+const IMAGE: &str = "docker.io/local/target:1";
+const MANAGER_METRICS: &str = "127.0.0.1:9101";
+const AGENT_METRICS: &str = "127.0.0.1:9102";
+/// How long a process may take to end after SIGTERM.
+const GRACE: Duration = Duration::from_secs(20);
+/// Markers over which the pods are divided; see [`World::mark`].
+pub(super) const GROUPS: u32 = 10;
+/// From one marker to the next: each lands a slot of the agent's grid further into the second than the one before.
+pub(super) const STAGGER: Duration = Duration::from_millis(1100);
+
+/// A pod that is probed.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    pub(super) name: String,
+    pub(super) ip: String,
+    /// The runtime's id of its one container, without a scheme.
+    pub(super) container: String,
+}
+
+/// The node and what runs on it.
+pub(super) struct World {
+    pub(super) bed: NodeBed,
+    pub(super) client: Client,
+    pub(super) targets: Vec<Target>,
+    agent_kubeconfig: PathBuf,
+    manager_kubeconfig: PathBuf,
+    manager: Option<Inside>,
+    agent: Option<Inside>,
+}
+
+impl World {
+    /// Raises the bed with leadsman's CRDs and rights in it, and the manager; no agent and no pods yet.
+    pub(super) async fn raise() -> Result<Self> {
+        let bed =
+            NodeBed::start(Options::default(), leadsman_testkit::progress::to_stderr()).await?;
+        let client = bed.client().await?;
+        leadsman_tests::install(&bed, &client).await?;
+        // The agent runs as a process; this pod stands where its DaemonSet's would, and its token is bound to it.
+        let pod = json!({"metadata": {"name": "agent", "labels":
+                {"app.kubernetes.io/name": "leadsman", "app.kubernetes.io/component": "agent"}},
+            "spec": {"serviceAccountName": "leadsman-agent", "nodeName": bed.node_name(), "hostNetwork": true,
+                "terminationGracePeriodSeconds": 0,
+                "containers": [{"name": "agent", "image": IMAGE, "imagePullPolicy": "Never", "args": ["pause"]}]}});
+        let pods: Api<Pod> = Api::namespaced(client.clone(), SYSTEM);
+        create(&pods, pod).await?;
+        running(&pods, "agent").await?;
+        let account = bed.service_account_kubeconfig(SYSTEM, "leadsman-agent", Some("agent"));
+        let agent_kubeconfig = account.await?;
+        let account = bed.service_account_kubeconfig(SYSTEM, "leadsman-manager", None);
+        let manager_kubeconfig = account.await?;
+        let mut world = Self {
+            bed,
+            client,
+            targets: Vec::new(),
+            agent_kubeconfig,
+            manager_kubeconfig,
+            manager: None,
+            agent: None,
+        };
+        world.start_manager().await?;
+        Ok(world)
+    }
+
+    async fn start_manager(&mut self) -> Result<()> {
+        let kubeconfig = self.manager_kubeconfig.display().to_string();
+        let words = [
+            "manager",
+            "--metrics-bind-address",
+            MANAGER_METRICS,
+            "--kubeconfig",
+            &kubeconfig,
+        ];
+        self.manager = Some(self.start("leadsman-manager", &words).await?);
+        self.ready(MANAGER_METRICS, "the manager").await
+    }
+
+    /// Starts the agent, at this endpoint of the runtime, and waits until it is ready.
+    pub(super) async fn start_agent(&mut self, endpoint: &str) -> Result<()> {
+        let agent = self.spawn_agent(endpoint).await?;
+        self.take_agent(agent);
+        self.ready(AGENT_METRICS, "the agent").await
+    }
+
+    /// Starts the agent, for [`World::take_agent`].
+    pub(super) async fn spawn_agent(&self, endpoint: &str) -> Result<Inside> {
+        let kubeconfig = self.agent_kubeconfig.display().to_string();
+        let node_name = self.bed.node_name().to_owned();
+        let words = [
+            "agent",
+            "--metrics-bind-address",
+            AGENT_METRICS,
+            "--kubeconfig",
+            &kubeconfig,
+            "--node-name",
+            &node_name,
+            "--runtime-endpoint",
+            endpoint,
+        ];
+        self.start("leadsman-agent", &words).await
+    }
+
+    pub(super) fn take_agent(&mut self, agent: Inside) {
+        self.agent = Some(agent);
+    }
+
+    async fn start(&self, name: &str, arguments: &[&str]) -> Result<Inside> {
+        let log = self.bed.folder().join(format!("logs/{name}.log"));
+        let out = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&log)?;
+        let mut command = self.bed.command_inside(process::binary()?);
+        command
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(out.try_clone()?)
+            .stderr(out);
+        let started = self.bed.spawn_inside(command).await;
+        started.with_context(|| format!("starting {name}, log {}", log.display()))
+    }
+
+    async fn ready(&self, address: &str, who: &str) -> Result<()> {
+        let url = format!("http://{address}/readyz");
+        until(&format!("{who} ready"), || async {
+            Ok(self.bed.get_from_inside(&url).await.ok())
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Ends the agent by SIGTERM.
+    pub(super) async fn stop_agent(&mut self) -> Result<()> {
+        terminate(self.agent.take().context("no agent runs")?).await
+    }
+
+    /// What the agent costs.
+    pub(super) fn meter(&self) -> Result<Meter> {
+        let agent = self.agent.as_ref().context("no agent runs")?;
+        Ok(Meter::new(agent.pid().as_raw().unsigned_abs()))
+    }
+
+    /// The sum of the agent's counters whose line has all these words.
+    pub(super) async fn counted(&self, words: &[&str]) -> Result<u64> {
+        let url = format!("http://{AGENT_METRICS}/metrics");
+        let text = self.bed.get_from_inside(&url).await?;
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        let lines = lines.filter(|line| words.iter().all(|word| line.contains(word)));
+        lines
+            .map(|line| {
+                let value = line.rsplit(' ').next().unwrap_or_default();
+                value.parse::<u64>().with_context(|| line.to_owned())
+            })
+            .sum()
+    }
+
+    /// Makes so many pods of one container each and waits until all of them run.
+    pub(super) async fn add_pods(&mut self, count: u32) -> Result<()> {
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        create(&namespaces, json!({"metadata": {"name": NAMESPACE}})).await?;
+        let pods: Api<Pod> = self.namespaced();
+        let names: Vec<_> = (0..count).map(|number| format!("pod-{number}")).collect();
+        for (number, name) in (0_u32..).zip(&names) {
+            let labels =
+                json!({"app": NAMESPACE, "group": format!("g{}", number % GROUPS), "pod": name});
+            let pod = json!({"metadata": {"name": name, "labels": labels},
+                "spec": {"nodeName": self.bed.node_name(), "terminationGracePeriodSeconds": 0,
+                    "automountServiceAccountToken": false,
+                    "containers": [{"name": "main", "image": IMAGE, "imagePullPolicy": "Never", "args": ["serve"]}]}});
+            create(&pods, pod).await?;
+        }
+        let mut step = Step::begin(format!("{count} pods"), count.into());
+        for (number, name) in (1_u64..).zip(names) {
+            let (ip, container) = running(&pods, &name).await?;
+            self.targets.push(Target {
+                name,
+                ip,
+                container,
+            });
+            step.at(number);
+        }
+        step.end();
+        Ok(())
+    }
+
+    /// What lives in the pods' namespace.
+    pub(super) fn namespaced<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope>,
+        <K as kube::Resource>::DynamicType: Default,
+    {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    /// The nodes' probes.
+    pub(super) fn probes(&self) -> Api<NodePodProbe> {
+        Api::all(self.client.clone())
+    }
+
+    /// Makes [`GROUPS`] markers with this probe, each for a tenth of the pods and [`STAGGER`] after the one before, and
+    /// waits until all pods have a verdict.
+    pub(super) async fn mark(&self, what: &str, probe: &Value) -> Result<()> {
+        let markers: Api<PodProbeMarker> = self.namespaced();
+        let mut step = Step::begin(format!("{what}: markers"), GROUPS.into());
+        for group in 0..GROUPS {
+            if group > 0 {
+                tokio::time::sleep(STAGGER).await;
+            }
+            let group = format!("g{group}");
+            let marker = json!({"metadata": {"name": group},
+                "spec": {"selector": {"matchLabels": {"group": group}}, "probes": [probe]}});
+            create(&markers, marker).await?;
+            step.at(1);
+        }
+        step.end();
+        self.verdicts(self.targets.len()).await
+    }
+
+    /// Waits until so many pods have a verdict, and no other has an entry.
+    pub(super) async fn verdicts(&self, pods: usize) -> Result<()> {
+        let what = format!("{pods} verdicts");
+        see(&self.probes(), self.bed.node_name(), &what, |object| {
+            let entries = object.spec.pod_probes.iter().map(|pod| pod.probes.len());
+            let status = object.status.clone().unwrap_or_default();
+            let verdicts = status.pod_probe_statuses.iter();
+            let verdicts = verdicts.map(|pod| pod.probe_states.len());
+            let (entries, verdicts) = (entries.sum::<usize>(), verdicts.sum::<usize>());
+            ensure!(
+                entries == pods && verdicts == pods,
+                "{entries} entries and {verdicts} verdicts"
+            );
+            Ok(())
+        })
+        .await
+    }
+
+    /// Deletes all markers and waits until nothing is probed.
+    pub(super) async fn unmark(&self) -> Result<()> {
+        let markers: Api<PodProbeMarker> = self.namespaced();
+        let all = kube::api::ListParams::default();
+        markers
+            .delete_collection(&DeleteParams::default(), &all)
+            .await?;
+        self.verdicts(0).await
+    }
+
+    /// Switches a pod's target server: `role=main`.
+    pub(super) async fn set(&self, target: &Target, query: &str) -> Result<()> {
+        let url = format!("http://{}:8080/set?{query}", target.ip);
+        self.bed.post_from_inside(&url).await?;
+        Ok(())
+    }
+
+    pub(super) async fn end(self) {
+        for (name, process) in [("agent", self.agent), ("manager", self.manager)] {
+            if let Some(process) = process
+                && let Err(error) = terminate(process).await
+            {
+                eprintln!("bench: the {name} did not end well: {error:#}");
+            }
+        }
+        if let Err(error) = self.bed.end().await {
+            eprintln!("bench: the bed did not end well: {error:#}");
+        }
+    }
+}
+
+/// Makes an object.
+pub(super) async fn create<K>(api: &Api<K>, manifest: Value) -> Result<()>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned + serde::Serialize,
+{
+    let object: K = serde_json::from_value(manifest)?;
+    api.create(&PostParams::default(), &object).await?;
+    Ok(())
+}
+
+/// Waits until a pod runs; its address and its container's id.
+async fn running(pods: &Api<Pod>, name: &str) -> Result<(String, String)> {
+    see(pods, name, "it running", |pod| {
+        let status = pod.status.clone().unwrap_or_default();
+        let containers = status.container_statuses.unwrap_or_default();
+        let main = containers.first().context("no status of its container")?;
+        let runs = main
+            .state
+            .as_ref()
+            .is_some_and(|state| state.running.is_some());
+        ensure!(runs, "{:?}", main.state);
+        let id = main
+            .container_id
+            .as_deref()
+            .context("its container has no id")?;
+        let id = id.rsplit('/').next().unwrap_or(id).to_owned();
+        Ok((status.pod_ip.context("it has no address")?, id))
+    })
+    .await
+}
+
+async fn terminate(mut process: Inside) -> Result<()> {
+    process.signal(Signal::SIGTERM)?;
+    let status = tokio::time::timeout(GRACE, process.wait())
+        .await
+        .context("it did not end after SIGTERM")??;
+    if !status.success() {
+        bail!("it ended with {status} after SIGTERM");
+    }
+    Ok(())
+}

@@ -1,0 +1,216 @@
+//! The process that is measured: the rules of one node and the executors, and nothing else of the agent.
+
+use std::collections::HashMap;
+use std::num::NonZeroU16;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use jiff::Timestamp;
+use leadsman_api::NodePodProbe;
+use leadsman_core::podprobe::node::{
+    Action, Container, ContainerName, ContainerState, Containers, Event, Node, Now, Run, RunId,
+    SLOT, Settings, WriteEnd,
+};
+use leadsman_core::podprobe::{CannotProbe, Outcome};
+use leadsman_probe::{Exec, ExecError, Execution, Target};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use super::{Driven, Order, address};
+use crate::clock;
+use crate::meter::Meter;
+use crate::part;
+use crate::part::bare::{Exchange, Tally};
+
+/// Until the first run.
+const DELAY: u32 = 2;
+/// When nothing is due and all is on its way.
+const IDLE: Duration = Duration::from_hours(1);
+
+/// Probes until nobody asks any more.
+pub(crate) async fn run(order: Order) -> Result<()> {
+    raise_limit()?;
+    let mut engine = Engine::new(&order)?;
+    let (ask, mut asked) = tokio::sync::mpsc::channel::<tokio::sync::oneshot::Sender<Driven>>(1);
+    let answering = part::answer_later(ask);
+    tokio::select! {
+        answered = answering => answered,
+        () = engine.run(&mut asked) => Ok(()),
+    }
+}
+
+/// A thousand connections may be open at once.
+pub(super) fn raise_limit() -> Result<()> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("raising the limit of descriptors")
+}
+
+struct Engine {
+    node: Node,
+    object: NodePodProbe,
+    start: Instant,
+    runs: JoinSet<(RunId, Result<Outcome, CannotProbe>)>,
+    order: Order,
+    tally: Tally,
+    lags: Vec<u32>,
+    schedule_bytes: u64,
+}
+
+impl Engine {
+    fn new(order: &Order) -> Result<Self> {
+        let settings = Settings {
+            execs: 1,
+            execs_per_pod: 1,
+            execs_per_slot: 1,
+        };
+        let start = Instant::from_std(clock::now());
+        let wall = clock::wall();
+        let (object, containers) = (plan(order)?, containers(order.probes, wall));
+        let mut engine = Self {
+            node: Node::new(settings, now(start)),
+            object,
+            start,
+            runs: JoinSet::new(),
+            order: order.clone(),
+            tally: Tally::default(),
+            lags: Vec::new(),
+            schedule_bytes: 0,
+        };
+        let meter = Meter::new(std::process::id());
+        let before = meter.held()?.rss;
+        let at = now(start);
+        engine.node.apply(Event::Plan(Some(&engine.object)), at);
+        engine.node.apply(Event::Containers(Some(containers)), at);
+        engine.schedule_bytes = meter.held()?.rss.saturating_sub(before);
+        Ok(engine)
+    }
+
+    async fn run(
+        &mut self,
+        asked: &mut tokio::sync::mpsc::Receiver<tokio::sync::oneshot::Sender<Driven>>,
+    ) {
+        loop {
+            let wake = self.start + self.node.next().unwrap_or(IDLE);
+            tokio::select! {
+                Some(answer) = asked.recv() => {
+                    let _ = answer.send(self.driven());
+                }
+                Some(Ok((run, result))) = self.runs.join_next() => {
+                    match &result {
+                        Ok(Outcome::Succeeded(_)) => self.tally.done += 1,
+                        _ => self.tally.failed += 1,
+                    }
+                    self.apply(Event::Finished { run, result });
+                }
+                () = sleep_until(wake) => self.apply(Event::Tick),
+            }
+            self.write();
+        }
+    }
+
+    fn apply(&mut self, event: Event<'_>) {
+        for action in self.node.apply(event, now(self.start)) {
+            if let Action::Run(run) = action {
+                let lag = u32::try_from(run.lag.as_micros()).unwrap_or(u32::MAX);
+                self.lags.push(lag);
+                self.begin(run);
+            }
+        }
+    }
+
+    fn begin(&mut self, run: Run) {
+        // The uid of a pod is the number of its probe.
+        let probe = run.key.pod.uid.parse().unwrap_or(0);
+        let ip = address(probe, self.order.addresses, self.order.port).ip();
+        self.runs.spawn(async move {
+            let target = Target::unchecked(ip, &*run.container);
+            let timeout = Duration::from_secs(run.probe.timeout_seconds.get().into());
+            let result =
+                leadsman_probe::run(&run.probe.handler, &target, timeout, &NoRuntime).await;
+            (run.id, result)
+        });
+    }
+
+    /// Statuses go nowhere, and are there.
+    fn write(&mut self) {
+        if let Some(status) = self.node.write(now(self.start)) {
+            self.object.status = Some(status);
+            let at = now(self.start);
+            self.node.apply(Event::Plan(Some(&self.object)), at);
+            self.node.apply(Event::Written(WriteEnd::Done), at);
+        }
+    }
+
+    fn driven(&mut self) -> Driven {
+        let mut lags = std::mem::take(&mut self.lags);
+        lags.sort_unstable();
+        let share = |percent: usize| {
+            let at = (lags.len() * percent / 100).min(lags.len().saturating_sub(1));
+            lags.get(at).copied().unwrap_or(0)
+        };
+        Driven {
+            tally: self.tally,
+            schedule_bytes: self.schedule_bytes,
+            lag_p50: share(50),
+            lag_p99: share(99),
+            lag_max: share(100),
+        }
+    }
+}
+
+fn now(start: Instant) -> Now {
+    Now {
+        since_start: Instant::from_std(clock::now()).saturating_duration_since(start),
+        wall: clock::wall(),
+    }
+}
+
+/// One pod with one probe for each.
+fn plan(order: &Order) -> Result<NodePodProbe> {
+    let port = NonZeroU16::new(order.port).context("no port")?;
+    let mut probe = json!({"periodSeconds": 1, "timeoutSeconds": 5, "initialDelaySeconds": DELAY,
+        "successThreshold": 1, "failureThreshold": 3});
+    match order.exchange {
+        Exchange::Http => {
+            probe["httpGet"] = json!({"port": port, "path": "/healthz", "scheme": "HTTP"});
+        }
+        _ => probe["tcpSocket"] = json!({"port": port}),
+    }
+    let pods: Vec<_> = (0..order.probes)
+        .map(|number| {
+            json!({"name": format!("pod-{number}"), "namespace": "engine", "uid": number.to_string(), "IP": "",
+                "probes": [{"name": "marker#probe", "containerName": "main", "probe": probe}]})
+        })
+        .collect();
+    let object =
+        json!({"metadata": {"name": "node", "resourceVersion": "1"}, "spec": {"podProbes": pods}});
+    Ok(serde_json::from_value(object)?)
+}
+
+/// They began to run at different times, so that their first runs, a delay after that, are in different slots.
+fn containers(probes: u32, now: Timestamp) -> Containers {
+    let slots = u32::try_from(super::SLOTS).unwrap_or(1);
+    let container = |number: u32| {
+        let name = ContainerName {
+            pod_uid: number.to_string().into(),
+            name: "main".into(),
+        };
+        let state = ContainerState::Running {
+            started_at: now - SLOT * (number % slots),
+        };
+        let id = format!("container-{number}").into();
+        (name, Container { id, state })
+    };
+    (0..probes).map(container).collect::<HashMap<_, _>>()
+}
+
+/// Commands are not driven here.
+struct NoRuntime;
+
+impl Exec for NoRuntime {
+    async fn exec(&self, _: &str, _: &[String], _: Duration) -> Result<Execution, ExecError> {
+        Err(ExecError::Runtime("there is none".to_owned()))
+    }
+}
