@@ -226,15 +226,15 @@ impl World {
     pub(super) async fn mark(&self, what: &str, probe: &Value) -> Result<()> {
         let markers: Api<PodProbeMarker> = self.namespaced();
         let mut step = Step::begin(format!("{what}: markers"), GROUPS.into());
-        for group in 0..GROUPS {
-            if group > 0 {
+        for number in 0..GROUPS {
+            if number > 0 {
                 tokio::time::sleep(STAGGER).await;
             }
-            let group = format!("g{group}");
+            let group = format!("g{number}");
             let marker = json!({"metadata": {"name": group},
                 "spec": {"selector": {"matchLabels": {"group": group}}, "probes": [probe]}});
             create(&markers, marker).await?;
-            step.at(1);
+            step.at(u64::from(number) + 1);
         }
         step.end();
         self.verdicts(self.targets.len()).await

@@ -26,7 +26,7 @@ pub struct Settings {
     pub execs: usize,
     /// Commands that may run at once in one pod; at least one.
     pub execs_per_pod: usize,
-    /// Commands that may start in one slot; at least one.
+    /// Commands that may start in one slot, at least one; more, where an even share of all is more.
     pub execs_per_slot: u32,
 }
 
@@ -151,7 +151,10 @@ impl Node {
             malformed: Vec::new(),
             containers: None,
             looked: now.wall,
-            schedule: Schedule::new(settings.execs_per_slot),
+            schedule: Schedule::new(
+                settings.execs_per_slot,
+                u32::try_from(settings.execs).unwrap_or(u32::MAX),
+            ),
             execs: Execs::new(settings.execs_per_pod, settings.execs),
             queued: HashMap::new(),
             flights: HashMap::new(),
@@ -352,7 +355,7 @@ impl Node {
             let key = key.clone();
             actions.push(Action::Dropped { key, cause, first });
         }
-        if flight.weight == Weight::Exec {
+        if flight.weight.is_exec() {
             self.execs.leave(&key.pod.uid);
             self.admit(now, actions);
         }
@@ -479,7 +482,7 @@ impl Node {
                 waited: Duration::ZERO,
             };
             let weight = worker.weight();
-            if weight == Weight::Light || self.execs.enter(&key.pod.uid, id) {
+            if !weight.is_exec() || self.execs.enter(&key.pod.uid, id) {
                 self.take_off(run, weight, actions);
             } else {
                 let since = now.since_start;
@@ -495,7 +498,8 @@ impl Node {
                 .remove(&id)
                 .expect("who waits in line is in the queue, and leaves both together");
             run.waited = now.since_start.saturating_sub(since);
-            self.take_off(run, Weight::Exec, actions);
+            let weight = Weight::exec(Duration::from_secs(run.probe.period_seconds.get().into()));
+            self.take_off(run, weight, actions);
         }
     }
 
@@ -508,10 +512,12 @@ impl Node {
     /// Execs in a slot when all are spread evenly, rounded up.
     fn execs_a_slot(&self) -> u32 {
         let slots_a_second = 1.0 / super::SLOT.as_secs_f64();
-        let execs = self.workers.values().filter(|w| w.weight() == Weight::Exec);
+        let execs = self.workers.values().filter(|w| w.weight().is_exec());
         let rate: f64 = execs
             .map(|w| 1.0 / f64::from(w.entry().probe.period_seconds.get()))
             .sum();
+        // A sum of tenths may lie a little above what it should be.
+        let rate = rate - 1e-6;
         let mut even = 1;
         while f64::from(even) * slots_a_second < rate {
             even += 1;

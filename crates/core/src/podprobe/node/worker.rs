@@ -118,7 +118,7 @@ impl Worker {
 
     pub(super) fn weight(&self) -> Weight {
         match self.entry.probe.handler {
-            Handler::Exec { .. } => Weight::Exec,
+            Handler::Exec { .. } => Weight::exec(self.period()),
             _ => Weight::Light,
         }
     }
