@@ -51,59 +51,6 @@ pub(crate) async fn a_verdict_reported_while_it_is_down(world: Arc<World>) -> Re
     Ok(())
 }
 
-pub(crate) async fn a_restart_with_nothing_to_do_writes_nothing(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "restart").await?;
-    for pod in ["one", "two", "three"] {
-        scene.pod(pod).await?;
-    }
-    scene.marker("m", idle()).await?;
-    for (pod, state) in [
-        ("one", "Succeeded"),
-        ("two", "Failed"),
-        ("three", "Unknown"),
-    ] {
-        scene.verdict(pod, "m#Idle", state, "").await?;
-        scene.marks(pod, marked(state)).await?;
-    }
-    scene
-        .entries(&["one/m#Idle", "two/m#Idle", "three/m#Idle"])
-        .await?;
-    see(&scene.markers(), "m", "the counts", |marker| {
-        let status = marker.status.clone().unwrap_or_default();
-        let counts = status
-            .probes
-            .first()
-            .map(|p| (p.succeeded, p.failed, p.unknown, p.pending));
-        ensure!(counts == Some((1, 1, 1, 0)), "the status is {status:?}");
-        Ok(())
-    })
-    .await?;
-    world.stop_manager().await?;
-    let before = world.writes()?;
-    world.start_manager().await?;
-    // It has looked at everything when an edit that it must answer has been answered.
-    scene
-        .edit_marker("m", json!({"metadata": {"labels": {"looked": "1"}}}))
-        .await?;
-    scene.pod("four").await?;
-    scene
-        .entries(&["one/m#Idle", "two/m#Idle", "three/m#Idle", "four/m#Idle"])
-        .await?;
-    scene.reason("m", "Probing").await?;
-    let after = world.writes()?;
-    let unasked: Vec<_> = after[before.len()..]
-        .iter()
-        .filter(|write| !write.contains(&scene.node) && !write.contains("podprobemarkers/m/"))
-        .collect();
-    ensure!(unasked.is_empty(), "a restart wrote {unasked:#?}");
-    let pods: Vec<_> = after[before.len()..]
-        .iter()
-        .filter(|write| write.contains(" pods/"))
-        .collect();
-    ensure!(pods.is_empty(), "a restart wrote pods: {pods:#?}");
-    Ok(())
-}
-
 pub(crate) async fn an_outage_of_the_api_server_changes_no_pod(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "outage").await?;
     scene.pod("one").await?;

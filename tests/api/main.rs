@@ -2,13 +2,15 @@
 //! the suite plays kubelet and agent, and reads what the manager makes of it.
 //!
 //! Cases run side by side, each in a namespace and on a node of its own; one manager serves them all. Those that
-//! stop it run alone.
+//! stop it run alone; those that count every request have a control plane and a manager of their own.
 
 mod admission;
+mod budgets;
 mod entries;
 mod lifecycle;
 mod marks;
 mod ownership;
+mod stage;
 mod status;
 
 use std::path::PathBuf;
@@ -18,13 +20,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use kube::Client;
 use leadsman_testkit::{ControlPlane, Options};
+use leadsman_tests::budget::MANAGER as USER;
 use leadsman_tests::{Case, Process, case, process};
 use tokio::process::Command;
 use tokio::sync::Mutex;
 
 /// How long a manager may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(20);
-const USER: &str = "system:serviceaccount:leadsman-system:leadsman-manager";
 
 /// A control plane with leadsman's manifests and one manager.
 struct World {
@@ -37,6 +39,13 @@ struct World {
 
 impl World {
     async fn raise() -> Result<Self> {
+        let world = Self::raise_idle().await?;
+        world.start_manager().await?;
+        Ok(world)
+    }
+
+    /// Without a manager.
+    async fn raise_idle() -> Result<Self> {
         let plane =
             ControlPlane::start(Options::default(), leadsman_testkit::progress::to_stderr())
                 .await?;
@@ -44,15 +53,13 @@ impl World {
         let client = plane.client().await?;
         leadsman_tests::install(&plane, &client).await?;
         let kubeconfig = plane.kubeconfig_for(USER, &["system:serviceaccounts"])?;
-        let world = Self {
+        Ok(Self {
             plane,
             client,
             kubeconfig,
             manager: Mutex::new(None),
             start,
-        };
-        world.start_manager().await?;
-        Ok(world)
+        })
     }
 
     async fn start_manager(&self) -> Result<()> {
@@ -88,24 +95,6 @@ impl World {
         self.plane.start_apiserver().await
     }
 
-    /// The manager's writes so far, as `verb resource/name/subresource`, but for those that failed.
-    fn writes(&self) -> Result<Vec<String>> {
-        let requests = self.plane.audit(self.start)?.into_iter();
-        Ok(requests
-            .filter(|r| {
-                r.user == USER
-                    && !matches!(r.verb.as_str(), "get" | "list" | "watch")
-                    && r.code < 300
-            })
-            .map(|r| {
-                format!(
-                    "{} {}/{}/{} in {}",
-                    r.verb, r.resource, r.name, r.subresource, r.namespace
-                )
-            })
-            .collect())
-    }
-
     /// How often the manager has sent this request, answered well or not.
     fn sent(&self, verb: &str, resource: &str, name: &str) -> Result<usize> {
         let requests = self.plane.audit(self.start)?.into_iter();
@@ -129,6 +118,11 @@ impl World {
 
 fn cases() -> Vec<Case<World>> {
     vec![
+        // The longest first.
+        case!(apart budgets::starts),
+        case!(apart budgets::verdicts),
+        case!(apart budgets::edits),
+        case!(budgets::what_no_row_lists_is_too_many),
         case!(admission::the_api_server_and_the_parser_agree),
         case!(admission::all_errors_come_in_one_answer),
         case!(entries::port_resolved_and_defaults_filled),
@@ -156,7 +150,6 @@ fn cases() -> Vec<Case<World>> {
         case!(marks::older_marker_wins),
         case!(marks::a_mark_taken_away_comes_back),
         case!(marks::others_are_left_alone),
-        case!(marks::a_flip_is_one_write_of_the_pod),
         case!(ownership::a_template_with_the_same_value),
         case!(ownership::a_template_with_another_value),
         case!(ownership::a_co_owned_label_outlives_the_marker),
@@ -173,7 +166,6 @@ fn cases() -> Vec<Case<World>> {
         case!(alone status::a_marker_that_slipped_in),
         case!(alone lifecycle::a_marker_deleted_while_it_is_down),
         case!(alone lifecycle::a_verdict_reported_while_it_is_down),
-        case!(alone lifecycle::a_restart_with_nothing_to_do_writes_nothing),
         case!(alone lifecycle::crds_that_drop_our_fields),
         case!(alone lifecycle::crds_that_come_late),
         case!(alone lifecycle::a_right_that_is_away_for_a_while),

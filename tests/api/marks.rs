@@ -6,51 +6,8 @@ use anyhow::{Context, Result, ensure};
 use kube::api::DeleteParams;
 use leadsman_tests::{History, Scene, see};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use crate::World;
-
-/// Verdicts of ten pods turn five times: a write for each turn of each pod, and the marker's status every two seconds.
-pub(crate) async fn a_flip_is_one_write_of_the_pod(world: Arc<World>) -> Result<()> {
-    const FLIPS: usize = 5;
-    let scene = Scene::new(&world.client, "flips").await?;
-    let pods: Vec<_> = (0..10).map(|number| format!("flip-{number}")).collect();
-    for pod in &pods {
-        scene.pod(pod).await?;
-    }
-    scene.marker("flips", idle()).await?;
-    let begun = Instant::now();
-    for flip in 0..FLIPS {
-        let state = ["Succeeded", "Failed"][flip % 2];
-        for pod in &pods {
-            scene.verdict(pod, "flips#Idle", state, "").await?;
-        }
-        for pod in &pods {
-            scene.marks(pod, marked(state)).await?;
-        }
-    }
-    // The same again, with a later time of probing.
-    for pod in &pods {
-        scene.verdict(pod, "flips#Idle", "Succeeded", "").await?;
-    }
-    scene.reason("flips", "Probing").await?;
-    for pod in &pods {
-        let sent = world.sent("patch", "pods", pod)?;
-        ensure!(sent == FLIPS, "{sent} requests for {FLIPS} flips of {pod}");
-    }
-    let statuses = world.sent("patch", "podprobemarkers", "flips")?;
-    let most = usize::try_from(begun.elapsed().as_secs() / 2)? + 2;
-    ensure!(
-        statuses <= most,
-        "{statuses} writes of the status, {most} at most"
-    );
-    let specs = world.sent("update", "nodepodprobes", &scene.node)?;
-    ensure!(
-        specs == 1,
-        "{specs} writes of the node's spec for one marker"
-    );
-    Ok(())
-}
 
 /// The manual's policies on `main`, by exec.
 pub(crate) fn idle() -> Value {

@@ -13,25 +13,40 @@ use tokio::sync::RwLock;
 pub struct Case<F> {
     /// `module::name`.
     pub name: &'static str,
-    /// Alone: stops processes that others rely on.
-    pub alone: bool,
+    /// Who may run at the same time.
+    pub beside: Beside,
     /// The body.
     pub body: fn(Arc<F>) -> BoxFuture<'static, Result<()>>,
 }
 
-/// Makes a [`Case`] of an `async fn(Arc<Fixture>) -> Result<()>`; `alone` before it keeps others away.
+/// Who may run at the same time as a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beside {
+    /// Those that share the fixture.
+    Sharers,
+    /// Nobody who shares the fixture: it stops processes that others rely on.
+    Nobody,
+    /// Everybody: it raises what it needs itself.
+    Everybody,
+}
+
+/// Makes a [`Case`] of an `async fn(Arc<Fixture>) -> Result<()>`; `alone` before it keeps others away, `apart` says
+/// that it has a world of its own.
 #[macro_export]
 macro_rules! case {
     (alone $module:ident :: $name:ident) => {
-        $crate::case!(@ true, $module, $name)
+        $crate::case!(@ Nobody, $module, $name)
+    };
+    (apart $module:ident :: $name:ident) => {
+        $crate::case!(@ Everybody, $module, $name)
     };
     ($module:ident :: $name:ident) => {
-        $crate::case!(@ false, $module, $name)
+        $crate::case!(@ Sharers, $module, $name)
     };
-    (@ $alone:literal, $module:ident, $name:ident) => {
+    (@ $beside:ident, $module:ident, $name:ident) => {
         $crate::Case {
             name: concat!(stringify!($module), "::", stringify!($name)),
-            alone: $alone,
+            beside: $crate::Beside::$beside,
             body: |fixture| Box::pin($module::$name(fixture)),
         }
     };
@@ -83,16 +98,12 @@ where
             Trial::test(case.name, move || {
                 runtime
                     .block_on(async {
-                        let (shared, alone);
-                        if case.alone {
-                            alone = room.write().await;
-                            let _held = &alone;
-                            tokio::spawn((case.body)(fixture)).await
-                        } else {
-                            shared = room.read().await;
-                            let _held = &shared;
-                            tokio::spawn((case.body)(fixture)).await
-                        }
+                        let (_shared, _alone) = match case.beside {
+                            Beside::Sharers => (Some(room.read().await), None),
+                            Beside::Nobody => (None, Some(room.write().await)),
+                            Beside::Everybody => (None, None),
+                        };
+                        tokio::spawn((case.body)(fixture)).await
                     })
                     .map_err(|panic| panic.to_string())?
                     .map_err(|error| format!("{error:#}").into())

@@ -3,16 +3,21 @@
 //! The suites know leadsman as its users do: as processes, objects and the API server's audit log. No crate of
 //! leadsman's but the wire types is used here.
 
+pub mod budget;
+pub mod crowd;
 pub mod harness;
 pub mod history;
 pub mod install;
 pub mod process;
+pub mod report;
 pub mod scene;
 pub mod see;
 
-pub use harness::{Case, run};
+pub use crowd::Crowd;
+pub use harness::{Beside, Case, run};
 pub use history::History;
 pub use install::install;
 pub use process::Process;
-pub use scene::{Scene, report};
+pub use report::report;
+pub use scene::Scene;
 pub use see::{gone, see, until};

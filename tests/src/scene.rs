@@ -6,12 +6,12 @@ use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use leadsman_api::node_pod_probe::{ContainerProbeState, PodProbe, PodProbeStatus};
+use leadsman_api::node_pod_probe::PodProbe;
 use leadsman_api::{NodePodProbe, PodProbeMarker};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::see;
+use crate::{report, see};
 
 /// A test's own corner of the cluster.
 pub struct Scene {
@@ -105,8 +105,8 @@ impl Scene {
             }
         });
         merge(&mut manifest, over);
-        create::<Pod>(&self.pods(), manifest).await?;
-        self.running(name, "10.1.2.3").await
+        let pod = create::<Pod>(&self.pods(), manifest).await?;
+        self.runs(pod, "10.1.2.3").await
     }
 
     /// Reports the pod as a kubelet would: running, initialised, with this address and its containers started.
@@ -114,7 +114,12 @@ impl Scene {
     /// # Errors
     /// The API server's.
     pub async fn running(&self, name: &str, ip: &str) -> Result<Pod> {
-        let pod = self.pods().get(name).await?;
+        self.runs(self.pods().get(name).await?, ip).await
+    }
+
+    async fn runs(&self, pod: Pod, ip: &str) -> Result<Pod> {
+        let name = pod.metadata.name.context("a pod has a name")?;
+        let name = name.as_str();
         let statuses = |prefix: &str, names: Vec<String>| -> Vec<Value> {
             names
                 .into_iter()
@@ -355,81 +360,6 @@ pub fn differs(pod: &Pod, expected: &Value) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// Reports a verdict as a node's agent would: the spec's revision and container echoed, others' verdicts kept.
-///
-/// # Errors
-/// The API server's, or when the entry does not appear.
-pub async fn report(
-    client: &Client,
-    node: &str,
-    (ns, pod): (&str, &str),
-    entry: &str,
-    state: &str,
-    message: &str,
-) -> Result<()> {
-    let probes: Api<NodePodProbe> = Api::all(client.clone());
-    let what = format!("entry {entry} of {pod}");
-    let seen = see(&probes, node, &what, |probe| {
-        let of_pod = probe
-            .spec
-            .pod_probes
-            .iter()
-            .find(|p| p.namespace == ns && p.name == pod);
-        let found = of_pod.and_then(|p| p.probes.iter().find(|e| e.name == entry));
-        let (of_pod, found) = of_pod.zip(found).context("no such entry")?;
-        Ok((
-            of_pod.clone(),
-            found.clone(),
-            probe.status.clone().unwrap_or_default(),
-        ))
-    });
-    let (of_pod, found, mut status) = seen.await?;
-    let now = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now()));
-    let state = ContainerProbeState {
-        name: entry.to_owned(),
-        state: state.to_owned(),
-        last_probe_time: now.clone(),
-        last_transition_time: now,
-        message: Some(message.to_owned()),
-        revision: found.revision,
-        container_id: found
-            .started_container_id
-            .or_else(|| Some(format!("{pod}-{}-1", found.container_name))),
-    };
-    let index = status
-        .pod_probe_statuses
-        .iter()
-        .position(|p| p.uid == of_pod.uid)
-        .unwrap_or_else(|| {
-            status.pod_probe_statuses.push(PodProbeStatus {
-                name: pod.to_owned(),
-                namespace: ns.to_owned(),
-                uid: of_pod.uid.clone(),
-                probe_states: Vec::new(),
-            });
-            status.pod_probe_statuses.len() - 1
-        });
-    let verdicts = &mut status.pod_probe_statuses[index].probe_states;
-    verdicts.retain(|verdict| verdict.name != entry);
-    verdicts.push(state);
-    let params = PatchParams {
-        field_manager: Some("agent".into()),
-        ..PatchParams::default()
-    };
-    probes
-        .patch_status(node, &params, &Patch::Merge(json!({"status": status})))
-        .await?;
-    Ok(())
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the one door to the clock of the suites"
-)]
-fn now() -> jiff::Timestamp {
-    jiff::Timestamp::now()
 }
 
 async fn create<K>(api: &Api<K>, manifest: Value) -> Result<K>

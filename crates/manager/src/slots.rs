@@ -4,6 +4,8 @@
 //! It guarantees that an object has at most one write in flight, that an object which becomes dirty meanwhile is
 //! looked at again afterwards, that all objects together stay below the limit, and that no failure is repeated
 //! without a growing distance. It holds one entry for each object that is not at rest.
+//!
+//! A marker's status waits for specs: it says that they are written, so written before, it would be written twice.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -16,6 +18,8 @@ use crate::reply::Cause;
 
 /// A marker's status changes with every pod; it is written at most once in this time.
 const STATUS_SPACING: Duration = Duration::from_secs(2);
+/// It waits no longer for specs, which may come without end.
+const STATUS_HELD: Duration = Duration::from_secs(10);
 /// An internal error this often in a row, over four seconds at least, is an answer and not an accident: API servers
 /// answer so too while their store elects a leader.
 const INTERNAL_ERRORS: u32 = 6;
@@ -26,6 +30,11 @@ pub(crate) struct Slots {
     objects: HashMap<Object, State>,
     ready: VecDeque<Object>,
     waiting: BTreeSet<(Instant, Object)>,
+    /// Ready, but for specs.
+    held: VecDeque<Object>,
+    held_until: Option<Instant>,
+    /// Specs that are ready or in flight.
+    specs: usize,
     in_flight: usize,
     limit: usize,
     random: fastrand::Rng,
@@ -86,6 +95,9 @@ impl Slots {
             objects: HashMap::new(),
             ready: VecDeque::new(),
             waiting: BTreeSet::new(),
+            held: VecDeque::new(),
+            held_until: None,
+            specs: 0,
             in_flight: 0,
             limit,
             random,
@@ -96,6 +108,7 @@ impl Slots {
     pub(crate) fn mark_dirty(&mut self, object: Object) {
         match self.objects.entry(object) {
             Entry::Vacant(vacant) => {
+                self.specs += usize::from(is_spec(vacant.key()));
                 self.ready.push_back(vacant.key().clone());
                 let trouble = Trouble::default();
                 vacant.insert(State::Ready { trouble });
@@ -113,7 +126,7 @@ impl Slots {
         if self.in_flight == self.limit {
             return None;
         }
-        let object = self.ready.pop_front()?;
+        let object = self.pop(now)?;
         if let Some(state) = self.objects.get_mut(&object) {
             let trouble = state.trouble();
             *state = State::InFlight {
@@ -124,6 +137,27 @@ impl Slots {
             self.in_flight += 1;
         }
         Some(object)
+    }
+
+    /// The first that need not wait for specs.
+    fn pop(&mut self, now: Instant) -> Option<Object> {
+        let overdue = self.held_until.is_some_and(|until| until <= now);
+        if self.specs == 0 {
+            self.held_until = None;
+        }
+        if self.specs == 0 || overdue {
+            while let Some(object) = self.held.pop_back() {
+                self.ready.push_front(object);
+            }
+        }
+        loop {
+            let object = self.ready.pop_front()?;
+            if self.specs == 0 || overdue || !matches!(object, Object::MarkerStatus(_)) {
+                return Some(object);
+            }
+            self.held_until.get_or_insert(now + STATUS_HELD);
+            self.held.push_back(object);
+        }
     }
 
     /// Ends the turn of an object that [`Slots::take`] gave.
@@ -137,6 +171,7 @@ impl Slots {
             return Next::Goes;
         };
         self.in_flight -= 1;
+        self.specs -= usize::from(is_spec(&object));
         match turn {
             Turn::NothingDue | Turn::Over => {
                 if dirty {
@@ -167,7 +202,12 @@ impl Slots {
 
     /// When [`Slots::take`] may give more without anything else happening.
     pub(crate) fn next_wake(&self) -> Option<Instant> {
-        self.waiting.first().map(|(until, _)| *until)
+        let waiting = self.waiting.first().map(|(until, _)| *until);
+        let held = self.held_until.filter(|_| {
+            // Else an answer is what it waits for.
+            !self.held.is_empty() && self.in_flight < self.limit
+        });
+        waiting.into_iter().chain(held).min()
     }
 
     /// Objects in their turn.
@@ -194,10 +234,15 @@ impl Slots {
             if let Some(state) = self.objects.get_mut(&object) {
                 let trouble = state.trouble();
                 *state = State::Ready { trouble };
+                self.specs += usize::from(is_spec(&object));
                 self.ready.push_back(object);
             }
         }
     }
+}
+
+fn is_spec(object: &Object) -> bool {
+    matches!(object, Object::NodePodProbe(_))
 }
 
 impl State {

@@ -24,6 +24,10 @@ fn marker(name: &str) -> Object {
     })
 }
 
+fn spec(name: &str) -> Object {
+    Object::NodePodProbe(name.into())
+}
+
 fn failed(cause: Cause) -> Turn {
     Turn::Failed { cause, after: None }
 }
@@ -202,6 +206,36 @@ fn a_markers_status_is_written_at_once_and_then_every_two_seconds() {
 }
 
 #[test]
+fn a_markers_status_waits_for_specs_but_not_without_end() {
+    let (mut busy, began) = (slots(2), start());
+    for object in [marker("m"), spec("n"), pod("a"), spec("o")] {
+        busy.mark_dirty(object);
+    }
+    // Others pass it by; room alone is no reason to write it.
+    assert_eq!(busy.take(began), Some(spec("n")));
+    assert_eq!(busy.take(began), Some(pod("a")));
+    assert_eq!(busy.next_wake(), None, "there is no room before an answer");
+    busy.end(pod("a"), Turn::Over, began);
+    assert_eq!(busy.take(began), Some(spec("o")));
+    busy.end(spec("n"), Turn::Over, began);
+    assert_eq!(busy.take(began), None);
+    // A spec that rests after a failure is not waited for.
+    busy.end(spec("o"), failed(Cause::NoRight), began);
+    assert_eq!(busy.take(began), Some(marker("m")));
+    busy.end(marker("m"), Turn::Over, began);
+
+    let mut endless = slots(2);
+    endless.mark_dirty(spec("n"));
+    endless.mark_dirty(marker("m"));
+    assert_eq!(endless.take(began), Some(spec("n")));
+    assert_eq!(endless.take(began), None);
+    let wake = endless.next_wake().unwrap();
+    assert_eq!(wake, began + STATUS_HELD);
+    assert_eq!(endless.take(wake), Some(marker("m")));
+    assert_eq!(endless.next_wake(), None);
+}
+
+#[test]
 fn whatever_happens_the_counts_hold_and_everything_comes_to_rest() {
     let mut random = fastrand::Rng::with_seed(11);
     let causes = [
@@ -216,6 +250,7 @@ fn whatever_happens_the_counts_hold_and_everything_comes_to_rest() {
         let busy = step < 15_000;
         match random.u8(0..4) {
             0 if busy => slots.mark_dirty(pod(&random.u8(0..9).to_string())),
+            1 if busy && random.bool() => slots.mark_dirty(spec(&random.u8(0..3).to_string())),
             1 if busy => slots.mark_dirty(marker(&random.u8(0..3).to_string())),
             2 if !flying.is_empty() => {
                 let object = flying.swap_remove(random.usize(..flying.len()));
@@ -239,5 +274,6 @@ fn whatever_happens_the_counts_hold_and_everything_comes_to_rest() {
         now += Duration::from_millis(random.u64(0..500));
     }
     assert_eq!((slots.in_flight(), slots.pending()), (0, 0));
-    assert!(slots.ready.is_empty() && slots.waiting.is_empty());
+    assert!(slots.ready.is_empty() && slots.waiting.is_empty() && slots.held.is_empty());
+    assert_eq!(slots.specs, 0);
 }

@@ -1,0 +1,126 @@
+//! A control plane and a manager of a case's own, with a crowd of pods, for counting requests.
+//!
+//! A case goes through steps. A step is over when the manager has seen all that happened in it and has nothing left to
+//! do; then all that it asked of the API server is held to the step's budget. No pause decides when that is.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context, Result, ensure};
+use kube::api::DeleteParams;
+use leadsman_tests::budget::{self, Row};
+use leadsman_tests::{Crowd, Scene, until};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::Instant;
+
+use crate::World;
+use crate::marks::{idle, marked};
+
+pub(crate) const NODES: usize = 25;
+pub(crate) const PODS: usize = 250;
+/// What the names of a fence's objects begin with, which are not counted.
+const FENCE: &str = "fence-";
+/// How many cases have a control plane at once; each takes half a gigabyte.
+static PLACES: Semaphore = Semaphore::const_new(2);
+
+/// A control plane with a crowd of pods, and its manager.
+pub(crate) struct Stage {
+    pub(crate) world: World,
+    pub(crate) crowd: Crowd,
+    fences: AtomicUsize,
+    _place: SemaphorePermit<'static>,
+}
+
+impl Stage {
+    /// With all pods, and no manager yet.
+    pub(crate) async fn raise() -> Result<Self> {
+        let place = PLACES.acquire().await?;
+        let world = World::raise_idle().await?;
+        let crowd = Crowd::new(&world.client, "crowd", NODES, PODS).await?;
+        Ok(Self {
+            world,
+            crowd,
+            fences: AtomicUsize::new(0),
+            _place: place,
+        })
+    }
+
+    /// What a start of the manager reads now.
+    pub(crate) fn starts(&self) -> Vec<Row> {
+        // Each fence left a pod and a node.
+        let fences = self.fences.load(Ordering::Relaxed);
+        budget::manager_starts(PODS + fences, NODES + fences)
+    }
+
+    /// Does a step, and holds what the manager asks in it to `rows` and its Lease.
+    pub(crate) async fn step(
+        &self,
+        what: &str,
+        act: impl Future<Output = Result<()>>,
+        rows: Vec<Row>,
+    ) -> Result<()> {
+        let (mark, begun) = (self.world.plane.audit_mark()?, Instant::now());
+        act.await.context(what.to_owned())?;
+        self.rest().await.context(what.to_owned())?;
+        let mut requests = self.world.plane.audit(mark)?;
+        let of_fence = |name: &str| name.starts_with(FENCE);
+        requests.retain(|request| !of_fence(&request.name) && !of_fence(&request.namespace));
+        let rows = [rows, vec![budget::lease()]].concat();
+        budget::keep(&requests, begun.elapsed(), &rows).context(what.to_owned())
+    }
+
+    /// Waits until the manager has seen all that happened until now, and has nothing to write, now or later.
+    pub(crate) async fn rest(&self) -> Result<()> {
+        // A new node, pod, marker and verdict, in the end marked: whatever came before on each watch was seen before.
+        let number = self.fences.fetch_add(1, Ordering::Relaxed);
+        let scene = Scene::new(&self.world.client, &format!("{FENCE}{number}")).await?;
+        scene.pod("one").await?;
+        scene.marker("m", idle()).await?;
+        scene.verdict("one", "m#Idle", "Succeeded", "").await?;
+        scene.marks("one", marked("Succeeded")).await?;
+        // Its next status would take two seconds more to come to rest.
+        scene
+            .markers()
+            .delete("m", &DeleteParams::default())
+            .await?;
+        until("a manager at rest", || async {
+            let Ok(metrics) = self.metrics().await else {
+                return Ok(None);
+            };
+            let idle = |gauge: &str| metrics.lines().any(|line| line == format!("{gauge} 0"));
+            let rests = idle("leadsman_writes_in_flight") && idle("leadsman_writes_pending");
+            Ok(rests.then_some(()))
+        })
+        .await
+    }
+
+    /// What the manager that was started last says of itself.
+    async fn metrics(&self) -> Result<String> {
+        let log = self.world.plane.folder().join("logs/leadsman-manager.log");
+        let log = std::fs::read_to_string(log)?;
+        let line = log.lines().rfind(|line| line.contains("serving /metrics"));
+        let address = line
+            .and_then(|line| line.split_once("address="))
+            .context("no address yet")?;
+        let mut stream = TcpStream::connect(address.1.trim()).await?;
+        stream
+            .write_all(b"GET /metrics HTTP/1.0\r\nHost: manager\r\n\r\n")
+            .await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok(answer)
+    }
+
+    /// Waits until a marker's status says that all pods are probed.
+    pub(crate) async fn probing(&self, marker: &str) -> Result<()> {
+        let marker = self.scene().reason(marker, "Probing").await?;
+        let matched = marker.status.unwrap_or_default().matched_pods;
+        ensure!(matched == Some(PODS.try_into()?), "{matched:?} pods match");
+        Ok(())
+    }
+
+    pub(crate) fn scene(&self) -> Scene {
+        self.crowd.scene(0)
+    }
+}

@@ -1,0 +1,234 @@
+//! Budgets: what leadsman may ask of the API server while something happens, as a table.
+//!
+//! Counted is what the audit log says of leadsman's accounts, reads and failed requests included. A request that no
+//! row lists is one too many.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use leadsman_testkit::audit::Request;
+
+/// The manager's user.
+pub const MANAGER: &str = "system:serviceaccount:leadsman-system:leadsman-manager";
+/// The agents' user.
+pub const AGENT: &str = "system:serviceaccount:leadsman-system:leadsman-agent";
+/// What the users of all of leadsman's accounts begin with.
+const OURS: &str = "system:serviceaccount:leadsman-system:";
+/// The leader renews its Lease so often: a third of its duration.
+const RENEWAL: Duration = Duration::from_secs(5);
+/// Of requests that are too many, so many are shown.
+const SHOWN: usize = 12;
+
+/// How many requests of a kind may be made.
+#[derive(Clone, Debug)]
+pub struct Row {
+    user: &'static str,
+    what: &'static str,
+    times: RangeInclusive<usize>,
+    each: Each,
+}
+
+/// How many of them for one object.
+#[derive(Clone, Copy, Debug)]
+enum Each {
+    Any,
+    Once,
+    Every(Duration),
+}
+
+/// A number of requests: this one, or one of these.
+pub struct Times(RangeInclusive<usize>);
+
+impl From<usize> for Times {
+    fn from(exactly: usize) -> Self {
+        Self(exactly..=exactly)
+    }
+}
+
+impl From<RangeInclusive<usize>> for Times {
+    fn from(range: RangeInclusive<usize>) -> Self {
+        Self(range)
+    }
+}
+
+/// So many requests of the manager. `what` is `VERB RESOURCE` or `VERB RESOURCE/SUBRESOURCE`; with `, continued` for
+/// the second and later pages of a list; and with the status behind it for requests that failed:
+/// `update nodepodprobes 409`.
+pub fn manager(what: &'static str, times: impl Into<Times>) -> Row {
+    Row::new(MANAGER, what, times.into())
+}
+
+/// So many requests of the agents.
+pub fn agent(what: &'static str, times: impl Into<Times>) -> Row {
+    Row::new(AGENT, what, times.into())
+}
+
+/// What a manager's start reads where there are so many pods and nodes: each kind once, in pages no smaller than
+/// these, then followed by one watch; and what it does to lead, but for [`lease`].
+pub fn manager_starts(pods: usize, nodes: usize) -> Vec<Row> {
+    let more = |objects: usize, page: usize| 0..=objects.saturating_sub(1) / page;
+    vec![
+        manager("list pods", 1),
+        manager("list pods, continued", more(pods, 150)),
+        manager("list nodes", 1),
+        manager("list nodes, continued", more(nodes, 100)),
+        manager("list podprobemarkers", 1),
+        manager("list nodepodprobes", 1),
+        manager("list nodepodprobes, continued", more(nodes, 25)),
+        manager("watch pods", 1),
+        manager("watch nodes", 1),
+        manager("watch podprobemarkers", 1),
+        manager("watch nodepodprobes", 1),
+        manager("list leases", 0..=1),
+        manager("watch leases", 0..=1),
+        manager("create leases", 0..=1),
+    ]
+}
+
+/// What an agent's start reads.
+pub fn agent_starts() -> Vec<Row> {
+    vec![
+        agent("list nodepodprobes", 1),
+        agent("watch nodepodprobes", 1),
+    ]
+}
+
+/// Taking the Lease over and renewing it, which goes on all the time.
+pub fn lease() -> Row {
+    manager("update leases", 0..=usize::MAX).each_every(RENEWAL)
+}
+
+impl Row {
+    fn new(user: &'static str, what: &'static str, Times(times): Times) -> Self {
+        Self {
+            user,
+            what,
+            times,
+            each: Each::Any,
+        }
+    }
+
+    /// At most one for each object.
+    #[must_use]
+    pub fn once_each(mut self) -> Self {
+        self.each = Each::Once;
+        self
+    }
+
+    /// At most one in this time for each object, and one more.
+    #[must_use]
+    pub fn each_every(mut self, pause: Duration) -> Self {
+        self.each = Each::Every(pause);
+        self
+    }
+
+    fn most_each(&self, elapsed: Duration) -> usize {
+        match self.each {
+            Each::Any => usize::MAX,
+            Each::Once => 1,
+            Each::Every(pause) => {
+                let pauses = elapsed.as_millis() / pause.as_millis().max(1);
+                usize::try_from(pauses)
+                    .unwrap_or(usize::MAX)
+                    .saturating_add(1)
+            }
+        }
+    }
+
+    /// What of these requests is not as the row says.
+    fn faults(&self, found: &[&Request], elapsed: Duration) -> Vec<String> {
+        let mut faults = Vec::new();
+        if !self.times.contains(&found.len()) {
+            let (count, shown) = (found.len(), shown(found));
+            faults.push(format!("{self}: {count} of them: {shown}"));
+        }
+        let most = self.most_each(elapsed);
+        let mut objects: BTreeMap<_, usize> = BTreeMap::new();
+        for request in found {
+            let object = (request.namespace.as_str(), request.name.as_str());
+            *objects.entry(object).or_default() += 1;
+        }
+        let repeated = objects.into_iter().filter(|(_, count)| *count > most);
+        faults.extend(repeated.take(SHOWN).map(|((namespace, name), count)| {
+            format!("{self}: {namespace}/{name} {count} times, {most} at most")
+        }));
+        faults
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (first, last) = (self.times.start(), self.times.end());
+        write!(f, "{} {}", self.user.replace(OURS, ""), self.what)?;
+        match last {
+            &usize::MAX => write!(f, ", {first} at least"),
+            last if first == last => write!(f, ", {first} allowed"),
+            last => write!(f, ", {first} to {last} allowed"),
+        }
+    }
+}
+
+/// Holds requests, made within `elapsed`, to a budget.
+///
+/// # Errors
+/// With every row that is not kept, and all that is in none.
+pub fn keep(requests: &[Request], elapsed: Duration, rows: &[Row]) -> Result<()> {
+    let mut spent: BTreeMap<(&str, String), Vec<&Request>> = BTreeMap::new();
+    for request in requests.iter().filter(|r| r.user.starts_with(OURS)) {
+        let kind = (request.user.as_str(), what(request));
+        spent.entry(kind).or_default().push(request);
+    }
+    let mut faults = Vec::new();
+    for row in rows {
+        let kind = (row.user, row.what.to_owned());
+        let found = spent.remove(&kind).unwrap_or_default();
+        faults.extend(row.faults(&found, elapsed));
+    }
+    faults.extend(spent.into_iter().map(|((user, what), found)| {
+        let user = user.replace(OURS, "");
+        format!(
+            "{user} {what}, in no row: {} of them: {}",
+            found.len(),
+            shown(&found)
+        )
+    }));
+    ensure!(faults.is_empty(), "not within its budget: {faults:#?}");
+    Ok(())
+}
+
+fn what(request: &Request) -> String {
+    let mut what = request.verb.clone();
+    what += " ";
+    // A path that is no resource stands for itself.
+    what += if request.resource.is_empty() {
+        &request.uri
+    } else {
+        &request.resource
+    };
+    if !request.subresource.is_empty() {
+        what = format!("{what}/{}", request.subresource);
+    }
+    if request.verb == "list" && request.uri.contains("continue=") {
+        what += ", continued";
+    }
+    if request.code >= 400 {
+        what = format!("{what} {}", request.code);
+    }
+    what
+}
+
+fn shown(requests: &[&Request]) -> String {
+    let first: Vec<_> = requests
+        .iter()
+        .take(SHOWN)
+        .map(|request| request.uri.as_str())
+        .collect();
+    let more = requests.len() - first.len();
+    match more {
+        0 => first.join(", "),
+        more => format!("{} and {more} more", first.join(", ")),
+    }
+}
