@@ -11,11 +11,13 @@
 //! | `machine` | what the figures were taken on |
 //! | `progress` | what is told meanwhile |
 //! | `agent` | one agent on a real node, and its restart |
+//! | `cluster` | the manager beside a whole cluster of objects |
 //! | `engine` | rules and executors alone |
 //! | `part` | processes that the bench starts of itself, the bare loops among them |
 
 mod agent;
 mod clock;
+mod cluster;
 mod engine;
 mod machine;
 mod meter;
@@ -119,12 +121,15 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn measure(what: What, scale: f64) -> Result<Report> {
     match what {
         What::Agent => agent::measure(scale),
+        What::ColdStart => cluster::cold_start::run(scale),
+        What::Flips => cluster::flips::run(scale),
         What::Restart => {
             let mut report = Report::new("restart", scale, "");
+            cluster::restart::manager(scale, &mut report)?;
             agent::restart(scale, &mut report)?;
             Ok(report)
         }
         What::Engine => engine::measure(scale),
-        _ => anyhow::bail!("{what:?} is not measured yet"),
+        What::Index => anyhow::bail!("{what:?} is not measured yet"),
     }
 }

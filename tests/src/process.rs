@@ -6,7 +6,11 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
 use tokio::process::{Child, Command};
+
+pub use nix::sys::signal::Signal;
 
 /// The built `leadsman` binary, named by `LEADSMAN_BIN`.
 ///
@@ -48,18 +52,43 @@ impl Process {
         })
     }
 
+    /// Its number, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// SIGKILL, and waits until it is gone.
+    ///
+    /// # Errors
+    /// When it cannot be killed.
+    pub async fn kill(mut self) -> Result<()> {
+        self.child.kill().await.context("SIGKILL")
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = self.child.id().context("it has ended already")?;
+        let pid = Pid::from_raw(pid.try_into()?);
+        kill(pid, signal).with_context(|| format!("{signal} to {pid}"))
+    }
+
+    /// What it has logged.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn log(&self) -> Result<String> {
+        Ok(std::fs::read_to_string(&self.log)?)
+    }
+
     /// SIGTERM, then waits for its own end, which must be in time and a success.
     ///
     /// # Errors
     /// When it does not end within `within` or ends with another status.
     pub async fn terminate(mut self, within: Duration) -> Result<()> {
-        let pid = self.child.id().context("it has ended already")?;
-        let killed = std::process::Command::new("kill")
-            .args(["-TERM", &pid.to_string()])
-            .status()?;
-        if !killed.success() {
-            bail!("kill -TERM {pid}: {killed}");
-        }
+        self.signal(Signal::SIGTERM)?;
         let status = tokio::time::timeout(within, self.child.wait())
             .await
             .with_context(|| {
