@@ -5,7 +5,8 @@ use leadsman_core::podprobe::Compatibility;
 
 /// Watches markers and pods, plans each node's probes, and marks pods by their verdicts.
 ///
-/// One for the cluster. It needs the CRDs and the rights that `leadsman manifests` prints, and waits for them.
+/// One for the cluster, or more: one of them leads and writes, the others stand by. It needs the CRDs and the rights that
+/// `leadsman manifests` prints, and waits for them.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// What a marker's probe means where it leaves timing fields out
@@ -16,7 +17,7 @@ pub struct Args {
         default_value = "kubernetes"
     )]
     pub compatibility: CompatibleWith,
-    /// Namespace of the agents' pods
+    /// Namespace of the agents' pods and of the Lease leadsman-manager
     #[arg(
         long,
         env = "LEADSMAN_NAMESPACE",
@@ -24,6 +25,15 @@ pub struct Args {
         default_value = "leadsman-system"
     )]
     pub namespace: String,
+    /// Seconds without a sign of life after which another manager may lead; 3 or more
+    #[arg(
+        long,
+        env = "LEADSMAN_LEASE_DURATION",
+        value_name = "SECONDS",
+        default_value_t = 15,
+        value_parser = clap::value_parser!(u16).range(3..)
+    )]
+    pub lease_duration: u16,
     /// What both processes share.
     #[command(flatten)]
     pub process: leadsman_process::Args,

@@ -1,7 +1,8 @@
 //! The control loop: events into the rules, due writes out of them, answers back in.
 //!
-//! It owns the rules' state, so nothing here needs a lock. It guarantees that nothing is written before every kind
-//! has been listed once: until then what is missing would look like what is to be removed.
+//! It owns the rules' state, so nothing here needs a lock. It guarantees that nothing is written but by the leader, and
+//! not before every kind has been listed once: until then what is missing would look like what is to be removed. A
+//! standby takes all events in and keeps nothing to be written; when it leads, everything is looked at once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,15 +15,21 @@ use kube::Client;
 use leadsman_core::podprobe::event::{Effects, Event, Kind, Object, Write};
 use leadsman_process::{Condition, clock};
 use tokio::sync::mpsc::Receiver;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use self::stage::Stage;
 use crate::kinds::KINDS;
+use crate::lead::{Leadership, at};
 use crate::metrics::Metrics;
 use crate::reply::{Cause, Verdict};
 use crate::request::{self, Sent, WriteKind};
 use crate::slots::{Next, Slots, Turn};
 use crate::watch::Arrival;
+
+mod anew;
+mod stage;
 
 /// Events taken in before writes are looked for again.
 const BATCH: usize = 128;
@@ -46,6 +53,8 @@ pub(crate) struct Control<R> {
     slots: Slots,
     under_way: FuturesUnordered<BoxFuture<'static, Answered>>,
     unlisted: Vec<Kind>,
+    leadership: watch::Receiver<Leadership>,
+    stage: Stage,
     deadline: Option<Timestamp>,
     rights: Rights,
     pruning: bool,
@@ -70,6 +79,7 @@ impl<R: Rules> Control<R> {
         rules: R,
         client: Client,
         slots: Slots,
+        leadership: watch::Receiver<Leadership>,
         rights: Condition,
         metrics: Metrics,
     ) -> Self {
@@ -80,6 +90,8 @@ impl<R: Rules> Control<R> {
             slots,
             under_way: FuturesUnordered::new(),
             unlisted: KINDS.to_vec(),
+            leadership,
+            stage: Stage::Standby,
             deadline: None,
             rights: Rights {
                 lacking: BTreeMap::new(),
@@ -93,9 +105,10 @@ impl<R: Rules> Control<R> {
     /// Runs until told to stop or no watch is left; then waits for the writes under way.
     pub(crate) async fn run(mut self, mut arrivals: Receiver<Arrival>, stop: CancellationToken) {
         let mut batch = Vec::with_capacity(BATCH);
+        self.led();
         loop {
             self.begin_writes();
-            let wake = self.slots.next_wake();
+            let wake = self.slots.next_wake().filter(|_| self.may_write());
             let deadline = self.until_deadline();
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -106,6 +119,8 @@ impl<R: Rules> Control<R> {
                     }
                     batch.drain(..).for_each(|arrival| self.arrived(arrival));
                 }
+                Ok(()) = self.leadership.changed() => self.led(),
+                page = self.stage.page() => self.caught_up(page),
                 () = at(wake) => {}
                 () = sleep(deadline) => self.check_deadline(),
             }
@@ -126,8 +141,10 @@ impl<R: Rules> Control<R> {
         {
             self.unlisted.retain(|unlisted| *unlisted != kind);
             if self.unlisted.is_empty() {
-                tracing::info!("every kind is listed, writing from now on");
-                self.apply(Event::Synced);
+                tracing::info!("every kind is listed");
+                if let Stage::Listing { term } = self.stage {
+                    self.begin_writing(term);
+                }
             }
         }
     }
@@ -135,14 +152,58 @@ impl<R: Rules> Control<R> {
     fn apply(&mut self, event: Event) {
         let effects = self.rules.apply(event, clock::now());
         self.deadline = effects.deadline;
-        for object in effects.dirty {
-            self.slots.mark_dirty(object);
+        // What a standby would have to write is found when it leads, however much has changed by then.
+        if let Stage::Writing { .. } = self.stage {
+            for object in effects.dirty {
+                self.slots.mark_dirty(object);
+            }
         }
     }
 
-    /// The one gate that every write passes.
+    /// The Lease was taken, renewed or lost.
+    fn led(&mut self) {
+        let leadership = *self.leadership.borrow_and_update();
+        if !self.stage.is_past(leadership) {
+            return;
+        }
+        self.stage = Stage::Standby;
+        self.slots.clear();
+        let Leadership::Leads {
+            term, after_others, ..
+        } = leadership
+        else {
+            return;
+        };
+        if !self.unlisted.is_empty() {
+            self.stage = Stage::Listing { term };
+        } else if after_others {
+            let pages = anew::read(self.client.clone());
+            self.stage = Stage::CatchingUp { term, pages };
+        } else {
+            self.begin_writing(term);
+        }
+    }
+
+    fn caught_up(&mut self, page: Option<Vec<Event>>) {
+        match (page, self.stage.term()) {
+            (Some(events), _) => events.into_iter().for_each(|event| self.apply(event)),
+            (None, Some(term)) => self.begin_writing(term),
+            (None, None) => {}
+        }
+    }
+
+    fn begin_writing(&mut self, term: u64) {
+        tracing::info!("writing from now on");
+        self.stage = Stage::Writing { term };
+        self.apply(Event::Synced);
+    }
+
+    /// The one gate that every write passes; what is sent later asks for the time that is left once more.
     fn may_write(&self) -> bool {
-        self.unlisted.is_empty()
+        let leadership = *self.leadership.borrow();
+        matches!(self.stage, Stage::Writing { .. })
+            && !self.stage.is_past(leadership)
+            && leadership.left(clock::monotonic()).is_some()
     }
 
     fn begin_writes(&mut self) {
@@ -161,10 +222,11 @@ impl<R: Rules> Control<R> {
 
     fn begin(&mut self, object: Object, write: Write) {
         let client = self.client.clone();
+        let leadership = self.leadership.clone();
         let kind = WriteKind::of(&write);
         tracing::debug!(object = shown(&object), ?kind, "writing");
         self.under_way.push(Box::pin(async move {
-            let sent = request::send(&client, &write).await;
+            let sent = request::send(&client, &write, &leadership).await;
             Answered { object, kind, sent }
         }));
     }
@@ -313,13 +375,6 @@ fn shown(object: &Object) -> String {
     match object {
         Object::PodMarks(name) | Object::MarkerStatus(name) => name.to_string(),
         Object::NodePodProbe(name) => name.clone(),
-    }
-}
-
-async fn at(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time).await,
-        None => std::future::pending().await,
     }
 }
 

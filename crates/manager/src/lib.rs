@@ -8,6 +8,7 @@
 //! | `args` | the flags |
 //! | `kinds` | the four watched kinds |
 //! | `watch` | one watch, as events for the index |
+//! | `lead` | which of several managers writes |
 //! | `control` | the loop that owns the index |
 //! | `slots` | who is written next |
 //! | `request` | a write as HTTP requests |
@@ -18,6 +19,7 @@
 mod args;
 mod control;
 mod kinds;
+mod lead;
 mod metrics;
 mod reply;
 mod request;
@@ -26,5 +28,6 @@ mod slots;
 mod watch;
 
 pub use args::{Args, CompatibleWith};
+pub use lead::{LEASE, LEASE_RIGHTS};
 pub use request::RIGHTS as WRITE_RIGHTS;
 pub use run::{ManagerError, WATCH_RIGHTS, run};

@@ -21,6 +21,8 @@ pub(crate) struct Metrics {
     pub(crate) in_flight: Gauge,
     /// Objects whose turn to be written is to come.
     pub(crate) pending: Gauge,
+    leader: Gauge,
+    leadership_changes: Counter,
     /// From an event's arrival to its being applied.
     pub(crate) event_lag: Histogram,
 }
@@ -93,6 +95,8 @@ impl Metrics {
             undecodable: Family::default(),
             in_flight: Gauge::default(),
             pending: Gauge::default(),
+            leader: Gauge::default(),
+            leadership_changes: Counter::default(),
             event_lag: Histogram::new(exponential_buckets(0.001, 4.0, 8)),
         };
         shown.register(|registry| {
@@ -110,6 +114,16 @@ impl Metrics {
                 "writes_pending",
                 "Objects whose turn to be written is to come, now or after a failure",
                 metrics.pending.clone(),
+            );
+            registry.register(
+                "leader",
+                "1 while this manager is the one that writes",
+                metrics.leader.clone(),
+            );
+            registry.register(
+                "leadership_changes",
+                "How often this manager began or ceased to be the one that writes",
+                metrics.leadership_changes.clone(),
             );
             registry.register(
                 "undecodable_objects",
@@ -139,6 +153,12 @@ impl Metrics {
             result: ResultLabel(ended),
         };
         self.writes.get_or_create(&labels).inc();
+    }
+
+    /// It leads now, or it does not any more.
+    pub(crate) fn leads(&self, leads: bool) {
+        self.leader.set(leads.into());
+        self.leadership_changes.inc();
     }
 
     /// An object of this kind was skipped.

@@ -16,8 +16,12 @@ use leadsman_api::slim::Pod;
 use leadsman_api::{NodePodProbe, PodProbeMarker};
 use leadsman_core::podprobe::event::{Event, PodMarks, Source, Write};
 use leadsman_core::podprobe::pod::FIELD_MANAGER;
+use leadsman_process::clock;
 use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::sleep;
 
+use crate::lead::Leadership;
 use crate::reply::{Cause, Verdict, judge, unanswered};
 
 /// A request that has no answer by then is given up; whether it was carried out, the watch tells.
@@ -70,8 +74,12 @@ impl WriteKind {
     }
 }
 
-/// Sends a write and waits for the answer, [`TIMEOUT`] for each of its requests.
-pub(crate) async fn send(client: &Client, write: &Write) -> Sent {
+/// Sends a write and waits for the answer: [`TIMEOUT`] for each of its requests, but no longer than we lead.
+pub(crate) async fn send(
+    client: &Client,
+    write: &Write,
+    leadership: &watch::Receiver<Leadership>,
+) -> Sent {
     let mut sent = Sent {
         verdict: Verdict::Done,
         observed: None,
@@ -86,7 +94,12 @@ pub(crate) async fn send(client: &Client, write: &Write) -> Sent {
         }
     };
     for request in requests {
-        let (verdict, body) = answer(client, request).await;
+        let left = leadership.borrow().left(clock::monotonic());
+        let Some(left) = left else {
+            sent.verdict = unsent();
+            break;
+        };
+        let (verdict, body) = answer(client, request, left.min(TIMEOUT)).await;
         sent.verdict = missing_kind(write, verdict);
         if sent.verdict != Verdict::Done {
             break;
@@ -97,24 +110,40 @@ pub(crate) async fn send(client: &Client, write: &Write) -> Sent {
     sent
 }
 
-async fn answer(client: &Client, request: HttpRequest<Vec<u8>>) -> (Verdict, Vec<u8>) {
+async fn answer(
+    client: &Client,
+    request: HttpRequest<Vec<u8>>,
+    patience: Duration,
+) -> (Verdict, Vec<u8>) {
     let exchange = async {
         let response = client.send(request.map(Body::from)).await?;
         let (head, body) = response.into_parts();
         Ok::<_, kube::Error>((head, body.collect_bytes().await?))
     };
-    match tokio::time::timeout(TIMEOUT, exchange).await {
-        Ok(Ok((head, body))) => (judge(head.status, &head.headers, &body), Vec::from(body)),
-        Ok(Err(error)) => (unanswered(&error), Vec::new()),
-        Err(_elapsed) => (late(), Vec::new()),
+    tokio::select! {
+        // First: a process that was stopped for longer than it leads must not send what it had begun.
+        biased;
+        () = sleep(patience) => (late(patience), Vec::new()),
+        exchanged = exchange => match exchanged {
+            Ok((head, body)) => (judge(head.status, &head.headers, &body), Vec::from(body)),
+            Err(error) => (unanswered(&error), Vec::new()),
+        },
     }
 }
 
-fn late() -> Verdict {
+fn late(patience: Duration) -> Verdict {
     Verdict::Retry {
         cause: Cause::NoAnswer,
         after: None,
-        reason: format!("no answer within {} s", TIMEOUT.as_secs()),
+        reason: format!("no answer within {:.1} s", patience.as_secs_f64()),
+    }
+}
+
+fn unsent() -> Verdict {
+    Verdict::Retry {
+        cause: Cause::NoAnswer,
+        after: None,
+        reason: "not sent: this manager does not lead any more".to_owned(),
     }
 }
 

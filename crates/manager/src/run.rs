@@ -1,4 +1,4 @@
-//! The manager's life: four watches and the control loop.
+//! The manager's life: four watches, the control loop, and the candidate for leadership.
 
 use jiff::Timestamp;
 use leadsman_api::slim::{Node, Pod};
@@ -12,6 +12,7 @@ use tokio::task::{JoinError, JoinSet};
 use crate::args::Args;
 use crate::control::{Control, Rules};
 use crate::kinds::{Watched, resource};
+use crate::lead::{Candidate, End};
 use crate::metrics::Metrics;
 use crate::slots::Slots;
 use crate::watch::{Arrival, follow};
@@ -35,6 +36,9 @@ pub enum ManagerError {
     /// A watch broke in a way that no watch should.
     #[error("a watch ended: {0}")]
     Watch(#[from] JoinError),
+    /// The candidate for leadership broke.
+    #[error("standing for leadership ended: {0}")]
+    Candidate(JoinError),
     /// A watch came to its end.
     #[error("a watch ended, which none does while it is listened to")]
     WatchEnded,
@@ -57,21 +61,32 @@ pub fn run(args: &Args) -> Result<(), RunError<ManagerError>> {
         agent_namespace: args.namespace.clone(),
         ..Config::default()
     };
+    let seconds = args.lease_duration;
     leadsman_process::run(&args.process, Component::Manager, |process| {
-        manage(config, process)
+        manage(config, seconds, process)
     })
 }
 
-async fn manage(config: Config, process: Process) -> Result<(), ManagerError> {
+async fn manage(config: Config, seconds: u16, process: Process) -> Result<(), ManagerError> {
     let metrics = Metrics::new(&process.metrics);
     let rights = process
         .readiness
         .condition("rights to write", "nothing has been written yet");
     let slots = Slots::new(WRITES, fastrand::Rng::new());
+    let candidate = Candidate::new(
+        process.client.clone(),
+        &config.agent_namespace,
+        seconds,
+        process
+            .readiness
+            .condition("leadership", "the Lease has not been looked for yet"),
+        metrics.clone(),
+    );
     let control = Control::new(
         Index::new(config),
         process.client.clone(),
         slots,
+        candidate.leadership(),
         rights,
         metrics.clone(),
     );
@@ -81,13 +96,23 @@ async fn manage(config: Config, process: Process) -> Result<(), ManagerError> {
     watch::<Pod>(&mut watches, &process, &send, &metrics);
     watch::<Node>(&mut watches, &process, &send, &metrics);
     watch::<NodePodProbe>(&mut watches, &process, &send, &metrics);
-    tokio::select! {
+    // The Lease is kept while what is under way ends.
+    let end = End {
+        keep: process.shutdown.clone(),
+        ..End::default()
+    };
+    let mut candidate = tokio::spawn(candidate.run(end.clone()));
+    let ended = tokio::select! {
         () = control.run(arrivals, process.shutdown.clone()) => Ok(()),
         ended = watches.join_next() => match ended {
             Some(Err(error)) => Err(error.into()),
             _ => Err(ManagerError::WatchEnded),
         },
-    }
+        Err(error) = &mut candidate => return Err(ManagerError::Candidate(error)),
+    };
+    end.release.cancel();
+    candidate.await.map_err(ManagerError::Candidate)?;
+    ended
 }
 
 fn watch<K: Watched>(

@@ -200,6 +200,14 @@ impl Slots {
         Next::Goes
     }
 
+    /// Forgets all whose turn is to come. Those in their turn are looked at again when it ends.
+    pub(crate) fn clear(&mut self) {
+        self.ready.clear();
+        self.waiting.clear();
+        self.objects
+            .retain(|_, state| matches!(state, State::InFlight { .. }));
+    }
+
     /// When [`Slots::take`] may give more without anything else happening.
     pub(crate) fn next_wake(&self) -> Option<Instant> {
         let waiting = self.waiting.first().map(|(until, _)| *until);

@@ -65,7 +65,8 @@ pub enum Event {
     Gone(Kind, ObjectName),
     /// A list of a kind is complete; what is not named here does not exist.
     Listed(Kind, BTreeSet<ObjectName>),
-    /// All kinds have been listed once. Before it nothing is due to be written.
+    /// All kinds have been listed once, and we are the one who writes from now on. Before it nothing is due to be
+    /// written. It may come again, after a time in which another one wrote.
     Synced,
     /// The API server refused a write for good. The object is left alone until it or what is desired of it
     /// changes, or some minutes have passed.

@@ -8,7 +8,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use leadsman_api::{GROUP, VERSION};
-use leadsman_manager::{WATCH_RIGHTS, WRITE_RIGHTS};
+use leadsman_manager::{LEASE, LEASE_RIGHTS, WATCH_RIGHTS, WRITE_RIGHTS};
 use serde_json::{Value, json};
 
 const MANAGER: &str = "leadsman-manager";
@@ -45,7 +45,9 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 fn text(namespace: &str) -> io::Result<String> {
     let mut documents = vec![yaml(&namespace_object(namespace))?];
     documents.extend(leadsman_api::CRDS.map(str::to_owned));
-    for object in accounts(namespace).into_iter().chain(policy(namespace)) {
+    let objects = accounts(namespace).into_iter();
+    let objects = objects.chain(lease_rights(namespace));
+    for object in objects.chain(policy(namespace)) {
         documents.push(yaml(&object)?);
     }
     let documents = documents.iter().map(|yaml| format!("---\n{yaml}"));
@@ -111,6 +113,36 @@ fn accounts(namespace: &str) -> Vec<Value> {
             .map(|(name, component, _)| binding(name, component)),
     );
     objects
+}
+
+/// The manager's rights on the Lease by which one of several leads: on this one alone, in its own namespace.
+fn lease_rights(namespace: &str) -> [Value; 2] {
+    let rule = |named| {
+        let verbs = LEASE_RIGHTS.iter().filter(|(_, only)| *only == named);
+        let verbs: Vec<_> = verbs.map(|(verb, _)| *verb).collect();
+        let mut rule = rule("coordination.k8s.io", "leases", &verbs);
+        if named {
+            rule["resourceNames"] = json!([LEASE]);
+        }
+        rule
+    };
+    let metadata =
+        json!({"name": MANAGER, "namespace": namespace, "labels": labels(Some("manager"))});
+    [
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "Role",
+            "metadata": metadata,
+            "rules": [rule(false), rule(true)],
+        }),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": MANAGER},
+            "subjects": [{"kind": "ServiceAccount", "name": MANAGER, "namespace": namespace}],
+        }),
+    ]
 }
 
 /// What the manager's own tables say that it sends.
@@ -220,6 +252,8 @@ mod tests {
             "ClusterRole",
             "ClusterRoleBinding",
             "ClusterRoleBinding",
+            "Role",
+            "RoleBinding",
             "ValidatingAdmissionPolicy",
             "ValidatingAdmissionPolicyBinding",
         ];
@@ -250,6 +284,13 @@ mod tests {
                 "nodepodprobes",
                 "get list watch create update delete",
             ),
+            (MANAGER, "coordination.k8s.io", "leases", "create"),
+            (
+                MANAGER,
+                "coordination.k8s.io",
+                "leases/leadsman-manager",
+                "get list watch update",
+            ),
             (AGENT, GROUP, "nodepodprobes", "get list watch"),
             (AGENT, GROUP, "nodepodprobes/status", "patch"),
             (AGENT, "", "events", "create patch"),
@@ -266,17 +307,18 @@ mod tests {
         let mut granted = Vec::new();
         for role in objects()
             .iter()
-            .filter(|object| object["kind"] == "ClusterRole")
+            .filter(|object| object["kind"] == "ClusterRole" || object["kind"] == "Role")
         {
             for rule in role["rules"].as_array().unwrap() {
+                let mut resource = rule["resources"][0].as_str().unwrap().to_owned();
+                if let Some(name) = rule["resourceNames"][0].as_str() {
+                    resource = format!("{resource}/{name}");
+                }
                 for verb in rule["verbs"].as_array().unwrap() {
-                    let parts = [
-                        &role["metadata"]["name"],
-                        &rule["apiGroups"][0],
-                        &rule["resources"][0],
-                        verb,
-                    ];
-                    granted.push(parts.map(|part| part.as_str().unwrap()).join(" "));
+                    let part = |part: &Value| part.as_str().unwrap().to_owned();
+                    let name = part(&role["metadata"]["name"]);
+                    let group = part(&rule["apiGroups"][0]);
+                    granted.push([name, group, resource.clone(), part(verb)].join(" "));
                 }
             }
         }

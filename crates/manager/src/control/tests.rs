@@ -10,6 +10,7 @@ use leadsman_core::podprobe::event::{ObjectName, PodMarks};
 use leadsman_process::Readiness;
 use serde_json::json;
 use tokio::sync::mpsc::{Sender, channel};
+use tokio::time::Instant;
 
 use super::*;
 
@@ -41,7 +42,9 @@ impl Server {
     }
 
     async fn answer(&self, path: String, start: Instant) -> Result<Response<Body>, Infallible> {
-        let pod = path.split('/').nth(6).unwrap().to_owned();
+        // A page of what a new leader reads anew.
+        let name = path.split('/').next_back().unwrap();
+        let pod = path.split('/').nth(6).unwrap_or(name).to_owned();
         let second = start.elapsed().as_secs_f64();
         self.seen.lock().unwrap().push((pod.clone(), second));
         let answer = self
@@ -60,7 +63,7 @@ impl Server {
             None => (
                 200,
                 None,
-                json!({"metadata": {"name": pod, "namespace": "shop"}}).to_string(),
+                json!({"metadata": {"name": pod, "namespace": "shop"}, "items": []}).to_string(),
             ),
             Some(Answer::Code(code, body)) => (code, None, body.to_owned()),
             Some(Answer::After(code, after)) => (code, Some(after), String::new()),
@@ -99,6 +102,9 @@ struct Script {
     synced: bool,
 }
 
+/// The Lease, long enough for any of these tests.
+const LONG: Duration = Duration::from_hours(1);
+
 impl Rules for Script {
     fn apply(&mut self, event: Event, _now: Timestamp) -> Effects {
         let mut effects = Effects::default();
@@ -119,7 +125,13 @@ impl Rules for Script {
                 }
                 self.refused.lock().unwrap().push((object, reason));
             }
-            Event::Synced => self.synced = true,
+            Event::Synced => {
+                self.synced = true;
+                let due = self.due.lock().unwrap();
+                effects
+                    .dirty
+                    .extend(due.iter().cloned().map(Object::PodMarks));
+            }
             _ => {}
         }
         effects
@@ -148,11 +160,19 @@ struct Bench {
     readiness: Readiness,
     events: Sender<Arrival>,
     stop: CancellationToken,
+    leadership: watch::Sender<Leadership>,
+    shown: leadsman_process::Metrics,
     running: tokio::task::JoinHandle<()>,
     start: Instant,
 }
 
 fn bench() -> Bench {
+    let bench = standby();
+    bench.lead(1, LONG);
+    bench
+}
+
+fn standby() -> Bench {
     let server = Server::default();
     let script = Script::default();
     let readiness = Readiness::default();
@@ -160,8 +180,16 @@ fn bench() -> Bench {
     let start = clock::monotonic();
     let slots = Slots::new(4, fastrand::Rng::with_seed(7));
     let rights = readiness.condition("rights to write", "");
-    let metrics = Metrics::new(&leadsman_process::Metrics::default());
-    let control = Control::new(script.clone(), server.client(start), slots, rights, metrics);
+    let shown = leadsman_process::Metrics::default();
+    let leadership = watch::Sender::new(Leadership::Standby);
+    let control = Control::new(
+        script.clone(),
+        server.client(start),
+        slots,
+        leadership.subscribe(),
+        rights,
+        Metrics::new(&shown),
+    );
     let (events, arrivals) = channel(64);
     let running = tokio::spawn(control.run(arrivals, stop.clone()));
     Bench {
@@ -170,6 +198,8 @@ fn bench() -> Bench {
         readiness,
         events,
         stop,
+        leadership,
+        shown,
         running,
         start,
     }
@@ -184,6 +214,28 @@ impl Bench {
         for kind in KINDS {
             self.tell(Event::Listed(kind, BTreeSet::new())).await;
         }
+    }
+
+    /// The Lease is ours for so long from now.
+    fn lead(&self, term: u64, lasts: Duration) {
+        let until = clock::monotonic() + lasts;
+        self.leadership.send_replace(Leadership::Leads {
+            term,
+            after_others: true,
+            until,
+        });
+    }
+
+    fn stand_by(&self) {
+        self.leadership.send_replace(Leadership::Standby);
+    }
+
+    /// How many objects wait for their turn.
+    fn pending(&self) -> String {
+        let text = self.shown.text().unwrap();
+        let mut lines = text.lines();
+        let line = lines.find(|line| line.starts_with("leadsman_writes_pending"));
+        line.unwrap().split(' ').next_back().unwrap().to_owned()
     }
 
     async fn due(&self, pod: &str) {
@@ -327,4 +379,102 @@ async fn the_end_waits_for_what_is_under_way_but_not_for_ever() {
         assert_eq!(bench.start.elapsed().as_secs(), seconds);
         assert_eq!(bench.server.seconds("a").len(), 1, "nothing new is begun");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_standby_writes_nothing_and_keeps_nothing_and_takes_over_at_once() {
+    let bench = standby();
+    bench.list_all().await;
+    for pod in ["a", "b", "c"] {
+        bench.due(pod).await;
+    }
+    after(3600).await;
+    assert!(bench.server.seen.lock().unwrap().is_empty());
+    assert_eq!(bench.pending(), "0");
+    bench.lead(1, LONG);
+    after(1).await;
+    let seen = bench.server.seen.lock().unwrap().clone();
+    let seen: Vec<_> = seen.iter().map(|(name, _)| name.as_str()).collect();
+    let expected = ["podprobemarkers", "nodepodprobes", "a", "b", "c"];
+    assert_eq!(seen, expected, "all is read anew, then written");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_written_before_all_is_read_anew() {
+    let bench = standby();
+    bench
+        .server
+        .script("nodepodprobes", &[const { Answer::Code(503, "") }; 3]);
+    bench.list_all().await;
+    bench.due("a").await;
+    after(1).await;
+    bench.lead(1, LONG);
+    after(60).await;
+    let read = bench.server.seconds("nodepodprobes");
+    assert_eq!(read.len(), 4);
+    assert!(bench.server.seconds("a")[0] > read[3]);
+    // Lost in the midst of it.
+    let bench = standby();
+    bench.server.script("podprobemarkers", &[Answer::Hang]);
+    bench.list_all().await;
+    bench.due("a").await;
+    after(1).await;
+    bench.lead(1, LONG);
+    after(60).await;
+    bench.stand_by();
+    after(60).await;
+    assert!(bench.server.seconds("a").is_empty());
+    bench.lead(2, LONG);
+    after(1).await;
+    assert_eq!(bench.server.seconds("a").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leads_no_more_writes_nothing_though_nobody_told_it() {
+    let bench = standby();
+    bench.lead(1, Duration::from_secs(10));
+    bench.list_all().await;
+    bench.due("a").await;
+    after(9).await;
+    bench.due("b").await;
+    // Too little is left to begin anything.
+    sleep(Duration::from_millis(600)).await;
+    bench.due("c").await;
+    after(600).await;
+    let written = |pod| bench.server.seconds(pod).len();
+    assert_eq!(["a", "b", "c"].map(written), [1, 1, 0]);
+    bench.lead(1, LONG);
+    after(1).await;
+    assert_eq!(written("c"), 1, "renewed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_waits_no_longer_than_the_lease_lasts() {
+    let bench = standby();
+    bench.server.script("a", &[Answer::Hang, Answer::Hang]);
+    bench.lead(1, Duration::from_secs(4));
+    bench.list_all().await;
+    bench.due("a").await;
+    after(5).await;
+    let text = bench.shown.text().unwrap();
+    let ended = r#"leadsman_writes_total{write="pod_marks",result="no_answer"} 1"#;
+    assert!(text.contains(ended), "{text}");
+    bench.stand_by();
+    after(600).await;
+    assert_eq!(bench.server.seconds("a").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_term_between_two_looks_at_the_lease_is_noticed() {
+    let bench = bench();
+    bench.list_all().await;
+    bench.server.script("a", &[Answer::Code(403, "no")]);
+    bench.due("a").await;
+    after(1).await;
+    // Lost and taken again in one go: what failed before is not waited for.
+    bench.stand_by();
+    bench.lead(2, LONG);
+    after(1).await;
+    assert_eq!(bench.server.seconds("nodepodprobes").len(), 1);
+    assert_eq!(bench.server.seconds("a").len(), 2);
 }

@@ -10,7 +10,8 @@ use super::cluster::{Owner, SimPod, mark, name};
 use super::proof::marker;
 use super::scene::{app_x, exec, idle, p0, plain, probe};
 use super::world::World;
-use crate::podprobe::event::{Kind, Object};
+use crate::podprobe::event::{Event, Kind, Object};
+use crate::podprobe::index::Index;
 
 #[rstest]
 #[case::running(|_: &mut SimPod| {}, true)]
@@ -408,4 +409,28 @@ fn a_mark_that_is_fought_over_is_put_back_ever_later() {
     world.edit(|pod| drop(pod.labels.remove("role")));
     assert!(world.pod().labels.contains_key("role"));
     assert_eq!(world.cluster.now, start);
+}
+
+/// A former leader may see another's marks before the verdicts that they follow from.
+#[test]
+fn marks_that_another_wrote_before_a_take_over_were_no_fight() {
+    let mut world = World::probing(&[idle()]);
+    let mut standby = Index::new(world.config.clone());
+    let kinds = [Kind::Pod, Kind::Marker, Kind::Node, Kind::NodePodProbe];
+    for event in world.cluster.lists(kinds) {
+        standby.apply(event, world.cluster.now);
+    }
+    for state in ["Succeeded", "Failed"].repeat(4) {
+        world.verdict("way#idle", state, "");
+        let lists = world.cluster.lists(kinds).into_iter();
+        for event in lists.filter(|event| !matches!(event, Event::Synced)) {
+            standby.apply(event, world.cluster.now);
+        }
+    }
+    world.index = standby;
+    world.tell(Event::Synced);
+    world.settle();
+    world.edit(|pod| drop(pod.labels.remove("idle")));
+    assert!(world.pod().labels.contains_key("idle"));
+    assert_ne!(world.ready("way").0, "Contested");
 }

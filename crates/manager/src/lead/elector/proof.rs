@@ -1,0 +1,284 @@
+//! Electors with clocks of their own against an API server that loses, delays and reorders, in simulated time.
+
+use std::collections::VecDeque;
+
+use leadsman_process::clock;
+use proptest::prelude::*;
+
+use super::*;
+
+/// The Lease's duration, in seconds and milliseconds.
+const SECONDS: u16 = 3;
+const LEASE: u64 = 3000;
+/// A request that has no answer by then is given up.
+const PATIENCE: u64 = 1000;
+/// A step of the simulation.
+const STEP: u64 = 20;
+/// How long there are faults.
+const FAULTY: u64 = 60_000;
+
+/// The API server.
+#[derive(Default)]
+struct Server {
+    lease: Option<Lease>,
+    version: u64,
+}
+
+/// An elector, its clocks and its connection.
+struct Candidate {
+    elector: Elector,
+    /// How far its monotonic clock is ahead.
+    ahead: Duration,
+    /// What its time of day says at the start.
+    wall: Timestamp,
+    stopped_until: u64,
+    cut_off_until: u64,
+    flight: Option<Flight>,
+    /// Requests that were given up and may arrive all the same.
+    strays: Vec<(u64, Request)>,
+    sights: VecDeque<(u64, Sight)>,
+}
+
+/// A request under way.
+struct Flight {
+    gives_up: u64,
+    /// When it reaches the server; never if it is lost.
+    arrival: Option<(u64, Request)>,
+    /// When the answer is back; never if it is lost.
+    answer: Option<(u64, Answer)>,
+}
+
+struct World {
+    start: Instant,
+    now: u64,
+    random: fastrand::Rng,
+    server: Server,
+    candidates: Vec<Candidate>,
+    made: u64,
+}
+
+impl Server {
+    fn carry_out(&mut self, request: Request) -> (Answer, bool) {
+        let version = self.version.to_string();
+        let write = match request {
+            Request::Look => return (Answer::Shown(self.lease.clone().map(Box::new)), false),
+            Request::Create(_) if self.lease.is_some() => return (Answer::Outrun, false),
+            Request::Create(lease) => lease,
+            Request::Replace(lease) if lease.metadata.resource_version == Some(version) => lease,
+            Request::Replace(_) => return (Answer::Outrun, false),
+        };
+        self.version += 1;
+        let mut lease = *write;
+        lease.metadata.resource_version = Some(self.version.to_string());
+        self.lease = Some(lease.clone());
+        (Answer::Written(Box::new(lease)), true)
+    }
+}
+
+impl World {
+    fn new(seed: u64, candidates: usize) -> Self {
+        let mut world = Self {
+            start: clock::monotonic(),
+            now: 0,
+            random: fastrand::Rng::with_seed(seed),
+            server: Server::default(),
+            candidates: Vec::new(),
+            made: 0,
+        };
+        for _ in 0..candidates {
+            let candidate = world.candidate();
+            world.candidates.push(candidate);
+        }
+        world
+    }
+
+    fn candidate(&mut self) -> Candidate {
+        self.made += 1;
+        let random = fastrand::Rng::with_seed(self.random.u64(..));
+        let identity = format!("c{}", self.made);
+        let first = self
+            .server
+            .lease
+            .clone()
+            .map_or(Sight::NotListed, |lease| Sight::There(Box::new(lease)));
+        let delay = self.random.u64(0..300);
+        Candidate {
+            elector: Elector::new("l", identity, SECONDS, random),
+            ahead: Duration::from_secs(self.random.u64(0..1_000_000)),
+            wall: Timestamp::from_second(self.random.i64(0..4_000_000_000)).unwrap(),
+            stopped_until: 0,
+            cut_off_until: 0,
+            flight: None,
+            strays: Vec::new(),
+            sights: [(self.now + delay, first)].into(),
+        }
+    }
+
+    /// One of the things that go wrong.
+    fn fault(&mut self) {
+        let which = self.random.usize(..self.candidates.len());
+        let end = self.now + self.random.u64(0..3 * LEASE);
+        match self.random.u8(0..8) {
+            0..3 => self.candidates[which].stopped_until = end,
+            3..6 => self.candidates[which].cut_off_until = end,
+            // Killed, and started anew.
+            6 => self.candidates[which] = self.candidate(),
+            _ => {
+                self.candidates[which].elector.keep();
+                self.candidates[which].elector.release();
+            }
+        }
+    }
+
+    fn step(&mut self, faults: bool) {
+        self.now += STEP;
+        let now = self.now;
+        for which in 0..self.candidates.len() {
+            self.serve(which, faults);
+            let candidate = &mut self.candidates[which];
+            let at = candidate.clock(self.start, now);
+            if candidate.stopped_until > now {
+                continue;
+            }
+            candidate.hear(at, now);
+            let wall = candidate.wall + Duration::from_millis(now);
+            match candidate.elector.next(at, wall) {
+                Step::Send(request) => self.send(which, request, faults),
+                Step::Wait(_) => {}
+                Step::Over => self.candidates[which] = self.candidate(),
+            }
+        }
+    }
+
+    fn send(&mut self, which: usize, request: Request, faults: bool) {
+        let delay = self.random.u64(0..if faults { 1500 } else { 60 });
+        let candidate = &mut self.candidates[which];
+        let lost = candidate.cut_off_until > self.now || (faults && self.random.u8(0..10) == 0);
+        candidate.flight = Some(Flight {
+            gives_up: self.now + PATIENCE,
+            arrival: (!lost).then_some((self.now + delay, request)),
+            answer: None,
+        });
+    }
+
+    /// The server carries out what has reached it.
+    fn serve(&mut self, which: usize, faults: bool) {
+        let now = self.now;
+        let arrived = |(at, _): &mut (u64, Request)| *at <= now;
+        let strays = &mut self.candidates[which].strays;
+        let strays: Vec<_> = strays.extract_if(.., arrived).collect();
+        for (_, request) in strays {
+            self.carry_out(request, faults);
+        }
+        let flight = self.candidates[which].flight.as_mut();
+        let Some((_, request)) = flight.and_then(|flight| flight.arrival.take_if(arrived)) else {
+            return;
+        };
+        let answer = self.carry_out(request, faults);
+        let delay = self.random.u64(0..if faults { 700 } else { 60 });
+        let lost = faults && self.random.u8(0..10) == 0;
+        if let Some(flight) = self.candidates[which].flight.as_mut() {
+            flight.answer = (!lost).then_some((now + delay, answer));
+        }
+    }
+
+    /// Carries out a request and tells all watches of it.
+    fn carry_out(&mut self, request: Request, faults: bool) -> Answer {
+        let (answer, changed) = self.server.carry_out(request);
+        for candidate in &mut self.candidates {
+            let Some(lease) = self.server.lease.clone().filter(|_| changed) else {
+                break;
+            };
+            let delay = self.random.u64(0..if faults { 900 } else { 60 });
+            let after = candidate.sights.back().map_or(0, |(at, _)| *at);
+            let at = after.max(self.now + delay);
+            candidate
+                .sights
+                .push_back((at, Sight::There(Box::new(lease))));
+        }
+        answer
+    }
+
+    /// Whoever believes to hold the Lease now, stopped ones included.
+    fn leaders(&self) -> Vec<&str> {
+        let leads = |candidate: &&Candidate| {
+            let at = candidate.clock(self.start, self.now);
+            candidate.elector.leadership(at) != Leadership::Standby
+        };
+        let leaders = self.candidates.iter().filter(leads);
+        leaders.map(|one| one.elector.identity()).collect()
+    }
+
+    /// Until somebody leads; how long that took.
+    fn quiet_until_led(&mut self) -> u64 {
+        let start = self.now;
+        while self.leaders().is_empty() && self.now < start + 60_000 {
+            self.step(false);
+        }
+        self.now - start
+    }
+}
+
+impl Candidate {
+    fn clock(&self, start: Instant, now: u64) -> Instant {
+        start + self.ahead + Duration::from_millis(now)
+    }
+
+    /// What has come back, or was shown, by now.
+    fn hear(&mut self, at: Instant, now: u64) {
+        let cut_off = self.cut_off_until > now;
+        while !cut_off && let Some((_, sight)) = self.sights.pop_front_if(|(when, _)| *when <= now)
+        {
+            self.elector.saw(sight, at);
+        }
+        let Some(flight) = &mut self.flight else {
+            return;
+        };
+        let answer = flight.answer.take_if(|(when, _)| *when <= now && !cut_off);
+        if let Some((_, answer)) = answer {
+            self.elector.answered(answer, at);
+            self.flight = None;
+        } else if flight.gives_up <= now {
+            self.strays.extend(flight.arrival.take());
+            self.elector.answered(Answer::Failed, at);
+            self.flight = None;
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn never_two_and_never_long_none(seed: u64, candidates in 2_usize..4, calm in 20_u64..400) {
+        let mut world = World::new(seed, candidates);
+        while world.now < FAULTY {
+            if world.random.u64(0..calm) == 0 {
+                world.fault();
+            }
+            world.step(true);
+            let leaders = world.leaders();
+            prop_assert!(leaders.len() <= 1, "{leaders:?} at {} ms", world.now);
+        }
+        // All is well again; whoever holds it by its record may be gone.
+        for candidate in &mut world.candidates {
+            candidate.stopped_until = 0;
+            candidate.cut_off_until = 0;
+        }
+        let took = world.quiet_until_led();
+        prop_assert!(took <= 2 * LEASE, "{took} ms without a leader");
+        // What was lost or late before is over.
+        for _ in 0..LEASE / STEP {
+            world.step(false);
+        }
+        // A released Lease is taken without waiting for its end.
+        let leader = world.leaders()[0].to_owned();
+        let leads = |candidate: &&mut Candidate| candidate.elector.identity() == leader;
+        if let Some(candidate) = world.candidates.iter_mut().find(leads) {
+            candidate.elector.release();
+        }
+        let took = world.quiet_until_led();
+        prop_assert!(took <= PATIENCE, "{took} ms until a released Lease was taken");
+        prop_assert_ne!(world.leaders()[0], leader);
+    }
+}

@@ -1,0 +1,34 @@
+//! Leadership: of all managers one writes, the one that holds the Lease.
+//!
+//! The rules are those of client-go's `leaderelection`, so the Lease looks as everywhere else. What writes asks for the
+//! time that is left of the Lease, by its own clock, before each request.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `record` | what a Lease says of its holder |
+//! | `elector` | when to take, renew and give up the Lease; pure |
+//! | `leadership` | what the rest of the manager hears of it |
+//! | `candidate` | the loop that follows and writes the Lease |
+//! | `shown` | what people see of it |
+
+mod candidate;
+mod elector;
+mod leadership;
+mod record;
+mod shown;
+
+pub(crate) use candidate::{Candidate, End, at};
+pub(crate) use leadership::Leadership;
+
+/// The name of the Lease, in the manager's namespace.
+pub const LEASE: &str = "leadsman-manager";
+
+/// The rights on `leases.coordination.k8s.io` that it takes, and whether on the one named [`LEASE`] alone.
+pub const LEASE_RIGHTS: [(&str, bool); 5] = [
+    // A name that is not there yet cannot be granted.
+    ("create", false),
+    ("get", true),
+    ("list", true),
+    ("watch", true),
+    ("update", true),
+];

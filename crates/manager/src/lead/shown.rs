@@ -1,0 +1,73 @@
+//! What people see of leadership: a readiness condition, log lines and metrics. A standby is ready.
+
+use leadsman_process::Condition;
+
+use super::elector::Elector;
+use super::leadership::Leadership;
+use crate::metrics::Metrics;
+
+/// What has been shown so far.
+pub(super) struct Shown {
+    /// Holds while the Lease can be followed, and written if it has to be.
+    pub(super) condition: Condition,
+    metrics: Metrics,
+    leader: Option<String>,
+    leads: bool,
+}
+
+impl Shown {
+    pub(super) fn new(condition: Condition, metrics: Metrics) -> Self {
+        Self {
+            condition,
+            metrics,
+            leader: None,
+            leads: false,
+        }
+    }
+
+    /// Shows what has changed.
+    pub(super) fn show(&mut self, now: Leadership, elector: &Elector) {
+        let other = elector
+            .holder()
+            .filter(|holder| *holder != elector.identity());
+        match (self.leads, now.term().is_some()) {
+            (false, true) => self.began(),
+            (true, false) => self.ceased(other),
+            (false, false) | (true, true) => {}
+        }
+        if self.leader.as_deref() != elector.holder() {
+            self.leader = elector.holder().map(str::to_owned);
+            if let Some(leader) = other {
+                tracing::info!(leader, "another manager leads, standing by");
+            }
+        }
+    }
+
+    /// It gives the Lease back: what follows is no loss.
+    pub(super) fn gives_back(&mut self) {
+        if self.leads {
+            self.changed(false);
+            tracing::info!("giving the Lease back");
+        }
+    }
+
+    fn began(&mut self) {
+        self.changed(true);
+        let before = self.leader.as_deref().unwrap_or("nobody");
+        tracing::info!(before, "leading from now on");
+    }
+
+    fn ceased(&mut self, other: Option<&str>) {
+        self.changed(false);
+        if let Some(leader) = other {
+            tracing::warn!(leader, "leading no more: another took the Lease");
+        } else {
+            tracing::warn!("leading no more: the Lease was not renewed in time");
+        }
+    }
+
+    fn changed(&mut self, leads: bool) {
+        self.leads = leads;
+        self.metrics.leads(leads);
+    }
+}
