@@ -7,6 +7,7 @@
 mod admission;
 mod budgets;
 mod entries;
+mod leadership;
 mod lifecycle;
 mod marks;
 mod ownership;
@@ -122,6 +123,11 @@ fn cases() -> Vec<Case<World>> {
         case!(apart budgets::starts),
         case!(apart budgets::verdicts),
         case!(apart budgets::edits),
+        case!(apart leadership::the_leader_is_killed),
+        case!(apart leadership::the_leader_is_stopped_past_its_lease),
+        case!(apart leadership::the_leader_is_cut_off),
+        case!(apart leadership::nobody_reaches_the_api_server),
+        case!(apart leadership::the_leader_ends),
         case!(budgets::what_no_row_lists_is_too_many),
         case!(admission::the_api_server_and_the_parser_agree),
         case!(admission::all_errors_come_in_one_answer),

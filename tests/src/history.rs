@@ -1,6 +1,6 @@
 //! Every version of the pods of a namespace, for what must have been seen, and what must not.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use anyhow::{Context, Result, bail};
 use futures::StreamExt;
@@ -57,6 +57,35 @@ impl History {
     /// # Errors
     /// With the first such version's labels and conditions, or when the record does not reach the present.
     pub async fn never(&self, what: &str, wrong: impl Fn(&Pod) -> bool) -> Result<()> {
+        self.catch_up().await?;
+        if let Some(pod) = self.seen.borrow().pods.iter().find(|pod| wrong(pod)) {
+            bail!(
+                "{what}: seen on {:?} at {:?}: labels {:?}, conditions {:?}",
+                pod.metadata.name,
+                pod.metadata.resource_version,
+                pod.metadata.labels,
+                pod.status.as_ref().and_then(|s| s.conditions.as_ref())
+            );
+        }
+        Ok(())
+    }
+
+    /// Every version of each pod up to now, in their order.
+    ///
+    /// # Errors
+    /// When the record does not reach the present.
+    pub async fn versions(&self) -> Result<BTreeMap<String, Vec<Pod>>> {
+        self.catch_up().await?;
+        let mut versions: BTreeMap<String, Vec<Pod>> = BTreeMap::new();
+        for pod in &self.seen.borrow().pods {
+            let name = pod.metadata.name.clone().unwrap_or_default();
+            versions.entry(name).or_default().push(pod.clone());
+        }
+        Ok(versions)
+    }
+
+    /// Waits until the record reaches the present.
+    async fn catch_up(&self) -> Result<()> {
         let now = self.pods.list(&ListParams::default()).await?.items;
         let version = |pod: &Pod| {
             (
@@ -69,17 +98,7 @@ impl History {
             let seen: HashSet<_> = seen.iter().map(version).collect();
             present.iter().all(|pod| seen.contains(pod))
         })
-        .await?;
-        if let Some(pod) = self.seen.borrow().pods.iter().find(|pod| wrong(pod)) {
-            bail!(
-                "{what}: seen on {:?} at {:?}: labels {:?}, conditions {:?}",
-                pod.metadata.name,
-                pod.metadata.resource_version,
-                pod.metadata.labels,
-                pod.status.as_ref().and_then(|s| s.conditions.as_ref())
-            );
-        }
-        Ok(())
+        .await
     }
 
     /// Waits until some version of some pod was `right`.

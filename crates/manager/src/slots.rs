@@ -204,8 +204,11 @@ impl Slots {
     pub(crate) fn clear(&mut self) {
         self.ready.clear();
         self.waiting.clear();
+        self.held.clear();
+        self.held_until = None;
         self.objects
             .retain(|_, state| matches!(state, State::InFlight { .. }));
+        self.specs = self.objects.keys().filter(|object| is_spec(object)).count();
     }
 
     /// When [`Slots::take`] may give more without anything else happening.

@@ -1,0 +1,133 @@
+//! Two managers, one of which leads: what becomes of the marks when it is killed, stopped, cut off, left without an API
+//! server, or ended. Each case has a control plane of its own, and each manager a user of its own, so that the audit
+//! log tells who wrote.
+
+mod duo;
+mod link;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use leadsman_tests::process::Signal;
+use tokio::time::Instant;
+
+use self::duo::Duo;
+use crate::World;
+
+/// What a hand-over may take beyond the Lease's duration: one attempt, and a busy machine.
+const SLACK: Duration = Duration::from_secs(6);
+
+pub(crate) async fn the_leader_is_killed(_: Arc<World>) -> Result<()> {
+    let mut duo = Duo::raise(3).await?;
+    let (mark, history) = duo.watch().await?;
+    // In the midst of its writes.
+    let (first, rest) = duo.halves();
+    duo.verdicts(&first, "Failed").await?;
+    let killed = Instant::now();
+    duo.kill(0).await?;
+    duo.verdicts(&rest, "Failed").await?;
+    duo.is_led_by(1).await?;
+    let took = killed.elapsed();
+    ensure!(
+        took < Duration::from_secs(3) + SLACK,
+        "the Lease was taken after {took:?}"
+    );
+    duo.marks("Failed").await?;
+    // The audit log may show a write that met its sender's death as a failure.
+    duo.wrote_each_pod(mark, 0..=1).await?;
+    duo.never_went_back(&history, &["Succeeded", "Failed"])
+        .await?;
+    duo.end().await
+}
+
+pub(crate) async fn the_leader_is_stopped_past_its_lease(_: Arc<World>) -> Result<()> {
+    let duo = Duo::raise(3).await?;
+    let (_, history) = duo.watch().await?;
+    duo.signal(0, Signal::SIGSTOP)?;
+    duo.verdicts(&duo.pods(), "Failed").await?;
+    duo.is_led_by(1).await?;
+    duo.marks("Failed").await?;
+    duo.verdicts(&duo.pods(), "Unknown").await?;
+    duo.marks("Unknown").await?;
+    // What the old leader hears first is what was true when it was stopped.
+    let mark = duo.mark()?;
+    duo.signal(0, Signal::SIGCONT)?;
+    duo.says(0, "leading no more").await?;
+    duo.says(0, "another manager leads").await?;
+    duo.verdicts(&duo.pods(), "Succeeded").await?;
+    duo.marks("Succeeded").await?;
+    duo.wrote_nothing(0, mark)?;
+    duo.wrote_each_pod(mark, 1..=1).await?;
+    let states = ["Succeeded", "Failed", "Unknown", "Succeeded"];
+    duo.never_went_back(&history, &states).await?;
+    duo.end().await
+}
+
+pub(crate) async fn the_leader_is_cut_off(_: Arc<World>) -> Result<()> {
+    let duo = Duo::raise(3).await?;
+    let (mark, history) = duo.watch().await?;
+    duo.link.close();
+    duo.verdicts(&duo.pods(), "Failed").await?;
+    duo.says(0, "leading no more").await?;
+    duo.is_led_by(1).await?;
+    duo.marks("Failed").await?;
+    duo.link.open();
+    duo.says(0, "another manager leads").await?;
+    duo.verdicts(&duo.pods(), "Succeeded").await?;
+    duo.marks("Succeeded").await?;
+    duo.wrote_nothing(0, mark)?;
+    duo.never_went_back(&history, &["Succeeded", "Failed", "Succeeded"])
+        .await?;
+    duo.wrote_each_pod(mark, 2..=2).await?;
+    duo.end().await
+}
+
+pub(crate) async fn nobody_reaches_the_api_server(_: Arc<World>) -> Result<()> {
+    let duo = Duo::raise(3).await?;
+    let (mark, history) = duo.watch().await?;
+    duo.plane.stop_apiserver().await?;
+    duo.says(0, "leading no more").await?;
+    duo.plane.start_apiserver().await?;
+    duo.verdicts(&duo.pods(), "Failed").await?;
+    duo.marks("Failed").await?;
+    duo.wrote_each_pod(mark, 1..=1).await?;
+    duo.one_wrote_all(mark)?;
+    duo.never_went_back(&history, &["Succeeded", "Failed"])
+        .await?;
+    duo.end().await
+}
+
+/// With a Lease that nobody would wait for.
+pub(crate) async fn the_leader_ends(_: Arc<World>) -> Result<()> {
+    let mut duo = Duo::raise(120).await?;
+    let (mark, history) = duo.watch().await?;
+    // A standby is ready, has seen everything, and writes nothing, the Lease included.
+    for state in ["Failed", "Unknown", "Succeeded"] {
+        duo.verdicts(&duo.pods(), state).await?;
+        duo.marks(state).await?;
+    }
+    duo.stands_by(1).await?;
+    duo.wrote_nothing(1, mark)?;
+    duo.wrote_no_lease(1, mark)?;
+
+    let (first, rest) = duo.halves();
+    duo.verdicts(&first, "Failed").await?;
+    let mark = duo.mark()?;
+    let ended = Instant::now();
+    duo.terminate(0).await?;
+    duo.verdicts(&rest, "Failed").await?;
+    duo.is_led_by(1).await?;
+    duo.marks("Failed").await?;
+    let took = ended.elapsed();
+    ensure!(took < Duration::from_secs(20) + SLACK, "it took {took:?}");
+    ensure!(
+        duo.transitions().await? == 1,
+        "{} transitions",
+        duo.transitions().await?
+    );
+    duo.released(0, mark)?;
+    let states = ["Succeeded", "Failed", "Unknown", "Succeeded", "Failed"];
+    duo.never_went_back(&history, &states).await?;
+    duo.end().await
+}
