@@ -13,6 +13,7 @@ use super::event::ObjectName;
 pub use super::invalid::Invalid;
 use super::invalid::Report;
 use super::names;
+use super::plan::Resolved;
 use super::selector::Selector;
 pub use super::template::{HandlerTemplate, Port, ProbeTemplate, UnresolvedPort};
 
@@ -78,6 +79,10 @@ pub struct MarkerProbe {
     pub container: Arc<str>,
     /// How.
     pub template: ProbeTemplate,
+    /// `<marker>#<probe>`.
+    pub entry: Arc<str>,
+    /// What is the same for every pod; none where a port has a name, which means what the pod says.
+    pub resolved: Option<Resolved>,
     /// The condition that bears the verdict.
     pub condition_type: Option<Arc<str>>,
     /// What the pod bears while the verdict is Succeeded.
@@ -118,7 +123,7 @@ impl Marker {
             .filter_map(|(index, probe)| {
                 let mut at = at.index(index);
                 taken.claim(probe, &mut at);
-                MarkerProbe::read(probe, compatibility, &selector, &mut at)
+                MarkerProbe::read(probe, marker, compatibility, &selector, &mut at)
             })
             .collect();
         if !errors.is_empty() {
@@ -171,6 +176,7 @@ fn condition_type(probe: &PodContainerProbe) -> Option<&str> {
 impl MarkerProbe {
     fn read(
         probe: &PodContainerProbe,
+        marker: &PodProbeMarker,
         compatibility: Compatibility,
         selector: &Selector,
         report: &mut Report<'_>,
@@ -194,10 +200,16 @@ impl MarkerProbe {
             selector,
             &mut report.field("markerPolicy"),
         );
+        let template =
+            ProbeTemplate::read(&probe.probe, compatibility, &mut report.field("probe"))?;
+        let resolved = template.resolve(|_| None).ok();
+        let marker = marker.metadata.name.as_deref().unwrap_or_default();
         Some(Self {
             name: probe.name.as_str().into(),
             container: probe.container_name.as_str().into(),
-            template: ProbeTemplate::read(&probe.probe, compatibility, &mut report.field("probe"))?,
+            entry: format!("{marker}#{}", probe.name).into(),
+            resolved: resolved.map(|resolved| Resolved::new(resolved, &probe.container_name)),
+            template,
             condition_type: condition_type.map(Into::into),
             succeeded,
             failed,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use leadsman_api::node_pod_probe as wire;
 
-use super::marker::{Marker, MarkerProbe};
+use super::marker::MarkerProbe;
 use super::pod::{Container, Pod, Shared};
 use super::probe::{Handler, Probe, Scheme, State};
 use super::wire::{from_wire, to_wire};
@@ -26,6 +26,25 @@ pub struct Entry {
     pub revision: Option<Arc<str>>,
     /// The one container id, reported started, that may be probed.
     pub started: Option<Arc<str>>,
+}
+
+/// A probe whose ports are numbers, and what stands for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolved {
+    /// The probe.
+    pub probe: Arc<Probe>,
+    /// Stands for handler and container.
+    pub revision: Arc<str>,
+}
+
+impl Resolved {
+    /// What a probe comes to in this container.
+    pub(super) fn new(probe: Probe, container: &str) -> Self {
+        Self {
+            revision: revision(&probe.handler, container),
+            probe: Arc::new(probe),
+        }
+    }
 }
 
 /// The entries of one pod, ordered by name, then container. They are the same for most pods of a marker, and shared.
@@ -71,7 +90,6 @@ impl Entry {
     /// The entry of a marker's probe on a pod; `observed` is what the node's object says of the pod now.
     pub fn plan(
         pod: &Pod,
-        marker: &Marker,
         probe: &MarkerProbe,
         observed: Option<&PodEntries>,
     ) -> Result<Self, Gap> {
@@ -79,22 +97,20 @@ impl Entry {
         let container = containers
             .find(|container| container.name == probe.container)
             .ok_or(Gap::ContainerNotFound)?;
-        let port = |name: &str| {
-            let port = container.ports.iter().find(|(known, _)| **known == *name);
-            port.map(|(_, number)| *number)
+        let resolved = match &probe.resolved {
+            Some(resolved) => resolved.clone(),
+            None => resolve(probe, container)?,
         };
-        let resolved = probe.template.resolve(port);
-        let resolved = resolved.map_err(|unresolved| Gap::PortNotFound(unresolved.0))?;
         let started = if container.startup_probe {
             Some(started(container, observed).ok_or(Gap::NotStarted)?)
         } else {
             None
         };
         Ok(Self {
-            name: format!("{}#{}", marker.name.name, probe.name).into(),
+            name: probe.entry.clone(),
             container: probe.container.clone(),
-            revision: Some(revision(&resolved.handler, &probe.container)),
-            probe: Some(Arc::new(resolved)),
+            revision: Some(resolved.revision),
+            probe: Some(resolved.probe),
             started,
         })
     }
@@ -117,6 +133,17 @@ impl Entry {
             && agree(&self.revision, &verdict.revision)
             && agree(&self.started, &verdict.container_id)
     }
+}
+
+/// A probe whose ports have the names that the container gives them.
+fn resolve(probe: &MarkerProbe, container: &Container) -> Result<Resolved, Gap> {
+    let port = |name: &str| {
+        let port = container.ports.iter().find(|(known, _)| **known == *name);
+        port.map(|(_, number)| *number)
+    };
+    let resolved = probe.template.resolve(port);
+    let resolved = resolved.map_err(|unresolved| Gap::PortNotFound(unresolved.0))?;
+    Ok(Resolved::new(resolved, &probe.container))
 }
 
 /// The startup gate. It opens with the first `started` of a container id and stays open for that id: a kubelet that

@@ -1,6 +1,6 @@
 //! Label selectors, parsed. Kubernetes' rules but one: an empty selector matches nothing.
 //!
-//! Which pods are looked at is not decided here; the index narrows them down by [`Selector::pairs`] first.
+//! Which markers are looked at for a pod is not decided here; the index narrows them down by [`Selector::pairs`] first.
 
 use std::sync::Arc;
 
@@ -99,16 +99,14 @@ impl Selector {
         self.requirements.is_empty()
     }
 
-    /// A requirement that can serve as a key of an index: what is selected bears this label with one of these
-    /// values. The one with the fewest values; none if no requirement says which values a label has.
-    pub fn pairs(&self) -> Option<(&Arc<str>, &[Arc<str>])> {
+    /// The requirements that can serve as a key of an index: what is selected bears this label with one of these values.
+    pub fn pairs(&self) -> impl Iterator<Item = (&Arc<str>, &[Arc<str>])> {
         self.requirements
             .iter()
             .filter_map(|requirement| match &requirement.operator {
                 Operator::In(values) => Some((&requirement.key, values.as_slice())),
                 Operator::NotIn(_) | Operator::Exists | Operator::DoesNotExist => None,
             })
-            .min_by_key(|(_, values)| values.len())
     }
 
     /// The keys it reads, with repetitions.
@@ -242,20 +240,26 @@ mod tests {
     }
 
     #[test]
-    fn the_narrowest_set_of_values_is_the_index_key() {
-        let narrow = selector(json!({
+    fn what_is_in_a_set_of_values_can_be_looked_up() {
+        let both = selector(json!({
             "matchLabels": {"b": "2"},
             "matchExpressions": [
                 {"key": "a", "operator": "In", "values": ["1", "2"]},
                 {"key": "c", "operator": "NotIn", "values": ["1"]},
+                {"key": "d", "operator": "Exists"},
             ],
         }));
-        let (key, values) = narrow.pairs().unwrap();
-        assert_eq!((&**key, values), ("b", [Arc::from("2")].as_slice()));
-        let keys: Vec<_> = narrow.keys().map(|key| &**key).collect();
-        assert_eq!(keys, ["b", "a", "c"]);
-        assert_eq!(selector(expression("a", "Exists", &[])).pairs(), None);
-        assert_eq!(selector(expression("a", "NotIn", &["1"])).pairs(), None);
+        let pairs: Vec<_> = both
+            .pairs()
+            .map(|(key, values)| (&**key, values.len()))
+            .collect();
+        assert_eq!(pairs, [("b", 1), ("a", 2)]);
+        let keys: Vec<_> = both.keys().map(|key| &**key).collect();
+        assert_eq!(keys, ["b", "a", "c", "d"]);
+        assert_eq!(
+            selector(expression("a", "NotIn", &["1"])).pairs().count(),
+            0
+        );
     }
 
     #[test]

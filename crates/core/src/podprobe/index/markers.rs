@@ -47,7 +47,8 @@ impl Rules {
     }
 }
 
-/// Markers by a label pair that they require.
+/// Markers by a label pair that they require: the one that, when a marker came, the fewest others were under. Markers
+/// of a namespace often have a pair in common, and all of them would be matched for each pod that bears it.
 #[derive(Debug, Default)]
 pub(super) struct Selectors {
     namespaces: HashMap<String, Candidates>,
@@ -61,10 +62,22 @@ struct Candidates {
     rest: BTreeSet<MarkerName>,
 }
 
+impl Candidates {
+    /// How many markers are under a label with one of these values.
+    fn crowd(&self, key: &str, values: &[Arc<str>]) -> usize {
+        let by_value = self.by_pair.get(key);
+        let crowd = |value| by_value.and_then(|by_value| by_value.get(value));
+        values.iter().filter_map(crowd).map(BTreeSet::len).sum()
+    }
+}
+
 impl Selectors {
     fn insert(&mut self, marker: &MarkerName, selector: &Selector) {
         let candidates = self.namespaces.entry(marker.namespace.clone()).or_default();
-        match selector.pairs() {
+        let least = selector
+            .pairs()
+            .min_by_key(|(key, values)| (candidates.crowd(key, values), values.len()));
+        match least {
             Some((key, values)) => {
                 let by_value = candidates.by_pair.entry(key.clone()).or_default();
                 for value in values {
@@ -83,15 +96,19 @@ impl Selectors {
             return;
         };
         candidates.rest.remove(marker);
-        if let Some((key, values)) = selector.pairs()
-            && let Some(by_value) = candidates.by_pair.get_mut(key)
-        {
+        // It is under one of them.
+        for (key, values) in selector.pairs() {
+            let Some(by_value) = candidates.by_pair.get_mut(key) else {
+                continue;
+            };
             for value in values {
-                if let Some(markers) = by_value.get_mut(value) {
-                    markers.remove(marker);
+                if let Some(markers) = by_value.get_mut(value)
+                    && markers.remove(marker)
+                    && markers.is_empty()
+                {
+                    by_value.remove(value);
                 }
             }
-            by_value.retain(|_, markers| !markers.is_empty());
             if by_value.is_empty() {
                 candidates.by_pair.remove(key);
             }
@@ -101,7 +118,7 @@ impl Selectors {
         }
     }
 
-    /// Markers that may match; all that do are among them.
+    /// Markers that may match, each once; all that do are among them.
     fn candidates<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = &'a MarkerName> {
         let candidates = self.namespaces.get(&pod.name.namespace);
         candidates.into_iter().flat_map(|candidates| {
@@ -328,4 +345,44 @@ fn reads_what_it_writes(wire: &PodProbeMarker) -> bool {
         .flat_map(|probe| &probe.marker_policy);
     let mut written = policies.flat_map(|policy| policy.labels.keys());
     written.any(|key| keys.contains(key))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::podprobe::pod::Shared;
+
+    #[test]
+    fn markers_are_not_looked_up_by_a_pair_that_all_of_them_have() {
+        let mut selectors = Selectors::default();
+        let markers: Vec<_> = (0..100)
+            .map(|number| {
+                let wire = json!({ "matchLabels": { "app": "game", "shard": number.to_string() } });
+                let selector = Selector::parse(&serde_json::from_value(wire).unwrap()).unwrap();
+                let name = ObjectName {
+                    namespace: "a".to_owned(),
+                    name: format!("m{number}"),
+                };
+                (Arc::new(name), selector)
+            })
+            .collect();
+        for (marker, selector) in &markers {
+            selectors.insert(marker, selector);
+        }
+        let pod =
+            json!({ "metadata": { "namespace": "a", "labels": { "app": "game", "shard": "7" } } });
+        let pod = Pod::new(
+            &serde_json::from_value(pod).unwrap(),
+            &mut Shared::default(),
+        );
+        let candidates: Vec<_> = selectors.candidates(&pod).collect();
+        assert!(candidates.contains(&&markers[7].0));
+        assert!(candidates.len() <= 2, "{candidates:?}");
+        for (marker, selector) in &markers {
+            selectors.remove(marker, selector);
+        }
+        assert!(selectors.namespaces.is_empty());
+    }
 }

@@ -139,7 +139,7 @@ impl Index {
         let markers = matching.iter().filter_map(|name| self.marker(name));
         let plans = markers.map(|marker| {
             let probes = marker.probes.iter();
-            let entries = probes.map(|probe| Entry::plan(pod, marker, probe, observed));
+            let entries = probes.map(|probe| Entry::plan(pod, probe, observed));
             entries.collect()
         });
         plans.collect()

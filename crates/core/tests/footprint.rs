@@ -1,0 +1,209 @@
+//! What a pod takes, counted in bytes and allocations: bounds a tenth or so above what it takes today, so that nobody
+//! makes 5,000 pods dearer unawares.
+#![allow(clippy::unwrap_used, reason = "a failure is what a test reports")]
+
+use std::alloc::System;
+
+use jiff::Timestamp;
+use leadsman_api::node_pod_probe::{ContainerProbeState, PodProbeStatus};
+use leadsman_api::slim::Pod;
+use leadsman_api::{NodePodProbe, slim};
+use leadsman_core::podprobe::event::{Event, Object, ObjectName, Source, Write};
+use leadsman_core::podprobe::{Config, Index};
+use serde_json::json;
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const PODS: usize = 1000;
+const NODE: usize = 25;
+const TIME: &str = "2026-01-02T03:04:05Z";
+
+/// A pod as the API server sends it: marked, or not matched by any marker.
+fn pod(number: usize, version: usize, marked: bool) -> String {
+    let mut labels =
+        json!({ "app": "game", "pod-template-hash": "6b9f7d5c84", "tier": "a", "zone": "b" });
+    let mut conditions = vec![];
+    for kind in [
+        "PodReadyToStartContainers",
+        "Initialized",
+        "Ready",
+        "ContainersReady",
+        "PodScheduled",
+    ] {
+        conditions.push(json!({ "type": kind, "status": "True", "lastTransitionTime": TIME, "lastProbeTime": null }));
+    }
+    let kubelet = json!({ "f:status": { "f:conditions": {
+        "k:{\"type\":\"Ready\"}": { ".": {}, "f:lastProbeTime": {}, "f:status": {}, "f:type": {} },
+        "k:{\"type\":\"Initialized\"}": { ".": {}, "f:lastProbeTime": {}, "f:status": {}, "f:type": {} },
+    }, "f:containerStatuses": {}, "f:hostIP": {}, "f:phase": {}, "f:podIPs": { "k:{\"ip\":\"10.0.0.1\"}": { "f:ip": {} } } } });
+    let mut managed = vec![
+        json!({ "manager": "kube-controller-manager", "operation": "Update", "time": TIME, "fieldsV1": {
+            "f:metadata": { "f:generateName": {}, "f:labels": { ".": {}, "f:app": {}, "f:tier": {}, "f:zone": {} } },
+            "f:spec": { "f:containers": { "k:{\"name\":\"main\"}": { ".": {}, "f:image": {}, "f:env": {
+                ".": {}, "k:{\"name\":\"A\"}": { ".": {}, "f:name": {}, "f:value": {} } } } } } } }),
+        json!({ "manager": "kubelet", "operation": "Update", "subresource": "status", "fieldsV1": kubelet }),
+    ];
+    if marked {
+        labels["idle"] = json!("true");
+        for kind in ["game.io/idle", "game.io/ready"] {
+            conditions.push(
+                json!({ "type": kind, "status": "True", "message": "as it should be",
+                                    "lastTransitionTime": TIME, "lastProbeTime": TIME }),
+            );
+        }
+        managed.push(json!({ "manager": "leadsman-podprobe", "operation": "Apply", "subresource": "status", "fieldsV1": {
+            "f:metadata": { "f:labels": { "f:idle": {} } },
+            "f:status": { "f:conditions": { "k:{\"type\":\"game.io/idle\"}": {}, "k:{\"type\":\"game.io/ready\"}": {} } },
+        } }));
+    } else {
+        labels["app"] = json!("other");
+    }
+    json!({
+        "metadata": {
+            "namespace": "games", "name": format!("game-server-6b9f7d5c84-{number:05x}"), "uid": uid(number),
+            "resourceVersion": version.to_string(), "creationTimestamp": TIME, "labels": labels, "managedFields": managed,
+            "annotations": { "cni.example.net/status": "x".repeat(400), "prometheus.io/scrape": "true" },
+            "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "game", "uid": uid(0) }],
+        },
+        "spec": {
+            "nodeName": node(number / NODE), "serviceAccountName": "game", "tolerations": [{ "key": "a" }],
+            "containers": [{ "name": "main", "image": "game", "env": [{ "name": "A", "value": "b" }],
+                             "ports": [{ "name": "http", "containerPort": 8080 }] }],
+        },
+        "status": {
+            "phase": "Running", "podIP": format!("10.1.{}.{}", number / 256, number % 256), "conditions": conditions,
+            "containerStatuses": [{ "name": "main", "containerID": format!("containerd://{number:064x}"), "started": true }],
+        },
+    })
+    .to_string()
+}
+
+fn uid(number: usize) -> String {
+    format!("0b5ab2f4-7a1e-4c8e-9d2f-{number:012x}")
+}
+
+fn node(number: usize) -> String {
+    format!("pool-a-{number:05}.example.net")
+}
+
+fn marker() -> Event {
+    let probe = |name: &str| {
+        json!({ "name": name, "containerName": "main", "podConditionType": format!("game.io/{name}"),
+                "probe": { "exec": { "command": ["/bin/sh", "-c", "/home/game/idle.sh"] } },
+                "markerPolicy": [{ "state": "Succeeded", "labels": if name == "idle" { json!({ "idle": "true" }) } else { json!({}) } }] })
+    };
+    let marker = json!({
+        "apiVersion": "apps.kruise.io/v1alpha1", "kind": "PodProbeMarker",
+        "metadata": { "namespace": "games", "name": "game-server-probe", "uid": uid(0), "resourceVersion": "1",
+                      "creationTimestamp": TIME },
+        "spec": { "selector": { "matchLabels": { "app": "game" } }, "probes": [probe("idle"), probe("ready")] },
+    });
+    Event::Marker(
+        Box::new(serde_json::from_value(marker).unwrap()),
+        Source::List,
+    )
+}
+
+/// The object that is due for a node, with a verdict about each entry.
+fn answered(index: &mut Index, number: usize, now: Timestamp) -> Option<NodePodProbe> {
+    let Write::CreateNodePodProbe(mut object) =
+        index.write(&Object::NodePodProbe(node(number)), now)?
+    else {
+        return None;
+    };
+    object.metadata.uid = Some(uid(number));
+    object.metadata.resource_version = Some("5".to_owned());
+    let time = serde_json::from_value(json!(TIME)).ok();
+    let pods = object.spec.pod_probes.iter().map(|pod| PodProbeStatus {
+        name: pod.name.clone(),
+        namespace: pod.namespace.clone(),
+        uid: pod.uid.clone(),
+        probe_states: pod
+            .probes
+            .iter()
+            .map(|entry| ContainerProbeState {
+                name: entry.name.clone(),
+                state: "Succeeded".to_owned(),
+                message: Some("as it should be".to_owned()),
+                last_probe_time: time.clone(),
+                last_transition_time: time.clone(),
+                revision: entry.revision.clone(),
+                container_id: None,
+            })
+            .collect(),
+    });
+    object.status.get_or_insert_default().pod_probe_statuses = pods.collect();
+    Some(*object)
+}
+
+/// An index that has seen these pods and has nothing to do.
+fn settled(marked: bool) -> Index {
+    let now: Timestamp = TIME.parse().unwrap();
+    let mut index = Index::new(Config::default());
+    index.apply(marker(), now);
+    for number in 0..PODS / NODE {
+        let node: slim::Node =
+            serde_json::from_value(json!({ "metadata": { "name": node(number) } })).unwrap();
+        index.apply(Event::Node(Box::new(node), Source::List), now);
+    }
+    for number in 0..PODS {
+        let pod: Pod = serde_json::from_str(&pod(number, 2, marked)).unwrap();
+        index.apply(Event::Pod(Box::new(pod), Source::List), now);
+    }
+    index.apply(Event::Synced, now);
+    for number in 0..PODS / NODE {
+        let object = answered(&mut index, number, now).unwrap();
+        assert_eq!(object.spec.pod_probes.len(), if marked { NODE } else { 0 });
+        index.apply(Event::NodePodProbe(Box::new(object), Source::Live), now);
+    }
+    let name = ObjectName {
+        namespace: "games".to_owned(),
+        name: "game-server-6b9f7d5c84-00007".to_owned(),
+    };
+    assert!(index.write(&Object::PodMarks(name), now).is_none());
+    index
+}
+
+fn bytes_a_pod(marked: bool) -> usize {
+    let region = Region::new(ALLOCATOR);
+    let index = settled(marked);
+    let stats = region.change();
+    drop(index);
+    (stats.bytes_allocated - stats.bytes_deallocated) / PODS
+}
+
+fn allocations<T>(of: impl FnOnce() -> T) -> usize {
+    let region = Region::new(ALLOCATOR);
+    let kept = of();
+    let stats = region.change();
+    drop(kept);
+    stats.allocations + stats.reallocations
+}
+
+/// One test, since the allocator counts for all threads.
+#[test]
+fn a_pod_takes_few_bytes_and_few_allocations() {
+    let (matched, other) = (bytes_a_pod(true), bytes_a_pod(false));
+    let text = pod(7, 2, true);
+    let whole =
+        allocations(|| serde_json::from_str::<k8s_openapi::api::core::v1::Pod>(&text).unwrap());
+    let slim = allocations(|| serde_json::from_str::<Pod>(&text).unwrap());
+    let now: Timestamp = TIME.parse().unwrap();
+    let mut index = settled(true);
+    let again: Pod = serde_json::from_str(&pod(7, 9, true)).unwrap();
+    let heartbeat = Event::Pod(Box::new(again), Source::Live);
+    let event = allocations(|| index.apply(heartbeat, now));
+    let found = json!({ "bytes of a matched pod": matched, "of another": other, "allocations of the whole pod": whole,
+                        "of the slim one": slim, "of an event that changes nothing": event });
+    println!("{found:#}");
+    let within = |name: &str, most: u64| {
+        let value = found[name].as_u64().unwrap();
+        assert!(value <= most, "{name}: {value}, at most {most}");
+    };
+    within("bytes of a matched pod", 2_200);
+    within("of another", 1_250);
+    within("of the slim one", 80);
+    within("of an event that changes nothing", 75);
+}
