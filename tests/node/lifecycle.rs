@@ -254,66 +254,6 @@ pub(crate) async fn a_marker_deleted_while_the_manager_is_down(world: Arc<World>
     Ok(())
 }
 
-pub(crate) async fn an_agent_killed_and_started(world: Arc<World>) -> Result<()> {
-    let room = Room::new(&world, "killed").await?;
-    room.pod("one", json!({})).await?;
-    room.pod("two", json!({})).await?;
-    for (pod, query) in [("one", "role=main"), ("two", "role=secondary")] {
-        room.set(pod, query).await?;
-    }
-    room.scene.marker("m", json!([role(), fresh()])).await?;
-    room.scene.marks("one", is_main(true)).await?;
-    room.scene.marks("two", is_main(false)).await?;
-    room.scene.marks("one", is_fresh(true)).await?;
-    room.scene.marks("two", is_fresh(true)).await?;
-    room.alone().await?;
-    let history = History::of(&world.client, "killed").await?;
-    let probes = room.scene.probes();
-    let before_status = probes.get(&room.scene.node).await?.status;
-    let mark = world.bed.audit_mark()?;
-    world.kill_agent().await?;
-    world.start_agent().await?;
-    // It probes again: the target counts it.
-    let before = role_requests(&room).await?;
-    until("its probes", || async {
-        Ok((role_requests(&room).await? >= before + 3).then_some(()))
-    })
-    .await?;
-    for pod in ["one", "two"] {
-        history
-            .never("a mark went away", |seen| {
-                seen.metadata.name.as_deref() == Some(pod)
-                    && !(shows(seen, &is_main(pod == "one")) && shows(seen, &is_fresh(true)))
-            })
-            .await?;
-    }
-    let wrote: Vec<_> = world
-        .bed
-        .audit(mark)?
-        .into_iter()
-        .filter(|r| {
-            r.user == crate::world::AGENT && !matches!(r.verb.as_str(), "get" | "list" | "watch")
-        })
-        .map(|r| format!("{} {} -> {}", r.verb, r.uri, r.code))
-        .collect();
-    let after_status = probes.get(&room.scene.node).await?.status;
-    ensure!(
-        wrote.is_empty(),
-        "an agent's restart with nothing new wrote {wrote:#?}: {before_status:#?} became {after_status:#?}"
-    );
-    room.set("one", "role=secondary").await?;
-    room.scene.marks("one", is_main(false)).await?;
-    Ok(())
-}
-
-async fn role_requests(room: &Room) -> Result<u64> {
-    let counts: Value = serde_json::from_str(&room.get("one", "/counts").await?)?;
-    counts["http"]["/role"]
-        .as_u64()
-        .or_else(|| counts["/role"].as_u64())
-        .ok_or_else(|| anyhow::anyhow!("the target counts {counts}"))
-}
-
 pub(crate) async fn nothing_stale_after_an_agent_was_down(world: Arc<World>) -> Result<()> {
     let room = Room::new(&world, "stale").await?;
     for pod in ["edited", "restarted"] {

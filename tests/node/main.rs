@@ -5,6 +5,7 @@
 //! them run alone.
 
 mod bad;
+mod budgets;
 mod handlers;
 mod lifecycle;
 mod room;
@@ -37,7 +38,8 @@ fn cases() -> Vec<Case<World>> {
         case!(lifecycle::a_pod_relabelled_out_and_in),
         case!(lifecycle::a_stateful_pod_recreated_under_its_name),
         case!(alone lifecycle::a_marker_deleted_while_the_manager_is_down),
-        case!(alone lifecycle::an_agent_killed_and_started),
+        case!(alone budgets::changes),
+        case!(alone budgets::restarts),
         case!(alone lifecycle::nothing_stale_after_an_agent_was_down),
         case!(alone lifecycle::a_restarted_kubelet_changes_no_mark),
         case!(alone lifecycle::an_unreachable_runtime_changes_no_mark),

@@ -16,8 +16,6 @@ use serde_json::json;
 use tokio::sync::Mutex;
 
 const SYSTEM: &str = "leadsman-system";
-/// The users of the audit log.
-pub(crate) const AGENT: &str = "system:serviceaccount:leadsman-system:leadsman-agent";
 /// How long a process may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(20);
 

@@ -1,0 +1,235 @@
+//! What agent and manager ask of the API server for real probes, counted: a fleet has an agent on every node.
+//!
+//! A step is over when every pod was probed a few times more and the manager has nothing left to write.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use futures::future::try_join_all;
+use k8s_openapi::api::core::v1::Event;
+use kube::Api;
+use kube::api::ListParams;
+use leadsman_api::PodProbeMarker;
+use leadsman_tests::budget::{self, Row, agent, manager};
+use leadsman_tests::scene::differs;
+use leadsman_tests::{History, until};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::room::probe;
+use crate::{Room, World};
+
+const PODS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+/// Probes of each pod, one a second, by which a step is over.
+const ROUNDS: u64 = 3;
+
+/// Answers to HTTP as they are switched.
+fn healthy() -> Value {
+    let mut healthy = probe(
+        "healthy",
+        json!({"httpGet": {"path": "/healthz", "port": "web"}}),
+    );
+    healthy["markerPolicy"] = json!([
+        {"state": "Succeeded", "labels": {"healthy": "yes"}},
+        {"state": "Failed", "labels": {"healthy": "no"}}]);
+    healthy
+}
+
+fn is_healthy(yes: bool) -> Value {
+    let (label, status) = if yes {
+        ("yes", "True")
+    } else {
+        ("no", "False")
+    };
+    json!({"labels": {"healthy": label}, "conditions": {"t.io/healthy": status}})
+}
+
+/// Pods that are probed by HTTP and by exec and marked so, and nothing else on the node or for the manager to do.
+async fn at_rest(world: &Arc<World>, name: &str) -> Result<Room> {
+    let room = Room::new(world, name).await?;
+    try_join_all(PODS.map(|pod| room.pod(pod, json!({})))).await?;
+    let idle = probe("idle", json!({"exec": {"command": ["/home/game/idle.sh"]}}));
+    room.scene.marker("m", json!([healthy(), idle])).await?;
+    for pod in PODS {
+        room.scene.marks(pod, is_healthy(true)).await?;
+        room.scene
+            .marks(pod, json!({"conditions": {"t.io/idle": "True"}}))
+            .await?;
+        told(&room, pod, "KruiseProbeSucceeded", 2).await?;
+    }
+    room.alone().await?;
+    let markers: Api<PodProbeMarker> = Api::all(world.client.clone());
+    until("no other case's marker", || async {
+        let markers = markers.list(&ListParams::default()).await?.items;
+        Ok((markers.len() == 1).then_some(()))
+    })
+    .await?;
+    rest(&room).await?;
+    Ok(room)
+}
+
+async fn rest(room: &Room) -> Result<()> {
+    let before = probed(room).await?;
+    until("more probes", || async {
+        let now = probed(room).await?;
+        Ok(before
+            .iter()
+            .all(|(pod, count)| now[pod] >= count + ROUNDS)
+            .then_some(()))
+    })
+    .await?;
+    until("a manager at rest", || async {
+        let metrics = room
+            .world
+            .bed
+            .get_from_inside("http://127.0.0.1:9101/metrics")
+            .await?;
+        let none = |gauge: &str| metrics.lines().any(|line| line == format!("{gauge} 0"));
+        let rests = none("leadsman_writes_in_flight") && none("leadsman_writes_pending");
+        Ok(rests.then_some(()))
+    })
+    .await
+}
+
+/// How often each pod was probed by HTTP.
+async fn probed(room: &Room) -> Result<BTreeMap<&'static str, u64>> {
+    let counts = PODS.map(|pod| async move {
+        let counts: Value = serde_json::from_str(&room.get(pod, "/counts").await?)?;
+        let count = counts["http"]["/healthz"].as_u64();
+        anyhow::Ok((pod, count.context("the target counts no probes")?))
+    });
+    Ok(try_join_all(counts).await?.into_iter().collect())
+}
+
+/// Waits until events with this reason tell of so many verdicts of a pod.
+async fn told(room: &Room, pod: &str, reason: &str, count: i32) -> Result<()> {
+    let events: Api<Event> = Api::namespaced(room.world.client.clone(), &room.scene.ns);
+    let of_pod =
+        ListParams::default().fields(&format!("involvedObject.name={pod},reason={reason}"));
+    until(
+        &format!("{count} verdicts {reason} of {pod} told"),
+        || async {
+            let events = events.list(&of_pod).await?.items;
+            let told: i32 = events.iter().filter_map(|event| event.count).sum();
+            Ok((told >= count).then_some(()))
+        },
+    )
+    .await
+}
+
+/// Does a step, and holds what both ask in it to `rows`, the Lease, and watches, which end by themselves.
+async fn step(
+    room: &Room,
+    what: &str,
+    act: impl Future<Output = Result<()>>,
+    mut rows: Vec<Row>,
+) -> Result<()> {
+    let (mark, begun) = (room.world.bed.audit_mark()?, Instant::now());
+    act.await.context(what.to_owned())?;
+    rest(room).await.context(what.to_owned())?;
+    rows.push(budget::lease());
+    let requests = room.world.bed.audit(mark)?;
+    budget::keep(&requests, begun.elapsed(), &rows).context(what.to_owned())
+}
+
+/// A verdict of one pod: a status, an event, the pod, the marker's counts.
+fn flip(event: Row) -> Vec<Row> {
+    vec![
+        agent("patch nodepodprobes/status", 1),
+        event,
+        manager("patch pods/status", 1),
+        manager("patch podprobemarkers/status", 1),
+    ]
+}
+
+pub(crate) async fn changes(world: Arc<World>) -> Result<()> {
+    let room = at_rest(&world, "changes").await?;
+    let turn = async |healthz: &str, healthy: bool, reason: &str, count: i32| {
+        room.set("a", healthz).await?;
+        room.scene.marks("a", is_healthy(healthy)).await?;
+        told(&room, "a", reason, count).await
+    };
+    let fails = turn("healthz=503", false, "KruiseProbeFailed", 1);
+    step(&room, "a flip", fails, flip(agent("create events", 1))).await?;
+
+    // Told of before, so it is counted on.
+    let succeeds = turn("healthz=200", true, "KruiseProbeSucceeded", 3);
+    step(
+        &room,
+        "a flip back",
+        succeeds,
+        flip(agent("patch events", 1)),
+    )
+    .await?;
+
+    let words = async {
+        room.set("b", "body=other").await?;
+        said(&room, "b", "other").await
+    };
+    let rows = vec![
+        agent("patch nodepodprobes/status", 1),
+        manager("patch pods/status", 1),
+    ];
+    step(&room, "other words", words, rows).await?;
+
+    let steady = async { rest(&room).await };
+    step(&room, "a steady while", steady, vec![]).await
+}
+
+async fn said(room: &Room, pod: &str, words: &str) -> Result<()> {
+    leadsman_tests::see(&room.scene.pods(), pod, words, |pod| {
+        let conditions = pod
+            .status
+            .iter()
+            .flat_map(|status| status.conditions.iter().flatten());
+        let messages: Vec<_> = conditions.filter_map(|c| c.message.as_deref()).collect();
+        ensure!(messages.contains(&words), "{messages:?}");
+        Ok(())
+    })
+    .await
+}
+
+pub(crate) async fn restarts(world: Arc<World>) -> Result<()> {
+    let room = at_rest(&world, "restarts").await?;
+    let history = History::of(&world.client, "restarts").await?;
+    let agent_anew = async {
+        world.kill_agent().await?;
+        world.start_agent().await
+    };
+    step(
+        &room,
+        "an agent killed and started",
+        agent_anew,
+        budget::agent_starts(),
+    )
+    .await?;
+
+    world.stop_manager().await?;
+    let manager_anew = world.start_manager();
+    step(
+        &room,
+        "a manager stopped and started",
+        manager_anew,
+        budget::manager_starts(100, 1),
+    )
+    .await?;
+
+    history
+        .never("a mark went away", |pod| {
+            differs(pod, &is_healthy(true)).is_err()
+        })
+        .await?;
+    let fails = async {
+        room.set("a", "healthz=503").await?;
+        room.scene.marks("a", is_healthy(false)).await?;
+        told(&room, "a", "KruiseProbeFailed", 1).await
+    };
+    step(
+        &room,
+        "a flip after both",
+        fails,
+        flip(agent("create events", 1)),
+    )
+    .await
+}
