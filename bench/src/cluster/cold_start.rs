@@ -30,7 +30,7 @@ const MIB: f64 = 1024.0 * 1024.0;
 const HOW: &str = "etcd and kube-apiserver (default flags) alone; {world}. \
 A manager is started as its own service account by certificate. Two watches of the bench tell when every NodePodProbe \
 has exactly the entries that it should and every marker's status says so; wall is from the start of the process to \
-that moment, CPU is what the process has used by then (schedstat), memory is VmRSS and VmHWM three seconds later, \
+that moment, CPU is what the process has used by then (schedstat), memory is VmRSS and VmHWM three seconds later (of a floor at once), \
 requests are those of its account in the audit log from its start until then. Markers' statuses are cleared before each \
 run. The floor is a process with the same client, on one thread too, that lists and watches the same four kinds in the \
 same pages, parses names and labels only, and then sends the same bodies, prepared beforehand, 32 at once. \
@@ -182,7 +182,9 @@ async fn one(
     let complete = plans.complete(name, subject.started).await;
     let complete = complete.with_context(|| format!("{name}{}", subject.last_words()))?;
     let cpu = subject.meter.cpu()?;
-    tokio::time::sleep(QUIET).await;
+    if floor.is_none() {
+        tokio::time::sleep(QUIET).await;
+    }
     let run = Run {
         complete,
         cpu,

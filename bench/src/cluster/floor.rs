@@ -12,6 +12,7 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::watcher::Config;
 use kube::{Api, Client};
+use leadsman_api::{GROUP, VERSION};
 use leadsman_process::Component;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -23,6 +24,13 @@ use super::sight::{Scrap, Sight};
 
 /// As many as the manager has.
 const AT_ONCE: usize = 32;
+/// What the manager lists and watches: group, version, kind, plural, and how many come with one page.
+const KINDS: [(&str, &str, &str, &str, u32); 4] = [
+    ("", "v1", "Pod", "pods", 150),
+    ("", "v1", "Node", "nodes", 100),
+    (GROUP, VERSION, "PodProbeMarker", "podprobemarkers", 250),
+    (GROUP, VERSION, "NodePodProbe", "nodepodprobes", 25),
+];
 
 /// What it is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -80,27 +88,12 @@ async fn wait_at(gate: SocketAddr) -> Result<()> {
 }
 
 async fn list(client: &Client) -> Result<Vec<Sight<Scrap>>> {
-    let kinds = [
-        ("", "v1", "Pod", "pods"),
-        ("", "v1", "Node", "nodes"),
-        (
-            "apps.kruise.io",
-            "v1alpha1",
-            "PodProbeMarker",
-            "podprobemarkers",
-        ),
-        (
-            "apps.kruise.io",
-            "v1alpha1",
-            "NodePodProbe",
-            "nodepodprobes",
-        ),
-    ];
-    let sights = kinds.map(|(group, version, kind, plural)| {
+    let sights = KINDS.map(|(group, version, kind, plural, page)| {
         let kind = GroupVersionKind::gvk(group, version, kind);
         let resource = ApiResource::from_gvk_with_plural(&kind, plural);
         let api = Api::all_with(client.clone(), &resource);
-        async move { Ok::<_, anyhow::Error>(Sight::begin(api, Config::default()).await?.0) }
+        let pages = Config::default().page_size(page);
+        async move { Ok::<_, anyhow::Error>(Sight::begin(api, pages).await?.0) }
     });
     futures::future::try_join_all(sights).await
 }

@@ -125,7 +125,6 @@ pub(super) fn pod(name: &str, app: usize, node: &str) -> Value {
             "terminationGracePeriodSeconds": 30,
             "volumes": [
                 {"name": "config", "configMap": {"name": format!("{own}-config")}},
-                {"name": "certificates", "secret": {"secretName": format!("{own}-tls")}},
                 {"name": "scratch", "emptyDir": {}}
             ]
         }
@@ -133,7 +132,7 @@ pub(super) fn pod(name: &str, app: usize, node: &str) -> Value {
 }
 
 fn server() -> Value {
-    let mut env: Vec<_> = (0..8)
+    let mut env: Vec<_> = (0..4)
         .map(|n| json!({"name": format!("SETTING_{n}"), "value": format!("some value of setting {n}")}))
         .collect();
     env.push(json!({"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}));
@@ -146,10 +145,8 @@ fn server() -> Value {
         "ports": [{"name": "web", "containerPort": 8080}, {"name": "metrics", "containerPort": 9090}],
         "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "256Mi"}},
         "readinessProbe": {"httpGet": {"path": "/ready", "port": "web"}, "periodSeconds": 5},
-        "livenessProbe": {"httpGet": {"path": "/alive", "port": "web"}, "periodSeconds": 10},
         "volumeMounts": [
             {"name": "config", "mountPath": "/etc/server", "readOnly": true},
-            {"name": "certificates", "mountPath": "/etc/tls", "readOnly": true},
             {"name": "scratch", "mountPath": "/tmp"}
         ]
     })
