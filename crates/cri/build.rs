@@ -7,6 +7,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         // A runtime to test against.
         .server_mod_attribute(".", "#[cfg(test)]")
         .bytes(".runtime.v1.ExecSyncResponse")
+        .bytes(".runtime.v1.Container")
+        .bytes(".runtime.v1.Label")
         .compile_fds(descriptors)?;
     Ok(())
 }

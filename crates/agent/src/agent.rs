@@ -138,16 +138,20 @@ impl Agent {
     ) -> Result<(), AgentError> {
         let mut stopped = pin!(stopped);
         let mut check_at = self.start + CHECK;
+        let mut alarm = pin!(sleep_until(check_at));
         loop {
             let turn = self.node.next().map(|at| self.start + at);
             let wake = turn.map_or(check_at, |turn| turn.min(check_at));
+            if alarm.deadline() != wake || alarm.is_elapsed() {
+                alarm.as_mut().reset(wake);
+            }
             tokio::select! {
                 () = &mut stopped => return Ok(()),
                 sight = plans.next() => self.saw(sight.ok_or(AgentError::WatchEnded)?),
                 look = looks.recv() => self.looked(look.ok_or(AgentError::LooksEnded)?),
-                finished = self.prober.next() => self.finished(finished),
+                finished = self.prober.next() => self.all_finished(finished),
                 Some(written) = self.writes.join_next() => self.written(written),
-                () = sleep_until(wake) => self.apply(Event::Tick),
+                () = &mut alarm => self.apply(Event::Tick),
             }
             self.write();
             let now = clock::monotonic();
@@ -293,6 +297,14 @@ impl Agent {
                     tracing::warn!(%error, "a look at the container runtime failed");
                 }
             }
+        }
+    }
+
+    /// What is due in one slot ends together, mostly.
+    fn all_finished(&mut self, first: Finished) {
+        self.finished(first);
+        while let Some(finished) = self.prober.ready() {
+            self.finished(finished);
         }
     }
 

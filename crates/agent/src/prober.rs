@@ -85,6 +85,16 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
             }
         }
     }
+
+    /// A run that has ended already.
+    pub(crate) fn ready(&mut self) -> Option<Finished> {
+        loop {
+            match self.runs.try_join_next()? {
+                Ok(finished) => return Some(finished),
+                Err(error) => tracing::error!(%error, "a run was lost"),
+            }
+        }
+    }
 }
 
 fn target(run: &Run, containers: Option<&Containers>) -> Option<Target> {

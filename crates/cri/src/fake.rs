@@ -7,6 +7,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
+use prost::{Message, bytes::Bytes};
 use tonic::{Request, Response, Status};
 
 use crate::wire::{
@@ -70,17 +71,12 @@ impl World {
         ];
         self.remove(&id);
         self.containers.push(wire::Container {
-            id: id.clone(),
-            pod_sandbox_id: format!("{pod}-sandbox"),
-            metadata: Some(wire::ContainerMetadata {
-                name: name.to_owned(),
-                attempt,
-            }),
+            id: id.clone().into(),
+            pod_sandbox_id: format!("{pod}-sandbox").into(),
+            metadata: Some(wire::ContainerMetadata { attempt }),
             state: state.into(),
             created_at: 1_000_000_000,
-            labels: labels
-                .map(|(key, value)| (format!("io.kubernetes.{key}"), value.to_owned()))
-                .into(),
+            labels: labels.map(|(key, value)| label(key, value)).into(),
         });
         let status = wire::ContainerStatus {
             id: id.clone(),
@@ -202,6 +198,15 @@ impl Fake {
         threads.spawn(tonic::transport::Server::builder().serve_with_incoming(service, incoming));
         self.threads = Some(threads);
     }
+}
+
+/// A label as it is on the wire.
+fn label(key: &str, value: &str) -> Bytes {
+    let label = wire::Label {
+        key: format!("io.kubernetes.{key}").into(),
+        value: value.to_owned().into(),
+    };
+    label.encode_to_vec().into()
 }
 
 fn listen(threads: &tokio::runtime::Runtime, socket: &Path) -> tokio::net::UnixListener {

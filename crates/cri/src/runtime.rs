@@ -2,12 +2,11 @@
 //! whenever the runtime comes back. Every call has a deadline of its own, so a runtime that hangs holds up
 //! nobody for longer.
 
-use std::{
-    collections::HashMap, fmt, future::Future, net::IpAddr, path::Path, sync::Arc, time::Duration,
-};
+use std::{fmt, future::Future, net::IpAddr, path::Path, sync::Arc, time::Duration};
 
 use http_body_util::BodyExt;
 use jiff::Timestamp;
+use prost::Message;
 use tonic::{
     Code, Response, Status,
     body::Body,
@@ -202,6 +201,12 @@ impl Runtime {
 
     /// All containers of all pods on this node, in every state. Containers that no kubelet made (they lack its labels) are left out.
     pub async fn list_containers(&self) -> Result<Vec<Listed>, Error> {
+        let containers = self.list().await?;
+        Ok(containers.iter().filter_map(listed).collect())
+    }
+
+    /// Likewise, as the runtime says it.
+    pub(crate) async fn list(&self) -> Result<Vec<wire::Container>, Error> {
         let mut client = self.client();
         let request = wire::ListContainersRequest {};
         let answer = self
@@ -211,7 +216,7 @@ impl Runtime {
                 client.list_containers(request),
             )
             .await?;
-        Ok(answer.containers.into_iter().filter_map(listed).collect())
+        Ok(answer.containers)
     }
 
     pub(crate) async fn container_status(&self, id: &str) -> Result<Details, Error> {
@@ -299,31 +304,43 @@ pub(crate) fn is_transport(status: &Status) -> bool {
         || matches!(status.code(), Code::Unavailable | Code::Cancelled)
 }
 
-fn listed(container: wire::Container) -> Option<Listed> {
-    let state = state(container.state());
-    let attempt = container.metadata.map_or(0, |metadata| metadata.attempt);
-    let mut labels = container.labels;
+/// What is read of a container; `None` when no kubelet made it.
+pub(crate) fn listed(container: &wire::Container) -> Option<Listed> {
+    let [mut uid, mut namespace, mut pod, mut name] = [const { None }; 4];
+    for entry in &container.labels {
+        let label = wire::Label::decode(entry.clone()).ok()?;
+        let place = match &*label.key {
+            b"io.kubernetes.pod.uid" => &mut uid,
+            b"io.kubernetes.pod.namespace" => &mut namespace,
+            b"io.kubernetes.pod.name" => &mut pod,
+            b"io.kubernetes.container.name" => &mut name,
+            _ => continue,
+        };
+        *place = text(&label.value).filter(|value| !value.is_empty());
+    }
     Some(Listed {
-        pod_uid: label(&mut labels, "io.kubernetes.pod.uid")?,
-        pod_namespace: label(&mut labels, "io.kubernetes.pod.namespace")?,
-        pod_name: label(&mut labels, "io.kubernetes.pod.name")?,
-        name: label(&mut labels, "io.kubernetes.container.name")?,
-        id: container.id.into(),
-        sandbox: container.pod_sandbox_id.into(),
-        attempt,
+        pod_uid: uid?.into(),
+        pod_namespace: namespace?.into(),
+        pod_name: pod?.into(),
+        name: name?.into(),
+        id: text(&container.id)?.into(),
+        sandbox: text(&container.pod_sandbox_id)?.into(),
+        attempt: container.metadata.map_or(0, |metadata| metadata.attempt),
         created_at: timestamp(container.created_at),
-        state,
+        state: state(container.state()),
     })
 }
 
-fn label(labels: &mut HashMap<String, String>, key: &str) -> Option<Arc<str>> {
-    labels
-        .remove(key)
-        .filter(|value| !value.is_empty())
-        .map(Arc::from)
+/// The name of a container, by which it is known.
+pub(crate) fn id(container: &wire::Container) -> Option<&str> {
+    std::str::from_utf8(&container.id).ok()
 }
 
-fn state(state: wire::ContainerState) -> ListedState {
+fn text(bytes: &[u8]) -> Option<String> {
+    std::str::from_utf8(bytes).ok().map(str::to_owned)
+}
+
+pub(crate) fn state(state: wire::ContainerState) -> ListedState {
     match state {
         wire::ContainerState::ContainerCreated => ListedState::Created,
         wire::ContainerState::ContainerRunning => ListedState::Running,
@@ -406,7 +423,7 @@ mod tests {
             .world()
             .container("a", "main", 2, wire::ContainerState::ContainerRunning);
         fake.world().containers.push(wire::Container {
-            id: "stranger".to_owned(),
+            id: "stranger".into(),
             ..wire::Container::default()
         });
         let listed = fake.client().list_containers().await.unwrap();

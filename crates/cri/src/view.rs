@@ -3,6 +3,9 @@
 //! does: of one pod and name the newest attempt.
 //!
 //! It fails static: when the runtime cannot be reached, what was known stays.
+//!
+//! A list is looked through once a second as long as a pod is probed, and mostly all is as it was: then nothing is made
+//! of it, and nothing allocated beyond what it came in.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -13,7 +16,8 @@ use std::{
 use jiff::Timestamp;
 use leadsman_probe::dialable;
 
-use crate::runtime::{Details, Error, Listed, ListedState, Network, Runtime};
+use crate::runtime::{self, Details, Error, Listed, ListedState, Network, Runtime};
+use crate::wire;
 
 /// The current container of one name in one pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,12 +96,17 @@ impl View {
     /// or sandbox about which the runtime fails to answer is no error: it is Unknown, or without
     /// addresses, until it does. May be dropped at any await; the view is then as it was, too.
     pub async fn refresh(&mut self, wanted: impl Fn(&str) -> bool) -> Result<(), Error> {
-        let mut current = newest(self.runtime.list_containers().await?, wanted);
+        let listed = self.runtime.list().await?;
+        if self.memory.is_as_listed(&listed, &wanted) {
+            return Ok(());
+        }
+        let listed = self.memory.read(&listed, &wanted);
+        let mut current = newest(listed, wanted);
         self.memory.retain(&current);
         // What failed the last time comes last, so that it does not stand in the way of the others.
         current.sort_by_cached_key(|listed| (self.memory.is_mute(listed), listed.id.clone()));
-        let mut patient = true;
-        let mut present = Vec::with_capacity(current.len());
+        let (mut patient, count) = (true, current.len());
+        let mut present = Vec::with_capacity(count);
         for listed in current {
             let learned = if patient {
                 self.learn(&listed).await
@@ -116,6 +125,8 @@ impl View {
             }
             present.push(listed);
         }
+        // One that the status does not know is asked about for as long as it is listed.
+        self.memory.settled = present.len() == count && self.memory.is_complete(&present);
         self.publish(present);
         Ok(())
     }
@@ -162,6 +173,10 @@ impl View {
 /// The details learned so far, of listed containers of wanted pods only.
 #[derive(Debug, Default)]
 struct Memory {
+    /// All containers of the last list by their ids.
+    known: HashMap<Arc<str>, Known>,
+    /// Whether the last refresh learned all there was to learn: the same list again has nothing new.
+    settled: bool,
     /// What the status said, and what the list had said when it was asked: good until the list says otherwise.
     states: HashMap<Arc<str>, (ListedState, ContainerState)>,
     sandboxes: HashMap<Arc<str>, Arc<[IpAddr]>>,
@@ -170,7 +185,75 @@ struct Memory {
     node: Arc<[IpAddr]>,
 }
 
+/// A container of the last list, of whatever pod.
+#[derive(Debug, Clone)]
+struct Known {
+    /// `None` when no kubelet made it.
+    listed: Option<Listed>,
+    state: ListedState,
+    /// Whether its pod was wanted.
+    wanted: bool,
+}
+
 impl Memory {
+    /// Whether the list says what the last one said, of pods that are wanted as they were then, and nothing is left to ask.
+    fn is_as_listed(&self, listed: &[wire::Container], wanted: impl Fn(&str) -> bool) -> bool {
+        let is_same = |container: &wire::Container| {
+            let known = runtime::id(container).and_then(|id| self.known.get(id));
+            known.is_some_and(|known| {
+                let uid = known.listed.as_ref().map(|listed| &*listed.pod_uid);
+                known.state == runtime::state(container.state())
+                    && known.wanted == uid.is_some_and(&wanted)
+            })
+        };
+        // Ids are unique, so as many as there were, and all of them known, are the same ones.
+        self.settled && listed.len() == self.known.len() && listed.iter().all(is_same)
+    }
+
+    /// What is listed, made by a kubelet. Nothing but its state ever changes of a container.
+    fn read(&mut self, listed: &[wire::Container], wanted: impl Fn(&str) -> bool) -> Vec<Listed> {
+        self.settled = false;
+        let mut before = std::mem::take(&mut self.known);
+        let mut containers = Vec::with_capacity(listed.len());
+        for container in listed {
+            let Some(id) = runtime::id(container) else {
+                continue;
+            };
+            let state = runtime::state(container.state());
+            let (id, mut known) = before.remove_entry(id).unwrap_or_else(|| {
+                let listed = runtime::listed(container);
+                let id = listed
+                    .as_ref()
+                    .map_or_else(|| id.into(), |listed| listed.id.clone());
+                let wanted = false;
+                (
+                    id,
+                    Known {
+                        listed,
+                        state,
+                        wanted,
+                    },
+                )
+            });
+            known.state = state;
+            known.wanted = false;
+            if let Some(listed) = &mut known.listed {
+                listed.state = state;
+                known.wanted = wanted(&listed.pod_uid);
+                containers.push(listed.clone());
+            }
+            self.known.insert(id, known);
+        }
+        containers
+    }
+
+    /// Whether nothing is left to ask about these.
+    fn is_complete(&self, present: &[Listed]) -> bool {
+        let is_known =
+            |listed: &Listed| self.state(listed).is_some() && !self.lacks_addresses(listed);
+        self.mute.is_empty() && present.iter().all(is_known)
+    }
+
     fn retain(&mut self, current: &[Listed]) {
         let ids: HashSet<&Arc<str>> = current.iter().map(|listed| &listed.id).collect();
         let sandboxes: HashSet<&Arc<str>> = current.iter().map(|listed| &listed.sandbox).collect();
@@ -560,6 +643,38 @@ mod tests {
         view.refresh(|_| true).await.unwrap();
         assert_eq!(state(&view, "a", "one"), Some(STARTED));
         assert!(view.memory.mute.is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_same_list_again_is_looked_through_as_long_as_something_is_missing() {
+        let fake = Fake::start();
+        fake.world().network("a", &["10.0.0.1"], NamespaceMode::Pod);
+        let id = fake
+            .world()
+            .container("a", "main", 0, Wire::ContainerRunning);
+        let fine = fake.world().statuses.get(&id).cloned().unwrap();
+        let gone = Answer::Err(Status::not_found("not there yet"));
+        fake.world().statuses.insert(id.clone(), gone);
+        let mut view = view(&fake);
+        for _ in 0..2 {
+            view.refresh(|_| true).await.unwrap();
+            assert_eq!(state(&view, "a", "main"), None);
+        }
+        fake.world().statuses.insert(id, fine);
+        view.refresh(|_| true).await.unwrap();
+        assert_eq!(state(&view, "a", "main"), Some(STARTED));
+        // Nothing is missing any more, and other pods are wanted.
+        view.refresh(|_| false).await.unwrap();
+        assert_eq!(state(&view, "a", "main"), None);
+        view.refresh(|_| true).await.unwrap();
+        assert_eq!(state(&view, "a", "main"), Some(STARTED));
+        // Another container in the place of one that is gone.
+        fake.world().remove("a-main-0");
+        fake.world()
+            .container("a", "side", 0, Wire::ContainerRunning);
+        view.refresh(|_| true).await.unwrap();
+        assert_eq!(state(&view, "a", "main"), None);
+        assert_eq!(state(&view, "a", "side"), Some(STARTED));
     }
 
     #[tokio::test]
