@@ -59,7 +59,7 @@ fn paced_statuses() -> Row {
     manager("patch podprobemarkers/status", 1..=usize::MAX).each_every(STATUS)
 }
 
-/// Its length tells nothing: what is done by the clock, is done every few seconds.
+/// Of what a manager does by the clock, renewing its Lease is the rarest: every 5 s.
 const STEADY: Duration = Duration::from_secs(20);
 
 pub(crate) async fn starts(_world: Arc<World>) -> Result<()> {
@@ -72,6 +72,7 @@ pub(crate) async fn starts(_world: Arc<World>) -> Result<()> {
         stage.probing("second").await
     };
     let rows = vec![
+        manager("create leases", 1),
         manager("create nodepodprobes", NODES).once_each(),
         statuses(2),
     ];

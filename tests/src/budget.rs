@@ -67,7 +67,7 @@ pub fn agent(what: &'static str, times: impl Into<Times>) -> Row {
 }
 
 /// What a manager's start reads where there are so many pods and nodes: each kind once, in pages no smaller than
-/// these, then followed by one watch; and what it does to lead, but for [`lease`].
+/// these, then followed by one watch; and its Lease, but for taking and renewing that: see [`lease`].
 pub fn manager_starts(pods: usize, nodes: usize) -> Vec<Row> {
     let more = |objects: usize, page: usize| 0..=objects.saturating_sub(1) / page;
     vec![
@@ -82,9 +82,8 @@ pub fn manager_starts(pods: usize, nodes: usize) -> Vec<Row> {
         manager("watch nodes", 1),
         manager("watch podprobemarkers", 1),
         manager("watch nodepodprobes", 1),
-        manager("list leases", 0..=1),
-        manager("watch leases", 0..=1),
-        manager("create leases", 0..=1),
+        manager("list leases", 1),
+        manager("watch leases", 1),
     ]
 }
 
