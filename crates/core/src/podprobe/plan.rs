@@ -3,7 +3,9 @@
 //! Entries are compared parsed, as sets: neither their order nor a field that is written out or left out makes a
 //! difference. Which pods a marker matches, and what is on a node, is the index's business.
 
-use std::sync::Arc;
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
 
 use jiff::Timestamp;
 use leadsman_api::node_pod_probe as wire;
@@ -47,13 +49,71 @@ impl Resolved {
     }
 }
 
-/// The entries of one pod, ordered by name, then container. They are the same for most pods of a marker, and shared.
+/// The entries of one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodEntries {
     /// The pod's address.
     pub ip: Arc<str>,
-    /// Its entries.
-    pub entries: Arc<[Entry]>,
+    /// Its entries, the same for most pods of a marker, and shared.
+    pub entries: Arc<Entries>,
+}
+
+/// Entries, ordered by name, then container.
+#[derive(Debug, Default)]
+pub struct Entries {
+    list: Box<[Entry]>,
+    /// Worked out once, for all pods that have them.
+    bytes: OnceLock<usize>,
+}
+
+impl Deref for Entries {
+    type Target = [Entry];
+
+    fn deref(&self) -> &[Entry] {
+        &self.list
+    }
+}
+
+impl PartialEq for Entries {
+    fn eq(&self, other: &Self) -> bool {
+        self.list == other.list
+    }
+}
+
+impl Eq for Entries {}
+
+impl Hash for Entries {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.list.hash(state);
+    }
+}
+
+impl Entries {
+    fn new(mut list: Vec<Entry>) -> Self {
+        list.sort_by(|a, b| (&a.name, &a.container).cmp(&(&b.name, &b.container)));
+        Self {
+            list: list.into(),
+            bytes: OnceLock::new(),
+        }
+    }
+
+    /// The form on the wire.
+    fn write(&self, extensions: bool) -> Vec<wire::ContainerProbe> {
+        let entries = self.iter().map(|entry| {
+            let extension = |value: &Option<Arc<str>>| {
+                let value = value.as_ref().filter(|_| extensions);
+                value.map(ToString::to_string)
+            };
+            wire::ContainerProbe {
+                name: entry.name.to_string(),
+                container_name: entry.container.to_string(),
+                probe: entry.probe.as_deref().map(to_wire).unwrap_or_default(),
+                revision: extension(&entry.revision),
+                started_container_id: extension(&entry.started),
+            }
+        });
+        entries.collect()
+    }
 }
 
 /// Why a probe of a matching marker has no entry.
@@ -155,7 +215,7 @@ fn started(container: &Container, observed: Option<&PodEntries>) -> Option<Arc<s
     {
         return Some(id.clone());
     }
-    let entries = observed.map_or(&[][..], |observed| &*observed.entries);
+    let entries = observed.map_or(&[][..], |observed| &**observed.entries);
     let mut remembered = entries
         .iter()
         .filter(|entry| entry.container == container.name)
@@ -186,34 +246,38 @@ impl PodEntries {
     }
 
     /// Puts entries in order.
-    pub fn new(ip: Arc<str>, mut entries: Vec<Entry>, shared: &mut Shared) -> Self {
-        entries.sort_by(|a, b| (&a.name, &a.container).cmp(&(&b.name, &b.container)));
-        let entries = shared.entries.share(entries);
+    pub fn new(ip: Arc<str>, entries: Vec<Entry>, shared: &mut Shared) -> Self {
+        let entries = shared.entries.share(Entries::new(entries));
         Self { ip, entries }
     }
 
     /// The form on the wire.
     pub fn write(&self, pod: &Pod, extensions: bool) -> wire::PodProbe {
-        let entries = self.entries.iter().map(|entry| {
-            let extension = |value: &Option<Arc<str>>| {
-                let value = value.as_ref().filter(|_| extensions);
-                value.map(ToString::to_string)
-            };
-            wire::ContainerProbe {
-                name: entry.name.to_string(),
-                container_name: entry.container.to_string(),
-                probe: entry.probe.as_deref().map(to_wire).unwrap_or_default(),
-                revision: extension(&entry.revision),
-                started_container_id: extension(&entry.started),
-            }
-        });
+        wire::PodProbe {
+            probes: self.entries.write(extensions),
+            ..self.frame(pod)
+        }
+    }
+
+    /// All but the entries.
+    fn frame(&self, pod: &Pod) -> wire::PodProbe {
         wire::PodProbe {
             name: pod.name.name.clone(),
             namespace: pod.name.namespace.clone(),
             uid: pod.uid.to_string(),
             ip: self.ip.to_string(),
-            probes: entries.collect(),
+            probes: Vec::new(),
         }
+    }
+
+    /// The bytes that it has on the wire, all fields of ours included.
+    pub fn bytes(&self, pod: &Pod) -> usize {
+        let length = |text: serde_json::Result<String>| text.map_or(0, |text| text.len());
+        let entries = self
+            .entries
+            .bytes
+            .get_or_init(|| length(serde_json::to_string(&self.entries.write(true))));
+        length(serde_json::to_string(&self.frame(pod))) + r#","probes":"#.len() + entries
     }
 
     /// Whether nothing needs to be written; `extensions` is false where the API server drops our optional fields.
@@ -226,7 +290,7 @@ impl PodEntries {
             && self
                 .entries
                 .iter()
-                .zip(&*other.entries)
+                .zip(other.entries.iter())
                 .all(|(own, other)| own.is_equal(other, extensions))
     }
 
@@ -310,5 +374,32 @@ impl Fnv {
     fn text(&mut self, text: &str) {
         self.number(text.len() as u64);
         self.bytes(text.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_size_is_that_of_what_is_written() {
+        let mut shared = Shared::default();
+        let wire = json!({ "metadata": { "name": "p\"0", "namespace": "a", "uid": "u" } });
+        let pod = Pod::new(&serde_json::from_value(wire).unwrap(), &mut shared);
+        let probe = |name: &str| {
+            json!({ "name": name, "containerName": "main", "revision": "r", "startedContainerID": "1",
+                    "probe": { "exec": { "command": ["/bin/sh", "-c", "echo \"\u{e9}\""] } } })
+        };
+        for probes in [
+            vec![probe("m#b")],
+            vec![probe("m#b"), probe("m#a"), probe("n#a")],
+        ] {
+            let wire = json!({ "name": "", "namespace": "", "uid": "", "IP": "10.0.0.1", "probes": probes });
+            let entries = PodEntries::read(&serde_json::from_value(wire).unwrap(), &mut shared);
+            let written = serde_json::to_string(&entries.write(&pod, true)).unwrap();
+            assert_eq!(entries.bytes(&pod), written.len());
+        }
     }
 }

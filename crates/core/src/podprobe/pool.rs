@@ -7,7 +7,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use super::event::ObjectName;
-use super::plan::Entry;
+use super::plan::Entries;
 
 /// What the objects that are observed have in common.
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ pub struct Shared {
     /// Names of objects.
     pub(super) objects: Pool<ObjectName>,
     /// Entries of a pod.
-    pub(super) entries: Pool<[Entry]>,
+    pub(super) entries: Pool<Entries>,
 }
 
 /// Shared values. What nobody else holds any more is forgotten now and then.

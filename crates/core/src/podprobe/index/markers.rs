@@ -209,14 +209,10 @@ impl Index {
             && self.synced
             && before.as_ref().and_then(|before| before.rules.selector()) != Some(selector)
         {
-            let from = ObjectName {
-                namespace: name.namespace.clone(),
-                name: String::new(),
-            };
-            let pods = self.pods.range(from..);
-            let pods = pods.take_while(|(pod, _)| pod.namespace == name.namespace);
-            for (pod, known) in pods {
-                let label = |key: &str| known.seen.labels.get(key).map(|value| &**value);
+            let pods = self.namespaces.get(&name.namespace);
+            for pod in pods.into_iter().flatten() {
+                let seen = self.pods.get(pod).map(|known| &known.seen);
+                let label = |key: &str| seen?.labels.get(key).map(|value| &**value);
                 if selector.matches(label) {
                     pass.pods.insert(pod.clone());
                 }

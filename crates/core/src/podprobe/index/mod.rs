@@ -20,7 +20,7 @@ mod slots;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -78,10 +78,13 @@ pub struct Index {
     extensions: bool,
     /// Whether it keeps more of a marker's status than two numbers.
     summaries: bool,
-    markers: BTreeMap<MarkerName, MarkerState>,
+    markers: HashMap<MarkerName, MarkerState>,
     selectors: Selectors,
-    pods: BTreeMap<Arc<ObjectName>, Box<PodState>>,
-    nodes: BTreeMap<Arc<str>, NodeState>,
+    // Not in order: a search by comparisons visits names all over the memory, the more the more there are.
+    pods: HashMap<Arc<ObjectName>, Box<PodState>>,
+    /// The pods of each namespace.
+    namespaces: HashMap<String, HashSet<Arc<ObjectName>>>,
+    nodes: HashMap<Arc<str>, Box<NodeState>>,
     /// For each marker, how many pods' entries are not in a `NodePodProbe` as they should be.
     unacknowledged: HashMap<MarkerName, usize>,
     refused: HashMap<Object, Refusal>,
@@ -133,10 +136,11 @@ impl Index {
             synced: false,
             extensions: true,
             summaries: true,
-            markers: BTreeMap::new(),
+            markers: HashMap::new(),
             selectors: Selectors::default(),
-            pods: BTreeMap::new(),
-            nodes: BTreeMap::new(),
+            pods: HashMap::new(),
+            namespaces: HashMap::new(),
+            nodes: HashMap::new(),
             unacknowledged: HashMap::new(),
             refused: HashMap::new(),
             graves: Graves::default(),

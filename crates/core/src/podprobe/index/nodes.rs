@@ -176,7 +176,7 @@ impl Index {
         let mut entries = slots
             .values()
             .filter_map(|(observed, _)| observed.as_ref())
-            .flat_map(|observed| &*observed.entries);
+            .flat_map(|observed| observed.entries.iter());
         let kept = entries.any(|entry| entry.revision.is_some());
         let Some(node) = self.nodes.get(name) else {
             return;
@@ -205,12 +205,12 @@ impl Index {
         for name in names {
             self.check_all(&name, pass);
         }
-        let pods = self.nodes.values().flat_map(NodeState::pods);
+        let pods = self.nodes.values().flat_map(|node| node.pods());
         pass.pods.extend(pods.cloned());
     }
 
     pub(super) fn node_differs(&self, name: &Arc<str>) -> bool {
-        self.nodes.get(name).is_some_and(NodeState::differs)
+        self.nodes.get(name).is_some_and(|node| node.differs())
     }
 
     pub(super) fn node_pod_probe_due(&self, name: &str) -> Option<Write> {
@@ -256,7 +256,7 @@ impl Index {
     }
 
     pub(super) fn forget_if_void(&mut self, name: &Arc<str>) {
-        if self.nodes.get(name).is_some_and(NodeState::is_void)
+        if self.nodes.get(name).is_some_and(|node| node.is_void())
             && let Some(node) = self.nodes.remove(name)
             && let Some(time) = node.timer
         {

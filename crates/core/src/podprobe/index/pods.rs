@@ -64,12 +64,20 @@ impl Index {
                 timer: None,
             };
             self.pods.insert(name.clone(), Box::new(state));
+            let namespace = self.namespaces.entry(name.namespace.clone());
+            namespace.or_default().insert(name.clone());
         }
         pass.pods.insert(name);
     }
 
     pub(super) fn lose_pod(&mut self, name: &ObjectName, pass: &mut Pass) -> Option<Version> {
         let (name, mut state) = self.pods.remove_entry(name)?;
+        if let Some(pods) = self.namespaces.get_mut(&name.namespace) {
+            pods.remove(&name);
+            if pods.is_empty() {
+                self.namespaces.remove(&name.namespace);
+            }
+        }
         self.lose_agent(&state.seen, pass);
         self.refused.remove(&Object::PodMarks((*name).clone()));
         if let Some(time) = state.timer {

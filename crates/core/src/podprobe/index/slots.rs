@@ -22,7 +22,7 @@ pub(super) type SlotKey = (Arc<ObjectName>, Arc<str>);
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     pub(super) wanted: Option<PodEntries>,
-    /// Bytes of what is wanted.
+    /// What is wanted takes so many bytes of the room in the node's object.
     pub(super) bytes: usize,
     /// There is no room for it.
     pub(super) refused: bool,
@@ -121,7 +121,7 @@ impl Index {
             // Measured only when it changes: a verdict must not cost a serialization of the pod's entries.
             let pod = self.pod(&key.0).filter(|pod| pod.uid == key.1);
             let size = wanted.as_ref().zip(pod);
-            let size = size.map_or(0, |(wanted, pod)| bytes(wanted, pod));
+            let size = size.map_or(0, |(wanted, pod)| wanted.bytes(pod));
             let node = self.nodes.entry(name.clone()).or_default();
             let slot = node.slots.entry(key.clone()).or_default();
             node.bytes = node.bytes - slot.bytes + size;
@@ -275,10 +275,4 @@ pub(super) fn read_slots(
             .extend(verdicts.filter_map(|state| Verdict::read(state, shared)));
     }
     (slots, malformed)
-}
-
-/// What a pod takes of the room in a node's object.
-fn bytes(wanted: &PodEntries, pod: &Pod) -> usize {
-    let written = serde_json::to_string(&wanted.write(pod, true));
-    written.map_or(0, |written| written.len())
 }

@@ -394,7 +394,8 @@ impl Node {
         let (before, told) = (worker.verdict().cloned(), worker.told());
         let running = worker.running();
         let wish = decide(worker, self.containers.as_ref());
-        let weight = worker.weight();
+        // Looked up once: hashing keys is a good part of what a turn costs.
+        let (weight, still, after) = (worker.weight(), worker.running(), worker.verdict().cloned());
         match wish {
             Wish::Keep | Wish::Again => {}
             Wish::Rest => self.schedule.cancel(key),
@@ -402,11 +403,12 @@ impl Node {
             Wish::Further(due) => self.further(key, weight, due),
             Wish::MakeUp(slot) => self.schedule.exactly(key.clone(), weight, slot),
         }
-        let still = self.workers.get(key).and_then(Worker::running);
         if running != still {
             self.give_up(running);
         }
-        self.tell(key, before.as_ref(), told, actions);
+        if let Some(after) = after {
+            self.tell(key, before.as_ref(), &after, told, actions);
+        }
         wish
     }
 
@@ -432,15 +434,10 @@ impl Node {
         &mut self,
         key: &Arc<ProbeKey>,
         before: Option<&Verdict>,
+        verdict: &Verdict,
         told: Option<State>,
         actions: &mut Vec<Action>,
     ) {
-        let Some(worker) = self.workers.get(key) else {
-            return;
-        };
-        let Some(verdict) = worker.verdict() else {
-            return;
-        };
         let before_state = before.map(|before| before.state);
         let same = before.filter(|before| {
             before.state == verdict.state

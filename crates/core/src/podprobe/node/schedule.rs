@@ -163,9 +163,7 @@ impl<K: Clone + Eq + Hash> Schedule<K> {
     /// Takes a key out, also one that [`Schedule::due`] took and that does not come again.
     pub(super) fn cancel(&mut self, key: &K) {
         self.comes.remove(key);
-        if let Some(place) = self.places.remove(key) {
-            self.take(place);
-        }
+        self.leave(key);
     }
 
     /// The slot of the earliest key.
@@ -193,7 +191,8 @@ impl<K: Clone + Eq + Hash> Schedule<K> {
             }
             self.started.1 += u32::from(weight.is_exec());
             self.places.remove(&key);
-            let slot = self.comes.get(&key).map_or(place.0, |comes| comes.0);
+            let comes = weight.is_exec().then(|| self.comes.get(&key)).flatten();
+            let slot = comes.map_or(place.0, |comes| comes.0);
             due.push((key, slot));
         }
         due
@@ -220,8 +219,14 @@ impl<K: Clone + Eq + Hash> Schedule<K> {
         u32::try_from(met).unwrap_or(u32::MAX)
     }
 
+    fn leave(&mut self, key: &K) {
+        if let Some(place) = self.places.remove(key) {
+            self.take(place);
+        }
+    }
+
     fn put(&mut self, key: K, weight: Weight, slot: Slot) {
-        self.cancel(&key);
+        self.leave(&key);
         self.arrivals += 1;
         if let Weight::Exec { every } = weight {
             self.comes.insert(key.clone(), (slot, every));
