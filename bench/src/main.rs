@@ -13,12 +13,14 @@
 //! | `agent` | one agent on a real node, and its restart |
 //! | `cluster` | the manager beside a whole cluster of objects |
 //! | `engine` | rules and executors alone |
+//! | `index` | the rules of the manager alone |
 //! | `part` | processes that the bench starts of itself, the bare loops among them |
 
 mod agent;
 mod clock;
 mod cluster;
 mod engine;
+mod index;
 mod machine;
 mod meter;
 mod part;
@@ -130,6 +132,6 @@ fn measure(what: What, scale: f64) -> Result<Report> {
             Ok(report)
         }
         What::Engine => engine::measure(scale),
-        What::Index => anyhow::bail!("{what:?} is not measured yet"),
+        What::Index => index::measure(scale),
     }
 }

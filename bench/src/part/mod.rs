@@ -24,6 +24,7 @@ use tokio::sync::oneshot;
 
 use crate::cluster::floor;
 use crate::engine;
+use crate::index;
 
 pub(crate) use talk::Talk;
 
@@ -41,6 +42,8 @@ pub(crate) enum Part {
     Engine(engine::Order),
     /// What the engine probes.
     Targets(engine::Targets),
+    /// The index among so many pods.
+    Index(index::Order),
 }
 
 impl Part {
@@ -50,6 +53,9 @@ impl Part {
     }
 
     fn run(self) -> Result<()> {
+        if let Self::Index(order) = &self {
+            return index::run(order);
+        }
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -59,6 +65,7 @@ impl Part {
                 Self::Manager(order) => floor::run(order).await,
                 Self::Engine(order) => engine::run(order).await,
                 Self::Targets(targets) => engine::serve(targets).await,
+                Self::Index(_) => Ok(()),
             }
         });
         // The one blocking thread sits in a read of the standard input.
