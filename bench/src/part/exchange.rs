@@ -58,7 +58,7 @@ async fn part(mut stream: TcpStream) -> Result<()> {
     stream.shutdown().await?;
     loop {
         stream.readable().await?;
-        match stream.try_read(&mut [0; 16 * 1024]) {
+        match stream.try_read(&mut [0; 2 * 1024]) {
             Ok(0) => return Ok(()),
             Ok(_) => {}
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
