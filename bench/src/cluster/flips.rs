@@ -23,6 +23,8 @@ use crate::report::{Figure, Plot, Report, Target, count};
 const PODS_A_NODE: usize = 4;
 /// Status patches of agents on their way at once.
 const AGENTS_AT_ONCE: usize = 32;
+/// Each size is measured so often with the manager and with the floor; even, so that all ends as it began.
+const ROUNDS: usize = 2;
 /// Points of a curve.
 const POINTS: usize = 200;
 
@@ -32,10 +34,10 @@ bench, as the nodes' agents, patches the status of every NodePodProbe, 32 at onc
 sent. First one verdict on each of {few} pods, four on each node; then all verdicts. A watch of the bench on all pods \
 tells when each bears its labels; afterwards a list is compared, labels, annotations and conditions. Requests are \
 those of the manager's account in the audit log from time zero until three seconds after the last mark and the last \
-marker's status; CPU (schedstat) over the same time, divided by the pods. The floor is a process with the same client \
+marker's status; CPU (schedstat) over the same time, with all that is in it, divided by the pods. The floor is a process with the same client \
 that watches nothing and sends the same server-side applies, prepared beforehand, 32 at once, from time zero on, while \
 the same status patches run. That it left every pod as the manager would have is seen when a manager starts again \
-and writes nothing. {rounds}; of the runs the one in the middle by the last mark is told, counts are the largest.";
+and writes nothing. Two runs of each, there and back; the one with the later last mark is told, counts are the largest.";
 
 /// How many verdicts turn round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,14 +64,6 @@ enum Writer<'a> {
 
 impl Size {
     const BOTH: [Self; 2] = [Self::Some, Self::All];
-
-    /// Even, so that all ends as it began.
-    fn rounds(self) -> usize {
-        match self {
-            Self::Some => 4,
-            Self::All => 2,
-        }
-    }
 
     /// The verdicts, each named by the place of its pod and its own.
     fn verdicts(self, world: &World) -> Vec<(usize, usize)> {
@@ -111,15 +105,9 @@ pub(crate) fn run(scale: f64) -> Result<Report> {
         let mut report = Report::new("flips", scale, HOW);
         let world = World::make(&stage.client, scale).await?;
         let few = Size::Some.pods(&world).len().to_string();
-        let rounds = format!(
-            "{} and {} runs of each, back and forth",
-            Size::Some.rounds(),
-            Size::All.rounds()
-        );
         report.how = HOW
             .replace("{world}", &world.words())
-            .replace("{few}", &few)
-            .replace("{rounds}", &rounds);
+            .replace("{few}", &few);
         let Settled {
             mut agents,
             manager,
@@ -155,16 +143,13 @@ async fn measure(
     writer: &Writer<'_>,
 ) -> Result<Vec<Run>> {
     let mut runs = Vec::new();
-    for round in 1..=size.rounds() {
+    for round in 1..=ROUNDS {
         let who = match writer {
             Writer::Manager(_) => "",
             Writer::Floor => ", floor",
         };
-        let name = format!(
-            "{} at once, run {round} of {}{who}",
-            size.words(world),
-            size.rounds()
-        );
+        let words = size.words(world);
+        let name = format!("{words} at once, run {round} of {ROUNDS}{who}");
         agents.turn(&size.verdicts(world), settled::whole_seconds(clock::wall()));
         let run = match writer {
             Writer::Manager(manager) => {

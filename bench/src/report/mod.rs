@@ -122,7 +122,7 @@ impl Report {
         let mut page = self.text(None);
         for plot in &self.plots {
             let name = format!("{}-{}.svg", self.bench, plot.name);
-            page.push_str(&format!("![{}]({name})\n", plot.title));
+            page += &["![", &plot.title, "](", &name, ")\n"].concat();
             let file = folder.join(name);
             plot::draw(plot, &file)?;
             files.push(file);
