@@ -44,7 +44,7 @@ impl Version {
 }
 
 /// A pod.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
     /// Namespace and name.
     pub name: Arc<ObjectName>,
@@ -76,7 +76,7 @@ pub struct Pod {
 }
 
 /// A container that can be probed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
     /// Its name.
     pub name: Arc<str>,

@@ -25,6 +25,8 @@ pub(super) struct PodState {
     pub(super) shares: Shares,
     pub(super) contest: Contest,
     pub(super) timer: Option<Timestamp>,
+    /// It was worked out, bears what is wanted, and nothing is waited for.
+    at_rest: bool,
 }
 
 /// By marker, the one that goes first in front.
@@ -51,7 +53,17 @@ impl Index {
         if known.is_some_and(|known| known.seen.uid != seen.uid) {
             self.lose_pod(&name, pass);
         }
-        self.refused.remove(&Object::PodMarks((*name).clone()));
+        let refused = self.refused.remove(&Object::PodMarks((*name).clone()));
+        if let Some(known) = self.pods.get_mut(&name)
+            && known.at_rest
+            && refused.is_none()
+        {
+            // Most of what happens to pods is nothing to us.
+            known.seen.version = seen.version;
+            if known.seen == seen {
+                return;
+            }
+        }
         self.see_agent(&seen, pass);
         if let Some(known) = self.pods.get_mut(&name) {
             known.seen = seen;
@@ -62,6 +74,7 @@ impl Index {
                 shares: Shares::new(),
                 contest: Contest::default(),
                 timer: None,
+                at_rest: false,
             };
             self.pods.insert(name.clone(), Box::new(state));
             let namespace = self.namespaces.entry(name.namespace.clone());
@@ -125,6 +138,7 @@ impl Index {
         let is_visible = state.contest.is_visible();
         let timer = std::mem::replace(&mut state.timer, state.contest.deadline(pass.now));
         let next = state.timer;
+        state.at_rest = !differs && next.is_none();
         let before = std::mem::take(&mut state.shares);
         self.count(name, before, &outcome.shares, pass);
         if let Some(state) = self.pods.get_mut(name) {
