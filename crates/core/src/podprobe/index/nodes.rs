@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leadsman_api::node_pod_probe::{NodePodProbe, NodePodProbeSpec};
 use leadsman_api::slim::Node;
 
-use super::slots::{Sight, Slot, SlotKey, read_slots};
+use super::slots::{Sight, Slot, SlotKey, observed_entries, read_entries, read_verdicts};
 use super::{Index, Pass, Timer};
 use crate::podprobe::event::{Kind, Object, ObjectName, Source, Write};
 use crate::podprobe::pod::{Pod, Version};
@@ -126,7 +126,7 @@ impl Index {
         let name = wire.metadata.name.as_deref().unwrap_or_default();
         let name = self.shared.names.share(name);
         let version = Version::parse(wire.metadata.resource_version.as_deref());
-        let (slots, malformed) = read_slots(&wire.spec, wire.status.as_ref(), &mut self.shared);
+        let (slots, malformed) = self.read(&name, &wire, source);
         self.learn_extensions(&name, &slots, pass);
         let known = self.nodes.get(&name).and_then(|node| node.object.as_ref());
         let known = known.map(|object| object.version);
@@ -146,6 +146,30 @@ impl Index {
         self.fill(&name, slots, pass);
         self.listen(&name, pass);
         pass.nodes.insert(name);
+    }
+
+    /// The slots of an object, and whether it names a pod twice. Most sights of an object show new verdicts alone, and
+    /// its spec is what it was: entries are read where the generation moved. An API server that was restored may show
+    /// an old generation with another spec, and does so in a list.
+    fn read(
+        &mut self,
+        name: &Arc<str>,
+        wire: &NodePodProbe,
+        source: Source,
+    ) -> (BTreeMap<SlotKey, Sight>, bool) {
+        let known = self.nodes.get(name);
+        let known = known.and_then(|node| Some((&node.slots, node.object.as_ref()?)));
+        let same = known.filter(|(_, object)| {
+            let (old, new) = (&object.meta, &wire.metadata);
+            let moved = new.generation.is_none() || old.generation != new.generation;
+            source == Source::Live && old.uid == new.uid && !moved
+        });
+        let (mut slots, malformed) = match same {
+            None => read_entries(&wire.spec, &mut self.shared),
+            Some((slots, object)) => (observed_entries(slots), object.malformed),
+        };
+        read_verdicts(wire.status.as_ref(), &mut slots, &mut self.shared);
+        (slots, malformed)
     }
 
     pub(super) fn lose_node_pod_probe(

@@ -245,34 +245,48 @@ impl Index {
 /// What is observed of one pod on a node.
 pub(super) type Sight = (Option<PodEntries>, Vec<Verdict>);
 
-/// The slots of an object, and whether it names a pod twice.
-pub(super) fn read_slots(
+/// The entries of an object by pod, and whether it names a pod twice.
+pub(super) fn read_entries(
     spec: &NodePodProbeSpec,
-    status: Option<&NodePodProbeStatus>,
     shared: &mut Shared,
 ) -> (BTreeMap<SlotKey, Sight>, bool) {
-    let key = |namespace: &str, name: &str, uid: &str, shared: &mut Shared| {
-        let name = ObjectName {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        };
-        (shared.objects.share(name), shared.names.share(uid))
-    };
     let mut slots: BTreeMap<SlotKey, Sight> = BTreeMap::new();
     let mut malformed = false;
     for pod in &spec.pod_probes {
-        let slot = slots
-            .entry(key(&pod.namespace, &pod.name, &pod.uid, shared))
-            .or_default();
-        malformed |= slot.0.replace(PodEntries::read(pod, shared)).is_some();
-    }
-    for pod in status.iter().flat_map(|status| &status.pod_probe_statuses) {
-        let slot = slots
-            .entry(key(&pod.namespace, &pod.name, &pod.uid, shared))
-            .or_default();
-        let verdicts = pod.probe_states.iter();
-        slot.1
-            .extend(verdicts.filter_map(|state| Verdict::read(state, shared)));
+        let key = key(&pod.namespace, &pod.name, &pod.uid, shared);
+        let (observed, _) = slots.entry(key).or_default();
+        malformed |= observed.replace(PodEntries::read(pod, shared)).is_some();
     }
     (slots, malformed)
+}
+
+/// The entries of an object as they were read before.
+pub(super) fn observed_entries(slots: &BTreeMap<SlotKey, Slot>) -> BTreeMap<SlotKey, Sight> {
+    let observed = slots.iter().filter_map(|(key, slot)| {
+        let observed = slot.observed.clone()?;
+        Some((key.clone(), (Some(observed), Vec::new())))
+    });
+    observed.collect()
+}
+
+/// Adds the verdicts.
+pub(super) fn read_verdicts(
+    status: Option<&NodePodProbeStatus>,
+    slots: &mut BTreeMap<SlotKey, Sight>,
+    shared: &mut Shared,
+) {
+    for pod in status.iter().flat_map(|status| &status.pod_probe_statuses) {
+        let key = key(&pod.namespace, &pod.name, &pod.uid, shared);
+        let (_, verdicts) = slots.entry(key).or_default();
+        let states = pod.probe_states.iter();
+        verdicts.extend(states.filter_map(|state| Verdict::read(state, shared)));
+    }
+}
+
+fn key(namespace: &str, name: &str, uid: &str, shared: &mut Shared) -> SlotKey {
+    let name = ObjectName {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    };
+    (shared.objects.share(name), shared.names.share(uid))
 }

@@ -344,6 +344,11 @@ impl Cluster {
         }
         let name = object.metadata.name.clone().unwrap();
         object.metadata.resource_version = Some(version.to_string());
+        let known = self.node_pod_probes.get(&name);
+        if known.is_none_or(|known| known.spec != object.spec) {
+            let generation = object.metadata.generation.unwrap_or_default();
+            object.metadata.generation = Some(generation + 1);
+        }
         if object.metadata.uid.is_none() {
             object.metadata.uid = Some(format!("{name}-{version}"));
             object.metadata.creation_timestamp = Some(Time(self.now));
