@@ -133,6 +133,7 @@ impl Cluster {
         let mut object =
             NodePodProbe::new(&node_name(node), leadsman_api::NodePodProbeSpec::default());
         object.metadata.uid = Some(uid(node));
+        object.metadata.generation = Some(1);
         object.metadata.resource_version = Some(self.next_version());
         let mut statuses = Vec::new();
         for number in (node * NODE..(node + 1) * NODE).take_while(|number| *number < self.matched())

@@ -1,5 +1,7 @@
 //! The events that are timed, each with the writes that are due after it.
 
+use std::cell::RefCell;
+use std::hint::black_box;
 use std::path::Path;
 use std::time::Duration;
 
@@ -88,6 +90,18 @@ impl Kind {
     }
 }
 
+/// What is in the processor's caches when an event comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Caches {
+    /// Something else, as in a manager that has other things to do between two events.
+    Cold,
+    /// As much of the world as they hold.
+    Warm,
+}
+
+/// Larger than the last of the caches.
+const ELSE: usize = 48 << 20;
+
 /// Nanoseconds an event.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Times {
@@ -120,36 +134,48 @@ impl Times {
     }
 }
 
-/// Times all kinds in this world.
-pub(super) fn measure(world: &mut World, scale: f64, folder: &Path) -> Result<Times> {
+/// Times all kinds in this world, with cold and with warm caches.
+pub(super) fn measure(world: &mut World, scale: f64, folder: &Path) -> Result<[Times; 2]> {
+    let seconds = |seconds: f64| Duration::from_secs_f64(seconds * scale.max(0.1));
     let mut criterion = Criterion::default()
         .without_plots()
         .output_directory(folder)
         .sample_size(20)
-        .warm_up_time(Duration::from_secs_f64(scale.max(0.1)))
-        .measurement_time(Duration::from_secs_f64(3.0 * scale.max(0.1)));
-    let mut times = Times::default();
-    for kind in Kind::ALL {
-        time(&mut criterion, kind, world);
-        *times.of_mut(kind) = mean(&estimates(folder, GROUP, kind.id()))?;
+        .warm_up_time(seconds(0.3))
+        .measurement_time(seconds(1.2));
+    let mut all = [Times::default(); 2];
+    for (times, caches) in all.iter_mut().zip([Caches::Cold, Caches::Warm]) {
+        let group = format!("{caches:?}");
+        for kind in Kind::ALL {
+            time(&mut criterion, &group, kind, world, caches);
+            *times.of_mut(kind) = mean(&estimates(folder, &group, kind.id()))?;
+        }
     }
-    Ok(times)
+    Ok(all)
 }
 
-const GROUP: &str = "event";
-
-fn time(criterion: &mut Criterion, kind: Kind, world: &mut World) {
-    let mut group = criterion.benchmark_group(GROUP);
+fn time(criterion: &mut Criterion, group: &str, kind: Kind, world: &mut World, caches: Caches) {
+    let mut group = criterion.benchmark_group(group);
+    let mut other = match caches {
+        Caches::Cold => vec![0_u8; ELSE],
+        Caches::Warm => Vec::new(),
+    };
+    let size = match caches {
+        Caches::Cold => BatchSize::PerIteration,
+        Caches::Warm => BatchSize::LargeInput,
+    };
     let mut turn = 0;
     group.bench_function(kind.id(), |bencher| {
         // Making an event up takes longer than to take it in, and needs the same world.
-        let world = std::cell::RefCell::new(&mut *world);
-        let turn = std::cell::RefCell::new(&mut turn);
+        let world = RefCell::new(&mut *world);
         bencher.iter_batched(
             || {
-                let mut turn = turn.borrow_mut();
-                let event = kind.event(&mut world.borrow_mut(), **turn);
-                **turn += 1;
+                let event = kind.event(&mut world.borrow_mut(), turn);
+                turn += 1;
+                for byte in other.iter_mut().step_by(64) {
+                    *byte = byte.wrapping_add(1);
+                }
+                black_box(&other);
                 event
             },
             |event| {
@@ -161,7 +187,7 @@ fn time(criterion: &mut Criterion, kind: Kind, world: &mut World) {
                     .filter_map(|object| world.index.write(object, now));
                 writes.collect::<Vec<_>>()
             },
-            BatchSize::LargeInput,
+            size,
         );
     });
     group.finish();
