@@ -278,8 +278,9 @@ pub(super) fn read_verdicts(
     for pod in status.iter().flat_map(|status| &status.pod_probe_statuses) {
         let key = key(&pod.namespace, &pod.name, &pod.uid, shared);
         let (_, verdicts) = slots.entry(key).or_default();
-        let states = pod.probe_states.iter();
-        verdicts.extend(states.filter_map(|state| Verdict::read(state, shared)));
+        for state in &pod.probe_states {
+            verdicts.extend(Verdict::read(state, shared));
+        }
     }
 }
 

@@ -533,3 +533,31 @@ fn an_object_that_is_made_anew_is_filled_anew() {
     world.drain();
     assert_eq!(world.entries(), ["way#idle"]);
 }
+
+/// The API server moves the generation with the spec, but one that was restored may show an old one with another spec.
+#[test]
+fn entries_are_read_again_where_the_generation_moved_and_from_every_list() {
+    let object_due = |world: &mut World, generation: Option<i64>, source| {
+        let mut emptied = world.cluster.node_pod_probes["n0"].clone();
+        emptied.spec.pod_probes.clear();
+        emptied.metadata.resource_version = Some("999".to_owned());
+        emptied.metadata.generation = generation;
+        let event = Event::NodePodProbe(Box::new(emptied), source);
+        world.index.apply(event, world.cluster.now);
+        let object = Object::NodePodProbe("n0".to_owned());
+        world.index.write(&object, world.cluster.now).is_some()
+    };
+    let probing = || World::probing(&[idle()]);
+    let generation = probing().cluster.node_pod_probes["n0"].metadata.generation;
+    assert!(generation.is_some());
+    let table = [
+        (generation, Source::Live, false),
+        (generation, Source::List, true),
+        (generation.map(|it| it + 1), Source::Live, true),
+        (None, Source::Live, true),
+    ];
+    for (generation, source, due) in table {
+        let found = object_due(&mut probing(), generation, source);
+        assert_eq!(found, due, "{generation:?} {source:?}");
+    }
+}
