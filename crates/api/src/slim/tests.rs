@@ -238,6 +238,8 @@ fn field_set() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn what_is_owned_is_what_a_tree_of_values_says(fields in field_set()) {
         let text = json!({ "fieldsV1": fields }).to_string();

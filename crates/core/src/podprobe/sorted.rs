@@ -70,6 +70,8 @@ mod tests {
     use super::*;
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn it_is_a_map(entries in proptest::collection::vec(("[a-d]{0,2}", any::<u8>()), 0..12)) {
             let named = || entries.iter().map(|(name, value)| (Arc::from(name.as_str()), *value));

@@ -561,3 +561,22 @@ fn entries_are_read_again_where_the_generation_moved_and_from_every_list() {
         assert_eq!(found, due, "{generation:?} {source:?}");
     }
 }
+
+/// An answer to a write may show nothing; then the watch is what makes the pod due again.
+#[test]
+fn a_pod_that_lacks_its_marks_is_due_with_every_sight() {
+    let mut world = World::probing(&[idle()]);
+    let dirty = |world: &mut World, version: u64| {
+        let mut pod = world.pod().clone();
+        pod.version = version;
+        let event = Event::Pod(Box::new(pod.wire(&p0())), Source::Live);
+        world.index.apply(event, world.cluster.now).dirty
+    };
+    assert_eq!(dirty(&mut world, 900), []);
+    let marks = Object::PodMarks(p0());
+    let bare = world.pod().clone();
+    world.verdict("way#idle", "Succeeded", "up");
+    world.cluster.pods.insert(p0(), bare);
+    assert_eq!(dirty(&mut world, 901), [marks.clone()]);
+    assert_eq!(dirty(&mut world, 902), [marks]);
+}
