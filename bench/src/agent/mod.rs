@@ -28,8 +28,8 @@ pub(crate) use restart::restart;
 
 /// Pods at full size.
 const PODS: f64 = 50.0;
-/// A window at full size.
-const WINDOW: f64 = 60.0;
+/// A window at full size, in seconds; calls of the runtime are counted over two of them.
+const WINDOW: f64 = 30.0;
 const MEBI: f64 = 1024.0 * 1024.0;
 
 /// How much of the full size.
@@ -64,7 +64,7 @@ pub(crate) fn measure(scale: f64) -> Result<Report> {
         threads, divided by the runs that the agent counted; memory, threads and descriptors at the window's end. The \
         floor is a bare loop in the same node's namespaces, on one thread, with the same pods in the same slots and one \
         ListContainers a second, after the agent's window and with nothing probed otherwise. Calls of the runtime are \
-        counted in windows of their own, by a proxy on its socket and an agent that is started anew with it; requests to \
+        counted in windows of their own, twice as long, by a proxy on its socket and an agent that is started anew with it; requests to \
         the API server by its audit log, in all windows.",
         size.pods,
         size.window.as_secs()
@@ -128,7 +128,7 @@ async fn all(world: &mut World, size: Size, report: &mut Report) -> Result<()> {
     for case in case::all() {
         world.mark(&case.name(), &case.probe()).await?;
         wait(&format!("{}: settling", case.name()), case.settle()).await;
-        let calls = case::Calls::count(world, case, &proxy, size.window).await?;
+        let calls = case::Calls::count(world, case, &proxy, 2 * size.window).await?;
         world.unmark().await?;
         calls.write(case, report);
     }
