@@ -205,5 +205,5 @@ fn a_pod_takes_few_bytes_and_few_allocations() {
     within("bytes of a matched pod", 2_200);
     within("of another", 1_250);
     within("of the slim one", 80);
-    within("of an event that changes nothing", 75);
+    within("of an event that changes nothing", 22);
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leadsman_api::slim::{Node, Pod};
 use leadsman_api::{NodePodProbe, PodProbeMarker, PodProbeMarkerStatus};
 
@@ -15,6 +16,16 @@ pub struct ObjectName {
     pub namespace: String,
     /// The name.
     pub name: String,
+}
+
+impl ObjectName {
+    /// The name in an object's metadata.
+    pub fn of(meta: &ObjectMeta) -> Self {
+        Self {
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            name: meta.name.clone().unwrap_or_default(),
+        }
+    }
 }
 
 impl fmt::Display for ObjectName {

@@ -387,7 +387,7 @@ mod tests {
     fn the_size_is_that_of_what_is_written() {
         let mut shared = Shared::default();
         let wire = json!({ "metadata": { "name": "p\"0", "namespace": "a", "uid": "u" } });
-        let pod = Pod::new(&serde_json::from_value(wire).unwrap(), &mut shared);
+        let pod = Pod::new(&serde_json::from_value(wire).unwrap(), None, &mut shared);
         let probe = |name: &str| {
             json!({ "name": name, "containerName": "main", "revision": "r", "startedContainerID": "1",
                     "probe": { "exec": { "command": ["/bin/sh", "-c", "echo \"\u{e9}\""] } } })

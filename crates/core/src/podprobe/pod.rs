@@ -126,18 +126,19 @@ pub struct Ours {
 }
 
 impl Pod {
-    /// Keeps of a pod what is read of it.
-    pub fn new(pod: &slim::Pod, shared: &mut Shared) -> Self {
+    /// Keeps of a pod what is read of it. What no other pod has is taken from what is `known` of it, if it is there:
+    /// searched for among that of all pods, it would be far away in the memory.
+    pub fn new(pod: &slim::Pod, known: Option<&Self>, shared: &mut Shared) -> Self {
         let meta = &pod.identity;
         let phase = pod.status.phase.as_deref();
         let holds = |kind: &str| {
             let mut conditions = pod.status.conditions.iter();
             conditions.any(|condition| condition.type_ == kind && condition.status == "True")
         };
-        let name = shared.objects.share(ObjectName {
-            namespace: meta.namespace.clone().unwrap_or_default(),
-            name: meta.name.clone().unwrap_or_default(),
-        });
+        let name = match known {
+            Some(known) => known.name.clone(),
+            None => shared.objects.share(ObjectName::of(meta)),
+        };
         let names = &mut shared.names;
         let node = pod.spec.node_name.as_deref();
         let ours = Ours::read(&pod.owners, names);
@@ -150,7 +151,10 @@ impl Pod {
         Self {
             name,
             annotations: annotations.collect(),
-            uid: names.share(meta.uid.as_deref().unwrap_or_default()),
+            uid: names.again(
+                known.map(|known| &known.uid),
+                meta.uid.as_deref().unwrap_or_default(),
+            ),
             version: Version::parse(meta.resource_version.as_deref()),
             labels: labels
                 .map(|(key, value)| (names.share(key.as_str()), names.share(value.as_str())))
@@ -162,8 +166,11 @@ impl Pod {
             node: node
                 .filter(|node| !node.is_empty())
                 .map(|node| names.share(node)),
-            ip: names.share(pod.status.pod_ip.as_deref().unwrap_or_default()),
-            containers: containers(pod, names),
+            ip: names.again(
+                known.map(|known| &known.ip),
+                pod.status.pod_ip.as_deref().unwrap_or_default(),
+            ),
+            containers: containers(pod, known, names),
             conditions: conditions(pod, names),
             ours,
         }
@@ -176,7 +183,7 @@ impl Pod {
 }
 
 /// Containers and native sidecars; other init containers have ended by the time a pod is probed.
-fn containers(pod: &slim::Pod, names: &mut Names) -> Box<[Container]> {
+fn containers(pod: &slim::Pod, known: Option<&Pod>, names: &mut Names) -> Box<[Container]> {
     let sidecars = pod.spec.init_containers.iter();
     let sidecars =
         sidecars.filter(|container| container.restart_policy.as_deref() == Some("Always"));
@@ -197,11 +204,13 @@ fn containers(pod: &slim::Pod, names: &mut Names) -> Box<[Container]> {
                 Some((names.share(port.name.as_deref()?), NonZeroU16::new(number)?))
             });
             let ports = ports.collect();
+            let known = known.and_then(|known| known.containers.get(all.len()));
             all.push(Container {
                 name: names.share(container.name.as_str()),
                 ports,
                 startup_probe: container.startup_probe.is_some(),
-                id: (id.map(bare_id).filter(|id| !id.is_empty())).map(|id| names.share(id)),
+                id: (id.map(bare_id).filter(|id| !id.is_empty()))
+                    .map(|id| names.again(known.and_then(|known| known.id.as_ref()), id)),
                 started: status.is_some_and(|status| status.started == Some(true)),
             });
         }

@@ -59,6 +59,16 @@ impl<T: ?Sized + Eq + Hash> Pool<T> {
     }
 }
 
+impl Names {
+    /// The shared form of a string that is likely to be this one.
+    pub(super) fn again(&mut self, known: Option<&Arc<str>>, name: &str) -> Arc<str> {
+        match known {
+            Some(known) if **known == *name => known.clone(),
+            _ => self.share(name),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -161,10 +161,7 @@ impl Index {
 
     pub(super) fn see_marker(&mut self, wire: &PodProbeMarker, source: Source, pass: &mut Pass) {
         let meta = &wire.metadata;
-        let name = Arc::new(ObjectName {
-            namespace: meta.namespace.clone().unwrap_or_default(),
-            name: meta.name.clone().unwrap_or_default(),
-        });
+        let name = Arc::new(ObjectName::of(meta));
         let version = Version::parse(meta.resource_version.as_deref());
         let status = wire.status.clone().unwrap_or_default();
         self.learn_summaries(&name, &status, pass);
@@ -371,6 +368,7 @@ mod tests {
             json!({ "metadata": { "namespace": "a", "labels": { "app": "game", "shard": "7" } } });
         let pod = Pod::new(
             &serde_json::from_value(pod).unwrap(),
+            None,
             &mut Shared::default(),
         );
         let candidates: Vec<_> = selectors.candidates(&pod).collect();

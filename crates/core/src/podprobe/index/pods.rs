@@ -43,8 +43,9 @@ type Plans = Vec<Vec<Result<Entry, Gap>>>;
 
 impl Index {
     pub(super) fn see_pod(&mut self, wire: &slim::Pod, source: Source, pass: &mut Pass) {
-        let seen = Pod::new(wire, &mut self.shared);
-        let known = self.pods.get(&seen.name);
+        let known = self.pods.get(&ObjectName::of(&wire.identity));
+        let seen = known.map(|known| &known.seen);
+        let seen = Pod::new(wire, seen, &mut self.shared);
         let version = known.map(|known| known.seen.version);
         if self.is_stale(source, Kind::Pod, &seen.name, seen.version, version) {
             return;
