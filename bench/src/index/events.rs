@@ -1,6 +1,7 @@
 //! The events that are timed, each with the writes that are due after it.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::hint::black_box;
 use std::path::Path;
 use std::time::Duration;
@@ -134,15 +135,76 @@ impl Times {
     }
 }
 
-/// Times all kinds in this world, with cold and with warm caches.
-pub(super) fn measure(world: &mut World, scale: f64, folder: &Path) -> Result<[Times; 2]> {
+/// As many values as there are pods, each of the size of what the index keeps of one.
+struct Bare {
+    values: HashMap<u64, Box<[u8]>>,
+    keys: u64,
+}
+
+/// What the index keeps of a pod that a marker matches.
+const VALUE: usize = 2_000;
+
+impl Bare {
+    fn new(keys: u64) -> Self {
+        let values = (0..keys).map(|key| (key, vec![0; VALUE].into()));
+        Self {
+            values: values.collect(),
+            keys,
+        }
+    }
+
+    /// Looks one up and reads and writes all of it.
+    fn touch(&mut self, turn: u64) {
+        let key = turn * 7_919 % self.keys;
+        for byte in self.values.get_mut(&key).into_iter().flatten() {
+            *byte = byte.wrapping_add(1);
+        }
+    }
+}
+
+/// What the growth of the memory alone comes to: a value of a bare map is looked up, read and written.
+pub(super) fn bare(pods: u64, scale: f64, folder: &Path) -> Result<f64> {
+    let mut bare = Bare::new(pods);
+    let mut other = vec![0_u8; ELSE];
+    let mut turn = 0;
+    let mut criterion = criterion(scale, folder);
+    let mut group = criterion.benchmark_group("Bare");
+    group.bench_function("touch", |bencher| {
+        bencher.iter_batched(
+            || {
+                turn += 1;
+                fill(&mut other);
+                turn
+            },
+            |turn| bare.touch(turn),
+            BatchSize::PerIteration,
+        );
+    });
+    group.finish();
+    mean(&estimates(folder, "Bare", "touch"))
+}
+
+/// Takes the processor's caches.
+fn fill(other: &mut [u8]) {
+    for byte in other.iter_mut().step_by(64) {
+        *byte = byte.wrapping_add(1);
+    }
+    black_box(other);
+}
+
+fn criterion(scale: f64, folder: &Path) -> Criterion {
     let seconds = |seconds: f64| Duration::from_secs_f64(seconds * scale.max(0.1));
-    let mut criterion = Criterion::default()
+    Criterion::default()
         .without_plots()
         .output_directory(folder)
         .sample_size(20)
         .warm_up_time(seconds(0.3))
-        .measurement_time(seconds(1.2));
+        .measurement_time(seconds(1.2))
+}
+
+/// Times all kinds in this world, with cold and with warm caches.
+pub(super) fn measure(world: &mut World, scale: f64, folder: &Path) -> Result<[Times; 2]> {
+    let mut criterion = criterion(scale, folder);
     let mut all = [Times::default(); 2];
     for (times, caches) in all.iter_mut().zip([Caches::Cold, Caches::Warm]) {
         let group = format!("{caches:?}");
@@ -172,10 +234,7 @@ fn time(criterion: &mut Criterion, group: &str, kind: Kind, world: &mut World, c
             || {
                 let event = kind.event(&mut world.borrow_mut(), turn);
                 turn += 1;
-                for byte in other.iter_mut().step_by(64) {
-                    *byte = byte.wrapping_add(1);
-                }
-                black_box(&other);
+                fill(&mut other);
                 event
             },
             |event| {
