@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use criterion::{BatchSize, Criterion};
+use criterion::{BatchSize, Criterion, SamplingMode};
 use leadsman_core::podprobe::event::{Event, Source};
 use serde::{Deserialize, Serialize};
 
@@ -169,6 +169,7 @@ pub(super) fn bare(pods: u64, scale: f64, folder: &Path) -> Result<f64> {
     let mut turn = 0;
     let mut criterion = criterion(scale, folder);
     let mut group = criterion.benchmark_group("Bare");
+    group.sampling_mode(SamplingMode::Flat);
     group.bench_function("touch", |bencher| {
         bencher.iter_batched(
             || {
@@ -181,7 +182,7 @@ pub(super) fn bare(pods: u64, scale: f64, folder: &Path) -> Result<f64> {
         );
     });
     group.finish();
-    mean(&estimates(folder, "Bare", "touch"))
+    median(&estimates(folder, "Bare", "touch"))
 }
 
 /// Takes the processor's caches.
@@ -197,7 +198,9 @@ fn criterion(scale: f64, folder: &Path) -> Criterion {
     Criterion::default()
         .without_plots()
         .output_directory(folder)
-        .sample_size(20)
+        // Many short samples: of those that another process fell into, the median takes no note.
+        .sample_size(100)
+        .nresamples(1_000)
         .warm_up_time(seconds(0.3))
         .measurement_time(seconds(1.2))
 }
@@ -210,7 +213,7 @@ pub(super) fn measure(world: &mut World, scale: f64, folder: &Path) -> Result<[T
         let group = format!("{caches:?}");
         for kind in Kind::ALL {
             time(&mut criterion, &group, kind, world, caches);
-            *times.of_mut(kind) = mean(&estimates(folder, &group, kind.id()))?;
+            *times.of_mut(kind) = median(&estimates(folder, &group, kind.id()))?;
         }
     }
     Ok(all)
@@ -218,6 +221,7 @@ pub(super) fn measure(world: &mut World, scale: f64, folder: &Path) -> Result<[T
 
 fn time(criterion: &mut Criterion, group: &str, kind: Kind, world: &mut World, caches: Caches) {
     let mut group = criterion.benchmark_group(group);
+    group.sampling_mode(SamplingMode::Flat);
     let mut other = match caches {
         Caches::Cold => vec![0_u8; ELSE],
         Caches::Warm => Vec::new(),
@@ -253,10 +257,10 @@ fn time(criterion: &mut Criterion, group: &str, kind: Kind, world: &mut World, c
 }
 
 /// What criterion worked out, in nanoseconds.
-fn mean(file: &Path) -> Result<f64> {
+fn median(file: &Path) -> Result<f64> {
     let text =
         std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
     let estimates: serde_json::Value = serde_json::from_str(&text)?;
-    let mean = estimates["mean"]["point_estimate"].as_f64();
-    mean.with_context(|| format!("no mean in {}", file.display()))
+    let median = estimates["median"]["point_estimate"].as_f64();
+    median.with_context(|| format!("no median in {}", file.display()))
 }

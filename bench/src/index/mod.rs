@@ -34,7 +34,7 @@ small cluster would be measured in the caches and a large one in the memory. How
 The floor of the growth is that of memory: a bare map of as many values of 2,000 bytes, one of them looked up, read and \
 written. 25 pods a node, 250 a marker of two probes, 1,000 a namespace; all markers of a namespace \
 share one label pair and differ in another. Pods beyond those of the markers match nothing, markers beyond the pods \
-select nothing. Mean of criterion, a process for each shape.";
+select nothing. Medians of criterion, a process for each shape.";
 
 /// What a process of ours measures.
 #[derive(Clone, Debug, Serialize, Deserialize)]
