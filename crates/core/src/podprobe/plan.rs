@@ -301,17 +301,24 @@ impl PodEntries {
 }
 
 impl Verdict {
-    /// Reads a verdict; none if its state is none of the three.
-    pub fn read(state: &wire::ContainerProbeState, shared: &mut Shared) -> Option<Self> {
+    /// Reads a verdict; none if its state is none of the three. `known` is one that is likely to have the same strings.
+    pub fn read(
+        state: &wire::ContainerProbeState,
+        known: Option<&Self>,
+        shared: &mut Shared,
+    ) -> Option<Self> {
         let names = &mut shared.names;
+        let message = state.message.as_deref().unwrap_or_default();
+        let revision = known.and_then(|known| known.revision.as_ref());
+        let container = known.and_then(|known| known.container_id.as_ref());
         Some(Self {
-            name: names.share(state.name.as_str()),
             state: state.state.parse().ok()?,
-            message: names.share(state.message.as_deref().unwrap_or_default()),
+            name: names.again(known.map(|known| &known.name), &state.name),
+            message: names.again(known.map(|known| &known.message), message),
             last_probe_time: state.last_probe_time.as_ref().map(|time| time.0),
             last_transition_time: state.last_transition_time.as_ref().map(|time| time.0),
-            revision: state.revision.as_deref().map(|it| names.share(it)),
-            container_id: state.container_id.as_deref().map(|it| names.share(it)),
+            revision: (state.revision.as_deref()).map(|it| names.again(revision, it)),
+            container_id: (state.container_id.as_deref()).map(|it| names.again(container, it)),
         })
     }
 }

@@ -158,17 +158,18 @@ impl Index {
         source: Source,
     ) -> (BTreeMap<SlotKey, Sight>, bool) {
         let known = self.nodes.get(name);
-        let known = known.and_then(|node| Some((&node.slots, node.object.as_ref()?)));
-        let same = known.filter(|(_, object)| {
+        let object = known.and_then(|node| node.object.as_ref());
+        let same = object.filter(|object| {
             let (old, new) = (&object.meta, &wire.metadata);
             let moved = new.generation.is_none() || old.generation != new.generation;
             source == Source::Live && old.uid == new.uid && !moved
         });
-        let (mut slots, malformed) = match same {
-            None => read_entries(&wire.spec, &mut self.shared),
-            Some((slots, object)) => (observed_entries(slots), object.malformed),
+        let known = known.map(|node| &node.slots);
+        let (mut slots, malformed) = match (same, known) {
+            (Some(object), Some(known)) => (observed_entries(known), object.malformed),
+            _ => read_entries(&wire.spec, &mut self.shared),
         };
-        read_verdicts(wire.status.as_ref(), &mut slots, &mut self.shared);
+        read_verdicts(wire.status.as_ref(), known, &mut slots, &mut self.shared);
         (slots, malformed)
     }
 

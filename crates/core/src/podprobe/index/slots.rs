@@ -3,7 +3,7 @@
 //! The object differs while one slot does. Whether a marker's entries are acknowledged is counted over all slots, also
 //! those of nodes and pods that are gone.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use leadsman_api::node_pod_probe::{NodePodProbeSpec, NodePodProbeStatus};
@@ -269,17 +269,32 @@ pub(super) fn observed_entries(slots: &BTreeMap<SlotKey, Slot>) -> BTreeMap<Slot
     observed.collect()
 }
 
-/// Adds the verdicts.
+/// Adds the verdicts. Of what is `known` of the node, keys and strings are taken that have not changed: searched for
+/// among those of all nodes, they would be far away in the memory.
 pub(super) fn read_verdicts(
     status: Option<&NodePodProbeStatus>,
+    known: Option<&BTreeMap<SlotKey, Slot>>,
     slots: &mut BTreeMap<SlotKey, Sight>,
     shared: &mut Shared,
 ) {
+    let known: HashMap<_, _> = known
+        .into_iter()
+        .flatten()
+        .map(|(key, slot)| {
+            let (name, uid) = key;
+            ((&*name.namespace, &*name.name, &**uid), (key, slot))
+        })
+        .collect();
     for pod in status.iter().flat_map(|status| &status.pod_probe_statuses) {
-        let key = key(&pod.namespace, &pod.name, &pod.uid, shared);
+        let known = known.get(&(&*pod.namespace, &*pod.name, &*pod.uid));
+        let key = match known {
+            Some((key, _)) => (*key).clone(),
+            None => key(&pod.namespace, &pod.name, &pod.uid, shared),
+        };
         let (_, verdicts) = slots.entry(key).or_default();
-        for state in &pod.probe_states {
-            verdicts.extend(Verdict::read(state, shared));
+        for (place, state) in pod.probe_states.iter().enumerate() {
+            let known = known.and_then(|(_, slot)| slot.verdicts.get(place));
+            verdicts.extend(Verdict::read(state, known, shared));
         }
     }
 }
