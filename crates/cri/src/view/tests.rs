@@ -1,0 +1,331 @@
+use tonic::Status;
+
+use super::*;
+use crate::{
+    fake::{Answer, Fake, within},
+    wire::{ContainerState as Wire, NamespaceMode},
+};
+
+const STARTED: ContainerState = ContainerState::Running {
+    started_at: Timestamp::constant(2, 0),
+};
+const ENDED: ContainerState = ContainerState::Exited { exit_code: 3 };
+
+fn view(fake: &Fake) -> View {
+    View::new(fake.client(), vec!["192.0.2.9".parse().unwrap()])
+}
+
+fn addresses(view: &View, pod: &str, name: &str) -> Vec<String> {
+    view.container(pod, name)
+        .unwrap()
+        .addresses
+        .iter()
+        .map(ToString::to_string)
+        .collect()
+}
+
+fn state(view: &View, pod: &str, name: &str) -> Option<ContainerState> {
+    view.container(pod, name).map(|container| container.state)
+}
+
+#[tokio::test]
+async fn asks_once_about_what_is_new_and_wanted() {
+    let fake = Fake::start();
+    for pod in ["a", "b", "other"] {
+        fake.world().network(pod, &["10.0.0.1"], NamespaceMode::Pod);
+        fake.world()
+            .container(pod, "main", 0, Wire::ContainerRunning);
+    }
+    fake.world()
+        .container("a", "side", 0, Wire::ContainerRunning);
+    fake.world()
+        .container("a", "init", 0, Wire::ContainerExited);
+    fake.world()
+        .container("a", "next", 0, Wire::ContainerCreated);
+    let mut view = view(&fake);
+    let wanted = |uid: &str| uid != "other";
+
+    view.refresh(wanted).await.unwrap();
+    assert_eq!(
+        fake.world().take_calls(),
+        [
+            "ContainerStatus a-init-0",
+            "ContainerStatus a-main-0",
+            "ContainerStatus a-side-0",
+            "ContainerStatus b-main-0",
+            "ListContainers",
+            "PodSandboxStatus a-sandbox",
+            "PodSandboxStatus b-sandbox",
+        ]
+    );
+    assert_eq!(state(&view, "a", "main"), Some(STARTED));
+    assert_eq!(state(&view, "a", "init"), Some(ENDED));
+    assert_eq!(state(&view, "a", "next"), Some(ContainerState::Created));
+    assert_eq!(state(&view, "other", "main"), None);
+    assert_eq!(state(&view, "a", "nosuch"), None);
+
+    let before = view.containers();
+    view.refresh(wanted).await.unwrap();
+    assert_eq!(fake.world().take_calls(), ["ListContainers"]);
+    assert!(Arc::ptr_eq(&before, &view.containers()), "nothing changed");
+
+    fake.world()
+        .container("a", "main", 0, Wire::ContainerExited);
+    view.refresh(wanted).await.unwrap();
+    assert_eq!(
+        fake.world().take_calls(),
+        ["ContainerStatus a-main-0", "ListContainers"]
+    );
+    assert_eq!(state(&view, "a", "main"), Some(ENDED));
+    assert!(!Arc::ptr_eq(&before, &view.containers()));
+
+    fake.world()
+        .container("a", "main", 1, Wire::ContainerRunning);
+    view.refresh(wanted).await.unwrap();
+    assert_eq!(
+        fake.world().take_calls(),
+        ["ContainerStatus a-main-1", "ListContainers"]
+    );
+    assert_eq!(&*view.container("a", "main").unwrap().id, "a-main-1");
+    assert_eq!(addresses(&view, "a", "main"), ["10.0.0.1"]);
+}
+
+#[tokio::test]
+async fn the_newest_attempt_is_the_current_one_whatever_the_order_and_the_clock() {
+    let fake = Fake::start();
+    fake.world().network("a", &["10.0.0.1"], NamespaceMode::Pod);
+    for attempt in [1, 10, 2, 0] {
+        fake.world()
+            .container("a", "main", attempt, Wire::ContainerExited);
+    }
+    fake.world().containers[1].created_at = 1;
+    let mut view = view(&fake);
+    view.refresh(|_| true).await.unwrap();
+    assert_eq!(view.container("a", "main").unwrap().attempt, 10);
+}
+
+#[tokio::test]
+async fn addresses_come_from_the_sandbox_and_never_lead_back_to_the_node() {
+    let fake = Fake::start();
+    let pods: [(&str, &[&str], NamespaceMode, &[&str]); 6] = [
+        (
+            "dual",
+            &["10.1.2.3", "2001:db8::7"],
+            NamespaceMode::Pod,
+            &["10.1.2.3", "2001:db8::7"],
+        ),
+        ("host", &[], NamespaceMode::Node, &["192.0.2.9"]),
+        (
+            "host with an address",
+            &["10.0.0.5"],
+            NamespaceMode::Node,
+            &["192.0.2.9"],
+        ),
+        ("none", &[""], NamespaceMode::Pod, &[]),
+        (
+            "bad",
+            &[
+                "127.0.0.1",
+                "169.254.169.254",
+                "fe80::1",
+                "::",
+                "::ffff:127.0.0.1",
+                "::1",
+                "0.0.0.0",
+                "no",
+            ],
+            NamespaceMode::Pod,
+            &[],
+        ),
+        (
+            "mixed",
+            &["::1", "10.0.0.6"],
+            NamespaceMode::Pod,
+            &["10.0.0.6"],
+        ),
+    ];
+    for (pod, ips, mode, _) in pods {
+        fake.world()
+            .container(pod, "main", 0, Wire::ContainerRunning);
+        fake.world().network(pod, ips, mode);
+    }
+    let mut view = view(&fake);
+    view.refresh(|_| true).await.unwrap();
+    for (pod, _, _, expected) in pods {
+        assert_eq!(addresses(&view, pod, "main"), expected, "{pod}");
+    }
+    fake.world()
+        .network("none", &["10.0.0.7"], NamespaceMode::Pod);
+    view.refresh(|_| true).await.unwrap();
+    assert_eq!(
+        addresses(&view, "none", "main"),
+        ["10.0.0.7"],
+        "asked again until there is one"
+    );
+}
+
+#[tokio::test]
+async fn keeps_what_it_knows_while_the_runtime_is_away() {
+    let mut fake = Fake::start();
+    fake.world().network("a", &["10.0.0.1"], NamespaceMode::Pod);
+    fake.world()
+        .container("a", "main", 0, Wire::ContainerRunning);
+    let mut view = view(&fake);
+    view.refresh(|_| true).await.unwrap();
+
+    fake.vanish();
+    for _ in 0..3 {
+        let error = view.refresh(|_| true).await.unwrap_err();
+        assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+        assert_eq!(state(&view, "a", "main"), Some(STARTED));
+    }
+    fake.world()
+        .container("a", "main", 1, Wire::ContainerRunning);
+    fake.come_back();
+    within(async {
+        while view.refresh(|_| true).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(view.container("a", "main").unwrap().attempt, 1);
+}
+
+#[tokio::test]
+async fn a_runtime_that_dies_within_a_refresh_leaves_the_view_as_it_was() {
+    let mut fake = Fake::start();
+    fake.world().network("a", &["10.0.0.1"], NamespaceMode::Pod);
+    fake.world()
+        .container("a", "main", 0, Wire::ContainerRunning);
+    let mut view = view(&fake);
+    view.refresh(|_| true).await.unwrap();
+    let before = view.containers();
+
+    let next = fake
+        .world()
+        .container("a", "main", 1, Wire::ContainerRunning);
+    fake.world().statuses.insert(next, Answer::Never);
+    fake.world().take_calls();
+    let death = async {
+        while fake.world().calls.len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        fake.vanish();
+    };
+    let (refreshed, ()) = tokio::join!(view.refresh(|_| true), within(death));
+    let error = refreshed.unwrap_err();
+    assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+    assert!(Arc::ptr_eq(&before, &view.containers()));
+}
+
+#[tokio::test]
+async fn forgets_what_is_gone_or_no_longer_wanted() {
+    let fake = Fake::start();
+    for pod in ["a", "b"] {
+        fake.world().network(pod, &["10.0.0.1"], NamespaceMode::Pod);
+        fake.world()
+            .container(pod, "main", 0, Wire::ContainerRunning);
+    }
+    let mut view = view(&fake);
+    view.refresh(|_| true).await.unwrap();
+    fake.world().remove("a-main-0");
+    view.refresh(|_| true).await.unwrap();
+    assert_eq!(
+        (state(&view, "a", "main"), state(&view, "b", "main")),
+        (None, Some(STARTED))
+    );
+    view.refresh(|_| false).await.unwrap();
+    assert_eq!(state(&view, "b", "main"), None);
+    let Memory {
+        states,
+        sandboxes,
+        mute,
+        ..
+    } = &view.memory;
+    assert_eq!((states.len(), sandboxes.len(), mute.len()), (0, 0, 0));
+}
+
+#[tokio::test]
+async fn one_container_in_trouble_does_not_hide_the_others() {
+    let fake = Fake::start();
+    fake.world().network("a", &["10.0.0.1"], NamespaceMode::Pod);
+    for name in ["one", "two", "three"] {
+        fake.world().container("a", name, 0, Wire::ContainerRunning);
+    }
+    let fine = fake.world().statuses.get("a-one-0").cloned().unwrap();
+    let mut view = view(&fake);
+    for (trouble, seen) in [
+        (
+            Answer::Err(Status::internal("bolt: page corrupt")),
+            Some(ContainerState::Unknown),
+        ),
+        (Answer::Err(Status::not_found("removed in between")), None),
+        (Answer::Never, Some(ContainerState::Unknown)),
+    ] {
+        fake.world().statuses.insert("a-one-0".to_owned(), trouble);
+        view.memory.states.clear();
+        view.refresh(|_| true).await.unwrap();
+        view.refresh(|_| true).await.unwrap();
+        assert_eq!(state(&view, "a", "one"), seen);
+        assert_eq!(
+            (state(&view, "a", "two"), state(&view, "a", "three")),
+            (Some(STARTED), Some(STARTED))
+        );
+    }
+    fake.world().statuses.insert("a-one-0".to_owned(), fine);
+    view.refresh(|_| true).await.unwrap();
+    assert_eq!(state(&view, "a", "one"), Some(STARTED));
+    assert!(view.memory.mute.is_empty());
+}
+
+#[tokio::test]
+async fn the_same_list_again_is_looked_through_as_long_as_something_is_missing() {
+    let fake = Fake::start();
+    fake.world().network("a", &["10.0.0.1"], NamespaceMode::Pod);
+    let id = fake
+        .world()
+        .container("a", "main", 0, Wire::ContainerRunning);
+    let fine = fake.world().statuses.get(&id).cloned().unwrap();
+    let gone = Answer::Err(Status::not_found("not there yet"));
+    fake.world().statuses.insert(id.clone(), gone);
+    let mut view = view(&fake);
+    for _ in 0..2 {
+        view.refresh(|_| true).await.unwrap();
+        assert_eq!(state(&view, "a", "main"), None);
+    }
+    fake.world().statuses.insert(id, fine);
+    view.refresh(|_| true).await.unwrap();
+    assert_eq!(state(&view, "a", "main"), Some(STARTED));
+    // Nothing is missing any more, and other pods are wanted.
+    view.refresh(|_| false).await.unwrap();
+    assert_eq!(state(&view, "a", "main"), None);
+    view.refresh(|_| true).await.unwrap();
+    assert_eq!(state(&view, "a", "main"), Some(STARTED));
+    // Another container in the place of one that is gone.
+    fake.world().remove("a-main-0");
+    fake.world()
+        .container("a", "side", 0, Wire::ContainerRunning);
+    view.refresh(|_| true).await.unwrap();
+    assert_eq!(state(&view, "a", "main"), None);
+    assert_eq!(state(&view, "a", "side"), Some(STARTED));
+}
+
+#[tokio::test]
+async fn the_status_counts_where_it_is_newer_than_the_list() {
+    let fake = Fake::start();
+    fake.world().network("a", &["10.0.0.1"], NamespaceMode::Pod);
+    let id = fake
+        .world()
+        .container("a", "main", 0, Wire::ContainerExited);
+    fake.world().containers[0].state = Wire::ContainerRunning.into();
+    let mut view = view(&fake);
+    view.refresh(|_| true).await.unwrap();
+    assert_eq!(state(&view, "a", "main"), Some(ENDED));
+    // The list has it ended now, and the status is not to be had: the code known before may not be the last word.
+    fake.world().containers[0].state = Wire::ContainerExited.into();
+    fake.world()
+        .statuses
+        .insert(id, Answer::Err(Status::internal("no")));
+    view.refresh(|_| true).await.unwrap();
+    assert_eq!(state(&view, "a", "main"), Some(ContainerState::Unknown));
+}
