@@ -1,7 +1,7 @@
 //! Processes that the bench starts of itself, so that what they cost can be told from what the bench does: bare loops,
 //! the engine, and its targets.
 //!
-//! Such a process is told what to do by its one argument, says `ready`, answers each line that it reads with a line, and
+//! Such a process is told what to do by its arguments, says `ready`, answers each line that it reads with a line, and
 //! ends when its input does.
 //!
 //! | room | what lives there |
@@ -30,6 +30,8 @@ pub(crate) use talk::Talk;
 
 /// The first argument of such a process.
 const SIGN: &str = "--part";
+/// Characters of one of the others: Linux takes no argument beyond 128 KiB, and thousands of targets are longer.
+const PIECE: usize = 10_000;
 
 /// What such a process is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -48,8 +50,10 @@ pub(crate) enum Part {
 
 impl Part {
     /// Its arguments, for the bench's own program.
-    pub(crate) fn arguments(&self) -> Result<[String; 2]> {
-        Ok([SIGN.to_owned(), serde_json::to_string(self)?])
+    pub(crate) fn arguments(&self) -> Result<Vec<String>> {
+        let order: Vec<char> = serde_json::to_string(self)?.chars().collect();
+        let pieces = order.chunks(PIECE).map(|piece| piece.iter().collect());
+        Ok(std::iter::once(SIGN.to_owned()).chain(pieces).collect())
     }
 
     fn run(self) -> Result<()> {
@@ -80,8 +84,8 @@ pub(crate) fn asked() -> Option<ExitCode> {
     if arguments.next()? != SIGN {
         return None;
     }
-    let part = arguments.next().context("a part needs an order");
-    let part = part.and_then(|order| Ok(serde_json::from_str::<Part>(&order)?));
+    let order: String = arguments.collect();
+    let part = serde_json::from_str::<Part>(&order).context("a part needs an order");
     Some(match part.and_then(Part::run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
