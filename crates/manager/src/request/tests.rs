@@ -55,11 +55,9 @@ fn shown(write: &Write) -> Vec<(String, String, String, Value)> {
 #[test]
 fn a_write_is_these_requests() {
     const NODES: &str = "/apis/apps.kruise.io/v1alpha1/nodepodprobes";
-    const POD: &str = "/api/v1/namespaces/shop/pods/a/status?";
     let object = object(None);
     let wire = serde_json::to_value(&object).unwrap();
     assert_eq!(wire["kind"], "NodePodProbe");
-    let (remove, apply) = (json!({"r": 1}), json!({"a": 1}));
     let status = Write::MarkerStatus {
         marker: name("m"),
         uid: "u".into(),
@@ -71,17 +69,7 @@ fn a_write_is_these_requests() {
     };
     let json = "application/json";
     let merge = "application/merge-patch+json";
-    let strategic = "application/strategic-merge-patch+json";
-    let server_side = "application/apply-patch+yaml";
     let manager = "fieldManager=leadsman-podprobe";
-    let patch = |media: &str, force: &str, body: &Value| {
-        (
-            "PATCH".to_owned(),
-            format!("{POD}{force}{manager}"),
-            media.to_owned(),
-            body.clone(),
-        )
-    };
     let table = [
         (
             Write::CreateNodePodProbe(Box::new(object.clone())),
@@ -111,6 +99,39 @@ fn a_write_is_these_requests() {
             )],
         ),
         (
+            status,
+            vec![(
+                "PATCH".into(),
+                format!(
+                    "/apis/apps.kruise.io/v1alpha1/namespaces/shop/podprobemarkers/m/status?{manager}"
+                ),
+                merge.into(),
+                json!({"metadata": {"uid": "u"}, "status": {"observedGeneration": 0}}),
+            )],
+        ),
+    ];
+    for (write, expected) in table {
+        assert_eq!(shown(&write), expected, "{write:?}");
+    }
+}
+
+#[test]
+fn marks_are_these_patches() {
+    const POD: &str = "/api/v1/namespaces/shop/pods/a/status?";
+    let (remove, apply) = (json!({"r": 1}), json!({"a": 1}));
+    let strategic = "application/strategic-merge-patch+json";
+    let server_side = "application/apply-patch+yaml";
+    let manager = "fieldManager=leadsman-podprobe";
+    let patch = |media: &str, force: &str, body: &Value| {
+        (
+            "PATCH".to_owned(),
+            format!("{POD}{force}{manager}"),
+            media.to_owned(),
+            body.clone(),
+        )
+    };
+    let table = [
+        (
             marks(Some(remove.clone()), Some(apply.clone())),
             vec![
                 patch(strategic, "", &remove),
@@ -124,17 +145,6 @@ fn a_write_is_these_requests() {
         (
             marks(None, Some(apply.clone())),
             vec![patch(server_side, "force=true&", &apply)],
-        ),
-        (
-            status,
-            vec![(
-                "PATCH".into(),
-                format!(
-                    "/apis/apps.kruise.io/v1alpha1/namespaces/shop/podprobemarkers/m/status?{manager}"
-                ),
-                merge.into(),
-                json!({"metadata": {"uid": "u"}, "status": {"observedGeneration": 0}}),
-            )],
         ),
     ];
     for (write, expected) in table {

@@ -402,18 +402,8 @@ impl<'a> Model<'a> {
                     }
                     Ok(_) => {}
                 }
-                // The first row that names a mark has it.
-                let rivals = rows.iter().take_while(|rival| !std::ptr::eq(*rival, row));
-                let mut theirs: BTreeMap<String, &ObjectName> = BTreeMap::new();
-                for rival in rivals {
-                    for key in marks_of(rival.probe) {
-                        theirs.entry(key).or_insert(rival.marker);
-                    }
-                }
-                for key in marks_of(row.probe) {
-                    if let Some(winner) = theirs.get(&key) {
-                        trouble("Conflict", &winner.name);
-                    }
+                for winner in winners(&rows, row) {
+                    trouble("Conflict", &winner.name);
                 }
             }
         }
@@ -442,14 +432,25 @@ impl<'a> Model<'a> {
         }
         if let (None, Some((_, subjects))) = (refusal(marker), first) {
             let named: Vec<_> = subjects.iter().take(3).map(String::as_str).collect();
-            if !status.conditions[0].message.contains(&named.join(", ")) {
-                faults.push(format!(
-                    "{name}: {} should name {named:?}",
-                    status.conditions[0].message
-                ));
+            let message = &status.conditions[0].message;
+            if !message.contains(&named.join(", ")) {
+                faults.push(format!("{name}: {message} should name {named:?}"));
             }
         }
     }
+}
+
+/// The markers that have marks which this row names: the first row that names a mark has it.
+fn winners<'a>(rows: &[Row<'a>], row: &Row<'a>) -> Vec<&'a ObjectName> {
+    let rivals = rows.iter().take_while(|rival| !std::ptr::eq(*rival, row));
+    let mut theirs: BTreeMap<String, &ObjectName> = BTreeMap::new();
+    for rival in rivals {
+        for key in marks_of(rival.probe) {
+            theirs.entry(key).or_insert(rival.marker);
+        }
+    }
+    let named = marks_of(row.probe).into_iter();
+    named.filter_map(|key| theirs.get(&key).copied()).collect()
 }
 
 const REASONS: [&str; 5] = [
