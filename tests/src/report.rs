@@ -106,6 +106,7 @@ fn put(status: &mut NodePodProbeStatus, of_pod: &PodProbe, verdict: ContainerPro
             namespace: of_pod.namespace.clone(),
             uid: of_pod.uid.clone(),
             probe_states: Vec::new(),
+            ..PodProbeStatus::default()
         });
         pods.len() - 1
     });

@@ -115,6 +115,7 @@ impl<'a> Agents<'a> {
             namespace: objects::namespace(pod.app),
             uid: pod.uid.clone(),
             probe_states: states.collect(),
+            ..PodProbeStatus::default()
         }
     }
 

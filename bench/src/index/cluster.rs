@@ -153,6 +153,7 @@ impl Cluster {
                 namespace: namespace.clone(),
                 uid: uid.clone(),
                 probe_states: states.collect(),
+                ..PodProbeStatus::default()
             });
             object.spec.pod_probes.push(PodProbe {
                 name,

@@ -94,7 +94,17 @@ fn node_pod_probe(crd: &CustomResourceDefinition) -> Value {
     let mut document = document(crd);
     document["spec"]["versions"][0]["additionalPrinterColumns"] =
         json!([{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}]);
-    complete_probe(at(schema(&mut document), "spec.podProbes[].probes[].probe"));
+    let schema = schema(&mut document);
+    complete_probe(at(schema, "spec.podProbes[].probes[].probe"));
+    let cannot_probe = "status.podProbeStatuses[].cannotProbe";
+    at(schema, cannot_probe).insert("maxItems".into(), limits::CANNOT_PROBE.into());
+    for (field, most) in [
+        ("name", limits::CANNOT_PROBE_NAME),
+        ("message", limits::CANNOT_PROBE_MESSAGE),
+    ] {
+        let field = at(schema, &format!("{cannot_probe}[].{field}"));
+        field.insert("maxLength".into(), most.into());
+    }
     document
 }
 

@@ -21,6 +21,13 @@ pub const QUALIFIED_NAME: usize = SUBDOMAIN + 1 + LABEL;
 /// Characters of a port's name, as IANA service names have it.
 pub const PORT_NAME: usize = 15;
 
+/// Probes of one pod that a node's status says cannot be run, at most; the others are left out.
+pub const CANNOT_PROBE: usize = 256;
+/// Bytes of why a probe cannot be run, at most; the schema bounds characters by the same number.
+pub const CANNOT_PROBE_MESSAGE: usize = 256;
+/// Characters of `<marker>#<probe>` where it is said why a probe cannot be run, at most.
+pub const CANNOT_PROBE_NAME: usize = 512;
+
 /// Condition types of a pod that Kubernetes' own components write: the kubelet's, the scheduler's and the
 /// controllers'. A marker may not name them.
 pub const RESERVED_CONDITION_TYPES: &[&str] = &[

@@ -102,6 +102,24 @@ pub struct PodProbeStatus {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub probe_states: Vec<ContainerProbeState>,
+    /// The probes that could not be run the last time that they were due, and those that can never be; the verdict,
+    /// if there is one, is as it was. Written when that begins, its kind changes or it ends.
+    #[serde(
+        default,
+        deserialize_with = "null_as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub cannot_probe: Vec<CannotProbe>,
+}
+
+/// One probe that cannot be run. This tells nothing about its container.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CannotProbe {
+    /// `<marker>#<probe>`.
+    pub name: String,
+    /// Why, in at most 256 bytes.
+    pub message: String,
 }
 
 /// One verdict.

@@ -32,6 +32,10 @@ const ADDED_TO_NODE_POD_PROBES: &[&str] = &[
     "spec.podProbes[].probes[].startedContainerID string",
     "status.podProbeStatuses[].probeStates[].containerID string",
     "status.podProbeStatuses[].probeStates[].revision string",
+    "status.podProbeStatuses[].cannotProbe array",
+    "status.podProbeStatuses[].cannotProbe[] object",
+    "status.podProbeStatuses[].cannotProbe[].message string required",
+    "status.podProbeStatuses[].cannotProbe[].name string required",
 ];
 
 #[test]

@@ -83,6 +83,7 @@ fn full_node_pod_probe() -> Value {
                 "revision": "r1",
                 "containerID": "containerd://1",
             }],
+            "cannotProbe": [{"name": "game-server-probe#Players", "message": "no answer"}],
         }]},
     })
 }

@@ -133,6 +133,7 @@ fn answered(index: &mut Index, number: usize, now: Timestamp) -> Option<NodePodP
                 container_id: None,
             })
             .collect(),
+        ..PodProbeStatus::default()
     });
     object.status.get_or_insert_default().pod_probe_statuses = pods.collect();
     Some(*object)

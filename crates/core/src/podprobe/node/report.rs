@@ -349,6 +349,7 @@ fn add(pods: &mut Vec<PodProbeStatus>, key: &ProbeKey, state: ContainerProbeStat
             namespace: key.pod.namespace.to_string(),
             uid: key.pod.uid.to_string(),
             probe_states: vec![state],
+            ..PodProbeStatus::default()
         }),
     }
 }

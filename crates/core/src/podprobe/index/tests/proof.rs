@@ -301,6 +301,7 @@ fn report(world: &mut World, node: &str, which: u8, how: u8) {
                 namespace,
                 uid,
                 probe_states: Vec::new(),
+                ..PodProbeStatus::default()
             });
             statuses.len() - 1
         });

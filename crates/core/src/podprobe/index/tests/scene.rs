@@ -123,6 +123,7 @@ impl World {
                 namespace: "a".to_owned(),
                 uid,
                 probe_states: states,
+                ..PodProbeStatus::default()
             });
         });
         self.drain();
