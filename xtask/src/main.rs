@@ -12,6 +12,8 @@ mod crds;
 mod demo;
 mod lint;
 mod root;
+mod rules;
+mod sources;
 mod test;
 
 use std::process::ExitCode;
@@ -49,6 +51,8 @@ enum Verb {
     Lint,
     /// Raise a cluster and leave it up, or take it away
     Bed(bed::Arguments),
+    /// Show which tests prove which rule of `docs/reference.md`; fail if a rule has none
+    Rules(rules::Arguments),
     /// Write the CRDs in `crates/api/crds` anew from the types, or check that they are fresh
     Crds(crds::Arguments),
 }
@@ -67,6 +71,7 @@ fn main() -> ExitCode {
         Verb::Bench(arguments) => bench::run(&arguments),
         Verb::Lint => Ok(lint::run()),
         Verb::Bed(arguments) => bed::run(&arguments),
+        Verb::Rules(arguments) => rules::run(&arguments),
         Verb::Crds(arguments) => crds::run(&arguments),
     };
     outcome.unwrap_or_else(|error| {

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use serde_json::Value;
 
 use super::Findings;
-use crate::cargo;
+use crate::{cargo, sources};
 
 pub(super) fn check(metadata: &Value) -> Result<Findings> {
     let packages = metadata["packages"]
@@ -31,14 +31,13 @@ pub(super) fn check(metadata: &Value) -> Result<Findings> {
         {
             reach(Path::new(root), true, &mut reached)?;
         }
-        let mut files = Vec::new();
         // A package inside another's folder speaks for itself.
         let nested = |path: &Path| {
             folders
                 .iter()
                 .any(|other| *other == path && other != folder)
         };
-        list(folder, &nested, &mut files)?;
+        let files = sources::rust_files(folder, &nested)?;
         findings.extend(
             files
                 .iter()
@@ -103,23 +102,6 @@ fn declared(line: &str) -> Option<&str> {
     let visibility = visibility.trim_end();
     let plain = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     (plain && (visibility.is_empty() || visibility.starts_with("pub"))).then_some(name)
-}
-
-/// Rust files below `folder`.
-fn list(folder: &Path, skip: &dyn Fn(&Path) -> bool, files: &mut Vec<PathBuf>) -> Result<()> {
-    for entry in
-        std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?
-    {
-        let path = entry?.path();
-        if path.is_dir() {
-            if !skip(&path) && !path.join("CACHEDIR.TAG").exists() {
-                list(&path, skip, files)?;
-            }
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
