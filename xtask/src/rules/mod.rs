@@ -77,8 +77,8 @@ fn read_table() -> Result<Table> {
     let mut tests = Vec::new();
     let mut findings = Vec::new();
     for file in sources::rust_files(&root, &|_| false)? {
-        let path = file.strip_prefix(&root).unwrap_or(&file).display();
-        let path = path.to_string();
+        let path = file.strip_prefix(&root).unwrap_or(&file);
+        let path = path.display().to_string();
         let source = std::fs::read_to_string(&file).with_context(|| path.clone())?;
         let is_case = |name: &str| {
             let module = path.strip_suffix(".rs").and_then(|it| it.rsplit_once('/'));
@@ -134,22 +134,24 @@ impl Table {
     }
 
     fn text(&self) -> String {
-        let mut text = String::new();
+        let mut lines = Vec::new();
         for rule in &self.rules {
             let planned = if rule.planned { " (planned)" } else { "" };
-            text += &format!("{:<7} {}{planned}\n", rule.id, rule.title);
-            for test in self.tests_of(&rule.id) {
-                text += &format!("        {test}\n");
-            }
+            lines.push(format!("{:<7} {}{planned}", rule.id, rule.title));
+            lines.extend(
+                self.tests_of(&rule.id)
+                    .map(|test| format!("        {test}")),
+            );
         }
         let planned = self.rules.iter().filter(|rule| rule.planned).count();
         let tests: BTreeSet<_> = self.tests.values().flatten().collect();
-        text + &format!(
+        lines.push(format!(
             "{} rules, {planned} of them planned, {} with a test; {} tests\n",
             self.rules.len(),
             self.tests.len(),
             tests.len()
-        )
+        ));
+        lines.join("\n")
     }
 
     fn json(&self) -> Value {
