@@ -23,10 +23,10 @@ use self::stage::Stage;
 use crate::kinds::KINDS;
 use crate::lead::{Leadership, at};
 use crate::metrics::Metrics;
-use crate::reply::{Cause, Verdict};
 use crate::request::{self, Sent, WriteKind};
 use crate::slots::{Next, Slots, Turn};
 use crate::watch::Arrival;
+use leadsman_process::reply::{Cause, Disposition};
 
 mod anew;
 mod stage;
@@ -233,31 +233,39 @@ impl<R: Rules> Control<R> {
 
     fn answered(&mut self, answered: Answered) {
         let Answered { object, kind, sent } = answered;
-        self.metrics.wrote(kind, &sent.verdict);
-        self.rights.note(kind, &sent.verdict);
+        self.metrics.wrote(kind, &sent.disposition);
+        self.rights.note(kind, &sent.disposition);
         self.note_pruning(sent.pruned);
         let shows = sent.observed.is_some();
         if let Some(observed) = sent.observed {
             self.apply(observed);
         }
-        let turn = match &sent.verdict {
-            Verdict::Done if shows => Turn::Written,
+        let turn = match &sent.disposition {
+            Disposition::Done if shows => Turn::Written,
             // An answer that shows nothing leaves it to the watch to show what there is now.
-            Verdict::Done | Verdict::Gone { .. } | Verdict::Refused { .. } => Turn::Over,
-            Verdict::Retry { cause, after, .. } => Turn::Failed {
+            Disposition::Done
+            | Disposition::Gone { .. }
+            | Disposition::Expired { .. }
+            | Disposition::Refused { .. } => Turn::Over,
+            // What is there was read back above: with it something else may be due.
+            Disposition::AlreadyExists { .. } => Turn::Failed {
+                cause: Cause::Conflict,
+                after: None,
+            },
+            Disposition::Retry { cause, after, .. } => Turn::Failed {
                 cause: *cause,
                 after: *after,
             },
         };
         let next = self.slots.end(object.clone(), turn, clock::monotonic());
-        self.report(object, kind, sent.verdict, next);
+        self.report(object, kind, sent.disposition, next);
     }
 
     /// Speaks of a write that was not carried out, and tells the rules of one that never will be.
-    fn report(&mut self, object: Object, kind: WriteKind, verdict: Verdict, next: Next) {
-        match (verdict, next) {
-            (Verdict::Done, _) => {}
-            (Verdict::Gone { reason }, _) => {
+    fn report(&mut self, object: Object, kind: WriteKind, disposition: Disposition, next: Next) {
+        match (disposition, next) {
+            (Disposition::Done, _) => {}
+            (Disposition::Gone { reason } | Disposition::Expired { reason }, _) => {
                 tracing::debug!(
                     object = shown(&object),
                     ?kind,
@@ -265,7 +273,16 @@ impl<R: Rules> Control<R> {
                     "nothing there to write any more"
                 );
             }
-            (Verdict::Refused { reason }, _) | (Verdict::Retry { reason, .. }, Next::GivenUp) => {
+            (Disposition::AlreadyExists { reason }, _) => {
+                tracing::debug!(
+                    object = shown(&object),
+                    ?kind,
+                    reason,
+                    "it is there already, comparing"
+                );
+            }
+            (Disposition::Refused { reason }, _)
+            | (Disposition::Retry { reason, .. }, Next::GivenUp) => {
                 tracing::warn!(
                     object = shown(&object),
                     ?kind,
@@ -274,7 +291,7 @@ impl<R: Rules> Control<R> {
                 );
                 self.apply(Event::Refused(object, reason));
             }
-            (Verdict::Retry { cause, reason, .. }, Next::Goes) => match cause {
+            (Disposition::Retry { cause, reason, .. }, Next::Goes) => match cause {
                 Cause::Conflict | Cause::NoRight => {
                     tracing::debug!(
                         object = shown(&object),
@@ -341,14 +358,14 @@ impl<R: Rules> Control<R> {
 }
 
 impl Rights {
-    fn note(&mut self, kind: WriteKind, verdict: &Verdict) {
-        let changed = match verdict {
-            Verdict::Retry {
+    fn note(&mut self, kind: WriteKind, disposition: &Disposition) {
+        let changed = match disposition {
+            Disposition::Retry {
                 cause: Cause::NoRight,
                 reason,
                 ..
             } => self.lacking.insert(kind, reason.clone()).is_none(),
-            Verdict::Done => self.lacking.remove(&kind).is_some(),
+            Disposition::Done => self.lacking.remove(&kind).is_some(),
             _ => false,
         };
         // The first object's words stand for all: each has other words, with its own name.

@@ -12,7 +12,6 @@
 //! | `control` | the loop that owns the index |
 //! | `slots` | who is written next |
 //! | `request` | a write as HTTP requests |
-//! | `reply` | what an answer means |
 //! | `metrics` | what is counted |
 #![doc(html_no_source)]
 
@@ -21,7 +20,6 @@ mod control;
 mod kinds;
 mod lead;
 mod metrics;
-mod reply;
 mod request;
 mod run;
 mod slots;

@@ -9,8 +9,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Unit;
 
-use crate::reply::{Cause, Verdict};
 use crate::request::WriteKind;
+use leadsman_process::reply::{Cause, Disposition};
 
 /// The manager's metrics.
 #[derive(Clone, Debug)]
@@ -68,6 +68,7 @@ label!(WriteLabel(WriteKind) {
 });
 label!(ResultLabel(Ended) {
     Ended::Done => "done",
+    Ended::AlreadyExists => "already_exists",
     Ended::Gone => "gone",
     Ended::Refused => "refused",
     Ended::Failed(Cause::Conflict) => "conflict",
@@ -75,6 +76,7 @@ label!(ResultLabel(Ended) {
     Ended::Failed(Cause::Unavailable) => "unavailable",
     Ended::Failed(Cause::NoAnswer) => "no_answer",
     Ended::Failed(Cause::InternalError) => "internal_error",
+    Ended::Failed(Cause::NoSuchKind) => "no_such_kind",
     Ended::Failed(Cause::NoRight) => "no_right",
     Ended::Failed(Cause::Denied) => "denied",
 });
@@ -82,6 +84,7 @@ label!(ResultLabel(Ended) {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Ended {
     Done,
+    AlreadyExists,
     Gone,
     Refused,
     Failed(Cause),
@@ -141,12 +144,13 @@ impl Metrics {
     }
 
     /// A write ended.
-    pub(crate) fn wrote(&self, kind: WriteKind, verdict: &Verdict) {
-        let ended = match verdict {
-            Verdict::Done => Ended::Done,
-            Verdict::Gone { .. } => Ended::Gone,
-            Verdict::Refused { .. } => Ended::Refused,
-            Verdict::Retry { cause, .. } => Ended::Failed(*cause),
+    pub(crate) fn wrote(&self, kind: WriteKind, disposition: &Disposition) {
+        let ended = match disposition {
+            Disposition::Done => Ended::Done,
+            Disposition::AlreadyExists { .. } => Ended::AlreadyExists,
+            Disposition::Gone { .. } | Disposition::Expired { .. } => Ended::Gone,
+            Disposition::Refused { .. } => Ended::Refused,
+            Disposition::Retry { cause, .. } => Ended::Failed(*cause),
         };
         let labels = WriteLabels {
             write: WriteLabel(kind),

@@ -6,8 +6,9 @@
 
 use std::time::Duration;
 
+use http::Method;
 use http::request::Request as HttpRequest;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::client::Body;
 use kube::core::Request;
 use kube::core::request::Error as BuildError;
@@ -17,12 +18,12 @@ use leadsman_api::{NodePodProbe, PodProbeMarker};
 use leadsman_core::podprobe::event::{Event, PodMarks, Source, Write};
 use leadsman_core::podprobe::pod::FIELD_MANAGER;
 use leadsman_process::clock;
+use leadsman_process::reply::{self, Cause, Disposition, Verb, judge, unanswered};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::lead::Leadership;
-use crate::reply::{Cause, Verdict, judge, unanswered};
 
 /// A request that has no answer by then is given up; whether it was carried out, the watch tells.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -54,8 +55,8 @@ pub const RIGHTS: [(&str, &str, &str); 5] = [
 /// What came of a write.
 #[derive(Debug)]
 pub(crate) struct Sent {
-    /// The verdict on it.
-    pub(crate) verdict: Verdict,
+    /// What became of it.
+    pub(crate) disposition: Disposition,
     /// The object as the last good answer showed it.
     pub(crate) observed: Option<Event>,
     /// The API server dropped fields of a `NodePodProbe`: its CRD does not know them.
@@ -81,7 +82,7 @@ pub(crate) async fn send(
     leadership: &watch::Receiver<Leadership>,
 ) -> Sent {
     let mut sent = Sent {
-        verdict: Verdict::Done,
+        disposition: Disposition::Done,
         observed: None,
         pruned: false,
     };
@@ -89,32 +90,64 @@ pub(crate) async fn send(
         Ok(requests) => requests,
         Err(error) => {
             let reason = error.to_string();
-            sent.verdict = Verdict::Refused { reason };
+            sent.disposition = Disposition::Refused { reason };
             return sent;
         }
     };
     for request in requests {
-        let left = leadership.borrow().left(clock::monotonic());
-        let Some(left) = left else {
-            sent.verdict = unsent();
-            break;
-        };
-        let (verdict, body) = answer(client, request, left.min(TIMEOUT)).await;
-        sent.verdict = missing_kind(write, verdict);
-        if sent.verdict != Verdict::Done {
-            break;
+        let (disposition, body) = answer(client, request, leadership).await;
+        sent.disposition = disposition;
+        match sent.disposition {
+            Disposition::Done => {
+                sent.observed = observed(write, &body);
+                sent.pruned = prunes(write, sent.observed.as_ref());
+            }
+            Disposition::AlreadyExists { .. } => {
+                // Somebody was quicker, or our own lost answer was: what is there decides what is due.
+                sent.observed = read_back(client, write, leadership).await;
+                break;
+            }
+            _ => break,
         }
-        sent.observed = observed(write, &body);
-        sent.pruned = prunes(write, sent.observed.as_ref());
     }
     sent
+}
+
+/// The object in the way of a creation, as it is now. None if it has gone again or cannot be read.
+async fn read_back(
+    client: &Client,
+    write: &Write,
+    leadership: &watch::Receiver<Leadership>,
+) -> Option<Event> {
+    let Write::CreateNodePodProbe(object) = write else {
+        return None;
+    };
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    let get = node_pod_probes().get(name, &GetParams::default()).ok()?;
+    match answer(client, get, leadership).await {
+        (Disposition::Done, body) => observed(write, &body),
+        (failed, _) => {
+            tracing::debug!(
+                name,
+                reason = failed.reason(),
+                "cannot read back the NodePodProbe that is there already"
+            );
+            None
+        }
+    }
 }
 
 async fn answer(
     client: &Client,
     request: HttpRequest<Vec<u8>>,
-    patience: Duration,
-) -> (Verdict, Vec<u8>) {
+    leadership: &watch::Receiver<Leadership>,
+) -> (Disposition, Vec<u8>) {
+    let left = leadership.borrow().left(clock::monotonic());
+    let Some(left) = left else {
+        return (unsent(), Vec::new());
+    };
+    let deadline = left.min(TIMEOUT);
+    let verb = verb(request.method());
     let exchange = async {
         let response = client.send(request.map(Body::from)).await?;
         let (head, body) = response.into_parts();
@@ -123,45 +156,37 @@ async fn answer(
     tokio::select! {
         // First: a process that was stopped for longer than it leads must not send what it had begun.
         biased;
-        () = sleep(patience) => (late(patience), Vec::new()),
+        () = sleep(deadline) => (reply::late(deadline), Vec::new()),
         exchanged = exchange => match exchanged {
-            Ok((head, body)) => (judge(head.status, &head.headers, &body), Vec::from(body)),
+            Ok((head, body)) => (judge(verb, head.status, &head.headers, &body), Vec::from(body)),
             Err(error) => (unanswered(&error), Vec::new()),
         },
     }
 }
 
-fn late(patience: Duration) -> Verdict {
-    Verdict::Retry {
-        cause: Cause::NoAnswer,
-        after: None,
-        reason: format!("no answer within {:.1} s", patience.as_secs_f64()),
+fn verb(method: &Method) -> Verb {
+    match *method {
+        Method::GET => Verb::Get,
+        Method::POST => Verb::Create,
+        Method::DELETE => Verb::Delete,
+        _ => Verb::Update,
     }
 }
 
-fn unsent() -> Verdict {
-    Verdict::Retry {
+fn unsent() -> Disposition {
+    Disposition::Retry {
         cause: Cause::NoAnswer,
         after: None,
         reason: "not sent: this manager does not lead any more".to_owned(),
     }
 }
 
-/// A POST that meets 404 met no object but a missing CRD, which may still come.
-fn missing_kind(write: &Write, verdict: Verdict) -> Verdict {
-    match (write, verdict) {
-        (Write::CreateNodePodProbe(_), Verdict::Gone { reason }) => Verdict::Retry {
-            cause: Cause::Unavailable,
-            after: None,
-            reason,
-        },
-        (_, verdict) => verdict,
-    }
+fn node_pod_probes() -> Request {
+    Request::new(NodePodProbe::url_path(&(), None))
 }
 
 /// The requests of a write, in the order in which they are sent.
 fn requests(write: &Write) -> Result<Vec<HttpRequest<Vec<u8>>>, BuildError> {
-    let node_pod_probes = || Request::new(NodePodProbe::url_path(&(), None));
     let post = PostParams {
         field_manager: Some(FIELD_MANAGER.to_owned()),
         ..PostParams::default()

@@ -14,7 +14,7 @@ use std::time::Duration;
 use leadsman_core::podprobe::event::Object;
 use tokio::time::Instant;
 
-use crate::reply::Cause;
+use leadsman_process::reply::Cause;
 
 /// A marker's status changes with every pod; it is written at most once in this time.
 const STATUS_SPACING: Duration = Duration::from_secs(2);
@@ -193,7 +193,9 @@ impl Slots {
                     }
                     return Next::GivenUp;
                 }
-                let backoff = cause.backoff(trouble.failures, self.random.f64());
+                let backoff = cause
+                    .backoff()
+                    .distance(trouble.failures, self.random.f64());
                 self.wait(object, now + after.unwrap_or_default() + backoff, trouble);
             }
         }

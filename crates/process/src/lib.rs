@@ -5,25 +5,30 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | `backoff` | distances between attempts, and the one jitter |
 //! | `clock` | the one door to the time of day and to the monotonic clock |
 //! | `client` | how to reach the API server |
 //! | `logs` | format and filter of the log |
 //! | `metrics` | the registry and its text form |
 //! | `readiness` | named conditions, each with the reason why it does not hold |
+//! | `reply` | what a reply of the API server means |
 //! | `serve` | `/healthz`, `/readyz`, `/metrics` |
 //! | `shutdown` | signals, and an end that comes in time |
 //! | `process` | all of them together |
 #![doc(html_no_source)]
 
+pub mod backoff;
 pub mod client;
 pub mod clock;
 pub mod logs;
 pub mod metrics;
 mod process;
 pub mod readiness;
+pub mod reply;
 pub mod serve;
 pub mod shutdown;
 
+pub use backoff::Backoff;
 pub use metrics::Metrics;
 pub use process::{Args, Component, Process, RunError, run};
 pub use readiness::{Condition, Readiness};

@@ -223,3 +223,53 @@ fn a_pruned_revision_is_noticed() {
         );
     }
 }
+
+/// A client whose API server answers each request with this code and body, in turn; and the requests' methods.
+fn answering(answers: &[(u16, Value)]) -> (Client, std::sync::Arc<std::sync::Mutex<Vec<Method>>>) {
+    let answers = std::sync::Mutex::new(answers.to_vec().into_iter());
+    let answers = std::sync::Arc::new(answers);
+    let seen = std::sync::Arc::default();
+    let requests: std::sync::Arc<std::sync::Mutex<Vec<Method>>> = std::sync::Arc::clone(&seen);
+    let service = tower::service_fn(move |request: HttpRequest<Body>| {
+        requests.lock().unwrap().push(request.method().clone());
+        let (code, body) = answers.lock().unwrap().next().unwrap();
+        let body = Body::from(body.to_string().into_bytes());
+        let response = http::Response::builder().status(code).body(body).unwrap();
+        std::future::ready(Ok::<_, std::convert::Infallible>(response))
+    });
+    (Client::new(service, "default"), seen)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_in_the_way_of_a_creation_is_read_back_as_an_observation() {
+    let leads = Leadership::Leads {
+        term: 1,
+        after_others: false,
+        until: clock::monotonic() + std::time::Duration::from_mins(1),
+    };
+    let (_told, leadership) = watch::channel(leads);
+    let exists = json!({"reason": "AlreadyExists", "message": "already exists", "code": 409});
+    let there = serde_json::to_value(object(Some("theirs"))).unwrap();
+    let write = Write::CreateNodePodProbe(Box::new(object(Some("ours"))));
+
+    let (client, seen) = answering(&[(409, exists.clone()), (200, there)]);
+    let sent = send(&client, &write, &leadership).await;
+    assert!(matches!(
+        sent.disposition,
+        Disposition::AlreadyExists { .. }
+    ));
+    let Some(Event::NodePodProbe(observed, Source::Live)) = sent.observed else {
+        panic!("{:?}", sent.observed);
+    };
+    assert_eq!(*observed, object(Some("theirs")));
+    assert_eq!(*seen.lock().unwrap(), [Method::POST, Method::GET]);
+
+    // Gone again: whatever is due is found by the next attempt.
+    let (client, _) = answering(&[(409, exists), (404, json!({}))]);
+    let sent = send(&client, &write, &leadership).await;
+    assert!(matches!(
+        sent.disposition,
+        Disposition::AlreadyExists { .. }
+    ));
+    assert!(sent.observed.is_none());
+}
