@@ -18,9 +18,6 @@ pub use super::sorted::Sorted;
 /// The field manager of our applies on `pods/status`.
 pub const FIELD_MANAGER: &str = "leadsman-podprobe";
 
-/// Field managers of `OpenKruise`'s controller manager.
-const OPENKRUISE_MANAGERS: [&str; 2] = ["manager", "kruise-manager"];
-
 /// Labels or annotations.
 pub type Pairs = Sorted<Arc<str>>;
 
@@ -110,7 +107,7 @@ pub enum CoOwner {
     Nobody,
     /// A user, a template, another controller.
     Other,
-    /// `OpenKruise`, or somebody who updates the status.
+    /// Somebody who updates the status, as `OpenKruise`'s manager does when it marks a pod.
     Status,
 }
 
@@ -285,10 +282,11 @@ fn is_ours(owner: &FieldOwner) -> bool {
     owner.manager == FIELD_MANAGER && owner.operation == "Apply" && owner.subresource == "status"
 }
 
+/// `OpenKruise` marks a pod by a PUT of its status. The name of the field manager tells nothing: in a cluster
+/// `OpenKruise` is called `manager`, as nearly every operator is, and by that name it also creates pods from the
+/// templates of its workloads, whose labels are their users'.
 fn co_owner(owner: &FieldOwner) -> CoOwner {
-    let updates = owner.operation == "Update";
-    let status = updates && owner.subresource == "status";
-    if status || (updates && OPENKRUISE_MANAGERS.contains(&owner.manager.as_str())) {
+    if owner.operation == "Update" && owner.subresource == "status" {
         CoOwner::Status
     } else {
         CoOwner::Other

@@ -17,11 +17,13 @@ pub(super) enum Owner {
     User,
     /// An Update of the status.
     Status,
-    /// `OpenKruise`'s Update.
+    /// `OpenKruise`'s Update of the status; in a cluster its binary is called `manager`.
     Kruise,
+    /// The Update of an operator, of which nearly all are called `manager` too.
+    Operator,
 }
 
-const OTHERS: [Owner; 3] = [Owner::User, Owner::Status, Owner::Kruise];
+pub(super) const OTHERS: [Owner; 4] = [Owner::User, Owner::Status, Owner::Kruise, Owner::Operator];
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Mark {
@@ -102,7 +104,8 @@ impl SimPod {
                 Owner::Ours => ("leadsman-podprobe", "Apply", "status"),
                 Owner::User => ("kubectl", "Update", ""),
                 Owner::Status => ("kubelet", "Update", "status"),
-                Owner::Kruise => ("manager", "Update", ""),
+                Owner::Kruise => ("manager", "Update", "status"),
+                Owner::Operator => ("manager", "Update", ""),
             };
             entries.push(json!({
                 "manager": manager, "operation": operation, "subresource": subresource,

@@ -7,7 +7,7 @@ use leadsman_api::node_pod_probe::{ContainerProbe, ContainerProbeState, PodProbe
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::cluster::{Owner, SimPod, mark, name};
+use super::cluster::{OTHERS, Owner, SimPod, mark, name};
 use super::model::Model;
 use super::world::World;
 use crate::podprobe::event::{Kind, ObjectName};
@@ -210,7 +210,7 @@ fn change(pod: &mut SimPod, what: u8, how: u8) {
 }
 
 fn tamper(pod: &mut SimPod, what: u8, how: u8) {
-    let owner = pick(&[Owner::User, Owner::Status, Owner::Kruise], how);
+    let owner = pick(&OTHERS, how);
     let (place, action) = (usize::from(what % 4), what / 4 % 3);
     let is_condition = place == 3;
     let (marks, key) = match place {
