@@ -3,6 +3,8 @@
 use clap::ValueEnum;
 use leadsman_core::podprobe::Compatibility;
 
+use crate::gates::Gates;
+
 /// Watches markers and pods, plans each node's probes, and marks pods by their verdicts.
 ///
 /// One for the cluster, or more: one of them leads and writes, the others stand by. It needs the CRDs and the rights that
@@ -17,6 +19,15 @@ pub struct Args {
         default_value = "kubernetes"
     )]
     pub compatibility: CompatibleWith,
+    /// Features to switch on or off, as NAME=true,NAME=false: PodProbeMarkerGate (true): act on PodProbeMarkers; without it
+    /// the manager leaves everything as it is. EnablePodProbeMarkerOnServerless (false): not there yet
+    #[arg(
+        long,
+        env = "LEADSMAN_FEATURE_GATES",
+        value_name = "GATES",
+        default_value = ""
+    )]
+    pub feature_gates: Gates,
     /// Namespace of the agents' pods and of the Lease leadsman-manager
     #[arg(
         long,

@@ -6,6 +6,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `args` | the flags |
+//! | `gates` | which features are on, here and in `OpenKruise` |
 //! | `kinds` | the four watched kinds |
 //! | `watch` | one watch, as events for the index |
 //! | `lead` | which of several managers writes |
@@ -17,6 +18,7 @@
 
 mod args;
 mod control;
+mod gates;
 mod kinds;
 mod lead;
 mod metrics;
@@ -26,6 +28,7 @@ mod slots;
 mod watch;
 
 pub use args::{Args, CompatibleWith};
+pub use gates::{Gates, GatesError, openkruise_probes};
 pub use lead::{LEASE, LEASE_RIGHTS};
 pub use request::RIGHTS as WRITE_RIGHTS;
 pub use run::{ManagerError, WATCH_RIGHTS, run};

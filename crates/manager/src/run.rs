@@ -62,9 +62,25 @@ pub fn run(args: &Args) -> Result<(), RunError<ManagerError>> {
         ..Config::default()
     };
     let seconds = args.lease_duration;
-    leadsman_process::run(&args.process, Component::Manager, |process| {
-        manage(config, seconds, process)
+    let gates = args.feature_gates;
+    leadsman_process::run(&args.process, Component::Manager, async move |process| {
+        if gates.pod_probe_marker {
+            manage(config, seconds, process).await
+        } else {
+            idle(&process).await;
+            Ok(())
+        }
     })
+}
+
+/// Runs without a feature: nothing is watched, written or removed.
+async fn idle(process: &Process) {
+    tracing::warn!(
+        "PodProbeMarkerGate=false: no PodProbeMarker is acted on, and everything stays as it is, marks included"
+    );
+    let switched_off = "PodProbeMarkerGate=false, nothing is acted on";
+    process.readiness.condition(switched_off, "").ready();
+    process.shutdown.cancelled().await;
 }
 
 async fn manage(config: Config, seconds: u16, process: Process) -> Result<(), ManagerError> {

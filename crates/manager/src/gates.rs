@@ -1,0 +1,176 @@
+//! Feature gates, in `OpenKruise`'s words and the syntax of Kubernetes' `--feature-gates`
+//! (`k8s.io/component-base/featuregate`): `Name=true,Other=false`.
+
+use std::str::FromStr;
+
+/// Which features are on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gates {
+    /// `PodProbeMarkerGate`: whether `PodProbeMarker`s are acted on.
+    pub pod_probe_marker: bool,
+}
+
+impl Default for Gates {
+    fn default() -> Self {
+        Self {
+            pod_probe_marker: true,
+        }
+    }
+}
+
+/// Why a list of gates is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GatesError {
+    /// No such gate.
+    #[error(
+        "there is no feature gate {0:?}; known are PodProbeMarkerGate and EnablePodProbeMarkerOnServerless"
+    )]
+    Unknown(String),
+    /// No `=`.
+    #[error("{0:?} is not of the form NAME=true or NAME=false")]
+    Malformed(String),
+    /// Neither true nor false.
+    #[error("{name}={value}: the value is neither true nor false")]
+    NotBool {
+        /// The gate.
+        name: String,
+        /// What it was to be.
+        value: String,
+    },
+    /// What the gate switches on does not exist.
+    #[error(
+        "EnablePodProbeMarkerOnServerless=true: leadsman has no serverless protocol yet, pods on virtual-kubelet \
+         nodes are left alone; leave the gate out or set it to false"
+    )]
+    NoServerless,
+}
+
+impl FromStr for Gates {
+    type Err = GatesError;
+
+    fn from_str(text: &str) -> Result<Self, GatesError> {
+        let mut gates = Self::default();
+        for setting in settings(text) {
+            let (name, value) = setting.map_err(|text| GatesError::Malformed(text.to_owned()))?;
+            if !["PodProbeMarkerGate", "EnablePodProbeMarkerOnServerless"].contains(&name) {
+                return Err(GatesError::Unknown(name.to_owned()));
+            }
+            let on = parse_bool(value).ok_or_else(|| GatesError::NotBool {
+                name: name.to_owned(),
+                value: value.to_owned(),
+            })?;
+            match name {
+                "PodProbeMarkerGate" => gates.pod_probe_marker = on,
+                _ if on => return Err(GatesError::NoServerless),
+                _ => {}
+            }
+        }
+        Ok(gates)
+    }
+}
+
+/// Whether these `--feature-gates` of an `OpenKruise` make it act on `PodProbeMarker`s. A gate that is not named is on.
+/// Without its daemon it switches the feature off (`pkg/features/kruise_features.go`, `SetDefaultFeatureGates`), and
+/// `AllBeta` stands for each beta gate that is not named itself.
+pub fn openkruise_probes(text: &str) -> bool {
+    let (mut daemon, mut marker, mut beta) = (None, None, None);
+    for (name, value) in settings(text).flatten() {
+        let gate = match name {
+            "KruiseDaemon" => &mut daemon,
+            "PodProbeMarkerGate" => &mut marker,
+            "AllBeta" => &mut beta,
+            _ => continue,
+        };
+        *gate = parse_bool(value);
+    }
+    let is_on = |gate: Option<bool>| gate.or(beta).unwrap_or(true);
+    is_on(daemon) && is_on(marker)
+}
+
+/// The settings of a list, trimmed; what has no `=` as it is. Empty ones do not count.
+fn settings(text: &str) -> impl Iterator<Item = Result<(&str, &str), &str>> {
+    let settings = text.split(',').map(str::trim);
+    let settings = settings.filter(|setting| !setting.is_empty());
+    settings.map(|setting| {
+        let (name, value) = setting.split_once('=').ok_or(setting)?;
+        Ok((name.trim(), value.trim()))
+    })
+}
+
+/// As Go's `strconv.ParseBool`, which Kubernetes' flag uses.
+fn parse_bool(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // PPM-17
+    #[test]
+    fn gates_are_read_as_kubernetes_reads_them() {
+        let on = Gates::default();
+        let off = Gates {
+            pod_probe_marker: false,
+        };
+        for (text, expected) in [
+            ("", on),
+            (" , ", on),
+            ("PodProbeMarkerGate=true", on),
+            ("PodProbeMarkerGate=false", off),
+            (
+                "PodProbeMarkerGate=0, EnablePodProbeMarkerOnServerless=F",
+                off,
+            ),
+            ("PodProbeMarkerGate=false,PodProbeMarkerGate=T", on),
+        ] {
+            assert_eq!(text.parse(), Ok(expected), "{text:?}");
+        }
+    }
+
+    // PPM-17
+    #[test]
+    fn a_bad_gate_is_refused_with_what_is_wrong() {
+        for (text, expected) in [
+            ("PodProbeMarker=true", "no feature gate \"PodProbeMarker\""),
+            ("AllAlpha=true", "known are PodProbeMarkerGate and Enable"),
+            ("PodProbeMarkerGate", "form NAME=true"),
+            (
+                "PodProbeMarkerGate=yes",
+                "PodProbeMarkerGate=yes: the value is neither",
+            ),
+            (
+                "EnablePodProbeMarkerOnServerless=true",
+                "no serverless protocol yet",
+            ),
+        ] {
+            let error = text.parse::<Gates>().unwrap_err().to_string();
+            assert!(error.contains(expected), "{text:?}: {error}");
+        }
+    }
+
+    // PPM-19
+    #[test]
+    fn openkruises_gates_say_whether_it_probes() {
+        for (text, expected) in [
+            ("", true),
+            ("CloneSetShortHash=true", true),
+            ("PodProbeMarkerGate=true", true),
+            ("PodWebhook=false, PodProbeMarkerGate=false", false),
+            ("KruiseDaemon=false", false),
+            ("KruiseDaemon=false,PodProbeMarkerGate=true", false),
+            ("AllBeta=false", false),
+            (
+                "AllBeta=false,PodProbeMarkerGate=true,KruiseDaemon=true",
+                true,
+            ),
+            ("nonsense,PodProbeMarkerGate=perhaps", true),
+        ] {
+            assert_eq!(openkruise_probes(text), expected, "{text:?}");
+        }
+    }
+}
