@@ -1,13 +1,14 @@
 //! A cluster of any size, made up object by object, and an index that has seen all of it and has nothing to do.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
-use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use leadsman_api::node_pod_probe::{ContainerProbe, ContainerProbeState, PodProbe, PodProbeStatus};
 use leadsman_api::slim::{Node, Pod};
 use leadsman_api::{NodePodProbe, PodProbeMarker};
 use leadsman_core::podprobe::event::{Event, Object, ObjectName, Source, Write};
-use leadsman_core::podprobe::{Config, Index};
+use leadsman_core::podprobe::{Config, Index, Now};
 use serde_json::{Value, json};
 
 /// Pods of a node.
@@ -274,7 +275,7 @@ fn template() -> Pod {
 pub(super) struct World {
     pub(super) cluster: Cluster,
     pub(super) index: Index,
-    pub(super) now: Timestamp,
+    pub(super) now: Now,
 }
 
 impl World {
@@ -283,7 +284,10 @@ impl World {
         let mut world = Self {
             cluster,
             index: Index::new(Config::default()),
-            now: TIME.parse()?,
+            now: Now {
+                monotonic: Duration::ZERO,
+                wall: TIME.parse()?,
+            },
         };
         for number in 0..world.cluster.markers {
             let marker = world.cluster.marker(number, "/home/game/idle.sh");

@@ -3,13 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a failure is what a test reports")]
 
 use std::alloc::System;
+use std::time::Duration;
 
-use jiff::Timestamp;
 use leadsman_api::node_pod_probe::{ContainerProbeState, PodProbeStatus};
 use leadsman_api::slim::Pod;
 use leadsman_api::{NodePodProbe, slim};
 use leadsman_core::podprobe::event::{Event, Object, ObjectName, Source, Write};
-use leadsman_core::podprobe::{Config, Index};
+use leadsman_core::podprobe::{Config, Index, Now};
 use serde_json::json;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -107,7 +107,14 @@ fn marker() -> Event {
 }
 
 /// The object that is due for a node, with a verdict about each entry.
-fn answered(index: &mut Index, number: usize, now: Timestamp) -> Option<NodePodProbe> {
+fn now() -> Now {
+    Now {
+        monotonic: Duration::ZERO,
+        wall: TIME.parse().unwrap(),
+    }
+}
+
+fn answered(index: &mut Index, number: usize, now: Now) -> Option<NodePodProbe> {
     let Write::CreateNodePodProbe(mut object) =
         index.write(&Object::NodePodProbe(node(number)), now)?
     else {
@@ -141,7 +148,7 @@ fn answered(index: &mut Index, number: usize, now: Timestamp) -> Option<NodePodP
 
 /// An index that has seen these pods and has nothing to do.
 fn settled(marked: bool) -> Index {
-    let now: Timestamp = TIME.parse().unwrap();
+    let now = now();
     let mut index = Index::new(Config::default());
     index.apply(marker(), now);
     for number in 0..PODS / NODE {
@@ -191,7 +198,7 @@ fn a_pod_takes_few_bytes_and_few_allocations() {
     let whole =
         allocations(|| serde_json::from_str::<k8s_openapi::api::core::v1::Pod>(&text).unwrap());
     let slim = allocations(|| serde_json::from_str::<Pod>(&text).unwrap());
-    let now: Timestamp = TIME.parse().unwrap();
+    let now = now();
     let mut index = settled(true);
     let again: Pod = serde_json::from_str(&pod(7, 9, true)).unwrap();
     let heartbeat = Event::Pod(Box::new(again), Source::Live);

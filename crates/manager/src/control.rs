@@ -10,13 +10,13 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
-use jiff::Timestamp;
 use kube::Client;
+use leadsman_core::podprobe::Now;
 use leadsman_core::podprobe::event::{Effects, Event, Kind, Object, Write};
 use leadsman_process::{Condition, clock};
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::stage::Stage;
@@ -33,17 +33,15 @@ mod stage;
 
 /// Events taken in before writes are looked for again.
 const BATCH: usize = 128;
-/// The rules' deadlines are times of day, which may jump: they are looked at again this often.
-const CLOCK_CHECK: Duration = Duration::from_secs(5);
 /// Writes under way when the end comes may take this long, less than the process's grace period.
 const DRAIN: Duration = Duration::from_secs(12);
 
 /// The rules: what follows from an event, and what is due to be written.
 pub(crate) trait Rules {
     /// Takes in an event.
-    fn apply(&mut self, event: Event, now: Timestamp) -> Effects;
+    fn apply(&mut self, event: Event, now: Now) -> Effects;
     /// The write that is due on an object.
-    fn write(&mut self, object: &Object, now: Timestamp) -> Option<Write>;
+    fn write(&mut self, object: &Object, now: Now) -> Option<Write>;
 }
 
 /// The loop and what it owns.
@@ -55,7 +53,9 @@ pub(crate) struct Control<R> {
     unlisted: Vec<Kind>,
     leadership: watch::Receiver<Leadership>,
     stage: Stage,
-    deadline: Option<Timestamp>,
+    /// The rules' monotonic clock counts from here.
+    start: Instant,
+    deadline: Option<Instant>,
     rights: Rights,
     pruning: bool,
     metrics: Metrics,
@@ -92,6 +92,7 @@ impl<R: Rules> Control<R> {
             unlisted: KINDS.to_vec(),
             leadership,
             stage: Stage::Standby,
+            start: clock::monotonic(),
             deadline: None,
             rights: Rights {
                 lacking: BTreeMap::new(),
@@ -109,7 +110,6 @@ impl<R: Rules> Control<R> {
         loop {
             self.begin_writes();
             let wake = self.slots.next_wake().filter(|_| self.may_write());
-            let deadline = self.until_deadline();
             tokio::select! {
                 () = stop.cancelled() => break,
                 Some(answered) = self.under_way.next() => self.answered(answered),
@@ -122,7 +122,10 @@ impl<R: Rules> Control<R> {
                 Ok(()) = self.leadership.changed() => self.led(),
                 page = self.stage.page() => self.caught_up(page),
                 () = at(wake) => {}
-                () = sleep(deadline) => self.check_deadline(),
+                () = at(self.deadline) => {
+                    self.deadline = None;
+                    self.apply(Event::Deadline);
+                }
             }
         }
         self.drain().await;
@@ -149,9 +152,18 @@ impl<R: Rules> Control<R> {
         }
     }
 
+    fn now(&self) -> Now {
+        Now {
+            monotonic: clock::monotonic().saturating_duration_since(self.start),
+            wall: clock::now(),
+        }
+    }
+
     fn apply(&mut self, event: Event) {
-        let effects = self.rules.apply(event, clock::now());
-        self.deadline = effects.deadline;
+        let effects = self.rules.apply(event, self.now());
+        self.deadline = effects
+            .deadline
+            .and_then(|deadline| self.start.checked_add(deadline));
         // What a standby would have to write is found when it leads, however much has changed by then.
         if let Stage::Writing { .. } = self.stage {
             for object in effects.dirty {
@@ -210,7 +222,7 @@ impl<R: Rules> Control<R> {
         while self.may_write()
             && let Some(object) = self.slots.take(clock::monotonic())
         {
-            match self.rules.write(&object, clock::now()) {
+            match self.rules.write(&object, self.now()) {
                 Some(write) => self.begin(object, write),
                 None => {
                     self.slots.end(object, Turn::NothingDue, clock::monotonic());
@@ -320,25 +332,6 @@ impl<R: Rules> Control<R> {
                  (revision, startedContainerID): it is another product's or an older one. Apply the output of \
                  `leadsman manifests` and restart the manager"
             );
-        }
-    }
-
-    /// Zero and below is now.
-    fn until_deadline(&self) -> Duration {
-        let Some(deadline) = self.deadline else {
-            return CLOCK_CHECK;
-        };
-        let left = Duration::try_from(deadline.duration_since(clock::now()));
-        left.unwrap_or_default().min(CLOCK_CHECK)
-    }
-
-    fn check_deadline(&mut self) {
-        if self
-            .deadline
-            .is_some_and(|deadline| deadline <= clock::now())
-        {
-            self.deadline = None;
-            self.apply(Event::Deadline);
         }
     }
 

@@ -1,10 +1,9 @@
 //! The manager's life: four watches, the control loop, and the candidate for leadership.
 
-use jiff::Timestamp;
 use leadsman_api::slim::{Node, Pod};
 use leadsman_api::{NodePodProbe, PodProbeMarker};
 use leadsman_core::podprobe::event::{Effects, Event, Object, Write};
-use leadsman_core::podprobe::{Config, Index};
+use leadsman_core::podprobe::{Config, Index, Now};
 use leadsman_process::{Component, Process, RunError};
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::task::{JoinError, JoinSet};
@@ -45,11 +44,11 @@ pub enum ManagerError {
 }
 
 impl Rules for Index {
-    fn apply(&mut self, event: Event, now: Timestamp) -> Effects {
+    fn apply(&mut self, event: Event, now: Now) -> Effects {
         Index::apply(self, event, now)
     }
 
-    fn write(&mut self, object: &Object, now: Timestamp) -> Option<Write> {
+    fn write(&mut self, object: &Object, now: Now) -> Option<Write> {
         Index::write(self, object, now)
     }
 }

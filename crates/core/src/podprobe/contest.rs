@@ -1,17 +1,16 @@
 //! Marks that somebody keeps taking away are put back with growing distance, so that no war is fought at full speed.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-
-use jiff::{SignedDuration, Timestamp};
+use std::time::Duration;
 
 use super::marks::Wants;
 use super::pod::Version;
 
 /// A pod that has been left alone for so long is contested no more.
-const QUIET: SignedDuration = SignedDuration::from_secs(180);
+const QUIET: Duration = Duration::from_secs(180);
 
 /// From this distance on the marker's status says so.
-const VISIBLE: SignedDuration = SignedDuration::from_secs(4);
+const VISIBLE: Duration = Duration::from_secs(4);
 
 /// How much one pod's marks are fought over.
 #[derive(Clone, Debug, Default)]
@@ -21,9 +20,9 @@ pub(super) struct Contest {
     /// What has been written since.
     written: Option<Written>,
     /// How often marks were taken away, and when last.
-    disturbed: Option<(u32, Timestamp)>,
+    disturbed: Option<(u32, Duration)>,
     /// Nothing is written before.
-    not_before: Option<Timestamp>,
+    not_before: Option<Duration>,
 }
 
 /// Writes of one and the same that have not been seen to last.
@@ -33,12 +32,12 @@ struct Written {
     /// The pod that the last one was made for.
     version: Version,
     times: u32,
-    last: Timestamp,
+    last: Duration,
 }
 
 impl Contest {
     /// Takes note of a pod as it is now; `differs` if something would have to be written.
-    pub(super) fn observe(&mut self, wants: &Wants, differs: bool, now: Timestamp) {
+    pub(super) fn observe(&mut self, wants: &Wants, differs: bool, now: Duration) {
         self.calm_down(now);
         let wanted = fingerprint(wants);
         if !differs {
@@ -52,7 +51,7 @@ impl Contest {
         if self.settled == Some(wanted) {
             let times = self.disturbed.map_or(0, |(times, _)| times);
             self.disturbed = Some((times.saturating_add(1), now));
-            self.not_before = now.checked_add(distance(times)).ok();
+            self.not_before = Some(now.saturating_add(distance(times)));
         } else if self.settled.is_some() {
             self.not_before = None;
         }
@@ -61,7 +60,7 @@ impl Contest {
             Some(written) if written.wanted == wanted => {
                 // It was written and is not there.
                 let times = written.times.saturating_sub(1);
-                let next = written.last.checked_add(distance(times)).ok();
+                let next = Some(written.last.saturating_add(distance(times)));
                 self.not_before = self.not_before.max(next);
             }
             Some(_) => {
@@ -73,7 +72,7 @@ impl Contest {
     }
 
     /// Takes note of a write. One that is repeated for the same sight of the pod has only failed.
-    pub(super) fn wrote(&mut self, wants: &Wants, version: Version, now: Timestamp) {
+    pub(super) fn wrote(&mut self, wants: &Wants, version: Version, now: Duration) {
         let wanted = fingerprint(wants);
         let before = self.written.filter(|written| written.wanted == wanted);
         let times = before.map_or(1, |before| {
@@ -89,7 +88,7 @@ impl Contest {
     }
 
     /// Whether a write has to wait.
-    pub(super) fn holds(&self, now: Timestamp) -> bool {
+    pub(super) fn holds(&self, now: Duration) -> bool {
         self.not_before.is_some_and(|time| now < time)
     }
 
@@ -101,20 +100,18 @@ impl Contest {
     }
 
     /// When to look again: at the end of the wait, or when quiet has lasted long enough.
-    pub(super) fn deadline(&self, now: Timestamp) -> Option<Timestamp> {
+    pub(super) fn deadline(&self, now: Duration) -> Option<Duration> {
         let wait = self.not_before.filter(|time| now < *time);
-        let quiet = self
-            .disturbed
-            .and_then(|(_, last)| last.checked_add(QUIET).ok());
+        let quiet = self.disturbed.map(|(_, last)| last.saturating_add(QUIET));
         match (wait, quiet) {
             (Some(wait), Some(quiet)) => Some(wait.min(quiet)),
             (wait, quiet) => wait.or(quiet),
         }
     }
 
-    fn calm_down(&mut self, now: Timestamp) {
+    fn calm_down(&mut self, now: Duration) {
         if let Some((_, last)) = self.disturbed
-            && last.checked_add(QUIET).is_ok_and(|end| end <= now)
+            && last.saturating_add(QUIET) <= now
         {
             self.disturbed = None;
         }
@@ -129,11 +126,11 @@ fn fingerprint(wants: &Wants) -> u64 {
 }
 
 /// 0 s after the first time, then 1, 2, 4 … 60 s.
-fn distance(times_before: u32) -> SignedDuration {
+fn distance(times_before: u32) -> Duration {
     match times_before {
-        0 => SignedDuration::ZERO,
-        1..=6 => SignedDuration::from_secs(1 << (times_before - 1)),
-        _ => SignedDuration::from_secs(60),
+        0 => Duration::ZERO,
+        1..=6 => Duration::from_secs(1 << (times_before - 1)),
+        _ => Duration::from_secs(60),
     }
 }
 
@@ -144,8 +141,8 @@ mod tests {
     use super::*;
     use crate::podprobe::marks::Want;
 
-    fn at(seconds: i64) -> Timestamp {
-        Timestamp::from_second(seconds).unwrap()
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
     }
 
     fn wants(value: &str) -> Wants {

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leadsman_api::slim::{Node, Pod};
 use leadsman_api::{NodePodProbe, PodProbeMarker, PodProbeMarkerStatus};
@@ -102,8 +102,9 @@ pub enum Object {
 pub struct Effects {
     /// Objects whose desired or observed state changed: ask `Index::write` what is due, when there is room to write.
     pub dirty: Vec<Object>,
-    /// When to call again with [`Event::Deadline`], if nothing else happens before.
-    pub deadline: Option<Timestamp>,
+    /// When to call again with [`Event::Deadline`], if nothing else happens before. On the monotonic clock of
+    /// [`Now`](super::index::Now).
+    pub deadline: Option<Duration>,
 }
 
 /// A request that is due.

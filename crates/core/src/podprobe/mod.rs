@@ -29,6 +29,6 @@ pub mod status;
 mod template;
 pub mod wire;
 
-pub use index::{Config, Index};
+pub use index::{Config, Index, Now};
 pub use marker::{Compatibility, Invalid, Marker};
 pub use probe::{CannotProbe, Handler, HttpGet, Outcome, Probe, ProbeId, Scheme, State};

@@ -10,7 +10,7 @@ use leadsman_core::podprobe::event::{ObjectName, PodMarks};
 use leadsman_process::Readiness;
 use serde_json::json;
 use tokio::sync::mpsc::{Sender, channel};
-use tokio::time::Instant;
+use tokio::time::sleep;
 
 use super::*;
 
@@ -106,7 +106,7 @@ struct Script {
 const LONG: Duration = Duration::from_hours(1);
 
 impl Rules for Script {
-    fn apply(&mut self, event: Event, _now: Timestamp) -> Effects {
+    fn apply(&mut self, event: Event, _now: Now) -> Effects {
         let mut effects = Effects::default();
         match event {
             Event::Gone(_, name) => {
@@ -137,7 +137,7 @@ impl Rules for Script {
         effects
     }
 
-    fn write(&mut self, object: &Object, _now: Timestamp) -> Option<Write> {
+    fn write(&mut self, object: &Object, _now: Now) -> Option<Write> {
         assert!(self.synced, "asked for writes before all is listed");
         let Object::PodMarks(name) = object else {
             return None;

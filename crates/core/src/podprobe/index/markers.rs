@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use leadsman_api::{PodProbeMarker, PodProbeMarkerStatus};
 
-use super::{Index, MarkerName, Pass};
+use super::{Index, MarkerName, Now, Pass};
 use crate::podprobe::event::{Kind, Object, ObjectName, Source, Write};
 use crate::podprobe::marker::{Invalid, Marker};
 use crate::podprobe::pod::{Pod, Version};
@@ -285,7 +285,7 @@ impl Index {
         Some(state.version)
     }
 
-    pub(super) fn status_due(&self, name: &ObjectName, now: jiff::Timestamp) -> Option<Write> {
+    pub(super) fn status_due(&self, name: &ObjectName, now: Now) -> Option<Write> {
         let marker = self.markers.get(name)?;
         let refused = match &marker.rules {
             Rules::Valid(_) => None,
@@ -299,7 +299,7 @@ impl Index {
             status: &marker.status,
             summaries: self.summaries,
         };
-        let status = status::difference(&marker.tally, &circumstances, now)?;
+        let status = status::difference(&marker.tally, &circumstances, now.wall)?;
         Some(Write::MarkerStatus {
             marker: name.clone(),
             uid: marker.uid.clone(),

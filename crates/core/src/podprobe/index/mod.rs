@@ -22,6 +22,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -32,6 +33,16 @@ use super::contest::Contest;
 use super::event::{Effects, Event, Kind, Object, ObjectName, Source, Write};
 use super::marker::Compatibility;
 use super::pod::{Shared, Version};
+
+/// The two clocks when an event happened. Everything that is waited for is on the monotonic clock, so that a jump of the
+/// time of day shortens or lengthens no wait; what goes to the API server or came from it is on the wall clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// The time since a moment of the process's own, its start for instance.
+    pub monotonic: Duration,
+    /// The time of day.
+    pub wall: Timestamp,
+}
 
 /// What the index is told once.
 #[derive(Clone, Debug)]
@@ -88,8 +99,9 @@ pub struct Index {
     /// For each marker, how many pods' entries are not in a `NodePodProbe` as they should be.
     unacknowledged: HashMap<MarkerName, usize>,
     refused: HashMap<Object, Refusal>,
-    graves: Graves,
-    timers: BTreeSet<(Timestamp, Timer)>,
+    tombstones: Tombstones,
+    /// By the monotonic clock.
+    timers: BTreeSet<(Duration, Timer)>,
     shared: Shared,
 }
 
@@ -107,17 +119,17 @@ struct Refusal {
     write: Write,
     reason: Arc<str>,
     /// Then it is tried again: what stood in the way may have been a webhook, a quota or the API server's store, and
-    /// no watch tells of its end.
-    until: Timestamp,
+    /// no watch tells of its end. On the monotonic clock.
+    until: Duration,
 }
 
 impl Refusal {
-    const KEPT: SignedDuration = SignedDuration::from_mins(5);
+    const KEPT: Duration = Duration::from_mins(5);
 }
 
 /// What one event has touched.
 struct Pass {
-    now: Timestamp,
+    now: Now,
     /// To be worked out again.
     pods: BTreeSet<Arc<ObjectName>>,
     /// Whose object may differ.
@@ -143,14 +155,14 @@ impl Index {
             nodes: HashMap::new(),
             unacknowledged: HashMap::new(),
             refused: HashMap::new(),
-            graves: Graves::default(),
+            tombstones: Tombstones::default(),
             timers: BTreeSet::new(),
             shared: Shared::default(),
         }
     }
 
     /// Takes in what happened at `now`.
-    pub fn apply(&mut self, event: Event, now: Timestamp) -> Effects {
+    pub fn apply(&mut self, event: Event, now: Now) -> Effects {
         let mut pass = Pass {
             now,
             pods: BTreeSet::new(),
@@ -168,7 +180,7 @@ impl Index {
             Event::Gone(kind, name) => self.lose(kind, &name, &mut pass),
             Event::Listed(kind, names) => {
                 // An API server that was restored begins to count anew.
-                self.graves.clear(kind);
+                self.tombstones.clear(kind);
                 for name in self.missing(kind, &names) {
                     self.lose(kind, &name, &mut pass);
                 }
@@ -189,7 +201,7 @@ impl Index {
     }
 
     /// What is due for an object now, if anything is.
-    pub fn write(&mut self, object: &Object, now: Timestamp) -> Option<Write> {
+    pub fn write(&mut self, object: &Object, now: Now) -> Option<Write> {
         if !self.synced {
             return None;
         }
@@ -210,7 +222,7 @@ impl Index {
         Some(write)
     }
 
-    fn compute(&self, object: &Object, now: Timestamp) -> Option<Write> {
+    fn compute(&self, object: &Object, now: Now) -> Option<Write> {
         match object {
             Object::PodMarks(name) => self.marks_due(name, now),
             Object::NodePodProbe(name) => self.node_pod_probe_due(name),
@@ -235,7 +247,7 @@ impl Index {
 
     /// Works out what follows, until nothing more does.
     fn settle(&mut self, pass: &mut Pass) -> Effects {
-        self.ring(pass);
+        self.take_due_timers(pass);
         if !self.synced {
             return Effects {
                 dirty: Vec::new(),
@@ -265,9 +277,9 @@ impl Index {
     }
 
     /// Takes the timers that are due.
-    fn ring(&mut self, pass: &mut Pass) {
+    fn take_due_timers(&mut self, pass: &mut Pass) {
         while let Some((time, timer)) = self.timers.pop_first() {
-            if time > pass.now {
+            if time > pass.now.monotonic {
                 self.timers.insert((time, timer));
                 break;
             }
@@ -286,7 +298,7 @@ impl Index {
                 }
                 Timer::Refused(object) => {
                     let refusal = self.refused.get(&object);
-                    if refusal.is_some_and(|refusal| refusal.until <= pass.now) {
+                    if refusal.is_some_and(|refusal| refusal.until <= pass.now.monotonic) {
                         self.refused.remove(&object);
                         self.look_at(&object, pass);
                     }
@@ -303,7 +315,7 @@ impl Index {
             Kind::NodePodProbe => self.lose_node_pod_probe(name, pass),
         };
         if let Some(version) = known {
-            self.graves.bury(kind, name, version, pass.now);
+            self.tombstones.set(kind, name, version, pass.now.monotonic);
         }
     }
 
@@ -337,7 +349,7 @@ impl Index {
         version: Version,
         known: Option<Version>,
     ) -> bool {
-        let known = known.or_else(|| self.graves.version(kind, name));
+        let known = known.or_else(|| self.tombstones.version(kind, name));
         source == Source::Live && known.is_some_and(|known| !version.is_newer_than(known))
     }
 
@@ -347,7 +359,7 @@ impl Index {
         };
         self.look_at(&object, pass);
         let reason = reason.into();
-        let until = pass.now.checked_add(Refusal::KEPT).unwrap_or(pass.now);
+        let until = pass.now.monotonic.saturating_add(Refusal::KEPT);
         self.timers.insert((until, Timer::Refused(object.clone())));
         let refusal = Refusal {
             write,
@@ -378,18 +390,18 @@ impl Index {
 
 /// Objects that are gone, for a while, so that a late reply to a write does not bring one back.
 #[derive(Debug, Default)]
-struct Graves {
-    versions: HashMap<(Kind, ObjectName), (Version, Timestamp)>,
-    order: VecDeque<(Timestamp, Kind, ObjectName)>,
+struct Tombstones {
+    versions: HashMap<(Kind, ObjectName), (Version, Duration)>,
+    order: VecDeque<(Duration, Kind, ObjectName)>,
 }
 
-impl Graves {
-    const KEPT: SignedDuration = SignedDuration::from_mins(5);
+impl Tombstones {
+    const KEPT: Duration = Duration::from_mins(5);
     const MOST: usize = 4096;
 
-    fn bury(&mut self, kind: Kind, name: &ObjectName, version: Version, now: Timestamp) {
+    fn set(&mut self, kind: Kind, name: &ObjectName, version: Version, now: Duration) {
         while let Some((time, _, _)) = self.order.front()
-            && (now.duration_since(*time) > Self::KEPT || self.order.len() >= Self::MOST)
+            && (now.saturating_sub(*time) > Self::KEPT || self.order.len() >= Self::MOST)
         {
             let Some((time, kind, name)) = self.order.pop_front() else {
                 break;
@@ -408,7 +420,7 @@ impl Graves {
     }
 
     fn clear(&mut self, kind: Kind) {
-        self.versions.retain(|(buried, _), _| *buried != kind);
+        self.versions.retain(|(cleared, _), _| *cleared != kind);
     }
 
     fn version(&self, kind: Kind, name: &ObjectName) -> Option<Version> {

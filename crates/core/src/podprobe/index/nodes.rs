@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -23,7 +24,7 @@ pub(super) struct NodeState {
     /// The agent's pods here, and whether they are Ready.
     agents: BTreeMap<Arc<ObjectName>, bool>,
     silent: bool,
-    pub(super) timer: Option<Timestamp>,
+    pub(super) timer: Option<Duration>,
     pub(super) slots: BTreeMap<SlotKey, Slot>,
     /// How many slots differ.
     pub(super) differing: usize,
@@ -49,8 +50,8 @@ pub(super) struct SeenObject {
     meta: ObjectMeta,
     /// It names a pod twice.
     malformed: bool,
-    /// Last sign of life of the agent, or else of the object itself.
-    fresh: Option<Timestamp>,
+    /// When, on the monotonic clock, the last sign of life of the agent, or else of the object itself, is too old.
+    silent_from: Option<Duration>,
 }
 
 impl NodeState {
@@ -134,13 +135,19 @@ impl Index {
             return;
         }
         self.refused.remove(&Object::NodePodProbe(name.to_string()));
-        let fresh = freshest(&wire);
+        let silent_from = freshest(&wire).map(|fresh| {
+            // By the time of day only here: a jump of it later changes nothing.
+            let age = pass.now.wall.duration_since(fresh);
+            let left = self.config.silent_after.saturating_sub(age);
+            let left = Duration::try_from(left).unwrap_or_default();
+            pass.now.monotonic.saturating_add(left)
+        });
         let node = self.nodes.entry(name.clone()).or_default();
         node.object = Some(SeenObject {
             version,
             meta: kept(wire.metadata),
             malformed,
-            fresh,
+            silent_from,
         });
         node.written = false;
         self.fill(&name, slots, pass);
@@ -333,14 +340,12 @@ impl Index {
     /// Decides whether a node's agent is silent: its pod is not Ready, or it has none and has not been heard of for
     /// too long.
     pub(super) fn listen(&mut self, name: &Arc<str>, pass: &mut Pass) {
-        let patience = self.config.silent_after;
         let Some(node) = self.nodes.get_mut(name) else {
             return;
         };
-        let fresh = node.object.as_ref().and_then(|object| object.fresh);
-        let end = fresh.and_then(|fresh| fresh.checked_add(patience).ok());
+        let end = node.object.as_ref().and_then(|object| object.silent_from);
         let end = end.filter(|_| node.agents.is_empty());
-        let waiting = end.filter(|end| pass.now < *end);
+        let waiting = end.filter(|end| pass.now.monotonic < *end);
         let silent = if node.agents.is_empty() {
             end.is_some() && waiting.is_none()
         } else {

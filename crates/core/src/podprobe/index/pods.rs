@@ -1,12 +1,12 @@
 //! Pods in the index: each is worked out as a whole whenever something it depends on has changed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use jiff::Timestamp;
 use leadsman_api::slim;
 
 use super::slots::SlotKey;
-use super::{Index, MarkerName, Pass, Timer};
+use super::{Index, MarkerName, Now, Pass, Timer};
 use crate::podprobe::contest::Contest;
 use crate::podprobe::event::{Kind, Object, ObjectName, Source, Write};
 use crate::podprobe::marker::{Marker, MarkerProbe};
@@ -24,7 +24,7 @@ pub(super) struct PodState {
     /// What it adds to the tallies of the markers that match it.
     pub(super) shares: Shares,
     pub(super) contest: Contest,
-    pub(super) timer: Option<Timestamp>,
+    pub(super) timer: Option<Duration>,
     /// It was worked out, bears what is wanted, and nothing is waited for.
     at_rest: bool,
 }
@@ -129,15 +129,17 @@ impl Index {
             return;
         };
         state.slot = slot;
-        let differs =
-            state.seen.active && marks::difference(&state.seen, &outcome.wants, pass.now).is_some();
+        let differs = state.seen.active
+            && marks::difference(&state.seen, &outcome.wants, pass.now.wall).is_some();
         let was_visible = state.contest.is_visible();
-        state.contest.observe(&outcome.wants, differs, pass.now);
-        if differs && !state.contest.holds(pass.now) {
+        state
+            .contest
+            .observe(&outcome.wants, differs, pass.now.monotonic);
+        if differs && !state.contest.holds(pass.now.monotonic) {
             pass.dirty.insert(Object::PodMarks((**name).clone()));
         }
         let is_visible = state.contest.is_visible();
-        let timer = std::mem::replace(&mut state.timer, state.contest.deadline(pass.now));
+        let timer = std::mem::replace(&mut state.timer, state.contest.deadline(pass.now.monotonic));
         let next = state.timer;
         state.at_rest = !differs && next.is_none();
         let before = std::mem::take(&mut state.shares);
@@ -265,13 +267,13 @@ impl Index {
         }
     }
 
-    pub(super) fn marks_due(&self, name: &ObjectName, now: Timestamp) -> Option<Write> {
+    pub(super) fn marks_due(&self, name: &ObjectName, now: Now) -> Option<Write> {
         let state = self.pods.get(name)?;
-        if !state.seen.active || state.contest.holds(now) {
+        if !state.seen.active || state.contest.holds(now.monotonic) {
             return None;
         }
         let wants = self.wants(name, state);
-        let marks = marks::difference(&state.seen, &wants, now)?;
+        let marks = marks::difference(&state.seen, &wants, now.wall)?;
         Some(Write::PodMarks(Box::new(marks)))
     }
 
@@ -281,13 +283,15 @@ impl Index {
         self.judge(name, state, &matching, &plans).wants
     }
 
-    pub(super) fn wrote_marks(&mut self, name: &ObjectName, now: Timestamp) {
+    pub(super) fn wrote_marks(&mut self, name: &ObjectName, now: Now) {
         let Some(state) = self.pods.get(name) else {
             return;
         };
         let wants = self.wants(name, state);
         if let Some(state) = self.pods.get_mut(name) {
-            state.contest.wrote(&wants, state.seen.version, now);
+            state
+                .contest
+                .wrote(&wants, state.seen.version, now.monotonic);
         }
     }
 

@@ -43,7 +43,7 @@ fn an_object_that_is_being_deleted_is_left_alone_until_it_is_gone() {
     assert_eq!(
         world
             .index
-            .write(&Object::NodePodProbe("n0".to_owned()), world.cluster.now),
+            .write(&Object::NodePodProbe("n0".to_owned()), world.now()),
         None
     );
     world.cluster.delete(Kind::NodePodProbe, &name("", "n0"));
@@ -321,7 +321,7 @@ fn a_generation_counts_as_observed_when_its_entries_are_acknowledged() {
     while world.deliver() {}
     // The status is written first; the node's object is not there yet.
     let object = Object::MarkerStatus(name("a", "way"));
-    let write = world.index.write(&object, world.cluster.now).unwrap();
+    let write = world.index.write(&object, world.now()).unwrap();
     let reply = world.cluster.execute(write).unwrap();
     world.tell(reply);
     assert_eq!(world.status("way").observed_generation, 1);
@@ -376,11 +376,11 @@ fn nothing_is_due_before_all_is_listed() {
     let kinds = [Kind::Marker, Kind::Pod, Kind::Node, Kind::NodePodProbe];
     for event in world.cluster.lists(kinds) {
         let synced = matches!(event, Event::Synced);
-        let effects = index.apply(event, world.cluster.now);
+        let effects = index.apply(event, world.now());
         assert_eq!(!effects.dirty.is_empty(), synced);
         let mut due = objects
             .iter()
-            .filter_map(|object| index.write(object, world.cluster.now));
+            .filter_map(|object| index.write(object, world.now()));
         assert_eq!(due.next().is_some(), synced);
     }
 }
@@ -437,7 +437,7 @@ fn a_refused_write_is_left_alone_until_something_changes() {
         .cluster
         .edit_pod(&p0(), |pod| drop(pod.labels.remove("role")));
     while world.deliver() {}
-    let now = world.cluster.now;
+    let now = world.now();
     assert!(world.index.write(&object, now).is_some());
     world.tell(Event::Refused(object.clone(), "too long".to_owned()));
     assert_eq!(world.index.write(&object, now), None);
@@ -467,7 +467,7 @@ fn a_refused_write_is_tried_again_after_minutes() {
         .edit_node_pod_probe("n0", |object| object.spec.pod_probes.clear());
     while world.deliver() {}
     for object in [&pod, &node, &status] {
-        assert!(world.index.write(object, world.cluster.now).is_some());
+        assert!(world.index.write(object, world.now()).is_some());
         world.tell(Event::Refused(object.clone(), "no".to_owned()));
     }
     world.drain();
@@ -543,9 +543,9 @@ fn entries_are_read_again_where_the_generation_moved_and_from_every_list() {
         emptied.metadata.resource_version = Some("999".to_owned());
         emptied.metadata.generation = generation;
         let event = Event::NodePodProbe(Box::new(emptied), source);
-        world.index.apply(event, world.cluster.now);
+        world.index.apply(event, world.now());
         let object = Object::NodePodProbe("n0".to_owned());
-        world.index.write(&object, world.cluster.now).is_some()
+        world.index.write(&object, world.now()).is_some()
     };
     let probing = || World::probing(&[idle()]);
     let generation = probing().cluster.node_pod_probes["n0"].metadata.generation;
@@ -570,7 +570,7 @@ fn a_pod_that_lacks_its_marks_is_due_with_every_sight() {
         let mut pod = world.pod().clone();
         pod.version = version;
         let event = Event::Pod(Box::new(pod.wire(&p0())), Source::Live);
-        world.index.apply(event, world.cluster.now).dirty
+        world.index.apply(event, world.now()).dirty
     };
     assert_eq!(dirty(&mut world, 900), []);
     let marks = Object::PodMarks(p0());

@@ -354,7 +354,7 @@ fn prove(node_bytes: usize, drops_extensions: bool, steps: &[[u8; 4]]) {
     }
     world.drain();
     let fought_over =
-        |pod: &crate::podprobe::index::PodState| pod.contest.deadline(world.cluster.now).is_some();
+        |pod: &crate::podprobe::index::PodState| pod.contest.deadline(world.monotonic).is_some();
     if !world.index.pods.values().any(|pod| fought_over(pod)) {
         assert_right(&world);
     }

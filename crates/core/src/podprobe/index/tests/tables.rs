@@ -385,7 +385,7 @@ fn pods_that_end_are_probed_no_more_and_written_no_more(#[case] end: fn(&mut Sim
     world.drain();
     assert!(world.entries().is_empty());
     assert_eq!(world.pod_writes().len(), 0);
-    let now = world.cluster.now;
+    let now = world.now();
     assert_eq!(world.index.write(&Object::PodMarks(p0()), now), None);
 }
 
@@ -413,6 +413,42 @@ fn a_mark_that_is_fought_over_is_put_back_ever_later() {
     assert_eq!(world.cluster.now, start);
 }
 
+// PPM-8
+#[rstest]
+#[case::forwards(SignedDuration::from_hours(48))]
+#[case::backwards(SignedDuration::from_hours(-48))]
+fn a_jump_of_the_time_of_day_changes_no_wait(#[case] jump: SignedDuration) {
+    let mut world = World::probing(&[idle()]);
+    world.verdict("way#idle", "Succeeded", "");
+    let mut waits = Vec::new();
+    for _ in 0..6 {
+        let start = world.monotonic;
+        world.edit(|pod| drop(pod.labels.remove("role")));
+        world.cluster.now = world.cluster.now.checked_add(jump).unwrap();
+        world.tell(Event::Deadline);
+        world.drain();
+        while !world.pod().labels.contains_key("role") {
+            world.pass(SignedDuration::from_secs(1));
+            world.drain();
+        }
+        waits.push((world.monotonic - start).as_secs());
+    }
+    assert_eq!(waits, [0, 1, 2, 4, 8, 16]);
+    // A refusal ends after five minutes, whatever the time of day.
+    world
+        .cluster
+        .edit_node_pod_probe("n0", |object| object.spec.pod_probes.clear());
+    while world.deliver() {}
+    let object = Object::NodePodProbe("n0".to_owned());
+    assert!(world.index.write(&object, world.now()).is_some());
+    world.tell(Event::Refused(object.clone(), "no".to_owned()));
+    world.cluster.now = world.cluster.now.checked_add(jump).unwrap();
+    world.tell(Event::Deadline);
+    assert_eq!(world.index.write(&object, world.now()), None);
+    world.pass(SignedDuration::from_mins(5));
+    assert!(world.index.write(&object, world.now()).is_some());
+}
+
 /// A former leader may see another's marks before the verdicts that they follow from.
 #[test]
 fn marks_that_another_wrote_before_a_take_over_were_no_fight() {
@@ -420,13 +456,13 @@ fn marks_that_another_wrote_before_a_take_over_were_no_fight() {
     let mut standby = Index::new(world.config.clone());
     let kinds = [Kind::Pod, Kind::Marker, Kind::Node, Kind::NodePodProbe];
     for event in world.cluster.lists(kinds) {
-        standby.apply(event, world.cluster.now);
+        standby.apply(event, world.now());
     }
     for state in ["Succeeded", "Failed"].repeat(4) {
         world.verdict("way#idle", state, "");
         let lists = world.cluster.lists(kinds).into_iter();
         for event in lists.filter(|event| !matches!(event, Event::Synced)) {
-            standby.apply(event, world.cluster.now);
+            standby.apply(event, world.now());
         }
     }
     world.index = standby;

@@ -1,12 +1,13 @@
 //! The cluster and a manager that carries the index's writes out.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 
 use super::cluster::Cluster;
 use crate::podprobe::event::{Effects, Event, Kind, Object, Write};
-use crate::podprobe::index::{Config, Index};
+use crate::podprobe::index::{Config, Index, Now};
 
 /// The cluster and its manager.
 pub(super) struct World {
@@ -14,7 +15,8 @@ pub(super) struct World {
     pub(super) index: Index,
     pub(super) config: Config,
     pub(super) dirty: BTreeSet<Object>,
-    pub(super) deadline: Option<Timestamp>,
+    pub(super) monotonic: Duration,
+    pub(super) deadline: Option<Duration>,
     /// All writes since this was last emptied.
     pub(super) writes: Vec<(Object, Write)>,
 }
@@ -27,6 +29,7 @@ impl World {
             index: Index::new(config.clone()),
             config,
             dirty: BTreeSet::new(),
+            monotonic: Duration::ZERO,
             deadline: None,
             writes: Vec::new(),
         };
@@ -45,8 +48,15 @@ impl World {
         }
     }
 
+    pub(super) fn now(&self) -> Now {
+        Now {
+            monotonic: self.monotonic,
+            wall: self.cluster.now,
+        }
+    }
+
     pub(super) fn tell(&mut self, event: Event) {
-        let Effects { dirty, deadline } = self.index.apply(event, self.cluster.now);
+        let Effects { dirty, deadline } = self.index.apply(event, self.now());
         self.dirty.extend(dirty);
         self.deadline = deadline;
     }
@@ -65,7 +75,7 @@ impl World {
         let Some(object) = self.dirty.pop_first() else {
             return false;
         };
-        let Some(write) = self.index.write(&object, self.cluster.now) else {
+        let Some(write) = self.index.write(&object, self.now()) else {
             return true;
         };
         self.writes.push((object.clone(), write.clone()));
@@ -97,8 +107,8 @@ impl World {
             let Some(deadline) = self.deadline else {
                 return;
             };
-            self.cluster.now = self.cluster.now.max(deadline);
-            self.tell(Event::Deadline);
+            let left = deadline.saturating_sub(self.monotonic);
+            self.pass(SignedDuration::try_from(left).unwrap());
             self.drain();
         }
         panic!("the deadlines have no end");
@@ -106,6 +116,7 @@ impl World {
 
     pub(super) fn pass(&mut self, time: SignedDuration) {
         self.cluster.now = self.cluster.now.checked_add(time).unwrap();
+        self.monotonic += Duration::try_from(time).unwrap();
         self.tell(Event::Deadline);
     }
 }
