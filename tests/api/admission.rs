@@ -45,6 +45,7 @@ fn agree(place: &str, path: &str) -> bool {
     !place.is_empty() && (place.starts_with(path) || path.starts_with(place))
 }
 
+// PPM-15, PRB-2, PRB-3
 pub(crate) async fn the_api_server_and_the_parser_agree(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "samples").await?;
     let mut apart = Vec::new();
@@ -72,6 +73,7 @@ pub(crate) async fn the_api_server_and_the_parser_agree(world: Arc<World>) -> Re
     Ok(())
 }
 
+// PPM-15
 pub(crate) async fn all_errors_come_in_one_answer(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "errors").await?;
     let mut marker = manual();

@@ -68,6 +68,7 @@ fn paced_statuses() -> Row {
 /// Of what a manager does by the clock, renewing its Lease is the rarest: every 5 s.
 const STEADY: Duration = Duration::from_secs(20);
 
+// PPM-11, DEF-10
 pub(crate) async fn starts(_world: Arc<World>) -> Result<()> {
     let stage = Stage::raise().await?;
     mark_all(&stage, "first").await?;
@@ -159,6 +160,7 @@ async fn with_revisions(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
+// PPM-11, DEF-10
 pub(crate) async fn verdicts(_world: Arc<World>) -> Result<()> {
     let stage = Stage::raise().await?;
     let crowd = &stage.crowd;
@@ -268,6 +270,7 @@ async fn changes_nothing(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
+// PPM-11
 pub(crate) async fn edits(_world: Arc<World>) -> Result<()> {
     let stage = Stage::raise().await?;
     let crowd = &stage.crowd;

@@ -16,6 +16,7 @@ fn tcp(name: &str, condition: &str) -> serde_json::Value {
            "probe": {"tcpSocket": {"port": "web"}}})
 }
 
+// PRB-1, PRB-4, DEF-20
 pub(crate) async fn port_resolved_and_defaults_filled(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "resolved").await?;
     let pod = scene.pod("one").await?;
@@ -85,6 +86,7 @@ pub(crate) async fn a_node_has_its_object_also_without_entries(world: Arc<World>
     Ok(())
 }
 
+// PPM-5
 pub(crate) async fn a_virtual_node_has_none(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "virtual-beside").await?;
     scene
@@ -103,6 +105,7 @@ pub(crate) async fn a_virtual_node_has_none(world: Arc<World>) -> Result<()> {
     Ok(())
 }
 
+// PPM-2, DEF-6
 pub(crate) async fn a_node_that_comes_late(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "late-beside").await?;
     scene.marker("m", json!([tcp("p", "t.io/p")])).await?;
@@ -118,6 +121,7 @@ pub(crate) async fn a_node_that_comes_late(world: Arc<World>) -> Result<()> {
     Ok(())
 }
 
+// PPM-3, DEF-1
 pub(crate) async fn names_that_contain_one_another(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "way").await?;
     scene.pod("one").await?;
@@ -152,6 +156,7 @@ pub(crate) async fn names_that_contain_one_another(world: Arc<World>) -> Result<
     Ok(())
 }
 
+// PPM-2, PPM-9, DEF-4, DEF-14
 pub(crate) async fn a_pod_relabelled_in_and_out(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "relabelled").await?;
     scene
@@ -189,6 +194,7 @@ pub(crate) async fn a_pod_relabelled_in_and_out(world: Arc<World>) -> Result<()>
     Ok(())
 }
 
+// PPM-1
 pub(crate) async fn match_expressions(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "expressions").await?;
     let labels = |labels| json!({"metadata": {"labels": labels}});
@@ -212,6 +218,7 @@ pub(crate) async fn match_expressions(world: Arc<World>) -> Result<()> {
     Ok(())
 }
 
+// PPM-1
 pub(crate) async fn an_empty_selector_matches_nothing(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "no-selector").await?;
     scene.pod("one").await?;
@@ -231,6 +238,7 @@ pub(crate) async fn an_empty_selector_matches_nothing(world: Arc<World>) -> Resu
     Ok(())
 }
 
+// PPM-2, DEF-7
 pub(crate) async fn a_changed_address(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "address").await?;
     scene.pod("one").await?;
@@ -248,6 +256,7 @@ pub(crate) async fn a_changed_address(world: Arc<World>) -> Result<()> {
     .await
 }
 
+// PRB-10, DEF-3
 pub(crate) async fn an_edited_marker(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "edited").await?;
     scene.pod("one").await?;
@@ -293,6 +302,7 @@ pub(crate) async fn an_edited_marker(world: Arc<World>) -> Result<()> {
     Ok(())
 }
 
+// PPM-4
 pub(crate) async fn sidecars_are_targets_and_init_containers_are_not(
     world: Arc<World>,
 ) -> Result<()> {
@@ -325,6 +335,7 @@ pub(crate) async fn sidecars_are_targets_and_init_containers_are_not(
     Ok(())
 }
 
+// PRB-8, DEF-26
 pub(crate) async fn startup_gate(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "startup").await?;
     let probed = json!({"spec": {"containers": [{"name": "main", "image": "none",
@@ -382,6 +393,7 @@ pub(crate) async fn startup_gate(world: Arc<World>) -> Result<()> {
     started("second").await
 }
 
+// PPM-12
 pub(crate) async fn ended_pods_are_left_alone(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "ended").await?;
     scene.pod("one").await?;
@@ -417,6 +429,7 @@ pub(crate) async fn ended_pods_are_left_alone(world: Arc<World>) -> Result<()> {
     Ok(())
 }
 
+// PPM-12
 pub(crate) async fn recreated_under_its_name(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "recreated").await?;
     let first = scene.pod("db-0").await?;

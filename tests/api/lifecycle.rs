@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::World;
 use crate::marks::{idle, marked};
 
+// PPM-9, DEF-4
 pub(crate) async fn a_marker_deleted_while_it_is_down(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "down").await?;
     scene.pod("one").await?;
@@ -38,6 +39,7 @@ pub(crate) async fn a_marker_deleted_while_it_is_down(world: Arc<World>) -> Resu
     Ok(())
 }
 
+// PPM-2
 pub(crate) async fn a_verdict_reported_while_it_is_down(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "missed").await?;
     scene.pod("one").await?;
@@ -70,6 +72,28 @@ pub(crate) async fn an_outage_of_the_api_server_changes_no_pod(world: Arc<World>
         .await
 }
 
+// PPM-15, DEF-24
+pub(crate) async fn pods_are_made_and_bad_markers_refused_while_it_is_down(
+    world: Arc<World>,
+) -> Result<()> {
+    let scene = Scene::new(&world.client, "nobody").await?;
+    world.stop_manager().await?;
+    let made = scene.pod("one").await;
+    let mut bad = idle();
+    bad[0]["containerName"] = json!("NO NAME");
+    let refused = scene.marker("bad", bad).await;
+    world.start_manager().await?;
+    made?;
+    let error = refused.err().map(|error| error.to_string());
+    let named = error.as_deref().unwrap_or_default();
+    ensure!(
+        named.contains("spec.probes[0].containerName"),
+        "the answer was {error:?}"
+    );
+    Ok(())
+}
+
+// PPM-9
 pub(crate) async fn leftovers_without_a_marker(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "leftovers").await?;
     let pod = scene.pod("one").await?;

@@ -172,6 +172,7 @@ fn cases() -> Vec<Case<World>> {
         case!(alone status::a_marker_that_slipped_in),
         case!(alone lifecycle::a_marker_deleted_while_it_is_down),
         case!(alone lifecycle::a_verdict_reported_while_it_is_down),
+        case!(alone lifecycle::pods_are_made_and_bad_markers_refused_while_it_is_down),
         case!(alone lifecycle::crds_that_drop_our_fields),
         case!(alone lifecycle::crds_that_come_late),
         case!(alone lifecycle::a_right_that_is_away_for_a_while),

@@ -33,6 +33,7 @@ pub(crate) fn marked(state: &str) -> Value {
         "conditions": {"game.io/idle": condition}})
 }
 
+// PPM-6, PPM-7
 pub(crate) async fn verdicts_mark_and_unknown_takes_away(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "verdicts").await?;
     scene.pod("one").await?;
@@ -58,6 +59,7 @@ pub(crate) async fn verdicts_mark_and_unknown_takes_away(world: Arc<World>) -> R
     Ok(())
 }
 
+// PPM-6
 pub(crate) async fn a_message_alone_keeps_the_transition_time(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "message").await?;
     scene.pod("one").await?;
@@ -88,6 +90,7 @@ pub(crate) async fn a_message_alone_keeps_the_transition_time(world: Arc<World>)
     Ok(())
 }
 
+// PPM-7
 pub(crate) async fn one_policy_alone(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "one-policy").await?;
     scene.pod("one").await?;
@@ -142,6 +145,7 @@ pub(crate) async fn absent_verdicts_hold(world: Arc<World>) -> Result<()> {
         .await
 }
 
+// PPM-12
 pub(crate) async fn a_verdict_about_something_else(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "stale").await?;
     scene.pod("one").await?;
@@ -178,6 +182,7 @@ pub(crate) async fn a_verdict_about_something_else(world: Arc<World>) -> Result<
         .await
 }
 
+// DEF-2
 pub(crate) async fn two_probes_of_one_container(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "two-probes").await?;
     scene.pod("one").await?;
@@ -197,6 +202,7 @@ pub(crate) async fn two_probes_of_one_container(world: Arc<World>) -> Result<()>
     Ok(())
 }
 
+// PPM-9, DEF-13
 pub(crate) async fn an_edited_policy(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "policy").await?;
     scene.pod("one").await?;
@@ -220,6 +226,7 @@ pub(crate) async fn an_edited_policy(world: Arc<World>) -> Result<()> {
     Ok(())
 }
 
+// PPM-9, DEF-4
 pub(crate) async fn a_deleted_marker_takes_everything_along(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "deleted").await?;
     scene.pod("one").await?;
@@ -235,6 +242,7 @@ pub(crate) async fn a_deleted_marker_takes_everything_along(world: Arc<World>) -
     Ok(())
 }
 
+// PPM-10, DEF-19
 pub(crate) async fn older_marker_wins(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "conflict").await?;
     scene.pod("one").await?;
@@ -270,6 +278,7 @@ pub(crate) async fn older_marker_wins(world: Arc<World>) -> Result<()> {
         .await
 }
 
+// PPM-8, DEF-13
 pub(crate) async fn a_mark_taken_away_comes_back(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "repaired").await?;
     scene.pod("one").await?;
@@ -299,6 +308,7 @@ pub(crate) async fn a_mark_taken_away_comes_back(world: Arc<World>) -> Result<()
     Ok(())
 }
 
+// PPM-8, DEF-17
 pub(crate) async fn others_are_left_alone(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "others").await?;
     scene

@@ -62,14 +62,17 @@ async fn templated(world: &World, name: &str, value: &str) -> Result<()> {
     Ok(())
 }
 
+// PPM-8, PPM-9
 pub(crate) async fn a_template_with_the_same_value(world: Arc<World>) -> Result<()> {
     templated(&world, "template-same", "main").await
 }
 
+// PPM-8, PPM-9
 pub(crate) async fn a_template_with_another_value(world: Arc<World>) -> Result<()> {
     templated(&world, "template-other", "unset").await
 }
 
+// PPM-9
 pub(crate) async fn a_co_owned_label_outlives_the_marker(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "co-owned").await?;
     scene
@@ -104,6 +107,7 @@ pub(crate) async fn a_co_owned_label_outlives_the_marker(world: Arc<World>) -> R
     Ok(())
 }
 
+// PPM-8
 pub(crate) async fn kubectl_label(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "kubectl-label").await?;
     scene.pod("one").await?;
@@ -127,6 +131,7 @@ pub(crate) async fn kubectl_label(world: Arc<World>) -> Result<()> {
     follows_the_verdict(&scene, "one").await
 }
 
+// PPM-8
 pub(crate) async fn a_put_of_the_status(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "status-put").await?;
     scene.pod("one").await?;
@@ -173,6 +178,7 @@ pub(crate) async fn a_put_of_the_status(world: Arc<World>) -> Result<()> {
     Ok(())
 }
 
+// PPM-8, DEF-13
 pub(crate) async fn edited_by_hand(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "by-hand").await?;
     scene.pod("one").await?;

@@ -22,6 +22,7 @@ fn message(marker: leadsman_api::PodProbeMarker) -> String {
         .collect()
 }
 
+// PPM-13
 pub(crate) async fn counts_follow_the_verdicts(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "counts").await?;
     for pod in ["one", "two", "three", "four"] {
@@ -59,6 +60,7 @@ pub(crate) async fn counts_follow_the_verdicts(world: Arc<World>) -> Result<()> 
     counts((3, 1, 0, 1, 1)).await
 }
 
+// PPM-13
 pub(crate) async fn observed_generation_moves(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "generation").await?;
     scene.pod("one").await?;
@@ -84,6 +86,7 @@ pub(crate) async fn observed_generation_moves(world: Arc<World>) -> Result<()> {
     Ok(())
 }
 
+// PPM-13
 pub(crate) async fn an_unknown_container(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "no-container").await?;
     scene.pod("one").await?;
@@ -105,6 +108,7 @@ pub(crate) async fn an_unknown_container(world: Arc<World>) -> Result<()> {
     Ok(())
 }
 
+// PPM-13, PRB-4, DEF-16
 pub(crate) async fn an_unresolvable_port(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "no-port").await?;
     scene.pod("one").await?;
@@ -121,6 +125,7 @@ pub(crate) async fn an_unresolvable_port(world: Arc<World>) -> Result<()> {
     Ok(())
 }
 
+// PPM-15, PRB-2, PRB-3
 pub(crate) async fn bad_markers_are_refused(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "refused").await?;
     let probe = |probe: Value| json!([{"name": "p", "containerName": "main", "podConditionType": "t.io/p", "probe": probe}]);
@@ -184,6 +189,7 @@ pub(crate) async fn bad_markers_are_refused(world: Arc<World>) -> Result<()> {
     Ok(())
 }
 
+// PPM-15
 pub(crate) async fn the_selector_is_immutable(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "immutable").await?;
     scene.marker("m", idle()).await?;

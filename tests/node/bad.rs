@@ -13,6 +13,7 @@ use serde_json::json;
 use crate::room::{is_main, probe, role};
 use crate::{Room, World};
 
+// PRB-13, PRB-16
 pub(crate) async fn none_disturbs_another(world: Arc<World>) -> Result<()> {
     let room = Room::new(&world, "bad").await?;
     room.pod("healthy", json!({})).await?;
@@ -114,6 +115,7 @@ pub(crate) async fn none_disturbs_another(world: Arc<World>) -> Result<()> {
         .await
 }
 
+// PRB-25
 pub(crate) async fn an_agent_writes_for_its_own_node_only(world: Arc<World>) -> Result<()> {
     // Another node's object; no manager drives it long, since no such node exists, so the write is a dry run.
     let config = Kubeconfig::read_from(&world.agent_kubeconfig)?;

@@ -143,6 +143,7 @@ fn flip(event: Row) -> Vec<Row> {
     ]
 }
 
+// PPM-11, PPM-14, DEF-11
 pub(crate) async fn changes(world: Arc<World>) -> Result<()> {
     let room = at_rest(&world, "changes").await?;
     let turn = async |healthz: &str, healthy: bool, reason: &str, count: i32| {
@@ -190,6 +191,7 @@ async fn said(room: &Room, pod: &str, words: &str) -> Result<()> {
     .await
 }
 
+// PPM-11, PRB-11, DEF-8
 pub(crate) async fn restarts(world: Arc<World>) -> Result<()> {
     let room = at_rest(&world, "restarts").await?;
     let history = History::of(&world.client, "restarts").await?;

@@ -17,6 +17,7 @@ use serde_json::json;
 use crate::room::{is_main, probe, role, target};
 use crate::{Room, World};
 
+// PRB-16, PRB-17, PRB-19, PRB-20, PRB-21, PRB-22
 pub(crate) async fn all_four(world: Arc<World>) -> Result<()> {
     let room = Room::new(&world, "four").await?;
     room.pod("one", json!({})).await?;
@@ -92,6 +93,7 @@ pub(crate) async fn flip_to_mark_within_a_period(world: Arc<World>) -> Result<()
     Ok(())
 }
 
+// PRB-4
 pub(crate) async fn two_containers_with_a_probe_each(world: Arc<World>) -> Result<()> {
     let room = Room::new(&world, "two-containers").await?;
     let mut second = target("second");
@@ -124,6 +126,7 @@ pub(crate) async fn two_containers_with_a_probe_each(world: Arc<World>) -> Resul
     Ok(())
 }
 
+// DEF-2
 pub(crate) async fn two_probes_on_one_container(world: Arc<World>) -> Result<()> {
     let room = Room::new(&world, "two-on-one").await?;
     room.pod("one", json!({})).await?;
@@ -142,6 +145,7 @@ pub(crate) async fn two_probes_on_one_container(world: Arc<World>) -> Result<()>
     Ok(())
 }
 
+// PPM-4
 pub(crate) async fn a_native_sidecar(world: Arc<World>) -> Result<()> {
     let room = Room::new(&world, "sidecar").await?;
     let mut side = target("side");
@@ -173,6 +177,7 @@ pub(crate) async fn a_native_sidecar(world: Arc<World>) -> Result<()> {
     Ok(())
 }
 
+// PRB-8, DEF-26
 pub(crate) async fn a_startup_probe_gates(world: Arc<World>) -> Result<()> {
     let room = Room::new(&world, "gated").await?;
     let mut main = target("main");
@@ -210,6 +215,7 @@ pub(crate) async fn a_startup_probe_gates(world: Arc<World>) -> Result<()> {
 const SUCCEEDED: &str = "KruiseProbeSucceeded";
 const FAILED: &str = "KruiseProbeFailed";
 
+// PPM-14, DEF-11
 pub(crate) async fn events_on_transitions(world: Arc<World>) -> Result<()> {
     let room = Room::new(&world, "events").await?;
     let pod = room.pod("one", json!({})).await?;
@@ -248,6 +254,7 @@ pub(crate) async fn events_on_transitions(world: Arc<World>) -> Result<()> {
     Ok(())
 }
 
+// PPM-18
 pub(crate) async fn a_readiness_gate(world: Arc<World>) -> Result<()> {
     let room = Room::new(&world, "gate").await?;
     room.pod(

@@ -37,6 +37,7 @@ fn shows(pod: &Pod, marks: &Value) -> bool {
     differs(pod, marks).is_ok()
 }
 
+// PRB-10
 pub(crate) async fn a_restarted_container(world: Arc<World>) -> Result<()> {
     let room = Room::new(&world, "restarted").await?;
     room.pod("one", json!({})).await?;
@@ -77,6 +78,7 @@ pub(crate) async fn a_restarted_container(world: Arc<World>) -> Result<()> {
         .await
 }
 
+// PRB-9, DEF-9
 pub(crate) async fn an_ended_container(world: Arc<World>) -> Result<()> {
     let room = Room::new(&world, "ended").await?;
     let mut second = crate::room::target("second");
@@ -102,6 +104,7 @@ pub(crate) async fn an_ended_container(world: Arc<World>) -> Result<()> {
     Ok(())
 }
 
+// PPM-9, DEF-4
 pub(crate) async fn a_deleted_marker(world: Arc<World>) -> Result<()> {
     let room = Room::new(&world, "deleted").await?;
     room.pod("one", json!({})).await?;
@@ -139,6 +142,7 @@ pub(crate) async fn a_deleted_marker(world: Arc<World>) -> Result<()> {
     .await
 }
 
+// PRB-10, DEF-12, DEF-13
 pub(crate) async fn an_edited_marker(world: Arc<World>) -> Result<()> {
     let room = Room::new(&world, "edited").await?;
     room.pod("one", json!({})).await?;
@@ -179,6 +183,7 @@ pub(crate) async fn an_edited_marker(world: Arc<World>) -> Result<()> {
     Ok(())
 }
 
+// PPM-2, PPM-9, DEF-14
 pub(crate) async fn a_pod_relabelled_out_and_in(world: Arc<World>) -> Result<()> {
     let room = Room::new(&world, "moved").await?;
     room.pod("one", json!({})).await?;
@@ -210,6 +215,7 @@ pub(crate) async fn a_pod_relabelled_out_and_in(world: Arc<World>) -> Result<()>
     Ok(())
 }
 
+// PPM-12
 pub(crate) async fn a_stateful_pod_recreated_under_its_name(world: Arc<World>) -> Result<()> {
     let room = Room::new(&world, "stateful").await?;
     let template = room.manifest("unused", json!({}));
@@ -254,6 +260,7 @@ pub(crate) async fn a_marker_deleted_while_the_manager_is_down(world: Arc<World>
     Ok(())
 }
 
+// PPM-12, PRB-11
 pub(crate) async fn nothing_stale_after_an_agent_was_down(world: Arc<World>) -> Result<()> {
     let room = Room::new(&world, "stale").await?;
     for pod in ["edited", "restarted"] {
@@ -345,6 +352,7 @@ pub(crate) async fn a_restarted_kubelet_changes_no_mark(world: Arc<World>) -> Re
     Ok(())
 }
 
+// PRB-13
 pub(crate) async fn an_unreachable_runtime_changes_no_mark(world: Arc<World>) -> Result<()> {
     let room = Room::new(&world, "runtime").await?;
     room.pod("one", json!({})).await?;

@@ -217,6 +217,7 @@ mod tests {
         }
     }
 
+    // PPM-14, DEF-23
     #[test]
     fn a_message_names_the_probe_and_is_cut_on_a_character() {
         let table = [
@@ -238,6 +239,7 @@ mod tests {
         assert!(!name.contains(".."), "{name}");
     }
 
+    // PPM-14
     #[test]
     fn what_comes_again_is_counted_and_the_oldest_forgotten() {
         let mut series = Series::default();

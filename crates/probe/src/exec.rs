@@ -160,6 +160,7 @@ mod tests {
         Outcome::Failed(message.to_owned())
     }
 
+    // PRB-13, PRB-16, PRB-17
     #[rstest]
     #[case(Ok(exited(0, b"", b"")), Ok(succeeded("")))]
     #[case(Ok(exited(0, b"out", b"err")), Ok(succeeded("outerr")))]
@@ -183,6 +184,7 @@ mod tests {
         assert_eq!(probe(&scripted(Some(answer))).await, expected);
     }
 
+    // PRB-15
     #[tokio::test]
     async fn the_command_goes_to_the_runtime_as_it_stands() {
         let runtime = scripted(Some(Ok(exited(0, b"", b""))));
@@ -192,6 +194,7 @@ mod tests {
         assert_eq!(*runtime.asked.lock().unwrap(), expected);
     }
 
+    // PRB-17
     #[tokio::test]
     async fn output_is_bounded() {
         let out = vec![b'o'; MAX_OUTPUT - 2];
@@ -203,6 +206,7 @@ mod tests {
         assert!(message.ends_with("oer"));
     }
 
+    // PRB-14
     #[tokio::test(start_paused = true)]
     async fn a_runtime_that_never_answers_is_given_up_after_the_slack() {
         let start = tokio::time::Instant::now();

@@ -46,6 +46,7 @@ mod tests {
     use proptest::prelude::*;
     use rstest::rstest;
 
+    // PRB-17, DEF-23
     #[rstest]
     #[case("", 0, "")]
     #[case("abc", 0, "")]
@@ -58,6 +59,7 @@ mod tests {
         assert_eq!(truncate_message(text, max), expected);
     }
 
+    // PRB-17
     #[test]
     fn keeps_ten_kibibytes_of_text() {
         let long = vec![b'x'; MAX_OUTPUT + 1];
@@ -71,6 +73,7 @@ mod tests {
     }
 
     proptest! {
+        // PRB-17, DEF-23
         #[test]
         fn the_cut_is_the_longest_that_fits(text in ".{0,40}", max in 0_usize..60) {
             let cut = truncate_message(&text, max);

@@ -72,6 +72,7 @@ mod tests {
     use super::*;
     use rstest::rstest;
 
+    // PRB-24
     #[rstest]
     #[case("10.1.2.3", true)]
     #[case("192.168.0.1", true)]
@@ -97,6 +98,7 @@ mod tests {
         assert_eq!(dialable(ip), expected, "{ip}");
     }
 
+    // PRB-24
     #[test]
     fn takes_the_first_address_that_may_be_dialled() {
         let ip = |s: &str| s.parse::<IpAddr>().unwrap();

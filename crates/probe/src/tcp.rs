@@ -34,6 +34,7 @@ mod tests {
         }
     }
 
+    // PRB-21
     #[tokio::test]
     async fn an_open_port_succeeds_and_hears_nothing() {
         let (listener, address) = listen("127.0.0.1").await;
@@ -50,6 +51,7 @@ mod tests {
         assert_eq!(server.await.unwrap(), [(Ok(0), Vec::new())]);
     }
 
+    // PRB-23
     #[tokio::test]
     async fn a_server_that_greets_is_not_reset() {
         let (listener, address) = listen("127.0.0.1").await;
@@ -65,6 +67,7 @@ mod tests {
         assert_eq!(server.await.unwrap(), [End::Closed]);
     }
 
+    // PRB-23
     #[tokio::test]
     async fn a_server_with_last_words_is_not_reset() {
         let (listener, address) = listen("127.0.0.1").await;
@@ -87,6 +90,7 @@ mod tests {
         assert_eq!(outcome, Outcome::Succeeded(String::new()));
     }
 
+    // PRB-21
     #[tokio::test]
     async fn a_closed_port_fails_at_once() {
         let address = deserted().await;
@@ -95,6 +99,7 @@ mod tests {
         assert_eq!(outcome, Outcome::Failed(words));
     }
 
+    // PRB-21
     #[tokio::test]
     async fn a_port_that_does_not_answer_fails_when_time_is_up() {
         let listener = TcpSocket::new_v4().unwrap();
@@ -111,6 +116,7 @@ mod tests {
         assert_eq!(outcome, Outcome::Failed(words));
     }
 
+    // PRB-24, DEF-7
     #[tokio::test]
     async fn without_an_address_nothing_is_dialled() {
         let target = crate::Target::new(&["127.0.0.1".parse().unwrap()], "container");

@@ -18,6 +18,7 @@ impl Exec for NoRuntime {
     }
 }
 
+// PRB-13
 #[tokio::test]
 async fn without_descriptors_nothing_can_be_probed() {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();

@@ -179,6 +179,7 @@ mod tests {
         json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]})
     }
 
+    // PPM-1
     #[test]
     fn an_empty_selector_matches_nothing() {
         for empty in [
@@ -192,6 +193,7 @@ mod tests {
         }
     }
 
+    // PPM-1
     #[test]
     fn each_operator_as_in_kubernetes() {
         // Against: no label at all, another label, the label with a value that is named, with one that is not.
@@ -221,6 +223,7 @@ mod tests {
         }
     }
 
+    // PPM-1
     #[test]
     fn all_requirements_hold() {
         let both = selector(json!({

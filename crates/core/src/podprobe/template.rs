@@ -302,6 +302,7 @@ mod tests {
         ]
     }
 
+    // PRB-1
     #[rstest]
     #[case::kubernetes(Compatibility::Kubernetes, [0, 10, 1, 1, 3])]
     #[case::openkruise(Compatibility::OpenKruise, [1, 1, 1, 1, 1])]
@@ -320,6 +321,7 @@ mod tests {
         assert_eq!(timings(&template(given, compatibility)), [2, 4, 5, 6, 7]);
     }
 
+    // PRB-1, DEF-20
     #[test]
     fn path_scheme_and_service_have_defaults() {
         let get = template(
@@ -345,6 +347,7 @@ mod tests {
         assert_eq!(grpc.handler, HandlerTemplate::Grpc { port, service });
     }
 
+    // PRB-4, DEF-16
     #[rstest]
     #[case("httpGet")]
     #[case("tcpSocket")]

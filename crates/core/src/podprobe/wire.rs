@@ -167,6 +167,7 @@ mod tests {
         assert_eq!(wire, expected);
     }
 
+    // PRB-3, DEF-21
     #[test]
     fn the_agent_refuses_what_it_must_not_run() {
         let refused: [(Value, &str); 8] = [

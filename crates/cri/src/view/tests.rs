@@ -28,6 +28,7 @@ fn state(view: &View, pod: &str, name: &str) -> Option<ContainerState> {
     view.container(pod, name).map(|container| container.state)
 }
 
+// DEF-25
 #[tokio::test]
 async fn asks_once_about_what_is_new_and_wanted() {
     let fake = Fake::start();
@@ -104,6 +105,7 @@ async fn the_newest_attempt_is_the_current_one_whatever_the_order_and_the_clock(
     assert_eq!(view.container("a", "main").unwrap().attempt, 10);
 }
 
+// PRB-24
 #[tokio::test]
 async fn addresses_come_from_the_sandbox_and_never_lead_back_to_the_node() {
     let fake = Fake::start();
@@ -245,6 +247,7 @@ async fn forgets_what_is_gone_or_no_longer_wanted() {
     assert_eq!((states.len(), sandboxes.len(), mute.len()), (0, 0, 0));
 }
 
+// DEF-22
 #[tokio::test]
 async fn one_container_in_trouble_does_not_hide_the_others() {
     let fake = Fake::start();

@@ -236,6 +236,7 @@ mod tests {
             .collect()
     }
 
+    // DEF-24
     #[test]
     fn what_others_refer_to_comes_first() {
         let kinds: Vec<_> = objects()
@@ -270,6 +271,7 @@ mod tests {
         insta::assert_snapshot!(reviewed.collect::<Vec<_>>().join("---\n"));
     }
 
+    // PRB-25
     #[test]
     fn the_rights_are_these_and_no_others() {
         let table = [

@@ -311,6 +311,7 @@ async fn faults_are_met_as_they_should() {
     }
 }
 
+// DEF-5
 #[tokio::test(start_paused = true)]
 async fn a_hanging_object_holds_up_no_other_and_room_is_bounded() {
     let bench = bench();

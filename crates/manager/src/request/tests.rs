@@ -115,6 +115,7 @@ fn a_write_is_these_requests() {
     }
 }
 
+// PPM-8, DEF-17
 #[test]
 fn marks_are_these_patches() {
     const POD: &str = "/api/v1/namespaces/shop/pods/a/status?";

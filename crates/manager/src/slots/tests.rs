@@ -189,6 +189,7 @@ fn a_given_up_object_that_was_marked_meanwhile_gets_another_turn() {
     assert_eq!(slots.take(now), Some(pod("a")));
 }
 
+// PPM-11
 #[test]
 fn a_markers_status_is_written_at_once_and_then_every_two_seconds() {
     let (mut slots, began) = (slots(8), start());

@@ -127,6 +127,7 @@ fn failed(words: impl Into<String>) -> Outcome {
     Outcome::Failed(words.into())
 }
 
+// PRB-22
 #[rstest]
 #[case("", &[0, 0, 0, 0, 0])]
 #[case("ab", &[0, 0, 0, 0, 4, 10, 2, b'a', b'b'])]
@@ -150,6 +151,7 @@ async fn asks_the_health_service(#[case] service: &str, #[case] frame: &[u8]) {
     assert_eq!(*request.headers(), expected);
 }
 
+// PRB-22
 #[rstest]
 #[case::serving(Reply::status(1), succeeded())]
 #[case::not_serving(
@@ -173,6 +175,7 @@ async fn a_serving_status_and_its_outcome(#[case] reply: Reply, #[case] expected
     assert_eq!(end, End::Closed);
 }
 
+// PRB-22
 #[rstest]
 #[case::unimplemented(
     Reply::head(200, &[("grpc-status", "12"), ("grpc-message", "unknown service")]),
@@ -198,6 +201,7 @@ async fn a_call_that_fails_says_why(#[case] reply: Reply, #[case] words: &str) {
 }
 
 /// Whatever it answered, a server may send its own goodbye after the client's.
+// PRB-23
 #[tokio::test]
 async fn a_server_with_last_words_is_not_reset() {
     let (listener, address) = listen("127.0.0.1").await;
@@ -227,6 +231,7 @@ async fn an_answer_without_end_is_given_up() {
     assert_eq!(outcome, failed(words));
 }
 
+// PRB-22
 #[tokio::test]
 async fn a_call_that_is_not_answered_fails_when_time_is_up() {
     let (outcome, calls, _, address) = probe_health(None, "", BRIEF).await;
@@ -235,6 +240,7 @@ async fn a_call_that_is_not_answered_fails_when_time_is_up() {
     assert_eq!(calls.len(), 1);
 }
 
+// PRB-22
 #[tokio::test]
 async fn a_server_that_says_nothing_is_not_connected_to() {
     let (_listener, address) = listen("127.0.0.1").await;

@@ -58,6 +58,7 @@ async fn request_of(ip: &str, path: &str, headers: &[(&str, &str)]) -> (String, 
     (server.await.unwrap().remove(0).0, address)
 }
 
+// PRB-18
 #[rstest]
 #[case("127.0.0.1")]
 #[case("::1")]
@@ -77,6 +78,7 @@ async fn sends_what_the_kubelet_sends(#[case] ip: &str) {
     assert_eq!(request, expected);
 }
 
+// PRB-18
 #[rstest]
 #[case::host(&[("host", "a.example"), ("Host", "b.example")], &["Host: a.example"], &["127.0.0.1", "b.example"])]
 #[case::empty_host(&[("Host", "")], &["Host: 127.0.0.1:"], &[])]
@@ -117,6 +119,7 @@ async fn what_cannot_be_sent_fails_without_a_connection(
     assert_eq!(probe(handler, address, AMPLE).await, failed(words));
 }
 
+// PRB-19, PRB-20
 #[rstest]
 #[case::length("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", succeeded("ok"))]
 #[case::until_closed("HTTP/1.1 200 OK\r\n\r\nall of it", succeeded("all of it"))]
@@ -227,6 +230,7 @@ async fn a_head_without_end_fails() {
     assert!(message.contains("too large"), "{message}");
 }
 
+// PRB-20
 #[tokio::test]
 async fn a_port_nobody_listens_at_fails() {
     let address = deserted().await;
@@ -235,6 +239,7 @@ async fn a_port_nobody_listens_at_fails() {
 }
 
 /// Bodies of more than is read. The server is closed on in order as long as a fair amount is left to read.
+// PRB-20
 #[rstest]
 #[case::just_longer(10 * 1024 + 1, Some(End::Closed))]
 #[case::much_longer(300_000, Some(End::Closed))]
@@ -250,6 +255,7 @@ async fn a_long_body_succeeds(#[case] length: usize, #[case] expected: Option<En
     }
 }
 
+// PRB-20
 #[tokio::test]
 async fn a_body_that_never_ends_succeeds() {
     let (outcome, (), _) = once(async |mut stream: TcpStream| {
@@ -279,6 +285,7 @@ async fn a_body_in_pieces_is_put_together() {
     assert_eq!(end, End::Closed);
 }
 
+// PRB-23
 #[tokio::test]
 async fn a_server_that_keeps_the_connection_is_closed_on() {
     let (outcome, ended, _) = once(async |mut stream: TcpStream| {
@@ -292,6 +299,7 @@ async fn a_server_that_keeps_the_connection_is_closed_on() {
 }
 
 /// A server that sends a beginning, and then nothing.
+// PRB-20
 #[rstest]
 #[case("", "GET from ADDRESS: no response within 500ms")]
 #[case("HTTP/1.1 200 OK\r\n", "GET from ADDRESS: no response within 500ms")]
@@ -332,6 +340,7 @@ fn moved(location: &str) -> String {
     format!("HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 5\r\n\r\nmoved")
 }
 
+// PRB-19
 #[tokio::test]
 async fn redirects_within_the_host_are_followed() {
     let (other, other_address) = listen("127.0.0.1").await;
@@ -369,6 +378,7 @@ async fn redirects_within_the_host_are_followed() {
     }
 }
 
+// PRB-19
 #[tokio::test]
 async fn the_tenth_redirect_is_a_failure() {
     let (listener, address) = listen("127.0.0.1").await;
@@ -381,6 +391,7 @@ async fn the_tenth_redirect_is_a_failure() {
     assert_eq!(server.await.unwrap().len(), 10);
 }
 
+// PRB-19
 #[tokio::test]
 async fn nine_redirects_are_followed() {
     let (listener, address) = listen("127.0.0.1").await;
@@ -394,6 +405,7 @@ async fn nine_redirects_are_followed() {
 }
 
 /// A name is not resolved, whatever it would resolve to, and whatever the `Host` header says.
+// PRB-19, PRB-24, DEF-21
 #[rstest]
 #[case("localhost")]
 #[case("a.example")]
@@ -433,6 +445,7 @@ fn acceptor(versions: &[&'static rustls::SupportedProtocolVersion]) -> TlsAccept
     TlsAcceptor::from(Arc::new(config))
 }
 
+// PRB-18
 #[rstest]
 #[case(&rustls::version::TLS12, OK.to_owned(), succeeded("ok"))]
 #[case(&rustls::version::TLS13, OK.to_owned(), succeeded("ok"))]

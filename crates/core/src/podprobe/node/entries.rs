@@ -125,6 +125,7 @@ mod tests {
 
     use super::*;
 
+    // PRB-3, DEF-21
     #[test]
     fn malformed_entries_stand_aside() {
         let tcp = json!({"tcpSocket": {"port": 80}});

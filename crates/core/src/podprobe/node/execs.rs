@@ -99,6 +99,7 @@ impl<T: PartialEq> Execs<T> {
 mod tests {
     use super::*;
 
+    // PRB-14
     #[test]
     fn both_limits_hold_and_the_order_is_kept() {
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());

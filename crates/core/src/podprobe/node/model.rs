@@ -337,6 +337,7 @@ impl Bench {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 
+    // PRB-6, PRB-8, PRB-9, PRB-10, PRB-11, PRB-12
     #[test]
     fn the_node_holds_what_the_rules_say(steps in steps()) {
         let mut bench = Bench::new();

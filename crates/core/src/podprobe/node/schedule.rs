@@ -288,6 +288,7 @@ mod tests {
         }
     }
 
+    // PRB-6
     #[test]
     fn a_due_time_that_passed_is_made_up_once() {
         // Due in slot 10, every second; ends at; next slot, made up for.
@@ -306,6 +307,7 @@ mod tests {
         }
     }
 
+    // PRB-5
     #[test]
     fn light_runs_share_a_slot_and_execs_take_the_next_with_room() {
         let mut schedule = Schedule::new(2, 2);
@@ -388,6 +390,7 @@ mod tests {
         u32::try_from(rate.div_ceil(10_000)).unwrap()
     }
 
+    // PRB-5
     #[test]
     fn execs_spread_until_even_and_then_keep_their_period() {
         let table: [&[(usize, u64)]; 9] = [

@@ -15,6 +15,7 @@ fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
+// PPM-11, PPM-14, DEF-11
 #[test]
 fn the_first_verdict_is_written_at_once_and_told_once() {
     let mut sim = Sim::new();
@@ -29,6 +30,7 @@ fn the_first_verdict_is_written_at_once_and_told_once() {
     assert_eq!(sim.changed(), [(None, State::Succeeded, true)]);
 }
 
+// PPM-11, PRB-11, DEF-8
 #[test]
 fn an_agents_restart_with_nothing_new_writes_and_tells_nothing() {
     for prunes in [false, true] {
@@ -49,6 +51,7 @@ fn an_agents_restart_with_nothing_new_writes_and_tells_nothing() {
     }
 }
 
+// PRB-11
 #[test]
 fn a_verdict_left_behind_is_held_until_the_runtime_was_looked_at() {
     let mut sim = succeeding();
@@ -71,6 +74,7 @@ fn a_verdict_left_behind_is_held_until_the_runtime_was_looked_at() {
     assert_eq!(sim.changed(), back, "users know already");
 }
 
+// PRB-11
 #[test]
 fn a_verdict_left_behind_for_another_handler_is_unknown_once_the_runtime_was_looked_at() {
     let mut sim = succeeding();
@@ -83,6 +87,7 @@ fn a_verdict_left_behind_for_another_handler_is_unknown_once_the_runtime_was_loo
     assert_eq!(sim.shown()["m#p"], "Unknown");
 }
 
+// PRB-10, DEF-12
 #[test]
 fn another_period_is_in_force_within_the_old_one_or_sooner() {
     let mut slow = tcp();
@@ -122,6 +127,7 @@ fn a_wiped_status_heals() {
     assert_eq!(states(sim.object.status), states(before));
 }
 
+// PPM-9
 #[test]
 fn entries_gone_from_the_plan_leave_the_status() {
     let mut sim = Sim::new();
@@ -140,6 +146,7 @@ fn entries_gone_from_the_plan_leave_the_status() {
     assert!(sim.runs.is_empty());
 }
 
+// PPM-12
 #[test]
 fn the_same_probe_of_another_container_takes_its_verdict_back() {
     let mut sim = succeeding();
@@ -159,6 +166,7 @@ fn a_malformed_entry_disturbs_no_other() {
     assert_eq!((sim.writes, sim.shown().len()), (0, 1));
 }
 
+// PPM-6
 #[test]
 fn a_changed_message_alone_is_sent_once_in_ten_seconds_the_newest() {
     let mut sim = succeeding();
@@ -219,6 +227,7 @@ fn a_failed_write_is_made_again_with_growing_pauses() {
     assert!(sim.moment().since_start > overdue + 500 * SECOND);
 }
 
+// PPM-11, DEF-10
 #[test]
 fn time_alone_costs_a_write_in_ten_minutes() {
     let mut sim = succeeding();
@@ -238,6 +247,7 @@ fn time_alone_costs_a_write_in_ten_minutes() {
     assert!((5..=6).contains(&sim.writes), "{} writes", sim.writes);
 }
 
+// PRB-17
 #[test]
 fn messages_are_cut_together_while_the_status_is_too_large() {
     let mut sim = Sim::new();
@@ -255,6 +265,7 @@ fn messages_are_cut_together_while_the_status_is_too_large() {
     assert_eq!(sim.message().len(), 1_024);
 }
 
+// PRB-6
 #[test]
 fn a_run_that_hangs_is_made_up_for_once_and_delays_no_other() {
     let mut sim = Sim::new();
@@ -288,6 +299,7 @@ fn a_run_that_hangs_is_made_up_for_once_and_delays_no_other() {
     assert_eq!(hangs[hangs.len() - 2..], [5_000, 6_000]);
 }
 
+// PRB-14
 #[test]
 fn execs_are_bounded_and_none_is_forgotten() {
     let mut sim = Sim::new();
@@ -319,6 +331,7 @@ fn execs_are_bounded_and_none_is_forgotten() {
     assert_eq!(sim.node.execs(), (0, 0));
 }
 
+// PRB-13
 #[test]
 fn what_cannot_be_probed_is_tried_three_times_in_its_place() {
     let mut sim = Sim::new();

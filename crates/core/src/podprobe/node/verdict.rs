@@ -80,6 +80,7 @@ mod tests {
         results.chars().map(state).collect()
     }
 
+    // PRB-12
     #[test]
     fn a_state_needs_as_many_in_a_row_as_its_threshold() {
         let table = [

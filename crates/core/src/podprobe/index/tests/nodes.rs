@@ -12,6 +12,7 @@ use super::world::World;
 use crate::podprobe::event::{Event, Kind, Object, Source};
 use crate::podprobe::index::{Config, Index};
 
+// PPM-2, DEF-6
 #[test]
 fn a_node_that_comes_late_is_served_without_touching_the_marker() {
     let mut world = World::probing(&[idle()]);
@@ -23,6 +24,7 @@ fn a_node_that_comes_late_is_served_without_touching_the_marker() {
     assert_eq!(world.entries(), ["way#idle"]);
 }
 
+// PPM-5
 #[test]
 fn a_node_has_an_object_unless_it_is_virtual() {
     let mut world = World::bare();
@@ -51,6 +53,7 @@ fn an_object_that_is_being_deleted_is_left_alone_until_it_is_gone() {
     assert_eq!(world.entries(), ["way#idle"]);
 }
 
+// PPM-2, PPM-3, PRB-1, PRB-4, DEF-7, DEF-20
 #[test]
 fn an_entry_is_whole_and_follows_the_address() {
     let handler = json!({ "httpGet": { "port": "http" } });
@@ -77,6 +80,7 @@ fn an_entry_is_whole_and_follows_the_address() {
     }
 }
 
+// PRB-10
 #[rstest]
 #[case::period(json!({ "exec": { "command": ["a"] }, "periodSeconds": 3 }), true)]
 #[case::handler(json!({ "exec": { "command": ["b"] } }), false)]
@@ -90,6 +94,7 @@ fn a_revision_stands_for_the_handler_and_not_for_timing(#[case] edited: Value, #
     assert_eq!(after.revision == before.revision, same);
 }
 
+// PRB-8, DEF-26
 #[test]
 fn the_startup_gate_opens_once_for_each_container() {
     let mut world = World::bare();
@@ -123,6 +128,7 @@ fn the_startup_gate_opens_once_for_each_container() {
     }
 }
 
+// PPM-12
 #[test]
 fn a_verdict_about_a_container_that_may_not_be_probed_is_not_taken() {
     let mut world = World::probing(&[probe("p", "slow", exec("a"))]);
@@ -179,6 +185,7 @@ fn an_api_server_that_drops_our_fields_is_written_once() {
     assert_eq!(world.node_writes(), 0);
 }
 
+// PPM-13
 #[test]
 fn a_node_without_room_refuses_the_surplus_and_says_so() {
     let mut world = World::with(Config {
@@ -207,6 +214,7 @@ fn a_node_without_room_refuses_the_surplus_and_says_so() {
     assert_eq!(world.ready("way").0, "Probing");
 }
 
+// PPM-13, PRB-4, DEF-16
 #[rstest]
 #[case::no_container(probe("p", "none", exec("a")), "ContainerNotFound", "p0")]
 #[case::no_port(probe("p", "main", json!({ "tcpSocket": { "port": "none" } })), "PortNotFound", "p0")]
@@ -243,6 +251,7 @@ fn a_marker_that_turns_invalid_is_not_acted_on_any_more() {
     assert_eq!(world.ready("way").0, "InvalidSpec");
 }
 
+// PPM-10, DEF-19
 #[test]
 fn the_older_of_two_markers_wins_and_the_other_says_so() {
     let mut world = World::probing(&[idle()]);
@@ -267,6 +276,7 @@ fn the_older_of_two_markers_wins_and_the_other_says_so() {
     assert_eq!(world.ready("also").0, "Probing");
 }
 
+// PPM-13
 #[test]
 fn counts_add_up_and_the_message_names_three_pods() {
     let mut world = World::probing(&[idle(), probe("none", "none", exec("a"))]);
@@ -287,6 +297,7 @@ fn counts_add_up_and_the_message_names_three_pods() {
     );
 }
 
+// PPM-13, DEF-16
 #[test]
 fn each_probe_that_lacks_something_is_named() {
     let get = |port: &str| json!({ "httpGet": { "port": port } });
@@ -310,6 +321,7 @@ fn each_probe_that_lacks_something_is_named() {
     assert_eq!(world.ready("way").0, "Probing");
 }
 
+// PPM-13
 #[test]
 fn a_generation_counts_as_observed_when_its_entries_are_acknowledged() {
     let mut world = World::probing(&[idle()]);
@@ -329,6 +341,7 @@ fn a_generation_counts_as_observed_when_its_entries_are_acknowledged() {
     assert_eq!(world.status("way").observed_generation, 2);
 }
 
+// PPM-13
 #[rstest]
 #[case::not_ready(Some(false), 0, true)]
 #[case::ready(Some(true), 3600, false)]
@@ -409,6 +422,7 @@ fn an_event_that_is_not_newer_tells_nothing() {
     assert_eq!(world.entries(), ["way#idle"]);
 }
 
+// PPM-11, DEF-10
 #[test]
 fn equal_sights_change_nothing() {
     let mut world = World::probing(&[idle()]);

@@ -13,6 +13,7 @@ use super::world::World;
 use crate::podprobe::event::{Event, Kind, Object};
 use crate::podprobe::index::Index;
 
+// PPM-1
 #[rstest]
 #[case::running(|_: &mut SimPod| {}, true)]
 #[case::ended(|pod: &mut SimPod| pod.phase = "Succeeded", false)]
@@ -34,6 +35,7 @@ fn a_marker_matches_active_initialized_pods_on_a_node(
     assert_eq!(world.status("way").matched_pods, Some(i64::from(matches)));
 }
 
+// PPM-1, DEF-15
 #[rstest]
 #[case::empty(json!({}), false)]
 #[case::absent_key(json!({ "matchExpressions": [{ "key": "tier", "operator": "DoesNotExist" }] }), true)]
@@ -51,6 +53,7 @@ fn a_pod_without_labels_is_matched_by_absence_alone(
     assert_eq!(!world.entries().is_empty(), matches);
 }
 
+// PPM-1
 #[test]
 fn a_marker_matches_in_its_own_namespace_alone() {
     let mut world = World::probing(&[]);
@@ -61,6 +64,7 @@ fn a_marker_matches_in_its_own_namespace_alone() {
     assert!(world.entries().is_empty());
 }
 
+// PPM-2, DEF-14
 #[test]
 fn a_label_change_alone_starts_and_ends_a_probe() {
     let mut world = World::probing(&[idle()]);
@@ -70,6 +74,7 @@ fn a_label_change_alone_starts_and_ends_a_probe() {
     }
 }
 
+// PPM-6, PPM-7, PPM-8, DEF-8
 #[rstest]
 #[case::succeeded("Succeeded", "True", json!({ "app": "x", "idle": "true", "role": "main" }), json!({ "cost": "-10" }))]
 #[case::failed("Failed", "False", json!({ "app": "x", "idle": "false" }), json!({ "cost": "10" }))]
@@ -98,6 +103,7 @@ fn a_verdict_says_which_marks_a_pod_bears(
     );
 }
 
+// PPM-7
 #[test]
 fn one_policy_alone_loses_its_keys_by_the_other_verdict() {
     let policy = json!([{ "state": "Failed", "labels": { "sick": "yes" } }]);
@@ -114,6 +120,7 @@ fn one_policy_alone_loses_its_keys_by_the_other_verdict() {
     }
 }
 
+// PPM-8, PPM-12, DEF-17
 #[test]
 fn the_requests_are_an_apply_and_a_patch_with_the_uid_inside() {
     let mut world = World::probing(&[idle()]);
@@ -163,6 +170,7 @@ fn the_requests_are_an_apply_and_a_patch_with_the_uid_inside() {
 
 // PPM-8, PPM-9, DEF-4
 /// What is left of a mark of ours when no marker governs it any more.
+// PPM-9, DEF-4
 #[rstest]
 #[case::ours_alone(None, false, false)]
 #[case::a_users_too(Some(Owner::User), true, false)]
@@ -206,6 +214,7 @@ fn ungoverned_marks_go_unless_a_user_wants_them_too(
     assert!(owners.all(|owners| !owners.contains(&Owner::Ours)));
 }
 
+// PPM-12
 #[rstest]
 #[case::status_wiped("wipe")]
 #[case::object_deleted("delete")]
@@ -259,6 +268,7 @@ fn marks_that_are_held_stay_while_others_change() {
     assert_eq!(world.pod().conditions["game.io/q"].value["status"], "True");
 }
 
+// PPM-12
 #[test]
 fn a_verdict_of_another_pod_or_node_is_not_taken() {
     let mut world = World::probing(&[idle()]);
@@ -278,6 +288,7 @@ fn a_verdict_of_another_pod_or_node_is_not_taken() {
     assert!(world.pod().conditions.is_empty());
 }
 
+// PPM-6, PPM-11, DEF-10
 #[test]
 fn a_message_alone_keeps_the_transition_and_time_alone_costs_nothing() {
     let mut world = World::probing(&[idle()]);
@@ -298,6 +309,7 @@ fn a_message_alone_keeps_the_transition_and_time_alone_costs_nothing() {
     );
 }
 
+// PPM-3, DEF-1
 #[test]
 fn deleting_a_marker_leaves_those_whose_names_contain_its_own() {
     let mut world = World::probing(&[probe("p", "main", exec("a"))]);
@@ -309,6 +321,7 @@ fn deleting_a_marker_leaves_those_whose_names_contain_its_own() {
     assert_eq!(world.entry("gateway#q").unwrap(), gateway);
 }
 
+// DEF-2
 #[test]
 fn two_probes_of_one_container_both_report() {
     let mut world = World::probing(&[probe("p", "main", exec("a")), probe("q", "main", exec("a"))]);
@@ -317,6 +330,7 @@ fn two_probes_of_one_container_both_report() {
     assert_eq!(world.pod().conditions.len(), 2);
 }
 
+// PPM-9, DEF-3
 #[test]
 fn a_removed_probe_is_gone_in_one_write() {
     let mut world = World::probing(&[probe("p", "main", exec("a")), probe("q", "main", exec("b"))]);
@@ -335,6 +349,7 @@ fn a_removed_probe_is_gone_in_one_write() {
     assert_eq!(world.pod_writes().len(), 1);
 }
 
+// PPM-8, DEF-13
 #[test]
 fn an_edited_policy_and_a_removed_label_are_put_right_at_once() {
     let mut world = World::probing(&[idle()]);
@@ -351,6 +366,7 @@ fn an_edited_policy_and_a_removed_label_are_put_right_at_once() {
     );
 }
 
+// PPM-8, DEF-17
 #[test]
 fn what_no_marker_names_is_never_touched() {
     let mut world = World::probing(&[idle()]);
@@ -373,6 +389,7 @@ fn what_no_marker_names_is_never_touched() {
     assert_eq!(kept, ["Future".to_owned()].into());
 }
 
+// PPM-12
 #[rstest]
 #[case::ended(|pod: &mut SimPod| pod.phase = "Failed")]
 #[case::terminating(|pod: &mut SimPod| pod.deleting = true)]
@@ -389,6 +406,7 @@ fn pods_that_end_are_probed_no_more_and_written_no_more(#[case] end: fn(&mut Sim
     assert_eq!(world.index.write(&Object::PodMarks(p0()), now), None);
 }
 
+// PPM-8
 #[test]
 fn a_mark_that_is_fought_over_is_put_back_ever_later() {
     let mut world = World::probing(&[idle()]);

@@ -83,6 +83,7 @@ fn run(worker: &mut Worker, id: u64, now: Now, result: Result<Outcome, CannotPro
     worker.finish(RunId(id), result, now)
 }
 
+// PRB-9, DEF-9
 #[test]
 fn a_container_that_ended_is_failed_at_once_and_not_probed() {
     let mut patient = entry();
@@ -100,6 +101,7 @@ fn a_container_that_ended_is_failed_at_once_and_not_probed() {
     assert_eq!(worker.begin(RunId(1), Slot::from(Duration::ZERO)), None);
 }
 
+// PPM-6, PRB-10
 #[test]
 fn a_restart_makes_a_verdict_unknown_and_never_an_absent_one() {
     for next in [running("b"), created("b")] {
@@ -116,6 +118,7 @@ fn a_restart_makes_a_verdict_unknown_and_never_an_absent_one() {
     assert_eq!(new.verdict(), None);
 }
 
+// PRB-9
 #[test]
 fn a_container_not_found_any_more_keeps_its_verdict() {
     let mut worker = succeeding();
@@ -128,6 +131,7 @@ fn a_container_not_found_any_more_keeps_its_verdict() {
     assert_eq!(worker.state(), Some(State::Succeeded));
 }
 
+// PPM-12
 #[test]
 fn the_result_of_a_run_for_another_container_is_dropped() {
     let mut worker = succeeding();
@@ -142,6 +146,7 @@ fn the_result_of_a_run_for_another_container_is_dropped() {
     assert_eq!(worker.state(), Some(State::Unknown));
 }
 
+// PRB-8, DEF-26
 #[test]
 fn the_gate_lets_one_container_through() {
     let mut gated = entry();
@@ -169,6 +174,7 @@ fn the_gate_lets_one_container_through() {
     ));
 }
 
+// PRB-7
 #[test]
 fn the_initial_delay_counts_from_the_containers_start() {
     let mut slow = entry();
@@ -193,6 +199,7 @@ fn the_initial_delay_counts_from_the_containers_start() {
     }
 }
 
+// PRB-7
 #[test]
 fn a_clock_that_was_set_back_makes_no_initial_delay_longer() {
     let mut slow = entry();
@@ -206,6 +213,7 @@ fn a_clock_that_was_set_back_makes_no_initial_delay_longer() {
     assert_eq!(wish, Wish::First(Slot::of(Duration::from_secs(6))));
 }
 
+// PRB-10
 #[test]
 fn another_handler_makes_unknown_and_other_timing_keeps() {
     let mut other = entry();
@@ -250,6 +258,7 @@ fn a_revision_that_the_api_server_begins_to_keep_is_no_other_probe() {
     assert_eq!(worker.state(), Some(State::Unknown));
 }
 
+// PRB-13
 #[test]
 fn what_we_could_not_probe_is_tried_again_and_then_dropped() {
     let busy = || Err(CannotProbe::Runtime("busy".into()));
@@ -293,6 +302,7 @@ fn a_runtime_that_does_not_say_disproves_no_verdict_left_behind() {
     }
 }
 
+// PPM-12, PRB-11
 #[test]
 fn a_verdict_left_behind_is_taken_if_it_fits_the_container() {
     let left = |container: Option<&str>, since| Verdict {
