@@ -15,8 +15,10 @@ use leadsman_api::node_pod_probe::{ContainerProbeState, PodProbeStatus};
 use super::verdict::{Verdict, whole_seconds};
 use super::{Now, ProbeKey, cut};
 
+/// Bytes of a message in a status, at most.
+pub(super) const MESSAGE_BYTES: usize = 1024;
 /// Bytes of a message; all messages of a node are cut shorter together while its status is too large.
-const CUTS: [usize; 4] = [1024, 256, 64, 0];
+const CUTS: [usize; 4] = [MESSAGE_BYTES, 256, 64, 0];
 /// Bytes of a status as JSON.
 const STATUS_BYTES: usize = 512 * 1024;
 /// A message alone is sent no more often.
@@ -25,10 +27,15 @@ const MESSAGE_PAUSE: Duration = Duration::from_secs(10);
 const REFRESH: SignedDuration = SignedDuration::from_mins(10);
 /// From the begin of a write to the begin of the next.
 const WRITE_PAUSE: Duration = Duration::from_millis(200);
-/// The same, in lengths of the write.
+/// The same, in lengths of the write: what costs the API server a good deal comes less often.
 const WRITE_SHARE: u32 = 10;
-/// After a failed write: the first pause and the longest.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
+/// The same at most, however long the write took: one that was slow tells little about the next.
+const WRITE_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// From the begin of a failed write to the begin of the next: the first pause and the longest, less up to half of it.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+/// What an API server asks for is waited for, up to this.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
+const _: () = assert!(WRITE_PAUSE.as_millis() < WRITE_PAUSE_MAX.as_millis());
 
 /// How a write of the status ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -157,18 +164,20 @@ impl Report {
             WriteEnd::Done => {
                 self.failures = 0;
                 self.overdue = None;
-                since + WRITE_PAUSE.max(now.saturating_sub(since) * WRITE_SHARE)
+                let took = now.saturating_sub(since);
+                since + (took * WRITE_SHARE).clamp(WRITE_PAUSE, WRITE_PAUSE_MAX)
             }
             WriteEnd::Failed {
                 retry_after,
                 jitter,
             } => {
+                let spread = 0.5 + jitter.clamp(0.0, 1.0) / 2.0;
                 let doubled = BACKOFF.0 * 2_u32.saturating_pow(self.failures.min(16));
-                self.failures += 1;
-                let pause = doubled
-                    .min(BACKOFF.1)
-                    .mul_f64(0.5 + jitter.clamp(0.0, 1.0) / 2.0);
-                now + pause.max(retry_after.unwrap_or_default())
+                self.failures = self.failures.saturating_add(1);
+                // From its begin: one that timed out has been waited for.
+                let again = since + doubled.min(BACKOFF.1).mul_f64(spread);
+                let asked = retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
+                again.max(now + asked.max(BACKOFF.0.mul_f64(spread)))
             }
         };
         self.pace = Pace::Resting { until };

@@ -39,6 +39,8 @@ pub(super) struct Sim {
     pub(super) writes: usize,
     /// Writes to come that fail.
     pub(super) failures: usize,
+    /// How long a write takes.
+    pub(super) write_takes: Duration,
     /// The API server drops the fields that OpenKruise does not know.
     pub(super) prunes: bool,
 }
@@ -59,6 +61,7 @@ impl Sim {
             malformed: 0,
             writes: 0,
             failures: 0,
+            write_takes: Duration::from_millis(5),
             prunes: false,
         }
     }
@@ -179,7 +182,7 @@ impl Sim {
             return;
         };
         self.writes += 1;
-        self.now += Duration::from_millis(5);
+        self.now += self.write_takes;
         let end = if self.failures > 0 {
             self.failures -= 1;
             WriteEnd::Failed {

@@ -15,7 +15,7 @@ fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-// PPM-11, PPM-14, DEF-11
+// PPM-11, PPM-14, PRB-9, DEF-11
 #[test]
 fn the_first_verdict_is_written_at_once_and_told_once() {
     let mut sim = Sim::new();
@@ -30,7 +30,7 @@ fn the_first_verdict_is_written_at_once_and_told_once() {
     assert_eq!(sim.changed(), [(None, State::Succeeded, true)]);
 }
 
-// PPM-11, PRB-11, DEF-8
+// PPM-11, PRB-11, DEF-8, DEF-10
 #[test]
 fn an_agents_restart_with_nothing_new_writes_and_tells_nothing() {
     for prunes in [false, true] {
@@ -51,7 +51,7 @@ fn an_agents_restart_with_nothing_new_writes_and_tells_nothing() {
     }
 }
 
-// PRB-11
+// PRB-10, PRB-11
 #[test]
 fn a_verdict_left_behind_is_held_until_the_runtime_was_looked_at() {
     let mut sim = succeeding();
@@ -74,7 +74,7 @@ fn a_verdict_left_behind_is_held_until_the_runtime_was_looked_at() {
     assert_eq!(sim.changed(), back, "users know already");
 }
 
-// PRB-11
+// PRB-10, PRB-11
 #[test]
 fn a_verdict_left_behind_for_another_handler_is_unknown_once_the_runtime_was_looked_at() {
     let mut sim = succeeding();
@@ -127,7 +127,7 @@ fn a_wiped_status_heals() {
     assert_eq!(states(sim.object.status), states(before));
 }
 
-// PPM-9
+// PPM-9, DEF-3, DEF-4
 #[test]
 fn entries_gone_from_the_plan_leave_the_status() {
     let mut sim = Sim::new();
@@ -222,7 +222,8 @@ fn a_failed_write_is_made_again_with_growing_pauses() {
     sim.failures = usize::MAX;
     sim.writes = 0;
     sim.answer(600 * SECOND, true, "up");
-    assert!(sim.writes < 40, "{} writes", sim.writes);
+    // Every five seconds, less a part at random.
+    assert!(sim.writes < 180, "{} writes", sim.writes);
     let overdue = sim.node.overdue().expect("a write is overdue");
     assert!(sim.moment().since_start > overdue + 500 * SECOND);
 }
@@ -247,7 +248,7 @@ fn time_alone_costs_a_write_in_ten_minutes() {
     assert!((5..=6).contains(&sim.writes), "{} writes", sim.writes);
 }
 
-// PRB-17
+// PRB-17, DEF-23
 #[test]
 fn messages_are_cut_together_while_the_status_is_too_large() {
     let mut sim = Sim::new();
@@ -331,7 +332,7 @@ fn execs_are_bounded_and_none_is_forgotten() {
     assert_eq!(sim.node.execs(), (0, 0));
 }
 
-// PRB-13
+// PRB-13, PRB-14
 #[test]
 fn what_cannot_be_probed_is_tried_three_times_in_its_place() {
     let mut sim = Sim::new();
@@ -402,4 +403,41 @@ fn without_an_object_nothing_is_written_or_probed() {
     sim.pass(60 * SECOND);
     assert_eq!((sim.writes, sim.runs.len()), (0, 0));
     assert_eq!(sim.node.next(), None);
+}
+
+#[test]
+fn a_slow_write_puts_the_next_off_by_five_seconds_at_most() {
+    for took in [SECOND, 8 * SECOND, 60 * SECOND] {
+        let mut sim = succeeding();
+        sim.write_takes = took;
+        sim.answer(SECOND, false, "down");
+        sim.write_takes = millis(5);
+        let written = sim.moment().since_start;
+        sim.answer(5 * SECOND, true, "up");
+        assert_eq!(sim.shown()["m#p"], "Succeeded", "{took:?}");
+        let next = sim.node.write_at().unwrap();
+        assert!(next < written + 3_600 * SECOND);
+    }
+}
+
+#[test]
+fn a_failed_write_is_made_again_within_five_seconds() {
+    let mut sim = succeeding();
+    sim.failures = usize::MAX;
+    sim.answer(300 * SECOND, false, "down");
+    // The API server is back.
+    sim.failures = 0;
+    sim.answer(5 * SECOND, false, "down");
+    assert_eq!(sim.shown()["m#p"], "Failed");
+}
+
+#[test]
+fn a_write_that_timed_out_is_made_again_at_once() {
+    let mut sim = succeeding();
+    sim.failures = 8;
+    sim.write_takes = 10 * SECOND;
+    sim.answer(80 * SECOND, false, "down");
+    sim.write_takes = millis(5);
+    sim.answer(SECOND, false, "down");
+    assert_eq!(sim.shown()["m#p"], "Failed");
 }

@@ -213,7 +213,7 @@ fn a_clock_that_was_set_back_makes_no_initial_delay_longer() {
     assert_eq!(wish, Wish::First(Slot::of(Duration::from_secs(6))));
 }
 
-// PRB-10
+// PRB-10, DEF-12
 #[test]
 fn another_handler_makes_unknown_and_other_timing_keeps() {
     let mut other = entry();
