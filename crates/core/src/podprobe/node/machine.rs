@@ -12,11 +12,11 @@ use leadsman_api::{NodePodProbe, NodePodProbeStatus};
 use super::container::{ContainerName, Containers};
 use super::entries::{self, Entry, Malformed, without_scheme};
 use super::execs::Execs;
-use super::report::{Report, Row, WriteEnd};
+use super::report::{MESSAGE_BYTES, Report, Row, WriteEnd};
 use super::schedule::{Schedule, Slot, Weight};
 use super::verdict::{Verdict, whole_seconds};
 use super::worker::{Wish, Worker};
-use super::{Now, ProbeKey};
+use super::{Now, ProbeKey, cut};
 use crate::podprobe::probe::{CannotProbe, Outcome, Probe, State};
 
 /// Bounds of a node.
@@ -234,6 +234,13 @@ impl Node {
                 v.container.as_deref().unwrap_or_default().to_owned(),
             )
         })
+    }
+
+    /// The messages that are held.
+    #[cfg(test)]
+    pub(super) fn messages(&self) -> impl Iterator<Item = &str> {
+        let verdicts = self.workers.values().filter_map(Worker::verdict);
+        verdicts.map(|verdict| &*verdict.message)
     }
 
     fn is_held(&self) -> bool {
@@ -548,8 +555,14 @@ struct Left {
 }
 
 /// A new worker, with the verdict that an earlier agent or an earlier entry of its name left.
+///
+/// OpenKruise's agent writes no revision, and an API server with OpenKruise's CRD keeps none; then only the container
+/// can tell that a verdict is about something else.
 fn hire(entry: Entry, left: Option<&Left>, orphan: Option<&Verdict>, now: Now) -> Worker {
-    let fits = left.is_some_and(|left| left.revision.as_deref() == entry.revision.as_deref());
+    let fits = left.is_some_and(|left| {
+        let both = left.revision.as_deref().zip(entry.revision.as_deref());
+        both.is_none_or(|(left, entry)| left == entry)
+    });
     let verdict = left.map(|left| &left.verdict).or(orphan).cloned();
     let mut worker = Worker::new(entry, verdict);
     if !fits {
@@ -577,7 +590,8 @@ fn read_back(state: &ContainerProbeState, now: Now) -> Option<Verdict> {
     let time = |time: &Option<Time>| time.as_ref().map(|time| time.0);
     Some(Verdict {
         state: state.state.parse().ok()?,
-        message: state.message.as_deref().unwrap_or_default().into(),
+        // Another agent may have written more than ours would.
+        message: cut(state.message.as_deref().unwrap_or_default(), MESSAGE_BYTES).into(),
         since: time(&state.last_transition_time).unwrap_or(whole_seconds(now.wall)),
         probed: time(&state.last_probe_time),
         container: state.container_id.as_deref().map(without_scheme),

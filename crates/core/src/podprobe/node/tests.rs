@@ -441,3 +441,89 @@ fn a_write_that_timed_out_is_made_again_at_once() {
     sim.answer(SECOND, false, "down");
     assert_eq!(sim.shown()["m#p"], "Failed");
 }
+
+/// A status as OpenKruise's agent leaves it: no revision, no container id, messages of its own.
+fn as_openkruise(sim: &mut Sim) {
+    let status = sim.object.status.as_mut().unwrap();
+    for state in &mut status.pod_probe_statuses[0].probe_states {
+        state.revision = None;
+        state.container_id = None;
+        state.last_probe_time = state.last_transition_time.clone();
+    }
+}
+
+// PRB-11, DEF-8
+#[test]
+fn verdicts_of_openkruises_agent_hold_where_the_container_does() {
+    let mut sim = Sim::new();
+    let probes = [
+        ("idle#idle", exec()),
+        ("web#port", tcp()),
+        ("web#page", tcp()),
+    ];
+    sim.plan(&probes);
+    sim.container(Some(("a", running())));
+    sim.pass(SECOND);
+    for run in sim.runs.keys().copied().collect::<Vec<_>>() {
+        let succeeds = &*sim.runs[&run].key.id.probe != "page";
+        sim.finish(run, Ok(outcome(succeeds, "words")));
+    }
+    sim.pass(SECOND);
+    as_openkruise(&mut sim);
+    let before = sim.shown();
+    assert_eq!(before["web#page"], "Failed");
+    // The manager has written revisions by now, the agent starts after it.
+    sim.restart();
+    sim.look();
+    sim.pass_with(30 * SECOND, |sim| {
+        for run in sim.runs.keys().copied().collect::<Vec<_>>() {
+            let succeeds = &*sim.runs[&run].key.id.probe != "page";
+            sim.finish(run, Ok(outcome(succeeds, "words")));
+        }
+        assert_eq!(sim.shown(), before);
+    });
+    assert_eq!(sim.changed(), []);
+}
+
+// PRB-10, PRB-11
+#[test]
+fn a_verdict_of_openkruises_agent_from_before_the_containers_start_is_unknown() {
+    let mut sim = succeeding();
+    as_openkruise(&mut sim);
+    sim.restart();
+    let started_at = super::sim::epoch() + 10 * SECOND;
+    sim.container(Some(("b", ContainerState::Running { started_at })));
+    sim.pass(millis(1));
+    assert_eq!(sim.shown()["m#p"], "Unknown");
+}
+
+// PRB-11
+#[test]
+fn fields_that_the_api_server_begins_or_ceases_to_keep_change_no_verdict() {
+    for (spec_prunes, status_prunes) in [(false, true), (true, false), (true, true)] {
+        let mut sim = succeeding();
+        if status_prunes {
+            as_openkruise(&mut sim);
+        }
+        if spec_prunes {
+            sim.object.spec.pod_probes[0].probes[0].revision = None;
+        }
+        sim.restart();
+        sim.look();
+        sim.answer(5 * SECOND, true, "ok");
+        assert_eq!(sim.changed(), [], "{spec_prunes} {status_prunes}");
+    }
+}
+
+// PRB-17, DEF-23
+#[test]
+fn a_message_of_another_agent_is_cut_on_a_character_when_it_is_read() {
+    let mut sim = succeeding();
+    let state = &mut sim.object.status.as_mut().unwrap().pod_probe_statuses[0].probe_states[0];
+    state.message = Some("é".repeat(100_000) + "é");
+    sim.restart();
+    sim.look();
+    sim.pass(SECOND);
+    assert_eq!(sim.node.messages().map(str::len).max(), Some(1_024));
+    assert_eq!(sim.message().len(), 1_024);
+}
