@@ -82,7 +82,8 @@ impl Engine {
         let before = meter.held()?.rss;
         let at = now(start);
         engine.node.apply(Event::Plan(Some(&engine.object)), at);
-        engine.node.apply(Event::Containers(Some(containers)), at);
+        let (began, containers) = (at.since_start, Some(containers));
+        engine.node.apply(Event::Looked { began, containers }, at);
         engine.schedule_bytes = meter.held()?.rss.saturating_sub(before);
         Ok(engine)
     }

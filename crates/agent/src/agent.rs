@@ -17,7 +17,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
 use crate::args::Args;
-use crate::look::{self, Look, Pods};
+use crate::look::{self, Look, Wanted};
 use crate::metrics::Metrics;
 use crate::plan::{self, Newest, Sight};
 use crate::prober::{Finished, Prober};
@@ -61,7 +61,7 @@ async fn probe_node(args: &Args, process: Process) -> Result<(), AgentError> {
     let (looks, mut looked) = mpsc::channel(1);
     let view = View::new(runtime, args.node_ip.clone());
     let mut looking = JoinSet::new();
-    looking.spawn(look::look(view, start, agent.pods.subscribe(), looks));
+    looking.spawn(look::look(view, start, agent.wanted.subscribe(), looks));
     let ended = agent
         .follow(pin!(plans), &mut looked, process.shutdown.cancelled())
         .await;
@@ -84,7 +84,10 @@ struct Agent {
     containers: Option<Arc<Containers>>,
     /// When it was, or when there began to be something to look at.
     looked: Duration,
-    pods: watch::Sender<Pods>,
+    /// When the plan changed, if no look that began after it has succeeded: it may name other containers of the pods
+    /// that were looked at.
+    unread: Option<Duration>,
+    wanted: watch::Sender<Wanted>,
     prober: Prober<Runtime>,
     /// One write at most.
     writes: JoinSet<Written>,
@@ -116,7 +119,8 @@ impl Agent {
             newest: Newest::default(),
             containers: None,
             looked: Duration::ZERO,
-            pods: watch::Sender::default(),
+            unread: None,
+            wanted: watch::Sender::default(),
             prober: Prober::new(runtime),
             writes: JoinSet::new(),
             teller: Teller::start(process.client.clone(), &args.node_name, &metrics),
@@ -253,7 +257,7 @@ impl Agent {
         self.metrics
             .entries
             .set(count(self.node.containers().count()));
-        if pods.is_empty() || self.pods.borrow().is_empty() {
+        if pods.is_empty() || self.wanted.borrow().pods.is_empty() {
             // No look tells, or none has yet.
             self.runtime.works();
             self.looked = self.now().since_start;
@@ -262,23 +266,22 @@ impl Agent {
             // Nobody looks any more: by the time that there is something to probe again, this may be long past.
             self.containers = None;
         }
-        self.pods.send_if_modified(|known| {
-            let other = **known != pods;
+        self.unread = Some(self.now().since_start);
+        let hired = self.node.hired();
+        self.wanted.send_if_modified(|known| {
+            let other = known.hired != hired || *known.pods != pods;
             if other {
-                *known = Arc::new(pods);
+                let pods = Arc::new(pods);
+                *known = Wanted { pods, hired };
             }
             other
         });
-        // The plan may name other containers of the pods that were looked at.
-        if let Some(containers) = self.containers.clone() {
-            let known = look::known(&containers, self.node.containers());
-            self.apply(Event::Containers(Some(known)));
-        }
     }
 
     fn looked(&mut self, look: Look) {
-        self.metrics.looked(look.is_ok());
-        match look {
+        let Look { began, containers } = look;
+        self.metrics.looked(containers.is_ok());
+        match containers {
             Ok(containers) => {
                 self.runtime.works();
                 self.looked = self.now().since_start;
@@ -286,10 +289,16 @@ impl Agent {
                     .containers
                     .as_ref()
                     .is_some_and(|known| Arc::ptr_eq(known, &containers));
-                let known = (!same).then(|| look::known(&containers, self.node.containers()));
+                let other = !same || self.unread.is_some();
+                self.unread = self.unread.filter(|planned| began < *planned);
+                let known = other.then(|| look::known(&containers, self.node.containers()));
                 // One that was begun before the last pod went would stay for as long as none comes.
-                self.containers = Some(containers).filter(|_| !self.pods.borrow().is_empty());
-                self.apply(Event::Containers(known));
+                self.containers =
+                    Some(containers).filter(|_| !self.wanted.borrow().pods.is_empty());
+                self.apply(Event::Looked {
+                    began,
+                    containers: known,
+                });
             }
             Err(error) => {
                 let now = self.now().since_start;
@@ -314,6 +323,7 @@ impl Agent {
             handler,
             result,
         } = finished;
+        let result = self.node.judge(run, result);
         self.metrics.ran(handler, &result);
         self.apply(Event::Finished { run, result });
     }

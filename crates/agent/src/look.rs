@@ -1,5 +1,5 @@
-//! Looks at the container runtime: one a second while pods are probed, none otherwise, and one at once when the probed
-//! pods change.
+//! Looks at the container runtime: one a second while pods are probed, none otherwise, and one at once when there
+//! are new ones.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,40 +14,52 @@ use tokio::time::{Instant, sleep_until};
 /// From one look to the next.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// The uids of the pods that are probed.
-pub(crate) type Pods = Arc<HashSet<Arc<str>>>;
+/// What is to be looked at. When it changes, a look follows at once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// The uids of the pods that are probed.
+    pub(crate) pods: Arc<HashSet<Arc<str>>>,
+    /// Probes that were ever new in the plan: each waits for a look that begins after it came.
+    pub(crate) hired: u64,
+}
 
-/// What a look showed; the same `Arc` as before when nothing changed.
-pub(crate) type Look = Result<Arc<Containers>, Error>;
+/// One look at the container runtime.
+#[derive(Debug)]
+pub(crate) struct Look {
+    /// When it began; since the agent's start.
+    pub(crate) began: Duration,
+    /// What it showed; the same `Arc` as before when nothing changed.
+    pub(crate) containers: Result<Arc<Containers>, Error>,
+}
 
 /// Looks until nobody listens any more. Times are on the grid that begins at `start`, so that no look costs a wake-up
 /// of its own.
 pub(crate) async fn look(
     mut view: View,
     start: Instant,
-    mut pods: watch::Receiver<Pods>,
+    mut wanted: watch::Receiver<Wanted>,
     looks: mpsc::Sender<Look>,
 ) {
     loop {
-        let wanted = pods.borrow_and_update().clone();
-        if wanted.is_empty() {
-            if pods.changed().await.is_err() {
+        let pods = wanted.borrow_and_update().pods.clone();
+        if pods.is_empty() {
+            if wanted.changed().await.is_err() {
                 return;
             }
             continue;
         }
         let begun = clock::monotonic();
-        let looked = view.refresh(|uid| wanted.contains(uid)).await;
-        if looks
-            .send(looked.map(|()| view.containers()))
-            .await
-            .is_err()
-        {
+        let looked = view.refresh(|uid| pods.contains(uid)).await;
+        let look = Look {
+            began: begun.saturating_duration_since(start),
+            containers: looked.map(|()| view.containers()),
+        };
+        if looks.send(look).await.is_err() {
             return;
         }
         tokio::select! {
             () = sleep_until(on_grid(start, begun, PERIOD)) => {}
-            changed = pods.changed() => {
+            changed = wanted.changed() => {
                 if changed.is_err() {
                     return;
                 }

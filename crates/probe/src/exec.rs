@@ -89,9 +89,7 @@ fn judge(execution: &Execution) -> Outcome {
 
 fn explain(error: ExecError, timeout: Duration) -> Result<Outcome, CannotProbe> {
     match error {
-        ExecError::TimedOut => Ok(Outcome::Failed(format!(
-            "the command did not end within {timeout:?}"
-        ))),
+        ExecError::TimedOut => Ok(Outcome::timed_out(timeout)),
         ExecError::CannotStart(words) | ExecError::TooMuchOutput(words) => {
             Ok(Outcome::Failed(bounded(words)))
         }
@@ -169,7 +167,7 @@ mod tests {
     #[case(Ok(exited(0, b"a\xff", b"")), Ok(succeeded("a\u{fffd}")))]
     #[case(
         Err(ExecError::TimedOut),
-        Ok(failed("the command did not end within 3s"))
+        Ok(failed("command timed out: it did not end within 3s"))
     )]
     #[case(Err(ExecError::CannotStart("no such file: x".into())), Ok(failed("no such file: x")))]
     #[case(Err(ExecError::TooMuchOutput("too much".into())), Ok(failed("too much")))]

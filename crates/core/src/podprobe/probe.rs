@@ -6,6 +6,7 @@ use std::fmt;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Names one probe of one marker within a namespace; on the wire `<marker>#<probe>`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -99,6 +100,13 @@ pub struct Probe {
     pub failure_threshold: NonZeroU32,
 }
 
+impl Probe {
+    /// For one run.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout_seconds.get().into())
+    }
+}
+
 /// What a probe does to its container.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Handler {
@@ -153,6 +161,15 @@ pub enum Outcome {
     Succeeded(String),
     /// The probe does not hold, or cannot hold: no such command, too much output, a malformed address.
     Failed(String),
+}
+
+impl Outcome {
+    /// Of a command that did not end in time; the same words, whoever found out.
+    pub fn timed_out(timeout: Duration) -> Self {
+        Self::Failed(format!(
+            "command timed out: it did not end within {timeout:?}"
+        ))
+    }
 }
 
 /// Why a run told us nothing about the container: our trouble, not the probe's failure. Thresholds stay untouched.

@@ -39,8 +39,13 @@ pub struct RunId(pub(super) u64);
 pub enum Event<'a> {
     /// The node's object as the API server shows it; `None` when there is none.
     Plan(Option<&'a NodePodProbe>),
-    /// The runtime was looked at. `None` when all is as it was the last time.
-    Containers(Option<Containers>),
+    /// The runtime was looked at, and answered.
+    Looked {
+        /// When the look began; since the agent's start.
+        began: Duration,
+        /// What it showed; `None` when all is as it was the last time.
+        containers: Option<Containers>,
+    },
     /// A run has ended. Each [`Action::Run`] is answered by exactly one of these.
     Finished {
         /// Which.
@@ -110,7 +115,10 @@ pub struct Change {
 #[derive(Debug)]
 struct Flight {
     key: Arc<ProbeKey>,
+    probe: Arc<Probe>,
     weight: Weight,
+    /// When it left; since the agent's start.
+    began: Duration,
 }
 
 /// A command that waits for a place.
@@ -127,18 +135,28 @@ pub struct Node {
     /// The keys of the workers, as the spec has them.
     order: Vec<Arc<ProbeKey>>,
     malformed: Vec<Malformed>,
-    /// `None` until the runtime was looked at once.
+    /// `None` until the runtime was looked at once since there is something to probe.
     containers: Option<Containers>,
-    /// When it was last.
+    /// When the last look ended.
     looked: Timestamp,
+    /// When the newest look began; since the agent's start.
+    look_began: Option<Duration>,
+    /// Since when there is something to probe; looks that began before it are of no use.
+    probing_since: Duration,
+    /// Whether there are workers that no look has judged.
+    unjudged: bool,
     schedule: Schedule<Arc<ProbeKey>>,
     execs: Execs<RunId>,
     /// Commands that wait for a place.
     queued: HashMap<RunId, Queued>,
     flights: HashMap<RunId, Flight>,
     runs: u64,
+    /// Workers that were ever made.
+    hired: u64,
     /// Whether a plan was there: verdicts of an earlier agent are taken from the first alone.
     planned: bool,
+    /// What users know of probes that went with the whole object: it may be made again.
+    told: HashMap<Arc<ProbeKey>, State>,
     report: Report,
 }
 
@@ -151,6 +169,9 @@ impl Node {
             malformed: Vec::new(),
             containers: None,
             looked: now.wall,
+            look_began: None,
+            probing_since: Duration::ZERO,
+            unjudged: false,
             schedule: Schedule::new(
                 settings.execs_per_slot,
                 u32::try_from(settings.execs).unwrap_or(u32::MAX),
@@ -159,7 +180,9 @@ impl Node {
             queued: HashMap::new(),
             flights: HashMap::new(),
             runs: 0,
+            hired: 0,
             planned: false,
+            told: HashMap::new(),
             report: Report::new(),
         }
     }
@@ -169,7 +192,7 @@ impl Node {
         let mut actions = Vec::new();
         match event {
             Event::Plan(object) => self.plan(object, now, &mut actions),
-            Event::Containers(containers) => self.look(containers, now, &mut actions),
+            Event::Looked { began, containers } => self.look(began, containers, now, &mut actions),
             Event::Finished { run, result } => self.finish(run, result, now, &mut actions),
             Event::Tick => {}
             Event::Written(end) => self.report.end(end, now),
@@ -214,6 +237,30 @@ impl Node {
     /// The containers that are probed, some more than once.
     pub fn containers(&self) -> impl Iterator<Item = ContainerName> + '_ {
         self.order.iter().map(|key| container_name(key))
+    }
+
+    /// Probes that were ever new in the plan. Nothing is judged about one before a look that began after it came.
+    pub fn hired(&self) -> u64 {
+        self.hired
+    }
+
+    /// What a result means. A command that the runtime does not answer by our own deadline has failed by its timeout, if
+    /// a look that began after the command has succeeded: then the runtime lives, and what hangs is the command.
+    pub fn judge(
+        &self,
+        run: RunId,
+        result: Result<Outcome, CannotProbe>,
+    ) -> Result<Outcome, CannotProbe> {
+        match self.flights.get(&run) {
+            Some(flight)
+                if result == Err(CannotProbe::Deadline)
+                    && flight.weight.is_exec()
+                    && self.look_began.is_some_and(|began| began > flight.began) =>
+            {
+                Ok(Outcome::timed_out(flight.probe.timeout()))
+            }
+            _ => result,
+        }
     }
 
     /// How many commands run, and how many wait for a place.
@@ -263,6 +310,14 @@ impl Node {
             self.malformed.clone_from(&malformed);
             actions.push(Action::Malformed(malformed));
         }
+        if object.is_none() {
+            self.remember_told();
+        }
+        if self.order.is_empty() || entries.is_empty() {
+            // What was known of the containers may be long past by the time that there is something to probe again.
+            self.containers = None;
+            self.probing_since = now.since_start;
+        }
         let orphans = self.retire(&entries);
         self.order = entries.iter().map(|(key, _)| key.clone()).collect();
         for (key, entry) in entries {
@@ -270,13 +325,26 @@ impl Node {
                 self.update(&key, entry, now, actions);
             } else {
                 let name = (key.pod.uid.clone(), key.id.to_string());
-                let worker = hire(entry, left.get(&name), orphans.get(&name), now);
-                self.workers.insert(key.clone(), worker);
-                self.observe(&key, now, actions);
+                let mut worker = hire(entry, left.get(&name), orphans.get(&name), now);
+                if let Some(told) = self.told.remove(&key) {
+                    worker.remember_told(told);
+                }
+                self.workers.insert(key, worker);
+                self.hired += 1;
+                self.unjudged = true;
             }
         }
         self.schedule.set_even(self.execs_a_slot());
         self.report.observe(status);
+    }
+
+    /// Bounded by the last plan that had entries.
+    fn remember_told(&mut self) {
+        if !self.workers.is_empty() {
+            let told = self.workers.iter();
+            let told = told.filter_map(|(key, worker)| Some((key.clone(), worker.told()?)));
+            self.told = told.collect();
+        }
     }
 
     /// Lets workers go whose entries are gone. Returns their verdicts by pod and probe: the same probe may be about
@@ -315,23 +383,39 @@ impl Node {
         self.observe(key, now, actions);
     }
 
-    fn look(&mut self, containers: Option<Containers>, now: Now, actions: &mut Vec<Action>) {
-        self.looked = now.wall;
-        let first = self.containers.is_none();
-        if containers.is_none() && !first {
+    fn look(
+        &mut self,
+        began: Duration,
+        containers: Option<Containers>,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
+        self.look_began = self.look_began.max(Some(began));
+        if began < self.probing_since || self.order.is_empty() {
             return;
         }
-        self.containers = Some(containers.unwrap_or_default());
+        self.looked = now.wall;
+        let first = self.containers.is_none();
+        if containers.is_none() && !first && !self.unjudged {
+            return;
+        }
+        if containers.is_some() || first {
+            self.containers = Some(containers.unwrap_or_default());
+        }
         if first {
             self.report.touch();
         }
+        self.unjudged = false;
         for key in self.order.clone() {
+            self.unjudged |= self.workers[&key].hired() > began;
             self.observe(&key, now, actions);
         }
     }
 
     fn observe(&mut self, key: &Arc<ProbeKey>, now: Now, actions: &mut Vec<Action>) {
+        let began = self.look_began;
         self.with(key, actions, |worker, containers| match containers {
+            Some(_) if began < Some(worker.hired()) => Wish::Keep,
             Some(containers) => worker.observe(containers.get(&container_name(key)), now),
             None => Wish::Keep,
         });
@@ -344,16 +428,16 @@ impl Node {
         now: Now,
         actions: &mut Vec<Action>,
     ) {
-        let Some(flight) = self.flights.remove(&run) else {
+        let result = self.judge(run, result);
+        let Some(Flight { key, weight, .. }) = self.flights.remove(&run) else {
             return;
         };
-        let key = flight.key;
         let cause = result.as_ref().err().cloned();
         let worker = self.workers.get(&key);
         let first = worker.is_some_and(|worker| worker.trouble().is_none());
         let wish = self.with(&key, actions, |worker, _| worker.finish(run, result, now));
         if wish == Wish::Again {
-            self.again(&key, run, flight.weight, actions);
+            self.again(&key, run, weight, now, actions);
             return;
         }
         if wish != Wish::Keep
@@ -362,30 +446,36 @@ impl Node {
             let key = key.clone();
             actions.push(Action::Dropped { key, cause, first });
         }
-        if flight.weight.is_exec() {
+        if weight.is_exec() {
             self.execs.leave(&key.pod.uid);
             self.admit(now, actions);
         }
     }
 
     /// The same run once more; a command keeps its place.
-    fn again(&mut self, key: &Arc<ProbeKey>, id: RunId, weight: Weight, actions: &mut Vec<Action>) {
+    fn again(
+        &mut self,
+        key: &Arc<ProbeKey>,
+        id: RunId,
+        weight: Weight,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
         let Some(worker) = self.workers.get(key) else {
             return;
         };
         let Some(container) = worker.container() else {
             return;
         };
-        actions.push(Action::Run(Run {
+        let run = Run {
             id,
             key: key.clone(),
             probe: worker.entry().probe.clone(),
             container: container.clone(),
             lag: Duration::ZERO,
             waited: Duration::ZERO,
-        }));
-        let key = key.clone();
-        self.flights.insert(id, Flight { key, weight });
+        };
+        self.take_off(run, weight, now, actions);
     }
 
     /// Lets a worker decide, gives it the turn that it wants, and tells of its verdict.
@@ -487,7 +577,7 @@ impl Node {
             };
             let weight = worker.weight();
             if !weight.is_exec() || self.execs.enter(&key.pod.uid, id) {
-                self.take_off(run, weight, actions);
+                self.take_off(run, weight, now, actions);
             } else {
                 let since = now.since_start;
                 self.queued.insert(id, Queued { run, since });
@@ -503,13 +593,18 @@ impl Node {
                 .expect("who waits in line is in the queue, and leaves both together");
             run.waited = now.since_start.saturating_sub(since);
             let weight = Weight::exec(Duration::from_secs(run.probe.period_seconds.get().into()));
-            self.take_off(run, weight, actions);
+            self.take_off(run, weight, now, actions);
         }
     }
 
-    fn take_off(&mut self, run: Run, weight: Weight, actions: &mut Vec<Action>) {
-        let key = run.key.clone();
-        self.flights.insert(run.id, Flight { key, weight });
+    fn take_off(&mut self, run: Run, weight: Weight, now: Now, actions: &mut Vec<Action>) {
+        let flight = Flight {
+            key: run.key.clone(),
+            probe: run.probe.clone(),
+            weight,
+            began: now.since_start,
+        };
+        self.flights.insert(run.id, flight);
         actions.push(Action::Run(run));
     }
 
@@ -564,7 +659,7 @@ fn hire(entry: Entry, left: Option<&Left>, orphan: Option<&Verdict>, now: Now) -
         both.is_none_or(|(left, entry)| left == entry)
     });
     let verdict = left.map(|left| &left.verdict).or(orphan).cloned();
-    let mut worker = Worker::new(entry, verdict);
+    let mut worker = Worker::new(entry, verdict, now.since_start);
     if !fits {
         worker.doubt("the probe has changed", None, now);
     }

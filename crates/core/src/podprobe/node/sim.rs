@@ -66,10 +66,14 @@ impl Sim {
         }
     }
 
-    /// One pod `p` with these probes, each `(name, probe)`, of container `main`; the node sees it.
+    /// One pod `p` with these probes, each `(name, probe)`, of container `main`; the node sees it, and looks at the
+    /// runtime if it had looked before.
     pub(super) fn plan(&mut self, probes: &[(&str, Value)]) {
         self.ask_for(probes);
         self.show();
+        if !self.containers.is_empty() {
+            self.look();
+        }
     }
 
     /// Likewise, not yet seen.
@@ -110,8 +114,13 @@ impl Sim {
     }
 
     pub(super) fn look(&mut self) {
-        let containers = self.containers.clone();
-        self.apply(Event::Containers(Some(containers)));
+        self.look_from(self.moment().since_start);
+    }
+
+    /// A look that began then, and shows what is there now.
+    pub(super) fn look_from(&mut self, began: Duration) {
+        let containers = Some(self.containers.clone());
+        self.apply(Event::Looked { began, containers });
     }
 
     pub(super) fn apply(&mut self, event: Event<'_>) {

@@ -527,3 +527,128 @@ fn a_message_of_another_agent_is_cut_on_a_character_when_it_is_read() {
     assert_eq!(sim.node.messages().map(str::len).max(), Some(1_024));
     assert_eq!(sim.message().len(), 1_024);
 }
+
+// PRB-13, PRB-14, PRB-16
+#[test]
+fn a_command_that_the_runtime_never_answers_fails_when_the_runtime_lives() {
+    let mut sim = Sim::new();
+    let mut probe = exec();
+    probe["failureThreshold"] = json!(3);
+    sim.plan(&[("m#p", probe)]);
+    sim.container(Some(("a", running())));
+    let mut ends = Vec::new();
+    for _ in 0..100 {
+        sim.pass(millis(100));
+        sim.look();
+        let now = sim.moment().since_start;
+        for (run, _) in sim.runs.clone() {
+            if !ends.iter().any(|(known, _)| *known == run) {
+                ends.push((run, now + 3 * SECOND));
+            }
+            if ends.contains(&(run, now)) {
+                sim.finish(run, Err(CannotProbe::Deadline));
+            }
+        }
+    }
+    assert_eq!(sim.shown()["m#p"], "Failed");
+    assert_eq!(sim.message(), "command timed out: it did not end within 1s");
+    assert_eq!((sim.dropped, sim.runs.len() <= 1), (0, true));
+}
+
+// PRB-9, DEF-9
+#[test]
+fn containers_are_forgotten_with_the_last_probed_pod() {
+    for gone in [false, true] {
+        let mut sim = succeeding();
+        sim.container(Some(("a", ContainerState::Exited { exit_code: 1 })));
+        sim.pass(SECOND);
+        let spec = sim.object.spec.clone();
+        if gone {
+            sim.apply(Event::Plan(None));
+        } else {
+            sim.plan(&[]);
+        }
+        sim.pass(60 * SECOND);
+        sim.changes.clear();
+        sim.writes = 0;
+        sim.object.spec = spec;
+        sim.show();
+        sim.pass(SECOND);
+        assert_eq!((sim.changed(), sim.writes), (vec![], 0), "{gone}");
+        sim.container(Some(("b", running())));
+        sim.answer(SECOND, true, "ok");
+        assert_eq!(sim.shown()["m#p"], "Succeeded");
+    }
+}
+
+// PPM-14, DEF-11
+#[test]
+fn an_object_made_again_tells_no_verdict_twice() {
+    let mut sim = succeeding();
+    sim.apply(Event::Plan(None));
+    sim.pass(SECOND);
+    sim.object.status = None;
+    sim.show();
+    sim.look();
+    sim.answer(SECOND, true, "ok");
+    assert_eq!(sim.changed(), [(None, State::Succeeded, false)]);
+    sim.answer(SECOND, false, "no");
+    let told = [(Some(State::Succeeded), State::Failed, true)];
+    assert_eq!(sim.changed(), told);
+    // An entry that went by itself is told anew.
+    sim.plan(&[]);
+    sim.pass(SECOND);
+    sim.plan(&[("m#p", tcp())]);
+    sim.look();
+    sim.answer(SECOND, false, "no");
+    assert_eq!(sim.changed(), [(None, State::Failed, true)]);
+}
+
+// PRB-13, PRB-16
+#[test]
+fn a_command_without_an_answer_counts_nothing_while_no_later_look_succeeds() {
+    let mut sim = Sim::new();
+    sim.plan(&[("m#p", exec()), ("m#q", tcp())]);
+    sim.container(Some(("a", running())));
+    let began = sim.moment().since_start;
+    for _ in 0..5 {
+        sim.pass(3 * SECOND);
+        // One that was under way when the command began has come back only now.
+        sim.look_from(began);
+        for run in sim.runs.keys().copied().collect::<Vec<_>>() {
+            sim.finish(run, Err(CannotProbe::Deadline));
+        }
+    }
+    assert!(sim.shown().is_empty() && sim.dropped >= 8);
+    // The runtime lives, and of a connection our own deadline tells nothing all the same.
+    sim.pass(3 * SECOND);
+    sim.look();
+    for run in sim.runs.keys().copied().collect::<Vec<_>>() {
+        sim.finish(run, Err(CannotProbe::Deadline));
+    }
+    sim.pass(SECOND);
+    assert_eq!(sim.shown().into_keys().collect::<Vec<_>>(), ["m#p"]);
+}
+
+// PRB-9
+#[test]
+fn a_look_that_began_before_an_entry_came_does_not_judge_it() {
+    let mut sim = Sim::new();
+    sim.plan(&[("m#p", tcp())]);
+    sim.container(Some(("a", ContainerState::Exited { exit_code: 1 })));
+    sim.pass(SECOND);
+    let spec = sim.object.spec.clone();
+    let began = sim.moment().since_start;
+    sim.pass(millis(10));
+    sim.plan(&[]);
+    sim.pass(SECOND);
+    sim.object.spec = spec;
+    sim.show();
+    sim.changes.clear();
+    sim.look_from(began);
+    sim.pass(SECOND);
+    assert_eq!((sim.changed(), sim.runs.len()), (vec![], 0));
+    sim.container(Some(("b", running())));
+    sim.answer(SECOND, true, "");
+    assert_eq!(sim.shown()["m#p"], "Succeeded");
+}

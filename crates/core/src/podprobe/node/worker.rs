@@ -70,6 +70,8 @@ pub(super) enum Wish {
 #[derive(Clone, Debug)]
 pub(super) struct Worker {
     entry: Entry,
+    /// When its entry came; since the agent's start.
+    hired: Duration,
     phase: Phase,
     verdict: Option<Verdict>,
     /// The last of Succeeded and Failed that was held.
@@ -80,13 +82,14 @@ pub(super) struct Worker {
 
 impl Worker {
     /// A worker that knows of no container yet, perhaps with a verdict that an earlier agent left behind.
-    pub(super) fn new(entry: Entry, left: Option<Verdict>) -> Self {
+    pub(super) fn new(entry: Entry, left: Option<Verdict>, hired: Duration) -> Self {
         Self {
             told: left
                 .as_ref()
                 .map(|v| v.state)
                 .filter(|s| *s != State::Unknown),
             entry,
+            hired,
             phase: Phase::AwaitingContainer,
             verdict: left,
             trouble: None,
@@ -95,6 +98,16 @@ impl Worker {
 
     pub(super) fn entry(&self) -> &Entry {
         &self.entry
+    }
+
+    /// When its entry came: looks that began before it know nothing of its container, or something that is past.
+    pub(super) fn hired(&self) -> Duration {
+        self.hired
+    }
+
+    /// What users know from an earlier entry of its name.
+    pub(super) fn remember_told(&mut self, told: State) {
+        self.told.get_or_insert(told);
     }
 
     pub(super) fn verdict(&self) -> Option<&Verdict> {

@@ -67,7 +67,7 @@ fn succeeded() -> Outcome {
 
 /// A worker that probes container `a`, its first run succeeded.
 fn succeeding() -> Worker {
-    let mut worker = Worker::new(entry(), None);
+    let mut worker = Worker::new(entry(), None, Duration::ZERO);
     assert_eq!(
         worker.observe(Some(&running("a")), at(0)),
         Wish::First(Slot::from(Duration::ZERO))
@@ -90,7 +90,7 @@ fn a_container_that_ended_is_failed_at_once_and_not_probed() {
     let mut probe = probe();
     probe.failure_threshold = NonZeroU32::new(5).unwrap();
     patient.probe = Arc::new(probe);
-    let mut worker = Worker::new(patient, None);
+    let mut worker = Worker::new(patient, None, Duration::ZERO);
     assert_eq!(worker.observe(Some(&exited("a", 137)), at(0)), Wish::Rest);
     let verdict = worker.verdict().unwrap();
     assert_eq!(verdict.state, State::Failed);
@@ -112,7 +112,7 @@ fn a_restart_makes_a_verdict_unknown_and_never_an_absent_one() {
         assert_eq!(verdict.container.as_deref(), Some("b"));
         assert_eq!(verdict.since, at(2_000).wall);
     }
-    let mut new = Worker::new(entry(), None);
+    let mut new = Worker::new(entry(), None, Duration::ZERO);
     new.observe(Some(&running("a")), at(0));
     new.observe(Some(&running("b")), at(0));
     assert_eq!(new.verdict(), None);
@@ -151,7 +151,7 @@ fn the_result_of_a_run_for_another_container_is_dropped() {
 fn the_gate_lets_one_container_through() {
     let mut gated = entry();
     gated.started = Some("a".into());
-    let mut worker = Worker::new(gated.clone(), None);
+    let mut worker = Worker::new(gated.clone(), None, Duration::ZERO);
     assert_eq!(worker.observe(Some(&running("b")), at(0)), Wish::Rest);
     assert_eq!(worker.verdict(), None);
     assert!(matches!(
@@ -189,7 +189,7 @@ fn the_initial_delay_counts_from_the_containers_start() {
         (5_001, 51),
         (90_000, 900),
     ] {
-        let mut worker = Worker::new(slow.clone(), None);
+        let mut worker = Worker::new(slow.clone(), None, Duration::ZERO);
         let wish = worker.observe(Some(&running("a")), at(now));
         assert_eq!(
             wish,
@@ -206,7 +206,7 @@ fn a_clock_that_was_set_back_makes_no_initial_delay_longer() {
     let mut probe = probe();
     probe.initial_delay_seconds = 5;
     slow.probe = Arc::new(probe);
-    let mut worker = Worker::new(slow, None);
+    let mut worker = Worker::new(slow, None, Duration::ZERO);
     let mut now = at(1_000);
     now.wall -= SignedDuration::from_hours(2);
     let wish = worker.observe(Some(&running("a")), now);
@@ -294,7 +294,7 @@ fn a_runtime_that_does_not_say_disproves_no_verdict_left_behind() {
             probed: None,
             container: about.map(Arc::from),
         };
-        let mut worker = Worker::new(entry(), Some(left));
+        let mut worker = Worker::new(entry(), Some(left), Duration::ZERO);
         let mut silent = running("a");
         silent.state = ContainerState::Unknown;
         assert_eq!(worker.observe(Some(&silent), at(5_000)), Wish::Rest);
@@ -320,7 +320,7 @@ fn a_verdict_left_behind_is_taken_if_it_fits_the_container() {
         (left(None, 999), State::Unknown),
     ];
     for (left, expected) in table {
-        let mut worker = Worker::new(entry(), Some(left.clone()));
+        let mut worker = Worker::new(entry(), Some(left.clone()), Duration::ZERO);
         worker.observe(Some(&running("a")), at(5_000));
         assert_eq!(worker.state(), Some(expected), "{left:?}");
         assert_eq!(worker.told(), Some(State::Succeeded), "{left:?}");
