@@ -31,7 +31,7 @@ pub struct Args {
         value_delimiter = ','
     )]
     pub node_ip: Vec<IpAddr>,
-    /// Commands that may run at once on the node
+    /// Commands that may run at once on the node; a namespace has three quarters of them at most, and half beside others
     #[arg(
         long,
         env = "LEADSMAN_EXEC_CONCURRENCY",

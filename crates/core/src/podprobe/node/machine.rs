@@ -335,6 +335,7 @@ impl Node {
             }
         }
         self.schedule.set_even(self.execs_a_slot());
+        self.share_places(now, actions);
         self.report.observe(status);
     }
 
@@ -447,7 +448,7 @@ impl Node {
             actions.push(Action::Dropped { key, cause, first });
         }
         if weight.is_exec() {
-            self.execs.leave(&key.pod.uid);
+            self.execs.leave(&key.pod);
             self.admit(now, actions);
         }
     }
@@ -576,7 +577,7 @@ impl Node {
                 waited: Duration::ZERO,
             };
             let weight = worker.weight();
-            if !weight.is_exec() || self.execs.enter(&key.pod.uid, id) {
+            if !weight.is_exec() || self.execs.enter(&key.pod, id) {
                 self.take_off(run, weight, now, actions);
             } else {
                 let since = now.since_start;
@@ -595,6 +596,20 @@ impl Node {
             let weight = Weight::exec(Duration::from_secs(run.probe.period_seconds.get().into()));
             self.take_off(run, weight, now, actions);
         }
+    }
+
+    /// Who is on the node says who may have how many places.
+    fn share_places(&mut self, now: Now, actions: &mut Vec<Action>) {
+        let mut pods: HashMap<Arc<str>, HashSet<Arc<str>>> = HashMap::new();
+        for (key, worker) in &self.workers {
+            if worker.weight().is_exec() {
+                let pods = pods.entry(key.pod.namespace.clone()).or_default();
+                pods.insert(key.pod.uid.clone());
+            }
+        }
+        let counts = pods.into_iter().map(|(name, pods)| (name, pods.len()));
+        self.execs.plan(counts.collect());
+        self.admit(now, actions);
     }
 
     fn take_off(&mut self, run: Run, weight: Weight, now: Now, actions: &mut Vec<Action>) {

@@ -1,12 +1,13 @@
 //! What users are owed by a node as a whole, case by case.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use leadsman_api::NodePodProbeStatus;
 use serde_json::json;
 
 use super::sim::{Sim, exec, outcome, running, succeeding, tcp};
-use super::{ContainerState, Event};
+use super::{Container, ContainerName, ContainerState, Event};
 use crate::podprobe::probe::{CannotProbe, State};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -330,6 +331,57 @@ fn execs_are_bounded_and_none_is_forgotten() {
     assert_eq!(sim.node.execs().0, sim.runs.len());
     sim.finish_all(true, "");
     assert_eq!(sim.node.execs(), (0, 0));
+}
+
+// PRB-14
+#[test]
+fn commands_that_hang_in_one_namespace_delay_no_others() {
+    let mut sim = Sim::new();
+    let probe =
+        |n: usize| json!({"name": format!("m#p{n}"), "containerName": "main", "probe": exec()});
+    let pod = |namespace: &str, name: &str, probes: usize| {
+        let probes: Vec<_> = (0..probes).map(probe).collect();
+        json!({"name": name, "namespace": namespace, "uid": name, "IP": "", "probes": probes})
+    };
+    let hung = ["h0", "h1", "h2", "h3"].map(|name| pod("hostile", name, 6));
+    let mut pods = hung.to_vec();
+    // There from the beginning, and to come.
+    let (fine, late) = (pod("fine", "f", 1), pod("late", "l", 1));
+    pods.push(fine);
+    for name in ["h0", "h1", "h2", "h3", "f", "l"] {
+        let name = ContainerName {
+            pod_uid: name.into(),
+            name: "main".into(),
+        };
+        let (id, state) = ("c".into(), running());
+        sim.containers.insert(name, Container { id, state });
+    }
+    let mut begun: BTreeMap<String, Vec<u128>> = BTreeMap::new();
+    for second in 0..60 {
+        if second == 30 {
+            pods.push(late.clone());
+        }
+        if second % 30 == 0 {
+            sim.object.spec = serde_json::from_value(json!({"podProbes": pods})).unwrap();
+            sim.show();
+            sim.look();
+        }
+        sim.pass_with(SECOND, |sim| {
+            for (id, run) in sim.runs.clone() {
+                if &*run.key.pod.namespace != "hostile" {
+                    let begun = begun.entry(run.key.pod.name.to_string()).or_default();
+                    begun.push(sim.millis());
+                    sim.finish(id, Ok(outcome(true, "")));
+                }
+            }
+        });
+    }
+    assert_eq!(begun.keys().collect::<Vec<_>>(), ["f", "l"]);
+    for (name, begun) in begun {
+        let apart = begun.windows(2).map(|pair| pair[1] - pair[0]).max();
+        assert!(apart <= Some(1_200), "{name}: {apart:?}");
+        assert!(begun.len() >= 27, "{name}: {}", begun.len());
+    }
 }
 
 // PRB-13, PRB-14
