@@ -1,6 +1,9 @@
 //! The connection under an HTTP exchange, plain or TLS.
 //!
 //! A server certificate is not verified, nor what it signs: as with the kubelet, TLS is only spoken because the server does.
+//! HTTP/2 and HTTP/1.1 are offered over TLS, in this order, as the kubelet's client does (`SetTransportDefaults` in
+//! `k8s.io/apimachinery/pkg/util/net/http.go`); the server chooses. A request that asks for an upgrade offers nothing: HTTP/2 has
+//! none (RFC 9113, section 8.6).
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,20 +29,38 @@ pub(super) enum Link {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
+/// The versions of HTTP that a request can be sent in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Versions {
+    /// HTTP/1.1, and over TLS HTTP/2 if the server prefers it.
+    Any,
+    /// HTTP/1.1 alone: the request asks for an upgrade.
+    Http1,
+}
+
 impl Link {
     /// Makes a connection speak the scheme. Being an address, the server's name is not sent.
     pub(super) async fn new(
         stream: TcpStream,
         scheme: Scheme,
+        versions: Versions,
         address: SocketAddr,
     ) -> io::Result<Self> {
-        match scheme {
-            Scheme::Http => Ok(Self::Plain(stream)),
-            Scheme::Https => {
-                let name = ServerName::IpAddress(address.ip().into());
-                let stream = CONNECTOR.connect(name, stream).await?;
-                Ok(Self::Tls(Box::new(stream)))
-            }
+        let connector = match (scheme, versions) {
+            (Scheme::Http, _) => return Ok(Self::Plain(stream)),
+            (Scheme::Https, Versions::Any) => &CONNECTOR,
+            (Scheme::Https, Versions::Http1) => &HTTP1_CONNECTOR,
+        };
+        let name = ServerName::IpAddress(address.ip().into());
+        let stream = connector.connect(name, stream).await?;
+        Ok(Self::Tls(Box::new(stream)))
+    }
+
+    /// Whether the server chose HTTP/2.
+    pub(super) fn is_http2(&self) -> bool {
+        match self {
+            Self::Plain(_) => false,
+            Self::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(HTTP2),
         }
     }
 
@@ -56,7 +77,14 @@ impl Link {
     }
 }
 
-static CONNECTOR: LazyLock<TlsConnector> = LazyLock::new(|| {
+/// The names of the versions in TLS (RFC 7301, RFC 9113).
+const HTTP2: &[u8] = b"h2";
+const HTTP1: &[u8] = b"http/1.1";
+
+static CONNECTOR: LazyLock<TlsConnector> = LazyLock::new(|| connector(&[HTTP2, HTTP1]));
+static HTTP1_CONNECTOR: LazyLock<TlsConnector> = LazyLock::new(|| connector(&[]));
+
+fn connector(protocols: &[&[u8]]) -> TlsConnector {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -64,11 +92,11 @@ static CONNECTOR: LazyLock<TlsConnector> = LazyLock::new(|| {
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(AnyServer))
         .with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
     // Each run proves that a full handshake works, and nothing is kept per server.
     config.resumption = Resumption::disabled();
     TlsConnector::from(Arc::new(config))
-});
+}
 
 /// Takes every server for what it says it is, also one whose certificate cannot be parsed.
 #[derive(Debug)]

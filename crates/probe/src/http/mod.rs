@@ -1,9 +1,11 @@
 //! `httpGet`: GET with the rules of the kubelet's prober (`pkg/probe/http`).
 //!
-//! HTTP/1.1 over a connection of its own, no proxy, no compression. A status from 200 to 399 succeeds. A redirect is followed
-//! where it names the host it came from, which is the pod's address whatever the `Host` header says; a name is never
-//! resolved. At most 10 KiB of a body is read, and none of a failed response's is shown.
+//! A connection of its own for each request, no proxy, no compression; HTTP/1.1, and over TLS HTTP/2 where the server prefers
+//! it. A status from 200 to 399 succeeds. A redirect is followed where it names the host it came from, which is the pod's
+//! address whatever the `Host` header says; a name is never resolved. At most 10 KiB of a body is read, and none of a failed
+//! response's is shown. A body that breaks off before that is asked for again, twice, and is a failure then.
 
+mod exchange;
 mod link;
 mod place;
 mod request;
@@ -11,28 +13,24 @@ mod request;
 mod tests;
 
 use std::net::{IpAddr, SocketAddr};
-use std::pin::pin;
 use std::time::Duration;
 
-use futures::future::{Either, select};
 use http::header::LOCATION;
-use http::{Request, Response, StatusCode};
-use http_body_util::{BodyExt, Empty};
-use hyper::body::{Bytes, Incoming};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use http::{Response, StatusCode};
 use leadsman_core::podprobe::{CannotProbe, HttpGet, Outcome};
 
 use crate::message::{MAX_OUTPUT, bounded, bounded_text};
 use crate::socket::{Stop, chain, dial, not_connected};
+use exchange::{Body, exchange};
 use link::Link;
 use place::{Place, Redirect};
 
-/// Requests of one run, the first included: Go's client stops at the tenth redirect.
+/// Requests of one attempt, the first included: Go's client stops at the tenth redirect.
 const MAX_REQUESTS: usize = 10;
 
-/// Most bytes of a response's head.
-const MAX_HEAD: usize = 64 * 1024;
+/// How often a body that breaks off is asked for: `maxProbeRetries` of the kubelet (`pkg/kubelet/prober/prober.go`), which
+/// repeats a probe whose body could not be read, and no other. All attempts share the probe's one timeout.
+const MAX_ATTEMPTS: usize = 3;
 
 /// One run.
 pub(crate) async fn run(
@@ -44,7 +42,7 @@ pub(crate) async fn run(
         address: SocketAddr::new(ip, get.port.get()),
         step: Step::Connecting,
     };
-    match tokio::time::timeout(timeout, follow(get, ip, &mut progress)).await {
+    match tokio::time::timeout(timeout, attempt(get, ip, &mut progress)).await {
         Ok(Ok((outcome, link))) => {
             link.part().await;
             Ok(outcome)
@@ -83,30 +81,56 @@ impl Progress {
         }
     }
 
-    /// The words for a connection that broke.
+    /// The end of a run whose connection broke.
     fn broken(&self, error: &dyn std::error::Error) -> Stop {
+        Stop::Failed(self.broken_message(error))
+    }
+
+    fn broken_message(&self, error: &dyn std::error::Error) -> String {
         let address = self.address;
         let what = match self.step {
             Step::Handshaking => "TLS handshake with",
             _ => "GET from",
         };
-        Stop::Failed(format!("{what} {address}: {}", chain(error)))
+        format!("{what} {address}: {}", chain(error))
     }
 }
 
 /// What follows from a response.
 enum Next {
-    Follow { place: Place, relative: bool },
+    Follow {
+        place: Place,
+        relative: bool,
+    },
     Judged(Outcome),
+    /// The body ended before its end. The message says how.
+    BrokeOff(String),
 }
 
-/// The requests of a run, up to the response that counts. Its connection is still to be parted from.
-async fn follow(
+/// The attempts of a run, up to the response that counts. Its connection is still to be parted from.
+async fn attempt(
     get: &HttpGet,
     ip: IpAddr,
     progress: &mut Progress,
 ) -> Result<(Outcome, Link), Stop> {
+    let mut message = String::new();
+    for _ in 0..MAX_ATTEMPTS {
+        match follow(get, ip, progress).await? {
+            Ok(judged) => return Ok(judged),
+            Err(broke_off) => message = broke_off,
+        }
+    }
+    Err(Stop::Failed(message))
+}
+
+/// The requests of an attempt, up to the response that counts, or the message for a body that broke off.
+async fn follow(
+    get: &HttpGet,
+    ip: IpAddr,
+    progress: &mut Progress,
+) -> Result<Result<(Outcome, Link), String>, Stop> {
     let mut host = request::host_header(&get.headers);
+    let versions = request::versions(&get.headers);
     let mut here = Place::of(get);
     for _ in 0..MAX_REQUESTS {
         let address = SocketAddr::new(ip, here.port.get());
@@ -116,12 +140,13 @@ async fn follow(
         progress.step = Step::Connecting;
         let stream = dial(address).await?;
         progress.step = Step::Handshaking;
-        let mut link = Link::new(stream, here.scheme, address)
+        let mut link = Link::new(stream, here.scheme, versions, address)
             .await
             .map_err(|error| progress.broken(&error))?;
         progress.step = Step::Requesting;
         match exchange(&mut link, request, &here, ip, progress).await? {
-            Next::Judged(outcome) => return Ok((outcome, link)),
+            Next::Judged(outcome) => return Ok(Ok((outcome, link))),
+            Next::BrokeOff(message) => return Ok(Err(message)),
             Next::Follow { place, relative } => {
                 link.part().await;
                 here = place;
@@ -137,37 +162,9 @@ async fn follow(
     )))
 }
 
-/// One request and what its response means. The connection is borrowed, so that it can be parted from.
-async fn exchange(
-    link: &mut Link,
-    request: Request<Empty<Bytes>>,
-    here: &Place,
-    ip: IpAddr,
-    progress: &mut Progress,
-) -> Result<Next, Stop> {
-    let handshake = http1::Builder::new()
-        .title_case_headers(true)
-        .allow_obsolete_multiline_headers_in_responses(true)
-        .max_buf_size(MAX_HEAD)
-        .handshake(TokioIo::new(link))
-        .await;
-    let (mut sender, connection) = handshake.map_err(|error| progress.broken(&error))?;
-    let work = pin!(async {
-        let response = sender.send_request(request).await;
-        let response = response.map_err(|error| progress.broken(&error))?;
-        progress.step = Step::Reading;
-        judge(response, here, ip, progress).await
-    });
-    // How the connection ends reaches the work; its own word adds nothing.
-    match select(connection, work).await {
-        Either::Left((_, work)) => work.await,
-        Either::Right((next, _)) => next,
-    }
-}
-
 /// What a response means.
 async fn judge(
-    response: Response<Incoming>,
+    response: Response<Body>,
     here: &Place,
     ip: IpAddr,
     progress: &Progress,
@@ -190,8 +187,10 @@ async fn judge(
             return Err(Stop::Failed(words));
         }
     };
-    let body = read(response.into_body()).await;
-    let body = body.map_err(|error| progress.broken(&error))?;
+    let body = match read(response.into_body()).await {
+        Ok(body) => body,
+        Err(error) => return Ok(Next::BrokeOff(progress.broken_message(&*error))),
+    };
     let message = match remark {
         None => body,
         Some(remark) => bounded(format!("{remark}, response body: {body}")),
@@ -200,7 +199,7 @@ async fn judge(
 }
 
 /// Where a response redirects to, if it does.
-fn redirect(response: &Response<Incoming>, here: &Place, ip: IpAddr) -> Option<Redirect> {
+fn redirect(response: &Response<Body>, here: &Place, ip: IpAddr) -> Option<Redirect> {
     match response.status() {
         StatusCode::MOVED_PERMANENTLY
         | StatusCode::FOUND
@@ -215,16 +214,12 @@ fn redirect(response: &Response<Incoming>, here: &Place, ip: IpAddr) -> Option<R
 }
 
 /// The body as text, as far as it is wanted.
-async fn read(mut body: Incoming) -> Result<String, hyper::Error> {
+async fn read(mut body: Body) -> Result<String, exchange::BodyError> {
     let mut bytes = Vec::new();
     while bytes.len() < MAX_OUTPUT {
-        match body.frame().await.transpose()? {
+        match body.data().await.transpose()? {
             None => break,
-            Some(frame) => {
-                if let Some(data) = frame.data_ref() {
-                    bytes.extend_from_slice(data);
-                }
-            }
+            Some(data) => bytes.extend_from_slice(&data),
         }
     }
     Ok(bounded_text(&[&bytes]))

@@ -3,13 +3,15 @@
 use std::net::SocketAddr;
 
 use http::header::{
-    ACCEPT, CONNECTION, CONTENT_LENGTH, Entry, HOST, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    ACCEPT, CONNECTION, CONTENT_LENGTH, Entry, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
     USER_AGENT,
 };
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri, Version};
 use http_body_util::Empty;
 use hyper::body::Bytes;
+
+use super::link::Versions;
 
 /// A probe's `Host` header: the first one, unless it is empty.
 pub(super) fn host_header(headers: &[(String, String)]) -> Option<&str> {
@@ -18,6 +20,16 @@ pub(super) fn host_header(headers: &[(String, String)]) -> Option<&str> {
         .find(|(name, _)| name.eq_ignore_ascii_case("host"))?;
     let host = host.trim();
     (!host.is_empty()).then_some(host)
+}
+
+/// The versions of HTTP that a probe's headers can be sent in.
+pub(super) fn versions(headers: &[(String, String)]) -> Versions {
+    let mut names = headers.iter().map(|(name, _)| name);
+    if names.any(|name| name.eq_ignore_ascii_case("upgrade")) {
+        Versions::Http1
+    } else {
+        Versions::Any
+    }
 }
 
 /// GET of a path, with a probe's headers. `host` is the request's host if it is not the address.
@@ -55,6 +67,43 @@ pub(super) fn build(
     *request.headers_mut() = map;
     Ok(request)
 }
+
+/// The same request for HTTP/2: the host stands in the target, and what is about the connection is left out
+/// (RFC 9113, section 8.2.2).
+///
+/// # Errors
+/// The message for a host that HTTP/2 cannot name.
+pub(super) fn for_http2(request: Request<Empty<Bytes>>) -> Result<Request<()>, String> {
+    let (mut parts, _) = request.into_parts();
+    let headers = &mut parts.headers;
+    let host = headers.remove(HOST);
+    for name in CONNECTION_HEADERS {
+        headers.remove(name);
+    }
+    if headers.get(TE).is_some_and(|te| te != "trailers") {
+        headers.remove(TE);
+    }
+    let host = host.as_ref().map_or(&[][..], HeaderValue::as_bytes);
+    let path = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    let uri = Uri::builder()
+        .scheme("https")
+        .authority(host)
+        .path_and_query(path);
+    parts.uri = uri
+        .build()
+        .map_err(|_| "malformed value of header \"Host\"".to_owned())?;
+    parts.version = Version::HTTP_2;
+    Ok(Request::from_parts(parts, ()))
+}
+
+/// Headers about the connection, which HTTP/2 forbids.
+const CONNECTION_HEADERS: [&str; 5] = [
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "transfer-encoding",
+    "upgrade",
+];
 
 fn value(name: &str, text: &str) -> Result<HeaderValue, String> {
     HeaderValue::from_bytes(text.trim_matches([' ', '\t']).as_bytes())

@@ -187,12 +187,6 @@ async fn a_response_and_its_outcome(
 #[rstest]
 #[case::closed("", "closed")]
 #[case::cut_head("HTTP/1.1 200 OK\r\nContent-", "closed")]
-#[case::cut_body("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nok", "body")]
-#[case::cut_chunk("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nok", "body")]
-#[case::bad_chunk(
-    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nok",
-    "chunk"
-)]
 #[case::garbage(b"\x00\x01\x02garbage\r\n\r\n", "invalid")]
 #[case::ssh("SSH-2.0-OpenSSH_9\r\n", "invalid")]
 #[case::two_lengths(
@@ -215,6 +209,80 @@ async fn an_answer_that_is_none_fails(
     let start = format!("GET from {address}: ");
     assert!(message.starts_with(&start), "{message}");
     assert!(message.contains(words), "{message}");
+}
+
+/// A body that breaks off: (message of the library, response). The kubelet's client answers "unexpected EOF".
+const CUT_BODY: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nok";
+
+// PRB-20
+/// As with the kubelet, which repeats a probe whose body could not be read, twice, and then takes it for failed.
+#[rstest]
+#[case::cut_body(CUT_BODY, "body")]
+#[case::cut_chunk("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nok", "body")]
+#[case::bad_chunk(
+    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nok",
+    "chunk"
+)]
+#[case::of_a_redirect(
+    "HTTP/1.1 302 Found\r\nLocation: http://other/\r\nContent-Length: 5\r\n\r\nok",
+    "body"
+)]
+#[tokio::test]
+async fn a_body_that_breaks_off_three_times_fails(
+    #[case] response: &'static str,
+    #[case] words: &str,
+) {
+    let (listener, address) = listen("127.0.0.1").await;
+    let server = serve(
+        listener,
+        vec![move |stream| answer(stream, response); MAX_ATTEMPTS],
+    );
+    let Outcome::Failed(message) = probe(plain(address), address, AMPLE).await else {
+        panic!("not failed");
+    };
+    let start = format!("GET from {address}: ");
+    assert!(message.starts_with(&start), "{message}");
+    assert!(message.contains(words), "{message}");
+    assert_eq!(server.await.unwrap().len(), 3);
+}
+
+// PRB-20
+#[tokio::test]
+async fn a_body_that_breaks_off_once_is_asked_for_again() {
+    let (listener, address) = listen("127.0.0.1").await;
+    let server = serve(
+        listener,
+        [CUT_BODY, OK]
+            .map(|response| move |stream| answer(stream, response))
+            .into(),
+    );
+    assert_eq!(probe(plain(address), address, AMPLE).await, succeeded("ok"));
+    assert_eq!(server.await.unwrap().len(), 2);
+}
+
+// PRB-20
+/// What comes behind the 10 KiB that are read may break off, also right behind them.
+#[rstest]
+#[case(MAX_OUTPUT)]
+#[case(MAX_OUTPUT + 1)]
+#[tokio::test]
+async fn a_body_that_breaks_off_behind_what_is_read_succeeds(#[case] length: usize) {
+    let body = "x".repeat(length);
+    let response = format!("HTTP/1.1 200 OK\r\nContent-Length: 50000\r\n\r\n{body}");
+    let (outcome, _, _) = once(|stream| answer(stream, response)).await;
+    assert_eq!(outcome, succeeded(&body[..MAX_OUTPUT]));
+}
+
+// PRB-19
+#[rstest]
+#[case(101)]
+#[case(1000)]
+#[tokio::test]
+async fn many_headers_are_read(#[case] count: usize) {
+    let headers = "X-A: b\r\n".repeat(count);
+    let response = format!("HTTP/1.1 200 OK\r\n{headers}Content-Length: 2\r\n\r\nok");
+    let (outcome, _, _) = once(|stream| answer(stream, response)).await;
+    assert_eq!(outcome, succeeded("ok"));
 }
 
 #[tokio::test]
@@ -433,15 +501,25 @@ fn long_failure() -> String {
 
 /// A server with a certificate of its own making.
 fn acceptor(versions: &[&'static rustls::SupportedProtocolVersion]) -> TlsAcceptor {
+    acceptor_of(versions, &[])
+}
+
+/// One that chooses the first of these protocols that is offered.
+fn acceptor_of(
+    versions: &[&'static rustls::SupportedProtocolVersion],
+    protocols: &[&str],
+) -> TlsAcceptor {
     let made = rcgen::generate_simple_self_signed(["other.example".to_owned()]).unwrap();
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ServerConfig::builder_with_provider(provider)
+    let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(versions)
         .unwrap()
         .with_no_client_auth()
         .with_single_cert(vec![made.cert.der().clone()], key)
         .unwrap();
+    let protocols = protocols.iter().map(|name| name.as_bytes().to_vec());
+    config.alpn_protocols = protocols.collect();
     TlsAcceptor::from(Arc::new(config))
 }
 
@@ -546,3 +624,5 @@ async fn a_handshake_that_stalls_fails_when_time_is_up() {
     let words = format!("TLS handshake with {address}: not finished within 500ms");
     assert_eq!(probe(handler, address, BRIEF).await, failed(&words));
 }
+
+mod over_http2;

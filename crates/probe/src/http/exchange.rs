@@ -1,0 +1,122 @@
+//! One request and its response over a connection, in the version of HTTP that was agreed on.
+
+use std::error::Error;
+use std::net::IpAddr;
+use std::pin::pin;
+
+use futures::future::{Either, select};
+use h2::RecvStream;
+use http::Request;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+
+use super::link::Link;
+use super::place::Place;
+use super::{Next, Progress, Step, judge, request};
+use crate::socket::Stop;
+
+/// Most bytes of a response's head.
+const MAX_HEAD: u32 = 64 * 1024;
+
+/// Most headers of a response over HTTP/1.1. Room for all of them is allocated with each response, which is why it is not
+/// as many as fit in the bytes.
+const MAX_HEADERS: usize = 1024;
+
+/// Why a body broke off.
+pub(super) type BodyError = Box<dyn Error + Send + Sync>;
+
+/// A response's body.
+pub(super) enum Body {
+    Http1(Incoming),
+    Http2(RecvStream),
+}
+
+impl Body {
+    /// The next piece; none at the end.
+    pub(super) async fn data(&mut self) -> Option<Result<Bytes, BodyError>> {
+        match self {
+            Self::Http1(body) => loop {
+                match body.frame().await?.map(hyper::body::Frame::into_data) {
+                    Ok(Ok(data)) => return Some(Ok(data)),
+                    // Trailers.
+                    Ok(Err(_)) => {}
+                    Err(error) => return Some(Err(error.into())),
+                }
+            },
+            // All that is read of a body fits into the first window: no more is asked for.
+            Self::Http2(stream) => Some(stream.data().await?.map_err(Into::into)),
+        }
+    }
+}
+
+/// One request and what its response means. The connection is borrowed, so that it can be closed in order afterwards.
+pub(super) async fn exchange(
+    link: &mut Link,
+    request: Request<Empty<Bytes>>,
+    here: &Place,
+    ip: IpAddr,
+    progress: &mut Progress,
+) -> Result<Next, Stop> {
+    if link.is_http2() {
+        // Large and rare: not every run is to have room for it.
+        Box::pin(over_http2(link, request, here, ip, progress)).await
+    } else {
+        over_http1(link, request, here, ip, progress).await
+    }
+}
+
+async fn over_http1(
+    link: &mut Link,
+    request: Request<Empty<Bytes>>,
+    here: &Place,
+    ip: IpAddr,
+    progress: &mut Progress,
+) -> Result<Next, Stop> {
+    let handshake = http1::Builder::new()
+        .title_case_headers(true)
+        .allow_obsolete_multiline_headers_in_responses(true)
+        .max_buf_size(MAX_HEAD as usize)
+        .max_headers(MAX_HEADERS)
+        .handshake(TokioIo::new(link))
+        .await;
+    let (mut sender, connection) = handshake.map_err(|error| progress.broken(&error))?;
+    let work = pin!(async {
+        let response = sender.send_request(request).await;
+        let response = response.map_err(|error| progress.broken(&error))?;
+        progress.step = Step::Reading;
+        judge(response.map(Body::Http1), here, ip, progress).await
+    });
+    // How the connection ends reaches the work; its own word adds nothing.
+    match select(connection, work).await {
+        Either::Left((_, work)) => work.await,
+        Either::Right((next, _)) => next,
+    }
+}
+
+async fn over_http2(
+    link: &mut Link,
+    request: Request<Empty<Bytes>>,
+    here: &Place,
+    ip: IpAddr,
+    progress: &mut Progress,
+) -> Result<Next, Stop> {
+    let request = request::for_http2(request).map_err(Stop::Failed)?;
+    let handshake = h2::client::Builder::new()
+        .enable_push(false)
+        .max_header_list_size(MAX_HEAD)
+        .handshake::<_, Bytes>(link)
+        .await;
+    let (sender, connection) = handshake.map_err(|error| progress.broken(&error))?;
+    let work = pin!(async {
+        let sent = async { sender.ready().await?.send_request(request, true)?.0.await };
+        let response = sent.await.map_err(|error| progress.broken(&error))?;
+        progress.step = Step::Reading;
+        judge(response.map(Body::Http2), here, ip, progress).await
+    });
+    match select(connection, work).await {
+        Either::Left((_, work)) => work.await,
+        Either::Right((next, _)) => next,
+    }
+}

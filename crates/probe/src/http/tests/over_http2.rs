@@ -1,0 +1,216 @@
+//! Servers that speak HTTP/2 over TLS. The kubelet's client offers it and speaks it where the server chooses it.
+
+use h2::server::{self, SendResponse};
+use http::HeaderMap;
+use hyper::body::Bytes;
+
+use super::*;
+
+const BOTH: &[&str] = &["h2", "http/1.1"];
+
+/// What a server saw of a request: its target and its headers.
+type Seen = (String, HeaderMap);
+
+/// Answers the one request of a connection by script; the connection is driven until the client closes it.
+async fn serve_one(
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    respond: impl FnOnce(SendResponse<Bytes>),
+) -> (Seen, End) {
+    let stream = acceptor.accept(stream).await.unwrap();
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    let mut connection = server::handshake(stream).await.unwrap();
+    let (request, response) = connection.accept().await.unwrap().unwrap();
+    respond(response);
+    let closed = connection
+        .accept()
+        .await
+        .is_none_or(|request| request.is_err());
+    let (head, _) = request.into_parts();
+    let end = if closed { End::Closed } else { End::Reset };
+    ((head.uri.to_string(), head.headers), end)
+}
+
+fn respond(
+    status: u16,
+    headers: &[(&str, &str)],
+    body: &'static [u8],
+) -> impl FnOnce(SendResponse<Bytes>) + Send + use<> {
+    let mut response = Response::builder().status(status);
+    for (name, value) in headers {
+        response = response.header(*name, *value);
+    }
+    let response = response.body(()).unwrap();
+    move |mut sender| {
+        let mut stream = sender.send_response(response, false).unwrap();
+        stream.send_data(Bytes::from_static(body), true).unwrap();
+    }
+}
+
+/// Probes a server that answers once, and says what it saw.
+async fn once_over_http2(
+    protocols: &[&str],
+    headers: &[(&str, &str)],
+    response: impl FnOnce(SendResponse<Bytes>) + Send + 'static,
+) -> (Outcome, Seen, SocketAddr) {
+    let (listener, address) = listen("127.0.0.1").await;
+    let acceptor = acceptor_of(rustls::ALL_VERSIONS, protocols);
+    let server = serve(
+        listener,
+        vec![move |stream| serve_one(acceptor, stream, response)],
+    );
+    let handler = get(Scheme::Https, address, "/a?b", headers);
+    let outcome = probe(handler, address, AMPLE).await;
+    let (seen, end) = server.await.unwrap().remove(0);
+    assert_eq!(end, End::Closed);
+    (outcome, seen, address)
+}
+
+// PRB-18, PRB-19
+#[rstest]
+#[case::alone(&["h2"])]
+#[case::preferred(BOTH)]
+#[tokio::test]
+async fn a_server_that_chooses_http2_is_spoken_to_in_it(#[case] protocols: &[&str]) {
+    let (outcome, (target, headers), address) =
+        once_over_http2(protocols, &[], respond(200, &[], b"ok")).await;
+    assert_eq!(outcome, succeeded("ok"));
+    assert_eq!(target, format!("https://{address}/a?b"));
+    let mut expected = HeaderMap::new();
+    expected.insert("user-agent", crate::USER_AGENT.parse().unwrap());
+    expected.insert("accept", "*/*".parse().unwrap());
+    assert_eq!(headers, expected);
+}
+
+// PRB-18
+#[tokio::test]
+async fn headers_of_the_probe_but_those_about_the_connection() {
+    let headers = [
+        ("Host", "a.example:8"),
+        ("X-A", "1"),
+        ("x-a", "2"),
+        ("Connection", "keep-alive"),
+        ("Keep-Alive", "3"),
+        ("TE", "gzip"),
+        ("User-Agent", ""),
+        ("Accept", "text/plain"),
+    ];
+    let (outcome, (target, headers), _) =
+        once_over_http2(&["h2"], &headers, respond(200, &[], b"ok")).await;
+    assert_eq!(outcome, succeeded("ok"));
+    assert_eq!(target, "https://a.example:8/a?b");
+    let mut expected = HeaderMap::new();
+    expected.append("x-a", "1".parse().unwrap());
+    expected.append("x-a", "2".parse().unwrap());
+    expected.insert("accept", "text/plain".parse().unwrap());
+    assert_eq!(headers, expected);
+}
+
+// PRB-19, PRB-20
+#[rstest]
+#[case(503, &[], b"secret", failed("HTTP probe failed with statuscode: 503"))]
+#[case(204, &[], b"", succeeded(""))]
+#[case(
+    302,
+    &[("location", "https://other/")],
+    b"x",
+    succeeded("redirect to \"other\" not followed, response body: x")
+)]
+#[tokio::test]
+async fn a_status_and_its_outcome(
+    #[case] status: u16,
+    #[case] headers: &[(&str, &str)],
+    #[case] body: &'static [u8],
+    #[case] expected: Outcome,
+) {
+    let (outcome, _, _) = once_over_http2(&["h2"], &[], respond(status, headers, body)).await;
+    assert_eq!(outcome, expected);
+}
+
+// PRB-20
+#[tokio::test]
+async fn a_long_body_is_read_in_part() {
+    static LONG: [u8; 200_000] = [b'x'; 200_000];
+    let (outcome, _, _) = once_over_http2(&["h2"], &[], respond(200, &[], &LONG)).await;
+    assert_eq!(outcome, succeeded(&"x".repeat(MAX_OUTPUT)));
+}
+
+// PRB-19
+#[tokio::test]
+async fn a_redirect_within_the_host_is_followed_in_whatever_version_the_next_server_chooses() {
+    let (plain_listener, plain_address) = listen("127.0.0.1").await;
+    let (listener, address) = listen("127.0.0.1").await;
+    let location = format!("http://{plain_address}/");
+    let acceptor = acceptor_of(rustls::ALL_VERSIONS, &["h2"]);
+    let first = serve(
+        listener,
+        vec![async move |stream| {
+            let response = respond(302, &[("location", &location)], b"");
+            serve_one(acceptor, stream, response).await
+        }],
+    );
+    let second = serve(plain_listener, vec![|stream| answer(stream, OK)]);
+    let handler = get(Scheme::Https, address, "/", &[]);
+    assert_eq!(probe(handler, address, AMPLE).await, succeeded("ok"));
+    assert_eq!(first.await.unwrap().len(), 1);
+    assert_eq!(second.await.unwrap().len(), 1);
+}
+
+// PRB-20
+#[tokio::test]
+async fn a_body_that_is_shorter_than_said_three_times_fails() {
+    let (listener, address) = listen("127.0.0.1").await;
+    let acceptor = acceptor_of(rustls::ALL_VERSIONS, &["h2"]);
+    let cut = move |sender| respond(200, &[("content-length", "5")], b"o")(sender);
+    let server = serve(
+        listener,
+        vec![move |stream| serve_one(acceptor, stream, cut); MAX_ATTEMPTS],
+    );
+    let Outcome::Failed(message) =
+        probe(get(Scheme::Https, address, "/", &[]), address, AMPLE).await
+    else {
+        panic!("not failed");
+    };
+    let start = format!("GET from {address}: ");
+    assert!(message.starts_with(&start), "{message}");
+    assert_eq!(server.await.unwrap().len(), 3);
+}
+
+// PRB-18
+/// An upgrade is HTTP/1.1's: a server that prefers HTTP/2 is not offered it.
+#[tokio::test]
+async fn a_request_for_an_upgrade_is_sent_in_http1() {
+    let (listener, address) = listen("127.0.0.1").await;
+    let acceptor = acceptor_of(rustls::ALL_VERSIONS, BOTH);
+    let server = serve(
+        listener,
+        vec![async move |stream: TcpStream| {
+            let mut stream = acceptor.accept(stream).await.unwrap();
+            let request = head(&mut stream).await;
+            stream.write_all(OK.as_bytes()).await.unwrap();
+            stream.shutdown().await.unwrap();
+            request
+        }],
+    );
+    let headers = [("Connection", "Upgrade"), ("Upgrade", "websocket")];
+    let handler = get(Scheme::Https, address, "/", &headers);
+    assert_eq!(probe(handler, address, AMPLE).await, succeeded("ok"));
+    assert!(server.await.unwrap()[0].contains("Upgrade: websocket\r\n"));
+}
+
+#[tokio::test]
+async fn a_server_that_wants_another_protocol_fails() {
+    let (listener, address) = listen("127.0.0.1").await;
+    let acceptor = acceptor_of(rustls::ALL_VERSIONS, &["other"]);
+    let server = serve(
+        listener,
+        vec![async move |stream: TcpStream| acceptor.accept(stream).await.is_err()],
+    );
+    let handler = get(Scheme::Https, address, "/", &[]);
+    let Outcome::Failed(message) = probe(handler, address, AMPLE).await else {
+        panic!("not failed");
+    };
+    let start = format!("TLS handshake with {address}: ");
+    assert!(message.starts_with(&start), "{message}");
+    assert_eq!(server.await.unwrap(), [true]);
+}
