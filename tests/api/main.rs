@@ -6,6 +6,7 @@
 
 mod admission;
 mod budgets;
+mod deletion;
 mod entries;
 mod leadership;
 mod lifecycle;
@@ -64,6 +65,11 @@ impl World {
     }
 
     async fn start_manager(&self) -> Result<()> {
+        self.start_manager_with(&[]).await
+    }
+
+    /// With these flags beside the usual ones.
+    async fn start_manager_with(&self, flags: &[&str]) -> Result<()> {
         let mut command = Command::new(process::binary()?);
         command
             .args([
@@ -73,6 +79,7 @@ impl World {
                 "--kubeconfig",
             ])
             .arg(&self.kubeconfig)
+            .args(flags)
             .env("LEADSMAN_LOG", "info,leadsman=debug");
         let log = self.plane.folder().join("logs/leadsman-manager.log");
         let mut manager = self.manager.lock().await;
@@ -128,6 +135,7 @@ fn cases() -> Vec<Case<World>> {
         case!(apart leadership::the_leader_is_cut_off),
         case!(apart leadership::nobody_reaches_the_api_server),
         case!(apart leadership::the_leader_ends),
+        case!(apart deletion::clients_of_openkruise_find_the_finalizer),
         case!(budgets::what_no_row_lists_is_too_many),
         case!(admission::the_api_server_and_the_parser_agree),
         case!(admission::all_errors_come_in_one_answer),
@@ -163,6 +171,9 @@ fn cases() -> Vec<Case<World>> {
         case!(ownership::a_put_of_the_status),
         case!(ownership::edited_by_hand),
         case!(ownership::managed_fields_cleared),
+        case!(deletion::a_marker_goes_after_its_entries_and_marks),
+        case!(deletion::finalizers_of_others_stay),
+        case!(deletion::a_namespace_goes),
         case!(status::counts_follow_the_verdicts),
         case!(status::observed_generation_moves),
         case!(status::an_unknown_container),

@@ -22,7 +22,7 @@ pub(crate) const PODS: usize = 250;
 /// What the names of a fence's objects begin with, which are not counted.
 const FENCE: &str = "fence-";
 /// How many cases have a control plane at once; each takes half a gigabyte.
-static PLACES: Semaphore = Semaphore::const_new(2);
+pub(crate) static PLACES: Semaphore = Semaphore::const_new(2);
 
 /// A control plane with a crowd of pods, and its manager.
 pub(crate) struct Stage {

@@ -11,7 +11,7 @@ use crate::gates::Gates;
 /// `leadsman manifests` prints, and waits for them.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// What a marker's probe means where it leaves timing fields out
+    /// What a probe means that leaves timing fields out; openkruise also sets its finalizer on every marker
     #[arg(
         long,
         env = "LEADSMAN_COMPATIBILITY",

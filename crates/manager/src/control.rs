@@ -383,7 +383,9 @@ impl Rights {
 /// An object's name; what is written of it, the kind of the write says.
 fn shown(object: &Object) -> String {
     match object {
-        Object::PodMarks(name) | Object::MarkerStatus(name) => name.to_string(),
+        Object::PodMarks(name) | Object::MarkerStatus(name) | Object::MarkerFinalizer(name) => {
+            name.to_string()
+        }
         Object::NodePodProbe(name) => name.clone(),
     }
 }

@@ -65,6 +65,7 @@ label!(WriteLabel(WriteKind) {
     WriteKind::DeleteNodePodProbe => "delete_nodepodprobe",
     WriteKind::PodMarks => "pod_marks",
     WriteKind::MarkerStatus => "marker_status",
+    WriteKind::MarkerFinalizers => "marker_finalizers",
 });
 label!(ResultLabel(Ended) {
     Ended::Done => "done",

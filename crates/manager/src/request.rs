@@ -41,14 +41,17 @@ pub(crate) enum WriteKind {
     PodMarks,
     /// PATCH of `podprobemarkers/status`.
     MarkerStatus,
+    /// PATCH of `podprobemarkers`.
+    MarkerFinalizers,
 }
 
 /// The rights that the writes need: API group, resource, verb.
-pub const RIGHTS: [(&str, &str, &str); 5] = [
+pub const RIGHTS: [(&str, &str, &str); 6] = [
     (leadsman_api::GROUP, "nodepodprobes", "create"),
     (leadsman_api::GROUP, "nodepodprobes", "update"),
     (leadsman_api::GROUP, "nodepodprobes", "delete"),
     ("", "pods/status", "patch"),
+    (leadsman_api::GROUP, "podprobemarkers", "patch"),
     (leadsman_api::GROUP, "podprobemarkers/status", "patch"),
 ];
 
@@ -71,6 +74,7 @@ impl WriteKind {
             Write::DeleteNodePodProbe { .. } => Self::DeleteNodePodProbe,
             Write::PodMarks(_) => Self::PodMarks,
             Write::MarkerStatus { .. } => Self::MarkerStatus,
+            Write::MarkerFinalizers { .. } => Self::MarkerFinalizers,
         }
     }
 }
@@ -220,6 +224,21 @@ fn requests(write: &Write) -> Result<Vec<HttpRequest<Vec<u8>>>, BuildError> {
                 &Patch::Merge(patch),
             )
         }
+        Write::MarkerFinalizers {
+            marker,
+            uid,
+            resource_version,
+            finalizers,
+        } => {
+            let patch = json!({"metadata": {
+                "uid": uid, "resourceVersion": resource_version, "finalizers": finalizers,
+            }});
+            Request::new(PodProbeMarker::url_path(&(), Some(&marker.namespace))).patch(
+                &marker.name,
+                &patch_params(),
+                &Patch::Merge(patch),
+            )
+        }
     };
     Ok(vec![request?])
 }
@@ -256,8 +275,8 @@ fn patch_params() -> PatchParams {
     }
 }
 
-/// What the answer to a successful write shows. The answer to a deletion shows nothing: the watch tells when the
-/// object is gone, in order with what may come after it.
+/// What the answer to a successful write shows. The answer to a deletion shows nothing, nor does that to a write by which
+/// the last finalizer goes: the watch tells when the object is gone, in order with what may come after it.
 fn observed(write: &Write, body: &[u8]) -> Option<Event> {
     let event = match write {
         Write::CreateNodePodProbe(_) | Write::ReplaceNodePodProbe(_) => {
@@ -267,6 +286,10 @@ fn observed(write: &Write, body: &[u8]) -> Option<Event> {
             serde_json::from_slice(body).map(|object| Event::Pod(object, Source::Live))
         }
         Write::MarkerStatus { .. } => {
+            serde_json::from_slice(body).map(|object| Event::Marker(object, Source::Live))
+        }
+        Write::MarkerFinalizers { finalizers, .. } if finalizers.is_empty() => return None,
+        Write::MarkerFinalizers { .. } => {
             serde_json::from_slice(body).map(|object| Event::Marker(object, Source::Live))
         }
         Write::DeleteNodePodProbe { .. } => return None,

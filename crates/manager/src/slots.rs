@@ -183,7 +183,9 @@ impl Slots {
                 Object::MarkerStatus(_) => {
                     self.wait(object, began + STATUS_SPACING, Trouble::default());
                 }
-                Object::PodMarks(_) | Object::NodePodProbe(_) => self.mark_dirty(object),
+                Object::PodMarks(_) | Object::NodePodProbe(_) | Object::MarkerFinalizer(_) => {
+                    self.mark_dirty(object);
+                }
             },
             Turn::Failed { cause, after } => {
                 trouble.add(cause);

@@ -7,7 +7,7 @@ use super::marks::Wants;
 use super::pod::Version;
 
 /// A pod that has been left alone for so long is contested no more.
-const QUIET: Duration = Duration::from_secs(180);
+const QUIET: Duration = Duration::from_mins(3);
 
 /// From this distance on the marker's status says so.
 const VISIBLE: Duration = Duration::from_secs(4);
@@ -130,7 +130,7 @@ fn distance(times_before: u32) -> Duration {
     match times_before {
         0 => Duration::ZERO,
         1..=6 => Duration::from_secs(1 << (times_before - 1)),
-        _ => Duration::from_secs(60),
+        _ => Duration::from_mins(1),
     }
 }
 

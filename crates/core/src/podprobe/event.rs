@@ -95,6 +95,8 @@ pub enum Object {
     NodePodProbe(String),
     /// The status of a marker.
     MarkerStatus(ObjectName),
+    /// The finalizer of a marker.
+    MarkerFinalizer(ObjectName),
 }
 
 /// What an event changed.
@@ -131,6 +133,18 @@ pub enum Write {
         uid: String,
         /// The whole status.
         status: Box<PodProbeMarkerStatus>,
+    },
+    /// Merge patch of a marker's finalizers. It replaces the whole list, so it carries the resourceVersion with which
+    /// the list was read, and conflicts instead of undoing what somebody else did to it.
+    MarkerFinalizers {
+        /// The marker.
+        marker: ObjectName,
+        /// Its uid, a precondition.
+        uid: String,
+        /// The resourceVersion with which its finalizers were read, a precondition.
+        resource_version: Option<String>,
+        /// All finalizers that it is to have.
+        finalizers: Vec<String>,
     },
 }
 

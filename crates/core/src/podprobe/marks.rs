@@ -219,6 +219,19 @@ pub fn difference(pod: &Pod, wants: &Wants, now: Timestamp) -> Option<PodMarks> 
     })
 }
 
+/// Whether a pod bears a mark of ours that no matching marker names.
+pub fn has_unclaimed(pod: &Pod, wants: &Wants) -> bool {
+    let ours = &pod.ours;
+    let labels = ours.labels.iter();
+    let annotations = ours.annotations.iter();
+    let conditions = ours.conditions.iter();
+    labels
+        .map(|(key, _)| wants.labels.contains_key(key))
+        .chain(annotations.map(|(key, _)| wants.annotations.contains_key(key)))
+        .chain(conditions.map(|(kind, _)| wants.conditions.contains_key(kind)))
+        .any(|claimed| !claimed)
+}
+
 fn pairs_difference(
     wants: &BTreeMap<Arc<str>, Want<Arc<str>>>,
     observed: &Pairs,

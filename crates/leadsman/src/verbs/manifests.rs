@@ -278,7 +278,7 @@ mod tests {
             (MANAGER, "", "pods", "get list watch"),
             (MANAGER, "", "pods/status", "patch"),
             (MANAGER, "", "nodes", "get list watch"),
-            (MANAGER, GROUP, "podprobemarkers", "get list watch"),
+            (MANAGER, GROUP, "podprobemarkers", "get list watch patch"),
             (MANAGER, GROUP, "podprobemarkers/status", "patch"),
             (
                 MANAGER,

@@ -63,6 +63,12 @@ fn a_write_is_these_requests() {
         uid: "u".into(),
         status: Box::new(PodProbeMarkerStatus::default()),
     };
+    let finalizers = Write::MarkerFinalizers {
+        marker: name("m"),
+        uid: "u".into(),
+        resource_version: Some("7".into()),
+        finalizers: vec!["example.com/other".into()],
+    };
     let delete = Write::DeleteNodePodProbe {
         name: "node-1".into(),
         uid: "u".into(),
@@ -107,6 +113,19 @@ fn a_write_is_these_requests() {
                 ),
                 merge.into(),
                 json!({"metadata": {"uid": "u"}, "status": {"observedGeneration": 0}}),
+            )],
+        ),
+        (
+            finalizers,
+            vec![(
+                "PATCH".into(),
+                format!(
+                    "/apis/apps.kruise.io/v1alpha1/namespaces/shop/podprobemarkers/m?{manager}"
+                ),
+                merge.into(),
+                json!({"metadata": {
+                    "uid": "u", "resourceVersion": "7", "finalizers": ["example.com/other"],
+                }}),
             )],
         ),
     ];
@@ -173,6 +192,12 @@ fn every_request_is_covered_by_a_right() {
             marker: name("m"),
             uid: "u".into(),
             status: Box::default(),
+        },
+        Write::MarkerFinalizers {
+            marker: name("m"),
+            uid: "u".into(),
+            resource_version: None,
+            finalizers: Vec::new(),
         },
     ];
     let mut needed = std::collections::BTreeSet::new();

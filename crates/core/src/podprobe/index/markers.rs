@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use leadsman_api::{PodProbeMarker, PodProbeMarkerStatus};
 
@@ -16,8 +17,13 @@ use crate::podprobe::status::{self, Circumstances, Tally, Trouble};
 #[derive(Debug)]
 pub(super) struct MarkerState {
     version: Version,
-    uid: String,
+    pub(super) uid: String,
     generation: i64,
+    /// The resourceVersion as it is written.
+    pub(super) resource_version: Option<String>,
+    pub(super) finalizers: Vec<String>,
+    /// Being deleted, it is let go then, whatever is left of it.
+    pub(super) held_until: Option<Duration>,
     status: PodProbeMarkerStatus,
     /// What has been written of its status since it was last seen.
     written: Option<PodProbeMarkerStatus>,
@@ -173,13 +179,19 @@ impl Index {
         let uid = meta.uid.clone().unwrap_or_default();
         let generation = meta.generation.unwrap_or_default();
         self.refused.remove(&Object::MarkerStatus((*name).clone()));
+        self.refused
+            .remove(&Object::MarkerFinalizer((*name).clone()));
         pass.markers.insert(name.clone());
+        let resource_version = meta.resource_version.clone();
+        let finalizers = meta.finalizers.clone().unwrap_or_default();
         if let Some(known) = self.markers.get_mut(&name)
             && known.uid == uid
             && is_same(&known.rules, &rules)
         {
             known.version = version;
             known.generation = generation;
+            known.resource_version = resource_version;
+            known.finalizers = finalizers;
             known.status = status;
             known.written = None;
             known.rules = rules;
@@ -192,6 +204,9 @@ impl Index {
             version,
             uid,
             generation,
+            resource_version,
+            finalizers,
+            held_until: None,
             status,
             written: None,
             rules,
@@ -215,7 +230,8 @@ impl Index {
                 }
             }
         }
-        self.markers.insert(name, state);
+        self.markers.insert(name.clone(), state);
+        self.limit_deletion(&name, pass.now);
     }
 
     /// Learns from the answer to a write whether the API server keeps our fields of a marker's status: one with an older
@@ -266,7 +282,10 @@ impl Index {
 
     /// Takes a marker's share back from all its pods, which are to be worked out again.
     fn withdraw(&mut self, name: &ObjectName, pass: &mut Pass) -> Option<MarkerState> {
-        let (name, state) = self.markers.remove_entry(name)?;
+        let (name, _) = self.markers.get_key_value(name)?;
+        let name = name.clone();
+        self.unlimit_deletion(&name);
+        let state = self.markers.remove(&name)?;
         if let Some(selector) = state.rules.selector() {
             self.selectors.remove(&name, selector);
         }
@@ -282,6 +301,7 @@ impl Index {
     pub(super) fn lose_marker(&mut self, name: &ObjectName, pass: &mut Pass) -> Option<Version> {
         let state = self.withdraw(name, pass)?;
         self.refused.remove(&Object::MarkerStatus(name.clone()));
+        self.refused.remove(&Object::MarkerFinalizer(name.clone()));
         Some(state.version)
     }
 

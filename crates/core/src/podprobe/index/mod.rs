@@ -9,10 +9,12 @@
 //! | module | holds |
 //! |---|---|
 //! | `markers` | markers, which pods they match, their tallies |
+//! | `finalizers` | when a marker that is being deleted is let go |
 //! | `pods` | pods: their entries, their marks |
 //! | `nodes` | nodes, their `NodePodProbe`, their agents |
 //! | `slots` | the place of each pod in its node's object |
 
+mod finalizers;
 mod markers;
 mod nodes;
 mod pods;
@@ -26,6 +28,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+use self::finalizers::Deletions;
 use self::markers::{MarkerState, Selectors};
 use self::nodes::NodeState;
 use self::pods::PodState;
@@ -98,6 +101,7 @@ pub struct Index {
     nodes: HashMap<Arc<str>, Box<NodeState>>,
     /// For each marker, how many pods' entries are not in a `NodePodProbe` as they should be.
     unacknowledged: HashMap<MarkerName, usize>,
+    deletions: Deletions,
     refused: HashMap<Object, Refusal>,
     tombstones: Tombstones,
     /// By the monotonic clock.
@@ -110,6 +114,7 @@ pub struct Index {
 enum Timer {
     Pod(Arc<ObjectName>),
     Node(Arc<str>),
+    Marker(MarkerName),
     Refused(Object),
 }
 
@@ -134,7 +139,7 @@ struct Pass {
     pods: BTreeSet<Arc<ObjectName>>,
     /// Whose object may differ.
     nodes: BTreeSet<Arc<str>>,
-    /// Whose status may differ.
+    /// Whose status or finalizer may differ.
     markers: BTreeSet<MarkerName>,
     /// Pods whose marks differ.
     dirty: BTreeSet<Object>,
@@ -154,6 +159,7 @@ impl Index {
             namespaces: HashMap::new(),
             nodes: HashMap::new(),
             unacknowledged: HashMap::new(),
+            deletions: Deletions::default(),
             refused: HashMap::new(),
             tombstones: Tombstones::default(),
             timers: BTreeSet::new(),
@@ -217,7 +223,7 @@ impl Index {
             (Object::MarkerStatus(name), Write::MarkerStatus { status, .. }) => {
                 self.wrote_status(name, status);
             }
-            (Object::MarkerStatus(_), _) => {}
+            (Object::MarkerStatus(_) | Object::MarkerFinalizer(_), _) => {}
         }
         Some(write)
     }
@@ -227,6 +233,7 @@ impl Index {
             Object::PodMarks(name) => self.marks_due(name, now),
             Object::NodePodProbe(name) => self.node_pod_probe_due(name),
             Object::MarkerStatus(name) => self.status_due(name, now),
+            Object::MarkerFinalizer(name) => self.finalizers_due(name, now),
         }
     }
 
@@ -234,6 +241,7 @@ impl Index {
     /// be worked out with every list that it occurs in.
     fn work_out_all(&mut self, pass: &mut Pass) {
         pass.markers.extend(self.markers.keys().cloned());
+        self.limit_all_deletions(pass.now);
         let pods: Vec<_> = self.pods.keys().cloned().collect();
         for pod in pods {
             self.work_out(&pod, pass);
@@ -270,6 +278,12 @@ impl Index {
                 .filter(|name| self.status_due(name, pass.now).is_some())
                 .map(|name| Object::MarkerStatus((**name).clone())),
         );
+        let markers = pass.markers.iter();
+        dirty.extend(
+            markers
+                .filter(|name| self.finalizers_due(name, pass.now).is_some())
+                .map(|name| Object::MarkerFinalizer((**name).clone())),
+        );
         Effects {
             dirty: dirty.into_iter().collect(),
             deadline: self.timers.first().map(|(time, _)| *time),
@@ -295,6 +309,9 @@ impl Index {
                         node.timer = None;
                         self.listen(&name, pass);
                     }
+                }
+                Timer::Marker(name) => {
+                    pass.markers.insert(name);
                 }
                 Timer::Refused(object) => {
                     let refusal = self.refused.get(&object);
@@ -380,7 +397,7 @@ impl Index {
                 let known = self.nodes.get_key_value(name.as_str());
                 pass.nodes.extend(known.map(|(name, _)| name.clone()));
             }
-            Object::MarkerStatus(name) => {
+            Object::MarkerStatus(name) | Object::MarkerFinalizer(name) => {
                 let known = self.markers.get_key_value(name);
                 pass.markers.extend(known.map(|(name, _)| name.clone()));
             }

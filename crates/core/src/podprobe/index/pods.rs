@@ -93,6 +93,7 @@ impl Index {
             }
         }
         self.lose_agent(&state.seen, pass);
+        self.note_unclaimed(&name, false, pass);
         self.refused.remove(&Object::PodMarks((*name).clone()));
         if let Some(time) = state.timer {
             self.timers.remove(&(time, Timer::Pod(name.clone())));
@@ -125,6 +126,8 @@ impl Index {
             return;
         };
         let outcome = self.judge(name, state, &matching, &plans);
+        let unclaimed = state.seen.active && marks::has_unclaimed(&state.seen, &outcome.wants);
+        self.note_unclaimed(name, unclaimed, pass);
         let Some(state) = self.pods.get_mut(name) else {
             return;
         };

@@ -326,9 +326,29 @@ impl Cluster {
             meta.generation = meta.generation.map(|generation| generation + 1);
         }
         marker.status = known.and_then(|known| known.status.clone());
-        meta.deletion_timestamp = marker.metadata.deletion_timestamp.take();
+        if known.is_none() {
+            meta.finalizers = marker.metadata.finalizers.take();
+        }
         meta.resource_version = Some(version.to_string());
         marker.metadata = meta;
+        self.markers.insert(name.clone(), marker.clone());
+        self.publish(Event::Marker(Box::new(marker), Source::Live));
+    }
+
+    /// Changes a marker's metadata or status.
+    pub(super) fn edit_marker(
+        &mut self,
+        name: &ObjectName,
+        edit: impl FnOnce(&mut PodProbeMarker),
+    ) {
+        let Some(mut marker) = self.markers.get(name).cloned() else {
+            return;
+        };
+        edit(&mut marker);
+        if self.markers[name] == marker {
+            return;
+        }
+        marker.metadata.resource_version = Some(self.next_version().to_string());
         self.markers.insert(name.clone(), marker.clone());
         self.publish(Event::Marker(Box::new(marker), Source::Live));
     }
@@ -377,6 +397,17 @@ impl Cluster {
     }
 
     pub(super) fn delete(&mut self, kind: Kind, name: &ObjectName) {
+        let held = self.markers.get(name).is_some_and(|marker| {
+            let finalizers = marker.metadata.finalizers.as_deref();
+            !finalizers.unwrap_or_default().is_empty()
+        });
+        if kind == Kind::Marker && held {
+            self.edit_marker(name, |marker| {
+                let now = Time("2026-01-01T00:00:00Z".parse().unwrap());
+                marker.metadata.deletion_timestamp.get_or_insert(now);
+            });
+            return;
+        }
         let known = match kind {
             Kind::Marker => self.markers.remove(name).is_some(),
             Kind::Pod => self.pods.remove(name).is_some(),
@@ -483,6 +514,26 @@ impl Cluster {
                 new.metadata.resource_version = Some(version.to_string());
                 self.markers.insert(marker.clone(), new.clone());
                 self.publish(Event::Marker(Box::new(new), Source::Live));
+                self.sight(Kind::Marker, &marker, Source::Live)
+            }
+            Write::MarkerFinalizers {
+                marker,
+                uid,
+                resource_version,
+                finalizers,
+            } => {
+                let meta = &self.markers.get(&marker)?.metadata;
+                if meta.uid.as_ref() != Some(&uid) || meta.resource_version != resource_version {
+                    return None;
+                }
+                let gone = meta.deletion_timestamp.is_some() && finalizers.is_empty();
+                self.edit_marker(&marker, |marker| {
+                    marker.metadata.finalizers = Some(finalizers);
+                });
+                if gone {
+                    self.delete(Kind::Marker, &marker);
+                    return None;
+                }
                 self.sight(Kind::Marker, &marker, Source::Live)
             }
         }

@@ -46,6 +46,15 @@ impl<'a> Model<'a> {
         for (name, marker) in &self.cluster.markers {
             if marker.metadata.deletion_timestamp.is_none() {
                 self.check_status(name, marker, &mut faults);
+            } else {
+                // Ours holds a marker while there is something to do, of which nothing is left.
+                let finalizers = marker.metadata.finalizers.iter().flatten();
+                if finalizers
+                    .clone()
+                    .any(|one| one == "kruise.io/node-pod-probe-cleanup")
+                {
+                    faults.push(format!("{name} is held by {finalizers:?}"));
+                }
             }
         }
         faults

@@ -12,6 +12,7 @@ use super::model::Model;
 use super::world::World;
 use crate::podprobe::event::{Kind, ObjectName};
 use crate::podprobe::index::Config;
+use crate::podprobe::index::finalizers::FINALIZER;
 
 const KINDS: [Kind; 4] = [Kind::Marker, Kind::Pod, Kind::Node, Kind::NodePodProbe];
 
@@ -112,7 +113,13 @@ fn any_marker(selector: u8, first: u8, second: u8) -> PodProbeMarker {
         }
         _ => {}
     }
-    marker(&selector, &probes)
+    let mut marker = marker(&selector, &probes);
+    marker.metadata.finalizers = match second % 4 {
+        0 => Some(vec![FINALIZER.to_owned()]),
+        1 => Some(vec!["example.com/other".to_owned(), FINALIZER.to_owned()]),
+        _ => None,
+    };
+    marker
 }
 
 /// One thing that happens.

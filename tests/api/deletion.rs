@@ -1,0 +1,161 @@
+//! A marker with OpenKruise's finalizer, deleted: its entries and marks are gone before it is.
+
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use leadsman_tests::scene::differs;
+use leadsman_tests::{Scene, gone, see};
+use serde_json::json;
+
+use crate::World;
+use crate::marks::{idle, marked};
+use crate::stage::PLACES;
+
+const FINALIZER: &str = "kruise.io/node-pod-probe-cleanup";
+/// Enough that some would be left if the marker went first.
+const PODS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+
+/// Marker `m` with these finalizers, and pods that it has marked.
+async fn marked_pods(scene: &Scene, finalizers: &[&str]) -> Result<()> {
+    for pod in PODS {
+        scene.pod(pod).await?;
+    }
+    scene.marker("m", idle()).await?;
+    if !finalizers.is_empty() {
+        let patch = json!({"metadata": {"finalizers": finalizers}});
+        scene.edit_marker("m", patch).await?;
+    }
+    for pod in PODS {
+        scene.verdict(pod, "m#Idle", "Succeeded", "").await?;
+    }
+    for pod in PODS {
+        scene.marks(pod, marked("Succeeded")).await?;
+    }
+    Ok(())
+}
+
+/// Fails if an entry or a mark is left at this moment.
+async fn nothing_is_left(scene: &Scene) -> Result<()> {
+    let probe = scene.probes().get(&scene.node).await?;
+    let mut pods = probe.spec.pod_probes.iter();
+    ensure!(
+        pods.all(|pod| pod.namespace != scene.ns),
+        "{:?}",
+        probe.spec
+    );
+    for pod in scene.pods().list(&ListParams::default()).await? {
+        differs(&pod, &marked(""))?;
+    }
+    Ok(())
+}
+
+async fn delete(scene: &Scene) -> Result<()> {
+    let markers = scene.markers();
+    markers.delete("m", &DeleteParams::default()).await?;
+    Ok(())
+}
+
+/// How often the manager has patched marker `m` itself.
+fn patches(world: &World, ns: &str) -> Result<usize> {
+    let requests = world.plane.audit(world.start)?;
+    let ours = requests.iter().filter(|request| {
+        let resource = (&*request.resource, &*request.subresource);
+        resource == ("podprobemarkers", "")
+            && request.verb == "patch"
+            && request.user == leadsman_tests::budget::MANAGER
+            && request.namespace == ns
+    });
+    Ok(ours.count())
+}
+
+// PPM-9, PPM-11, DEF-4
+pub(crate) async fn a_marker_goes_after_its_entries_and_marks(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "let-go").await?;
+    marked_pods(&scene, &[FINALIZER]).await?;
+    delete(&scene).await?;
+    gone(&scene.markers(), "m").await?;
+    nothing_is_left(&scene).await?;
+    ensure!(patches(&world, &scene.ns)? == 1, "not one write");
+    Ok(())
+}
+
+// PPM-9
+pub(crate) async fn finalizers_of_others_stay(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "let-go-by-us").await?;
+    let others = ["example.com/first", "example.com/last"];
+    marked_pods(&scene, &[others[0], FINALIZER, others[1]]).await?;
+    delete(&scene).await?;
+    see(
+        &scene.markers(),
+        "m",
+        "others' finalizers alone",
+        |marker| {
+            let left = marker.metadata.finalizers.clone().unwrap_or_default();
+            ensure!(left == others, "the finalizers are {left:?}");
+            Ok(())
+        },
+    )
+    .await?;
+    nothing_is_left(&scene).await?;
+    scene
+        .edit_marker("m", json!({"metadata": {"finalizers": []}}))
+        .await?;
+    gone(&scene.markers(), "m").await
+}
+
+/// Here nobody runs the namespace controller: what it would delete, in the order that hurts most, is deleted by hand.
+// PPM-9
+pub(crate) async fn a_namespace_goes(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "whole").await?;
+    marked_pods(&scene, &[FINALIZER]).await?;
+    let namespaces: Api<Namespace> = Api::all(scene.client.clone());
+    namespaces
+        .delete(&scene.ns, &DeleteParams::default())
+        .await?;
+    delete(&scene).await?;
+    for pod in PODS {
+        scene.delete_pod(pod).await?;
+    }
+    gone(&scene.markers(), "m").await?;
+    scene.entries(&[]).await?;
+    let mut namespace = namespaces.get(&scene.ns).await?;
+    namespace.spec.get_or_insert_default().finalizers = None;
+    namespaces
+        .replace_subresource("finalize", &scene.ns, &PostParams::default(), &namespace)
+        .await?;
+    gone(&namespaces, &scene.ns).await
+}
+
+/// As upstream's own tests have it.
+// PPM-9
+pub(crate) async fn clients_of_openkruise_find_the_finalizer(_: Arc<World>) -> Result<()> {
+    let _place = PLACES.acquire().await?;
+    let world = World::raise_idle().await?;
+    world
+        .start_manager_with(&["--compatibility=openkruise"])
+        .await?;
+    let scene = Scene::new(&world.client, "kruise").await?;
+    marked_pods(&scene, &[]).await?;
+    see(&scene.markers(), "m", "the finalizer", |marker| {
+        let finalizers = marker.metadata.finalizers.clone().unwrap_or_default();
+        ensure!(
+            finalizers == [FINALIZER],
+            "the finalizers are {finalizers:?}"
+        );
+        Ok(())
+    })
+    .await?;
+    ensure!(patches(&world, &scene.ns)? == 1, "not one write to set it");
+    delete(&scene).await?;
+    gone(&scene.markers(), "m").await?;
+    nothing_is_left(&scene).await?;
+    ensure!(
+        patches(&world, &scene.ns)? == 2,
+        "not one write to remove it"
+    );
+    world.end().await;
+    Ok(())
+}
