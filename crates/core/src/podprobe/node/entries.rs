@@ -30,6 +30,8 @@ pub struct Malformed {
     pub namespace: String,
     /// The pod.
     pub pod: String,
+    /// Its uid.
+    pub uid: String,
     /// The entry, as it is named.
     pub probe: String,
     /// What is wrong with it.
@@ -109,6 +111,7 @@ fn refused(pod: &PodProbe, probe: &ContainerProbe, refusal: &Refusal) -> Malform
     Malformed {
         namespace: pod.namespace.clone(),
         pod: pod.name.clone(),
+        uid: pod.uid.clone(),
         probe: probe.name.clone(),
         reason: refusal.to_string(),
     }

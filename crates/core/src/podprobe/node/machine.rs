@@ -12,11 +12,11 @@ use leadsman_api::{NodePodProbe, NodePodProbeStatus};
 use super::container::{ContainerName, Containers};
 use super::entries::{self, Entry, Malformed, without_scheme};
 use super::execs::Execs;
-use super::report::{MESSAGE_BYTES, Report, Row, WriteEnd};
+use super::report::{MESSAGE_BYTES, Report, Row, Unprobed, WriteEnd};
 use super::schedule::{Schedule, Slot, Weight};
 use super::verdict::{Verdict, whole_seconds};
 use super::worker::{Wish, Worker};
-use super::{Now, ProbeKey, cut};
+use super::{Now, PodName, ProbeKey, cut};
 use crate::podprobe::probe::{CannotProbe, Outcome, Probe, State};
 
 /// Bounds of a node.
@@ -226,7 +226,30 @@ impl Node {
             .iter()
             .filter_map(|key| row(key, self.workers.get(key)?, self.looked))
             .collect();
-        self.report.begin(&rows, now)
+        let unprobed: Vec<Unprobed> = self.unprobed().collect();
+        self.report.begin(&rows, &unprobed, now)
+    }
+
+    fn unprobed(&self) -> impl Iterator<Item = Unprobed> + '_ {
+        let workers = self.order.iter().filter_map(|key| {
+            let cause = self.workers.get(key)?.cannot_probe()?;
+            Some(Unprobed {
+                pod: key.pod.clone(),
+                probe: key.id.to_string(),
+                why: cause.to_string(),
+            })
+        });
+        // Without a uid there is nobody to be told.
+        let malformed = self.malformed.iter().filter(|entry| !entry.uid.is_empty());
+        workers.chain(malformed.map(|entry| Unprobed {
+            pod: PodName {
+                namespace: entry.namespace.as_str().into(),
+                name: entry.pod.as_str().into(),
+                uid: entry.uid.as_str().into(),
+            },
+            probe: entry.probe.clone(),
+            why: format!("the entry cannot be followed: {}", entry.reason),
+        }))
     }
 
     /// Since when a write has been due that was not made; since the agent's start.
@@ -435,7 +458,7 @@ impl Node {
         };
         let cause = result.as_ref().err().cloned();
         let worker = self.workers.get(&key);
-        let first = worker.is_some_and(|worker| worker.trouble().is_none());
+        let first = worker.is_some_and(|worker| !worker.is_in_trouble());
         let wish = self.with(&key, actions, |worker, _| worker.finish(run, result, now));
         if wish == Wish::Again {
             self.again(&key, run, weight, now, actions);
@@ -491,7 +514,11 @@ impl Node {
         };
         let (before, told) = (worker.verdict().cloned(), worker.told());
         let running = worker.running();
+        let trouble = worker.cannot_probe().cloned();
         let wish = decide(worker, self.containers.as_ref());
+        if trouble.as_ref() != worker.cannot_probe() {
+            self.report.touch();
+        }
         // Looked up once: hashing keys is a good part of what a turn costs.
         let (weight, still, after) = (worker.weight(), worker.running(), worker.verdict().cloned());
         match wish {

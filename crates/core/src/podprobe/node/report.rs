@@ -3,17 +3,17 @@
 //! What is held is compared with what the API server shows; whatever differs is due, whoever made the difference. Writes
 //! are few: a large status costs the API server a good deal, and every watcher of it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use leadsman_api::NodePodProbeStatus;
-use leadsman_api::node_pod_probe::{ContainerProbeState, PodProbeStatus};
+use leadsman_api::node_pod_probe::{CannotProbe, ContainerProbeState, PodProbeStatus};
+use leadsman_api::{NodePodProbeStatus, limits};
 
 use super::verdict::{Verdict, whole_seconds};
-use super::{Now, ProbeKey, cut};
+use super::{Now, PodName, ProbeKey, cut};
 
 /// Bytes of a message in a status, at most.
 pub(super) const MESSAGE_BYTES: usize = 1024;
@@ -21,7 +21,7 @@ pub(super) const MESSAGE_BYTES: usize = 1024;
 const CUTS: [usize; 4] = [MESSAGE_BYTES, 256, 64, 0];
 /// Bytes of a status as JSON.
 const STATUS_BYTES: usize = 512 * 1024;
-/// A message alone is sent no more often.
+/// A message alone is sent no more often, nor what cannot be probed.
 const MESSAGE_PAUSE: Duration = Duration::from_secs(10);
 /// The time of the last probe alone is sent no more often.
 const REFRESH: SignedDuration = SignedDuration::from_mins(10);
@@ -60,10 +60,34 @@ pub(super) struct Row<'a> {
     pub(super) probed: Timestamp,
 }
 
+/// One probe that cannot be run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Unprobed {
+    pub(super) pod: PodName,
+    /// `<marker>#<probe>`, or what stands in its place.
+    pub(super) probe: String,
+    pub(super) why: String,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pace {
-    Resting { until: Duration },
-    Writing { since: Duration },
+    Resting {
+        until: Duration,
+    },
+    Writing {
+        since: Duration,
+        /// Whether it says of anything that it cannot be probed.
+        unprobed: bool,
+    },
+}
+
+/// What the API server is told of what cannot be probed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Telling {
+    /// When there was last something new.
+    sent: Option<Duration>,
+    /// It does not keep the field: its definition of the kind is OpenKruise's. What differs is not due by itself then.
+    dropped: bool,
 }
 
 /// What the API server shows, and when to write it anew.
@@ -79,6 +103,7 @@ pub(super) struct Report {
     overdue: Option<Duration>,
     /// When the entry was last sent with something new.
     sent: HashMap<Arc<ProbeKey>, Duration>,
+    telling: Telling,
 }
 
 impl Report {
@@ -92,6 +117,7 @@ impl Report {
             failures: 0,
             overdue: None,
             sent: HashMap::new(),
+            telling: Telling::default(),
         }
     }
 
@@ -100,7 +126,13 @@ impl Report {
         if self.observed.is_none() {
             self.overdue = None;
         }
+        self.telling.dropped &= !self.shows_unprobed();
         self.touch();
+    }
+
+    fn shows_unprobed(&self) -> bool {
+        let pods = self.observed.iter().flat_map(|o| &o.pod_probe_statuses);
+        pods.into_iter().any(|pod| !pod.cannot_probe.is_empty())
     }
 
     /// Something may have changed.
@@ -134,12 +166,24 @@ impl Report {
     }
 
     /// The status to write, if one is due; then its end is to be told.
-    pub(super) fn begin(&mut self, rows: &[Row<'_>], now: Now) -> Option<NodePodProbeStatus> {
+    pub(super) fn begin(
+        &mut self,
+        rows: &[Row<'_>],
+        unprobed: &[Unprobed],
+        now: Now,
+    ) -> Option<NodePodProbeStatus> {
         if self.next()? > now.since_start {
             return None;
         }
         let observed = self.observed.as_ref()?;
-        let draft = draft(rows, observed, &self.sent, now);
+        let mut draft = draft(rows, unprobed, observed, &self.sent, now);
+        let other = shown_unprobed(&draft.status) != shown_unprobed(observed);
+        if other && !self.telling.dropped {
+            let sent = self.telling.sent;
+            let at = sent.map_or(Duration::ZERO, |sent| sent + MESSAGE_PAUSE);
+            draft.due |= at <= now.since_start;
+            draft.later = Some(draft.later.map_or(at, |later| later.min(at)));
+        }
         self.look_at = draft.later;
         if !draft.due {
             self.overdue = None;
@@ -149,14 +193,18 @@ impl Report {
             self.sent.insert(key, now.since_start);
         }
         self.overdue.get_or_insert(now.since_start);
+        if other {
+            self.telling.sent = Some(now.since_start);
+        }
         self.pace = Pace::Writing {
             since: now.since_start,
+            unprobed: !unprobed.is_empty(),
         };
         Some(draft.status)
     }
 
     pub(super) fn end(&mut self, end: WriteEnd, now: Now) {
-        let Pace::Writing { since } = self.pace else {
+        let Pace::Writing { since, unprobed } = self.pace else {
             return;
         };
         let now = now.since_start;
@@ -164,6 +212,8 @@ impl Report {
             WriteEnd::Done => {
                 self.failures = 0;
                 self.overdue = None;
+                // What it shows now is the answer, or newer.
+                self.telling.dropped = unprobed && !self.shows_unprobed();
                 let took = now.saturating_sub(since);
                 since + (took * WRITE_SHARE).clamp(WRITE_PAUSE, WRITE_PAUSE_MAX)
             }
@@ -212,6 +262,7 @@ type Seen<'a> = HashMap<(&'a str, &'a str), &'a ContainerProbeState>;
 
 fn draft(
     rows: &[Row<'_>],
+    unprobed: &[Unprobed],
     observed: &NodePodProbeStatus,
     sent: &HashMap<Arc<ProbeKey>, Duration>,
     now: Now,
@@ -228,7 +279,7 @@ fn draft(
     // An API server with another definition of the kind drops the fields that ours has beyond it.
     let keeps_fields = count == 0 || states.clone().any(|(_, s)| s.container_id.is_some());
     let names: Vec<String> = rows.iter().map(|row| row.key.id.to_string()).collect();
-    let left_over = count != rows.len() || pods.iter().any(|pod| pod.probe_states.is_empty());
+    let left_over = count != rows.len() || pods.iter().any(is_empty);
     let cut_at = |limit: usize| {
         let differences: Vec<Difference> = rows
             .iter()
@@ -241,7 +292,9 @@ fn draft(
                 None => Difference::Real,
             })
             .collect();
-        compose(rows, &names, &seen, &differences, limit, left_over)
+        let mut draft = compose(rows, &names, &seen, &differences, limit, left_over);
+        add_unprobed(&mut draft.status.pod_probe_statuses, unprobed, limit);
+        draft
     };
     let mut draft = cut_at(CUTS[0]);
     for limit in &CUTS[1..] {
@@ -353,14 +406,57 @@ fn wire(row: &Row<'_>, name: &str, limit: usize) -> ContainerProbeState {
 fn add(pods: &mut Vec<PodProbeStatus>, key: &ProbeKey, state: ContainerProbeState) {
     match pods.last_mut() {
         Some(pod) if *pod.uid == *key.pod.uid => pod.probe_states.push(state),
-        _ => pods.push(PodProbeStatus {
-            name: key.pod.name.to_string(),
-            namespace: key.pod.namespace.to_string(),
-            uid: key.pod.uid.to_string(),
-            probe_states: vec![state],
-            ..PodProbeStatus::default()
-        }),
+        _ => {
+            let mut pod = of_pod(&key.pod);
+            pod.probe_states.push(state);
+            pods.push(pod);
+        }
     }
+}
+
+/// After the verdicts, each with its pod.
+fn add_unprobed(pods: &mut Vec<PodProbeStatus>, unprobed: &[Unprobed], limit: usize) {
+    if unprobed.is_empty() {
+        return;
+    }
+    let places = pods.iter().enumerate();
+    let mut places: HashMap<String, usize> = places
+        .map(|(place, pod)| (pod.uid.clone(), place))
+        .collect();
+    for one in unprobed {
+        let place = places.entry(one.pod.uid.to_string()).or_insert_with(|| {
+            pods.push(of_pod(&one.pod));
+            pods.len() - 1
+        });
+        let told = &mut pods[*place].cannot_probe;
+        if told.len() < limits::CANNOT_PROBE {
+            told.push(CannotProbe {
+                name: one.probe.chars().take(limits::CANNOT_PROBE_NAME).collect(),
+                message: cut(&one.why, limit.min(limits::CANNOT_PROBE_MESSAGE)).to_owned(),
+            });
+        }
+    }
+}
+
+fn of_pod(pod: &PodName) -> PodProbeStatus {
+    PodProbeStatus {
+        name: pod.name.to_string(),
+        namespace: pod.namespace.to_string(),
+        uid: pod.uid.to_string(),
+        ..PodProbeStatus::default()
+    }
+}
+
+fn is_empty(pod: &PodProbeStatus) -> bool {
+    pod.probe_states.is_empty() && pod.cannot_probe.is_empty()
+}
+
+/// Pod, probe and why, whatever their order.
+fn shown_unprobed(status: &NodePodProbeStatus) -> BTreeSet<(&str, &str, &str)> {
+    let pods = status.pod_probe_statuses.iter();
+    pods.flat_map(|pod| pod.cannot_probe.iter().map(move |one| (pod, one)))
+        .map(|(pod, one)| (&*pod.uid, &*one.name, &*one.message))
+        .collect()
 }
 
 /// How many bytes of JSON it makes.

@@ -207,6 +207,11 @@ impl Sim {
     }
 
     fn kept(&self, mut status: NodePodProbeStatus) -> NodePodProbeStatus {
+        for pod in &mut status.pod_probe_statuses {
+            if self.prunes {
+                pod.cannot_probe.clear();
+            }
+        }
         let pods = status.pod_probe_statuses.iter_mut();
         for state in pods.flat_map(|pod| &mut pod.probe_states) {
             if self.prunes {
@@ -241,6 +246,15 @@ impl Sim {
         let pods = status.pod_probe_statuses.into_iter();
         pods.flat_map(|pod| pod.probe_states)
             .map(|state| (state.name, state.state))
+            .collect()
+    }
+
+    /// What cannot be probed and why, as the API server shows it.
+    pub(super) fn cannot_probe(&self) -> Vec<(String, String)> {
+        let status = self.object.status.clone().unwrap_or_default();
+        let pods = status.pod_probe_statuses.into_iter();
+        pods.flat_map(|pod| pod.cannot_probe)
+            .map(|one| (one.name, one.message))
             .collect()
     }
 

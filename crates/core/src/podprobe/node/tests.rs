@@ -163,8 +163,13 @@ fn a_malformed_entry_disturbs_no_other() {
     let mut sim = succeeding();
     sim.plan(&[("m#p", tcp()), ("m#bad", json!({})), ("nameless", tcp())]);
     assert_eq!(sim.malformed, 2);
-    sim.answer(SECOND, true, "ok");
-    assert_eq!((sim.writes, sim.shown().len()), (0, 1));
+    sim.answer(60 * SECOND, true, "ok");
+    assert_eq!(
+        (sim.writes, sim.shown().len()),
+        (1, 1),
+        "both are told, once"
+    );
+    assert_eq!((sim.changed(), sim.cannot_probe().len()), (vec![], 2));
 }
 
 // PPM-6
@@ -703,4 +708,116 @@ fn a_look_that_began_before_an_entry_came_does_not_judge_it() {
     sim.container(Some(("b", running())));
     sim.answer(SECOND, true, "");
     assert_eq!(sim.shown()["m#p"], "Succeeded");
+}
+
+// PRB-13
+#[test]
+fn what_cannot_be_probed_is_told_once_and_taken_back() {
+    let mut sim = succeeding();
+    sim.plan(&[("m#p", tcp()), ("m#new", tcp())]);
+    sim.pass(SECOND);
+    let fail = |sim: &mut Sim, cause: &CannotProbe| {
+        for run in sim.runs.keys().copied().collect::<Vec<_>>() {
+            sim.finish(run, Err(cause.clone()));
+        }
+    };
+    for _ in 0..100 {
+        sim.pass(SECOND);
+        fail(&mut sim, &CannotProbe::NoAddress);
+    }
+    let why = CannotProbe::NoAddress.to_string();
+    let both = [("m#p".to_owned(), why.clone()), ("m#new".to_owned(), why)];
+    assert_eq!(sim.cannot_probe(), both);
+    assert_eq!(sim.shown().into_keys().collect::<Vec<_>>(), ["m#p"]);
+    assert!((1..=2).contains(&sim.writes), "{} writes", sim.writes);
+    // Another kind, then other words of the same.
+    sim.writes = 0;
+    for attempt in 0..100 {
+        sim.pass(SECOND);
+        fail(
+            &mut sim,
+            &CannotProbe::Local(format!("{attempt} {}", "é".repeat(500))),
+        );
+    }
+    assert!(
+        sim.cannot_probe()[1]
+            .1
+            .starts_with("out of local resources: 2 é")
+    );
+    assert!(sim.cannot_probe().iter().all(|(_, why)| why.len() <= 256));
+    assert!((1..=2).contains(&sim.writes), "{} writes", sim.writes);
+    sim.answer(12 * SECOND, true, "ok");
+    assert_eq!(sim.cannot_probe(), []);
+    assert_eq!(sim.shown().len(), 2);
+}
+
+// PRB-13
+#[test]
+fn an_entry_that_cannot_be_followed_is_told_to_its_pod() {
+    let mut sim = succeeding();
+    let long = format!("m#{}", "é".repeat(600));
+    sim.plan(&[("m#p", tcp()), ("m#bad", json!({})), (&long, json!({}))]);
+    sim.answer(SECOND, true, "ok");
+    let told = sim.cannot_probe();
+    assert_eq!(told.len(), 2);
+    assert_eq!(told[0].0, "m#bad");
+    assert!(
+        told[0].1.starts_with("the entry cannot be followed: "),
+        "{told:?}"
+    );
+    assert!(told[1].0.chars().count() <= 512);
+    assert_eq!(sim.writes, 1);
+    sim.restart();
+    sim.look();
+    sim.answer(60 * SECOND, true, "ok");
+    assert_eq!((sim.writes, sim.cannot_probe().len()), (1, 2));
+    // The last entry of its pod that can be followed goes.
+    sim.plan(&[("m#bad", json!({}))]);
+    sim.answer(12 * SECOND, true, "ok");
+    assert_eq!((sim.shown().len(), sim.cannot_probe().len()), (0, 1));
+    sim.plan(&[]);
+    sim.answer(12 * SECOND, true, "ok");
+    assert_eq!(sim.cannot_probe(), []);
+}
+
+// PRB-10, PRB-13
+#[test]
+fn that_a_container_is_gone_is_told_only_when_it_lasts() {
+    let mut sim = succeeding();
+    for (times, told) in [(1, 0), (2, 1)] {
+        for _ in 0..times {
+            sim.pass(SECOND);
+            let run = *sim.runs.keys().next().unwrap();
+            sim.finish(run, Err(CannotProbe::ContainerGone));
+        }
+        sim.pass(millis(300));
+        assert_eq!(sim.cannot_probe().len(), told, "{times}");
+        sim.finish_all(true, "ok");
+        sim.answer(12 * SECOND, true, "ok");
+    }
+    // What was told of a container ends with it.
+    sim.answer(12 * SECOND, true, "ok");
+    sim.pass(SECOND);
+    let run = *sim.runs.keys().next().unwrap();
+    sim.finish(run, Err(CannotProbe::NoAddress));
+    sim.pass(SECOND);
+    assert_eq!(sim.cannot_probe().len(), 1);
+    sim.container(Some(("b", ContainerState::Created)));
+    sim.pass(12 * SECOND);
+    assert_eq!(sim.cannot_probe(), []);
+}
+
+// PRB-13
+#[test]
+fn an_api_server_that_drops_what_cannot_be_probed_is_not_told_again_and_again() {
+    let mut sim = succeeding();
+    sim.prunes = true;
+    sim.plan(&[("m#p", tcp()), ("m#bad", json!({}))]);
+    sim.writes = 0;
+    sim.answer(300 * SECOND, true, "ok");
+    assert_eq!((sim.writes, sim.cannot_probe().len()), (1, 0));
+    // Another verdict brings it along; the API server may keep it by now.
+    sim.prunes = false;
+    sim.answer(SECOND, false, "no");
+    assert_eq!(sim.cannot_probe().len(), 1);
 }

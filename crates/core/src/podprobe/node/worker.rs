@@ -76,8 +76,16 @@ pub(super) struct Worker {
     verdict: Option<Verdict>,
     /// The last of Succeeded and Failed that was held.
     told: Option<State>,
-    /// Why the last run was dropped.
-    trouble: Option<CannotProbe>,
+    trouble: Option<Trouble>,
+}
+
+/// Why the last run was dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Trouble {
+    /// The first of its kind: other words of the same kind are no news.
+    cause: CannotProbe,
+    /// Runs in a row that were dropped for it.
+    runs: u32,
 }
 
 impl Worker {
@@ -136,8 +144,15 @@ impl Worker {
         }
     }
 
-    pub(super) fn trouble(&self) -> Option<&CannotProbe> {
-        self.trouble.as_ref()
+    pub(super) fn is_in_trouble(&self) -> bool {
+        self.trouble.is_some()
+    }
+
+    /// Why the probe cannot be run, as far as users are told: that the container is gone the next look will show.
+    pub(super) fn cannot_probe(&self) -> Option<&CannotProbe> {
+        let trouble = self.trouble.as_ref()?;
+        let passes = trouble.cause == CannotProbe::ContainerGone && trouble.runs < 2;
+        (!passes).then_some(&trouble.cause)
     }
 
     /// The run that is on its way.
@@ -230,6 +245,7 @@ impl Worker {
             return Wish::Keep;
         }
         self.renewed(id, Some(started_at), now);
+        self.trouble = None;
         self.phase = Phase::Delayed {
             container: id.clone(),
             started_at,
@@ -353,7 +369,7 @@ impl Worker {
         let message = match result {
             Ok(Outcome::Succeeded(message) | Outcome::Failed(message)) => message,
             Err(cause) => {
-                self.trouble = Some(cause);
+                self.run_into(cause);
                 return;
             }
         };
@@ -363,6 +379,15 @@ impl Worker {
         }
         if let Some(verdict) = &mut self.verdict {
             verdict.probed = Some(now.wall);
+        }
+    }
+
+    fn run_into(&mut self, cause: CannotProbe) {
+        match &mut self.trouble {
+            Some(trouble) if is_same_kind(&trouble.cause, &cause) => {
+                trouble.runs = trouble.runs.saturating_add(1);
+            }
+            _ => self.trouble = Some(Trouble { cause, runs: 1 }),
         }
     }
 
@@ -395,12 +420,17 @@ impl Worker {
 
     fn rest(&mut self, phase: Phase) -> Wish {
         self.phase = phase;
+        self.trouble = None;
         Wish::Rest
     }
 
     fn period(&self) -> Duration {
         Duration::from_secs(self.entry.probe.period_seconds.get().into())
     }
+}
+
+fn is_same_kind(one: &CannotProbe, other: &CannotProbe) -> bool {
+    std::mem::discriminant(one) == std::mem::discriminant(other)
 }
 
 /// Whether trying again at once can help. Not after our own deadline: a runtime that is stuck would be given the same

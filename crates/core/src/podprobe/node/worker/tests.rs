@@ -273,7 +273,7 @@ fn what_we_could_not_probe_is_tried_again_and_then_dropped() {
     let further = Wish::Further(Slot::of(Duration::from_secs(2)));
     assert_eq!(worker.finish(RunId(2), busy(), at(1_030)), further);
     assert_eq!(worker.state(), Some(State::Succeeded));
-    assert!(worker.trouble().is_some());
+    assert!(worker.is_in_trouble());
     assert_eq!(
         run(&mut worker, 3, at(2_010), Err(CannotProbe::Deadline)),
         Wish::Further(Slot::of(Duration::from_secs(3)))
