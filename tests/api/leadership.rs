@@ -2,8 +2,8 @@
 //! server, or ended. Each case has a control plane of its own, and each manager a user of its own, so that the audit
 //! log tells who wrote.
 
-mod duo;
-mod link;
+pub(crate) mod duo;
+pub(crate) mod link;
 
 use std::sync::Arc;
 use std::time::Duration;

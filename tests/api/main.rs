@@ -8,6 +8,7 @@ mod admission;
 mod budgets;
 mod deletion;
 mod entries;
+mod flows;
 mod leadership;
 mod lifecycle;
 mod marks;
@@ -127,6 +128,7 @@ impl World {
 fn cases() -> Vec<Case<World>> {
     vec![
         // The longest first.
+        case!(apart flows::generated_flows_end_as_the_model_says),
         case!(apart budgets::starts),
         case!(apart budgets::verdicts),
         case!(apart budgets::edits),

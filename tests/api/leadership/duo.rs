@@ -34,7 +34,7 @@ pub(crate) struct Duo {
     pub(crate) plane: ControlPlane,
     /// The first manager's way to the API server.
     pub(crate) link: Link,
-    client: Client,
+    pub(crate) client: Client,
     crowd: Crowd,
     managers: Vec<Manager>,
     _room: SemaphorePermit<'static>,
@@ -76,7 +76,12 @@ impl Duo {
     }
 
     /// Starts a manager with a user of its own, who has the rights that the manifests give to a manager.
-    async fn start(&mut self, name: &str, server: Option<&str>, seconds: u16) -> Result<()> {
+    pub(crate) async fn start(
+        &mut self,
+        name: &str,
+        server: Option<&str>,
+        seconds: u16,
+    ) -> Result<()> {
         let user = format!("{name}-manager");
         let subjects =
             json!([{"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}]);

@@ -13,6 +13,8 @@ pub(crate) struct Link {
     /// Where it listens.
     pub(crate) address: SocketAddr,
     open: watch::Sender<bool>,
+    /// How many connections come through.
+    carried: watch::Sender<usize>,
     task: JoinHandle<()>,
 }
 
@@ -23,18 +25,37 @@ impl Link {
         let address = listener.local_addr()?;
         let open = watch::Sender::new(true);
         let opened = open.subscribe();
+        let carried = watch::Sender::new(0);
+        let carrying = carried.clone();
         let task = tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((near, _)) = listener.accept().await {
-                connections.spawn(forward(near, server.clone(), opened.clone()));
+                connections.spawn(forward(
+                    near,
+                    server.clone(),
+                    opened.clone(),
+                    carrying.clone(),
+                ));
                 while connections.try_join_next().is_some() {}
             }
         });
         Ok(Self {
             address,
             open,
+            carried,
             task,
         })
+    }
+
+    /// Breaks all connections; new ones come through.
+    pub(crate) async fn cut(&self) -> Result<()> {
+        self.close();
+        self.carried
+            .subscribe()
+            .wait_for(|count| *count == 0)
+            .await?;
+        self.open();
+        Ok(())
     }
 
     /// From now on nothing comes through.
@@ -54,13 +75,23 @@ impl Drop for Link {
     }
 }
 
-async fn forward(mut near: TcpStream, server: String, mut open: watch::Receiver<bool>) {
+async fn forward(
+    mut near: TcpStream,
+    server: String,
+    mut open: watch::Receiver<bool>,
+    carried: watch::Sender<usize>,
+) {
     if *open.borrow_and_update()
         && let Ok(mut far) = TcpStream::connect(server).await
     {
-        tokio::select! {
-            _ = tokio::io::copy_bidirectional(&mut near, &mut far) => return,
-            _ = open.wait_for(|open| !open) => {}
+        carried.send_modify(|count| *count += 1);
+        let was_cut = tokio::select! {
+            _ = tokio::io::copy_bidirectional(&mut near, &mut far) => false,
+            _ = open.wait_for(|open| !open) => true,
+        };
+        carried.send_modify(|count| *count -= 1);
+        if !was_cut {
+            return;
         }
         // The server learns of it no more than the client does, until both are told below.
         let _ = swallow(&mut near, &mut far, open).await;

@@ -1,0 +1,130 @@
+//! Generated flows: markers, pods, nodes and agents come, change and go, several flows side by side, while watches are cut
+//! and the leader is killed; each ends as a model says that knows nothing but the objects.
+//!
+//! `LEADSMAN_FLOWS=100` plays so many, `LEADSMAN_FLOW_SEED=7` begins with a seed of one's own; the seeds of a run follow one
+//! another. A failure prints the seed and the steps of its flow.
+
+mod agent;
+mod flow;
+mod model;
+mod objects;
+mod step;
+mod watched;
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context, Result, ensure};
+use futures::stream::{self, StreamExt, TryStreamExt};
+use tokio::sync::watch;
+
+use self::flow::Flow;
+use self::step::{Step, steps};
+use crate::World;
+use crate::leadership::duo::Duo;
+use crate::leadership::link::Link;
+
+/// Flows of a run that is not told how many.
+const FLOWS: usize = 40;
+/// Flows side by side.
+const AT_ONCE: usize = 10;
+
+// PPM-1, PPM-2, PPM-3, PPM-5, PPM-6, PPM-7, PPM-8, PPM-9, PPM-10, PPM-12, PPM-13
+pub(crate) async fn generated_flows_end_as_the_model_says(_: Arc<World>) -> Result<()> {
+    let count = number("LEADSMAN_FLOWS")?.map_or(Ok(FLOWS), usize::try_from)?;
+    let first =
+        number("LEADSMAN_FLOW_SEED")?.unwrap_or_else(|| RandomState::new().hash_one("flows") >> 16);
+    eprintln!("flows: {count}, the first by LEADSMAN_FLOW_SEED={first}");
+    let mut duo = Duo::raise(3).await?;
+    let client = duo.client.clone();
+    let ended = watch::Sender::new(0);
+    let settled = Arc::new(AtomicUsize::new(0));
+    let flows = stream::iter(0..count).map(|number| {
+        let (client, ended, settled) = (client.clone(), ended.clone(), Arc::clone(&settled));
+        async move {
+            let seed = first + number as u64;
+            let flow = play(&client, number, seed, &settled).await?;
+            ended.send_modify(|ended| *ended += 1);
+            anyhow::Ok((seed, flow))
+        }
+    });
+    let flows = flows.buffer_unordered(AT_ONCE).try_collect::<Vec<_>>();
+    let (flows, links) = tokio::try_join!(flows, disturb(&mut duo, ended.subscribe(), count))?;
+    // Whoever leads has seen everything that was before this.
+    for state in ["Failed", "Succeeded"] {
+        duo.verdicts(&duo.pods(), state).await?;
+        duo.marks(state).await?;
+    }
+    for (seed, flow) in &flows {
+        let faults = flow.faults_now().await?;
+        ensure!(
+            faults.is_empty(),
+            "{} after its end\n{}",
+            described(*seed),
+            faults.join("\n")
+        );
+    }
+    eprintln!("flows: settled {} times", settled.load(Ordering::Relaxed));
+    drop(links);
+    duo.end().await
+}
+
+fn number(variable: &str) -> Result<Option<u64>> {
+    let value = std::env::var(variable).ok();
+    let number = value.map(|value| value.parse::<u64>()).transpose();
+    number.with_context(|| format!("{variable} is no number"))
+}
+
+fn described(seed: u64) -> String {
+    format!(
+        "the flow LEADSMAN_FLOW_SEED={seed} LEADSMAN_FLOWS=1 {:#?}",
+        steps(seed)
+    )
+}
+
+async fn play(
+    client: &kube::Client,
+    number: usize,
+    seed: u64,
+    settled: &AtomicUsize,
+) -> Result<Flow> {
+    let mut flow = Flow::begin(client, &format!("flow-{number}")).await?;
+    let ends = [Step::Settle];
+    for (place, step) in steps(seed).iter().chain(&ends).enumerate() {
+        if place == steps(seed).len() {
+            flow.wake_agents().await?;
+        }
+        let played = flow.play(step).await;
+        played.with_context(|| format!("step {place} of {}", described(seed)))?;
+        settled.fetch_add(usize::from(matches!(step, Step::Settle)), Ordering::Relaxed);
+    }
+    Ok(flow)
+}
+
+/// Cuts watches and kills leaders while the flows go on. The links that the managers go through live as long as what is
+/// returned.
+async fn disturb(duo: &mut Duo, mut ended: watch::Receiver<usize>, count: usize) -> Result<Link> {
+    let mut after = async |fifths: usize| {
+        let enough = count * fifths / 5;
+        ended.wait_for(|ended| *ended >= enough).await?;
+        anyhow::Ok(())
+    };
+    after(1).await?;
+    duo.link.cut().await?;
+    after(2).await?;
+    let link = Link::to(duo.plane.server().trim_start_matches("https://").to_owned()).await?;
+    let through = format!("https://{}", link.address);
+    duo.kill(0).await?;
+    duo.start("third", Some(&through), 3).await?;
+    duo.is_led_by(1).await?;
+    after(3).await?;
+    duo.kill(1).await?;
+    duo.start("fourth", None, 3).await?;
+    duo.is_led_by(2).await?;
+    after(4).await?;
+    link.close();
+    duo.is_led_by(3).await?;
+    link.open();
+    Ok(link)
+}
