@@ -47,7 +47,7 @@ enum Verb {
     Test(test::Arguments),
     /// Measure what leadsman costs, each figure beside its floor, and write the results into docs/performance
     Bench(bench::Arguments),
-    /// Run every check that is no test: format, clippy, CRDs, layers, orphan files, docs
+    /// Run every check that is no test: format, clippy, CRDs, layers, orphan files, rules without a test, docs
     Lint,
     /// Raise a cluster and leave it up, or take it away
     Bed(bed::Arguments),

@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 use anyhow::Result;
 
 use crate::cargo::{self, cargo};
-use crate::{clock, crds};
+use crate::{clock, crds, rules};
 
 /// What a check found: a line each, with what to do about it. None: it passed.
 type Findings = Vec<String>;
@@ -19,6 +19,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("fmt", fmt),
     ("layers", || layers::check(&cargo::metadata()?)),
     ("orphans", || orphans::check(&cargo::metadata()?)),
+    ("rules", rules::findings),
     ("clippy", clippy),
     ("crds", crds_are_fresh),
     ("docs", docs),

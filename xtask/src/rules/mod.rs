@@ -61,6 +61,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
+/// What is to be done, a line each.
+pub(crate) fn findings() -> Result<Vec<String>> {
+    Ok(read_table()?.findings)
+}
+
 /// Reads the reference and every Rust file of the workspace.
 fn read_table() -> Result<Table> {
     let root = cargo::root().canonicalize()?;
