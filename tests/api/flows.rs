@@ -76,11 +76,16 @@ fn number(variable: &str) -> Result<Option<u64>> {
     number.with_context(|| format!("{variable} is no number"))
 }
 
+/// How to play the flow again, and its steps, a line each.
 fn described(seed: u64) -> String {
-    format!(
-        "the flow LEADSMAN_FLOW_SEED={seed} LEADSMAN_FLOWS=1 {:#?}",
-        steps(seed)
-    )
+    let again = format!("the flow LEADSMAN_FLOW_SEED={seed} LEADSMAN_FLOWS=1");
+    let steps = steps(seed).into_iter().enumerate();
+    let steps = steps.map(|(place, step)| format!("{place:>4} {step:?}"));
+    [again]
+        .into_iter()
+        .chain(steps)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 async fn play(
@@ -96,7 +101,7 @@ async fn play(
             flow.wake_agents().await?;
         }
         let played = flow.play(step).await;
-        played.with_context(|| format!("step {place} of {}", described(seed)))?;
+        played.with_context(|| format!("step {place} of {}\n", described(seed)))?;
         settled.fetch_add(usize::from(matches!(step, Step::Settle)), Ordering::Relaxed);
     }
     Ok(flow)
