@@ -218,26 +218,6 @@ pub(crate) async fn match_expressions(world: Arc<World>) -> Result<()> {
     Ok(())
 }
 
-// PPM-1
-pub(crate) async fn an_empty_selector_matches_nothing(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "no-selector").await?;
-    scene.pod("one").await?;
-    scene
-        .marker_of("none", json!({}), json!([tcp("p", "t.io/none")]))
-        .await?;
-    let marker = see(&scene.markers(), "none", "a status", |m| {
-        ensure!(m.status.is_some(), "no status yet");
-        Ok(m.clone())
-    })
-    .await?;
-    ensure!(
-        marker.status.unwrap_or_default().matched_pods.unwrap_or(0) == 0,
-        "an empty selector matched"
-    );
-    scene.entries(&[]).await?;
-    Ok(())
-}
-
 // PPM-2, DEF-7
 pub(crate) async fn a_changed_address(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "address").await?;

@@ -80,14 +80,14 @@ pub(crate) async fn pods_are_made_and_bad_markers_refused_while_it_is_down(
     world.stop_manager().await?;
     let made = scene.pod("one").await;
     let mut bad = idle();
-    bad[0]["containerName"] = json!("NO NAME");
+    bad[0]["name"] = json!("NO NAME");
     let refused = scene.marker("bad", bad).await;
     world.start_manager().await?;
     made?;
     let error = refused.err().map(|error| error.to_string());
     let named = error.as_deref().unwrap_or_default();
     ensure!(
-        named.contains("spec.probes[0].containerName"),
+        named.contains("spec.probes[0].name"),
         "the answer was {error:?}"
     );
     Ok(())

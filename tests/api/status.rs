@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
-use kube::api::PostParams;
-use leadsman_tests::{Scene, see, until};
+use kube::api::{DeleteParams, PostParams};
+use leadsman_tests::{Scene, gone, see, until};
 use serde_json::{Value, json};
 
 use crate::World;
@@ -204,13 +204,14 @@ pub(crate) async fn the_selector_is_immutable(world: Arc<World>) -> Result<()> {
     Ok(())
 }
 
+// PPM-1, PPM-15
 pub(crate) async fn a_marker_that_slipped_in(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "slipped").await?;
     scene.pod("one").await?;
     // As on a cluster whose CRD was OpenKruise's when the marker was made: types only, no rules.
     let crds: Api<CustomResourceDefinition> = Api::all(scene.client.clone());
     let name = "podprobemarkers.apps.kruise.io";
-    let strict = crds.get(name).await?;
+    let mut strict = crds.get(name).await?;
     let mut lax = serde_json::to_value(&strict)?;
     without_rules(&mut lax);
     crds.replace(name, &PostParams::default(), &serde_json::from_value(lax)?)
@@ -222,17 +223,41 @@ pub(crate) async fn a_marker_that_slipped_in(world: Arc<World>) -> Result<()> {
         Ok(scene.marker("m", probes.clone()).await.ok())
     })
     .await;
-    let told = if slipped.is_ok() {
-        scene.reason("m", "InvalidSpec").await
-    } else {
-        bail!("the lax CRD is not served")
-    };
-    let mut strict = strict;
+    let wide = scene.marker_of("wide", json!({}), idle()).await;
+    let told = scene.reason("m", "InvalidSpec").await;
+    let told_wide = scene.reason("wide", "InvalidSpec").await;
     strict.metadata.resource_version = crds.get(name).await?.metadata.resource_version;
     crds.replace(name, &PostParams::default(), &strict).await?;
+    (slipped?, wide?);
     let told = message(told?);
     ensure!(told.contains("spec.probes[0].probe"), "{told}");
+    let told = message(told_wide?);
+    ensure!(told.contains("spec.selector"), "{told}");
     scene.entries(&[]).await?;
+    still_in_hand(&scene, &probes).await
+}
+
+/// What breaks the rules from before them can still be labelled, finalised and deleted (KEP-4008, validation
+/// ratcheting: on since Kubernetes 1.30).
+async fn still_in_hand(scene: &Scene, probes: &Value) -> Result<()> {
+    let markers = scene.markers();
+    until("the strict CRD", || async {
+        let again = scene.marker("again", probes.clone()).await;
+        if again.is_ok() {
+            markers.delete("again", &DeleteParams::default()).await?;
+        }
+        Ok(again.err())
+    })
+    .await?;
+    for name in ["m", "wide"] {
+        let edit = json!({"metadata": {"labels": {"a": "b"}, "finalizers": ["example.com/wait"]}});
+        scene.edit_marker(name, edit).await?;
+        markers.delete(name, &DeleteParams::default()).await?;
+        scene
+            .edit_marker(name, json!({"metadata": {"finalizers": null}}))
+            .await?;
+        gone(&markers, name).await?;
+    }
     Ok(())
 }
 

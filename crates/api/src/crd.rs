@@ -184,7 +184,12 @@ fn bound(schema: &mut Object) {
         let timing = at(at(schema, "spec.probes[].probe"), field);
         // `format: int32` is not enforced by the API server. Zero is a field left out.
         timing.insert("minimum".into(), json!(0));
-        timing.insert("maximum".into(), json!(i32::MAX));
+        let most = if *field == "timeoutSeconds" {
+            limits::TIMEOUT_SECONDS
+        } else {
+            i32::MAX
+        };
+        timing.insert("maximum".into(), json!(most));
     }
 }
 
@@ -224,6 +229,7 @@ const MAXIMA: &[(&str, &str, usize)] = &[
         limits::LABEL,
     ),
     ("spec.probes", "maxItems", limits::PROBES),
+    ("spec.probes[].name", "maxLength", limits::PROBE_NAME),
     ("spec.probes[].containerName", "maxLength", limits::LABEL),
     (
         "spec.probes[].podConditionType",
@@ -247,6 +253,31 @@ const MAXIMA: &[(&str, &str, usize)] = &[
         limits::POLICY_KEYS,
     ),
     (
+        "spec.probes[].markerPolicy[].annotations{}",
+        "maxLength",
+        limits::ANNOTATION_VALUE,
+    ),
+    (
+        "spec.probes[].probe.exec.command",
+        "maxItems",
+        limits::COMMAND_WORDS,
+    ),
+    (
+        "spec.probes[].probe.exec.command[]",
+        "maxLength",
+        limits::COMMAND_CHARS,
+    ),
+    (
+        "spec.probes[].probe.httpGet.path",
+        "maxLength",
+        limits::PATH,
+    ),
+    (
+        "spec.probes[].probe.grpc.service",
+        "maxLength",
+        limits::GRPC_SERVICE,
+    ),
+    (
         "spec.probes[].probe.httpGet.port",
         "maxLength",
         limits::PORT_NAME,
@@ -260,6 +291,11 @@ const MAXIMA: &[(&str, &str, usize)] = &[
         "spec.probes[].probe.httpGet.httpHeaders[].name",
         "maxLength",
         limits::HEADER_NAME,
+    ),
+    (
+        "spec.probes[].probe.httpGet.httpHeaders[].value",
+        "maxLength",
+        limits::HEADER_VALUE,
     ),
     (
         "spec.probes[].probe.tcpSocket.port",

@@ -8,10 +8,31 @@ pub const POLICY_KEYS: usize = 32;
 pub const SELECTOR_EXPRESSIONS: usize = 16;
 /// Values of one selector expression, at most.
 pub const SELECTOR_VALUES: usize = 256;
+/// Characters of a probe's name.
+pub const PROBE_NAME: usize = 253;
+/// Longest time that one run of a probe may take, in seconds.
+pub const TIMEOUT_SECONDS: i32 = 3600;
+/// Words of a command, at most.
+pub const COMMAND_WORDS: usize = 256;
+/// Characters of all words of a command together; to count bytes would cost the API server more than it allows.
+pub const COMMAND_CHARS: usize = 16 * 1024;
+/// Characters of an HTTP probe's path, the query included.
+pub const PATH: usize = 2048;
 /// Headers of one HTTP probe, at most.
 pub const HEADERS: usize = 64;
 /// Characters of the name of an HTTP header, at most.
 pub const HEADER_NAME: usize = 256;
+/// Characters of the value of an HTTP header, at most.
+pub const HEADER_VALUE: usize = 4096;
+/// Bytes of all headers of one HTTP probe together, names and values.
+pub const HEADERS_BYTES: usize = 16 * 1024;
+/// Characters of the service that a gRPC probe asks about.
+pub const GRPC_SERVICE: usize = 253;
+/// Characters of the value of an annotation that a policy sets.
+pub const ANNOTATION_VALUE: usize = 4096;
+/// Bytes of all annotations of one policy together, keys and values: as many as Kubernetes allows an object
+/// (`TotalAnnotationSizeLimitB` in `k8s.io/apimachinery/pkg/api/validation`).
+pub const ANNOTATIONS_BYTES: usize = 256 * 1024;
 /// Characters of a DNS label, of a label's value, and of a qualified name after its `/`.
 pub const LABEL: usize = 63;
 /// Characters of a DNS domain, and so of a qualified name before its `/`.
@@ -28,8 +49,7 @@ pub const CANNOT_PROBE_MESSAGE: usize = 256;
 /// Characters of `<marker>#<probe>` where it is said why a probe cannot be run, at most.
 pub const CANNOT_PROBE_NAME: usize = 512;
 
-/// Condition types of a pod that Kubernetes' own components write: the kubelet's, the scheduler's and the
-/// controllers'. A marker may not name them.
+/// Condition types of a pod that belong to Kubernetes' own components and to `OpenKruise`'s. A marker may not name them.
 pub const RESERVED_CONDITION_TYPES: &[&str] = &[
     "PodScheduled",
     "PodReadyToStartContainers",
@@ -40,19 +60,42 @@ pub const RESERVED_CONDITION_TYPES: &[&str] = &[
     "PodResizePending",
     "PodResizeInProgress",
     "AllContainersRestarting",
+    "KruisePodReady",
+    "InPlaceUpdateReady",
+    "SidecarSetUpgradable",
 ];
 
-/// Labels that workload controllers tell their pods by, outside of the reserved domains.
-pub const RESERVED_KEYS: &[&str] = &["pod-template-hash", "controller-revision-hash"];
-
-/// Domains of labels and annotations, with everything below them, that belong to Kubernetes.
-pub const RESERVED_DOMAINS: &[&str] = &["kubernetes.io", "k8s.io"];
-
-/// What a marker may set within the reserved domains all the same: it is made for being set from outside.
-pub const OPEN_KEYS: &[&str] = &[
-    "controller.kubernetes.io/pod-deletion-cost",
-    "cluster-autoscaler.kubernetes.io/safe-to-evict",
+/// Keys of labels and annotations that a marker may not set: by the first ones controllers tell their pods, and make
+/// new ones without end where a pod lost its own; the others are `OpenKruise`'s records, which it reads back.
+pub const RESERVED_KEYS: &[&str] = &[
+    "pod-template-hash",
+    "controller-revision-hash",
+    "pod-template-generation",
+    "controller-uid",
+    "job-name",
+    "kubectl.kubernetes.io/last-applied-configuration",
+    "kruise.io/podprobe",
+    "kruise.io/podprobemarker-list",
+    "kruise.io/related-pub",
+    "kruise.io/injected-persistent-pod-state",
+    "apps.kruise.io/cloneset-instance-id",
+    "apps.kruise.io/container-probe-context",
+    "apps.kruise.io/controller-revision-hash",
+    "apps.kruise.io/inplace-update-grace",
+    "apps.kruise.io/inplace-update-state",
+    "apps.kruise.io/matched-workloadspread",
+    "apps.kruise.io/runtime-containers-meta",
+    "apps.kruise.io/subset-name",
 ];
 
-/// Domains within the reserved ones that are the users' own: Kubernetes recommends the names and reads none of them.
-pub const OPEN_DOMAINS: &[&str] = &["app.kubernetes.io"];
+/// What reserved keys of labels and annotations begin with.
+pub const RESERVED_PREFIXES: &[&str] = &[
+    "batch.kubernetes.io/",
+    "statefulset.kubernetes.io/",
+    "apps.kubernetes.io/",
+    "kubernetes.io/config.",
+    "kruise.io/sidecarset-",
+    "version.sidecarset.kruise.io/",
+    "versionalt.sidecarset.kruise.io/",
+    "lifecycle.apps.kruise.io/",
+];

@@ -8,7 +8,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::wire::null_as_default;
+use crate::wire::{null_as_default, whole_probe};
 
 /// Which pods are probed, how, and what is written on them.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -39,6 +39,7 @@ pub struct PodContainerProbe {
     /// The container that is probed.
     pub container_name: String,
     /// A native Kubernetes probe: exactly one of exec, httpGet, tcpSocket, grpc.
+    #[serde(deserialize_with = "whole_probe")]
     pub probe: Probe,
     /// Labels and annotations for a verdict, at most one policy for each state.
     #[serde(

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
-use serde::de::{MapAccess, Visitor};
+use k8s_openapi::api::core::v1::Probe;
+use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 
 /// Reads `null`, which Go writes for an empty list or map, as the empty value.
 pub(crate) fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
@@ -12,6 +14,24 @@ where
     T: Default + Deserialize<'de>,
 {
     Option::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
+/// Reads a probe as an API server does that has a schema: a header without its name or value is none. Kubernetes' own
+/// type would take them for empty.
+pub(crate) fn whole_probe<'de, D>(deserializer: D) -> Result<Probe, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    let probe = Value::deserialize(deserializer)?;
+    let headers = probe.pointer("/httpGet/httpHeaders");
+    for header in headers.and_then(Value::as_array).into_iter().flatten() {
+        for field in ["name", "value"] {
+            if header.get(field).is_none_or(Value::is_null) {
+                return Err(D::Error::missing_field(field));
+            }
+        }
+    }
+    serde_json::from_value(probe).map_err(D::Error::custom)
 }
 
 /// Reads a map of texts as a list, without a tree of nodes that are mostly room; `null` as an empty one.

@@ -92,7 +92,7 @@ fn marker() -> Event {
     let probe = |name: &str| {
         json!({ "name": name, "containerName": "main", "podConditionType": format!("game.io/{name}"),
                 "probe": { "exec": { "command": ["/bin/sh", "-c", "/home/game/idle.sh"] } },
-                "markerPolicy": [{ "state": "Succeeded", "labels": if name == "idle" { json!({ "idle": "true" }) } else { json!({}) } }] })
+                "markerPolicy": if name == "idle" { json!([{ "state": "Succeeded", "labels": { "idle": "true" } }]) } else { json!([]) } })
     };
     let marker = json!({
         "apiVersion": "apps.kruise.io/v1alpha1", "kind": "PodProbeMarker",

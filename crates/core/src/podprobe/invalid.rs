@@ -66,4 +66,14 @@ impl<'a> Report<'a> {
             self.add(format!("{count} {what} are more than {limit}"));
         }
     }
+
+    pub(super) fn at_most_chars(&mut self, text: &str, limit: usize) {
+        let count = text.chars().count();
+        if count > limit {
+            self.add(format!(
+                "{count} characters, beginning with {:?}, are more than {limit}",
+                text.chars().take(32).collect::<String>()
+            ));
+        }
+    }
 }

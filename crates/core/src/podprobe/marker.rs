@@ -6,6 +6,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use leadsman_api::marker::{PodContainerProbe, ProbeMarkerPolicy};
 use leadsman_api::{PodProbeMarker, limits};
 
@@ -112,20 +113,31 @@ impl Marker {
         let mut errors = Vec::new();
         let mut report = Report::new(&mut errors, "spec");
         let selector = Selector::read(&marker.spec.selector, &mut report.field("selector"));
+        if selector_is_empty(&marker.spec.selector) {
+            let message =
+                "must not be empty: name a label of the pods in matchLabels or matchExpressions";
+            report.field("selector").add(message);
+        }
         let mut at = report.field("probes");
+        if marker.spec.probes.is_empty() {
+            at.add("must not be empty: a marker without a probe does nothing");
+        }
         at.at_most(marker.spec.probes.len(), limits::PROBES, "probes");
         let mut taken = Taken::default();
-        let probes = marker
-            .spec
-            .probes
-            .iter()
-            .enumerate()
-            .filter_map(|(index, probe)| {
-                let mut at = at.index(index);
-                taken.claim(probe, &mut at);
-                MarkerProbe::read(probe, marker, compatibility, &selector, &mut at)
-            })
-            .collect();
+        // What two parts of a marker say to one another has the place of both: the CRD's rules know no closer one.
+        for (index, probe) in marker.spec.probes.iter().enumerate() {
+            taken.claim(index, probe, &mut at);
+            refuse_labels_read_by(&marker.spec.selector, probe, &mut at);
+        }
+        let mut probes = Vec::new();
+        for (index, probe) in marker.spec.probes.iter().enumerate() {
+            probes.extend(MarkerProbe::read(
+                probe,
+                marker,
+                compatibility,
+                &mut at.index(index),
+            ));
+        }
         if !errors.is_empty() {
             return Err(errors);
         }
@@ -148,23 +160,67 @@ impl Marker {
 /// What earlier probes of a marker hold already.
 #[derive(Default)]
 struct Taken<'a> {
-    names: BTreeSet<&'a str>,
+    names: Occurrences<'a>,
     condition_types: BTreeSet<&'a str>,
 }
 
 impl<'a> Taken<'a> {
-    fn claim(&mut self, probe: &'a PodContainerProbe, report: &mut Report<'_>) {
-        if !self.names.insert(&probe.name) {
+    fn claim(&mut self, index: usize, probe: &'a PodContainerProbe, report: &mut Report<'_>) {
+        if self.names.is_second(&probe.name) {
             let message = format!("another probe of this marker is named {:?}", probe.name);
-            report.field("name").add(message);
+            report.index(index).add(message);
         }
         if let Some(condition_type) = condition_type(probe)
             && !self.condition_types.insert(condition_type)
         {
-            let message =
-                format!("another probe of this marker writes condition {condition_type:?}");
-            report.field("podConditionType").add(message);
+            report.add(format!(
+                "probe {:?} writes condition {condition_type:?}, as another one does",
+                probe.name
+            ));
         }
+    }
+}
+
+/// How often a text occurred. Of three equal keys of a list the API server reports the second alone
+/// (k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype).
+#[derive(Default)]
+struct Occurrences<'a>(BTreeMap<&'a str, usize>);
+
+impl<'a> Occurrences<'a> {
+    /// Counts a text, and says whether it occurred once before.
+    fn is_second(&mut self, text: &'a str) -> bool {
+        let count = self.0.entry(text).or_default();
+        *count += 1;
+        *count == 2
+    }
+}
+
+fn selector_is_empty(selector: &LabelSelector) -> bool {
+    let labels = selector.match_labels.as_ref();
+    let expressions = selector.match_expressions.as_ref();
+    labels.is_none_or(BTreeMap::is_empty) && expressions.is_none_or(Vec::is_empty)
+}
+
+/// A verdict would take the pod out of the marker, its marks would go, and it would match again: without end.
+fn refuse_labels_read_by(
+    selector: &LabelSelector,
+    probe: &PodContainerProbe,
+    report: &mut Report<'_>,
+) {
+    let reads = |key: &str| {
+        let labels = selector.match_labels.as_ref();
+        let mut expressions = selector.match_expressions.iter().flatten();
+        labels.is_some_and(|labels| labels.contains_key(key))
+            || expressions.any(|expression| expression.key == key)
+    };
+    let policies = probe.marker_policy.iter();
+    let keys = policies.flat_map(|policy| policy.labels.keys());
+    let read: BTreeSet<_> = keys.filter(|key| reads(key)).collect();
+    for key in read {
+        report.add(format!(
+            "probe {:?} sets label {key:?}, which the marker's own selector reads: a verdict would take the pod out of it",
+            probe.name
+        ));
     }
 }
 
@@ -178,15 +234,12 @@ impl MarkerProbe {
         probe: &PodContainerProbe,
         marker: &PodProbeMarker,
         compatibility: Compatibility,
-        selector: &Selector,
         report: &mut Report<'_>,
     ) -> Option<Self> {
-        if probe.name.is_empty() {
-            report.field("name").add("must not be empty");
-        }
+        report.field("name").check(names::probe_name(&probe.name));
         report
             .field("containerName")
-            .check(names::dns_label(&probe.container_name));
+            .check(names::container_name(&probe.container_name));
         let condition_type = condition_type(probe);
         if let Some(given) = condition_type {
             let checked =
@@ -195,11 +248,8 @@ impl MarkerProbe {
         } else if probe.marker_policy.is_empty() {
             report.add("has no effect: set podConditionType, markerPolicy or both");
         }
-        let [succeeded, failed] = read_policies(
-            &probe.marker_policy,
-            selector,
-            &mut report.field("markerPolicy"),
-        );
+        let [succeeded, failed] =
+            read_policies(&probe.marker_policy, &mut report.field("markerPolicy"));
         let template =
             ProbeTemplate::read(&probe.probe, compatibility, &mut report.field("probe"))?;
         let resolved = template.resolve(|_| None).ok();
@@ -218,54 +268,54 @@ impl MarkerProbe {
 }
 
 /// The policies of Succeeded and of Failed.
-fn read_policies(
-    policies: &[ProbeMarkerPolicy],
-    selector: &Selector,
-    report: &mut Report<'_>,
-) -> [Option<Policy>; 2] {
+fn read_policies(policies: &[ProbeMarkerPolicy], report: &mut Report<'_>) -> [Option<Policy>; 2] {
+    report.at_most(policies.len(), 2, "policies");
     let [mut succeeded, mut failed] = [None, None];
+    let mut states = Occurrences::default();
     for (index, policy) in policies.iter().enumerate() {
         let mut at = report.index(index);
-        let slot = match policy.state.as_str() {
-            "Succeeded" => &mut succeeded,
-            "Failed" => &mut failed,
+        if states.is_second(&policy.state) {
+            at.add(format!("there is another policy for {:?}", policy.state));
+        }
+        let read = Policy::read(policy, &mut at);
+        match policy.state.as_str() {
+            "Succeeded" => succeeded = Some(read),
+            "Failed" => failed = Some(read),
             other => {
                 let message = format!("{other:?} is none of Succeeded, Failed");
                 at.field("state").add(message);
-                &mut None
             }
-        };
-        if slot.is_some() {
-            let message = format!("there is another policy for {}", policy.state);
-            at.field("state").add(message);
         }
-        *slot = Some(Policy::read(policy, selector, &mut at));
     }
     [succeeded, failed]
 }
 
 impl Policy {
-    fn read(policy: &ProbeMarkerPolicy, selector: &Selector, report: &mut Report<'_>) -> Self {
+    fn read(policy: &ProbeMarkerPolicy, report: &mut Report<'_>) -> Self {
+        if policy.labels.is_empty() && policy.annotations.is_empty() {
+            report.add("sets nothing: give it labels, annotations or both");
+        }
         let mut labels = report.field("labels");
         labels.at_most(policy.labels.len(), limits::POLICY_KEYS, "labels");
         for (key, value) in &policy.labels {
-            let checked = names::qualified_name(key).and_then(|()| names::open_key(key));
-            labels.check(checked);
+            labels.check(names::qualified_name(key));
+            labels.check(names::open_key(key));
             labels.key(key).check(names::label_value(value));
-            if selector.keys().any(|read| **read == **key) {
-                labels.add(format!(
-                    "{key:?} is read by this marker's own selector: a verdict would take the pod out of it"
-                ));
-            }
         }
         let mut annotations = report.field("annotations");
         annotations.at_most(policy.annotations.len(), limits::POLICY_KEYS, "annotations");
-        for key in policy.annotations.keys() {
-            // The case of an annotation's key does not matter, as in Kubernetes.
-            let lower = key.to_ascii_lowercase();
-            let checked = names::qualified_name(&lower).and_then(|()| names::open_key(&lower));
-            annotations.check(checked);
+        for (key, value) in &policy.annotations {
+            // Upper case is allowed in the domain of an annotation (`ValidateAnnotations` in
+            // k8s.io/apimachinery/pkg/api/validation/objectmeta.go).
+            annotations.check(names::qualified_name(&key.to_ascii_lowercase()));
+            annotations.check(names::open_key(key));
+            annotations
+                .key(key)
+                .at_most_chars(value, limits::ANNOTATION_VALUE);
         }
+        let pairs = policy.annotations.iter();
+        let bytes = pairs.map(|(key, value)| key.len() + value.len()).sum();
+        annotations.at_most(bytes, limits::ANNOTATIONS_BYTES, "bytes of annotations");
         Self {
             labels: shared(&policy.labels),
             annotations: shared(&policy.annotations),
@@ -329,13 +379,14 @@ mod tests {
         assert_eq!((&*marker.uid, marker.generation), ("", 0));
     }
 
+    // PPM-15
     #[test]
     fn all_errors_at_once() {
         let mut wire = manual();
         wire["spec"]["selector"]["matchLabels"]["-"] = json!("");
         let probe = &mut wire["spec"]["probes"][0];
         probe["name"] = json!("");
-        probe["containerName"] = json!("A");
+        probe["containerName"] = json!("");
         probe["podConditionType"] = json!("Ready");
         probe["probe"] =
             json!({"periodSeconds": -1, "exec": {}, "tcpSocket": {"port": 0, "host": "h"}});
@@ -350,11 +401,11 @@ mod tests {
             paths,
             [
                 "spec.selector.matchLabels",
+                "spec.probes",
                 "spec.probes[0].name",
                 "spec.probes[0].containerName",
                 "spec.probes[0].podConditionType",
-                "spec.probes[0].markerPolicy[1].state",
-                "spec.probes[0].markerPolicy[1].labels",
+                "spec.probes[0].markerPolicy[1]",
                 "spec.probes[0].markerPolicy[1].labels",
                 "spec.probes[0].markerPolicy[1].labels[pod-template-hash]",
                 "spec.probes[0].probe.exec.command",

@@ -27,6 +27,7 @@ pub mod selector;
 mod sorted;
 pub mod status;
 mod template;
+mod url;
 pub mod wire;
 
 pub use index::{Config, Index, Now};

@@ -1,4 +1,4 @@
-//! The forms of names that Kubernetes has: labels of DNS, qualified names, values of labels, names of ports.
+//! The forms of names that Kubernetes has: qualified names, values of labels, names of ports, and which are reserved.
 
 use leadsman_api::limits;
 
@@ -20,17 +20,25 @@ fn letter_or_digit(b: u8) -> bool {
     b.is_ascii_alphanumeric()
 }
 
-fn is_dns_label(name: &str) -> bool {
-    name.len() <= limits::LABEL && well_formed(name, lower, b"-")
-}
-
-/// RFC 1123 label, as names of containers are.
-pub(super) fn dns_label(name: &str) -> Result<(), String> {
-    if is_dns_label(name) {
+/// Name of a probe: it stands after a '#' in an entry's name, and in messages.
+pub(super) fn probe_name(name: &str) -> Result<(), String> {
+    if (1..=limits::PROBE_NAME).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_graphic() && b != b'#')
+    {
         return Ok(());
     }
     Err(format!(
-        "{name:?} is no DNS label: at most 63 lower-case letters, digits and '-', beginning and ending with a letter or digit"
+        "{name:?} is no name of a probe: 1 to 253 printable ASCII characters without blanks and '#'"
+    ))
+}
+
+/// Name of a container. Kubernetes is stricter, but a name that no container has is told when none is found.
+pub(super) fn container_name(name: &str) -> Result<(), String> {
+    if (1..=limits::LABEL).contains(&name.chars().count()) {
+        return Ok(());
+    }
+    Err(format!(
+        "{name:?} is no name of a container: 1 to 63 characters"
     ))
 }
 
@@ -91,36 +99,22 @@ pub(super) fn header_name(name: &str) -> Result<(), String> {
     ))
 }
 
-/// Key of a label or annotation that Kubernetes does not keep for itself.
+/// Key of a label or annotation that a marker may set.
 pub(super) fn open_key(key: &str) -> Result<(), String> {
-    let domain = key.split_once('/').map(|(domain, _)| domain);
-    if limits::OPEN_KEYS.contains(&key) || domain.is_some_and(|d| limits::OPEN_DOMAINS.contains(&d))
-    {
-        return Ok(());
-    }
-    let reserved = limits::RESERVED_KEYS.contains(&key)
-        || domain.is_some_and(|domain| {
-            limits::RESERVED_DOMAINS
-                .iter()
-                .any(|d| is_within(domain, d))
-        });
-    if reserved {
-        return Err(format!("{key:?} is reserved for Kubernetes itself"));
+    let mut prefixes = limits::RESERVED_PREFIXES.iter();
+    if limits::RESERVED_KEYS.contains(&key) || prefixes.any(|prefix| key.starts_with(prefix)) {
+        return Err(format!(
+            "{key:?} is reserved: a controller reads it to know its pods or their state"
+        ));
     }
     Ok(())
 }
 
-fn is_within(domain: &str, parent: &str) -> bool {
-    domain
-        .strip_suffix(parent)
-        .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
-}
-
-/// Type of a condition that no component of Kubernetes writes.
+/// Type of a condition that no component of Kubernetes or `OpenKruise` writes.
 pub(super) fn open_condition_type(condition_type: &str) -> Result<(), String> {
     if limits::RESERVED_CONDITION_TYPES.contains(&condition_type) {
         return Err(format!(
-            "{condition_type:?} is a condition of Kubernetes itself"
+            "{condition_type:?} is a condition of Kubernetes or OpenKruise itself"
         ));
     }
     Ok(())

@@ -11,6 +11,7 @@ use super::invalid::Report;
 use super::marker::Compatibility;
 use super::names;
 use super::probe::{Handler, HttpGet, Probe, Scheme};
+use super::url;
 
 /// A probe but for its port. Times in whole seconds, defaults filled in.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -142,10 +143,16 @@ impl ProbeTemplate {
         let defaults = compatibility.defaults();
         let initial_delay = seconds(
             probe.initial_delay_seconds,
+            i32::MAX,
             report.field("initialDelaySeconds"),
         );
         let mut at_least_one = |field, value, default| {
-            let given = seconds(value, report.field(field))?;
+            let most = if field == "timeoutSeconds" {
+                limits::TIMEOUT_SECONDS
+            } else {
+                i32::MAX
+            };
+            let given = seconds(value, most, report.field(field))?;
             Some(NonZeroU32::new(given).unwrap_or(default))
         };
         let period = at_least_one("periodSeconds", probe.period_seconds, defaults.period);
@@ -171,9 +178,10 @@ impl ProbeTemplate {
 }
 
 /// Zero is a field left out, as in Kubernetes, whose own types cannot tell the two apart.
-fn seconds(given: Option<i32>, mut report: Report<'_>) -> Option<u32> {
-    let given = u32::try_from(given.unwrap_or(0));
-    report.check(given.map_err(|_| "must not be negative".to_owned()))
+fn seconds(given: Option<i32>, most: i32, mut report: Report<'_>) -> Option<u32> {
+    let given = given.unwrap_or(0);
+    let within = u32::try_from(given).ok().filter(|_| given <= most);
+    report.check(within.ok_or_else(|| format!("{given} is not within 0 and {most}")))
 }
 
 impl HandlerTemplate {
@@ -192,10 +200,14 @@ impl HandlerTemplate {
             handlers.push(port.map(|port| Self::TcpSocket { port }));
         }
         if let Some(grpc) = &probe.grpc {
-            let port = number(grpc.port, &mut report.field("grpc").field("port"));
+            let mut at = report.field("grpc");
+            let service = grpc.service.as_deref().unwrap_or_default();
+            at.field("service")
+                .at_most_chars(service, limits::GRPC_SERVICE);
+            let port = number(grpc.port, &mut at.field("port"));
             handlers.push(port.map(|port| Self::Grpc {
                 port,
-                service: grpc.service.clone().unwrap_or_default(),
+                service: service.to_owned(),
             }));
         }
         if handlers.len() != 1 {
@@ -210,6 +222,17 @@ impl HandlerTemplate {
         if command.is_empty() {
             report.field("command").add("must name a program");
             return None;
+        }
+        let mut at = report.field("command");
+        at.at_most(command.len(), limits::COMMAND_WORDS, "words");
+        let sizes = command.iter().map(|word| word.chars().count());
+        at.at_most(
+            sizes.sum(),
+            limits::COMMAND_CHARS,
+            "characters of all words",
+        );
+        for (index, word) in command.iter().enumerate() {
+            at.index(index).at_most_chars(word, limits::COMMAND_CHARS);
         }
         Some(Self::Exec { command })
     }
@@ -226,14 +249,11 @@ impl HandlerTemplate {
             }
         };
         let headers = get.http_headers.as_deref().unwrap_or_default();
-        let mut at = report.field("httpHeaders");
-        at.at_most(headers.len(), limits::HEADERS, "headers");
-        for (index, header) in headers.iter().enumerate() {
-            at.index(index)
-                .field("name")
-                .check(names::header_name(&header.name));
-        }
+        check_headers(headers, &mut report.field("httpHeaders"));
         let path = get.path.as_deref().filter(|path| !path.is_empty());
+        let mut at = report.field("path");
+        at.at_most_chars(path.unwrap_or_default(), limits::PATH);
+        at.check(url::check_path(path.unwrap_or_default()));
         Some(Self::HttpGet {
             port: Port::read(&get.port, report)?,
             scheme: scheme?,
@@ -246,12 +266,27 @@ impl HandlerTemplate {
     }
 }
 
+fn check_headers(headers: &[v1::HTTPHeader], report: &mut Report<'_>) {
+    report.at_most(headers.len(), limits::HEADERS, "headers");
+    let sizes = headers.iter().map(|one| one.name.len() + one.value.len());
+    report.at_most(sizes.sum(), limits::HEADERS_BYTES, "bytes of all headers");
+    for (index, header) in headers.iter().enumerate() {
+        let mut at = report.index(index);
+        at.field("name").check(names::header_name(&header.name));
+        let mut at = at.field("value");
+        at.at_most_chars(&header.value, limits::HEADER_VALUE);
+        if header.value.contains(['\r', '\n']) {
+            at.add(format!("{:?} has a line break", header.value));
+        }
+    }
+}
+
 /// A probe goes to its own pod. Another host would be dialled from inside the node's network.
 fn refuse_host(host: Option<&str>, report: &mut Report<'_>) {
-    if host.is_some_and(|host| !host.is_empty()) {
-        report
-            .field("host")
-            .add("a probe goes to its own pod: leave it out, or set the header Host");
+    if let Some(host) = host.filter(|host| !host.is_empty()) {
+        report.field("host").add(format!(
+            "{host:?}: a probe goes to its own pod, leave it out, or set the header Host"
+        ));
     }
 }
 

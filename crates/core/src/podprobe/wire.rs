@@ -98,6 +98,7 @@ fn positive(value: NonZeroU32) -> i32 {
 
 #[cfg(test)]
 mod tests {
+    use leadsman_api::limits;
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
@@ -113,7 +114,7 @@ mod tests {
             any::<bool>(),
             port(),
             "/[a-z?=&]{0,9}",
-            prop::collection::vec(("[A-Z-]{1,5}", ".{0,5}"), 0..3),
+            prop::collection::vec(("[A-Z-]{1,5}", "[^\\r\\n]{0,5}"), 0..3),
         );
         prop_oneof![
             prop::collection::vec(".{0,5}", 1..4).prop_map(|command| Handler::Exec { command }),
@@ -133,7 +134,7 @@ mod tests {
             handler in handler(),
             initial_delay_seconds in 0..=i32::MAX.unsigned_abs(),
             period_seconds in positive_i32(),
-            timeout_seconds in positive_i32(),
+            timeout_seconds in (1..=limits::TIMEOUT_SECONDS.unsigned_abs()).prop_map(|value| NonZeroU32::new(value).unwrap()),
             success_threshold in positive_i32(),
             failure_threshold in positive_i32(),
         ) -> Probe {

@@ -122,9 +122,7 @@ pub(super) fn http(table: &mut Table) {
     let at = |field: &str| format!("{}.httpGet{field}", path(PROBE));
     let probe =
         |field: &str, value: Value| [(PROBE, json!({"httpGet": {"port": 80, field: value}}))];
-    for good in ["", "/", "/a?b=c", "a b", "?x"] {
-        table.accept(format!("path {good:?}"), &probe("path", json!(good)));
-    }
+    paths(table);
     for good in ["", "HTTP", "HTTPS"] {
         table.accept(format!("scheme {good:?}"), &probe("scheme", json!(good)));
     }
@@ -135,6 +133,7 @@ pub(super) fn http(table: &mut Table) {
             at(".scheme"),
         );
     }
+    header_values(table);
     let longest = "a".repeat(limits::HEADER_NAME);
     let header = |name: &str| json!([{"name": name, "value": ""}]);
     for good in ["A", "x-y", "1", "-", longest.as_str()] {
@@ -173,6 +172,116 @@ pub(super) fn http(table: &mut Table) {
     }
 }
 
+/// Paths, as Go's `url.Parse` has them.
+fn paths(table: &mut Table) {
+    let at = format!("{}.httpGet.path", path(PROBE));
+    let probe = |path: &str| [(PROBE, json!({"httpGet": {"port": 80, "path": path}}))];
+    let longest = format!("/{}", "é".repeat(limits::PATH - 1));
+    let good = [
+        "",
+        "/",
+        "/a?b=c",
+        "a b",
+        "?x",
+        "*",
+        "é",
+        "/%2f%C3",
+        "/a?%zz%",
+        "/a?b:c",
+        "/?#",
+        "/a:b",
+        "a/b:c",
+        "a#b:c",
+        "http://h/p",
+        "a:b",
+        "//h/p",
+        "//h:80",
+        "//u:p@h",
+        "//[::1]:80/",
+        "///a^b",
+        "//",
+        "/\"'`{}|^",
+        &longest,
+    ];
+    for good in good {
+        table.accept(format!("path {good:?}"), &probe(good));
+    }
+    let too_long = format!("{longest}a");
+    let bad = [
+        "/%", "/%2", "/%zz", "/a%2", "/a#%zz", "/a%?b", "/a\n", "/\t", "/\r", "/\u{0}", "/\u{7f}",
+        ":", "1:b", "a_b:c", "a b:c", "é:", "//a b/", "//h:x", "//[::1", "//u^@h", "//h%41/",
+        "//h%", &too_long,
+    ];
+    for bad in bad {
+        table.refuse(format!("path {bad:?}"), &probe(bad), at.as_str());
+    }
+}
+
+fn header_values(table: &mut Table) {
+    let at = format!("{}.httpGet.httpHeaders", path(PROBE));
+    let probe = |headers: Value| {
+        [(
+            PROBE,
+            json!({"httpGet": {"port": 80, "httpHeaders": headers}}),
+        )]
+    };
+    let header = |value: &str| probe(json!([{"name": "A", "value": value}]));
+    let longest = "é".repeat(limits::HEADER_VALUE);
+    for good in ["", "a b", "\t", "é", &longest] {
+        table.accept(format!("header of value {good:?}"), &header(good));
+    }
+    let too_long = format!("{longest}a");
+    for bad in ["\n", "a\nb", "a\rb", "a\r\nHost: b", &too_long] {
+        let name = format!("header of value {bad:?}");
+        table.refuse(name, &header(bad), format!("{at}[0].value"));
+    }
+    for missing in [
+        json!({"name": "A"}),
+        json!({"value": "a"}),
+        json!({"name": "A", "value": null}),
+    ] {
+        let name = format!("a header {missing}");
+        table.add(name, &probe(json!([missing])), Verdict::Unreadable);
+    }
+    // Together `bytes`, names included, in values no longer than one may be.
+    let together = |bytes: usize| {
+        let value = |left: usize| left.min(limits::HEADER_VALUE);
+        let mut left = bytes;
+        let mut headers = Vec::new();
+        while left > 0 {
+            let value = value(left - 1);
+            headers.push(json!({"name": "A", "value": "v".repeat(value)}));
+            left -= value + 1;
+        }
+        json!(headers)
+    };
+    table.accept("largest headers", &probe(together(limits::HEADERS_BYTES)));
+    let more = together(limits::HEADERS_BYTES + 1);
+    table.refuse("too large headers", &probe(more), at);
+}
+
+pub(super) fn commands(table: &mut Table) {
+    let at = format!("{}.exec.command", path(PROBE));
+    let probe = |command: Value| [(PROBE, json!({"exec": {"command": command}}))];
+    let words = |count: usize| json!(vec!["w"; count]);
+    table.accept("most words", &probe(words(limits::COMMAND_WORDS)));
+    let more = words(limits::COMMAND_WORDS + 1);
+    table.refuse("too many words", &probe(more), at.as_str());
+    let whole = "x".repeat(limits::COMMAND_CHARS);
+    table.accept("longest command", &probe(json!([whole])));
+    let half = "é".repeat(limits::COMMAND_CHARS / 2);
+    table.accept("largest command", &probe(json!([half, half])));
+    let more = json!([half, half, "x"]);
+    table.refuse("too large a command", &probe(more), at.as_str());
+    let more = json!([whole + "x"]);
+    table.refuse("too long a word", &probe(more), format!("{at}[0]"));
+    let service = "s".repeat(limits::GRPC_SERVICE);
+    let grpc = |service: &str| [(PROBE, json!({"grpc": {"port": 1, "service": service}}))];
+    table.accept("longest service", &grpc(&service));
+    let place = format!("{}.grpc.service", path(PROBE));
+    table.refuse("too long a service", &grpc(&(service + "s")), place);
+}
+
 pub(super) fn timings(table: &mut Table) {
     let fields = [
         "initialDelaySeconds",
@@ -183,7 +292,12 @@ pub(super) fn timings(table: &mut Table) {
     ];
     for field in fields {
         let probe = |value: Value| [(PROBE, json!({"tcpSocket": {"port": 1}, field: value}))];
-        for good in [0, 1, i32::MAX] {
+        let most = if field == "timeoutSeconds" {
+            limits::TIMEOUT_SECONDS
+        } else {
+            i32::MAX
+        };
+        for good in [0, 1, most] {
             table.accept(format!("{field} {good}"), &probe(json!(good)));
         }
         let at = format!("{}.{field}", path(PROBE));
@@ -192,6 +306,11 @@ pub(super) fn timings(table: &mut Table) {
             let name = format!("{field} {unreadable}");
             table.add(name, &probe(unreadable), Verdict::Unreadable);
         }
+    }
+    for bad in [limits::TIMEOUT_SECONDS + 1, i32::MAX] {
+        let probe = json!({"tcpSocket": {"port": 1}, "timeoutSeconds": bad});
+        let at = format!("{}.timeoutSeconds", path(PROBE));
+        table.refuse(format!("timeoutSeconds {bad}"), &[(PROBE, probe)], at);
     }
     for seconds in [0, 1] {
         let probe = json!({"tcpSocket": {"port": 1}, "terminationGracePeriodSeconds": seconds});

@@ -31,17 +31,26 @@ pub(super) fn effects(table: &mut Table) {
     }
     let three = json!([policy("Succeeded"), policy("Failed"), policy("Failed")]);
     table.refuse("three policies", &[(POLICIES, three)], path(POLICIES));
-    table.accept(
+    let first = format!("{}[0]", path(POLICIES));
+    table.refuse(
         "a policy of nothing",
         &[(POLICIES, json!([{"state": "Failed"}]))],
+        first.as_str(),
     );
-    table.accept(
-        "empty maps",
-        &[(LABELS, json!({})), (ANNOTATIONS, json!({}))],
-    );
-    table.accept(
-        "null maps",
-        &[(LABELS, json!(null)), (ANNOTATIONS, json!(null))],
+    for (name, none) in [("empty", json!({})), ("null", json!(null))] {
+        table.refuse(
+            format!("{name} maps"),
+            &[(LABELS, none.clone()), (ANNOTATIONS, none.clone())],
+            first.as_str(),
+        );
+        table.accept(format!("{name} labels"), &[(LABELS, none.clone())]);
+        table.accept(format!("{name} annotations"), &[(ANNOTATIONS, none)]);
+    }
+    let unknown = json!([policy("x"), policy("x")]);
+    table.refuse(
+        "an unknown state twice",
+        &[(POLICIES, unknown)],
+        format!("{}[1]", path(POLICIES)),
     );
     table.accept("condition alone", &[(POLICIES, json!([]))]);
     table.accept("condition alone, policies null", &[(POLICIES, json!(null))]);
@@ -77,11 +86,16 @@ pub(super) fn effects(table: &mut Table) {
 pub(super) fn selectors(table: &mut Table) {
     let by = |expression: Value| [(SELECTOR, json!({"matchExpressions": [expression]}))];
     let at = "spec.selector.matchExpressions[0]";
-    table.accept("empty selector", &[(SELECTOR, json!({}))]);
-    table.accept(
-        "selector of empty lists",
-        &[(SELECTOR, json!({"matchLabels": {}, "matchExpressions": []}))],
-    );
+    for (name, empty) in [
+        ("empty selector", json!({})),
+        ("selector of null", json!({"matchLabels": null})),
+        (
+            "selector of empty lists",
+            json!({"matchLabels": {}, "matchExpressions": []}),
+        ),
+    ] {
+        table.refuse(name, &[(SELECTOR, empty)], path(SELECTOR));
+    }
     for operator in ["In", "NotIn"] {
         table.accept(
             operator,
@@ -164,7 +178,7 @@ fn selector_reads(table: &mut Table) {
     table.refuse(
         "label that matchLabels reads",
         &[(LABELS, one("app", "x"))],
-        path(LABELS),
+        path(PROBES),
     );
     table.accept(
         "annotation named as a label that matchLabels reads",
@@ -180,7 +194,7 @@ fn selector_reads(table: &mut Table) {
         table.refuse(
             format!("label that {operator} reads"),
             &by(expression),
-            path(LABELS),
+            path(PROBES),
         );
     }
 }
@@ -199,12 +213,18 @@ pub(super) fn probes(table: &mut Table) {
             .collect();
         [(PROBES, json!(all))]
     };
-    table.accept("no probes", &probes(0));
+    table.refuse("no probes", &probes(0), path(PROBES));
     table.accept("most probes", &probes(limits::PROBES));
     table.refuse("too many probes", &probes(limits::PROBES + 1), path(PROBES));
     table.refuse("empty name", &[(NAME, json!(""))], path(NAME));
-    for good in ["#", "a b", "é", "Idle/1"] {
+    let longest = "n".repeat(limits::PROBE_NAME);
+    // The names of conditions among them.
+    for good in ["Idle/1", "-", "~!\"'{}", "Ready", "a.b_c-d", &longest] {
         table.accept(format!("name {good:?}"), &[(NAME, json!(good))]);
+    }
+    let too_long = format!("{longest}n");
+    for bad in ["#", "a#b", "a b", " ", "a\n", "\u{7f}", "é", &too_long] {
+        table.refuse(format!("name {bad:?}"), &[(NAME, json!(bad))], path(NAME));
     }
     let two = |first: Value, second: Value| [(PROBES, json!([first, second]))];
     table.refuse(
@@ -215,7 +235,7 @@ pub(super) fn probes(table: &mut Table) {
     table.refuse(
         "one condition twice",
         &two(probe("a", "c"), probe("b", "c")),
-        "spec.probes[1].podConditionType",
+        path(PROBES),
     );
     table.accept(
         "two names that differ in case",
@@ -226,7 +246,7 @@ pub(super) fn probes(table: &mut Table) {
     table.refuse(
         "one condition twice, apart",
         &[(PROBES, three)],
-        "spec.probes[2].podConditionType",
+        path(PROBES),
     );
     for missing in ["name", "containerName", "probe"] {
         let mut whole = probe("a", "c");

@@ -136,10 +136,19 @@ pub(super) fn values(table: &mut Table) {
         "annotation of any value",
         &[(ANNOTATIONS, one("k", "a b\n/é"))],
     );
-    for good in ["a", "0", "a-1", "a--1", longest.as_str()] {
+    // Counted in characters.
+    let most = "é".repeat(limits::ANNOTATION_VALUE);
+    table.accept("longest annotation", &[(ANNOTATIONS, one("k", &most))]);
+    table.refuse(
+        "too long an annotation",
+        &[(ANNOTATIONS, one("k", &format!("{most}x")))],
+        format!("{}[k]", path(ANNOTATIONS)),
+    );
+    // No container has such a name, which is told when none is found.
+    for good in ["a", "0", "a--1", "A", "-a", "a_b", "é", longest.as_str()] {
         table.accept(format!("container {good:?}"), &[(CONTAINER, json!(good))]);
     }
-    for bad in ["", "A", "-a", "a-", "a.b", "a_b", "a\n", too_long.as_str()] {
+    for bad in ["", too_long.as_str()] {
         table.refuse(
             format!("container {bad:?}"),
             &[(CONTAINER, json!(bad))],
@@ -159,46 +168,46 @@ pub(super) fn reserved(table: &mut Table) {
     for open in ["ready", "example.com/Ready", "kubernetes.io/ready"] {
         table.accept(format!("condition {open}"), &[(CONDITION, json!(open))]);
     }
-    let closed = [
-        "pod-template-hash",
-        "controller-revision-hash",
-        "statefulset.kubernetes.io/pod-name",
-        "apps.kubernetes.io/pod-index",
-        "kubernetes.io/a",
-        "k8s.io/a",
-        "a.b.k8s.io/c",
-        "node.kubernetes.io/name",
-        "sub.app.kubernetes.io/name",
-        "controller.kubernetes.io/pod-deletion-costs",
-    ];
-    let open = [
-        "controller.kubernetes.io/pod-deletion-cost",
-        "cluster-autoscaler.kubernetes.io/safe-to-evict",
-        "app.kubernetes.io/component",
-        "my-pod-template-hash",
-        "example.com/pod-template-hash",
-        "kubernetes.io",
-        "notkubernetes.io/a",
-        "kubernetes.io.example.com/a",
-        "kubernetes.example.io/a",
-        "apps.kruise.io/a",
-    ];
     for (pointer, what) in [(LABELS, "label"), (ANNOTATIONS, "annotation")] {
-        for key in closed {
+        for key in closed_keys() {
             table.refuse(
                 format!("reserved {what} {key}"),
-                &[(pointer, one(key, "x"))],
+                &[(pointer, one(&key, "x"))],
                 path(pointer),
             );
         }
-        for key in open {
+        for key in OPEN_KEYS {
             table.accept(format!("open {what} {key}"), &[(pointer, one(key, "x"))]);
         }
     }
-    let shouted = "Node.Kubernetes.IO/a";
-    table.refuse(
-        "reserved annotation in upper case",
-        &[(ANNOTATIONS, one(shouted, "x"))],
-        path(ANNOTATIONS),
-    );
 }
+
+/// Every reserved key, and one below every reserved prefix.
+pub(super) fn closed_keys() -> Vec<String> {
+    let prefixes = limits::RESERVED_PREFIXES.iter();
+    let below = prefixes.map(|prefix| format!("{prefix}x"));
+    let keys = limits::RESERVED_KEYS.iter().map(|&key| key.to_owned());
+    keys.chain(below).collect()
+}
+
+/// What OpenKruise takes and no list names.
+pub(super) const OPEN_KEYS: &[&str] = &[
+    "controller.kubernetes.io/pod-deletion-cost",
+    "controller.kubernetes.io/ingress",
+    "cluster-autoscaler.kubernetes.io/safe-to-evict",
+    "app.kubernetes.io/component",
+    "my-pod-template-hash",
+    "example.com/pod-template-hash",
+    "kubernetes.io",
+    "kubernetes.io/a",
+    "kubernetes.io/configs",
+    "k8s.io/a",
+    "a.b.k8s.io/c",
+    "node.kubernetes.io/name",
+    "sub.apps.kubernetes.io/name",
+    "notkubernetes.io/a",
+    "kubernetes.io.example.com/a",
+    "apps.kruise.io/a",
+    "apps.kruise.io/specified-delete",
+    "game.kruise.io/idle",
+];

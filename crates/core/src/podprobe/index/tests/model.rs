@@ -500,12 +500,14 @@ fn refusal(marker: &PodProbeMarker) -> Option<&'static str> {
     {
         return Some("Cycle");
     }
-    let invalid = marker
-        .spec
-        .probes
-        .iter()
-        .any(|probe| probe.container_name.contains(' '));
-    invalid.then_some("InvalidSpec")
+    let spec = &marker.spec;
+    let invalid = spec.probes.iter().any(|probe| probe.name.contains(' '));
+    let (labels, expressions) = (
+        &spec.selector.match_labels,
+        &spec.selector.match_expressions,
+    );
+    let empty = labels.iter().flatten().count() + expressions.iter().flatten().count() == 0;
+    (invalid || empty || spec.probes.is_empty()).then_some("InvalidSpec")
 }
 
 fn selects(selector: &LabelSelector, labels: &Marks) -> bool {

@@ -219,9 +219,9 @@ fn a_node_without_room_refuses_the_surplus_and_says_so() {
 #[case::no_container(probe("p", "none", exec("a")), "ContainerNotFound", "p0")]
 #[case::no_port(probe("p", "main", json!({ "tcpSocket": { "port": "none" } })), "PortNotFound", "p0")]
 #[case::bad_name(
-    probe("p", "NO NAME", exec("a")),
+    probe("NO NAME", "main", exec("a")),
     "InvalidSpec",
-    "spec.probes[0].containerName"
+    "spec.probes[0].name"
 )]
 #[case::own_label(json!({
     "name": "p", "containerName": "main", "probe": exec("a"),
@@ -245,7 +245,7 @@ fn what_is_wrong_with_a_marker_is_in_its_status(
 fn a_marker_that_turns_invalid_is_not_acted_on_any_more() {
     let mut world = World::probing(&[idle()]);
     world.verdict("way#idle", "Succeeded", "");
-    world.mark("way", &[probe("p", "NO NAME", exec("a"))]);
+    world.mark("way", &[probe("NO NAME", "main", exec("a"))]);
     assert!(world.entries().is_empty());
     assert!(world.pod().conditions.is_empty() && !world.pod().labels.contains_key("role"));
     assert_eq!(world.ready("way").0, "InvalidSpec");

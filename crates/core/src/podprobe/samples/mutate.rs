@@ -1,0 +1,315 @@
+//! Markers that nobody thought of: samples with a few things changed at random. Most are nearly valid, since one change
+//! breaks one rule at most; some are left as they were, some are broken in many ways.
+
+use serde_json::{Map, Value, json};
+
+use super::{names, samples};
+
+/// Larger samples are at their maxima, and take longer to ask about than all others together.
+const LARGEST: usize = 16 * 1024;
+
+/// Markers without end, the same ones for the same seed.
+#[derive(Clone, Debug)]
+pub struct Mutations {
+    random: Random,
+    bases: Vec<Value>,
+    strings: Vec<String>,
+}
+
+impl Mutations {
+    /// Begins with `seed`.
+    pub fn new(seed: u64) -> Self {
+        let markers = samples().into_iter().map(|sample| sample.marker);
+        let mut strings: Vec<_> = STRINGS.iter().map(|&one| one.to_owned()).collect();
+        strings.extend(names::closed_keys());
+        strings.extend(names::OPEN_KEYS.iter().map(|&key| key.to_owned()));
+        let lengths = [15, 16, 63, 64, 253, 254, 317, 318, 4096, 4097];
+        strings.extend(lengths.map(|length| "x".repeat(length)));
+        Self {
+            random: Random(seed),
+            bases: markers
+                .filter(|marker| marker.to_string().len() < LARGEST)
+                .collect(),
+            strings,
+        }
+    }
+
+    fn mutate(&mut self, marker: &mut Value) {
+        let mut places = Vec::new();
+        list_places(&marker["spec"], "/spec", &mut places);
+        let place = self.random.one(&places).clone();
+        let Some((parent, last)) = place.rsplit_once('/') else {
+            return;
+        };
+        let donated = self.donated(&place);
+        let Some(parent) = marker.pointer_mut(parent) else {
+            return;
+        };
+        let key = last.replace("~1", "/").replace("~0", "~");
+        match parent {
+            Value::Object(fields) => self.mutate_field(fields, &key, donated),
+            Value::Array(items) => self.mutate_item(items, &key, donated),
+            _ => {}
+        }
+    }
+
+    /// What another sample has in this place.
+    fn donated(&mut self, place: &str) -> Option<Value> {
+        let other = self.random.one(&self.bases);
+        other.pointer(place).cloned()
+    }
+
+    fn mutate_field(&mut self, fields: &mut Map<String, Value>, key: &str, donated: Option<Value>) {
+        match self.random.below(10) {
+            0 => {
+                fields.remove(key);
+            }
+            1 => {
+                // Another key: the user's own in a map, unknown to the schema elsewhere.
+                if let Some(value) = fields.remove(key) {
+                    let renamed = self.string(key);
+                    fields.insert(renamed, value);
+                }
+            }
+            2 => {
+                let (key, value) = (self.string("key"), self.string("value"));
+                fields.insert(key, value.into());
+            }
+            _ => {
+                let old = fields.get(key).cloned().unwrap_or_default();
+                let new = donated.unwrap_or_else(|| self.value(&old));
+                fields.insert(key.to_owned(), new);
+            }
+        }
+    }
+
+    fn mutate_item(&mut self, items: &mut Vec<Value>, index: &str, donated: Option<Value>) {
+        let Some(index) = index.parse().ok().filter(|index| *index < items.len()) else {
+            return;
+        };
+        match self.random.below(6) {
+            0 => {
+                items.remove(index);
+            }
+            1 | 2 => {
+                // Twice, so that the copies can be changed apart by what comes next.
+                let copy = items[index].clone();
+                items.push(copy);
+            }
+            _ => {
+                let new = donated.unwrap_or_else(|| self.value(&items[index]));
+                items[index] = new;
+            }
+        }
+    }
+
+    /// Something in place of `old`, of the same type as often as not.
+    fn value(&mut self, old: &Value) -> Value {
+        if self.random.below(8) == 0 {
+            let others = [
+                json!(null),
+                json!({}),
+                json!([]),
+                json!(1),
+                json!("x"),
+                json!(true),
+                json!(1.5),
+                json!([{}]),
+                json!({"": ""}),
+            ];
+            return self.random.one(&others).clone();
+        }
+        match old {
+            Value::String(old) => self.string(old).into(),
+            Value::Number(old) => {
+                let old = old.as_i64().unwrap_or_default();
+                let near = [
+                    old.saturating_sub(1),
+                    old.saturating_add(1),
+                    old.wrapping_neg(),
+                ];
+                let numbers = [NUMBERS, &near].concat();
+                (*self.random.one(&numbers)).into()
+            }
+            Value::Array(_) => json!([]),
+            Value::Object(_) => json!({}),
+            other => other.clone(),
+        }
+    }
+
+    fn string(&mut self, old: &str) -> String {
+        let piece = self.random.one(PIECES);
+        let cuts: Vec<_> = old
+            .char_indices()
+            .map(|(at, _)| at)
+            .chain([old.len()])
+            .collect();
+        let at = *self.random.one(&cuts);
+        let (head, tail) = old.split_at(at);
+        match self.random.below(5) {
+            0 => self.random.one(&self.strings).clone(),
+            1 => format!("{head}{}", tail.chars().skip(1).collect::<String>()),
+            2 => old.to_ascii_uppercase(),
+            _ => format!("{head}{piece}{tail}"),
+        }
+    }
+}
+
+impl Iterator for Mutations {
+    type Item = Value;
+
+    fn next(&mut self) -> Option<Value> {
+        let mut marker = self.random.one(&self.bases).clone();
+        for _ in 0..self.random.below(5) {
+            self.mutate(&mut marker);
+        }
+        Some(marker)
+    }
+}
+
+/// All places below a value, as JSON pointers.
+fn list_places(value: &Value, place: &str, places: &mut Vec<String>) {
+    places.push(place.to_owned());
+    match value {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                let key = key.replace('~', "~0").replace('/', "~1");
+                list_places(value, &format!("{place}/{key}"), places);
+            }
+        }
+        Value::Array(items) => {
+            for (index, value) in items.iter().enumerate() {
+                list_places(value, &format!("{place}/{index}"), places);
+            }
+        }
+        _ => {}
+    }
+}
+
+const NUMBERS: &[i64] = &[
+    0,
+    1,
+    -1,
+    3600,
+    3601,
+    65_535,
+    65_536,
+    i32::MAX as i64,
+    i32::MAX as i64 + 1,
+    i64::MAX,
+    i64::MIN,
+];
+
+const PIECES: &[&str] = &[
+    "/",
+    "-",
+    ".",
+    "_",
+    "#",
+    " ",
+    "%",
+    "%2",
+    "%2f",
+    ":",
+    "@",
+    "?",
+    "\n",
+    "\r",
+    "\t",
+    "\u{0}",
+    "\u{7f}",
+    "\u{85}",
+    "é",
+    "\u{1f600}",
+    "\"",
+    "'",
+    "\\",
+    "[",
+    "]",
+    "A",
+    "a",
+    "0",
+    "//",
+    "..",
+    "--",
+];
+
+const STRINGS: &[&str] = &[
+    "",
+    "a",
+    "app",
+    "tier",
+    "Succeeded",
+    "Failed",
+    "Ready",
+    "In",
+    "Exists",
+    "HTTP",
+    "https",
+    "80",
+    "http",
+    "a.b/c",
+    "/a:b",
+    "a:b",
+    "//a",
+    "//a:b",
+    "//a@b/",
+    "/a?%",
+    "/#%",
+    "*",
+    "game.io/idle",
+    "KruisePodReady",
+];
+
+/// `SplitMix64` (Steele, Lea, Flood 2014): small, and the same everywhere.
+#[derive(Clone, Debug)]
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    fn one<'a, T>(&mut self, all: &'a [T]) -> &'a T {
+        let count = u64::try_from(all.len()).unwrap_or(u64::MAX);
+        let index = usize::try_from(self.below(count)).unwrap_or(0);
+        &all[index]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::podprobe::marker::{Compatibility, Marker};
+
+    /// How many of a thousand are accepted, refused with places, and cannot be read.
+    fn verdicts(seed: u64) -> [usize; 3] {
+        let mut counts = [0; 3];
+        for marker in Mutations::new(seed).take(1000) {
+            let read = serde_json::from_value(marker);
+            let parsed = read.map(|marker| Marker::parse(&marker, Compatibility::Kubernetes));
+            counts[match parsed {
+                Ok(Ok(_)) => 0,
+                Ok(Err(_)) => 1,
+                Err(_) => 2,
+            }] += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn mutations_are_valid_and_nearly_valid_and_unreadable() {
+        let counts = verdicts(1);
+        assert!(counts.iter().all(|count| *count > 100), "{counts:?}");
+        assert_eq!(counts, verdicts(1));
+        assert_ne!(counts, verdicts(2));
+    }
+}
