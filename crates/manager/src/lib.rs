@@ -10,6 +10,7 @@
 //! | `kinds` | the four watched kinds |
 //! | `watch` | one watch, as events for the index |
 //! | `lead` | which of several managers writes |
+//! | `openkruise` | that nothing is written beside an `OpenKruise` manager |
 //! | `control` | the loop that owns the index |
 //! | `slots` | who is written next |
 //! | `request` | a write as HTTP requests |
@@ -22,6 +23,7 @@ mod gates;
 mod kinds;
 mod lead;
 mod metrics;
+pub mod openkruise;
 mod request;
 mod run;
 mod slots;

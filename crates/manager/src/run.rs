@@ -13,6 +13,7 @@ use crate::control::{Control, Rules};
 use crate::kinds::{Watched, resource};
 use crate::lead::{Candidate, End};
 use crate::metrics::Metrics;
+use crate::openkruise::Guard;
 use crate::slots::Slots;
 use crate::watch::{Arrival, follow};
 
@@ -97,16 +98,25 @@ async fn manage(config: Config, seconds: u16, process: Process) -> Result<(), Ma
             .condition("leadership", "the Lease has not been looked for yet"),
         metrics.clone(),
     );
+    let guard = Guard::new(
+        process.client.clone(),
+        candidate.leadership(),
+        process.readiness.condition(
+            "no OpenKruise that acts on the same objects",
+            "its Lease has not been looked for yet",
+        ),
+    );
     let control = Control::new(
         Index::new(config),
         process.client.clone(),
         slots,
-        candidate.leadership(),
+        guard.leadership(),
         rights,
         metrics.clone(),
     );
     let (send, arrivals) = channel(ARRIVALS);
     let mut watches = JoinSet::new();
+    watches.spawn(guard.run());
     watch::<PodProbeMarker>(&mut watches, &process, &send, &metrics);
     watch::<Pod>(&mut watches, &process, &send, &metrics);
     watch::<Node>(&mut watches, &process, &send, &metrics);

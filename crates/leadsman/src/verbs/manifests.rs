@@ -8,7 +8,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use leadsman_api::{GROUP, VERSION};
-use leadsman_manager::{LEASE, LEASE_RIGHTS, WATCH_RIGHTS, WRITE_RIGHTS};
+use leadsman_manager::{LEASE, LEASE_RIGHTS, WATCH_RIGHTS, WRITE_RIGHTS, openkruise};
 use serde_json::{Value, json};
 
 const MANAGER: &str = "leadsman-manager";
@@ -154,10 +154,15 @@ fn manager_rules() -> Vec<Value> {
     for (group, resource, verb) in WRITE_RIGHTS {
         rights.entry((group, resource)).or_default().push(verb);
     }
-    rights
-        .iter()
+    let rights = rights.iter();
+    let mut rules: Vec<_> = rights
         .map(|((group, resource), verbs)| rule(group, resource, verbs))
-        .collect()
+        .collect();
+    // In the whole cluster by that name: a Role needs OpenKruise's namespace, which may not be there.
+    let mut lease = rule("coordination.k8s.io", "leases", &openkruise::LEASE_RIGHTS);
+    lease["resourceNames"] = json!([openkruise::LEASE]);
+    rules.push(lease);
+    rules
 }
 
 /// Reading what is to be probed, telling verdicts, and events on pods. No right on pods.
@@ -292,6 +297,12 @@ mod tests {
                 "coordination.k8s.io",
                 "leases/leadsman-manager",
                 "get list watch update",
+            ),
+            (
+                MANAGER,
+                "coordination.k8s.io",
+                "leases/kruise-manager",
+                "get list watch",
             ),
             (AGENT, GROUP, "nodepodprobes", "get list watch"),
             (AGENT, GROUP, "nodepodprobes/status", "patch"),

@@ -1,14 +1,12 @@
 //! The loop that follows and writes the Lease as the elector says, and tells the rest of the manager.
 
-use std::future::{pending, ready};
+use std::future::pending;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::PostParams;
-use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use leadsman_process::{Condition, clock};
 use tokio::sync::watch;
@@ -16,9 +14,10 @@ use tokio::time::{sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::LEASE;
-use super::elector::{Answer, Elector, Request, Sight, Step};
+use super::elector::{Answer, Elector, Request, Step};
 use super::leadership::Leadership;
 use super::shown::Shown;
+use super::sights::{Sighting, sights, why_not};
 use crate::metrics::Metrics;
 
 /// An end does not wait longer for the Lease to be given back.
@@ -79,7 +78,7 @@ impl Candidate {
 
     /// Stands until the Lease is given back.
     pub(crate) async fn run(mut self, end: End) {
-        let mut sights = self.sights();
+        let mut sights = sights(self.leases.clone(), LEASE);
         let mut exchange: BoxFuture<'static, Replied> = pending().boxed();
         let (mut keeps, mut releases) = (false, None);
         loop {
@@ -115,44 +114,15 @@ impl Candidate {
         self.tell();
     }
 
-    /// The Lease, and nothing else, so that a right on this one is enough.
-    fn sights(&self) -> BoxStream<'static, Watched> {
-        let only = watcher::Config::default().fields(&format!("metadata.name={LEASE}"));
-        let events = watcher(self.leases.clone(), only).default_backoff();
-        // Nothing in a list is known only at its end.
-        let mut listed = false;
-        let sights = events.filter_map(move |event| {
-            ready(match event {
-                Ok(watcher::Event::Init) => {
-                    listed = false;
-                    None
-                }
-                Ok(watcher::Event::InitApply(lease)) => {
-                    listed = true;
-                    Some(Ok(Sight::There(Box::new(lease))))
-                }
-                Ok(watcher::Event::InitDone) => (!listed).then_some(Ok(Sight::NotListed)),
-                Ok(watcher::Event::Apply(lease)) => Some(Ok(Sight::There(Box::new(lease)))),
-                Ok(watcher::Event::Delete(lease)) => Some(Ok(Sight::Deleted(Box::new(lease)))),
-                Err(error) => Some(Err(error)),
-            })
-        });
-        sights.boxed()
-    }
-
-    fn watched(&mut self, event: Watched) {
+    fn watched(&mut self, event: Sighting) {
         match event {
             Ok(sight) => {
                 self.elector.saw(sight, clock::monotonic());
                 self.shown.condition.ready();
             }
-            Err(watcher::Error::InitialListFailed(error)) => {
+            Err(error) => {
                 let reason = self.reason("look for", &error);
                 self.shown.condition.not_ready(reason);
-            }
-            // Watches do so; what cannot be watched any more, the next list tells, or the next request.
-            Err(error) => {
-                tracing::debug!(%error, "the watch of the Lease broke off, beginning again");
             }
         }
     }
@@ -175,24 +145,8 @@ impl Candidate {
         }
     }
 
-    /// What an operator can do about it comes first.
     fn reason(&self, what: &str, error: &kube::Error) -> String {
-        let namespace = &self.namespace;
-        let kube::Error::Api(status) = error else {
-            return format!("cannot {what} the Lease {namespace}/{LEASE}: {error}");
-        };
-        let words = &status.message;
-        match status.code {
-            404 => format!(
-                "no namespace {namespace} for the Lease {LEASE}: apply the output of `leadsman manifests`, or name \
-                 the namespace with --namespace ({words})"
-            ),
-            403 => format!(
-                "no right to {what} the Lease {namespace}/{LEASE}: apply the output of `leadsman manifests` ({words})"
-            ),
-            401 => format!("the API server does not accept our credentials: {words}"),
-            code => format!("cannot {what} the Lease {namespace}/{LEASE}: {words} ({code})"),
-        }
+        why_not(what, &self.namespace, LEASE, error)
     }
 
     /// Tells of what has changed.
@@ -207,7 +161,6 @@ impl Candidate {
     }
 }
 
-type Watched = Result<Sight, watcher::Error>;
 /// What came of a request, and why it failed.
 type Replied = (Answer, Option<kube::Error>);
 

@@ -123,7 +123,7 @@ pub(super) enum Answer {
 
 /// What a watch shows.
 #[derive(Clone, Debug)]
-pub(super) enum Sight {
+pub(crate) enum Sight {
     /// The Lease as it is.
     There(Box<Lease>),
     /// It was deleted; so it was last.

@@ -34,6 +34,14 @@ impl Leadership {
         }
     }
 
+    /// The same, after another one that may have written.
+    pub(crate) fn after_others(mut self) -> Self {
+        if let Self::Leads { after_others, .. } = &mut self {
+            *after_others = true;
+        }
+        self
+    }
+
     /// How long a request that is sent now may take, if one may be sent.
     pub(crate) fn left(self, now: Instant) -> Option<Duration> {
         match self {

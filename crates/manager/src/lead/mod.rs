@@ -9,16 +9,20 @@
 //! | `elector` | when to take, renew and give up the Lease; pure |
 //! | `leadership` | what the rest of the manager hears of it |
 //! | `candidate` | the loop that follows and writes the Lease |
+//! | `sights` | the watch of a Lease |
 //! | `shown` | what people see of it |
 
 mod candidate;
 mod elector;
 mod leadership;
-mod record;
+pub(crate) mod record;
 mod shown;
+mod sights;
 
 pub(crate) use candidate::{Candidate, End, at};
+pub(crate) use elector::Sight;
 pub(crate) use leadership::Leadership;
+pub(crate) use sights::{Sighting, sights, why_not};
 
 /// The name of the Lease, in the manager's namespace.
 pub const LEASE: &str = "leadsman-manager";

@@ -8,13 +8,13 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 
 /// The holder's identity; none of a Lease that was released or never taken.
-pub(super) fn holder(lease: &Lease) -> Option<&str> {
+pub(crate) fn holder(lease: &Lease) -> Option<&str> {
     let holder = lease.spec.as_ref()?.holder_identity.as_deref()?;
     (!holder.is_empty()).then_some(holder)
 }
 
 /// How long the holder may go without renewing. One that does not say counts like ours.
-pub(super) fn duration(lease: &Lease, ours: Duration) -> Duration {
+pub(crate) fn duration(lease: &Lease, ours: Duration) -> Duration {
     let seconds = lease
         .spec
         .as_ref()
@@ -24,7 +24,7 @@ pub(super) fn duration(lease: &Lease, ours: Duration) -> Duration {
 }
 
 /// Whether the holder has given no sign of life between two sights. A label that somebody set is none.
-pub(super) fn is_same(one: &Lease, other: &Lease) -> bool {
+pub(crate) fn is_same(one: &Lease, other: &Lease) -> bool {
     let told = |lease: &Lease| {
         let spec = lease.spec.clone().unwrap_or_default();
         (

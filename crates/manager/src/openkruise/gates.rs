@@ -1,0 +1,123 @@
+//! The `--feature-gates` that an `OpenKruise` manager runs with, as its pod shows them.
+
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use kube::api::ListParams;
+use kube::{Api, Client};
+
+use super::neighbour::Gate;
+use crate::gates::openkruise_probes;
+
+/// The flag.
+pub const GATES_FLAG: &str = "--feature-gates";
+
+/// The gates of the pod that holds the Lease. A holder is called as its pod, with a uuid behind (`NewResourceLock` of
+/// controller-runtime's `pkg/leaderelection`); in the node's own network, as the node: then all of its managers are asked.
+///
+/// # Errors
+/// When the API server does not show the pods.
+pub async fn read_gates(client: &Client, namespace: &str, holder: &str) -> kube::Result<Gate> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let name = holder.rsplit_once('_').map_or(holder, |(name, _)| name);
+    // Anybody may write into a Lease: what cannot be a pod's name is not asked for.
+    let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+    if !name.is_empty() && name.chars().all(is_name) {
+        if let Some(pod) = pods.get_opt(name).await? {
+            return Ok(gate(&[pod]));
+        }
+    }
+    let managers = ListParams::default().labels(super::PODS).limit(100);
+    Ok(gate(&pods.list(&managers).await?.items))
+}
+
+/// Off if it is off in all of them.
+fn gate(pods: &[Pod]) -> Gate {
+    let specs: Vec<_> = pods.iter().filter_map(|pod| pod.spec.as_ref()).collect();
+    if specs.is_empty() {
+        return Gate::NoPod;
+    }
+    let mut gates = specs
+        .iter()
+        .map(|spec| feature_gates(spec).unwrap_or_default());
+    let on = gates.find(|gates| openkruise_probes(gates));
+    on.map_or(Gate::Off, Gate::On)
+}
+
+/// The value of the flag among the commands and arguments of a pod's containers; the last one counts.
+pub fn feature_gates(pod: &PodSpec) -> Option<String> {
+    let words = pod.containers.iter().flat_map(|container| {
+        let command = container.command.iter().flatten();
+        command.chain(container.args.iter().flatten())
+    });
+    let (mut value, mut follows) = (None, false);
+    for word in words {
+        if follows {
+            value = Some(word.clone());
+        } else if let Some(rest) = word.strip_prefix(GATES_FLAG)
+            && let Some(rest) = rest.strip_prefix('=')
+        {
+            value = Some(rest.to_owned());
+        }
+        follows = word == GATES_FLAG;
+    }
+    value
+}
+
+/// The line that switches the gate off in a release of `OpenKruise`'s chart, all other gates as they are. Helm takes a
+/// comma for the end of a value.
+pub fn switch_off(gates: &str) -> String {
+    let others = gates.split(',').map(str::trim);
+    let others = others.filter(|gate| !gate.is_empty() && !gate.starts_with("PodProbeMarkerGate="));
+    let gates: Vec<_> = others.chain(["PodProbeMarkerGate=false"]).collect();
+    format!(
+        "helm upgrade kruise openkruise/kruise --reuse-values --set featureGates='{}'",
+        gates.join("\\,")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(containers: Value) -> Pod {
+        serde_json::from_value(json!({"spec": {"containers": containers}})).unwrap()
+    }
+
+    // PPM-19
+    #[rstest]
+    #[case::none(json!([{"name": "m", "args": ["--v=4"]}]), None)]
+    #[case::joined(json!([{"name": "m", "args": ["--v=4", "--feature-gates=A=true,B=false"]}]), Some("A=true,B=false"))]
+    #[case::apart(json!([{"name": "m", "args": ["--feature-gates", "A=true", "--v=4"]}]), Some("A=true"))]
+    #[case::empty(json!([{"name": "m", "args": ["--feature-gates="]}]), Some(""))]
+    #[case::in_the_command(json!([{"name": "m", "command": ["/manager", "--feature-gates=A=true"]}]), Some("A=true"))]
+    #[case::beside_another_container(json!([{"name": "proxy"}, {"name": "m", "args": ["--feature-gates=A=true"]}]), Some("A=true"))]
+    #[case::another_flag(json!([{"name": "m", "args": ["--feature-gates-file=A"]}]), None)]
+    fn the_flag_is_found(#[case] containers: Value, #[case] expected: Option<&str>) {
+        let found = feature_gates(&pod(containers).spec.unwrap());
+        assert_eq!(found.as_deref(), expected);
+    }
+
+    // PPM-19
+    #[test]
+    fn the_gate_is_off_only_where_every_pod_says_so() {
+        let off = pod(json!([{"name": "m", "args": ["--feature-gates=PodProbeMarkerGate=false"]}]));
+        let silent = pod(json!([{"name": "m"}]));
+        let on = Gate::On(String::new());
+        assert_eq!(gate(&[]), Gate::NoPod);
+        assert_eq!(gate(&[off.clone()]), Gate::Off);
+        assert_eq!(gate(&[silent.clone()]), on);
+        assert_eq!(gate(&[off, silent]), on);
+    }
+
+    #[test]
+    fn the_line_to_type_keeps_the_other_gates() {
+        let line = switch_off("CloneSetShortHash=true, PodProbeMarkerGate=true");
+        assert!(
+            line.ends_with("'CloneSetShortHash=true\\,PodProbeMarkerGate=false'"),
+            "{line}"
+        );
+        assert!(switch_off("").ends_with("'PodProbeMarkerGate=false'"));
+    }
+}
