@@ -12,6 +12,7 @@ mod flows;
 mod leadership;
 mod lifecycle;
 mod marks;
+mod openkruise;
 mod ownership;
 mod stage;
 mod status;
@@ -24,7 +25,7 @@ use anyhow::{Context, Result};
 use kube::Client;
 use leadsman_testkit::{ControlPlane, Options};
 use leadsman_tests::budget::MANAGER as USER;
-use leadsman_tests::{Case, Process, case, process};
+use leadsman_tests::{Case, Process, case, process, until};
 use tokio::process::Command;
 use tokio::sync::Mutex;
 
@@ -82,11 +83,34 @@ impl World {
             .arg(&self.kubeconfig)
             .args(flags)
             .env("LEADSMAN_LOG", "info,leadsman=debug");
-        let log = self.plane.folder().join("logs/leadsman-manager.log");
+        let log = self.log_file();
         let mut manager = self.manager.lock().await;
         anyhow::ensure!(manager.is_none(), "a manager runs already");
         *manager = Some(Process::start(command, &log)?);
         Ok(())
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.plane.folder().join("logs/leadsman-manager.log")
+    }
+
+    /// The managers' log as it is now, for [`World::logs`].
+    fn log_length(&self) -> usize {
+        std::fs::read(self.log_file()).map_or(0, |log| log.len())
+    }
+
+    /// What the managers have logged since then.
+    fn log_since(&self, since: usize) -> Result<String> {
+        let log = std::fs::read(self.log_file())?;
+        Ok(String::from_utf8_lossy(log.get(since..).unwrap_or_default()).into_owned())
+    }
+
+    /// Waits until the managers have logged this, since then.
+    async fn logs(&self, since: usize, text: &str) -> Result<()> {
+        until(text, || async {
+            Ok(self.log_since(since)?.contains(text).then_some(()))
+        })
+        .await
     }
 
     async fn stop_manager(&self) -> Result<()> {
@@ -192,6 +216,9 @@ fn cases() -> Vec<Case<World>> {
         case!(alone lifecycle::crds_that_come_late),
         case!(alone lifecycle::a_right_that_is_away_for_a_while),
         case!(alone lifecycle::an_outage_of_the_api_server_changes_no_pod),
+        case!(alone openkruise::nothing_is_written_while_it_acts),
+        case!(alone openkruise::what_it_left_is_taken_over),
+        case!(alone openkruise::a_gate_that_is_off_leaves_everything_alone),
         case!(lifecycle::leftovers_without_a_marker),
         case!(lifecycle::an_object_that_does_not_decode),
     ]

@@ -19,13 +19,15 @@ pub struct Args {
         default_value = "kubernetes"
     )]
     pub compatibility: CompatibleWith,
-    /// Features to switch on or off, as NAME=true,NAME=false: PodProbeMarkerGate (true): act on PodProbeMarkers; without it
-    /// the manager leaves everything as it is. EnablePodProbeMarkerOnServerless (false): not there yet
+    /// Features to switch on or off, in Kubernetes' syntax.
     #[arg(
         long,
         env = "LEADSMAN_FEATURE_GATES",
         value_name = "GATES",
-        default_value = ""
+        default_value = "",
+        help = "Features to switch on or off, as NAME=true,NAME=false. PodProbeMarkerGate (true): act on \
+                PodProbeMarkers; without it the manager leaves everything as it is. EnablePodProbeMarkerOnServerless \
+                (false): not there yet"
     )]
     pub feature_gates: Gates,
     /// Namespace of the agents' pods and of the Lease leadsman-manager

@@ -20,10 +20,11 @@ pub async fn read_gates(client: &Client, namespace: &str, holder: &str) -> kube:
     let name = holder.rsplit_once('_').map_or(holder, |(name, _)| name);
     // Anybody may write into a Lease: what cannot be a pod's name is not asked for.
     let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
-    if !name.is_empty() && name.chars().all(is_name) {
-        if let Some(pod) = pods.get_opt(name).await? {
-            return Ok(gate(&[pod]));
-        }
+    if !name.is_empty()
+        && name.chars().all(is_name)
+        && let Some(pod) = pods.get_opt(name).await?
+    {
+        return Ok(gate(&[pod]));
     }
     let managers = ListParams::default().labels(super::PODS).limit(100);
     Ok(gate(&pods.list(&managers).await?.items))
@@ -62,26 +63,28 @@ pub fn feature_gates(pod: &PodSpec) -> Option<String> {
     value
 }
 
-/// The line that switches the gate off in a release of `OpenKruise`'s chart, all other gates as they are. Helm takes a
-/// comma for the end of a value.
+/// The line that switches the gate off in a release of `OpenKruise`'s chart, all other gates as they are. By `--set`
+/// Helm would take a comma for the end of the value.
 pub fn switch_off(gates: &str) -> String {
     let others = gates.split(',').map(str::trim);
     let others = others.filter(|gate| !gate.is_empty() && !gate.starts_with("PodProbeMarkerGate="));
     let gates: Vec<_> = others.chain(["PodProbeMarkerGate=false"]).collect();
     format!(
-        "helm upgrade kruise openkruise/kruise --reuse-values --set featureGates='{}'",
-        gates.join("\\,")
+        "helm upgrade kruise openkruise/kruise --reuse-values --set-literal featureGates='{}'",
+        gates.join(",")
     )
 }
 
 #[cfg(test)]
 mod tests {
+    use std::slice;
+
     use rstest::rstest;
     use serde_json::{Value, json};
 
     use super::*;
 
-    fn pod(containers: Value) -> Pod {
+    fn pod(containers: &Value) -> Pod {
         serde_json::from_value(json!({"spec": {"containers": containers}})).unwrap()
     }
 
@@ -95,19 +98,20 @@ mod tests {
     #[case::beside_another_container(json!([{"name": "proxy"}, {"name": "m", "args": ["--feature-gates=A=true"]}]), Some("A=true"))]
     #[case::another_flag(json!([{"name": "m", "args": ["--feature-gates-file=A"]}]), None)]
     fn the_flag_is_found(#[case] containers: Value, #[case] expected: Option<&str>) {
-        let found = feature_gates(&pod(containers).spec.unwrap());
+        let found = feature_gates(&pod(&containers).spec.unwrap());
         assert_eq!(found.as_deref(), expected);
     }
 
     // PPM-19
     #[test]
     fn the_gate_is_off_only_where_every_pod_says_so() {
-        let off = pod(json!([{"name": "m", "args": ["--feature-gates=PodProbeMarkerGate=false"]}]));
-        let silent = pod(json!([{"name": "m"}]));
+        let off =
+            pod(&json!([{"name": "m", "args": ["--feature-gates=PodProbeMarkerGate=false"]}]));
+        let silent = pod(&json!([{"name": "m"}]));
         let on = Gate::On(String::new());
         assert_eq!(gate(&[]), Gate::NoPod);
-        assert_eq!(gate(&[off.clone()]), Gate::Off);
-        assert_eq!(gate(&[silent.clone()]), on);
+        assert_eq!(gate(slice::from_ref(&off)), Gate::Off);
+        assert_eq!(gate(slice::from_ref(&silent)), on);
         assert_eq!(gate(&[off, silent]), on);
     }
 
@@ -115,7 +119,7 @@ mod tests {
     fn the_line_to_type_keeps_the_other_gates() {
         let line = switch_off("CloneSetShortHash=true, PodProbeMarkerGate=true");
         assert!(
-            line.ends_with("'CloneSetShortHash=true\\,PodProbeMarkerGate=false'"),
+            line.ends_with("'CloneSetShortHash=true,PodProbeMarkerGate=false'"),
             "{line}"
         );
         assert!(switch_off("").ends_with("'PodProbeMarkerGate=false'"));

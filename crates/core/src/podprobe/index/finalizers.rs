@@ -15,7 +15,7 @@ use crate::podprobe::marker::Compatibility;
 
 /// The finalizer by which `OpenKruise`'s manager holds a marker (`pkg/controller/podprobemarker`,
 /// `PodProbeMarkerFinalizer`).
-pub(super) const FINALIZER: &str = "kruise.io/node-pod-probe-cleanup";
+pub const FINALIZER: &str = "kruise.io/node-pod-probe-cleanup";
 
 /// A marker that is being deleted is held no longer than this, whatever is left of it: a pod whose write is refused or
 /// fought over, or a node that is gone, must not keep a marker, and with it its namespace, for ever. Ten thousand pods

@@ -29,6 +29,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use self::finalizers::Deletions;
+pub use self::finalizers::FINALIZER;
 use self::markers::{MarkerState, Selectors};
 use self::nodes::NodeState;
 use self::pods::PodState;
