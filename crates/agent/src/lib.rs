@@ -13,6 +13,8 @@
 //! | `prober` | runs on their way |
 //! | `status` | one write of the status |
 //! | `tell` | events on pods |
+//! | `rights` | what it may do |
+//! | `runtime` | whether the container runtime answers at all |
 //! | `standing` | what works, for `/readyz` |
 //! | `metrics` | what is counted |
 #![doc(html_no_source)]
@@ -23,9 +25,13 @@ mod look;
 mod metrics;
 mod plan;
 mod prober;
+mod rights;
+mod runtime;
 mod standing;
 mod status;
 mod tell;
 
 pub use agent::{AgentError, run};
 pub use args::Args;
+pub use rights::RIGHTS;
+pub use runtime::runtime_version;

@@ -8,9 +8,11 @@ use clap::{Parser, Subcommand};
 
 /// Probes containers as a `PodProbeMarker` says, and writes the verdicts on their pods.
 ///
-/// A cluster runs one `manager` and, on every node, one `agent`. `manifests` prints what both need to be there first:
+/// A cluster runs one `manager` and, on every node, one `agent`. `manifests` prints what both need to be there first,
+/// and `preflight` says whether it is there and nothing is in the way:
 ///
 ///     leadsman manifests | kubectl apply --server-side -f -
+///     leadsman preflight
 ///
 /// Every flag can also be set in the environment, as LEADSMAN_ and its name in capitals.
 #[derive(Parser)]
@@ -29,6 +31,8 @@ enum Verb {
     Agent(leadsman_agent::Args),
     /// Print what a cluster needs before the first start, as YAML
     Manifests(verbs::manifests::Args),
+    /// Say whether a cluster is ready, and what to do first
+    Preflight(verbs::preflight::Args),
 }
 
 fn main() -> ExitCode {
@@ -36,6 +40,7 @@ fn main() -> ExitCode {
         Verb::Manager(args) => verbs::manager::run(&args),
         Verb::Agent(args) => verbs::agent::run(&args),
         Verb::Manifests(args) => verbs::manifests::run(&args),
+        Verb::Preflight(args) => verbs::preflight::run(&args),
     }
 }
 

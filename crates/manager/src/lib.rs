@@ -11,6 +11,7 @@
 //! | `watch` | one watch, as events for the index |
 //! | `lead` | which of several managers writes |
 //! | `openkruise` | that nothing is written beside an `OpenKruise` manager |
+//! | `preflight` | what is to be done before the first start |
 //! | `control` | the loop that owns the index |
 //! | `slots` | who is written next |
 //! | `request` | a write as HTTP requests |
@@ -24,6 +25,7 @@ mod kinds;
 mod lead;
 mod metrics;
 pub mod openkruise;
+pub mod preflight;
 mod request;
 mod run;
 mod slots;

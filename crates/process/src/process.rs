@@ -37,6 +37,8 @@ pub enum Component {
     Manager,
     /// A node's one.
     Agent,
+    /// The look before the first start, which is no process that stays.
+    Preflight,
 }
 
 impl Component {
@@ -45,6 +47,7 @@ impl Component {
         match self {
             Self::Manager => "manager",
             Self::Agent => "agent",
+            Self::Preflight => "preflight",
         }
     }
 }

@@ -165,14 +165,19 @@ fn manager_rules() -> Vec<Value> {
     rules
 }
 
-/// Reading what is to be probed, telling verdicts, and events on pods. No right on pods.
+/// What the agent's own table says that it sends.
 fn agent_rules() -> Vec<Value> {
-    vec![
-        rule(GROUP, "nodepodprobes", &["get", "list", "watch"]),
-        rule(GROUP, "nodepodprobes/status", &["patch"]),
-        rule("", "events", &["create", "patch"]),
-        rule("events.k8s.io", "events", &["create", "patch"]),
-    ]
+    let mut rights: Vec<((&str, &str), Vec<&str>)> = Vec::new();
+    for (group, resource, verb) in leadsman_agent::RIGHTS {
+        match rights.iter_mut().find(|(key, _)| *key == (group, resource)) {
+            Some((_, verbs)) => verbs.push(verb),
+            None => rights.push(((group, resource), vec![verb])),
+        }
+    }
+    let rules = rights.iter();
+    rules
+        .map(|((group, resource), verbs)| rule(group, resource, verbs))
+        .collect()
 }
 
 fn rule(group: &str, resource: &str, verbs: &[&str]) -> Value {

@@ -3,6 +3,7 @@
 pub(crate) mod agent;
 pub(crate) mod manager;
 pub(crate) mod manifests;
+pub(crate) mod preflight;
 
 use std::error::Error;
 use std::process::ExitCode;

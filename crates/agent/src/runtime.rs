@@ -1,0 +1,13 @@
+//! Whether a container runtime answers.
+
+use leadsman_cri::Runtime;
+
+/// Which runtime answers at this endpoint, as text.
+///
+/// # Errors
+/// Why none does, with the endpoint in it.
+pub async fn runtime_version(endpoint: &str) -> Result<String, String> {
+    let runtime = Runtime::connect(endpoint).map_err(|error| error.to_string())?;
+    let version = runtime.version().await.map_err(|error| error.to_string())?;
+    Ok(version.to_string())
+}

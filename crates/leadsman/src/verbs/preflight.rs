@@ -1,0 +1,180 @@
+//! `leadsman preflight`: what is to be done before the first start.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use leadsman_manager::preflight::{Finding, Outcome, Scope, checks, facts};
+use leadsman_process::{Component, client};
+use serde_json::{Value, json};
+
+/// Says whether the cluster is ready for leadsman, and what to do first.
+///
+/// One line for each thing that was looked at: the API server, the CRDs, an `OpenKruise` in the way, the markers and who has
+/// written their marks, and the rights of the user that this runs as. Nothing is changed. The exit status is 0 if nothing has
+/// to be done, else 1.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Namespace of manager and agents
+    #[arg(
+        long,
+        env = "LEADSMAN_NAMESPACE",
+        value_name = "NAME",
+        default_value = "leadsman-system"
+    )]
+    namespace: String,
+    /// Look at the rights that an agent needs, not at those of the manager
+    #[arg(long, env = "LEADSMAN_AGENT")]
+    agent: bool,
+    /// On a node: ask the container runtime at this socket too
+    #[arg(long, env = "LEADSMAN_RUNTIME_ENDPOINT", value_name = "ENDPOINT")]
+    runtime_endpoint: Option<String>,
+    /// How to print it
+    #[arg(
+        short,
+        long,
+        env = "LEADSMAN_OUTPUT",
+        value_name = "FORMAT",
+        default_value = "text"
+    )]
+    output: Output,
+    #[command(flatten)]
+    client: client::Args,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Output {
+    /// Lines
+    Text,
+    /// One object: `ready`, and `checks` with `check`, `result` (ok, note, todo), `message` and `do`
+    Json,
+}
+
+/// Looks and prints.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match look(args).and_then(|findings| print(&findings, args.output).map(|()| findings)) {
+        Ok(findings) if is_ready(&findings) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("leadsman: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn look(args: &Args) -> io::Result<Vec<Finding>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let agent_rights = args.agent.then(|| leadsman_agent::RIGHTS.to_vec());
+    let scope = Scope {
+        namespace: args.namespace.clone(),
+        agent_rights,
+    };
+    runtime.block_on(async {
+        let client = args.client.client(Component::Preflight).await;
+        let client = client.map_err(io::Error::other)?;
+        let mut findings = checks(&facts(&client, &scope).await);
+        if let Some(endpoint) = &args.runtime_endpoint {
+            findings.push(container_runtime(endpoint).await);
+        }
+        Ok(findings)
+    })
+}
+
+async fn container_runtime(endpoint: &str) -> Finding {
+    const CHECK: &str = "container-runtime";
+    match leadsman_agent::runtime_version(endpoint).await {
+        Ok(version) => Finding::new(
+            CHECK,
+            Outcome::Ok,
+            format!("{version} answers at {endpoint}"),
+        ),
+        Err(why) => Finding::new(CHECK, Outcome::Todo, why)
+            .then("name the socket that the kubelet uses, and run this as root on the node"),
+    }
+}
+
+fn is_ready(findings: &[Finding]) -> bool {
+    findings
+        .iter()
+        .all(|finding| finding.outcome != Outcome::Todo)
+}
+
+fn word(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Ok => "ok",
+        Outcome::Note => "note",
+        Outcome::Todo => "todo",
+    }
+}
+
+fn print(findings: &[Finding], output: Output) -> io::Result<()> {
+    let text = match output {
+        Output::Text => text(findings),
+        Output::Json => format!("{:#}\n", json_of(findings)),
+    };
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+fn text(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for finding in findings {
+        let (outcome, check) = (word(finding.outcome), finding.check);
+        let mut written = writeln!(text, "{outcome:<5} {check:<20} {}", finding.message);
+        for command in &finding.commands {
+            written = written.and_then(|()| writeln!(text, "{:<26} -> {command}", ""));
+        }
+        written.expect("writing to a String cannot fail");
+    }
+    let todo = findings
+        .iter()
+        .filter(|finding| finding.outcome == Outcome::Todo);
+    let last = match todo.count() {
+        0 => "ready".to_owned(),
+        1 => "not ready: 1 thing is to be done first".to_owned(),
+        count => format!("not ready: {count} things are to be done first"),
+    };
+    text + &last + "\n"
+}
+
+fn json_of(findings: &[Finding]) -> Value {
+    let checks = findings.iter().map(|finding| {
+        json!({"check": finding.check, "result": word(finding.outcome), "message": finding.message,
+            "do": finding.commands})
+    });
+    json!({"ready": is_ready(findings), "checks": checks.collect::<Vec<_>>()})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings() -> Vec<Finding> {
+        vec![
+            Finding::new("api-server", Outcome::Ok, "Kubernetes v1.34.4"),
+            Finding::new("crds", Outcome::Todo, "not installed").then("install it"),
+        ]
+    }
+
+    #[test]
+    fn each_finding_is_a_line_with_what_to_do_below() {
+        let expected = "ok    api-server           Kubernetes v1.34.4\n\
+                        todo  crds                 not installed\n\
+                        \u{20}                          -> install it\n\
+                        not ready: 1 thing is to be done first\n";
+        assert_eq!(text(&findings()), expected);
+        assert!(text(&findings()[..1]).ends_with("ready\n"));
+    }
+
+    #[test]
+    fn a_program_reads_the_same() {
+        let expected = json!({"ready": false, "checks": [
+            {"check": "api-server", "result": "ok", "message": "Kubernetes v1.34.4", "do": []},
+            {"check": "crds", "result": "todo", "message": "not installed", "do": ["install it"]}]});
+        assert_eq!(json_of(&findings()), expected);
+    }
+}

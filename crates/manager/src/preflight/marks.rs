@@ -1,0 +1,241 @@
+//! What is read of markers, and of the pods that they match: whose the marks are that a marker names.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt};
+use leadsman_api::slim::{FieldOwner, Pod};
+use leadsman_api::{Guarded, PodProbeMarker};
+use leadsman_core::podprobe::{Compatibility, Marker, index::FINALIZER};
+
+/// Objects of one page.
+const PAGE: u32 = 150;
+
+/// The markers of the cluster, and what their pods bear.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Markers {
+    /// Each marker.
+    pub markers: Vec<MarkerFact>,
+    /// Who has written marks that these markers name, beside leadsman: how many marks, on how many pods.
+    pub owners: BTreeMap<Owner, (usize, usize)>,
+    /// Objects that do not decode.
+    pub undecodable: Vec<String>,
+}
+
+/// A marker.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MarkerFact {
+    /// `namespace/name`.
+    pub name: String,
+    /// It bears `OpenKruise`'s finalizer.
+    pub finalizer: bool,
+    /// Rules of leadsman's that it breaks.
+    pub faults: Vec<String>,
+    /// Its probes mean another thing with `--compatibility=openkruise`.
+    pub timing_left_out: bool,
+}
+
+/// A field manager.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Owner {
+    /// Its name.
+    pub manager: String,
+    /// `Apply` or `Update`.
+    pub operation: String,
+    /// `status`, or nothing.
+    pub subresource: String,
+}
+
+pub(super) async fn markers(client: &Client) -> kube::Result<Markers> {
+    let mut all = Markers::default();
+    let mut parsed: BTreeMap<String, Vec<Marker>> = BTreeMap::new();
+    let api: Api<Guarded<PodProbeMarker>> = Api::all(client.clone());
+    let mut pages = ListParams::default().limit(PAGE);
+    loop {
+        let page = match api.list(&pages).await {
+            // No CRD, no markers.
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(all),
+            page => page?,
+        };
+        for marker in page.items {
+            let name = shown(&marker);
+            let Guarded::Decoded(marker) = marker else {
+                all.undecodable.push(name);
+                continue;
+            };
+            let (fact, marker) = fact(name, &marker);
+            all.markers.push(fact);
+            if let Some(marker) = marker {
+                let namespace = marker.name.namespace.clone();
+                parsed.entry(namespace).or_default().push(marker);
+            }
+        }
+        match page.metadata.continue_.filter(|next| !next.is_empty()) {
+            Some(next) => pages.continue_token = Some(next),
+            None => break,
+        }
+    }
+    for (namespace, markers) in parsed {
+        owners(client, &namespace, &markers, &mut all).await?;
+    }
+    Ok(all)
+}
+
+fn shown(object: &impl ResourceExt) -> String {
+    format!(
+        "{}/{}",
+        object.namespace().unwrap_or_default(),
+        object.name_any()
+    )
+}
+
+fn fact(name: String, marker: &PodProbeMarker) -> (MarkerFact, Option<Marker>) {
+    let parse = |compatibility| Marker::parse(marker, compatibility);
+    let (ours, theirs) = (
+        parse(Compatibility::Kubernetes),
+        parse(Compatibility::OpenKruise),
+    );
+    let faults = ours.as_ref().err().into_iter().flatten();
+    let fact = MarkerFact {
+        name,
+        finalizer: marker.finalizers().iter().any(|name| name == FINALIZER),
+        faults: faults.map(ToString::to_string).collect(),
+        timing_left_out: ours != theirs,
+    };
+    (fact, ours.ok())
+}
+
+async fn owners(
+    client: &Client,
+    namespace: &str,
+    markers: &[Marker],
+    all: &mut Markers,
+) -> kube::Result<()> {
+    let api: Api<Guarded<Pod>> = Api::namespaced(client.clone(), namespace);
+    let mut pages = ListParams::default().limit(PAGE);
+    loop {
+        let page = api.list(&pages).await?;
+        for pod in page.items {
+            match pod {
+                Guarded::Decoded(pod) => count(&pod, markers, &mut all.owners),
+                Guarded::Undecodable { .. } => all.undecodable.push(shown(&pod)),
+            }
+        }
+        match page.metadata.continue_.filter(|next| !next.is_empty()) {
+            Some(next) => pages.continue_token = Some(next),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// Counts the marks of a pod that its markers name, by their owners.
+fn count(pod: &Pod, markers: &[Marker], owners: &mut BTreeMap<Owner, (usize, usize)>) {
+    let label = |key: &str| {
+        let mut labels = pod.labels.iter();
+        labels
+            .find(|(known, _)| known == key)
+            .map(|(_, value)| value.as_str())
+    };
+    let mut named = [const { BTreeSet::<&str>::new() }; 3];
+    for marker in markers
+        .iter()
+        .filter(|marker| marker.selector.matches(label))
+    {
+        for probe in &marker.probes {
+            named[2].extend(probe.condition_type.as_deref());
+            for policy in [&probe.succeeded, &probe.failed].into_iter().flatten() {
+                named[0].extend(policy.labels.keys().map(|key| &**key));
+                named[1].extend(policy.annotations.keys().map(|key| &**key));
+            }
+        }
+    }
+    for owner in &pod.owners {
+        let marks = marks(owner, &named);
+        if marks > 0 {
+            let owner = Owner {
+                manager: owner.manager.clone(),
+                operation: owner.operation.clone(),
+                subresource: owner.subresource.clone(),
+            };
+            let known = owners.entry(owner).or_default();
+            *known = (known.0 + marks, known.1 + 1);
+        }
+    }
+}
+
+fn marks(owner: &FieldOwner, named: &[BTreeSet<&str>; 3]) -> usize {
+    let all = [
+        &owner.owned.labels,
+        &owner.owned.annotations,
+        &owner.owned.conditions,
+    ];
+    let both = all
+        .iter()
+        .zip(named)
+        .flat_map(|(owned, named)| owned.iter().filter(|key| named.contains(key.as_str())));
+    both.count()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn marker(timing: &serde_json::Value) -> PodProbeMarker {
+        let mut probe = json!({"exec": {"command": ["true"]}});
+        probe
+            .as_object_mut()
+            .unwrap()
+            .extend(timing.as_object().unwrap().clone());
+        let marker = json!({"apiVersion": "apps.kruise.io/v1alpha1", "kind": "PodProbeMarker",
+            "metadata": {"namespace": "ns", "name": "m", "finalizers": ["kruise.io/node-pod-probe-cleanup"]},
+            "spec": {"selector": {"matchLabels": {"app": "x"}}, "probes": [{"name": "p", "containerName": "main",
+                "podConditionType": "t.io/p", "probe": probe,
+                "markerPolicy": [{"state": "Succeeded", "labels": {"l": "1"}, "annotations": {"a": "1"}}]}]}});
+        serde_json::from_value(marker).unwrap()
+    }
+
+    #[test]
+    fn a_marker_says_whether_its_timing_means_another_thing_here() {
+        let all = json!({"initialDelaySeconds": 1, "periodSeconds": 5, "failureThreshold": 2,
+            "timeoutSeconds": 1, "successThreshold": 1});
+        let (whole, parsed) = fact("ns/m".into(), &marker(&all));
+        assert!(
+            parsed.is_some() && whole.finalizer && !whole.timing_left_out,
+            "{whole:?}"
+        );
+        let (part, _) = fact("ns/m".into(), &marker(&json!({"periodSeconds": 5})));
+        assert!(part.timing_left_out, "{part:?}");
+        let mut bad = marker(&all);
+        bad.spec.probes[0].container_name = "Not a name".into();
+        let (bad, parsed) = fact("ns/m".into(), &bad);
+        assert!(parsed.is_none() && !bad.faults.is_empty(), "{bad:?}");
+    }
+
+    #[test]
+    fn marks_are_counted_by_their_owners_on_matching_pods() {
+        let (_, parsed) = fact("ns/m".into(), &marker(&json!({})));
+        let entry = |manager: &str, subresource: &str, labels: serde_json::Value| {
+            json!({"manager": manager, "operation": "Update", "subresource": subresource, "fieldsV1": {
+                "f:metadata": {"f:labels": labels, "f:annotations": {"f:a": {}}},
+                "f:status": {"f:conditions": {"k:{\"type\":\"t.io/p\"}": {}}}}})
+        };
+        let pod = |app: &str| -> Pod {
+            let pod = json!({"metadata": {"namespace": "ns", "name": "one", "labels": {"app": app, "l": "1"},
+                "managedFields": [entry("kruise-manager", "status", json!({"f:l": {}})),
+                    entry("kubectl", "", json!({"f:app": {}}))]},
+                "spec": {"containers": []}, "status": {}});
+            serde_json::from_value(pod).unwrap()
+        };
+        let mut owners = BTreeMap::new();
+        for app in ["x", "x", "y"] {
+            count(&pod(app), parsed.as_slice(), &mut owners);
+        }
+        let counts: Vec<_> = owners
+            .iter()
+            .map(|(owner, counts)| (owner.manager.as_str(), *counts))
+            .collect();
+        assert_eq!(counts, [("kruise-manager", (6, 2)), ("kubectl", (4, 2))]);
+    }
+}
