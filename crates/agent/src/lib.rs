@@ -11,10 +11,12 @@
 //! | `plan` | the watch of the node's `NodePodProbe`, and which sight of it is newer |
 //! | `look` | the looks at the container runtime, once a second while there is something to probe |
 //! | `prober` | runs on their way |
+//! | `request` | one request to the API server, judged |
 //! | `status` | one write of the status |
 //! | `tell` | events on pods |
 //! | `rights` | what it may do |
 //! | `runtime` | whether the container runtime answers at all |
+//! | `spam` | how many events a pod may have |
 //! | `standing` | what works, for `/readyz` |
 //! | `metrics` | what is counted |
 #![doc(html_no_source)]
@@ -25,8 +27,10 @@ mod look;
 mod metrics;
 mod plan;
 mod prober;
+mod request;
 mod rights;
 mod runtime;
+mod spam;
 mod standing;
 mod status;
 mod tell;

@@ -78,6 +78,7 @@ label!(
         Sent => "sent",
         Failed => "failed",
         Overflowed => "overflowed",
+        Suppressed => "suppressed",
     }
 );
 

@@ -3,21 +3,30 @@
 use std::time::Duration;
 
 use kube::api::{Patch, PatchParams};
-use kube::{Api, Client};
+use kube::core::Request;
+use kube::{Client, Resource};
 use leadsman_api::{NodePodProbe, NodePodProbeStatus};
 use leadsman_core::podprobe::node::WriteEnd;
+use leadsman_process::reply::Disposition;
 use serde_json::json;
 
-/// For one request.
-const TIMEOUT: Duration = Duration::from_secs(10);
+use crate::request;
 
 /// Why a status was not written, or is not known to be.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WriteError {
-    #[error("cannot write the status of nodepodprobe {node}: {source}")]
-    Refused { node: String, source: kube::Error },
-    #[error("no answer to the status of nodepodprobe {node} within {} s", TIMEOUT.as_secs())]
-    NoAnswer { node: String },
+    #[error("cannot write the status of nodepodprobe {node}: {reason}")]
+    Failed {
+        node: String,
+        reason: String,
+        /// How long the API server asked to be left alone.
+        retry_after: Option<Duration>,
+    },
+    #[error("the reply to the status of nodepodprobe {node} cannot be decoded: {source}")]
+    Undecodable {
+        node: String,
+        source: serde_json::Error,
+    },
     #[error("the write of the status was lost: {0}")]
     Lost(#[from] tokio::task::JoinError),
 }
@@ -30,27 +39,30 @@ pub(crate) async fn write(
 ) -> Result<Box<NodePodProbe>, WriteError> {
     // Spelled out: an empty list must be written, too.
     let body = json!({"status": {"podProbeStatuses": status.pod_probe_statuses}});
-    let api = Api::<NodePodProbe>::all(client);
-    let (parameters, body) = (PatchParams::default(), Patch::Merge(&body));
-    let patch = api.patch_status(&node, &parameters, &body);
-    match tokio::time::timeout(TIMEOUT, patch).await {
-        Ok(Ok(object)) => Ok(Box::new(object)),
-        Ok(Err(source)) => Err(WriteError::Refused { node, source }),
-        Err(_) => Err(WriteError::NoAnswer { node }),
+    let patch = Request::new(NodePodProbe::url_path(&(), None)).patch_subresource(
+        "status",
+        &node,
+        &PatchParams::default(),
+        &Patch::Merge(&body),
+    );
+    let (disposition, body) = request::send(&client, patch).await;
+    match disposition {
+        Disposition::Done => {
+            serde_json::from_slice(&body).map_err(|source| WriteError::Undecodable { node, source })
+        }
+        failed => Err(WriteError::Failed {
+            node,
+            reason: failed.reason().unwrap_or_default().to_owned(),
+            retry_after: failed.slow_down(),
+        }),
     }
 }
 
 /// What a failed write means for the next.
 pub(crate) fn failed(error: &WriteError) -> WriteEnd {
     let retry_after = match error {
-        WriteError::Refused {
-            source: kube::Error::Api(status),
-            ..
-        } => status
-            .details
-            .as_ref()
-            .map(|details| Duration::from_secs(details.retry_after_seconds.into())),
-        _ => None,
+        WriteError::Failed { retry_after, .. } => *retry_after,
+        WriteError::Undecodable { .. } | WriteError::Lost(_) => None,
     };
     WriteEnd::Failed {
         retry_after,

@@ -11,13 +11,19 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{Patch, PatchParams, PostParams};
-use kube::{Api, Client};
+use kube::core::Request;
+use kube::core::request::Error as BuildError;
+use kube::{Client, Resource};
 use leadsman_core::podprobe::State;
 use leadsman_core::podprobe::node::{Change, ProbeKey, cut};
+use leadsman_process::reply::{Cause, Disposition};
+use leadsman_process::{Backoff, clock};
 use serde_json::json;
 use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError};
 
 use crate::metrics::{Metrics, Telling};
+use crate::request;
+use crate::spam::SpamFilter;
 
 /// Whose events these are: what tools that know OpenKruise's look for.
 const COMPONENT: &str = "kruise-daemon-podprobe";
@@ -29,7 +35,10 @@ const NAME: usize = 253 - 34;
 const WAITING: usize = 256;
 /// Events that are remembered to count on.
 const REMEMBERED: usize = 1024;
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// Attempts at one event (`maxTriesPerEvent` of `k8s.io/client-go/tools/record/event.go`).
+const ATTEMPTS: u32 = 12;
+/// Between them, if the API server asks for no longer one; all events wait, since it would say the same to each.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(10));
 
 /// A verdict to tell of, and when it came.
 type Told = (Change, Timestamp);
@@ -62,23 +71,53 @@ impl Teller {
 
 async fn send_all(client: Client, node: String, mut told: Receiver<Told>, metrics: Metrics) {
     let mut series = Series::default();
+    let mut spam = SpamFilter::default();
     while let Some((change, at)) = told.recv().await {
-        let sent = send(&client, &node, &mut series, &change, at);
-        let sent = tokio::time::timeout(TIMEOUT, sent).await;
-        let failure = match sent {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(error.to_string()),
-            Err(_) => Some(format!("no answer within {} s", TIMEOUT.as_secs())),
-        };
-        metrics.told(if failure.is_none() {
-            Telling::Sent
-        } else {
-            Telling::Failed
+        if !spam.take(&change.key.pod.uid, clock::monotonic()) {
+            metrics.told(Telling::Suppressed);
+            tracing::debug!(probe = %change.key, "too many events of one pod: one is left out");
+            continue;
+        }
+        let disposition = send_patiently(&client, &node, &mut series, &change, at).await;
+        metrics.told(match disposition {
+            Disposition::Done => Telling::Sent,
+            _ => Telling::Failed,
         });
-        if let Some(error) = failure {
+        if let Some(error) = disposition.reason() {
             tracing::warn!(probe = %change.key, error, "an event was not sent");
         }
     }
+}
+
+/// Until it is sent, or refused, or was tried often enough.
+async fn send_patiently(
+    client: &Client,
+    node: &str,
+    series: &mut Series,
+    change: &Change,
+    at: Timestamp,
+) -> Disposition {
+    let mut failures = 0;
+    loop {
+        let disposition = send(client, node, series, change, at).await;
+        failures += 1;
+        if failures >= ATTEMPTS || !may_pass(&disposition) {
+            return disposition;
+        }
+        let asked = disposition.slow_down().unwrap_or_default();
+        tokio::time::sleep(asked.max(BACKOFF.distance(failures, fastrand::f64()))).await;
+    }
+}
+
+/// Whether another attempt may succeed by itself. That a right or a namespace is missing holds up no other event.
+fn may_pass(disposition: &Disposition) -> bool {
+    let Disposition::Retry { cause, .. } = disposition else {
+        return false;
+    };
+    matches!(
+        cause,
+        Cause::Throttled | Cause::Unavailable | Cause::NoAnswer | Cause::InternalError
+    )
 }
 
 async fn send(
@@ -87,27 +126,30 @@ async fn send(
     series: &mut Series,
     change: &Change,
     at: Timestamp,
-) -> Result<(), kube::Error> {
-    let events = Api::<Event>::namespaced(client.clone(), &change.key.pod.namespace);
+) -> Disposition {
+    let events = Request::new(Event::url_path(&(), Some(&change.key.pod.namespace)));
     let message = message(change);
     if let Some((name, count)) = series.next(change) {
         let again = json!({"count": count, "lastTimestamp": Time(at), "message": message});
-        let parameters = PatchParams::default();
-        match events
-            .patch(&name, &parameters, &Patch::Merge(&again))
-            .await
-        {
-            Ok(_) => return Ok(()),
+        let again = events.patch(&name, &PatchParams::default(), &Patch::Merge(&again));
+        match request::send(client, again).await.0 {
+            Disposition::Done => {
+                series.counted(change, count);
+                return Disposition::Done;
+            }
             // It has expired: another one begins.
-            Err(kube::Error::Api(status)) if status.code == 404 => {}
-            Err(error) => return Err(error),
+            Disposition::Gone { .. } => {}
+            failed => return failed,
         }
     }
     let event = event(node, change, message, at);
-    let name = event.metadata.name.clone().unwrap_or_default();
-    events.create(&PostParams::default(), &event).await?;
-    series.begin(change, name);
-    Ok(())
+    let body = serde_json::to_vec(&event).map_err(BuildError::SerializeBody);
+    let create = body.and_then(|body| events.create(&PostParams::default(), body));
+    let (disposition, _) = request::send(client, create).await;
+    if disposition == Disposition::Done {
+        series.begin(change, event.metadata.name.unwrap_or_default());
+    }
+    disposition
 }
 
 fn event(node: &str, change: &Change, message: String, at: Timestamp) -> Event {
@@ -172,11 +214,17 @@ struct Series {
 }
 
 impl Series {
-    /// The event of this verdict, and how often it has now come.
-    fn next(&mut self, change: &Change) -> Option<(String, i32)> {
-        let (name, count) = self.sent.get_mut(&(change.key.clone(), change.to))?;
-        *count = count.saturating_add(1);
-        Some((name.clone(), *count))
+    /// The event of this verdict, and how often it has come with this time.
+    fn next(&self, change: &Change) -> Option<(String, i32)> {
+        let (name, count) = self.sent.get(&(change.key.clone(), change.to))?;
+        Some((name.clone(), count.saturating_add(1)))
+    }
+
+    /// The event says so by now.
+    fn counted(&mut self, change: &Change, count: i32) {
+        if let Some(sent) = self.sent.get_mut(&(change.key.clone(), change.to)) {
+            sent.1 = count;
+        }
     }
 
     fn begin(&mut self, change: &Change, name: String) {
@@ -246,7 +294,10 @@ mod tests {
         let first = change("first", State::Failed, "");
         assert_eq!(series.next(&first), None);
         series.begin(&first, "e".to_owned());
+        // An attempt that failed counts nothing.
         assert_eq!(series.next(&first), Some(("e".to_owned(), 2)));
+        assert_eq!(series.next(&first), Some(("e".to_owned(), 2)));
+        series.counted(&first, 2);
         assert_eq!(series.next(&first), Some(("e".to_owned(), 3)));
         assert_eq!(series.next(&change("first", State::Succeeded, "")), None);
         for other in 0..REMEMBERED {

@@ -136,16 +136,12 @@ impl<T: PartialEq> Execs<T> {
 
     fn most_of_namespace(&self, namespace: &Arc<str>) -> usize {
         let others = self.planned.keys().any(|planned| planned != namespace);
-        self.half_if(others, self.per_node)
+        half_if(others, self.per_node)
     }
 
     fn most_of_pod(&self, namespace: &Arc<str>, most_of_namespace: usize) -> usize {
         let others = count(&self.planned, namespace) > 1;
-        self.per_pod.min(self.half_if(others, most_of_namespace))
-    }
-
-    fn half_if(&self, others: bool, places: usize) -> usize {
-        if others { places.div_ceil(2) } else { places }
+        self.per_pod.min(half_if(others, most_of_namespace))
     }
 
     fn occupy(&mut self, namespace: &Arc<str>, pod_uid: &Arc<str>) {
@@ -154,6 +150,10 @@ impl<T: PartialEq> Execs<T> {
         *self.by_pod.entry(pod_uid.clone()).or_default() += 1;
         *self.by_namespace.entry(namespace.clone()).or_default() += 1;
     }
+}
+
+fn half_if(others: bool, places: usize) -> usize {
+    if others { places.div_ceil(2) } else { places }
 }
 
 fn count(counts: &HashMap<Arc<str>, usize>, of: &Arc<str>) -> usize {
