@@ -1,6 +1,7 @@
 //! Probes that go wrong in every way a user can make them: each says so, and none disturbs another.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kube::Client;
@@ -9,6 +10,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use leadsman_api::NodePodProbe;
 use leadsman_tests::{History, see};
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::room::{is_main, probe, role};
 use crate::{Room, World};
@@ -113,6 +115,60 @@ pub(crate) async fn none_disturbs_another(world: Arc<World>) -> Result<()> {
                 .any(|c| c.type_ == "t.io/role" && c.status == "Unknown")
         })
         .await
+}
+
+/// A shell whose child holds its output open; containerd ends the shell and waits for the child.
+fn hung(name: &str, failure_threshold: u32) -> serde_json::Value {
+    let command = ["sh", "-c", "sleep 60; true"];
+    probe(
+        name,
+        json!({"exec": {"command": command}, "failureThreshold": failure_threshold}),
+    )
+}
+
+// PRB-13, PRB-14, PRB-16
+pub(crate) async fn a_hung_child_fails_and_delays_nobody(world: Arc<World>) -> Result<()> {
+    let room = Room::new(&world, "hung").await?;
+    let beside = Room::new(&world, "beside").await?;
+    for room in [&room, &beside] {
+        room.pod("one", json!({})).await?;
+    }
+    let asked = Instant::now();
+    room.scene.marker("m", json!([hung("hung", 3)])).await?;
+    let pod = room
+        .scene
+        .marks("one", json!({"conditions": {"t.io/hung": "False"}}))
+        .await?;
+    let took = asked.elapsed();
+    let conditions = pod.status.and_then(|s| s.conditions).unwrap_or_default();
+    let condition = conditions.iter().find(|c| c.type_ == "t.io/hung");
+    let message = condition
+        .and_then(|c| c.message.clone())
+        .unwrap_or_default();
+    ensure!(message.contains("timed out"), "{message}");
+    // Three runs of a second, each told two seconds later, and a slot and a status write beside.
+    ensure!(took < Duration::from_secs(15), "it took {took:?}");
+    // More of them than there are places.
+    let many: Vec<_> = (0..20).map(|n| hung(&format!("hung-{n}"), 3)).collect();
+    room.scene.marker("many", json!(many)).await?;
+    let used = probe(
+        "used",
+        json!({"exec": {"command": ["test", "-e", "/tmp/used"]}}),
+    );
+    beside.scene.marker("m", json!([used])).await?;
+    let is_used = |used: &str| json!({"conditions": {"t.io/used": used}});
+    beside.scene.marks("one", is_used("False")).await?;
+    let mut flips = Vec::new();
+    for (command, shown) in [("touch", "True"), ("rm", "False"), ("touch", "True")] {
+        beside.exec("one", "main", &[command, "/tmp/used"]).await?;
+        let flipped = Instant::now();
+        beside.scene.marks("one", is_used(shown)).await?;
+        flips.push(flipped.elapsed());
+    }
+    eprintln!("a hung child failed after {took:?}; flips beside 21 hung commands took {flips:?}");
+    flips.sort();
+    ensure!(flips[1] < Duration::from_secs(3), "flips took {flips:?}");
+    Ok(())
 }
 
 // PRB-25

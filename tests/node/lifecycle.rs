@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -11,6 +12,7 @@ use kube::api::{DeleteParams, PostParams};
 use leadsman_tests::scene::differs;
 use leadsman_tests::{History, see, until};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::room::{is_main, probe, role};
 use crate::{Room, World};
@@ -378,6 +380,51 @@ pub(crate) async fn an_unreachable_runtime_changes_no_mark(world: Arc<World>) ->
             shows(pod, &json!({"conditions": {"t.io/fresh": "Unknown"}}))
         })
         .await
+}
+
+/// Long enough that a status write takes as long.
+const OUTAGE: Duration = Duration::from_secs(8);
+
+// PRB-13
+pub(crate) async fn a_stopped_api_server_silences_no_node(world: Arc<World>) -> Result<()> {
+    let room = Room::new(&world, "stopped").await?;
+    room.alone().await?;
+    room.pod("one", json!({})).await?;
+    room.set("one", "role=main").await?;
+    room.scene.marker("m", json!([role()])).await?;
+    room.scene.marks("one", is_main(true)).await?;
+    let url = room.url("one", "/set").await?;
+    signal_api_server(&world, "STOP").await?;
+    let flipped = world
+        .bed
+        .post_from_inside(&format!("{url}?role=secondary"))
+        .await;
+    // An outage is made of time.
+    tokio::time::sleep(OUTAGE).await;
+    signal_api_server(&world, "CONT").await?;
+    flipped?;
+    let back = Instant::now();
+    room.scene.marks("one", is_main(false)).await?;
+    let during = back.elapsed();
+    room.set("one", "role=main").await?;
+    let flipped = Instant::now();
+    room.scene.marks("one", is_main(true)).await?;
+    let after = flipped.elapsed();
+    eprintln!("after {OUTAGE:?} of outage: the flip during it {during:?}, the next {after:?}");
+    let bound = Duration::from_secs(7);
+    ensure!(during < bound && after < bound, "{during:?}, {after:?}");
+    Ok(())
+}
+
+/// By its name, which no other process of the bed has.
+async fn signal_api_server(world: &World, signal: &str) -> Result<()> {
+    let script = format!(
+        "for process in /proc/[0-9]*; do \
+         if [ \"$(cat $process/comm 2>/dev/null)\" = kube-apiserver ]; then \
+         kill -{signal} ${{process#/proc/}} && signalled=yes; fi; done; [ \"$signalled\" = yes ]"
+    );
+    world.bed.run_inside("sh", &["-c", &script]).await?;
+    Ok(())
 }
 
 /// How often the agent has looked at the runtime in vain, by its own count.

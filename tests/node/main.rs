@@ -30,6 +30,7 @@ fn cases() -> Vec<Case<World>> {
         case!(handlers::events_on_transitions),
         case!(handlers::a_readiness_gate),
         case!(bad::none_disturbs_another),
+        case!(alone bad::a_hung_child_fails_and_delays_nobody),
         case!(bad::an_agent_writes_for_its_own_node_only),
         case!(lifecycle::a_restarted_container),
         case!(lifecycle::an_ended_container),
@@ -43,6 +44,7 @@ fn cases() -> Vec<Case<World>> {
         case!(alone lifecycle::nothing_stale_after_an_agent_was_down),
         case!(alone lifecycle::a_restarted_kubelet_changes_no_mark),
         case!(alone lifecycle::an_unreachable_runtime_changes_no_mark),
+        case!(alone lifecycle::a_stopped_api_server_silences_no_node),
     ]
 }
 

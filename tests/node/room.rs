@@ -109,7 +109,8 @@ impl Room {
             .await
     }
 
-    async fn url(&self, pod: &str, path: &str) -> Result<String> {
+    /// Of a path of a pod's target server.
+    pub(crate) async fn url(&self, pod: &str, path: &str) -> Result<String> {
         let pod = self.scene.pods().get(pod).await?;
         let ip = pod
             .status
