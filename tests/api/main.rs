@@ -204,6 +204,8 @@ fn cases() -> Vec<Case<World>> {
         case!(deletion::a_namespace_goes),
         case!(status::counts_follow_the_verdicts),
         case!(status::observed_generation_moves),
+        case!(status::pending_is_never_silent),
+        case!(status::an_agent_is_silent_when_it_has_not_been_ready_for_long),
         case!(status::an_unknown_container),
         case!(status::an_unresolvable_port),
         case!(status::bad_markers_are_refused),

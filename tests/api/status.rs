@@ -10,7 +10,7 @@ use leadsman_tests::{Scene, gone, see, until};
 use serde_json::{Value, json};
 
 use crate::World;
-use crate::marks::idle;
+use crate::marks::{idle, marked};
 
 fn message(marker: leadsman_api::PodProbeMarker) -> String {
     marker
@@ -84,6 +84,102 @@ pub(crate) async fn observed_generation_moves(world: Arc<World>) -> Result<()> {
         "{probe:?}"
     );
     Ok(())
+}
+
+/// Reason and message of a marker that is seen to be pending so.
+async fn pending(scene: &Scene, reason: &str, progress: &str) -> Result<String> {
+    see(&scene.markers(), "m", progress, |marker| {
+        let conditions = marker.status.clone().unwrap_or_default().conditions;
+        let ready = conditions.iter().find(|one| one.type_ == "Ready");
+        let found = ready.filter(|one| one.reason == reason && one.message.ends_with(progress));
+        ensure!(found.is_some(), "the conditions are {conditions:?}");
+        Ok(found.map(|one| one.message.clone()).unwrap_or_default())
+    })
+    .await
+}
+
+// PPM-13
+pub(crate) async fn pending_is_never_silent(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "pending").await?;
+    scene
+        .add_node("pending-virtual", json!({"type": "virtual-kubelet"}))
+        .await?;
+    scene.pod("here").await?;
+    scene
+        .pod_with(
+            "slow",
+            json!({"spec": {"containers": [
+            {"name": "main", "image": "none", "startupProbe": {"tcpSocket": {"port": 1}}}]}}),
+        )
+        .await?;
+    let not_started = json!([{"name": "main", "started": false, "ready": false, "restartCount": 0,
+        "image": "none", "imageID": "", "containerID": "containerd://slow"}]);
+    scene
+        .status("slow", json!({"containerStatuses": not_started}))
+        .await?;
+    scene.marker("m", idle()).await?;
+    let two = "0 of 2 matching pods have their verdicts; 2 pending: 1 StartupProbe, 1 Starting";
+    pending(&scene, "Probing", two).await?;
+    scene.verdict("here", "m#Idle", "Succeeded", "").await?;
+    let one = "1 of 2 matching pods have their verdicts; 1 pending: 1 StartupProbe";
+    pending(&scene, "Probing", one).await?;
+
+    let on = |node: &str| json!({"spec": {"nodeName": node}});
+    scene.pod_with("virtual", on("pending-virtual")).await?;
+    let three =
+        "1 of 3 matching pods have their verdicts; 2 pending: 1 VirtualNode, 1 StartupProbe";
+    let told = pending(&scene, "VirtualNode", three).await?;
+    ensure!(told.contains("virtual-kubelet"), "{told}");
+    scene.pod_with("lost", on("pending-nowhere")).await?;
+    let four = "1 of 4 matching pods have their verdicts; 3 pending: 1 NoNode, 1 VirtualNode, 1 StartupProbe";
+    let told = pending(&scene, "NoNode", four).await?;
+    ensure!(told.contains("lost on pending-nowhere"), "{told}");
+    scene.delete_pod("lost").await?;
+    scene.delete_pod("virtual").await?;
+    scene.delete_pod("slow").await?;
+    pending(&scene, "Probing", "all matching pods are probed").await?;
+    Ok(())
+}
+
+/// On a node of its own, so that no other case's agent is there.
+// PPM-13
+pub(crate) async fn an_agent_is_silent_when_it_has_not_been_ready_for_long(
+    world: Arc<World>,
+) -> Result<()> {
+    let scene = Scene::new(&world.client, "silent").await?;
+    scene.pod("one").await?;
+    scene.marker("m", idle()).await?;
+    scene.verdict("one", "m#Idle", "Succeeded", "").await?;
+    scene.marks("one", marked("Succeeded")).await?;
+    let system = Scene {
+        client: scene.client.clone(),
+        ns: "leadsman-system".to_owned(),
+        node: scene.node.clone(),
+    };
+    let labels = json!({"metadata": {"labels": {
+        "app.kubernetes.io/name": "leadsman", "app.kubernetes.io/component": "agent"}}});
+    let agent = system.pod_with("agent-silent", labels).await?;
+    let ready = |status: &str, since: &str| {
+        json!({"conditions": [
+            {"type": "Ready", "status": status, "lastTransitionTime": since}]})
+    };
+    // Not Ready since this moment is an agent's restart.
+    let created = agent.metadata.creation_timestamp;
+    let now = created.map_or_else(String::new, |created| created.0.to_string());
+    system.status("agent-silent", ready("False", &now)).await?;
+    scene.verdict("one", "m#Idle", "Failed", "").await?;
+    scene.marks("one", marked("Failed")).await?;
+    pending(&scene, "Probing", "all matching pods are probed").await?;
+    let long_ago = "2026-01-01T00:00:00Z";
+    system
+        .status("agent-silent", ready("False", long_ago))
+        .await?;
+    let told = message(scene.reason("m", "AgentSilent").await?);
+    ensure!(told.contains("one"), "{told}");
+    system.status("agent-silent", ready("True", &now)).await?;
+    pending(&scene, "Probing", "all matching pods are probed").await?;
+    scene.marks("one", marked("Failed")).await?;
+    system.delete_pod("agent-silent").await
 }
 
 // PPM-13

@@ -40,8 +40,20 @@ pub enum Trouble {
     },
     /// A node's object is full.
     TooManyProbes,
-    /// The agent of a matching pod's node does not report.
+    /// The API server refuses the object of a matching pod's node.
+    Refused,
+    /// The node of a matching pod does not exist.
+    NoNode,
+    /// A matching pod is on a virtual node, which has no agent.
+    VirtualNode,
+    /// Nothing on a matching pod's node takes up what is asked of it.
+    NoAgent,
+    /// The agent of a matching pod's node does not report any more.
     AgentSilent,
+    /// The agent cannot run a probe, and says why.
+    CannotProbe,
+    /// A probe over the network, and the running pod has no address.
+    NoAddress,
     /// Somebody keeps taking its marks away.
     Contested,
 }
@@ -56,7 +68,13 @@ impl Trouble {
             Self::ContainerNotFound { .. } => "ContainerNotFound",
             Self::PortNotFound { .. } => "PortNotFound",
             Self::TooManyProbes => "TooManyProbes",
+            Self::Refused => "Refused",
+            Self::NoNode => "NoNode",
+            Self::VirtualNode => "VirtualNode",
+            Self::NoAgent => "NoAgent",
             Self::AgentSilent => "AgentSilent",
+            Self::CannotProbe => "CannotProbe",
+            Self::NoAddress => "NoAddress",
             Self::Contested => "Contested",
         }
     }
@@ -84,12 +102,79 @@ impl Trouble {
             Self::TooManyProbes => format!(
                 "the node has no room for more probes; probe fewer pods or spread them over more nodes: {subjects}"
             ),
+            Self::Refused => format!(
+                "the API server refuses what a node is to be told; see whether a webhook, a policy or an older CRD is in the way: {subjects}"
+            ),
+            Self::NoNode => {
+                format!(
+                    "the pod's node does not exist; delete the pod or bring the node back: {subjects}"
+                )
+            }
+            Self::VirtualNode => format!(
+                "pods on a virtual node (label type=virtual-kubelet) are not probed; let the selector leave them out: {subjects}"
+            ),
+            Self::NoAgent => format!(
+                "no agent is on the pod's node; see that the agents' DaemonSet runs there: {subjects}"
+            ),
             Self::AgentSilent => format!(
                 "the agent on the pod's node does not report; see that it runs and is Ready: {subjects}"
+            ),
+            Self::CannotProbe => format!("the agent cannot run a probe: {subjects}"),
+            Self::NoAddress => format!(
+                "the pod runs without an address to probe; see to the node's network or use exec: {subjects}"
             ),
             Self::Contested => format!(
                 "somebody keeps changing the marks back; find out who writes them: {subjects}"
             ),
+        }
+    }
+}
+
+/// Why a probe of a matching pod has no verdict, the weightiest first: a closed list, so that pending is never silent.
+/// The last two are over by themselves, the others are [`Trouble`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Pending {
+    /// [`Trouble::ContainerNotFound`]
+    ContainerNotFound,
+    /// [`Trouble::PortNotFound`]
+    PortNotFound,
+    /// [`Trouble::TooManyProbes`]
+    TooManyProbes,
+    /// [`Trouble::Refused`]
+    Refused,
+    /// [`Trouble::NoNode`]
+    NoNode,
+    /// [`Trouble::VirtualNode`]
+    VirtualNode,
+    /// [`Trouble::NoAgent`]
+    NoAgent,
+    /// [`Trouble::AgentSilent`]
+    AgentSilent,
+    /// [`Trouble::CannotProbe`]
+    CannotProbe,
+    /// [`Trouble::NoAddress`]
+    NoAddress,
+    /// The container's startup probe has not passed yet.
+    StartupProbe,
+    /// The container, its first run or its first verdict is on its way.
+    Starting,
+}
+
+impl Pending {
+    fn reason(self) -> &'static str {
+        match self {
+            Self::ContainerNotFound => "ContainerNotFound",
+            Self::PortNotFound => "PortNotFound",
+            Self::TooManyProbes => "TooManyProbes",
+            Self::Refused => "Refused",
+            Self::NoNode => "NoNode",
+            Self::VirtualNode => "VirtualNode",
+            Self::NoAgent => "NoAgent",
+            Self::AgentSilent => "AgentSilent",
+            Self::CannotProbe => "CannotProbe",
+            Self::NoAddress => "NoAddress",
+            Self::StartupProbe => "StartupProbe",
+            Self::Starting => "Starting",
         }
     }
 }
@@ -101,6 +186,8 @@ pub struct Share {
     pub probes: Vec<ProbeShare>,
     /// What is wrong, and with what: a pod, or the marker that goes first. Without repetitions.
     pub troubles: Vec<(Trouble, Arc<str>)>,
+    /// The weightiest reason among its probes without a verdict. None if all have one.
+    pub pending: Option<Pending>,
 }
 
 /// One pod's part in the tally of a probe.
@@ -117,6 +204,8 @@ pub struct ProbeShare {
 pub struct Tally {
     matched: i64,
     probes: Vec<ProbeSummary>,
+    /// Pods without a verdict of each probe, by the reason.
+    pending: BTreeMap<Pending, i64>,
     troubles: BTreeMap<Trouble, BTreeMap<Arc<str>, usize>>,
 }
 
@@ -163,6 +252,14 @@ impl Tally {
 
     fn count(&mut self, share: &Share, by: i64) {
         self.matched += by;
+        if let Some(pending) = share.pending {
+            let count = self.pending.entry(pending).or_default();
+            *count += by;
+            debug_assert!(*count >= 0, "a pod was counted out that was not counted in");
+            if *count == 0 {
+                self.pending.remove(&pending);
+            }
+        }
         for (summary, probe) in self.probes.iter_mut().zip(&share.probes) {
             match probe.state {
                 Some(State::Succeeded) => summary.succeeded += by,
@@ -178,19 +275,39 @@ impl Tally {
     fn verdict(&self) -> (Option<&Trouble>, String) {
         let Some(first) = self.troubles.keys().next() else {
             let message = match self.matched {
-                0 => "no pod matches",
-                _ => "all matching pods are probed",
+                0 => "no pod matches".to_owned(),
+                _ => self.progress(),
             };
-            return (None, message.to_owned());
+            return (None, message);
         };
         // One for each probe that lacks something.
         let alike = self.troubles.iter();
         let alike = alike.take_while(|(trouble, _)| trouble.reason() == first.reason());
-        let messages: Vec<_> = alike
+        let mut messages: Vec<_> = alike
             .take(3)
             .map(|(trouble, subjects)| trouble.message(&first_three(subjects)))
             .collect();
+        if !self.pending.is_empty() {
+            messages.push(self.progress());
+        }
         (Some(first), messages.join("; "))
+    }
+
+    /// How many matching pods have a verdict, and why the others have none.
+    fn progress(&self) -> String {
+        if self.pending.is_empty() {
+            return "all matching pods are probed".to_owned();
+        }
+        let pending: i64 = self.pending.values().sum();
+        let reasons = self.pending.iter();
+        let reasons: Vec<_> = reasons
+            .map(|(pending, count)| format!("{count} {}", pending.reason()))
+            .collect();
+        let (matched, probed) = (self.matched, self.matched - pending);
+        let reasons = reasons.join(", ");
+        format!(
+            "{probed} of {matched} matching pods have their verdicts; {pending} pending: {reasons}"
+        )
     }
 }
 

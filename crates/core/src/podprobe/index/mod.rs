@@ -11,12 +11,16 @@
 //! | `markers` | markers, which pods they match, their tallies |
 //! | `finalizers` | when a marker that is being deleted is let go |
 //! | `pods` | pods: their entries, their marks |
-//! | `nodes` | nodes, their `NodePodProbe`, their agents |
+//! | `nodes` | nodes, their `NodePodProbe` |
+//! | `agents` | whether the agents of nodes do their work |
+//! | `pending` | why there is no verdict |
 //! | `slots` | the place of each pod in its node's object |
 
+mod agents;
 mod finalizers;
 mod markers;
 mod nodes;
+mod pending;
 mod pods;
 mod slots;
 #[cfg(test)]

@@ -1,18 +1,18 @@
-//! Nodes in the index: their `NodePodProbe` as an object, their agents, and whether those report.
+//! Nodes in the index, and their `NodePodProbe` as an object.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leadsman_api::node_pod_probe::{NodePodProbe, NodePodProbeSpec};
 use leadsman_api::slim::Node;
 
-use super::slots::{Sight, Slot, SlotKey, observed_entries, read_entries, read_verdicts};
+use super::agents::{AgentPod, Hearing, Waits};
+use super::slots::{SeenSlot, Slot, SlotKey, observed_entries, read_entries, read_verdicts};
 use super::{Index, Pass, Timer};
 use crate::podprobe::event::{Kind, Object, ObjectName, Source, Write};
-use crate::podprobe::pod::{Pod, Version};
+use crate::podprobe::pod::Version;
 
 /// A node, or what is known beside it under its name.
 #[derive(Debug, Default)]
@@ -21,9 +21,11 @@ pub(super) struct NodeState {
     pub(super) seen: Option<SeenNode>,
     /// None while there is no such object.
     pub(super) object: Option<SeenObject>,
-    /// The agent's pods here, and whether they are Ready.
-    agents: BTreeMap<Arc<ObjectName>, bool>,
-    silent: bool,
+    /// The agent's pods here.
+    pub(super) agents: BTreeMap<Arc<ObjectName>, AgentPod>,
+    /// When, on the monotonic clock, an agent's pod that has gone has been away for too long.
+    pub(super) absent_from: Duration,
+    pub(super) hearing: Hearing,
     pub(super) timer: Option<Duration>,
     pub(super) slots: BTreeMap<SlotKey, Slot>,
     /// How many slots differ.
@@ -39,7 +41,7 @@ pub(super) struct NodeState {
 pub(super) struct SeenNode {
     version: Version,
     /// A provider runs the probes of its pods.
-    is_virtual: bool,
+    pub(super) is_virtual: bool,
 }
 
 /// A `NodePodProbe`, but for its slots.
@@ -50,8 +52,7 @@ pub(super) struct SeenObject {
     meta: ObjectMeta,
     /// It names a pod twice.
     malformed: bool,
-    /// When, on the monotonic clock, the last sign of life of the agent, or else of the object itself, is too old.
-    silent_from: Option<Duration>,
+    pub(super) waits: Waits,
 }
 
 impl NodeState {
@@ -76,7 +77,7 @@ impl NodeState {
     }
 
     /// Pods whose entries are wanted here.
-    fn pods(&self) -> impl Iterator<Item = &Arc<ObjectName>> {
+    pub(super) fn pods(&self) -> impl Iterator<Item = &Arc<ObjectName>> {
         let slots = self.slots.iter();
         slots
             .filter(|(_, slot)| slot.wanted.is_some())
@@ -97,12 +98,13 @@ impl Index {
         let mut labels = wire.labels.iter();
         let is_virtual = labels.any(|(key, value)| key == "type" && value == "virtual-kubelet");
         let node = self.nodes.entry(name.clone()).or_default();
-        let was_served = node.is_served();
+        let was_virtual = node.seen.as_ref().map(|seen| seen.is_virtual);
         node.seen = Some(SeenNode {
             version,
             is_virtual,
         });
-        if was_served != node.is_served() {
+        if was_virtual != Some(is_virtual) {
+            pass.pods.extend(node.pods().cloned());
             self.check_all(&name, pass);
         }
         pass.nodes.insert(name);
@@ -112,7 +114,9 @@ impl Index {
         let (name, node) = self.nodes.get_key_value(name.name.as_str())?;
         let version = node.seen.as_ref()?.version;
         let name = name.clone();
-        self.nodes.get_mut(&name)?.seen = None;
+        let node = self.nodes.get_mut(&name)?;
+        node.seen = None;
+        pass.pods.extend(node.pods().cloned());
         self.check_all(&name, pass);
         self.forget_if_void(&name);
         Some(version)
@@ -135,19 +139,13 @@ impl Index {
             return;
         }
         self.refused.remove(&Object::NodePodProbe(name.to_string()));
-        let silent_from = freshest(&wire).map(|fresh| {
-            // By the time of day only here: a jump of it later changes nothing.
-            let age = pass.now.wall.duration_since(fresh);
-            let left = self.config.silent_after.saturating_sub(age);
-            let left = Duration::try_from(left).unwrap_or_default();
-            pass.now.monotonic.saturating_add(left)
-        });
+        let waits = Waits::new(&wire, self.config.silent_after, pass.now);
         let node = self.nodes.entry(name.clone()).or_default();
         node.object = Some(SeenObject {
             version,
             meta: kept(wire.metadata),
             malformed,
-            silent_from,
+            waits,
         });
         node.written = false;
         self.fill(&name, slots, pass);
@@ -163,7 +161,7 @@ impl Index {
         name: &Arc<str>,
         wire: &NodePodProbe,
         source: Source,
-    ) -> (BTreeMap<SlotKey, Sight>, bool) {
+    ) -> (BTreeMap<SlotKey, SeenSlot>, bool) {
         let known = self.nodes.get(name);
         let object = known.and_then(|node| node.object.as_ref());
         let same = object.filter(|object| {
@@ -202,12 +200,12 @@ impl Index {
     fn learn_extensions(
         &mut self,
         name: &Arc<str>,
-        slots: &BTreeMap<SlotKey, Sight>,
+        slots: &BTreeMap<SlotKey, SeenSlot>,
         pass: &mut Pass,
     ) {
         let mut entries = slots
             .values()
-            .filter_map(|(observed, _)| observed.as_ref())
+            .filter_map(|seen| seen.observed.as_ref())
             .flat_map(|observed| observed.entries.iter());
         let kept = entries.any(|entry| entry.revision.is_some());
         let Some(node) = self.nodes.get(name) else {
@@ -220,7 +218,7 @@ impl Index {
                 .peekable();
             wanted.peek().is_some()
                 && wanted.all(|(key, wanted)| {
-                    let observed = slots.get(key).and_then(|(observed, _)| observed.as_ref());
+                    let observed = slots.get(key).and_then(|seen| seen.observed.as_ref());
                     observed.is_some_and(|observed| wanted.is_equal(observed, false))
                 })
         };
@@ -278,15 +276,6 @@ impl Index {
         }
     }
 
-    /// Whether the agent does not report though it has been told of the pod.
-    pub(super) fn is_silent(&self, pod: &Pod) -> bool {
-        let node = pod.node.as_ref().and_then(|node| self.nodes.get(node));
-        let told = self
-            .slot(pod)
-            .is_some_and(|slot| slot.observed.is_some() && slot.differs.is_none());
-        told && node.is_some_and(|node| node.silent)
-    }
-
     pub(super) fn forget_if_void(&mut self, name: &Arc<str>) {
         if self.nodes.get(name).is_some_and(|node| node.is_void())
             && let Some(node) = self.nodes.remove(name)
@@ -295,92 +284,6 @@ impl Index {
             self.timers.remove(&(time, Timer::Node(name.clone())));
         }
     }
-
-    /// Takes note of a pod that may be an agent.
-    pub(super) fn see_agent(&mut self, pod: &Pod, pass: &mut Pass) {
-        let before = self.pod(&pod.name).and_then(|known| known.node.clone());
-        if before != pod.node {
-            // A pod is bound once, but a list may show another pod under its name.
-            if let Some(known) = self.pod(&pod.name).cloned() {
-                self.lose_agent(&known, pass);
-            }
-        }
-        let config = &self.config;
-        let is_agent = pod.active
-            && pod.name.namespace == config.agent_namespace
-            && config.agent_labels.iter().all(|(key, value)| {
-                let known = pod.labels.get(key.as_str());
-                known.is_some_and(|known| **known == **value)
-            });
-        let Some(name) = pod.node.as_ref() else {
-            return;
-        };
-        if !is_agent {
-            self.lose_agent(pod, pass);
-            return;
-        }
-        let node = self.nodes.entry(name.clone()).or_default();
-        if node.agents.insert(pod.name.clone(), pod.ready) != Some(pod.ready) {
-            self.listen(name, pass);
-        }
-    }
-
-    pub(super) fn lose_agent(&mut self, pod: &Pod, pass: &mut Pass) {
-        let Some(name) = pod.node.as_ref() else {
-            return;
-        };
-        if let Some(node) = self.nodes.get_mut(name)
-            && node.agents.remove(&pod.name).is_some()
-        {
-            self.listen(name, pass);
-            self.forget_if_void(name);
-        }
-    }
-
-    /// Decides whether a node's agent is silent: its pod is not Ready, or it has none and has not been heard of for
-    /// too long.
-    pub(super) fn listen(&mut self, name: &Arc<str>, pass: &mut Pass) {
-        let Some(node) = self.nodes.get_mut(name) else {
-            return;
-        };
-        let end = node.object.as_ref().and_then(|object| object.silent_from);
-        let end = end.filter(|_| node.agents.is_empty());
-        let waiting = end.filter(|end| pass.now.monotonic < *end);
-        let silent = if node.agents.is_empty() {
-            end.is_some() && waiting.is_none()
-        } else {
-            node.agents.values().all(|ready| !ready)
-        };
-        let before = std::mem::replace(&mut node.timer, waiting);
-        if std::mem::replace(&mut node.silent, silent) != silent {
-            pass.pods.extend(node.pods().cloned());
-        }
-        if before != waiting {
-            if let Some(time) = before {
-                self.timers.remove(&(time, Timer::Node(name.clone())));
-            }
-            let timer = waiting.map(|time| (time, Timer::Node(name.clone())));
-            self.timers.extend(timer);
-        }
-    }
-}
-
-/// When the agent was last heard of; before it ever was, when the object was last written.
-fn freshest(object: &NodePodProbe) -> Option<Timestamp> {
-    let pods = object
-        .status
-        .iter()
-        .flat_map(|status| &status.pod_probe_statuses);
-    let probed = pods
-        .flat_map(|pod| &pod.probe_states)
-        .filter_map(|state| state.last_probe_time.as_ref())
-        .map(|time| time.0)
-        .max();
-    let meta = &object.metadata;
-    let entries = meta.managed_fields.iter().flatten();
-    let written = entries.filter_map(|entry| entry.time.as_ref());
-    let written = written.chain(&meta.creation_timestamp).map(|time| time.0);
-    probed.or_else(|| written.max())
 }
 
 /// Metadata that a PUT has to repeat.

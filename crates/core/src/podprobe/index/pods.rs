@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use leadsman_api::slim;
 
+use super::pending::Whereabouts;
 use super::slots::SlotKey;
 use super::{Index, MarkerName, Now, Pass, Timer};
 use crate::podprobe::contest::Contest;
 use crate::podprobe::event::{Kind, Object, ObjectName, Source, Write};
-use crate::podprobe::marker::{Marker, MarkerProbe};
+use crate::podprobe::marker::Marker;
 use crate::podprobe::marks::{self, Conflict, Wants};
 use crate::podprobe::plan::{Entry, Gap, PodEntries};
 use crate::podprobe::pod::{Pod, Shared, Version};
-use crate::podprobe::status::{ProbeShare, Share, Trouble};
+use crate::podprobe::status::{Share, Trouble};
 
 /// A pod, and what of it is counted elsewhere.
 #[derive(Debug)]
@@ -58,6 +59,8 @@ impl Index {
         if let Some(known) = self.pods.get_mut(&name)
             && known.at_rest
             && refused.is_none()
+            // Of an agent, more is read than is kept.
+            && name.namespace != self.config.agent_namespace
         {
             // Most of what happens to pods is nothing to us.
             known.seen.version = seen.version;
@@ -65,7 +68,7 @@ impl Index {
                 return;
             }
         }
-        self.see_agent(&seen, pass);
+        self.see_agent(&seen, wire, pass);
         if let Some(known) = self.pods.get_mut(&name) {
             known.seen = seen;
         } else {
@@ -192,8 +195,7 @@ impl Index {
         };
         let (wants, conflicts) = Wants::new(&markers, verdict);
         let subject: Arc<str> = pod.name.name.as_str().into();
-        let full = self.is_refused_for_size(pod);
-        let silent = self.is_silent(pod);
+        let whereabouts = Whereabouts::new(self, pod);
         let marks = Object::PodMarks(name.clone());
         let refusal = self.refused.get(&marks);
         let mut shares = Shares::with_capacity(matching.len());
@@ -201,19 +203,8 @@ impl Index {
             let mut share = Share::default();
             let probes = markers.get(first).map_or(&[][..], |marker| &marker.probes);
             for (second, (plan, probe)) in plans.iter().zip(probes).enumerate() {
-                let silent = silent && plan.is_ok();
-                share.probes.push(ProbeShare {
-                    state: verdict((first, second)).map(|verdict| verdict.state),
-                    silent,
-                });
-                let trouble = match plan {
-                    Ok(_) if full => Some(Trouble::TooManyProbes),
-                    Ok(_) if silent => Some(Trouble::AgentSilent),
-                    Ok(_) => None,
-                    Err(gap) => missing(probe, gap),
-                };
-                let trouble = trouble.map(|trouble| (trouble, subject.clone()));
-                share.troubles.extend(trouble);
+                let state = verdict((first, second)).map(|verdict| verdict.state);
+                whereabouts.count(&mut share, probe, plan, state);
             }
             if state.contest.is_visible() {
                 share.troubles.push((Trouble::Contested, subject.clone()));
@@ -313,23 +304,6 @@ pub(super) fn slot_key(pod: &Pod) -> Option<(Arc<str>, SlotKey)> {
 fn wanted(pod: &Pod, plans: &Plans, shared: &mut Shared) -> Option<PodEntries> {
     let entries: Vec<_> = plans.iter().flatten().flatten().cloned().collect();
     (!entries.is_empty()).then(|| PodEntries::new(pod.ip.clone(), entries, shared))
-}
-
-/// What a probe names and a pod does not have.
-fn missing(probe: &MarkerProbe, gap: &Gap) -> Option<Trouble> {
-    let (name, container) = (probe.name.clone(), probe.container.clone());
-    match gap {
-        Gap::NotStarted => None,
-        Gap::ContainerNotFound => Some(Trouble::ContainerNotFound {
-            probe: name,
-            container,
-        }),
-        Gap::PortNotFound(port) => Some(Trouble::PortNotFound {
-            probe: name,
-            container,
-            port: port.clone(),
-        }),
-    }
 }
 
 /// The marker that has what another wants.

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use leadsman_api::limits;
 use leadsman_api::node_pod_probe::{NodePodProbeSpec, NodePodProbeStatus};
 
 use super::nodes::NodeState;
@@ -28,8 +29,25 @@ pub(super) struct Slot {
     pub(super) refused: bool,
     pub(super) observed: Option<PodEntries>,
     pub(super) verdicts: Box<[Verdict]>,
+    pub(super) obstacles: Box<[Obstacle]>,
     /// None if it is as it should be; else the markers whose entries are not.
     pub(super) differs: Option<Box<[MarkerName]>>,
+}
+
+/// Why the agent cannot run a probe, as it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Obstacle {
+    /// `<marker>#<probe>`.
+    pub(super) name: Arc<str>,
+    /// In the agent's words.
+    pub(super) message: Arc<str>,
+}
+
+impl Slot {
+    /// Whether the agent says anything of the pod.
+    fn is_reported(&self) -> bool {
+        !self.verdicts.is_empty() || !self.obstacles.is_empty()
+    }
 }
 
 impl NodeState {
@@ -84,24 +102,28 @@ impl Index {
     pub(super) fn fill(
         &mut self,
         name: &Arc<str>,
-        mut slots: BTreeMap<SlotKey, Sight>,
+        mut slots: BTreeMap<SlotKey, SeenSlot>,
         pass: &mut Pass,
     ) {
         let Some(node) = self.nodes.get_mut(name) else {
             return;
         };
         for (key, slot) in &node.slots {
-            if slot.observed.is_some() || !slot.verdicts.is_empty() {
+            if slot.observed.is_some() || slot.is_reported() {
                 slots.entry(key.clone()).or_default();
             }
         }
-        for (key, (observed, verdicts)) in slots {
+        for (key, seen) in slots {
             let slot = node.slots.entry(key.clone()).or_default();
-            if slot.observed == observed && *slot.verdicts == *verdicts {
+            if slot.observed == seen.observed
+                && *slot.verdicts == *seen.verdicts
+                && *slot.obstacles == *seen.obstacles
+            {
                 continue;
             }
-            slot.observed = observed;
-            slot.verdicts = verdicts.into();
+            slot.observed = seen.observed;
+            slot.verdicts = seen.verdicts.into();
+            slot.obstacles = seen.obstacles.into();
             pass.pods.insert(key.0.clone());
         }
         self.check_all(name, pass);
@@ -182,7 +204,7 @@ impl Index {
         };
         let observed = slot.observed.as_ref().filter(|_| self.synced);
         let differs = differing_markers(&key.0, desired.as_ref(), observed, extensions, shared);
-        let void = slot.wanted.is_none() && slot.observed.is_none() && slot.verdicts.is_empty();
+        let void = slot.wanted.is_none() && slot.observed.is_none() && !slot.is_reported();
         let before = std::mem::replace(&mut slot.differs, differs.clone());
         if void {
             node.slots.remove(key);
@@ -243,28 +265,37 @@ impl Index {
 }
 
 /// What is observed of one pod on a node.
-pub(super) type Sight = (Option<PodEntries>, Vec<Verdict>);
+#[derive(Debug, Default)]
+pub(super) struct SeenSlot {
+    pub(super) observed: Option<PodEntries>,
+    verdicts: Vec<Verdict>,
+    obstacles: Vec<Obstacle>,
+}
 
 /// The entries of an object by pod, and whether it names a pod twice.
 pub(super) fn read_entries(
     spec: &NodePodProbeSpec,
     shared: &mut Shared,
-) -> (BTreeMap<SlotKey, Sight>, bool) {
-    let mut slots: BTreeMap<SlotKey, Sight> = BTreeMap::new();
+) -> (BTreeMap<SlotKey, SeenSlot>, bool) {
+    let mut slots: BTreeMap<SlotKey, SeenSlot> = BTreeMap::new();
     let mut malformed = false;
     for pod in &spec.pod_probes {
         let key = key(&pod.namespace, &pod.name, &pod.uid, shared);
-        let (observed, _) = slots.entry(key).or_default();
+        let observed = &mut slots.entry(key).or_default().observed;
         malformed |= observed.replace(PodEntries::read(pod, shared)).is_some();
     }
     (slots, malformed)
 }
 
 /// The entries of an object as they were read before.
-pub(super) fn observed_entries(slots: &BTreeMap<SlotKey, Slot>) -> BTreeMap<SlotKey, Sight> {
+pub(super) fn observed_entries(slots: &BTreeMap<SlotKey, Slot>) -> BTreeMap<SlotKey, SeenSlot> {
     let observed = slots.iter().filter_map(|(key, slot)| {
         let observed = slot.observed.clone()?;
-        Some((key.clone(), (Some(observed), Vec::new())))
+        let seen = SeenSlot {
+            observed: Some(observed),
+            ..SeenSlot::default()
+        };
+        Some((key.clone(), seen))
     });
     observed.collect()
 }
@@ -274,7 +305,7 @@ pub(super) fn observed_entries(slots: &BTreeMap<SlotKey, Slot>) -> BTreeMap<Slot
 pub(super) fn read_verdicts(
     status: Option<&NodePodProbeStatus>,
     known: Option<&BTreeMap<SlotKey, Slot>>,
-    slots: &mut BTreeMap<SlotKey, Sight>,
+    slots: &mut BTreeMap<SlotKey, SeenSlot>,
     shared: &mut Shared,
 ) {
     let known: HashMap<_, _> = known
@@ -291,12 +322,23 @@ pub(super) fn read_verdicts(
             Some((key, _)) => (*key).clone(),
             None => key(&pod.namespace, &pod.name, &pod.uid, shared),
         };
-        let (_, verdicts) = slots.entry(key).or_default();
+        let seen = slots.entry(key).or_default();
         for (place, state) in pod.probe_states.iter().enumerate() {
             let known = known.and_then(|(_, slot)| slot.verdicts.get(place));
-            verdicts.extend(Verdict::read(state, known, shared));
+            seen.verdicts.extend(Verdict::read(state, known, shared));
         }
+        let names = &mut shared.names;
+        let obstacles = pod.cannot_probe.iter().map(|one| Obstacle {
+            name: names.share(one.name.as_str()),
+            message: names.share(obstacle_message(&one.message)),
+        });
+        seen.obstacles.extend(obstacles);
     }
+}
+
+/// The schema bounds it, but the API server may have another one.
+fn obstacle_message(message: &str) -> &str {
+    &message[..message.floor_char_boundary(limits::CANNOT_PROBE_MESSAGE)]
 }
 
 fn key(namespace: &str, name: &str, uid: &str, shared: &mut Shared) -> SlotKey {

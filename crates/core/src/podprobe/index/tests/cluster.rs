@@ -51,6 +51,8 @@ pub(super) struct SimPod {
     pub(super) deleting: bool,
     pub(super) initialized: bool,
     pub(super) ready: bool,
+    /// When that last changed.
+    pub(super) ready_since: Timestamp,
     pub(super) labels: Marks,
     pub(super) annotations: Marks,
     pub(super) conditions: Marks,
@@ -69,6 +71,7 @@ impl SimPod {
             deleting: false,
             initialized: true,
             ready: false,
+            ready_since: Timestamp::UNIX_EPOCH,
             labels: labels
                 .iter()
                 .map(|(key, value)| ((*key).to_owned(), mark(value, Owner::User)))
@@ -136,7 +139,9 @@ impl SimPod {
             .collect();
         let is = |holds: bool| if holds { "True" } else { "False" };
         conditions.push(json!({ "type": "Initialized", "status": is(self.initialized) }));
-        conditions.push(json!({ "type": "Ready", "status": is(self.ready) }));
+        conditions.push(json!({
+            "type": "Ready", "status": is(self.ready), "lastTransitionTime": Time(self.ready_since),
+        }));
         let containers = self.containers.iter().map(|container| {
             let probe = container.startup_probe.then(|| json!({ "exec": {} }));
             json!({
@@ -305,6 +310,9 @@ impl Cluster {
 
     pub(super) fn put_pod(&mut self, name: &ObjectName, mut pod: SimPod) {
         pod.version = self.next_version();
+        if self.pods.get(name).map(|known| known.ready) != Some(pod.ready) {
+            pod.ready_since = self.now;
+        }
         let wire = pod.wire(name);
         self.pods.insert(name.clone(), pod);
         self.publish(Event::Pod(Box::new(wire), Source::Live));
@@ -376,12 +384,24 @@ impl Cluster {
             object.metadata.uid = Some(format!("{name}-{version}"));
             object.metadata.creation_timestamp = Some(Time(self.now));
         }
-        // The manager's entry, which moves with each of its writes.
-        object.metadata.managed_fields = Some(vec![ManagedFieldsEntry {
-            manager: Some("leadsman".to_owned()),
-            time: Some(Time(self.now)),
-            ..ManagedFieldsEntry::default()
-        }]);
+        let known = self.node_pod_probes.get(&name);
+        let entries = object.metadata.managed_fields.get_or_insert_default();
+        let now = self.now;
+        let mut moved = |subresource: &str| {
+            entries.retain(|entry| entry.subresource.as_deref() != Some(subresource));
+            entries.push(ManagedFieldsEntry {
+                subresource: Some(subresource.to_owned()),
+                time: Some(Time(now)),
+                ..ManagedFieldsEntry::default()
+            });
+        };
+        // The manager's entry and the agent's, which move with each of their writes.
+        if known.is_none_or(|known| known.spec != object.spec) {
+            moved("");
+        }
+        if known.and_then(|known| known.status.as_ref()) != object.status.as_ref() {
+            moved("status");
+        }
         self.node_pod_probes.insert(name, object.clone());
         self.publish(Event::NodePodProbe(Box::new(object), Source::Live));
     }

@@ -7,5 +7,6 @@ mod model;
 mod nodes;
 mod proof;
 mod scene;
+mod status;
 mod tables;
 mod world;

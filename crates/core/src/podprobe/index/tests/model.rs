@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Probe;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -13,6 +13,7 @@ use leadsman_api::node_pod_probe::{ContainerProbe, ContainerProbeState, NodePodP
 use serde_json::json;
 
 use super::cluster::{Cluster, Marks, Owner, SimPod};
+use super::world::World;
 use crate::podprobe::event::ObjectName;
 use crate::podprobe::index::Config;
 
@@ -27,11 +28,17 @@ struct Row<'a> {
 pub(super) struct Model<'a> {
     cluster: &'a Cluster,
     config: &'a Config,
+    /// When the manager saw that a node's agent was gone.
+    agents_left: &'a BTreeMap<String, Timestamp>,
 }
 
 impl<'a> Model<'a> {
-    pub(super) fn new(cluster: &'a Cluster, config: &'a Config) -> Self {
-        Self { cluster, config }
+    pub(super) fn new(world: &'a World) -> Self {
+        Self {
+            cluster: &world.cluster,
+            config: &world.config,
+            agents_left: &world.agents_left,
+        }
     }
 
     /// All that differs from what it should be.
@@ -326,40 +333,88 @@ impl<'a> Model<'a> {
         }
     }
 
-    fn is_silent(&self, node: &str) -> bool {
+    /// What a node's agent leads to for a pod that it has been told of: whether it does not report any more, and whether
+    /// it was never there to take up what was asked last.
+    fn hearing(&self, node: &str) -> (bool, bool) {
+        let (grace, now) = (SignedDuration::from_mins(2), self.cluster.now);
         let agents = self.cluster.pods.iter().filter(|(name, pod)| {
             name.namespace == "leadsman-system"
                 && pod.node.as_deref() == Some(node)
                 && pod.is_active()
         });
-        let ready: Vec<bool> = agents.map(|(_, pod)| pod.ready).collect();
-        if !ready.is_empty() {
-            return ready.iter().all(|ready| !ready);
+        let mut agents = agents.map(|(_, pod)| pod).peekable();
+        if agents.peek().is_some() {
+            let silent = agents.all(|pod| !pod.ready && pod.ready_since + grace <= now);
+            return (silent, false);
         }
         let Some(object) = self.cluster.node_pod_probes.get(node) else {
-            return false;
+            return (false, false);
         };
-        let states = object
-            .status
-            .iter()
-            .flat_map(|status| &status.pod_probe_statuses);
-        let states = states.flat_map(|pod| &pod.probe_states);
-        let last = states
-            .filter_map(|state| state.last_probe_time.as_ref())
-            .map(|time| time.0)
-            .max();
+        let statuses = object.status.iter();
+        let states = statuses
+            .flat_map(|status| &status.pod_probe_statuses)
+            .flat_map(|pod| &pod.probe_states);
+        let probed = states.filter_map(|state| state.last_probe_time.as_ref());
         let meta = &object.metadata;
-        let times = meta
-            .managed_fields
-            .iter()
-            .flatten()
-            .filter_map(|entry| entry.time.as_ref());
-        let written = times
-            .chain(&meta.creation_timestamp)
-            .map(|time| time.0)
-            .max();
-        let last: Option<Timestamp> = last.or(written);
-        last.is_some_and(|last| last + self.config.silent_after <= self.cluster.now)
+        let written = |subresource: &str| {
+            let entries = meta.managed_fields.iter().flatten();
+            let own = entries.filter(|entry| entry.subresource.as_deref() == Some(subresource));
+            own.filter_map(|entry| entry.time.clone())
+                .collect::<Vec<_>>()
+        };
+        let (by_agent, by_manager) = (written("status"), written(""));
+        let heard = probed.chain(&by_agent).map(|time| time.0).max();
+        let asked = by_manager.iter().chain(&meta.creation_timestamp);
+        let asked = asked.map(|time| time.0).max();
+        let silent = heard.is_some_and(|heard| heard + self.config.silent_after <= now);
+        let left = self.agents_left.get(node);
+        let unanswered = asked
+            .is_some_and(|asked| heard.is_none_or(|heard| heard < asked) && asked + grace <= now)
+            && left.is_none_or(|left| *left + grace <= now);
+        (silent, unanswered && !silent)
+    }
+
+    /// The agent's words if it cannot run a probe.
+    fn obstacle(&self, name: &ObjectName, pod: &SimPod, row: &Row<'_>) -> Option<&'a str> {
+        let statuses = &self.object(pod)?.status.as_ref()?.pod_probe_statuses;
+        let own = statuses.iter().filter(|one| {
+            one.uid == pod.uid && one.name == name.name && one.namespace == name.namespace
+        });
+        let mut obstacles = own.flat_map(|one| &one.cannot_probe);
+        let entry = format!("{}#{}", row.marker.name, row.probe.name);
+        let found = obstacles.find(|one| one.name == entry);
+        found.map(|one| one.message.as_str())
+    }
+
+    /// Why a probe has no verdict, or what is wrong though it has one.
+    fn cause(&self, name: &ObjectName, pod: &SimPod, row: &Row<'_>) -> Option<&'static str> {
+        let node = pod.node.as_deref().unwrap_or_default();
+        let (silent, unanswered) = self.hearing(node);
+        let obstacle = self.obstacle(name, pod, row).is_some();
+        if self.verdict(name, pod, row).is_some() {
+            return if silent {
+                Some("AgentSilent")
+            } else {
+                obstacle.then_some("CannotProbe")
+            };
+        }
+        match row.entry {
+            Err("wait") => return Some("StartupProbe"),
+            Err(reason) => return Some(reason),
+            Ok(_) => {}
+        }
+        Some(match self.cluster.nodes.get(node) {
+            None => "NoNode",
+            Some(true) => "VirtualNode",
+            Some(false) if self.spec(node).1.contains(name) => "TooManyProbes",
+            Some(false) => match &row.entry {
+                Ok(_) if silent => "AgentSilent",
+                Ok(_) if unanswered => "NoAgent",
+                Ok(_) if obstacle => "CannotProbe",
+                Ok(entry) if entry.probe.exec.is_none() && pod.ip.is_empty() => "NoAddress",
+                _ => "Starting",
+            },
+        })
     }
 
     fn check_status(&self, name: &ObjectName, marker: &PodProbeMarker, faults: &mut Vec<String>) {
@@ -375,10 +430,10 @@ impl<'a> Model<'a> {
             })
             .collect();
         let mut troubles: BTreeMap<usize, BTreeSet<String>> = BTreeMap::new();
+        let mut pending: BTreeMap<usize, i64> = BTreeMap::new();
         let mut trouble = |reason: &str, subject: &str| {
-            let place = REASONS.iter().position(|one| *one == reason).unwrap();
             troubles
-                .entry(place)
+                .entry(place_of(reason))
                 .or_default()
                 .insert(subject.to_owned());
         };
@@ -386,9 +441,7 @@ impl<'a> Model<'a> {
             let rows = self.rows(pod_name, pod);
             let own = rows.iter().filter(|row| row.marker == name);
             matched += i64::from(own.clone().next().is_some());
-            let node = pod.node.clone().unwrap_or_default();
-            let refused = self.is_served(&node) && self.spec(&node).1.contains(pod_name);
-            let told = self.is_served(&node) && !refused;
+            let mut causes = BTreeSet::new();
             for (row, summary) in own.zip(&mut probes) {
                 match self
                     .verdict(pod_name, pod, row)
@@ -399,21 +452,22 @@ impl<'a> Model<'a> {
                     Some(_) => summary.unknown += 1,
                     None => summary.pending += 1,
                 }
-                match row.entry {
-                    Err("wait") => {}
-                    Err(reason) => trouble(reason, &pod_name.name),
-                    Ok(_) if self.spec(&node).1.contains(pod_name) => {
-                        trouble("TooManyProbes", &pod_name.name);
+                let cause = self.cause(pod_name, pod, row);
+                summary.silent += i64::from(cause == Some("AgentSilent"));
+                if let Some(reason) = cause {
+                    if reason != "Starting" && reason != "StartupProbe" {
+                        trouble(reason, &pod_name.name);
                     }
-                    Ok(_) if told && self.is_silent(&node) => {
-                        summary.silent += 1;
-                        trouble("AgentSilent", &pod_name.name);
+                    if self.verdict(pod_name, pod, row).is_none() {
+                        causes.insert(place_of(reason));
                     }
-                    Ok(_) => {}
                 }
                 for winner in winners(&rows, row) {
                     trouble("Conflict", &winner.name);
                 }
+            }
+            if let Some(cause) = causes.first() {
+                *pending.entry(*cause).or_insert(0) += 1;
             }
         }
         let ready = status
@@ -440,13 +494,41 @@ impl<'a> Model<'a> {
             ));
         }
         if let (None, Some((_, subjects))) = (refusal(marker), first) {
-            let named: Vec<_> = subjects.iter().take(3).map(String::as_str).collect();
             let message = &status.conditions[0].message;
-            if !message.contains(&named.join(", ")) {
-                faults.push(format!("{name}: {message} should name {named:?}"));
+            for named in subjects.iter().take(3) {
+                if !message.contains(named) {
+                    faults.push(format!("{name}: {message} should name {named:?}"));
+                }
+            }
+        }
+        if refusal(marker).is_none() {
+            let message = &status.conditions[0].message;
+            let progress = progress(matched, &pending);
+            if (first.is_none() || !pending.is_empty()) && !message.ends_with(&progress) {
+                faults.push(format!("{name}: {message} should end with {progress}"));
             }
         }
     }
+}
+
+/// How many pods have a verdict, and why the others have none.
+fn progress(matched: i64, pending: &BTreeMap<usize, i64>) -> String {
+    if matched == 0 {
+        return "no pod matches".to_owned();
+    }
+    if pending.is_empty() {
+        return "all matching pods are probed".to_owned();
+    }
+    let sum: i64 = pending.values().sum();
+    let reasons = pending.iter();
+    let reasons = reasons.map(|(place, count)| format!("{count} {}", REASONS[*place]));
+    let reasons = reasons.collect::<Vec<_>>().join(", ");
+    let probed = matched - sum;
+    format!("{probed} of {matched} matching pods have their verdicts; {sum} pending: {reasons}")
+}
+
+fn place_of(reason: &str) -> usize {
+    REASONS.iter().position(|one| *one == reason).unwrap()
 }
 
 /// The markers that have marks which this row names: the first row that names a mark has it.
@@ -462,12 +544,19 @@ fn winners<'a>(rows: &[Row<'a>], row: &Row<'a>) -> Vec<&'a ObjectName> {
     named.filter_map(|key| theirs.get(&key).copied()).collect()
 }
 
-const REASONS: [&str; 5] = [
+const REASONS: [&str; 12] = [
     "Conflict",
     "ContainerNotFound",
     "PortNotFound",
     "TooManyProbes",
+    "NoNode",
+    "VirtualNode",
+    "NoAgent",
     "AgentSilent",
+    "CannotProbe",
+    "NoAddress",
+    "StartupProbe",
+    "Starting",
 ];
 
 /// All marks that a probe names.

@@ -3,7 +3,9 @@
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use leadsman_api::PodProbeMarker;
-use leadsman_api::node_pod_probe::{ContainerProbe, ContainerProbeState, PodProbe, PodProbeStatus};
+use leadsman_api::node_pod_probe::{
+    CannotProbe, ContainerProbe, ContainerProbeState, PodProbe, PodProbeStatus,
+};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -312,6 +314,17 @@ fn report(world: &mut World, node: &str, which: u8, how: u8) {
             });
             statuses.len() - 1
         });
+        let cannot_probe = &mut statuses[known].cannot_probe;
+        cannot_probe.retain(|one| one.name != state.name);
+        if how.is_multiple_of(7) {
+            cannot_probe.push(CannotProbe {
+                name: state.name.clone(),
+                message: "the runtime does not answer".to_owned(),
+            });
+            if how.is_multiple_of(2) {
+                return;
+            }
+        }
         let states = &mut statuses[known].probe_states;
         states.retain(|one| one.name != state.name);
         states.push(state);
@@ -337,7 +350,7 @@ fn agent(world: &mut World, which: u8, how: u8) {
 }
 
 fn assert_right(world: &World) {
-    let faults = Model::new(&world.cluster, &world.config).faults();
+    let faults = Model::new(world).faults();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 

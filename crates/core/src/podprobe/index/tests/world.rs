@@ -1,9 +1,9 @@
 //! The cluster and a manager that carries the index's writes out.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 
 use super::cluster::Cluster;
 use crate::podprobe::event::{Effects, Event, Kind, Object, Write};
@@ -17,6 +17,8 @@ pub(super) struct World {
     pub(super) dirty: BTreeSet<Object>,
     pub(super) monotonic: Duration,
     pub(super) deadline: Option<Duration>,
+    /// When the manager saw that a node's agent was gone.
+    pub(super) agents_left: BTreeMap<String, Timestamp>,
     /// All writes since this was last emptied.
     pub(super) writes: Vec<(Object, Write)>,
 }
@@ -31,6 +33,7 @@ impl World {
             dirty: BTreeSet::new(),
             monotonic: Duration::ZERO,
             deadline: None,
+            agents_left: BTreeMap::new(),
             writes: Vec::new(),
         };
         world.restart([Kind::Marker, Kind::Pod, Kind::Node, Kind::NodePodProbe]);
@@ -41,6 +44,7 @@ impl World {
     pub(super) fn restart(&mut self, kinds: [Kind; 4]) {
         self.index = Index::new(self.config.clone());
         self.dirty.clear();
+        self.agents_left.clear();
         self.cluster.pending.clear();
         self.cluster.history.clear();
         for event in self.cluster.lists(kinds) {
@@ -56,6 +60,11 @@ impl World {
     }
 
     pub(super) fn tell(&mut self, event: Event) {
+        if let Event::Gone(Kind::Pod, pod) = &event
+            && let Some(node) = pod.name.strip_prefix("agent-")
+        {
+            self.agents_left.insert(node.to_owned(), self.cluster.now);
+        }
         let Effects { dirty, deadline } = self.index.apply(event, self.now());
         self.dirty.extend(dirty);
         self.deadline = deadline;
