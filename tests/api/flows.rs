@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use futures::stream::{self, StreamExt, TryStreamExt};
+use leadsman_testkit::audit::Request;
 use tokio::sync::watch;
 
 use self::flow::Flow;
@@ -51,11 +52,13 @@ pub(crate) async fn generated_flows_end_as_the_model_says(_: Arc<World>) -> Resu
     });
     let flows = flows.buffer_unordered(AT_ONCE).try_collect::<Vec<_>>();
     let (flows, links) = tokio::try_join!(flows, disturb(&mut duo, ended.subscribe(), count))?;
-    // Whoever leads has seen everything that was before this.
-    for state in ["Failed", "Succeeded"] {
-        duo.verdicts(&duo.pods(), state).await?;
-        duo.marks(state).await?;
-    }
+    // Whoever leads has seen everything that was before this, and has nothing left to write.
+    pass_on(&duo, "Failed").await?;
+    let mark = duo.mark()?;
+    pass_on(&duo, "Succeeded").await?;
+    let mut writes = duo.plane.audit(mark)?;
+    writes.retain(is_late_write);
+    ensure!(writes.is_empty(), "after the end of all flows: {writes:#?}");
     for (seed, flow) in &flows {
         let faults = flow.faults_now().await?;
         ensure!(
@@ -68,6 +71,20 @@ pub(crate) async fn generated_flows_end_as_the_model_says(_: Arc<World>) -> Resu
     eprintln!("flows: settled {} times", settled.load(Ordering::Relaxed));
     drop(links);
     duo.end().await
+}
+
+/// Turns the verdicts of pods that are in no flow, and waits for their marks.
+async fn pass_on(duo: &Duo, state: &str) -> Result<()> {
+    duo.verdicts(&duo.pods(), state).await?;
+    duo.marks(state).await
+}
+
+/// A write to a flow's pods or nodes. A marker's status may still tell that a contest is over.
+fn is_late_write(request: &Request) -> bool {
+    let reads = ["get", "list", "watch"];
+    !reads.contains(&request.verb.as_str())
+        && ["pods", "nodepodprobes"].contains(&request.resource.as_str())
+        && (request.namespace.starts_with("flow-") || request.name.starts_with("flow-"))
 }
 
 fn number(variable: &str) -> Result<Option<u64>> {

@@ -23,7 +23,7 @@ use super::step::{AgentIs, MARKERS, NODES, NodeIs, Step};
 use super::watched::{Seen, Watched, by_name};
 
 /// How long the world may take to be as the model says. Generous: the leader may be killed meanwhile.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_mins(2);
 const AGENTS: &str = "leadsman-system";
 /// Names that contain one another.
 const MARKER_NAMES: [&str; MARKERS] = ["way", "gateway", "way-2"];
