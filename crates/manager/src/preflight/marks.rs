@@ -208,7 +208,7 @@ mod tests {
         let (part, _) = fact("ns/m".into(), &marker(&json!({"periodSeconds": 5})));
         assert!(part.timing_left_out, "{part:?}");
         let mut bad = marker(&all);
-        bad.spec.probes[0].container_name = "Not a name".into();
+        bad.spec.probes[0].name = String::new();
         let (bad, parsed) = fact("ns/m".into(), &bad);
         assert!(parsed.is_none() && !bad.faults.is_empty(), "{bad:?}");
     }
