@@ -9,6 +9,7 @@ mod budgets;
 mod handlers;
 mod lifecycle;
 mod room;
+mod unusual_pods;
 mod world;
 
 use std::process::ExitCode;
@@ -32,6 +33,8 @@ fn cases() -> Vec<Case<World>> {
         case!(bad::none_disturbs_another),
         case!(alone bad::a_hung_child_fails_and_delays_nobody),
         case!(bad::an_agent_writes_for_its_own_node_only),
+        case!(unusual_pods::a_static_pod),
+        case!(unusual_pods::a_pod_in_the_nodes_network),
         case!(lifecycle::a_restarted_container),
         case!(lifecycle::an_ended_container),
         case!(lifecycle::a_deleted_marker),

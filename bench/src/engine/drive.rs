@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result};
 use jiff::Timestamp;
 use leadsman_api::NodePodProbe;
 use leadsman_core::podprobe::node::{
-    Action, Container, ContainerName, ContainerState, Containers, Event, Node, Now, Run, RunId,
-    SLOT, Settings, WriteEnd,
+    Action, Container, ContainerName, ContainerState, Containers, Event, Node, Now, PodName, Run,
+    RunId, SLOT, Settings, WriteEnd,
 };
 use leadsman_core::podprobe::{CannotProbe, Outcome};
 use leadsman_probe::{Exec, ExecError, Execution, Target};
@@ -195,7 +195,11 @@ fn containers(probes: u32, now: Timestamp) -> Containers {
     let slots = u32::try_from(super::SLOTS).unwrap_or(1);
     let container = |number: u32| {
         let name = ContainerName {
-            pod_uid: number.to_string().into(),
+            pod: PodName {
+                namespace: "engine".into(),
+                name: format!("pod-{number}").into(),
+                uid: number.to_string().into(),
+            },
             name: "main".into(),
         };
         let state = ContainerState::Running {

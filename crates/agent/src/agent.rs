@@ -23,6 +23,7 @@ use crate::plan::{self, Newest, Sight};
 use crate::prober::{Finished, Prober};
 use crate::standing::Standing;
 use crate::status::{self, WriteError};
+use crate::targets::Targets;
 use crate::tell::Teller;
 
 /// From one check of what works to the next.
@@ -59,7 +60,7 @@ async fn probe_node(args: &Args, process: Process) -> Result<(), AgentError> {
     let mut agent = Agent::new(args, &process, runtime.clone(), start);
     let plans = plan::follow(process.client.clone(), &args.node_name);
     let (looks, mut looked) = mpsc::channel(1);
-    let view = View::new(runtime, args.node_ip.clone());
+    let view = View::new(runtime);
     let mut looking = JoinSet::new();
     looking.spawn(look::look(view, start, agent.wanted.subscribe(), looks));
     let ended = agent
@@ -88,6 +89,7 @@ struct Agent {
     /// that were looked at.
     unread: Option<Duration>,
     wanted: watch::Sender<Wanted>,
+    targets: Targets,
     prober: Prober<Runtime>,
     /// One write at most.
     writes: JoinSet<Written>,
@@ -121,6 +123,7 @@ impl Agent {
             looked: Duration::ZERO,
             unread: None,
             wanted: watch::Sender::default(),
+            targets: Targets::new(args.node_ip.clone()),
             prober: Prober::new(runtime),
             writes: JoinSet::new(),
             teller: Teller::start(process.client.clone(), &args.node_name, &metrics),
@@ -179,7 +182,8 @@ impl Agent {
                     if !run.waited.is_zero() {
                         self.metrics.exec_wait.observe(run.waited.as_secs_f64());
                     }
-                    self.prober.start(run, self.containers.as_deref());
+                    let target = self.targets.of(&run, self.containers.as_deref());
+                    self.prober.start(run, target);
                 }
                 Action::Changed(change) => self.changed(change, now),
                 Action::Dropped {
@@ -252,8 +256,9 @@ impl Agent {
             );
         }
         self.missed = object.is_none();
+        self.targets.plan(object.map(|object| &object.spec));
         self.apply(Event::Plan(object));
-        let pods: HashSet<Arc<str>> = self.node.containers().map(|name| name.pod_uid).collect();
+        let pods: HashSet<Arc<str>> = self.node.containers().map(|name| name.pod.uid).collect();
         self.metrics
             .entries
             .set(count(self.node.containers().count()));

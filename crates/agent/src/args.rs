@@ -22,8 +22,9 @@ pub struct Args {
         default_value = "unix:///run/containerd/containerd.sock"
     )]
     pub runtime_endpoint: String,
-    /// Addresses of this node, the primary one first; probes of pods in the node's own network dial them, and without
-    /// any such probes do not run
+    /// Addresses of this node, the primary one first, at which pods in the node's own network are probed. Left out, they
+    /// are probed at the pod's address if a network interface of the agent has it: give them if the agent is not in the
+    /// node's network
     #[arg(
         long,
         env = "LEADSMAN_NODE_IP",

@@ -10,6 +10,7 @@
 //! | `agent` | the loop that owns the node's state machine |
 //! | `plan` | the watch of the node's `NodePodProbe`, and which sight of it is newer |
 //! | `look` | the looks at the container runtime, once a second while there is something to probe |
+//! | `targets` | which address a run dials |
 //! | `prober` | runs on their way |
 //! | `request` | one request to the API server, judged |
 //! | `status` | one write of the status |
@@ -33,6 +34,7 @@ mod runtime;
 mod spam;
 mod standing;
 mod status;
+mod targets;
 mod tell;
 
 pub use agent::{AgentError, run};

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leadsman_core::podprobe::node::{self, ContainerName, SLOT};
-use leadsman_cri::{Container, ContainerState, Containers, Error, View};
+use leadsman_core::podprobe::node::{self, ContainerName, PodName, SLOT};
+use leadsman_cri::{Container, ContainerState, Containers, Error, PodLabels, View};
 use leadsman_process::clock;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
@@ -77,6 +77,15 @@ fn on_grid(start: Instant, then: Instant, step: Duration) -> Instant {
     start + step * u32::try_from(steps).unwrap_or(u32::MAX)
 }
 
+/// The labels that the kubelet gives the containers of a pod.
+pub(crate) fn labels(pod: &PodName) -> PodLabels<'_> {
+    PodLabels {
+        namespace: &pod.namespace,
+        name: &pod.name,
+        uid: &pod.uid,
+    }
+}
+
 /// What the state machine reads of these containers.
 pub(crate) fn known(
     containers: &Containers,
@@ -84,7 +93,7 @@ pub(crate) fn known(
 ) -> node::Containers {
     names
         .filter_map(|name| {
-            let container = containers.get(&name.pod_uid, &name.name)?;
+            let container = containers.get(labels(&name.pod), &name.name)?;
             Some((name, seen(container)))
         })
         .collect()

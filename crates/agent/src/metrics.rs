@@ -61,6 +61,7 @@ label!(CauseLabel {
     Deadline => "deadline",
     Local => "local",
     NoAddress => "no_address",
+    NotOfNode => "not_of_node",
     ContainerGone => "container_gone",
 });
 label!(StateLabel {
@@ -181,6 +182,7 @@ impl Metrics {
             CannotProbe::Deadline => CauseLabel::Deadline,
             CannotProbe::Local(_) => CauseLabel::Local,
             CannotProbe::NoAddress => CauseLabel::NoAddress,
+            CannotProbe::NotOfNode(_) => CauseLabel::NotOfNode,
             CannotProbe::ContainerGone => CauseLabel::ContainerGone,
         };
         self.cannot.get_or_create(&CauseLabels { cause }).inc();

@@ -6,7 +6,6 @@ use std::time::Duration;
 use futures::FutureExt;
 use leadsman_core::podprobe::node::{Run, RunId};
 use leadsman_core::podprobe::{CannotProbe, Handler, Outcome};
-use leadsman_cri::Containers;
 use leadsman_probe::{EXEC_SLACK, Exec, Target};
 use tokio::task::JoinSet;
 
@@ -54,9 +53,8 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
         }
     }
 
-    /// Starts a run against the container it is for, at the addresses that the runtime last reported.
-    pub(crate) fn start(&mut self, run: Run, containers: Option<&Containers>) {
-        let target = target(&run, containers);
+    /// Starts a run against its target; with none, its container is gone.
+    pub(crate) fn start(&mut self, run: Run, target: Option<Target>) {
         let exec = self.exec.clone();
         self.runs.spawn(async move {
             let handler = HandlerKind::from(&run.probe.handler);
@@ -95,11 +93,6 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
             }
         }
     }
-}
-
-fn target(run: &Run, containers: Option<&Containers>) -> Option<Target> {
-    let container = containers?.get(&run.key.pod.uid, &run.key.container)?;
-    (container.id == run.container).then(|| Target::new(&container.addresses, &*container.id))
 }
 
 async fn probe<E: Exec>(

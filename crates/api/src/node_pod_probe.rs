@@ -36,9 +36,9 @@ pub struct PodProbe {
     pub name: String,
     /// The pod's namespace.
     pub namespace: String,
-    /// The pod's uid; a namesake with another one is another pod.
+    /// The pod's uid, of a static pod the one that its node knows; a namesake with another one is another pod.
     pub uid: String,
-    /// The pod's IP as the API server shows it. The agent dials only what the runtime reports.
+    /// The pod's IP as the API server shows it. The agent dials only what the runtime reports or what is its node's own.
     #[serde(rename = "IP")]
     pub ip: String,
     /// The probes.

@@ -21,4 +21,4 @@ mod wire;
 pub mod wire;
 
 pub use runtime::{Error, Listed, ListedState, Runtime, Version};
-pub use view::{Container, ContainerState, Containers, View};
+pub use view::{Addresses, Container, ContainerState, Containers, PodLabels, View};

@@ -30,9 +30,34 @@ pub struct Container {
     pub state: ContainerState,
     /// The id of its sandbox.
     pub sandbox: Arc<str>,
-    /// Where it can be dialled, the pod's primary address first: never an unspecified, loopback, link-local
-    /// or multicast one. Empty while the runtime has not said, and for a container that never ran under our eyes.
-    pub addresses: Arc<[IpAddr]>,
+    /// The namespace of its pod.
+    pub pod_namespace: Arc<str>,
+    /// The name of its pod.
+    pub pod_name: Arc<str>,
+    /// Where it can be dialled.
+    pub addresses: Addresses,
+}
+
+/// Where a container can be dialled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Addresses {
+    /// The runtime has not said yet, or the container never ran under our eyes.
+    Unknown,
+    /// Its pod is in the node's network namespace: its addresses are the node's, and the runtime does not say which.
+    Node,
+    /// Its pod's own, the primary one first: at least one, and never an unspecified, loopback, link-local or multicast one.
+    Pod(Arc<[IpAddr]>),
+}
+
+/// A pod as all of its labels name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PodLabels<'a> {
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// Its uid.
+    pub uid: &'a str,
 }
 
 /// What a container does.
@@ -61,9 +86,12 @@ pub struct Containers {
 }
 
 impl Containers {
-    /// The newest container of this name in the pod of this uid.
-    pub fn get(&self, pod_uid: &str, name: &str) -> Option<&Container> {
-        self.pods.get(pod_uid)?.get(name)
+    /// The newest container of this name in this pod. One whose pod has the uid and another name is another pod's: whoever
+    /// asks may have the uid from somebody who was free to choose it.
+    pub fn get(&self, pod: PodLabels<'_>, name: &str) -> Option<&Container> {
+        let container = self.pods.get(pod.uid)?.get(name)?;
+        let agrees = *container.pod_namespace == *pod.namespace && *container.pod_name == *pod.name;
+        agrees.then_some(container)
     }
 }
 
@@ -76,16 +104,11 @@ pub struct View {
 }
 
 impl View {
-    /// A view that knows nothing yet. `node_addresses` are those at which pods in the node's own network
-    /// namespace are dialled, the primary one first; ones that must not be dialled are left out.
-    pub fn new(runtime: Runtime, node_addresses: Vec<IpAddr>) -> Self {
-        let memory = Memory {
-            node: only_dialable(node_addresses),
-            ..Memory::default()
-        };
+    /// A view that knows nothing yet.
+    pub fn new(runtime: Runtime) -> Self {
         Self {
             runtime,
-            memory,
+            memory: Memory::default(),
             containers: Arc::default(),
         }
     }
@@ -131,11 +154,6 @@ impl View {
         Ok(())
     }
 
-    /// The newest container of this name in the pod of this uid, running or not.
-    pub fn container(&self, pod_uid: &str, name: &str) -> Option<&Container> {
-        self.containers.get(pod_uid, name)
-    }
-
     /// All of it at this moment. The same `Arc` as before while nothing has changed.
     pub fn containers(&self) -> Arc<Containers> {
         self.containers.clone()
@@ -179,10 +197,9 @@ struct Memory {
     settled: bool,
     /// What the status said, and what the list had said when it was asked: good until the list says otherwise.
     states: HashMap<Arc<str>, (ListedState, ContainerState)>,
-    sandboxes: HashMap<Arc<str>, Arc<[IpAddr]>>,
+    sandboxes: HashMap<Arc<str>, Addresses>,
     /// Containers about which the runtime failed to answer; said once each.
     mute: HashSet<Arc<str>>,
-    node: Arc<[IpAddr]>,
 }
 
 /// A container of the last list, of whatever pod.
@@ -296,11 +313,14 @@ impl Memory {
 
     fn put_network(&mut self, listed: &Listed, network: Network) {
         let addresses = match network {
-            Network::Node => self.node.clone(),
-            Network::Own(addresses) => only_dialable(addresses),
+            Network::Node => Addresses::Node,
+            Network::Own(addresses) => {
+                let dialable = addresses.into_iter().filter(|address| dialable(*address));
+                Addresses::Pod(dialable.collect())
+            }
         };
         // None at all is no answer to keep: the next refresh asks again.
-        if !addresses.is_empty() {
+        if !matches!(&addresses, Addresses::Pod(none) if none.is_empty()) {
             self.sandboxes.insert(listed.sandbox.clone(), addresses);
         }
     }
@@ -328,11 +348,9 @@ impl Memory {
             attempt: listed.attempt,
             state: self.state(listed).unwrap_or(ContainerState::Unknown),
             sandbox: listed.sandbox.clone(),
-            addresses: self
-                .sandboxes
-                .get(&listed.sandbox)
-                .cloned()
-                .unwrap_or_default(),
+            pod_namespace: listed.pod_namespace.clone(),
+            pod_name: listed.pod_name.clone(),
+            addresses: (self.sandboxes.get(&listed.sandbox).cloned()).unwrap_or(Addresses::Unknown),
         }
     }
 }
@@ -354,13 +372,6 @@ fn newest(listed: Vec<Listed>, wanted: impl Fn(&str) -> bool) -> Vec<Listed> {
         }
     }
     newest.into_values().collect()
-}
-
-fn only_dialable(addresses: Vec<IpAddr>) -> Arc<[IpAddr]> {
-    addresses
-        .into_iter()
-        .filter(|address| dialable(*address))
-        .collect()
 }
 
 #[cfg(test)]

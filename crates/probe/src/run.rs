@@ -21,7 +21,7 @@ pub async fn run<E: Exec>(
     timeout: Duration,
     exec: &E,
 ) -> Result<Outcome, CannotProbe> {
-    let ip = target.address().ok_or(CannotProbe::NoAddress);
+    let ip = target.address();
     match handler {
         Handler::Exec { command } => exec::run(command, target, timeout, exec).await,
         Handler::HttpGet(get) => http::run(get, ip?, timeout).await,

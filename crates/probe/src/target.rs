@@ -5,23 +5,34 @@
 
 use std::net::IpAddr;
 
+use leadsman_core::podprobe::CannotProbe;
+
 /// One container, as the runtime reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    address: Option<IpAddr>,
+    address: Result<IpAddr, CannotProbe>,
     container_id: String,
 }
 
 impl Target {
     /// A container by its runtime's id, and the addresses the runtime reports for its sandbox (the node's own address for
     /// a sandbox in the node's network). The first that is [`dialable`] is dialled. With none, probes that dial come to
-    /// `CannotProbe::NoAddress`; `exec` needs none.
+    /// [`CannotProbe::NoAddress`]; `exec` needs none.
     pub fn new(addresses: &[IpAddr], container_id: impl Into<String>) -> Self {
         Self {
             address: addresses
                 .iter()
                 .map(IpAddr::to_canonical)
-                .find(|ip| dialable(*ip)),
+                .find(|ip| dialable(*ip))
+                .ok_or(CannotProbe::NoAddress),
+            container_id: container_id.into(),
+        }
+    }
+
+    /// A container that cannot be dialled, and why; `exec` can be run in it.
+    pub fn unreachable(cause: CannotProbe, container_id: impl Into<String>) -> Self {
+        Self {
+            address: Err(cause),
             container_id: container_id.into(),
         }
     }
@@ -30,14 +41,17 @@ impl Target {
     #[cfg(any(test, feature = "loopback"))]
     pub fn unchecked(address: IpAddr, container_id: impl Into<String>) -> Self {
         Self {
-            address: Some(address),
+            address: Ok(address),
             container_id: container_id.into(),
         }
     }
 
     /// The address probes dial.
-    pub fn address(&self) -> Option<IpAddr> {
-        self.address
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn address(&self) -> Result<IpAddr, CannotProbe> {
+        self.address.clone()
     }
 
     /// The runtime's id of the container.
@@ -104,7 +118,7 @@ mod tests {
         let ip = |s: &str| s.parse::<IpAddr>().unwrap();
         let of = |list: &[&str]| {
             let list: Vec<_> = list.iter().map(|s| ip(s)).collect();
-            Target::new(&list, "c").address()
+            Target::new(&list, "c").address().ok()
         };
         assert_eq!(of(&["10.0.0.1", "fd00::1"]), Some(ip("10.0.0.1")));
         assert_eq!(of(&["fe80::1", "fd00::1", "10.0.0.1"]), Some(ip("fd00::1")));

@@ -108,6 +108,11 @@ impl NodeBed {
         &self.node.runtime_socket
     }
 
+    /// The folder of the kubelet's static pods; a manifest that is put there is run.
+    pub fn static_pods(&self) -> PathBuf {
+        plan::static_pods(self.folder())
+    }
+
     /// containerd's endpoint as CRI clients name it, `unix://…`; the same inside and outside.
     pub fn runtime_endpoint(&self) -> String {
         format!("unix://{}", self.node.runtime_socket.display())

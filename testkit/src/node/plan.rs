@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use serde_json::json;
@@ -264,6 +264,7 @@ fn proxy(core: &Core<'_>, name: &str, network: &Network) -> Part {
 fn write_configuration(core: &Core<'_>, name: &str, network: &Network) -> Result<()> {
     let folder = core.folder;
     fs::create_dir(folder.join("cni"))?;
+    fs::create_dir(static_pods(folder))?;
     fs::write(folder.join("cni/10-bed.conflist"), cni(network).to_string())?;
     fs::write(folder.join("containerd.toml"), containerd_config(core))?;
     fs::write(
@@ -271,6 +272,11 @@ fn write_configuration(core: &Core<'_>, name: &str, network: &Network) -> Result
         kubelet_config(core, name).to_string(),
     )?;
     Ok(())
+}
+
+/// Where the kubelet looks for static pods.
+pub(super) fn static_pods(folder: &Path) -> PathBuf {
+    folder.join("static-pods")
 }
 
 /// `ptp` routes every packet, so a pod reaches a Service whose pod is its neighbour; on a bridge
@@ -338,6 +344,7 @@ fn kubelet_config(core: &Core<'_>, name: &str) -> serde_json::Value {
         "resolvConf": "",
         "containerRuntimeEndpoint": format!("unix://{}", socket(core).display()),
         "podLogsDir": core.folder.join("pod-logs"),
+        "staticPodPath": static_pods(core.folder),
         "volumePluginDir": core.folder.join("volume-plugins"),
         "tlsCertFile": core.pki("kubelet-server.crt"),
         "tlsPrivateKeyFile": core.pki("kubelet-server.key"),

@@ -264,7 +264,7 @@ impl PodEntries {
         wire::PodProbe {
             name: pod.name.name.clone(),
             namespace: pod.name.namespace.clone(),
-            uid: pod.uid.to_string(),
+            uid: pod.node_uid.to_string(),
             ip: self.ip.to_string(),
             probes: Vec::new(),
         }

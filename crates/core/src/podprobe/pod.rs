@@ -18,6 +18,10 @@ pub use super::sorted::Sorted;
 /// The field manager of our applies on `pods/status`.
 pub const FIELD_MANAGER: &str = "leadsman-podprobe";
 
+/// On the mirror of a static pod: the static pod's uid, a hash of its file where the file names none (`ConfigMirrorAnnotationKey`,
+/// `pkg/kubelet/types/pod_update.go`; `applyDefaults`, `pkg/kubelet/config/common.go`).
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
 /// Labels or annotations.
 pub type Pairs = Sorted<Arc<str>>;
 
@@ -47,6 +51,11 @@ pub struct Pod {
     pub name: Arc<ObjectName>,
     /// Its uid.
     pub uid: Arc<str>,
+    /// The uid by which the node knows it, which is another one for a static pod: what the API server has is its mirror, and
+    /// says in an annotation whose (`pkg/kubelet/pod/mirror_client.go`). The kubelet labels the containers with it, and so
+    /// entries and verdicts bear it. Whoever makes a pod may set that annotation, and so the agent takes a container
+    /// only if its namespace and pod's name fit too.
+    pub node_uid: Arc<str>,
     /// Its resourceVersion.
     pub version: Version,
     /// Its labels.
@@ -137,6 +146,12 @@ impl Pod {
             None => shared.objects.share(ObjectName::of(meta)),
         };
         let names = &mut shared.names;
+        let uid = names.again(
+            known.map(|known| &known.uid),
+            meta.uid.as_deref().unwrap_or_default(),
+        );
+        let mut mirrored = pod.annotations.iter();
+        let mirrored = mirrored.find(|(key, hash)| key == MIRROR && !hash.is_empty());
         let node = pod.spec.node_name.as_deref();
         let ours = Ours::read(&pod.owners, names);
         let labels = pod.labels.iter();
@@ -148,10 +163,11 @@ impl Pod {
         Self {
             name,
             annotations: annotations.collect(),
-            uid: names.again(
-                known.map(|known| &known.uid),
-                meta.uid.as_deref().unwrap_or_default(),
-            ),
+            node_uid: match mirrored {
+                None => uid.clone(),
+                Some((_, hash)) => names.again(known.map(|known| &known.node_uid), hash),
+            },
+            uid,
             version: Version::parse(meta.resource_version.as_deref()),
             labels: labels
                 .map(|(key, value)| (names.share(key.as_str()), names.share(value.as_str())))

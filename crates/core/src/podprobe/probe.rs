@@ -187,6 +187,11 @@ pub enum CannotProbe {
     /// The runtime reports no address for the pod that may be dialled.
     #[error("the runtime reports no address of the pod that may be dialled")]
     NoAddress,
+    /// The pod is in the node's own network, and its address is none that this process may take for the node's.
+    #[error(
+        "the pod is in the node's own network, and its address {0:?} is none of the network interfaces that the agent has: give --node-ip, or run the agent in the node's network"
+    )]
+    NotOfNode(String),
     /// The container ended or was replaced while the run was on its way.
     #[error("the container is gone")]
     ContainerGone,

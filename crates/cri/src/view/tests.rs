@@ -12,16 +12,51 @@ const STARTED: ContainerState = ContainerState::Running {
 const ENDED: ContainerState = ContainerState::Exited { exit_code: 3 };
 
 fn view(fake: &Fake) -> View {
-    View::new(fake.client(), vec!["192.0.2.9".parse().unwrap()])
+    View::new(fake.client())
+}
+
+impl View {
+    /// The newest container of this name in the pod of this uid; all are called `web`.
+    fn container(&self, pod_uid: &str, name: &str) -> Option<&Container> {
+        let pod = PodLabels {
+            namespace: "default",
+            name: "web",
+            uid: pod_uid,
+        };
+        self.containers.get(pod, name)
+    }
 }
 
 fn addresses(view: &View, pod: &str, name: &str) -> Vec<String> {
-    view.container(pod, name)
-        .unwrap()
-        .addresses
-        .iter()
-        .map(ToString::to_string)
-        .collect()
+    match &view.container(pod, name).unwrap().addresses {
+        Addresses::Unknown => Vec::new(),
+        Addresses::Node => vec!["the node's".to_owned()],
+        Addresses::Pod(addresses) => addresses.iter().map(ToString::to_string).collect(),
+    }
+}
+
+// PRB-24
+#[tokio::test]
+async fn a_container_is_found_by_all_names_of_its_pod_alone() {
+    let fake = Fake::start();
+    fake.world().network("a", &["10.0.0.1"], NamespaceMode::Pod);
+    fake.world()
+        .container("a", "main", 0, Wire::ContainerRunning);
+    let mut view = view(&fake);
+    view.refresh(|_| true).await.unwrap();
+    let containers = view.containers();
+    let get = |namespace, name, uid| {
+        let pod = PodLabels {
+            namespace,
+            name,
+            uid,
+        };
+        containers.get(pod, "main").is_some()
+    };
+    assert!(get("default", "web", "a"));
+    assert!(!get("other", "web", "a"));
+    assert!(!get("default", "other", "a"));
+    assert!(!get("default", "web", "b"));
 }
 
 fn state(view: &View, pod: &str, name: &str) -> Option<ContainerState> {
@@ -116,12 +151,12 @@ async fn addresses_come_from_the_sandbox_and_never_lead_back_to_the_node() {
             NamespaceMode::Pod,
             &["10.1.2.3", "2001:db8::7"],
         ),
-        ("host", &[], NamespaceMode::Node, &["192.0.2.9"]),
+        ("host", &[], NamespaceMode::Node, &["the node's"]),
         (
             "host with an address",
             &["10.0.0.5"],
             NamespaceMode::Node,
-            &["192.0.2.9"],
+            &["the node's"],
         ),
         ("none", &[""], NamespaceMode::Pod, &[]),
         (

@@ -297,7 +297,7 @@ impl Index {
 /// Where a pod's entries are.
 pub(super) fn slot_key(pod: &Pod) -> Option<(Arc<str>, SlotKey)> {
     let node = pod.node.clone()?;
-    Some((node, (pod.name.clone(), pod.uid.clone())))
+    Some((node, (pod.name.clone(), pod.node_uid.clone())))
 }
 
 /// All entries of a pod; none if there is not one.

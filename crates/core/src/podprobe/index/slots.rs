@@ -16,7 +16,7 @@ use crate::podprobe::event::ObjectName;
 use crate::podprobe::plan::{Entry, PodEntries, Verdict};
 use crate::podprobe::pod::{Pod, Shared};
 
-/// Name and uid of a pod.
+/// Name of a pod, and its uid on the node.
 pub(super) type SlotKey = (Arc<ObjectName>, Arc<str>);
 
 /// One pod's place in a node's object.
@@ -141,7 +141,7 @@ impl Index {
         let known = known.and_then(|slot| slot.wanted.as_ref());
         if known != wanted.as_ref() {
             // Measured only when it changes: a verdict must not cost a serialization of the pod's entries.
-            let pod = self.pod(&key.0).filter(|pod| pod.uid == key.1);
+            let pod = self.pod(&key.0).filter(|pod| pod.node_uid == key.1);
             let size = wanted.as_ref().zip(pod);
             let size = size.map_or(0, |(wanted, pod)| wanted.bytes(pod));
             let node = self.nodes.entry(name.clone()).or_default();

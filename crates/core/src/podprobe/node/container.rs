@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::PodName;
+
 /// A container of a pod, by name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ContainerName {
-    /// The uid of its pod.
-    pub pod_uid: Arc<str>,
+    /// Its pod.
+    pub pod: PodName,
     /// Its name in the pod.
     pub name: Arc<str>,
 }

@@ -62,7 +62,8 @@ pub(super) fn read(spec: &NodePodProbeSpec) -> (Vec<(Arc<ProbeKey>, Entry)>, Vec
             uid: pod.uid.as_str().into(),
         };
         for probe in &pod.probes {
-            let first = names.insert((pod.uid.as_str(), probe.name.as_str()));
+            // Not by the uid alone: that of a pod's mirror is what the pod's author says.
+            let first = names.insert((&pod.namespace, &pod.name, &pod.uid, &probe.name));
             match entry(&name, probe, first) {
                 Ok(entry) => entries.push(entry),
                 Err(refusal) => malformed.push(refused(pod, probe, &refusal)),

@@ -669,7 +669,7 @@ impl Node {
 
 fn container_name(key: &ProbeKey) -> ContainerName {
     ContainerName {
-        pod_uid: key.pod.uid.clone(),
+        pod: key.pod.clone(),
         name: key.container.clone(),
     }
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::machine::{Action, Change, Event, Node, Run, RunId, Settings};
 use super::report::WriteEnd;
-use super::{Container, ContainerName, ContainerState, Containers, Now};
+use super::{Container, ContainerName, ContainerState, Containers, Now, PodName};
 use crate::podprobe::probe::{CannotProbe, Outcome, State};
 
 pub(super) const SETTINGS: Settings = Settings {
@@ -98,7 +98,11 @@ impl Sim {
     /// Container `main` of the pod is this one from now on, and the node sees it.
     pub(super) fn container(&mut self, container: Option<(&str, ContainerState)>) {
         let name = ContainerName {
-            pod_uid: "u".into(),
+            pod: PodName {
+                namespace: "ns".into(),
+                name: "p".into(),
+                uid: "u".into(),
+            },
             name: "main".into(),
         };
         match container {

@@ -7,7 +7,7 @@ use leadsman_api::NodePodProbeStatus;
 use serde_json::json;
 
 use super::sim::{Sim, exec, outcome, running, succeeding, tcp};
-use super::{Container, ContainerName, ContainerState, Event};
+use super::{Container, ContainerName, ContainerState, Event, PodName};
 use crate::podprobe::probe::{CannotProbe, State};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -353,9 +353,15 @@ fn commands_that_hang_in_one_namespace_delay_no_others() {
     // There from the beginning, and to come.
     let (fine, late) = (pod("fine", "f", 1), pod("late", "l", 1));
     pods.push(fine);
-    for name in ["h0", "h1", "h2", "h3", "f", "l"] {
+    let hostile = ["h0", "h1", "h2", "h3"].map(|name| ("hostile", name));
+    for (namespace, name) in hostile.into_iter().chain([("fine", "f"), ("late", "l")]) {
+        let pod = PodName {
+            namespace: namespace.into(),
+            name: name.into(),
+            uid: name.into(),
+        };
         let name = ContainerName {
-            pod_uid: name.into(),
+            pod,
             name: "main".into(),
         };
         let (id, state) = ("c".into(), running());

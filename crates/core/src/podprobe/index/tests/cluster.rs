@@ -89,6 +89,18 @@ impl SimPod {
         }
     }
 
+    /// The uid that the kubelet gives its containers.
+    pub(super) fn node_uid(&self) -> &str {
+        let mirrored = self.annotations.get("kubernetes.io/config.mirror");
+        mirrored.map_or(&self.uid, |mark| mark.value.as_str().unwrap())
+    }
+
+    /// Makes it the mirror of a static pod with this uid.
+    pub(super) fn mirror(&mut self, uid: &str) {
+        let key = "kubernetes.io/config.mirror".to_owned();
+        self.annotations.insert(key, mark(uid, Owner::User));
+    }
+
     pub(super) fn is_active(&self) -> bool {
         !self.deleting && !matches!(self.phase, "Succeeded" | "Failed")
     }

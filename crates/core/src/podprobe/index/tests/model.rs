@@ -157,7 +157,7 @@ impl<'a> Model<'a> {
     fn observed(&self, name: &ObjectName, pod: &SimPod) -> Option<&'a PodProbe> {
         let mut pods = self.object(pod)?.spec.pod_probes.iter();
         pods.find(|one| {
-            one.uid == pod.uid && one.name == name.name && one.namespace == name.namespace
+            one.uid == pod.node_uid() && one.name == name.name && one.namespace == name.namespace
         })
     }
 
@@ -177,7 +177,7 @@ impl<'a> Model<'a> {
             let one = PodProbe {
                 name: name.name.clone(),
                 namespace: name.namespace.clone(),
-                uid: pod.uid.clone(),
+                uid: pod.node_uid().to_owned(),
                 ip: pod.ip.clone(),
                 probes,
             };
@@ -249,7 +249,9 @@ impl<'a> Model<'a> {
         let mut states = statuses
             .iter()
             .filter(|one| {
-                one.uid == pod.uid && one.name == name.name && one.namespace == name.namespace
+                one.uid == pod.node_uid()
+                    && one.name == name.name
+                    && one.namespace == name.namespace
             })
             .flat_map(|one| &one.probe_states);
         let fits = |a: &Option<String>, b: &Option<String>| a.is_none() || b.is_none() || a == b;
@@ -378,7 +380,7 @@ impl<'a> Model<'a> {
     fn obstacle(&self, name: &ObjectName, pod: &SimPod, row: &Row<'_>) -> Option<&'a str> {
         let statuses = &self.object(pod)?.status.as_ref()?.pod_probe_statuses;
         let own = statuses.iter().filter(|one| {
-            one.uid == pod.uid && one.name == name.name && one.namespace == name.namespace
+            one.uid == pod.node_uid() && one.name == name.name && one.namespace == name.namespace
         });
         let mut obstacles = own.flat_map(|one| &one.cannot_probe);
         let entry = format!("{}#{}", row.marker.name, row.probe.name);

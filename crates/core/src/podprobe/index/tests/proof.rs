@@ -136,7 +136,11 @@ fn step(world: &mut World, [what, a, b, c]: [u8; 4]) {
             let labels = [("app", pick(&["x", "y"], b)), ("tier", "1")];
             let labels = &labels[..if b < 100 { 1 } else { 2 }];
             if !cluster.pods.contains_key(&name) {
-                cluster.put_pod(&name, SimPod::new(&uid, node_name(c), labels));
+                let mut pod = SimPod::new(&uid, node_name(c), labels);
+                if c % 8 > 5 {
+                    pod.mirror(&format!("static-{uid}"));
+                }
+                cluster.put_pod(&name, pod);
             }
         }
         5 => cluster.delete(Kind::Pod, &pod_name(a)),

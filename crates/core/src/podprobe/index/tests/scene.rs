@@ -108,7 +108,7 @@ impl World {
             container_id: known.and_then(|known| known.started_container_id),
         };
         edit(&mut new);
-        let uid = self.cluster.pods[&p0()].uid.clone();
+        let uid = self.cluster.pods[&p0()].node_uid().to_owned();
         self.cluster.edit_node_pod_probe("n0", |object| {
             let pods = &mut object.status.get_or_insert_default().pod_probe_statuses;
             let mut states = Vec::new();

@@ -64,6 +64,30 @@ fn a_marker_matches_in_its_own_namespace_alone() {
     assert!(world.entries().is_empty());
 }
 
+// PPM-1, PPM-12
+#[test]
+fn a_static_pod_is_told_and_marked_by_the_uid_that_its_node_knows() {
+    let mut world = World::bare();
+    world.mark("way", &[idle()]);
+    let mut pod = SimPod::new("u0", "n0", &[("app", "x")]);
+    pod.mirror("hash");
+    world.cluster.put_pod(&p0(), pod);
+    world.settle();
+    assert_eq!(world.told().unwrap().uid, "hash");
+    world.verdict("way#idle", "Succeeded", "");
+    assert_eq!(plain(&world.pod().labels)["role"], "main");
+    assert_eq!(world.pod_writes().last().unwrap().uid, "u0");
+    // Its file changed: the kubelet makes another mirror of the same name, and the verdict was the old one's.
+    world.cluster.delete(Kind::Pod, &p0());
+    let mut pod = SimPod::new("u1", "n0", &[("app", "x")]);
+    pod.mirror("other");
+    world.cluster.put_pod(&p0(), pod);
+    world.settle();
+    assert_eq!(world.told().unwrap().uid, "other");
+    assert!(!world.pod().labels.contains_key("role"));
+    assert_eq!(world.status("way").probes[0].pending, 1);
+}
+
 // PPM-2, DEF-14
 #[test]
 fn a_label_change_alone_starts_and_ends_a_probe() {

@@ -1,0 +1,231 @@
+//! Which address a run dials: what the runtime reports for the pod's own sandbox, and nothing else.
+//!
+//! Of a pod in the node's own network the runtime reports that alone, and no address. It is dialled at those of `--node-ip`;
+//! without them at what its plan says, as long as that is an address of a network interface that this process sees itself. So
+//! whoever writes a plan can choose among the node's own addresses, and has no other.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use leadsman_api::NodePodProbeSpec;
+use leadsman_core::podprobe::CannotProbe;
+use leadsman_core::podprobe::node::{PodName, Run};
+use leadsman_cri::{Addresses, Containers};
+use leadsman_probe::{Target, dialable};
+use leadsman_process::clock;
+use nix::ifaddrs::getifaddrs;
+use tokio::time::Instant;
+
+use crate::look;
+
+/// For how long the addresses of the interfaces are known. An address that leaves the node is dialled for so long at most.
+const KNOWN_FOR: Duration = Duration::from_secs(5);
+
+/// What is known of the node's addresses, and of the plan's.
+#[derive(Debug, Default)]
+pub(crate) struct Targets {
+    /// As `--node-ip` says, the primary one first.
+    given: Vec<IpAddr>,
+    /// As the plan says, of all its pods; empty with `--node-ip`.
+    planned: HashMap<PodName, String>,
+    interfaces: Interfaces,
+}
+
+impl Targets {
+    pub(crate) fn new(given: Vec<IpAddr>) -> Self {
+        Self {
+            given,
+            ..Self::default()
+        }
+    }
+
+    /// Takes note of the addresses of a plan.
+    pub(crate) fn plan(&mut self, spec: Option<&NodePodProbeSpec>) {
+        self.planned.clear();
+        if !self.given.is_empty() {
+            return;
+        }
+        for pod in spec.iter().flat_map(|spec| &spec.pod_probes) {
+            let name = PodName {
+                namespace: pod.namespace.as_str().into(),
+                name: pod.name.as_str().into(),
+                uid: pod.uid.as_str().into(),
+            };
+            self.planned.insert(name, pod.ip.clone());
+        }
+    }
+
+    /// The target of a run; none if its container is not the newest one any more.
+    pub(crate) fn of(&mut self, run: &Run, containers: Option<&Containers>) -> Option<Target> {
+        let pod = &run.key.pod;
+        let container = containers?.get(look::labels(pod), &run.key.container)?;
+        if container.id != run.container {
+            return None;
+        }
+        let id = &*container.id;
+        Some(match &container.addresses {
+            Addresses::Unknown => Target::unreachable(CannotProbe::NoAddress, id),
+            Addresses::Pod(addresses) => Target::new(addresses, id),
+            Addresses::Node => match self.of_node(pod) {
+                Ok(addresses) => Target::new(&addresses, id),
+                Err(cause) => Target::unreachable(cause, id),
+            },
+        })
+    }
+
+    /// Where a pod in the node's network is dialled.
+    fn of_node(&mut self, pod: &PodName) -> Result<Vec<IpAddr>, CannotProbe> {
+        if !self.given.is_empty() {
+            return Ok(self.given.clone());
+        }
+        let planned = self.planned.get(pod).map_or("", String::as_str);
+        let address = planned.parse().ok().map(|ip: IpAddr| ip.to_canonical());
+        match address {
+            Some(ip) if dialable(ip) && self.interfaces.have(ip, clock::monotonic()) => {
+                Ok(vec![ip])
+            }
+            _ => Err(CannotProbe::NotOfNode(planned.to_owned())),
+        }
+    }
+}
+
+/// The addresses of the network interfaces in this process's network namespace.
+#[derive(Debug, Default)]
+struct Interfaces {
+    known: HashSet<IpAddr>,
+    read: Option<Instant>,
+}
+
+impl Interfaces {
+    fn have(&mut self, ip: IpAddr, now: Instant) -> bool {
+        let fresh = |read: Instant| now.saturating_duration_since(read) < KNOWN_FOR;
+        if !self.read.is_some_and(fresh) {
+            self.read = Some(now);
+            self.known = read().unwrap_or_else(|error| {
+                tracing::warn!(%error, "the addresses of the network interfaces cannot be read");
+                HashSet::new()
+            });
+        }
+        self.known.contains(&ip)
+    }
+}
+
+fn read() -> nix::Result<HashSet<IpAddr>> {
+    let addresses = getifaddrs()?.filter_map(|interface| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+    });
+    Ok(addresses.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use leadsman_api::node_pod_probe::PodProbe;
+
+    use super::*;
+
+    fn pod(name: &str) -> PodName {
+        PodName {
+            namespace: "ns".into(),
+            name: name.into(),
+            uid: "u".into(),
+        }
+    }
+
+    fn planned(addresses: &[(&str, &str)]) -> NodePodProbeSpec {
+        let pods = addresses.iter().map(|(name, ip)| PodProbe {
+            name: (*name).to_owned(),
+            namespace: "ns".to_owned(),
+            uid: "u".to_owned(),
+            ip: (*ip).to_owned(),
+            probes: Vec::new(),
+        });
+        NodePodProbeSpec {
+            pod_probes: pods.collect(),
+        }
+    }
+
+    /// A node that has these addresses.
+    fn node(own: &[&str]) -> Targets {
+        Targets {
+            interfaces: Interfaces {
+                known: own.iter().map(|ip| ip.parse().unwrap()).collect(),
+                read: Some(clock::monotonic()),
+            },
+            ..Targets::default()
+        }
+    }
+
+    // PRB-24
+    #[tokio::test]
+    async fn a_pod_in_the_nodes_network_is_dialled_at_an_address_that_the_node_has() {
+        let own = [
+            "192.0.2.9",
+            "2001:db8::9",
+            "127.0.0.1",
+            "169.254.1.1",
+            "fe80::9",
+        ];
+        let table = [
+            ("192.0.2.9", true),
+            ("2001:db8::9", true),
+            ("::ffff:192.0.2.9", true),
+            ("192.0.2.10", false),
+            ("10.0.0.1", false),
+            ("127.0.0.1", false),
+            ("::1", false),
+            ("169.254.1.1", false),
+            ("fe80::9", false),
+            ("0.0.0.0", false),
+            ("localhost", false),
+            ("", false),
+        ];
+        for (ip, expected) in table {
+            let mut node = node(&own);
+            node.plan(Some(&planned(&[("one", ip)])));
+            match node.of_node(&pod("one")) {
+                Ok(addresses) => {
+                    let ip: IpAddr = ip.parse().unwrap();
+                    assert!(expected, "{ip}");
+                    assert_eq!(addresses, [ip.to_canonical()]);
+                }
+                Err(cause) => {
+                    assert!(!expected, "{ip}");
+                    assert_eq!(cause, CannotProbe::NotOfNode(ip.to_owned()));
+                    assert!(cause.to_string().contains("give --node-ip"), "{cause}");
+                }
+            }
+        }
+    }
+
+    // PRB-24
+    #[tokio::test]
+    async fn what_the_plan_says_counts_for_its_own_pod_and_not_beside_the_flag() {
+        let mut by_plan = node(&["192.0.2.9"]);
+        by_plan.plan(Some(&planned(&[("one", "192.0.2.9"), ("two", "10.0.0.1")])));
+        assert!(by_plan.of_node(&pod("one")).is_ok());
+        assert!(by_plan.of_node(&pod("two")).is_err());
+        assert!(by_plan.of_node(&pod("three")).is_err());
+        by_plan.plan(None);
+        assert!(by_plan.of_node(&pod("one")).is_err());
+
+        let given: Vec<IpAddr> = vec!["192.0.2.7".parse().unwrap(), "2001:db8::7".parse().unwrap()];
+        let mut by_flag = node(&["192.0.2.9"]);
+        by_flag.given.clone_from(&given);
+        by_flag.plan(Some(&planned(&[("one", "192.0.2.9")])));
+        assert_eq!(by_flag.of_node(&pod("one")), Ok(given));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn interfaces_are_read_and_read_again_after_a_while() {
+        let loopback: IpAddr = "127.0.0.1".parse().unwrap();
+        let mut interfaces = Interfaces::default();
+        let start = clock::monotonic();
+        assert!(interfaces.have(loopback, start));
+        interfaces.known.clear();
+        assert!(!interfaces.have(loopback, start + KNOWN_FOR - Duration::from_millis(1)));
+        assert!(interfaces.have(loopback, start + KNOWN_FOR));
+    }
+}
