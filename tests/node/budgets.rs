@@ -235,3 +235,35 @@ pub(crate) async fn restarts(world: Arc<World>) -> Result<()> {
     )
     .await
 }
+
+/// As many pods as a busy node has.
+const CROWD: usize = 50;
+
+// PPM-11, PRB-11, DEF-8
+/// The agent's DaemonSet is updated under fifty probed pods: neither a mark nor a status moves.
+pub(crate) async fn a_rolling_update_of_the_agent(world: Arc<World>) -> Result<()> {
+    let room = at_rest(&world, "rollout").await?;
+    let names: Vec<String> = (PODS.len()..CROWD)
+        .map(|pod| format!("more-{pod}"))
+        .collect();
+    try_join_all(names.iter().map(|pod| room.pod(pod, json!({})))).await?;
+    for pod in &names {
+        let marks = json!({"labels": {"healthy": "yes"}, "conditions": {"t.io/healthy": "True", "t.io/idle": "True"}});
+        room.scene.marks(pod, marks).await?;
+        told(&room, pod, "KruiseProbeSucceeded", 2).await?;
+    }
+    rest(&room).await?;
+    let history = History::of(&world.client, "rollout").await?;
+    step(
+        &room,
+        "an agent replaced by another, pod and all",
+        world.replace_agent(),
+        budget::agent_starts(),
+    )
+    .await?;
+    history
+        .never("a mark went away", |pod| {
+            differs(pod, &is_healthy(true)).is_err()
+        })
+        .await
+}

@@ -44,6 +44,7 @@ fn cases() -> Vec<Case<World>> {
         case!(alone lifecycle::a_marker_deleted_while_the_manager_is_down),
         case!(alone budgets::changes),
         case!(alone budgets::restarts),
+        case!(alone budgets::a_rolling_update_of_the_agent),
         case!(alone lifecycle::nothing_stale_after_an_agent_was_down),
         case!(alone lifecycle::a_restarted_kubelet_changes_no_mark),
         case!(alone lifecycle::an_unreachable_runtime_changes_no_mark),

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::PostParams;
+use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 use leadsman_testkit::node::Inside;
 use leadsman_testkit::{NodeBed, Options};
-use leadsman_tests::{process, see};
+use leadsman_tests::{process, see, until};
 use nix::sys::signal::Signal;
 use serde_json::json;
 use tokio::sync::Mutex;
@@ -36,22 +36,7 @@ impl World {
             NodeBed::start(Options::default(), leadsman_testkit::progress::to_stderr()).await?;
         let client = bed.client().await?;
         leadsman_tests::install(&bed, &client).await?;
-        // The agent runs as a process; this pod stands where its DaemonSet's would, and its token is bound to it.
-        let pod = json!({"metadata": {"name": "agent", "labels":
-                {"app.kubernetes.io/name": "leadsman", "app.kubernetes.io/component": "agent"}},
-            "spec": {"serviceAccountName": "leadsman-agent", "nodeName": bed.node_name(), "hostNetwork": true,
-                "terminationGracePeriodSeconds": 0,
-                "containers": [{"name": "agent", "image": "docker.io/local/target:1", "imagePullPolicy": "Never",
-                    "args": ["pause"]}]}});
-        let pods: Api<Pod> = Api::namespaced(client.clone(), SYSTEM);
-        pods.create(&PostParams::default(), &serde_json::from_value(pod)?)
-            .await?;
-        see(&pods, "agent", "the agent's pod running", |pod| {
-            let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
-            ensure!(phase == Some("Running"), "{:?}", pod.status);
-            Ok(())
-        })
-        .await?;
+        stand_in_for_the_agent(&client, bed.node_name()).await?;
         let agent_kubeconfig = bed
             .service_account_kubeconfig(SYSTEM, "leadsman-agent", Some("agent"))
             .await?;
@@ -151,6 +136,27 @@ impl World {
         Ok(())
     }
 
+    /// The agent as a rolling update of its DaemonSet replaces it: process and pod go, others take their place.
+    pub(crate) async fn replace_agent(&self) -> Result<()> {
+        self.stop_agent().await?;
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), SYSTEM);
+        let uid = pods.get("agent").await?.metadata.uid;
+        pods.delete("agent", &DeleteParams::default()).await?;
+        until("the agent's pod gone", || async {
+            let there = pods.get_opt("agent").await?;
+            Ok(there
+                .is_none_or(|pod| pod.metadata.uid != uid)
+                .then_some(()))
+        })
+        .await?;
+        stand_in_for_the_agent(&self.client, self.bed.node_name()).await?;
+        // The old pod's token has ended with it; the file keeps its name.
+        self.bed
+            .service_account_kubeconfig(SYSTEM, "leadsman-agent", Some("agent"))
+            .await?;
+        self.start_agent().await
+    }
+
     pub(crate) async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         let output = tokio::process::Command::new(self.bed.programs()?.join("kubectl"))
             .env("KUBECACHEDIR", self.bed.folder().join("kubectl"))
@@ -180,6 +186,25 @@ impl World {
             eprintln!("the bed did not end well: {error:#}");
         }
     }
+}
+
+/// The agent runs as a process; this pod stands where its DaemonSet's would, and its token is bound to it.
+async fn stand_in_for_the_agent(client: &Client, node: &str) -> Result<()> {
+    let pod = json!({"metadata": {"name": "agent", "labels":
+            {"app.kubernetes.io/name": "leadsman", "app.kubernetes.io/component": "agent"}},
+        "spec": {"serviceAccountName": "leadsman-agent", "nodeName": node, "hostNetwork": true,
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "agent", "image": "docker.io/local/target:1", "imagePullPolicy": "Never",
+                "args": ["pause"]}]}});
+    let pods: Api<Pod> = Api::namespaced(client.clone(), SYSTEM);
+    pods.create(&PostParams::default(), &serde_json::from_value(pod)?)
+        .await?;
+    see(&pods, "agent", "the agent's pod running", |pod| {
+        let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+        ensure!(phase == Some("Running"), "{:?}", pod.status);
+        Ok(())
+    })
+    .await
 }
 
 async fn terminate(mut process: Inside) -> Result<()> {
