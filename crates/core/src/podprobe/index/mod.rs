@@ -15,6 +15,7 @@
 //! | `agents` | whether the agents of nodes do their work |
 //! | `pending` | why there is no verdict |
 //! | `slots` | the place of each pod in its node's object |
+//! | `room` | who has room in a node's object |
 
 mod agents;
 mod finalizers;
@@ -22,6 +23,7 @@ mod markers;
 mod nodes;
 mod pending;
 mod pods;
+mod room;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -144,6 +146,8 @@ struct Pass {
     pods: BTreeSet<Arc<ObjectName>>,
     /// Whose object may differ.
     nodes: BTreeSet<Arc<str>>,
+    /// Whose room is to be given away anew: what each changed slot had of it before.
+    rooms: BTreeMap<Arc<str>, BTreeMap<slots::SlotKey, usize>>,
     /// Whose status or finalizer may differ.
     markers: BTreeSet<MarkerName>,
     /// Pods whose marks differ.
@@ -178,6 +182,7 @@ impl Index {
             now,
             pods: BTreeSet::new(),
             nodes: BTreeSet::new(),
+            rooms: BTreeMap::new(),
             markers: BTreeSet::new(),
             dirty: BTreeSet::new(),
         };
@@ -267,8 +272,15 @@ impl Index {
                 deadline: self.timers.first().map(|(time, _)| *time),
             };
         }
-        while let Some(pod) = pass.pods.pop_first() {
-            self.work_out(&pod, pass);
+        loop {
+            while let Some(pod) = pass.pods.pop_first() {
+                self.work_out(&pod, pass);
+            }
+            // Only now: room is given to the pods of an event together, not to the first of them.
+            let Some((node, changed)) = pass.rooms.pop_first() else {
+                break;
+            };
+            self.make_room(&node, &changed, pass);
         }
         let mut dirty = std::mem::take(&mut pass.dirty);
         let nodes = pass.nodes.iter();

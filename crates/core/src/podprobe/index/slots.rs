@@ -146,38 +146,16 @@ impl Index {
             let size = size.map_or(0, |(wanted, pod)| wanted.bytes(pod));
             let node = self.nodes.entry(name.clone()).or_default();
             let slot = node.slots.entry(key.clone()).or_default();
+            let had = if slot.refused { 0 } else { slot.bytes };
+            let changed = pass.rooms.entry(name.clone()).or_default();
+            changed.entry(key.clone()).or_insert(had);
             node.bytes = node.bytes - slot.bytes + size;
             slot.bytes = size;
             slot.wanted = wanted;
             pass.nodes.insert(name.clone());
-            self.make_room(name, pass);
         }
         self.check(name, key, pass);
         self.forget_if_void(name);
-    }
-
-    /// Refuses the surplus of a node whose object would be too large; the pods that come first stay.
-    fn make_room(&mut self, name: &Arc<str>, pass: &mut Pass) {
-        let most = self.config.node_bytes;
-        let Some(node) = self.nodes.get_mut(name) else {
-            return;
-        };
-        if node.bytes <= most && node.slots.values().all(|slot| !slot.refused) {
-            return;
-        }
-        let mut sum = 0;
-        let mut turned = Vec::new();
-        for (key, slot) in &mut node.slots {
-            let refused = sum + slot.bytes > most;
-            sum += if refused { 0 } else { slot.bytes };
-            if std::mem::replace(&mut slot.refused, refused) != refused {
-                turned.push(key.clone());
-            }
-        }
-        for key in turned {
-            self.check(name, &key, pass);
-            pass.pods.insert(key.0);
-        }
     }
 
     /// Compares all slots of a node anew, and has its pods worked out again.
@@ -186,6 +164,9 @@ impl Index {
             return;
         };
         pass.nodes.insert(name.clone());
+        // Whether a lack of room counts depends on whether the node is served.
+        let refused = node.slots.iter().filter(|(_, slot)| slot.refused);
+        pass.pods.extend(refused.map(|(key, _)| key.0.clone()));
         let keys: Vec<_> = node.slots.keys().cloned().collect();
         for key in keys {
             self.check(name, &key, pass);
@@ -193,7 +174,7 @@ impl Index {
     }
 
     /// Compares a slot anew.
-    fn check(&mut self, name: &Arc<str>, key: &SlotKey, pass: &mut Pass) {
+    pub(super) fn check(&mut self, name: &Arc<str>, key: &SlotKey, pass: &mut Pass) {
         let (extensions, shared) = (self.extensions, &mut self.shared);
         let Some(node) = self.nodes.get_mut(name) else {
             return;
@@ -255,7 +236,8 @@ impl Index {
 
     /// Whether there is no room for a pod's entries.
     pub(super) fn is_refused_for_size(&self, pod: &Pod) -> bool {
-        self.slot(pod).is_some_and(|slot| slot.refused)
+        let node = pod.node.as_ref().and_then(|node| self.nodes.get(node));
+        node.is_some_and(|node| node.is_served()) && self.slot(pod).is_some_and(|slot| slot.refused)
     }
 
     pub(super) fn slot(&self, pod: &Pod) -> Option<&Slot> {

@@ -161,9 +161,9 @@ impl<'a> Model<'a> {
         })
     }
 
-    /// The spec of a node, without regard to whether the node exists, and the pods it has no room for.
-    fn spec(&self, node: &str) -> (Vec<PodProbe>, BTreeSet<&'a ObjectName>) {
-        let (mut pods, mut refused, mut size) = (Vec::new(), BTreeSet::new(), 0);
+    /// The entries that the pods of a node want.
+    fn wanted(&self, node: &str) -> Vec<(&'a ObjectName, PodProbe)> {
+        let mut wanted = Vec::new();
         for (name, pod) in &self.cluster.pods {
             if pod.node.as_deref() != Some(node) {
                 continue;
@@ -171,9 +171,6 @@ impl<'a> Model<'a> {
             let rows = self.rows(name, pod).into_iter();
             let mut probes: Vec<_> = rows.filter_map(|row| row.entry.ok()).collect();
             probes.sort_by(|a, b| a.name.cmp(&b.name));
-            if probes.is_empty() {
-                continue;
-            }
             let one = PodProbe {
                 name: name.name.clone(),
                 namespace: name.namespace.clone(),
@@ -181,15 +178,46 @@ impl<'a> Model<'a> {
                 ip: pod.ip.clone(),
                 probes,
             };
-            let own = serde_json::to_string(&one).unwrap().len();
-            if size + own > self.config.node_bytes {
+            if !one.probes.is_empty() {
+                wanted.push((name, one));
+            }
+        }
+        wanted
+    }
+
+    /// The spec of a node that is served, and the pods it has no room for: who is in depends on who came first, so
+    /// those are in whom the object names.
+    fn spec(&self, node: &str) -> (Vec<PodProbe>, BTreeSet<&'a ObjectName>) {
+        let (mut pods, mut refused) = (Vec::new(), BTreeSet::new());
+        for (name, one) in self.wanted(node) {
+            let pod = &self.cluster.pods[name];
+            if self.is_served(node) && self.observed(name, pod).is_none() {
                 refused.insert(name);
             } else {
-                size += own;
                 pods.push(one);
             }
         }
         (pods, refused)
+    }
+
+    /// No object is too large, and nobody is refused who would fit: in all, and in the three quarters that its
+    /// namespace may have of what the others leave.
+    fn check_room(&self, node: &str, faults: &mut Vec<String>) {
+        let size = |one: &PodProbe| serde_json::to_string(one).unwrap().len();
+        let (pods, refused) = self.spec(node);
+        let total: usize = pods.iter().map(size).sum();
+        let most = self.config.node_bytes;
+        if total > most {
+            faults.push(format!("{node}: {total} bytes"));
+        }
+        for (name, one) in self.wanted(node) {
+            let own = pods.iter().filter(|pod| pod.namespace == name.namespace);
+            let own: usize = own.map(size).sum();
+            let share = (most + own).saturating_sub(total) / 4 * 3;
+            if refused.contains(name) && own + size(&one) <= share {
+                faults.push(format!("{node} has room for {name}"));
+            }
+        }
     }
 
     fn is_served(&self, node: &str) -> bool {
@@ -207,6 +235,7 @@ impl<'a> Model<'a> {
                 faults.push(format!("{node} has a NodePodProbe"));
                 continue;
             }
+            self.check_room(node, faults);
             let mut observed = object.spec.pod_probes.clone();
             let mut expected = self.spec(node).0;
             for probe in observed.iter_mut().flat_map(|pod| &mut pod.probes) {

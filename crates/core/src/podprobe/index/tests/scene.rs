@@ -72,8 +72,12 @@ impl World {
 
     /// Makes or edits a marker in namespace `a`.
     pub(super) fn mark(&mut self, own: &str, probes: &[Value]) {
+        self.mark_in("a", own, probes);
+    }
+
+    pub(super) fn mark_in(&mut self, namespace: &str, own: &str, probes: &[Value]) {
         let marker = marker(&app_x(), probes);
-        self.cluster.put_marker(&name("a", own), marker);
+        self.cluster.put_marker(&name(namespace, own), marker);
         self.settle();
     }
 
