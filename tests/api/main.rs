@@ -13,6 +13,7 @@ mod leadership;
 mod lifecycle;
 mod marks;
 mod openkruise;
+mod outages;
 mod ownership;
 mod stage;
 mod status;
@@ -153,6 +154,8 @@ fn cases() -> Vec<Case<World>> {
     vec![
         // The longest first.
         case!(apart flows::generated_flows_end_as_the_model_says),
+        case!(apart outages::of_64_seconds),
+        case!(apart outages::of_25_seconds),
         case!(apart budgets::starts),
         case!(apart budgets::verdicts),
         case!(apart budgets::edits),

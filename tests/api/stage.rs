@@ -97,16 +97,28 @@ impl Stage {
 
     /// What the manager that was started last says of itself.
     async fn metrics(&self) -> Result<String> {
+        self.ask("/metrics").await
+    }
+
+    /// Whether that manager says that it is ready.
+    pub(crate) async fn is_ready(&self) -> Result<bool> {
+        Ok(self.ask("/readyz").await?.starts_with("HTTP/1.0 200"))
+    }
+
+    async fn ask(&self, path: &str) -> Result<String> {
         let log = self.world.plane.folder().join("logs/leadsman-manager.log");
         let log = std::fs::read_to_string(log)?;
         let line = log.lines().rfind(|line| line.contains("serving /metrics"));
         let address = line
             .and_then(|line| line.split_once("address="))
-            .context("no address yet")?;
-        let mut stream = TcpStream::connect(address.1.trim()).await?;
-        stream
-            .write_all(b"GET /metrics HTTP/1.0\r\nHost: manager\r\n\r\n")
-            .await?;
+            .context("no address yet")?
+            .1
+            .split([',', ' '])
+            .next()
+            .context("no address")?;
+        let mut stream = TcpStream::connect(address).await?;
+        let request = format!("GET {path} HTTP/1.0\r\nHost: manager\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;
         Ok(answer)

@@ -6,12 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
-use kube::Client;
-use kube::runtime::watcher;
 use leadsman_api::NodePodProbe;
 use leadsman_core::podprobe::node::{Action, Change, Event, Node, Now, WriteEnd, cut};
 use leadsman_cri::{Containers, Runtime, View};
-use leadsman_process::{Component, Process, RunError, clock};
+use leadsman_process::{ApiServer, Component, Process, RunError, clock};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
@@ -58,7 +56,7 @@ async fn probe_node(args: &Args, process: Process) -> Result<(), AgentError> {
     let runtime = Runtime::connect(&args.runtime_endpoint)?;
     let start = clock::monotonic();
     let mut agent = Agent::new(args, &process, runtime.clone(), start);
-    let plans = plan::follow(process.client.clone(), &args.node_name);
+    let plans = plan::follow(process.server.clone(), &args.node_name);
     let (looks, mut looked) = mpsc::channel(1);
     let view = View::new(runtime);
     let mut looking = JoinSet::new();
@@ -79,7 +77,7 @@ struct Agent {
     node_name: String,
     node: Node,
     start: Instant,
-    client: Client,
+    server: ApiServer,
     newest: Newest,
     /// The last look, for the addresses in it.
     containers: Option<Arc<Containers>>,
@@ -96,7 +94,7 @@ struct Agent {
     teller: Teller,
     metrics: Metrics,
     plan: Standing,
-    /// Whether the object is one that cannot be decoded; then silence is no sign that the plan is known.
+    /// Whether the object is one that cannot be decoded; then a watch that stands is no sign that the plan is known.
     undecodable: bool,
     runtime: Standing,
     status: Standing,
@@ -117,7 +115,7 @@ impl Agent {
             node_name: args.node_name.clone(),
             node: Node::new(args.settings(), moment(start)),
             start,
-            client: process.client.clone(),
+            server: process.server.clone(),
             newest: Newest::default(),
             containers: None,
             looked: Duration::ZERO,
@@ -126,7 +124,7 @@ impl Agent {
             targets: Targets::new(args.node_ip.clone()),
             prober: Prober::new(runtime),
             writes: JoinSet::new(),
-            teller: Teller::start(process.client.clone(), &args.node_name, &metrics),
+            teller: Teller::start(process.server.clone(), &args.node_name, &metrics),
             metrics,
             plan: Standing::new(readiness, "plan", "the node's plan was not read yet"),
             undecodable: false,
@@ -139,7 +137,7 @@ impl Agent {
     /// Carries out until told to stop.
     async fn follow(
         &mut self,
-        mut plans: impl Stream<Item = Result<Sight, watcher::Error>> + Unpin,
+        mut plans: impl Stream<Item = Sight> + Unpin,
         looks: &mut mpsc::Receiver<Look>,
         stopped: impl Future<Output = ()>,
     ) -> Result<(), AgentError> {
@@ -220,22 +218,24 @@ impl Agent {
         }
     }
 
-    fn saw(&mut self, sight: Result<Sight, watcher::Error>) {
+    fn saw(&mut self, sight: Sight) {
         let error = match sight {
-            Ok(Sight::Undecodable(error)) => {
+            Sight::Undecodable(error) => {
                 self.undecodable = true;
                 format!("it cannot be decoded, what was known of it holds: {error}")
             }
-            Ok(sight) => {
+            Sight::Failed(error) => error,
+            Sight::Follows if self.undecodable => return,
+            Sight::Follows => return self.plan.works(),
+            sight => {
                 self.undecodable = false;
                 self.plan(&sight);
                 return self.plan.works();
             }
-            Err(error) => error.to_string(),
         };
         let now = self.now().since_start;
-        if self.plan.fails(&error, now, now) {
-            tracing::warn!(error, "the watch of the node's plan failed");
+        if self.plan.fails(&error, now) {
+            tracing::warn!(error, "the watch of the node's plan failed, retrying");
         }
     }
 
@@ -247,7 +247,7 @@ impl Agent {
             Sight::Listed(object) | Sight::Live(object) | Sight::Answered(object) => {
                 Some(&**object)
             }
-            Sight::Gone | Sight::Complete | Sight::Undecodable(_) => None,
+            _ => None,
         };
         if object.is_none() && !self.missed {
             tracing::info!(
@@ -306,8 +306,7 @@ impl Agent {
                 });
             }
             Err(error) => {
-                let now = self.now().since_start;
-                if self.runtime.fails(&error.to_string(), self.looked, now) {
+                if self.runtime.fails(&error.to_string(), self.looked) {
                     tracing::warn!(%error, "a look at the container runtime failed");
                 }
             }
@@ -336,7 +335,7 @@ impl Agent {
     fn write(&mut self) {
         let now = self.now();
         if let Some(status) = self.node.write(now) {
-            let write = status::write(self.client.clone(), self.node_name.clone(), status);
+            let write = status::write(self.server.clone(), self.node_name.clone(), status);
             self.writes.spawn(write);
         }
     }
@@ -354,7 +353,7 @@ impl Agent {
             Err(error) => {
                 let now = self.now().since_start;
                 let since = self.node.overdue().unwrap_or(now);
-                if self.status.fails(&error.to_string(), since, now) {
+                if self.status.fails(&error.to_string(), since) {
                     tracing::warn!(%error, "the status was not written");
                 }
                 status::failed(&error)
@@ -369,9 +368,9 @@ impl Agent {
             // What could not be written need not be any more.
             self.status.works();
         }
-        self.plan.check(now, !self.undecodable);
-        self.runtime.check(now, false);
-        self.status.check(now, false);
+        self.plan.check(now);
+        self.runtime.check(now);
+        self.status.check(now);
     }
 
     /// Writes what is held and not written yet, if that can be done soon. Runs on their way are dropped.

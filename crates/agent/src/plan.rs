@@ -1,39 +1,10 @@
 //! The watch of the one object, and which sight of it is newer.
 
-use std::time::Duration;
-
 use futures::{Stream, StreamExt};
-use kube::runtime::utils::Backoff;
-use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client};
 use leadsman_api::{Guarded, NodePodProbe};
-
-/// Between two attempts at the watch: the first pause and the longest. Short enough that a watch which stands again is
-/// known to within the time after which it counts as lost.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(800), Duration::from_secs(10));
-
-/// The pauses in a row of failures.
-#[derive(Debug, Default)]
-struct Pauses {
-    last: Option<Duration>,
-}
-
-impl Iterator for Pauses {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        let pause = self.last.map_or(PAUSES.0, |last| (last * 2).min(PAUSES.1));
-        self.last = Some(pause);
-        // So that the agents of a cluster do not come back together.
-        Some(pause.mul_f64(0.5 + fastrand::f64() / 2.0))
-    }
-}
-
-impl Backoff for Pauses {
-    fn reset(&mut self) {
-        self.last = None;
-    }
-}
+use leadsman_process::ApiServer;
+use leadsman_process::list::Target;
+use leadsman_process::watch::{Event, watch};
 
 /// What the watch says.
 #[derive(Debug)]
@@ -50,6 +21,10 @@ pub(crate) enum Sight {
     Gone,
     /// The list that was begun is complete, and the object was in it.
     Complete,
+    /// Changes are being received.
+    Follows,
+    /// They are not, for this reason.
+    Failed(String),
 }
 
 /// What a list that was begun has shown so far.
@@ -61,41 +36,38 @@ enum Listed {
 }
 
 /// Follows the object of this name, for ever.
-pub(crate) fn follow(
-    client: Client,
-    name: &str,
-) -> impl Stream<Item = Result<Sight, watcher::Error>> + use<> {
-    let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
+pub(crate) fn follow(server: ApiServer, name: &str) -> impl Stream<Item = Sight> + use<> {
+    let only = Target::all::<NodePodProbe>().fields(format!("metadata.name={name}"));
     let mut listed = Listed::Nothing;
-    // Guarded: a watch fails but once at what it cannot decode, and is silent then.
-    watcher(Api::<Guarded<NodePodProbe>>::all(client), only)
-        .backoff(Pauses::default())
-        .filter_map(move |event| {
-            let sight = event.map(|event| sight(event, &mut listed)).transpose();
-            std::future::ready(sight)
-        })
+    // Guarded: what does not decode is told, and ends no watch.
+    watch::<Guarded<NodePodProbe>>(server, only, fastrand::Rng::new())
+        .filter_map(move |event| std::future::ready(sight(event, &mut listed)))
 }
 
-fn sight(event: watcher::Event<Guarded<NodePodProbe>>, listed: &mut Listed) -> Option<Sight> {
+fn sight(event: Event<Guarded<NodePodProbe>>, listed: &mut Listed) -> Option<Sight> {
     match event {
-        watcher::Event::Init => {
+        Event::Lists => {
             *listed = Listed::Nothing;
             None
         }
-        watcher::Event::InitApply(object) => {
+        Event::Has(object) => {
             *listed = match &object {
                 Guarded::Decoded(_) => Listed::Object,
                 Guarded::Undecodable { .. } => Listed::Undecodable,
             };
             Some(decoded(object, Sight::Listed))
         }
-        watcher::Event::Apply(object) => Some(decoded(object, Sight::Live)),
-        watcher::Event::Delete(_) => Some(Sight::Gone),
-        watcher::Event::InitDone => match listed {
+        Event::Changed(object) => Some(decoded(object, Sight::Live)),
+        Event::Deleted(_) => Some(Sight::Gone),
+        Event::Listed => match listed {
             Listed::Nothing => Some(Sight::Gone),
             Listed::Object => Some(Sight::Complete),
             Listed::Undecodable => None,
         },
+        Event::Follows => Some(Sight::Follows),
+        Event::Failed(failure) => Some(Sight::Failed(
+            failure.disposition.reason().unwrap_or_default().to_owned(),
+        )),
     }
 }
 
@@ -116,7 +88,9 @@ impl Newest {
     /// Whether this sight says something new.
     pub(crate) fn is_news(&mut self, sight: &Sight) -> bool {
         let version = match sight {
-            Sight::Complete | Sight::Undecodable(_) => return false,
+            Sight::Complete | Sight::Undecodable(_) | Sight::Follows | Sight::Failed(_) => {
+                return false;
+            }
             Sight::Gone => None,
             Sight::Listed(object) => version(object),
             Sight::Live(object) => match (self.version, version(object)) {
@@ -154,16 +128,14 @@ mod tests {
     fn a_list_without_the_object_says_that_it_is_gone() {
         let mut listed = Listed::Nothing;
         let mut said = |event| sight(event, &mut listed);
-        assert!(said(watcher::Event::Init).is_none());
-        assert!(matches!(said(watcher::Event::InitDone), Some(Sight::Gone)));
-        assert!(said(watcher::Event::Init).is_none());
+        assert!(said(Event::Lists).is_none());
+        assert!(matches!(said(Event::Listed), Some(Sight::Gone)));
+        assert!(said(Event::Lists).is_none());
         assert!(matches!(
-            said(watcher::Event::InitApply(Guarded::Decoded(Box::new(
-                object("1")
-            )))),
+            said(Event::Has(Guarded::Decoded(Box::new(object("1"))))),
             Some(Sight::Listed(_))
         ));
-        let complete = said(watcher::Event::InitDone);
+        let complete = said(Event::Listed);
         assert!(matches!(complete, Some(Sight::Complete)));
     }
 
@@ -178,14 +150,12 @@ mod tests {
         let mut said = |event| sight(event, &mut listed);
         let undecodable =
             |said| matches!(said, Some(Sight::Undecodable(why)) if why.contains("integer"));
-        assert!(undecodable(said(watcher::Event::InitApply(read(
-            bad.clone()
-        )))));
-        assert!(said(watcher::Event::InitDone).is_none());
-        let mended = said(watcher::Event::Apply(read(good)));
+        assert!(undecodable(said(Event::Has(read(bad.clone())))));
+        assert!(said(Event::Listed).is_none());
+        let mended = said(Event::Changed(read(good)));
         assert!(matches!(mended, Some(Sight::Live(_))));
-        assert!(undecodable(said(watcher::Event::Apply(read(bad.clone())))));
-        let gone = said(watcher::Event::Delete(read(bad)));
+        assert!(undecodable(said(Event::Changed(read(bad.clone())))));
+        let gone = said(Event::Deleted(read(bad)));
         assert!(matches!(gone, Some(Sight::Gone)));
     }
 

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use kube::Resource;
 use kube::api::{Patch, PatchParams};
 use kube::core::Request;
-use kube::{Client, Resource};
 use leadsman_api::{NodePodProbe, NodePodProbeStatus};
 use leadsman_core::podprobe::node::WriteEnd;
+use leadsman_process::ApiServer;
 use leadsman_process::reply::Disposition;
 use serde_json::json;
 
@@ -33,7 +34,7 @@ pub(crate) enum WriteError {
 
 /// Writes the whole status, as the only one who does: nothing in it depends on what is there. The object as it is after.
 pub(crate) async fn write(
-    client: Client,
+    server: ApiServer,
     node: String,
     status: NodePodProbeStatus,
 ) -> Result<Box<NodePodProbe>, WriteError> {
@@ -45,7 +46,7 @@ pub(crate) async fn write(
         &PatchParams::default(),
         &Patch::Merge(&body),
     );
-    let (disposition, body) = request::send(&client, patch).await;
+    let (disposition, body) = request::send(&server, patch).await;
     match disposition {
         Disposition::Done => {
             serde_json::from_slice(&body).map_err(|source| WriteError::Undecodable { node, source })

@@ -10,14 +10,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::Resource;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::Request;
 use kube::core::request::Error as BuildError;
-use kube::{Client, Resource};
 use leadsman_core::podprobe::State;
 use leadsman_core::podprobe::node::{Change, ProbeKey, cut};
 use leadsman_process::reply::{Cause, Disposition};
-use leadsman_process::{Backoff, clock};
+use leadsman_process::{ApiServer, Backoff, clock};
 use serde_json::json;
 use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError};
 
@@ -51,9 +51,9 @@ pub(crate) struct Teller {
 
 impl Teller {
     /// Starts the task; it ends when this is dropped and what waits is sent.
-    pub(crate) fn start(client: Client, node: &str, metrics: &Metrics) -> Self {
+    pub(crate) fn start(server: ApiServer, node: &str, metrics: &Metrics) -> Self {
         let (waiting, told) = channel(WAITING);
-        tokio::spawn(send_all(client, node.to_owned(), told, metrics.clone()));
+        tokio::spawn(send_all(server, node.to_owned(), told, metrics.clone()));
         Self {
             waiting,
             metrics: metrics.clone(),
@@ -69,7 +69,7 @@ impl Teller {
     }
 }
 
-async fn send_all(client: Client, node: String, mut told: Receiver<Told>, metrics: Metrics) {
+async fn send_all(server: ApiServer, node: String, mut told: Receiver<Told>, metrics: Metrics) {
     let mut series = Series::default();
     let mut spam = SpamFilter::default();
     while let Some((change, at)) = told.recv().await {
@@ -78,7 +78,7 @@ async fn send_all(client: Client, node: String, mut told: Receiver<Told>, metric
             tracing::debug!(probe = %change.key, "too many events of one pod: one is left out");
             continue;
         }
-        let disposition = send_patiently(&client, &node, &mut series, &change, at).await;
+        let disposition = send_patiently(&server, &node, &mut series, &change, at).await;
         metrics.told(match disposition {
             Disposition::Done => Telling::Sent,
             _ => Telling::Failed,
@@ -91,7 +91,7 @@ async fn send_all(client: Client, node: String, mut told: Receiver<Told>, metric
 
 /// Until it is sent, or refused, or was tried often enough.
 async fn send_patiently(
-    client: &Client,
+    server: &ApiServer,
     node: &str,
     series: &mut Series,
     change: &Change,
@@ -99,7 +99,7 @@ async fn send_patiently(
 ) -> Disposition {
     let mut failures = 0;
     loop {
-        let disposition = send(client, node, series, change, at).await;
+        let disposition = send(server, node, series, change, at).await;
         failures += 1;
         if failures >= ATTEMPTS || !may_pass(&disposition) {
             return disposition;
@@ -121,7 +121,7 @@ fn may_pass(disposition: &Disposition) -> bool {
 }
 
 async fn send(
-    client: &Client,
+    server: &ApiServer,
     node: &str,
     series: &mut Series,
     change: &Change,
@@ -132,7 +132,7 @@ async fn send(
     if let Some((name, count)) = series.next(change) {
         let again = json!({"count": count, "lastTimestamp": Time(at), "message": message});
         let again = events.patch(&name, &PatchParams::default(), &Patch::Merge(&again));
-        match request::send(client, again).await.0 {
+        match request::send(server, again).await.0 {
             Disposition::Done => {
                 series.counted(change, count);
                 return Disposition::Done;
@@ -145,7 +145,7 @@ async fn send(
     let event = event(node, change, message, at);
     let body = serde_json::to_vec(&event).map_err(BuildError::SerializeBody);
     let create = body.and_then(|body| events.create(&PostParams::default(), body));
-    let (disposition, _) = request::send(client, create).await;
+    let (disposition, _) = request::send(server, create).await;
     if disposition == Disposition::Done {
         series.begin(change, event.metadata.name.unwrap_or_default());
     }

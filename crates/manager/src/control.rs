@@ -10,10 +10,9 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
-use kube::Client;
 use leadsman_core::podprobe::Now;
 use leadsman_core::podprobe::event::{Effects, Event, Kind, Object, Write};
-use leadsman_process::{Condition, clock};
+use leadsman_process::{ApiServer, Condition, clock};
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -47,7 +46,7 @@ pub(crate) trait Rules {
 /// The loop and what it owns.
 pub(crate) struct Control<R> {
     rules: R,
-    client: Client,
+    server: ApiServer,
     slots: Slots,
     under_way: FuturesUnordered<BoxFuture<'static, Answered>>,
     unlisted: Vec<Kind>,
@@ -77,7 +76,7 @@ impl<R: Rules> Control<R> {
     /// A loop that has seen nothing yet. `rights` holds while no write has been refused for lack of a right.
     pub(crate) fn new(
         rules: R,
-        client: Client,
+        server: ApiServer,
         slots: Slots,
         leadership: watch::Receiver<Leadership>,
         rights: Condition,
@@ -86,7 +85,7 @@ impl<R: Rules> Control<R> {
         rights.ready();
         Self {
             rules,
-            client,
+            server,
             slots,
             under_way: FuturesUnordered::new(),
             unlisted: KINDS.to_vec(),
@@ -189,7 +188,7 @@ impl<R: Rules> Control<R> {
         if !self.unlisted.is_empty() {
             self.stage = Stage::Listing { term };
         } else if after_others {
-            let pages = anew::read(self.client.clone());
+            let pages = anew::read(self.server.clone());
             self.stage = Stage::CatchingUp { term, pages };
         } else {
             self.begin_writing(term);
@@ -233,12 +232,12 @@ impl<R: Rules> Control<R> {
     }
 
     fn begin(&mut self, object: Object, write: Write) {
-        let client = self.client.clone();
+        let server = self.server.clone();
         let leadership = self.leadership.clone();
         let kind = WriteKind::of(&write);
         tracing::debug!(object = shown(&object), ?kind, "writing");
         self.under_way.push(Box::pin(async move {
-            let sent = request::send(&client, &write, &leadership).await;
+            let sent = request::send(&server, &write, &leadership).await;
             Answered { object, kind, sent }
         }));
     }

@@ -1,27 +1,22 @@
 //! A due write as HTTP requests, and what their answers show. Here and nowhere else is decided which verb, which
 //! resource and which kind of patch a write is.
-//!
-//! Requests are built and read by hand rather than through `kube::Api`, which drops the headers of an answer:
-//! `Retry-After` is one of them.
 
 use std::time::Duration;
 
 use http::Method;
 use http::request::Request as HttpRequest;
+use kube::Resource;
 use kube::api::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::client::Body;
 use kube::core::Request;
 use kube::core::request::Error as BuildError;
-use kube::{Client, Resource};
 use leadsman_api::slim::Pod;
 use leadsman_api::{NodePodProbe, PodProbeMarker};
 use leadsman_core::podprobe::event::{Event, PodMarks, Source, Write};
 use leadsman_core::podprobe::pod::FIELD_MANAGER;
-use leadsman_process::clock;
-use leadsman_process::reply::{self, Cause, Disposition, Verb, judge, unanswered};
+use leadsman_process::reply::{Cause, Disposition, Verb};
+use leadsman_process::{ApiServer, clock};
 use serde_json::json;
 use tokio::sync::watch;
-use tokio::time::sleep;
 
 use crate::lead::Leadership;
 
@@ -81,7 +76,7 @@ impl WriteKind {
 
 /// Sends a write and waits for the answer: [`TIMEOUT`] for each of its requests, but no longer than we lead.
 pub(crate) async fn send(
-    client: &Client,
+    server: &ApiServer,
     write: &Write,
     leadership: &watch::Receiver<Leadership>,
 ) -> Sent {
@@ -99,7 +94,7 @@ pub(crate) async fn send(
         }
     };
     for request in requests {
-        let (disposition, body) = answer(client, request, leadership).await;
+        let (disposition, body) = answer(server, request, leadership).await;
         sent.disposition = disposition;
         match sent.disposition {
             Disposition::Done => {
@@ -108,7 +103,7 @@ pub(crate) async fn send(
             }
             Disposition::AlreadyExists { .. } => {
                 // Somebody was quicker, or our own lost answer was: what is there decides what is due.
-                sent.observed = read_back(client, write, leadership).await;
+                sent.observed = read_back(server, write, leadership).await;
                 break;
             }
             _ => break,
@@ -119,7 +114,7 @@ pub(crate) async fn send(
 
 /// The object in the way of a creation, as it is now. None if it has gone again or cannot be read.
 async fn read_back(
-    client: &Client,
+    server: &ApiServer,
     write: &Write,
     leadership: &watch::Receiver<Leadership>,
 ) -> Option<Event> {
@@ -128,7 +123,7 @@ async fn read_back(
     };
     let name = object.metadata.name.as_deref().unwrap_or_default();
     let get = node_pod_probes().get(name, &GetParams::default()).ok()?;
-    match answer(client, get, leadership).await {
+    match answer(server, get, leadership).await {
         (Disposition::Done, body) => observed(write, &body),
         (failed, _) => {
             tracing::debug!(
@@ -142,7 +137,7 @@ async fn read_back(
 }
 
 async fn answer(
-    client: &Client,
+    server: &ApiServer,
     request: HttpRequest<Vec<u8>>,
     leadership: &watch::Receiver<Leadership>,
 ) -> (Disposition, Vec<u8>) {
@@ -150,22 +145,9 @@ async fn answer(
     let Some(left) = left else {
         return (unsent(), Vec::new());
     };
-    let deadline = left.min(TIMEOUT);
     let verb = verb(request.method());
-    let exchange = async {
-        let response = client.send(request.map(Body::from)).await?;
-        let (head, body) = response.into_parts();
-        Ok::<_, kube::Error>((head, body.collect_bytes().await?))
-    };
-    tokio::select! {
-        // First: a process that was stopped for longer than it leads must not send what it had begun.
-        biased;
-        () = sleep(deadline) => (reply::late(deadline), Vec::new()),
-        exchanged = exchange => match exchanged {
-            Ok((head, body)) => (judge(verb, head.status, &head.headers, &body), Vec::from(body)),
-            Err(error) => (unanswered(&error), Vec::new()),
-        },
-    }
+    let reply = server.ask(verb, request, left.min(TIMEOUT)).await;
+    (reply.disposition, reply.body)
 }
 
 fn verb(method: &Method) -> Verb {

@@ -90,7 +90,7 @@ async fn manage(config: Config, seconds: u16, process: Process) -> Result<(), Ma
         .condition("rights to write", "nothing has been written yet");
     let slots = Slots::new(WRITES, fastrand::Rng::new());
     let candidate = Candidate::new(
-        process.client.clone(),
+        process.server.clone(),
         &config.agent_namespace,
         seconds,
         process
@@ -99,7 +99,7 @@ async fn manage(config: Config, seconds: u16, process: Process) -> Result<(), Ma
         metrics.clone(),
     );
     let guard = Guard::new(
-        process.client.clone(),
+        process.server.clone(),
         candidate.leadership(),
         process.readiness.condition(
             "no OpenKruise that acts on the same objects",
@@ -108,7 +108,7 @@ async fn manage(config: Config, seconds: u16, process: Process) -> Result<(), Ma
     );
     let control = Control::new(
         Index::new(config),
-        process.client.clone(),
+        process.server.clone(),
         slots,
         guard.leadership(),
         rights,
@@ -150,7 +150,7 @@ fn watch<K: Watched>(
         .readiness
         .condition(resource(K::KIND), "waiting for the first list");
     watches.spawn(follow::<K>(
-        process.client.clone(),
+        process.server.clone(),
         events.clone(),
         condition,
         metrics.clone(),

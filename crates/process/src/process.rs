@@ -2,7 +2,6 @@
 
 use std::error::Error;
 
-use kube::Client;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::{self, ClientError};
@@ -10,6 +9,7 @@ use crate::logs::{self, LogError};
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 use crate::serve::{self, ListenError};
+use crate::server::ApiServer;
 use crate::shutdown::{self, Forced, Signals};
 
 /// The flags that both processes know.
@@ -55,8 +55,8 @@ impl Component {
 /// What the work of a process is given.
 #[derive(Clone)]
 pub struct Process {
-    /// For the API server. No request has been sent yet.
-    pub client: Client,
+    /// The API server. No request has been sent yet.
+    pub server: ApiServer,
     /// Cancelled by the first signal; the work then finishes what it has begun and returns.
     pub shutdown: CancellationToken,
     /// Conditions that `/readyz` shows.
@@ -134,8 +134,9 @@ where
 {
     let mut signals = Signals::catch().map_err(RunError::Start)?;
     let client = args.client.client(component).await;
+    let client = client.map_err(|error| RunError::Client(Box::new(error)))?;
     let process = Process {
-        client: client.map_err(|error| RunError::Client(Box::new(error)))?,
+        server: ApiServer::new(client),
         shutdown: CancellationToken::new(),
         readiness: Readiness::default(),
         metrics: Metrics::default(),

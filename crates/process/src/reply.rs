@@ -96,11 +96,13 @@ impl Cause {
     pub const fn backoff(self) -> Backoff {
         let (first, longest) = match self {
             Self::Conflict => (Duration::from_millis(50), Duration::from_secs(10)),
-            Self::Throttled
-            | Self::Unavailable
-            | Self::NoAnswer
-            | Self::InternalError
-            | Self::NoSuchKind => (Duration::from_millis(250), Duration::from_secs(30)),
+            // What an outage held up is written soon after it.
+            Self::Unavailable | Self::NoAnswer => {
+                (Duration::from_millis(250), Duration::from_secs(5))
+            }
+            Self::Throttled | Self::InternalError | Self::NoSuchKind => {
+                (Duration::from_millis(250), Duration::from_secs(30))
+            }
             Self::NoRight | Self::Denied => (Duration::from_secs(10), Duration::from_mins(5)),
         };
         Backoff::new(first, longest)

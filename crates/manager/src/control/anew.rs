@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::{BoxStream, unfold};
-use kube::api::ListParams;
-use kube::{Api, Client};
 use leadsman_api::{Guarded, NodePodProbe, PodProbeMarker};
 use leadsman_core::podprobe::event::{Event, Source};
+use leadsman_process::list::Target;
+use leadsman_process::reply::{Cause, Disposition};
+use leadsman_process::{ApiServer, Backoff};
 use tokio::time::sleep;
 
 use crate::kinds::{Watched, resource};
@@ -19,40 +20,57 @@ use crate::kinds::{Watched, resource};
 /// Objects in a page; a full node's object has half a megabyte.
 const PAGE: u32 = 100;
 /// Between two attempts; there are no more once the Lease is lost.
-const PAUSE: Duration = Duration::from_millis(500);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 
-/// All of them, page by page, as events. Ends when all are read.
-pub(super) fn read(client: Client) -> BoxStream<'static, Vec<Event>> {
-    let markers = pages::<PodProbeMarker>(client.clone());
-    markers.chain(pages::<NodePodProbe>(client)).boxed()
+/// All of them, page by page, as events. Ends when all are read. A page that does not come in time is asked for again.
+pub(super) fn read(server: ApiServer) -> BoxStream<'static, Vec<Event>> {
+    let markers = pages::<PodProbeMarker>(server.clone());
+    markers.chain(pages::<NodePodProbe>(server)).boxed()
 }
 
-fn pages<K: Watched>(client: Client) -> BoxStream<'static, Vec<Event>> {
-    let objects = Api::<Guarded<K>>::all(client);
-    let first = Some(ListParams::default().limit(PAGE));
-    unfold(first, move |next| page(objects.clone(), next)).boxed()
+fn pages<K: Watched>(server: ApiServer) -> BoxStream<'static, Vec<Event>> {
+    let first = Some(None);
+    unfold(first, move |next| page::<K>(server.clone(), next)).boxed()
 }
 
+/// The page behind a token, if there is one, and the token behind it.
 async fn page<K: Watched>(
-    objects: Api<Guarded<K>>,
-    next: Option<ListParams>,
-) -> Option<(Vec<Event>, Option<ListParams>)> {
-    let mut params = next?;
-    let list = loop {
-        match objects.list(&params).await {
-            Ok(list) => break list,
-            Err(error) => {
-                let resource = resource(K::KIND);
-                tracing::warn!(resource, %error, "cannot read anew what is to be written by, trying again");
-                // The rest of a list is kept for minutes only.
-                params.continue_token = None;
-                sleep(PAUSE).await;
+    server: ApiServer,
+    next: Option<Option<String>>,
+) -> Option<(Vec<Event>, Option<Option<String>>)> {
+    let mut token = next?;
+    let target = Target::all::<K>().page(PAGE);
+    let (mut failures, mut late) = (0, 0);
+    let page = loop {
+        let page = target
+            .read::<Guarded<K>>(&server, token.clone(), late)
+            .await;
+        let failed = match page {
+            Ok(page) => break page,
+            Err(failed) => failed,
+        };
+        failures += 1;
+        let mut wait = BACKOFF.distance(failures, fastrand::f64());
+        match &failed {
+            // The rest of a list is kept for minutes only.
+            Disposition::Expired { .. } => token = None,
+            Disposition::Retry { cause, after, .. } => {
+                wait = wait.max(after.unwrap_or_default());
+                late += usize::from(*cause == Cause::NoAnswer);
             }
+            _ => {}
         }
+        let (resource, reason) = (resource(K::KIND), failed.reason());
+        tracing::warn!(
+            resource,
+            reason,
+            ?wait,
+            "re-listing after taking over leadership failed, retrying"
+        );
+        sleep(wait).await;
     };
-    let token = list.metadata.continue_.filter(|token| !token.is_empty());
-    let next = token.map(|token| ListParams::default().limit(PAGE).continue_token(&token));
-    let events = list.items.into_iter().filter_map(|object| match object {
+    let next = page.token.map(Some);
+    let events = page.objects.into_iter().filter_map(|object| match object {
         Guarded::Decoded(object) => Some(object.seen(Source::Live)),
         // The watch has reported it.
         Guarded::Undecodable { .. } => None,

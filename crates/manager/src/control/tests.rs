@@ -31,14 +31,14 @@ struct Server {
 }
 
 impl Server {
-    fn client(&self, start: Instant) -> Client {
+    fn asked(&self, start: Instant) -> ApiServer {
         let server = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
             let server = server.clone();
             let path = request.uri().path().to_owned();
             async move { server.answer(path, start).await }
         });
-        Client::new(service, "default")
+        ApiServer::new(kube::Client::new(service, "default"))
     }
 
     async fn answer(&self, path: String, start: Instant) -> Result<Response<Body>, Infallible> {
@@ -63,7 +63,7 @@ impl Server {
             None => (
                 200,
                 None,
-                json!({"metadata": {"name": pod, "namespace": "shop"}, "items": []}).to_string(),
+                json!({"metadata": {"name": pod, "namespace": "shop", "resourceVersion": "9"}, "items": []}).to_string(),
             ),
             Some(Answer::Code(code, body)) => (code, None, body.to_owned()),
             Some(Answer::After(code, after)) => (code, Some(after), String::new()),
@@ -184,7 +184,7 @@ fn standby() -> Bench {
     let leadership = watch::Sender::new(Leadership::Standby);
     let control = Control::new(
         script.clone(),
-        server.client(start),
+        server.asked(start),
         slots,
         leadership.subscribe(),
         rights,
@@ -416,7 +416,9 @@ async fn nothing_is_written_before_all_is_read_anew() {
     assert!(bench.server.seconds("a")[0] > read[3]);
     // Lost in the midst of it.
     let bench = standby();
-    bench.server.script("podprobemarkers", &[Answer::Hang]);
+    bench
+        .server
+        .script("podprobemarkers", &[const { Answer::Hang }; 9]);
     bench.list_all().await;
     bench.due("a").await;
     after(1).await;
@@ -425,9 +427,24 @@ async fn nothing_is_written_before_all_is_read_anew() {
     bench.stand_by();
     after(60).await;
     assert!(bench.server.seconds("a").is_empty());
+    bench.server.script("podprobemarkers", &[]);
     bench.lead(2, LONG);
     after(1).await;
     assert_eq!(bench.server.seconds("a").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hung_list_delays_a_new_leader_by_its_deadline_and_no_longer() {
+    let bench = standby();
+    bench.server.script("nodepodprobes", &[Answer::Hang]);
+    bench.list_all().await;
+    bench.due("a").await;
+    after(1).await;
+    bench.lead(1, LONG);
+    after(60).await;
+    assert_eq!(bench.server.seconds("nodepodprobes").len(), 2);
+    let written = bench.server.seconds("a");
+    assert!(written.len() == 1 && written[0] < 8.0, "{written:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,11 +6,14 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::PostParams;
-use kube::{Api, Client};
-use leadsman_process::{Condition, clock};
+use kube::Resource;
+use kube::api::{GetParams, PostParams};
+use kube::core::Request as ApiRequest;
+use kube::core::request::Error as BuildError;
+use leadsman_process::reply::{Cause, Disposition, Verb};
+use leadsman_process::{ApiServer, Condition, clock};
 use tokio::sync::watch;
-use tokio::time::{sleep_until, timeout};
+use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 
 use super::LEASE;
@@ -26,9 +29,9 @@ const RELEASE: Duration = Duration::from_secs(3);
 /// One who stands for leadership.
 pub(crate) struct Candidate {
     elector: Elector,
-    leases: Api<Lease>,
+    server: ApiServer,
     namespace: String,
-    patience: Duration,
+    deadline: Duration,
     told: watch::Sender<Leadership>,
     shown: Shown,
 }
@@ -45,7 +48,7 @@ pub(crate) struct End {
 impl Candidate {
     /// A candidate for the Lease in this namespace, of so many seconds.
     pub(crate) fn new(
-        client: Client,
+        server: ApiServer,
         namespace: &str,
         seconds: u16,
         condition: Condition,
@@ -63,9 +66,9 @@ impl Candidate {
         let third = Duration::from_secs(seconds.into()) / 3;
         Self {
             elector: Elector::new(LEASE, identity, seconds, random),
-            leases: Api::namespaced(client, namespace),
+            server,
             namespace: namespace.to_owned(),
-            patience: third.min(Duration::from_secs(5)),
+            deadline: third.min(Duration::from_secs(5)),
             told: watch::Sender::new(Leadership::Standby),
             shown: Shown::new(condition, metrics),
         }
@@ -78,13 +81,19 @@ impl Candidate {
 
     /// Stands until the Lease is given back.
     pub(crate) async fn run(mut self, end: End) {
-        let mut sights = sights(self.leases.clone(), LEASE);
+        let mut sights = sights(self.server.clone(), &self.namespace, LEASE);
         let mut exchange: BoxFuture<'static, Replied> = pending().boxed();
         let (mut keeps, mut releases) = (false, None);
         loop {
             let wake = match self.elector.next(clock::monotonic(), clock::now()) {
                 Step::Send(request) => {
-                    exchange = send(self.leases.clone(), request, self.patience).boxed();
+                    exchange = send(
+                        self.server.clone(),
+                        self.namespace.clone(),
+                        request,
+                        self.deadline,
+                    )
+                    .boxed();
                     continue;
                 }
                 Step::Over if releases.is_some() => break,
@@ -116,37 +125,33 @@ impl Candidate {
 
     fn watched(&mut self, event: Sighting) {
         match event {
-            Ok(sight) => {
-                self.elector.saw(sight, clock::monotonic());
-                self.shown.condition.ready();
-            }
-            Err(error) => {
-                let reason = self.reason("look for", &error);
-                self.shown.condition.not_ready(reason);
+            Sighting::Seen(sight) => self.elector.saw(sight, clock::monotonic()),
+            Sighting::Follows => self.shown.watch_failed(None),
+            Sighting::Failed(disposition) => {
+                let reason = self.reason("list or watch", &disposition);
+                tracing::debug!(reason, "watch of the Lease failed, retrying");
+                self.shown.watch_failed(Some(reason));
             }
         }
     }
 
-    fn replied(&mut self, (answer, error): Replied) {
-        let failed = matches!(answer, Answer::Failed | Answer::Refused);
+    fn replied(&mut self, (answer, disposition): Replied) {
+        let failed = matches!(answer, Answer::Failed { .. } | Answer::Refused);
         let now = clock::monotonic();
         self.elector.answered(answer, now);
-        let Some(error) = error else {
-            if !failed {
-                self.shown.condition.ready();
-            }
-            return;
-        };
-        let reason = self.reason("take or renew", &error);
-        if self.elector.leadership(now).term().is_some() {
-            tracing::warn!(reason, "trying again to renew the Lease");
+        let reason = failed.then(|| self.reason("take or renew", &disposition));
+        if let Some(reason) = &reason
+            && self.elector.leadership(now).term().is_some()
+        {
+            // It leads all the same, for as long as the Lease lasts.
+            tracing::warn!(reason, "renewing the Lease failed, retrying");
         } else {
-            self.shown.condition.not_ready(reason);
+            self.shown.request_failed(reason);
         }
     }
 
-    fn reason(&self, what: &str, error: &kube::Error) -> String {
-        why_not(what, &self.namespace, LEASE, error)
+    fn reason(&self, what: &str, disposition: &Disposition) -> String {
+        why_not(what, &self.namespace, LEASE, disposition)
     }
 
     /// Tells of what has changed.
@@ -161,52 +166,77 @@ impl Candidate {
     }
 }
 
-/// What came of a request, and why it failed.
-type Replied = (Answer, Option<kube::Error>);
+/// What came of a request, and what the API server said.
+type Replied = (Answer, Disposition);
 
-async fn send(leases: Api<Lease>, request: Request, patience: Duration) -> Replied {
+async fn send(
+    server: ApiServer,
+    namespace: String,
+    request: Request,
+    deadline: Duration,
+) -> Replied {
+    let (verb, built) = match built(&namespace, &request) {
+        Ok(built) => built,
+        Err(error) => {
+            let reason = error.to_string();
+            return (Answer::Refused, Disposition::Refused { reason });
+        }
+    };
+    let reply = server.ask(verb, built, deadline).await;
+    answer(&request, reply.disposition, &reply.body)
+}
+
+fn built(namespace: &str, request: &Request) -> Result<(Verb, http::Request<Vec<u8>>), BuildError> {
+    let leases = ApiRequest::new(Lease::url_path(&(), Some(namespace)));
     let params = PostParams {
         field_manager: Some(LEASE.to_owned()),
         ..PostParams::default()
     };
-    let exchange = async {
-        Ok::<_, kube::Error>(match &request {
-            Request::Look => Answer::Shown(leases.get_opt(LEASE).await?.map(Box::new)),
-            Request::Create(lease) => {
-                Answer::Written(Box::new(leases.create(&params, lease).await?))
-            }
-            Request::Replace(lease) => {
-                Answer::Written(Box::new(leases.replace(LEASE, &params, lease).await?))
-            }
-        })
-    };
-    match timeout(patience, exchange).await {
-        Ok(Ok(answer)) => (answer, None),
-        Ok(Err(error)) => judge(&request, error),
-        Err(_elapsed) => {
-            let late = format!("no answer within {} s", patience.as_secs());
-            (Answer::Failed, Some(kube::Error::Service(late.into())))
+    let body = |lease: &Lease| serde_json::to_vec(lease).map_err(BuildError::SerializeBody);
+    Ok(match request {
+        Request::Look => (Verb::Get, leases.get(LEASE, &GetParams::default())?),
+        Request::Create(lease) => (Verb::Create, leases.create(&params, body(lease)?)?),
+        Request::Replace(lease) => {
+            let replace = leases.replace(LEASE, &params, body(lease)?)?;
+            (Verb::Update, replace)
         }
-    }
+    })
 }
 
-fn judge(request: &Request, error: kube::Error) -> Replied {
-    let code = match &error {
-        kube::Error::Api(status) => status.code,
-        _ => 0,
+fn answer(request: &Request, disposition: Disposition, body: &[u8]) -> Replied {
+    let answer = match (request, &disposition) {
+        (_, Disposition::Done) => match serde_json::from_slice(body).map(Box::new) {
+            Ok(lease) if matches!(request, Request::Look) => Answer::Shown(Some(lease)),
+            Ok(lease) => Answer::Written(lease),
+            Err(error) => {
+                let reason = format!("cannot be read: {error}");
+                let unreadable = Disposition::Refused { reason };
+                return (Answer::Failed { after: None }, unreadable);
+            }
+        },
+        (Request::Look, Disposition::Gone { .. }) => Answer::Shown(None),
+        (
+            Request::Create(_) | Request::Replace(_),
+            Disposition::AlreadyExists { .. }
+            | Disposition::Gone { .. }
+            | Disposition::Retry {
+                cause: Cause::Conflict,
+                ..
+            },
+        ) => Answer::Outrun,
+        // It fails until somebody does something about it.
+        (
+            _,
+            Disposition::Refused { .. }
+            | Disposition::Retry {
+                cause: Cause::NoRight | Cause::Denied | Cause::NoSuchKind,
+                ..
+            },
+        ) => Answer::Refused,
+        (_, Disposition::Retry { after, .. }) => Answer::Failed { after: *after },
+        _ => Answer::Failed { after: None },
     };
-    match (request, code) {
-        (Request::Create(_) | Request::Replace(_), 409) | (Request::Replace(_), 404) => {
-            (Answer::Outrun, None)
-        }
-        _ if needs_somebody(&error) => (Answer::Refused, Some(error)),
-        _ => (Answer::Failed, Some(error)),
-    }
-}
-
-/// Whether it fails until somebody does something about it.
-fn needs_somebody(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if matches!(status.code, 400..=404 | 422))
+    (answer, disposition)
 }
 
 /// The name of the pod, in one.

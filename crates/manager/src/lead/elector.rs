@@ -13,15 +13,16 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use leadsman_core::podprobe::pod::Version;
+use leadsman_process::Backoff;
 use tokio::time::Instant;
 
 use super::leadership::Leadership;
 use super::record;
 
-/// After a request that failed and may succeed soon, scaled by 0.75 to 1.25.
-const RETRY: Duration = Duration::from_secs(1);
-/// After one that fails until somebody does something, the wait grows up to this.
-const LONGEST_REST: Duration = Duration::from_secs(30);
+/// After a request that failed and may succeed soon.
+const SOON: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(1));
+/// After one that fails until somebody does something.
+const HELPED: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(30));
 
 /// One of those who want the Lease.
 #[derive(Debug)]
@@ -116,7 +117,10 @@ pub(super) enum Answer {
     /// Somebody else wrote, created or deleted it first.
     Outrun,
     /// No answer, or none that says anything; whether a write was carried out is unknown.
-    Failed,
+    Failed {
+        /// Not to be repeated before this, if the API server asked for it.
+        after: Option<Duration>,
+    },
     /// Refused, until somebody grants a right or makes the namespace.
     Refused,
 }
@@ -262,15 +266,16 @@ impl Elector {
                 Exchange::Idle
             }
             Answer::Outrun => Exchange::Outrun,
-            Answer::Failed => {
-                let rest = RETRY.mul_f64(0.75 + self.random.f64() / 2.0);
+            Answer::Failed { after } => {
+                // A Lease that is held is worth one more attempt before it ends.
+                let asked = after.unwrap_or_default().min(self.duration() / 3);
+                let rest = SOON.distance(1, self.random.f64()).max(asked);
                 Exchange::Resting { until: now + rest }
             }
             Answer::Refused => {
                 self.failures = self.failures.saturating_add(1);
-                let doubled = RETRY.saturating_mul(1 << self.failures.min(16));
-                let longest = self.held.map_or(LONGEST_REST, |_| RETRY);
-                let rest = doubled.min(longest);
+                let backoff = self.held.map_or(HELPED, |_| SOON);
+                let rest = backoff.distance(self.failures, self.random.f64());
                 Exchange::Resting { until: now + rest }
             }
         };

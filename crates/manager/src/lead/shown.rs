@@ -9,7 +9,9 @@ use crate::metrics::Metrics;
 /// What has been shown so far.
 pub(super) struct Shown {
     /// Holds while the Lease can be followed, and written if it has to be.
-    pub(super) condition: Condition,
+    condition: Condition,
+    watch: Option<String>,
+    request: Option<String>,
     metrics: Metrics,
     leader: Option<String>,
     leads: bool,
@@ -19,9 +21,30 @@ impl Shown {
     pub(super) fn new(condition: Condition, metrics: Metrics) -> Self {
         Self {
             condition,
+            watch: Some("the Lease has not been looked for yet".to_owned()),
+            request: None,
             metrics,
             leader: None,
             leads: false,
+        }
+    }
+
+    /// The Lease cannot be followed, for this reason; or it is.
+    pub(super) fn watch_failed(&mut self, reason: Option<String>) {
+        self.watch = reason;
+        self.show_condition();
+    }
+
+    /// The Lease cannot be written, for this reason; or it can.
+    pub(super) fn request_failed(&mut self, reason: Option<String>) {
+        self.request = reason;
+        self.show_condition();
+    }
+
+    fn show_condition(&self) {
+        match self.request.as_ref().or(self.watch.as_ref()) {
+            Some(reason) => self.condition.not_ready(reason),
+            None => self.condition.ready(),
         }
     }
 

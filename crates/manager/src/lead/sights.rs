@@ -5,59 +5,73 @@ use std::future::ready;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::Api;
-use kube::runtime::{WatchStreamExt, watcher};
+use leadsman_process::ApiServer;
+use leadsman_process::list::Target;
+use leadsman_process::reply::{Cause, Disposition};
+use leadsman_process::watch::{Event, watch};
 
 use super::elector::Sight;
 
-/// The Lease as it is, or why it cannot be listed.
-pub(crate) type Sighting = Result<Sight, kube::Error>;
+/// What the watch of a Lease says.
+pub(crate) enum Sighting {
+    /// The Lease as it is.
+    Seen(Sight),
+    /// Changes are being received from now on.
+    Follows,
+    /// They are not, for this reason; something is tried again.
+    Failed(Disposition),
+}
 
-/// Follows a Lease without an end. A watch that breaks off begins again, which is told only where listing fails too:
-/// what cannot be watched any more, the next list tells, or the next request.
-pub(crate) fn sights(leases: Api<Lease>, name: &str) -> BoxStream<'static, Sighting> {
-    let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let events = watcher(leases, only).default_backoff();
+/// Follows a Lease without an end.
+pub(crate) fn sights(
+    server: ApiServer,
+    namespace: &str,
+    name: &str,
+) -> BoxStream<'static, Sighting> {
+    let only = Target::in_namespace::<Lease>(namespace).fields(format!("metadata.name={name}"));
     // Nothing in a list is known only at its end.
     let mut listed = false;
-    let sights = events.filter_map(move |event| {
+    let sights = watch::<Lease>(server, only, fastrand::Rng::new()).filter_map(move |event| {
+        let there = |lease| Some(Sighting::Seen(Sight::There(Box::new(lease))));
         ready(match event {
-            Ok(watcher::Event::Init) => {
+            Event::Lists => {
                 listed = false;
                 None
             }
-            Ok(watcher::Event::InitApply(lease)) => {
+            Event::Has(lease) => {
                 listed = true;
-                Some(Ok(Sight::There(Box::new(lease))))
+                there(lease)
             }
-            Ok(watcher::Event::InitDone) => (!listed).then_some(Ok(Sight::NotListed)),
-            Ok(watcher::Event::Apply(lease)) => Some(Ok(Sight::There(Box::new(lease)))),
-            Ok(watcher::Event::Delete(lease)) => Some(Ok(Sight::Deleted(Box::new(lease)))),
-            Err(watcher::Error::InitialListFailed(error)) => Some(Err(error)),
-            Err(error) => {
-                tracing::debug!(%error, "the watch of a Lease broke off, beginning again");
-                None
-            }
+            Event::Listed => (!listed).then_some(Sighting::Seen(Sight::NotListed)),
+            Event::Changed(lease) => there(lease),
+            Event::Deleted(lease) => Some(Sighting::Seen(Sight::Deleted(Box::new(lease)))),
+            Event::Follows => Some(Sighting::Follows),
+            Event::Failed(failure) => Some(Sighting::Failed(failure.disposition)),
         })
     });
     sights.boxed()
 }
 
 /// Why something cannot be done with a Lease. What an operator can do about it comes first.
-pub(crate) fn why_not(what: &str, namespace: &str, name: &str, error: &kube::Error) -> String {
-    let kube::Error::Api(status) = error else {
-        return format!("cannot {what} the Lease {namespace}/{name}: {error}");
+pub(crate) fn why_not(
+    what: &str,
+    namespace: &str,
+    name: &str,
+    disposition: &Disposition,
+) -> String {
+    let words = disposition.reason().unwrap_or_default();
+    let cause = match disposition {
+        Disposition::Retry { cause, .. } => Some(*cause),
+        _ => None,
     };
-    let words = &status.message;
-    match status.code {
-        404 => format!(
+    match cause {
+        Some(Cause::NoSuchKind) => format!(
             "no namespace {namespace} for the Lease {name}: apply the output of `leadsman manifests`, or name the \
              namespace with --namespace ({words})"
         ),
-        403 => format!(
+        Some(Cause::NoRight) => format!(
             "no right to {what} the Lease {namespace}/{name}: apply the output of `leadsman manifests` ({words})"
         ),
-        401 => format!("the API server does not accept our credentials: {words}"),
-        code => format!("cannot {what} the Lease {namespace}/{name}: {words} ({code})"),
+        _ => format!("cannot {what} the Lease {namespace}/{name}: {words}"),
     }
 }

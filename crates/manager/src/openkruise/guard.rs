@@ -5,10 +5,9 @@ use std::future::pending;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
-use kube::{Api, Client};
-use leadsman_process::{Condition, clock};
+use kube::Client;
+use leadsman_process::{ApiServer, Condition, clock};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -22,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// One who lets leadership through while there is no `OpenKruise` that acts on the same objects.
 pub(crate) struct Guard {
-    client: Client,
+    server: ApiServer,
     neighbour: Neighbour,
     own: watch::Receiver<Leadership>,
     passed_on: watch::Sender<Leadership>,
@@ -37,12 +36,12 @@ type Read = (String, kube::Result<Gate>);
 impl Guard {
     /// Nothing is let through before `OpenKruise`'s Lease was looked for. `condition` holds while leadership passes.
     pub(crate) fn new(
-        client: Client,
+        server: ApiServer,
         own: watch::Receiver<Leadership>,
         condition: Condition,
     ) -> Self {
         Self {
-            client,
+            server,
             neighbour: Neighbour::default(),
             own,
             passed_on: watch::Sender::new(Leadership::Standby),
@@ -59,8 +58,7 @@ impl Guard {
 
     /// Follows until there is no leadership to be told of any more.
     pub(crate) async fn run(mut self) {
-        let leases = Api::namespaced(self.client.clone(), NAMESPACE);
-        let mut sights: BoxStream<'static, Sighting> = sights(leases, LEASE);
+        let mut sights = sights(self.server.clone(), NAMESPACE, LEASE);
         let mut reading: BoxFuture<'static, Read> = pending().boxed();
         // The gates of a holder are asked for with each of its signs of life, until there is an answer.
         let (mut asks, mut reads) = (false, false);
@@ -69,7 +67,7 @@ impl Guard {
                 && !reads
                 && let Some(holder) = self.neighbour.unread(clock::monotonic())
             {
-                reading = read(self.client.clone(), holder.to_owned()).boxed();
+                reading = read(self.server.client.clone(), holder.to_owned()).boxed();
                 reads = true;
             }
             asks = false;
@@ -77,7 +75,7 @@ impl Guard {
             let ends = self.neighbour.ends(clock::monotonic());
             tokio::select! {
                 Some(sighting) = sights.next() => {
-                    asks = matches!(sighting, Ok(Sight::There(_)));
+                    asks = matches!(sighting, Sighting::Seen(Sight::There(_)));
                     self.watched(sighting);
                 }
                 (holder, gate) = &mut reading => {
@@ -97,12 +95,13 @@ impl Guard {
 
     fn watched(&mut self, sighting: Sighting) {
         match sighting {
-            Ok(Sight::There(lease)) => {
+            Sighting::Seen(Sight::There(lease)) => {
                 self.neighbour
                     .lease_seen(lease, clock::monotonic(), clock::now());
             }
-            Ok(Sight::NotListed | Sight::Deleted(_)) => self.neighbour.lease_absent(),
-            Err(error) => {
+            Sighting::Seen(Sight::NotListed | Sight::Deleted(_)) => self.neighbour.lease_absent(),
+            Sighting::Follows => {}
+            Sighting::Failed(error) => {
                 let reason = why_not("look for OpenKruise's", NAMESPACE, LEASE, &error);
                 if self.shown == Standing::Unknown {
                     self.condition.not_ready(reason);

@@ -6,10 +6,10 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{Api, Client};
-use leadsman_process::clock;
+use leadsman_process::{ApiServer, clock};
 
 use super::facts::{Lookup, look};
-use crate::lead::{Sight, at, sights};
+use crate::lead::{Sight, Sighting, at, sights};
 use crate::openkruise::{Gate, LEASE, NAMESPACE, Neighbour, Standing, feature_gates, read_gates};
 
 /// Its agents.
@@ -56,8 +56,7 @@ pub(super) async fn openkruise(client: &Client) -> OpenKruise {
 }
 
 async fn manager(client: &Client) -> Lookup<Standing> {
-    let leases = Api::namespaced(client.clone(), NAMESPACE);
-    let mut sights = sights(leases, LEASE);
+    let mut sights = sights(ApiServer::new(client.clone()), NAMESPACE, LEASE);
     let mut neighbour = Neighbour::default();
     let mut first_end = None;
     loop {
@@ -81,10 +80,14 @@ async fn manager(client: &Client) -> Lookup<Standing> {
         }
         tokio::select! {
             Some(sight) = sights.next() => match sight {
-                Ok(Sight::There(lease)) => neighbour.lease_seen(lease, clock::monotonic(), clock::now()),
-                Ok(Sight::NotListed | Sight::Deleted(_)) => neighbour.lease_absent(),
-                Err(kube::Error::Api(status)) => return Err(status.message),
-                Err(error) => return Err(error.to_string()),
+                Sighting::Seen(Sight::There(lease)) => {
+                    neighbour.lease_seen(lease, clock::monotonic(), clock::now());
+                }
+                Sighting::Seen(Sight::NotListed | Sight::Deleted(_)) => neighbour.lease_absent(),
+                Sighting::Follows => {}
+                Sighting::Failed(failed) => {
+                    return Err(failed.reason().unwrap_or_default().to_owned());
+                }
             },
             () = at(ends) => {}
         }

@@ -250,20 +250,22 @@ fn a_pruned_revision_is_noticed() {
     }
 }
 
-/// A client whose API server answers each request with this code and body, in turn; and the requests' methods.
-fn answering(answers: &[(u16, Value)]) -> (Client, std::sync::Arc<std::sync::Mutex<Vec<Method>>>) {
+/// An API server that answers each request with this code and body, in turn; and the requests' methods.
+fn answering(
+    answers: &[(u16, Value)],
+) -> (ApiServer, std::sync::Arc<std::sync::Mutex<Vec<Method>>>) {
     let answers = std::sync::Mutex::new(answers.to_vec().into_iter());
     let answers = std::sync::Arc::new(answers);
     let seen = std::sync::Arc::default();
     let requests: std::sync::Arc<std::sync::Mutex<Vec<Method>>> = std::sync::Arc::clone(&seen);
-    let service = tower::service_fn(move |request: HttpRequest<Body>| {
+    let service = tower::service_fn(move |request: HttpRequest<kube::client::Body>| {
         requests.lock().unwrap().push(request.method().clone());
         let (code, body) = answers.lock().unwrap().next().unwrap();
-        let body = Body::from(body.to_string().into_bytes());
+        let body = kube::client::Body::from(body.to_string().into_bytes());
         let response = http::Response::builder().status(code).body(body).unwrap();
         std::future::ready(Ok::<_, std::convert::Infallible>(response))
     });
-    (Client::new(service, "default"), seen)
+    (ApiServer::new(kube::Client::new(service, "default")), seen)
 }
 
 #[tokio::test(start_paused = true)]
@@ -278,8 +280,8 @@ async fn what_is_in_the_way_of_a_creation_is_read_back_as_an_observation() {
     let there = serde_json::to_value(object(Some("theirs"))).unwrap();
     let write = Write::CreateNodePodProbe(Box::new(object(Some("ours"))));
 
-    let (client, seen) = answering(&[(409, exists.clone()), (200, there)]);
-    let sent = send(&client, &write, &leadership).await;
+    let (server, seen) = answering(&[(409, exists.clone()), (200, there)]);
+    let sent = send(&server, &write, &leadership).await;
     assert!(matches!(
         sent.disposition,
         Disposition::AlreadyExists { .. }
@@ -291,8 +293,8 @@ async fn what_is_in_the_way_of_a_creation_is_read_back_as_an_observation() {
     assert_eq!(*seen.lock().unwrap(), [Method::POST, Method::GET]);
 
     // Gone again: whatever is due is found by the next attempt.
-    let (client, _) = answering(&[(409, exists), (404, json!({}))]);
-    let sent = send(&client, &write, &leadership).await;
+    let (server, _) = answering(&[(409, exists), (404, json!({}))]);
+    let sent = send(&server, &write, &leadership).await;
     assert!(matches!(
         sent.disposition,
         Disposition::AlreadyExists { .. }

@@ -1,12 +1,13 @@
+use std::time::Duration;
+
 use futures::stream;
-use kube::core::Status;
 use leadsman_api::slim::Pod;
 use leadsman_process::Readiness;
 use tokio::sync::mpsc::{Receiver, channel};
 
 use super::*;
 
-type Item = watcher::Result<watcher::Event<Guarded<Pod>>>;
+type Item = watch::Event<Guarded<Pod>>;
 
 fn object(name: &str) -> Guarded<Pod> {
     let text = format!(r#"{{"metadata": {{"name": "{name}", "namespace": "shop"}}}}"#);
@@ -18,8 +19,18 @@ fn undecodable(name: &str) -> Guarded<Pod> {
     serde_json::from_str(&text).unwrap()
 }
 
-fn refused(code: u16) -> kube::Error {
-    kube::Error::Api(Status::failure("the words", "").with_code(code).boxed())
+fn failed(step: Step, cause: Cause) -> Item {
+    let reason = "the words".to_owned();
+    let after = None;
+    Item::Failed(Failure {
+        step,
+        disposition: Disposition::Retry {
+            cause,
+            after,
+            reason,
+        },
+        wait: Duration::from_secs(5),
+    })
 }
 
 /// The events in one word each.
@@ -65,22 +76,24 @@ async fn follow_items(items: Vec<(u64, Item)>) -> (Vec<String>, Vec<String>) {
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_becomes_these_events() {
-    use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
+    use watch::Event::{Changed, Deleted, Follows, Has, Listed, Lists};
     let items = [
-        Init,
-        InitApply(object("x")),
+        Lists,
+        Has(object("x")),
         // The list broke off and begins again.
-        Init,
-        InitApply(object("a")),
-        InitApply(undecodable("b")),
-        InitDone,
-        Apply(object("c")),
-        Apply(undecodable("a")),
-        Delete(undecodable("c")),
-        Init,
-        InitDone,
+        failed(Step::List, Cause::NoAnswer),
+        Lists,
+        Has(object("a")),
+        Has(undecodable("b")),
+        Listed,
+        Follows,
+        Changed(object("c")),
+        Changed(undecodable("a")),
+        Deleted(undecodable("c")),
+        Lists,
+        Listed,
     ];
-    let items = items.into_iter().map(|item| (0, Ok(item))).collect();
+    let items = items.into_iter().map(|item| (0, item)).collect();
     let (events, _) = follow_items(items).await;
     let expected = [
         "List shop/x",
@@ -95,34 +108,35 @@ async fn a_watch_becomes_these_events() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn readiness_says_what_is_missing_and_recovers() {
-    use watcher::Error::{InitialListFailed, WatchFailed};
-    use watcher::Event::{Apply, Init, InitDone};
+async fn readiness_holds_while_changes_are_received_and_at_no_other_time() {
+    use watch::Event::{Changed, Follows, Listed, Lists};
     let items = vec![
-        (1, Ok(Init)),
-        (1, Err(InitialListFailed(refused(404)))),
-        (1, Err(InitialListFailed(refused(403)))),
-        (1, Ok(InitDone)),
-        (1, Err(WatchFailed(refused(500)))),
-        (1, Err(InitialListFailed(refused(503)))),
-        (1, Ok(Apply(object("a")))),
-        (1, Err(InitialListFailed(refused(503)))),
-        // Nothing new is heard for longer than an attempt can take.
-        (100, Ok(Apply(object("a")))),
-        (1, Ok(Apply(object("a")))),
+        (1, Lists),
+        (1, failed(Step::List, Cause::NoSuchKind)),
+        (1, failed(Step::List, Cause::NoRight)),
+        (1, Listed),
+        (1, Follows),
+        (1, failed(Step::Watch, Cause::NoAnswer)),
+        // However long it takes, and a list that fails and waits included.
+        (600, failed(Step::List, Cause::Unavailable)),
+        (600, Listed),
+        (1, Follows),
+        (600, Changed(object("a"))),
     ];
     let (_, texts) = follow_items(items).await;
     let unknown = "[-] pods: the API server does not know pods: apply the output of `leadsman manifests` (the words)";
+    let no_right = "[-] pods: no right to list and watch pods in all namespaces: apply the output of `leadsman manifests` \
+                    (the words)";
     let expected = [
         "[-] pods: waiting for the first list",
         "[-] pods: waiting for the first list",
         unknown,
-        "[-] pods: no right to list and watch pods in all namespaces: the words",
+        no_right,
+        no_right,
         "[+] pods",
-        "[+] pods",
-        "[-] pods: cannot list or watch pods: the words (503)",
-        "[+] pods",
-        "[+] pods",
+        "[-] pods: cannot watch pods: the words",
+        "[-] pods: cannot list pods: the words",
+        "[-] pods: cannot list pods: the words",
         "[+] pods",
     ];
     assert_eq!(texts, expected);

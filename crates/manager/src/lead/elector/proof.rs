@@ -240,7 +240,7 @@ impl Candidate {
             self.flight = None;
         } else if flight.gives_up <= now {
             self.strays.extend(flight.arrival.take());
-            self.elector.answered(Answer::Failed, at);
+            self.elector.answered(Answer::Failed { after: None }, at);
             self.flight = None;
         }
     }

@@ -1,0 +1,70 @@
+//! The reply to a watch, line by line.
+
+use http::request::Request;
+use http_body_util::BodyExt;
+use kube::Client;
+use kube::client::Body;
+
+use crate::reply::{Disposition, Verb, judge, unanswered};
+
+/// A line is an object, and no API server stores larger ones than a few megabytes
+/// (`--max-request-bytes` of etcd, and 3 MiB for a request body).
+const LONGEST_LINE: usize = 16 << 20;
+
+/// A watch that was accepted.
+pub(super) struct Lines {
+    body: Body,
+    /// What has come of lines that are not handed on yet, and how far it was searched for an end.
+    received: Vec<u8>,
+    searched: usize,
+}
+
+impl Lines {
+    /// Sends the request; returns when the API server has accepted it.
+    pub(super) async fn start(
+        client: &Client,
+        request: Request<Vec<u8>>,
+    ) -> Result<Self, Disposition> {
+        let response = client.send(request.map(Body::from)).await;
+        let (head, body) = response.map_err(|error| unanswered(&error))?.into_parts();
+        if !head.status.is_success() {
+            let body = body.collect_bytes().await;
+            let body = body.map_err(|error| unanswered(&error))?;
+            return Err(judge(Verb::ListOrWatch, head.status, &head.headers, &body));
+        }
+        let received = Vec::new();
+        Ok(Self {
+            body,
+            received,
+            searched: 0,
+        })
+    }
+
+    /// The next line; none when the watch has ended. Nothing is lost if this is given up and called again.
+    pub(super) async fn next(&mut self) -> Result<Option<Vec<u8>>, Disposition> {
+        loop {
+            let found = self.received[self.searched..]
+                .iter()
+                .position(|byte| *byte == b'\n');
+            if let Some(found) = found {
+                let rest = self.received.split_off(self.searched + found + 1);
+                self.searched = 0;
+                return Ok(Some(std::mem::replace(&mut self.received, rest)));
+            }
+            self.searched = self.received.len();
+            if self.searched > LONGEST_LINE {
+                let reason = format!("a watch event of more than {LONGEST_LINE} bytes");
+                return Err(Disposition::Refused { reason });
+            }
+            match self.body.frame().await {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(unanswered(&error)),
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.received.extend_from_slice(&data);
+                    }
+                }
+            }
+        }
+    }
+}

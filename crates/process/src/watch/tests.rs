@@ -1,0 +1,440 @@
+//! A watch against a scripted API server, in paused time.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+
+use futures::StreamExt;
+use http::request::Request as HttpRequest;
+use http::{Response, StatusCode};
+use k8s_openapi::api::core::v1::Node;
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+
+use super::*;
+
+/// What the API server does with a request.
+enum Answer {
+    /// Answers so.
+    Reply(u16, Value),
+    /// Answers so, with this Retry-After.
+    After(u16, &'static str),
+    /// Accepts a watch, and sends these pieces of text after so many seconds each; then ends it, or falls silent.
+    Stream(Vec<(u64, String)>, End),
+    /// Never answers.
+    Hang,
+    /// Refuses the connection.
+    Refuse,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum End {
+    Ended,
+    Broken,
+    Silent,
+}
+
+/// The script, what was asked at which second, and what is answered once the script is over.
+#[derive(Clone)]
+struct Bench {
+    script: Arc<Mutex<VecDeque<Answer>>>,
+    asked: Arc<Mutex<Vec<String>>>,
+    server: ApiServer,
+    start: Instant,
+}
+
+type Events = Pin<Box<dyn Stream<Item = Event<Node>> + Send>>;
+
+fn bench(script: Vec<Answer>) -> (Bench, Events) {
+    let script = Arc::new(Mutex::new(VecDeque::from(script)));
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let start = clock::monotonic();
+    let (answers, requests) = (Arc::clone(&script), Arc::clone(&asked));
+    let service = tower::service_fn(move |request: HttpRequest<Body>| {
+        let query = request.uri().query().unwrap_or_default().to_owned();
+        let second = start.elapsed().as_secs_f64();
+        requests
+            .lock()
+            .unwrap()
+            .push(format!("{second:.0}: {}", words(&query)));
+        let answer = answers.lock().unwrap().pop_front();
+        answer_with(answer.unwrap_or(Answer::Refuse))
+    });
+    let server = ApiServer::new(Client::new(service, "default"));
+    let target = Target::all::<Node>().page(2);
+    let random = fastrand::Rng::with_seed(7);
+    let events = watch::<Node>(server.clone(), target, random).boxed();
+    let bench = Bench {
+        script,
+        asked,
+        server,
+        start,
+    };
+    (bench, events)
+}
+
+/// `list`, `list from TOKEN` or `watch from VERSION`.
+fn words(query: &str) -> String {
+    let value = |name: &str| {
+        let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
+    };
+    match (value("watch"), value("continue")) {
+        (Some(_), _) => format!("watch from {}", value("resourceVersion").unwrap()),
+        (None, Some(token)) => format!("list from {token}"),
+        (None, None) => "list".to_owned(),
+    }
+}
+
+async fn answer_with(answer: Answer) -> Result<Response<axum::body::Body>, std::io::Error> {
+    let (code, after, body) = match answer {
+        Answer::Hang => return std::future::pending().await,
+        Answer::Refuse => return Err(std::io::ErrorKind::ConnectionRefused.into()),
+        Answer::Reply(code, value) => (code, None, axum::body::Body::from(value.to_string())),
+        Answer::After(code, after) => (code, Some(after), axum::body::Body::empty()),
+        Answer::Stream(lines, end) => {
+            let lines = futures::stream::iter(lines).then(async |(seconds, line)| {
+                sleep(Duration::from_secs(seconds)).await;
+                Ok::<_, std::io::Error>(line)
+            });
+            let end = futures::stream::once(async move {
+                match end {
+                    End::Ended => Ok(String::new()),
+                    End::Broken => Err(std::io::ErrorKind::ConnectionReset.into()),
+                    End::Silent => std::future::pending().await,
+                }
+            });
+            let body = axum::body::Body::from_stream(lines.chain(end).boxed());
+            (200, None, body)
+        }
+    };
+    let mut response = Response::builder().status(StatusCode::from_u16(code).unwrap());
+    if let Some(after) = after {
+        response = response.header("retry-after", after);
+    }
+    Ok(response.body(body).unwrap())
+}
+
+fn page(names: &[&str], token: &str, version: &str) -> Answer {
+    let items: Vec<_> = names.iter().map(|name| node(name, version)).collect();
+    let metadata = json!({"continue": token, "resourceVersion": version});
+    Answer::Reply(200, json!({"metadata": metadata, "items": items}))
+}
+
+fn node(name: &str, version: &str) -> Value {
+    json!({"metadata": {"name": name, "resourceVersion": version}})
+}
+
+fn line(kind: &str, object: &Value) -> String {
+    format!("{}\n", json!({"type": kind, "object": object}))
+}
+
+fn changed(name: &str, version: &str) -> String {
+    line("MODIFIED", &node(name, version))
+}
+
+fn expired() -> Value {
+    json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version: 1 (9)"})
+}
+
+impl Bench {
+    /// All that the watch says until this second, each with the second.
+    async fn until(&self, events: &mut Events, second: u64) -> Vec<String> {
+        let mut said = Vec::new();
+        let end = self.start + Duration::from_secs(second);
+        while let Ok(Some(event)) = tokio::time::timeout_at(end, events.next()).await {
+            let at = self.start.elapsed().as_secs_f64();
+            let name = |node: Node| node.metadata.name.unwrap_or_default();
+            let words = match event {
+                Event::Lists => "lists".to_owned(),
+                Event::Has(node) => format!("has {}", name(node)),
+                Event::Listed => "listed".to_owned(),
+                Event::Follows => "follows".to_owned(),
+                Event::Changed(node) => format!("changed {}", name(node)),
+                Event::Deleted(node) => format!("deleted {}", name(node)),
+                Event::Failed(failure) => format!("failed to {:?}", failure.step),
+            };
+            said.push(format!("{at:.0}: {words}"));
+        }
+        said
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_in_pages_and_what_follows() {
+    let piece = changed("a", "11");
+    let (first, second) = piece.split_at(9);
+    let (bench, mut events) = bench(vec![
+        page(&["a", "b"], "more", "10"),
+        page(&["c"], "", "10"),
+        Answer::Stream(
+            vec![
+                // In pieces, as they come.
+                (1, first.to_owned()),
+                (1, second.to_owned() + &line("DELETED", &node("b", "12"))),
+                (
+                    1,
+                    line(
+                        "BOOKMARK",
+                        &json!({"kind": "Node", "apiVersion": "v1", "metadata": {"resourceVersion": "15"}}),
+                    ),
+                ),
+            ],
+            End::Ended,
+        ),
+        Answer::Stream(vec![], End::Silent),
+    ]);
+    let said = bench.until(&mut events, 60).await;
+    let expected = [
+        "0: lists",
+        "0: has a",
+        "0: has b",
+        "0: has c",
+        "0: listed",
+        "0: follows",
+        "2: changed a",
+        "2: deleted b",
+        "3: follows",
+    ];
+    assert_eq!(said, expected);
+    let expected = [
+        "0: list",
+        "0: list from more",
+        "0: watch from 10",
+        "3: watch from 15",
+    ];
+    assert_eq!(
+        bench.asked(),
+        expected,
+        "an ended watch goes on from the bookmark"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_too_old_is_listed_again_at_once() {
+    let ways = [
+        vec![Answer::Reply(410, expired())],
+        vec![Answer::Stream(
+            vec![(0, line("ERROR", &expired()))],
+            End::Ended,
+        )],
+        // A store that was restored.
+        vec![Answer::Reply(
+            504,
+            json!({"code": 504, "details": {"causes": [{"reason": "ResourceVersionTooLarge"}]}}),
+        )],
+    ];
+    for way in ways {
+        let mut script = vec![page(&[], "", "10")];
+        script.extend(way);
+        script.extend([page(&["a"], "", "20"), Answer::Stream(vec![], End::Silent)]);
+        let (bench, mut events) = bench(script);
+        let said = bench.until(&mut events, 60).await;
+        assert_eq!(said.last().unwrap(), "0: follows", "{said:?}");
+        assert!(said.contains(&"0: failed to Watch".to_owned()), "{said:?}");
+        let expected = ["0: list", "0: watch from 10", "0: list", "0: watch from 20"];
+        assert_eq!(bench.asked(), expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_too_old_each_time_is_not_listed_at_full_speed() {
+    let script = (0..200).map(|at| match at % 2 {
+        0 => page(&[], "", "10"),
+        _ => Answer::Reply(410, expired()),
+    });
+    let (bench, mut events) = bench(script.collect());
+    bench.until(&mut events, 60).await;
+    let lists = bench
+        .asked()
+        .iter()
+        .filter(|ask| ask.ends_with("list"))
+        .count();
+    assert!((10..=40).contains(&lists), "{lists} lists in a minute");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_two_attempts_are_further_apart_than_five_seconds() {
+    let (bench, mut events) = bench(vec![
+        page(&[], "", "10"),
+        Answer::Stream(vec![(1, changed("a", "11"))], End::Broken),
+    ]);
+    // An outage of ten minutes.
+    let said = bench.until(&mut events, 600).await;
+    assert_eq!(said[3..5], ["1: changed a", "1: failed to Watch"]);
+    let seconds: Vec<f64> = bench
+        .asked()
+        .iter()
+        .map(|ask| ask.split_once(':').unwrap().0.parse().unwrap())
+        .collect();
+    let apart = seconds.windows(2).map(|two| two[1] - two[0]);
+    assert!(apart.clone().all(|apart| apart <= 5.0), "{seconds:?}");
+    let calm = apart.skip(10).filter(|apart| *apart < 2.0).count();
+    assert_eq!(calm, 0, "spread, and not at full speed: {seconds:?}");
+    assert!(
+        bench
+            .asked()
+            .iter()
+            .skip(2)
+            .all(|ask| ask.ends_with("watch from 11"))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_success_of_another_request_wakes_it() {
+    let (bench, mut events) = bench(vec![
+        page(&[], "", "10"),
+        Answer::Stream(vec![], End::Broken),
+    ]);
+    bench.until(&mut events, 100).await;
+    let before = bench.asked().len();
+    let now = clock::monotonic();
+    bench
+        .script
+        .lock()
+        .unwrap()
+        .push_back(Answer::Stream(vec![], End::Silent));
+    bench.server.reach.note(&Disposition::Done, now);
+    let said = tokio::time::timeout(Duration::from_millis(1), events.next()).await;
+    assert!(matches!(said, Ok(Some(Event::Follows))), "{said:?}");
+    assert_eq!(bench.asked().len(), before + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_hangs_is_given_up_and_sent_again() {
+    let (bench, mut events) = bench(vec![
+        Answer::Hang,
+        Answer::Hang,
+        page(&["a"], "", "10"),
+        Answer::Hang,
+        Answer::Stream(vec![], End::Silent),
+    ]);
+    let said = bench.until(&mut events, 90).await;
+    // 5 s and a wait, 15 s and a wait, 10 s and a wait.
+    let expected = [
+        "0: lists",
+        "5: failed to List",
+        "21: failed to List",
+        "22: has a",
+        "22: listed",
+        "32: failed to Watch",
+        "34: follows",
+    ];
+    assert_eq!(said, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_hangs_since_an_outage_is_sent_again_when_others_are_answered() {
+    for (script, asked) in [
+        (vec![Answer::Hang, page(&[], "", "10")], "list"),
+        (vec![page(&[], "", "10"), Answer::Hang], "watch from 10"),
+    ] {
+        let (bench, mut events) = bench(script);
+        bench.until(&mut events, 1).await;
+        let lost = clock::monotonic();
+        bench.server.reach.note(&late(Duration::ZERO), lost);
+        bench.until(&mut events, 8).await;
+        let script = [page(&[], "", "10"), Answer::Stream(vec![], End::Silent)];
+        *bench.script.lock().unwrap() = script
+            .into_iter()
+            .skip(usize::from(asked != "list"))
+            .collect();
+        let now = clock::monotonic();
+        bench.server.reach.note(&Disposition::Done, now);
+        bench.until(&mut events, 10).await;
+        let asks = bench.asked();
+        assert!(
+            asks.len() > 1
+                && asks
+                    .iter()
+                    .any(|ask| ask.ends_with(asked) && !ask.starts_with("0:")),
+            "{asks:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_died_without_a_word_is_noticed() {
+    // By silence.
+    let silent = || Answer::Stream(vec![], End::Silent);
+    let script = || vec![page(&[], "", "10"), silent(), silent()];
+    let (quiet, mut events) = bench(script());
+    let said = quiet.until(&mut events, 150).await;
+    assert_eq!(
+        said,
+        ["0: lists", "0: listed", "0: follows", "100: follows"]
+    );
+    // When others are answered again after an outage, and it has been silent since before.
+    let (cut, mut events) = bench(script());
+    cut.until(&mut events, 20).await;
+    cut.server
+        .reach
+        .note(&late(Duration::ZERO), clock::monotonic());
+    cut.until(&mut events, 40).await;
+    cut.server
+        .reach
+        .note(&Disposition::Done, clock::monotonic());
+    assert_eq!(cut.until(&mut events, 60).await, ["40: follows"]);
+    // It was heard during the outage of others.
+    let heard = Answer::Stream(vec![(30, changed("a", "11"))], End::Silent);
+    let (fine, mut events) = bench(vec![page(&[], "", "10"), heard]);
+    fine.until(&mut events, 20).await;
+    fine.server
+        .reach
+        .note(&late(Duration::ZERO), clock::monotonic());
+    fine.until(&mut events, 40).await;
+    fine.server
+        .reach
+        .note(&Disposition::Done, clock::monotonic());
+    assert!(fine.until(&mut events, 60).await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_breaks_off_goes_on_with_its_next_page() {
+    let (bench, mut events) = bench(vec![
+        page(&["a", "b"], "more", "10"),
+        Answer::Refuse,
+        Answer::After(429, "9"),
+        page(&["c"], "even", "10"),
+        // Its rest was forgotten.
+        Answer::Reply(410, expired()),
+        page(&["a"], "", "20"),
+        Answer::Stream(vec![], End::Silent),
+    ]);
+    let said = bench.until(&mut events, 60).await;
+    let expected = [
+        "0: lists",
+        "0: has a",
+        "0: has b",
+        "0: failed to List",
+        "1: failed to List",
+        "10: has c",
+        "10: failed to List",
+        "10: lists",
+        "10: has a",
+        "10: listed",
+        "10: follows",
+    ];
+    assert_eq!(said, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_read_is_listed_again_but_not_at_full_speed() {
+    let bad = || Answer::Stream(vec![(0, "no JSON\n".to_owned())], End::Ended);
+    let ended = || Answer::Stream(vec![], End::Ended);
+    for broken in [bad as fn() -> Answer, ended] {
+        let script = (0..200).map(|at| match at % 2 {
+            0 => page(&[], "", "10"),
+            _ => broken(),
+        });
+        let (bench, mut events) = bench(script.collect());
+        bench.until(&mut events, 60).await;
+        let asks = bench.asked().len();
+        assert!((10..=80).contains(&asks), "{asks} requests in a minute");
+    }
+}

@@ -1,0 +1,102 @@
+//! The API server is killed and comes back after a time: how soon the marks are right again, whether readiness tells the
+//! truth meanwhile, and how often anything is listed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use leadsman_tests::budget::MANAGER;
+use leadsman_tests::until;
+use tokio::time::{Instant, sleep};
+
+use crate::World;
+use crate::marks::{idle, marked};
+use crate::stage::Stage;
+
+/// From the API server's return to the last right mark: no two attempts are further apart than 5 s, and what there is
+/// to read and to write afterwards takes a moment on a busy machine.
+const RIGHT_WITHIN: Duration = Duration::from_secs(8);
+/// From the first look at `/readyz` that says yes to the last right mark.
+const TRUE_WITHIN: Duration = Duration::from_secs(3);
+/// Between two looks at `/readyz`.
+const LOOK: Duration = Duration::from_millis(100);
+
+pub(crate) async fn of_25_seconds(_: Arc<World>) -> Result<()> {
+    an_outage_of(Duration::from_secs(25)).await
+}
+
+/// Longer than any back-off that doubles needs to reach its longest distance.
+pub(crate) async fn of_64_seconds(_: Arc<World>) -> Result<()> {
+    an_outage_of(Duration::from_secs(64)).await
+}
+
+async fn an_outage_of(length: Duration) -> Result<()> {
+    let stage = Stage::raise().await?;
+    let world = &stage.world;
+    stage.scene().marker("m", idle()).await?;
+    world.start_manager().await?;
+    stage
+        .crowd
+        .verdicts(&stage.crowd.pods, &["m#Idle"], "Succeeded")
+        .await?;
+    stage
+        .crowd
+        .marks(&stage.crowd.pods, &marked("Succeeded"))
+        .await?;
+    ensure!(stage.is_ready().await?, "it is not ready");
+    stage.rest().await?;
+
+    let mark = world.plane.audit_mark()?;
+    world.plane.stop_apiserver().await?;
+    let begun = Instant::now();
+    until("a manager that is not ready", || async {
+        Ok((!stage.is_ready().await?).then_some(()))
+    })
+    .await?;
+    // Nothing happens in an outage but that time passes.
+    sleep(length.saturating_sub(begun.elapsed())).await;
+    ensure!(!stage.is_ready().await?, "ready without an API server");
+    world.plane.start_apiserver().await?;
+
+    let back = Instant::now();
+    let ready = async {
+        while !stage.is_ready().await? {
+            sleep(LOOK).await;
+        }
+        Ok::<_, anyhow::Error>(back.elapsed())
+    };
+    let right = async {
+        let pods = &stage.crowd.pods;
+        stage.crowd.verdicts(pods, &["m#Idle"], "Failed").await?;
+        let reported = back.elapsed();
+        stage.crowd.marks(pods, &marked("Failed")).await?;
+        Ok((reported, back.elapsed()))
+    };
+    let (ready, (reported, right)) = tokio::try_join!(ready, right)?;
+    eprintln!(
+        "after an outage of {length:?}: reported after {reported:.1?}, marked after {right:.1?}, ready after {ready:.1?}"
+    );
+    let lists = lists(world, mark)?;
+    eprintln!("lists: {lists:?}");
+    for (kind, count) in lists {
+        ensure!(count <= 1, "{kind} was listed {count} times");
+    }
+    ensure!(right <= RIGHT_WITHIN, "marks were right after {right:?}");
+    let lie = right.saturating_sub(ready.max(reported));
+    ensure!(lie <= TRUE_WITHIN, "ready {lie:?} before marks were right");
+    stage.rest().await?;
+    world.stop_manager().await
+}
+
+/// How often the manager has listed each kind, pages counted as one, since then.
+fn lists(world: &World, mark: leadsman_testkit::audit::Mark) -> Result<BTreeMap<String, usize>> {
+    let mut lists = BTreeMap::new();
+    for request in world.plane.audit(mark).context("the audit log")? {
+        let first = !request.uri.contains("continue=");
+        if request.user == MANAGER && request.verb == "list" && request.code == 200 && first {
+            *lists.entry(request.resource).or_default() += 1;
+        }
+    }
+    Ok(lists)
+}
