@@ -5,6 +5,11 @@
 //! looked at again afterwards, that all objects together stay below the limit, and that no failure is repeated
 //! without a growing distance. It holds one entry for each object that is not at rest.
 //!
+//! When the API server asks one write to slow down (429, or 503 with Retry-After), all writes of its class do: none is
+//! begun before the time that it asked for, and then one alone, until one of them is answered otherwise. The other
+//! classes go on. A `Retry-After` is about a flow of requests and not about an object (API priority and fairness,
+//! `apiserver/pkg/server/filters/priority-and-fairness.go`).
+//!
 //! A marker's status waits for specs: it says that they are written, so written before, it would be written twice.
 
 use std::collections::hash_map::Entry;
@@ -30,6 +35,8 @@ pub(crate) struct Slots {
     objects: HashMap<Object, State>,
     ready: VecDeque<Object>,
     waiting: BTreeSet<(Instant, Object)>,
+    /// By class.
+    paces: [Pace; CLASSES],
     /// Ready, but for specs.
     held: VecDeque<Object>,
     held_until: Option<Instant>,
@@ -38,6 +45,18 @@ pub(crate) struct Slots {
     in_flight: usize,
     limit: usize,
     random: fastrand::Rng,
+}
+
+/// How fast the writes of a class may go.
+#[derive(Debug, Default)]
+struct Pace {
+    /// None is begun before this.
+    until: Option<Instant>,
+    /// How often in a row the API server asked it to slow down. While there are any, one write is in flight at most.
+    slowed: u32,
+    in_flight: usize,
+    /// Ready, but for the pace.
+    parked: VecDeque<Object>,
 }
 
 #[derive(Debug)]
@@ -95,6 +114,7 @@ impl Slots {
             objects: HashMap::new(),
             ready: VecDeque::new(),
             waiting: BTreeSet::new(),
+            paces: Default::default(),
             held: VecDeque::new(),
             held_until: None,
             specs: 0,
@@ -135,12 +155,24 @@ impl Slots {
                 dirty: false,
             };
             self.in_flight += 1;
+            self.paces[class(&object)].in_flight += 1;
         }
         Some(object)
     }
 
-    /// The first that need not wait for specs.
+    /// The first that need not wait for its class or for specs.
     fn pop(&mut self, now: Instant) -> Option<Object> {
+        for pace in &mut self.paces {
+            if pace.may_begin(now) {
+                pace.until = None;
+                // While it is slow, one is enough to try.
+                let count = if pace.slowed == 0 { usize::MAX } else { 1 };
+                let parked = pace.parked.drain(..count.min(pace.parked.len()));
+                for object in parked.rev() {
+                    self.ready.push_front(object);
+                }
+            }
+        }
         let overdue = self.held_until.is_some_and(|until| until <= now);
         if self.specs == 0 {
             self.held_until = None;
@@ -152,6 +184,11 @@ impl Slots {
         }
         loop {
             let object = self.ready.pop_front()?;
+            let pace = &mut self.paces[class(&object)];
+            if !pace.may_begin(now) {
+                pace.parked.push_back(object);
+                continue;
+            }
             if self.specs == 0 || overdue || !matches!(object, Object::MarkerStatus(_)) {
                 return Some(object);
             }
@@ -172,6 +209,8 @@ impl Slots {
         };
         self.in_flight -= 1;
         self.specs -= usize::from(is_spec(&object));
+        let random = self.random.f64();
+        self.paces[class(&object)].end(turn, random, now);
         match turn {
             Turn::NothingDue | Turn::Over => {
                 if dirty {
@@ -209,6 +248,9 @@ impl Slots {
         self.ready.clear();
         self.waiting.clear();
         self.held.clear();
+        for pace in &mut self.paces {
+            pace.parked.clear();
+        }
         self.held_until = None;
         self.objects
             .retain(|_, state| matches!(state, State::InFlight { .. }));
@@ -222,7 +264,12 @@ impl Slots {
             // Else an answer is what it waits for.
             !self.held.is_empty() && self.in_flight < self.limit
         });
-        waiting.into_iter().chain(held).min()
+        let parked = self.paces.iter().filter(|pace| {
+            // A write in flight may end the wait, and wakes by its answer.
+            !pace.parked.is_empty() && pace.in_flight == 0 && self.in_flight < self.limit
+        });
+        let parked = parked.filter_map(|pace| pace.until);
+        waiting.into_iter().chain(held).chain(parked).min()
     }
 
     /// Objects in their turn.
@@ -252,6 +299,47 @@ impl Slots {
                 self.specs += usize::from(is_spec(&object));
                 self.ready.push_back(object);
             }
+        }
+    }
+}
+
+/// Classes of writes, which differ by what is written.
+const CLASSES: usize = 3;
+
+fn class(object: &Object) -> usize {
+    match object {
+        Object::PodMarks(_) => 0,
+        Object::NodePodProbe(_) => 1,
+        Object::MarkerStatus(_) | Object::MarkerFinalizer(_) => 2,
+    }
+}
+
+impl Pace {
+    fn may_begin(&self, now: Instant) -> bool {
+        self.until.is_none_or(|until| until <= now) && (self.slowed == 0 || self.in_flight == 0)
+    }
+
+    fn end(&mut self, turn: Turn, random: f64, now: Instant) {
+        self.in_flight -= 1;
+        match turn {
+            Turn::Failed { cause, after } if cause == Cause::Throttled || after.is_some() => {
+                // Those that were in flight together count once.
+                if self.until.is_none_or(|until| until <= now) {
+                    self.slowed = self.slowed.saturating_add(1);
+                }
+                let distance = Cause::Throttled.backoff().distance(self.slowed, random);
+                let until = now + after.unwrap_or_default().max(distance);
+                self.until = self.until.max(Some(until));
+            }
+            // They say nothing about the pace.
+            Turn::NothingDue
+            | Turn::Failed {
+                cause: Cause::NoAnswer,
+                ..
+            } => {}
+            // What was sent before the API server asked for patience may be answered after it.
+            _ if self.until.is_some_and(|until| now < until) => {}
+            _ => (self.until, self.slowed) = (None, 0),
         }
     }
 }

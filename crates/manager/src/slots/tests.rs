@@ -114,7 +114,7 @@ fn a_failure_waits_longer_each_time_and_success_forgets_it() {
     }
     for (n, wait) in waits.iter().enumerate() {
         let longest =
-            (Duration::from_millis(250) * 2_u32.pow(u32::try_from(n).unwrap())).min(30 * SECOND);
+            (Duration::from_millis(250) * 2_u32.pow(u32::try_from(n).unwrap())).min(5 * SECOND);
         assert!(*wait <= longest && *wait >= longest / 2, "{n}: {wait:?}");
     }
     slots.take(now);
@@ -136,6 +136,43 @@ fn retry_after_is_kept_to() {
     slots.end(pod("a"), turn, now);
     assert_eq!(slots.take(now + 7 * SECOND), None);
     assert_eq!(slots.take(now + 8 * SECOND), Some(pod("a")));
+}
+
+fn slow_down(seconds: u64) -> Turn {
+    Turn::Failed {
+        cause: Cause::Throttled,
+        after: Some(Duration::from_secs(seconds)),
+    }
+}
+
+#[test]
+fn one_that_is_asked_to_slow_down_slows_its_class_and_no_other() {
+    let (mut slots, now) = (slots(8), start());
+    for name in ["a", "b", "c", "d"] {
+        slots.mark_dirty(pod(name));
+    }
+    assert_eq!(slots.take(now), Some(pod("a")));
+    assert_eq!(slots.take(now), Some(pod("b")));
+    slots.end(pod("a"), slow_down(7), now);
+    // What was sent before is answered, which is no sign.
+    slots.end(pod("b"), Turn::Over, now);
+    slots.mark_dirty(spec("n"));
+    assert_eq!(slots.take(now), Some(spec("n")), "the others go on");
+    slots.end(spec("n"), Turn::Over, now);
+    slots.mark_dirty(pod("e"));
+    assert_eq!(slots.take(now + 6 * SECOND), None);
+    assert_eq!(slots.next_wake(), Some(now + 7 * SECOND));
+    let later = now + 7 * SECOND;
+    assert_eq!(slots.take(later), Some(pod("c")), "one tries");
+    assert_eq!(slots.take(later), None);
+    // Again, and longer than the API server asked.
+    slots.end(pod("c"), slow_down(0), later);
+    assert_eq!(slots.take(later), None);
+    let last = later + SECOND;
+    assert_eq!(slots.take(last), Some(pod("d")));
+    slots.end(pod("d"), Turn::Over, last);
+    let taken: Vec<_> = std::iter::from_fn(|| slots.take(last)).collect();
+    assert_eq!(taken, ["e", "c", "a"].map(pod));
 }
 
 #[test]
@@ -276,5 +313,7 @@ fn whatever_happens_the_counts_hold_and_everything_comes_to_rest() {
     }
     assert_eq!((slots.in_flight(), slots.pending()), (0, 0));
     assert!(slots.ready.is_empty() && slots.waiting.is_empty() && slots.held.is_empty());
+    assert!(slots.paces.iter().all(|pace| pace.parked.is_empty()));
+    assert!(slots.paces.iter().all(|pace| pace.in_flight == 0));
     assert_eq!(slots.specs, 0);
 }
