@@ -342,6 +342,28 @@ fn the_older_of_two_markers_wins_and_the_other_says_so() {
 
 // PPM-13
 #[test]
+fn a_pod_is_counted_once_by_the_verdict_it_has_now() {
+    let mut world = World::probing(&[idle()]);
+    let table = [
+        ("Succeeded", [1, 0, 0, 0]),
+        ("Failed", [0, 1, 0, 0]),
+        ("Unknown", [0, 0, 1, 0]),
+        ("none of these", [0, 0, 0, 1]),
+        ("Unknown", [0, 0, 1, 0]),
+        ("Succeeded", [1, 0, 0, 0]),
+    ];
+    for (state, counts) in table {
+        world.verdict("way#idle", state, "");
+        // A status is written at most every two seconds.
+        world.settle();
+        let found = world.status("way").probes[0].clone();
+        let found = [found.succeeded, found.failed, found.unknown, found.pending];
+        assert_eq!(found, counts, "{state}");
+    }
+}
+
+// PPM-13
+#[test]
 fn counts_add_up_and_the_message_names_three_pods() {
     let mut world = World::probing(&[idle(), probe("none", "none", exec("a"))]);
     for own in ["p1", "p2", "p3", "p4"] {
