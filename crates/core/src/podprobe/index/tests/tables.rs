@@ -390,6 +390,24 @@ fn an_edited_policy_and_a_removed_label_are_put_right_at_once() {
     );
 }
 
+// PPM-8
+#[test]
+fn what_another_wrote_is_not_claimed_before_a_verdict() {
+    let mut world = World::probing(&[idle(), probe("q", "main", exec("b"))]);
+    world.edit(|pod| {
+        let mut theirs = mark("", Owner::Status);
+        theirs.value = json!({ "type": "game.io/idle", "status": "True" });
+        pod.conditions.insert("game.io/idle".into(), theirs);
+        pod.labels.insert("role".into(), mark("main", Owner::User));
+    });
+    // An apply of other marks.
+    world.verdict("way#q", "Succeeded", "");
+    let (labels, conditions) = (&world.pod().labels, &world.pod().conditions);
+    assert_eq!(conditions["game.io/idle"].owners, [Owner::Status].into());
+    assert_eq!(labels["role"].owners, [Owner::User].into());
+    assert_eq!(conditions["game.io/q"].owners, [Owner::Ours].into());
+}
+
 // PPM-8, DEF-17
 #[test]
 fn what_no_marker_names_is_never_touched() {
@@ -489,6 +507,26 @@ fn a_jump_of_the_time_of_day_changes_no_wait(#[case] jump: SignedDuration) {
     assert_eq!(world.index.write(&object, world.now()), None);
     world.pass(SignedDuration::from_mins(5));
     assert!(world.index.write(&object, world.now()).is_some());
+}
+
+// PPM-8
+#[rstest]
+#[case::label("labels")]
+#[case::annotation("annotations")]
+fn a_mark_without_a_condition_is_fought_over_alike(#[case] place: &str) {
+    let policy = json!([{ "state": "Succeeded", place: { "role": "main" } }]);
+    let one = json!({ "name": "one", "containerName": "main", "probe": exec("a"), "markerPolicy": policy });
+    let mut world = World::probing(&[one]);
+    world.verdict("way#one", "Succeeded", "");
+    for is_put_back in [true, false] {
+        world.edit(|pod| {
+            pod.labels.remove("role");
+            pod.annotations.remove("role");
+        });
+        let pod = world.pod();
+        let is_there = pod.labels.contains_key("role") || pod.annotations.contains_key("role");
+        assert_eq!(is_there, is_put_back);
+    }
 }
 
 /// A former leader may see another's marks before the verdicts that they follow from.
