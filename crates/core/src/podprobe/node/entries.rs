@@ -125,7 +125,7 @@ fn join(errors: &[impl fmt::Display]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -167,6 +167,37 @@ mod tests {
                 "m#elsewhere",
                 "m#p"
             ]
+        );
+    }
+
+    // PPM-15, PRB-14
+    #[test]
+    fn an_entry_beyond_the_bounds_of_admission_stands_aside() {
+        let exec = |command: Value, timeout: u64| json!({"exec": {"command": command}, "timeoutSeconds": timeout});
+        let headers = json!([{"name": "a", "value": "v".repeat(5_000)}]);
+        let probes = [
+            ("m#fine", exec(json!(["true"]), 3_600)),
+            ("m#years", exec(json!(["true"]), i32::MAX as u64)),
+            ("m#long", exec(json!(["x".repeat(20_000)]), 1)),
+            ("m#words", exec(json!(vec!["x"; 1_000]), 1)),
+            (
+                "m#path",
+                json!({"httpGet": {"port": 80, "path": "/x".repeat(10_000)}}),
+            ),
+            (
+                "m#headers",
+                json!({"httpGet": {"port": 80, "httpHeaders": headers}}),
+            ),
+        ];
+        let probes = probes
+            .map(|(name, probe)| json!({"name": name, "containerName": "main", "probe": probe}));
+        let spec = json!({"podProbes": [{"name": "pod", "namespace": "ns", "uid": "u", "IP": "", "probes": probes}]});
+        let (entries, malformed) = read(&serde_json::from_value(spec).unwrap());
+        assert_eq!(entries.len(), 1);
+        let refused: Vec<&str> = malformed.iter().map(|m| m.probe.as_str()).collect();
+        assert_eq!(
+            refused,
+            ["m#years", "m#long", "m#words", "m#path", "m#headers"]
         );
     }
 }

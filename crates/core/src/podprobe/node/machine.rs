@@ -291,18 +291,12 @@ impl Node {
         (self.execs.taken(), self.execs.waiting())
     }
 
-    /// Verdicts and the containers that they are about.
+    /// Verdicts, each with its state and the container that it is about.
     #[cfg(test)]
-    pub(super) fn verdicts(&self) -> impl Iterator<Item = (&'static str, String)> + '_ {
-        let held = self
-            .order
-            .iter()
-            .filter_map(|key| self.workers[key].verdict());
-        held.map(|v| {
-            (
-                v.state.as_str(),
-                v.container.as_deref().unwrap_or_default().to_owned(),
-            )
+    pub(super) fn verdicts(&self) -> impl Iterator<Item = (&ProbeKey, &'static str, Option<&str>)> {
+        self.order.iter().filter_map(|key| {
+            let verdict = self.workers[key].verdict()?;
+            Some((&**key, verdict.state.as_str(), verdict.container.as_deref()))
         })
     }
 

@@ -41,6 +41,14 @@ pub(super) struct Sim {
     pub(super) failures: usize,
     /// How long a write takes.
     pub(super) write_takes: Duration,
+    /// Writes wait for [`Sim::end_write`].
+    pub(super) holds_writes: bool,
+    /// The one that is under way.
+    pub(super) in_flight: Option<NodePodProbeStatus>,
+    /// There is no object.
+    pub(super) gone: bool,
+    /// When the runs that are on their way began.
+    pub(super) begun: BTreeMap<RunId, Duration>,
     /// The API server drops the fields that OpenKruise does not know.
     pub(super) prunes: bool,
 }
@@ -62,6 +70,10 @@ impl Sim {
             writes: 0,
             failures: 0,
             write_takes: Duration::from_millis(5),
+            holds_writes: false,
+            in_flight: None,
+            gone: false,
+            begun: BTreeMap::new(),
             prunes: false,
         }
     }
@@ -91,8 +103,8 @@ impl Sim {
 
     /// The node sees its object.
     pub(super) fn show(&mut self) {
-        let object = self.object.clone();
-        self.apply(Event::Plan(Some(&object)));
+        let object = (!self.gone).then(|| self.object.clone());
+        self.apply(Event::Plan(object.as_ref()));
     }
 
     /// Container `main` of the pod is this one from now on, and the node sees it.
@@ -132,6 +144,7 @@ impl Sim {
         for action in self.node.apply(event, now) {
             match action {
                 Action::Run(run) => {
+                    self.begun.insert(run.id, self.now);
                     let before = self.runs.insert(run.id, run);
                     assert_eq!(before, None, "a run that is on its way began again");
                 }
@@ -147,6 +160,7 @@ impl Sim {
 
     pub(super) fn finish(&mut self, run: RunId, result: Result<Outcome, CannotProbe>) {
         self.runs.remove(&run).expect("it is on its way");
+        self.begun.remove(&run);
         self.apply(Event::Finished { run, result });
     }
 
@@ -195,6 +209,11 @@ impl Sim {
             return;
         };
         self.writes += 1;
+        if self.holds_writes {
+            let other = self.in_flight.replace(status);
+            assert_eq!(other, None, "two writes at once");
+            return;
+        }
         self.now += self.write_takes;
         let end = if self.failures > 0 {
             self.failures -= 1;
@@ -203,11 +222,36 @@ impl Sim {
                 jitter: 0.5,
             }
         } else {
-            self.object.status = Some(self.kept(status));
+            self.keep(status);
             self.show();
             WriteEnd::Done
         };
         self.apply(Event::Written(end));
+    }
+
+    /// Ends the write that is under way, if there is one; no object, no write.
+    pub(super) fn end_write(&mut self, done: bool, answered: bool) {
+        let Some(status) = self.in_flight.take() else {
+            return;
+        };
+        if done && !self.gone {
+            self.keep(status);
+            self.show();
+        }
+        let end = if done && answered && !self.gone {
+            WriteEnd::Done
+        } else {
+            WriteEnd::Failed {
+                retry_after: None,
+                jitter: 0.5,
+            }
+        };
+        self.apply(Event::Written(end));
+    }
+
+    /// The API server has this status now.
+    pub(super) fn keep(&mut self, status: NodePodProbeStatus) {
+        self.object.status = Some(self.kept(status));
     }
 
     fn kept(&self, mut status: NodePodProbeStatus) -> NodePodProbeStatus {
@@ -228,11 +272,28 @@ impl Sim {
 
     /// Another agent takes over: all that it knows is what the API server and the runtime show.
     pub(super) fn restart(&mut self) {
+        self.renew();
+        self.show();
+    }
+
+    /// Likewise, and has seen nothing yet.
+    pub(super) fn renew(&mut self) {
         self.start = self.now;
         self.node = Node::new(SETTINGS, self.moment());
         self.runs.clear();
+        self.begun.clear();
         self.changes.clear();
-        self.show();
+        self.in_flight = None;
+    }
+
+    /// Since the world began.
+    pub(super) fn time(&self) -> Duration {
+        self.now
+    }
+
+    /// When the agent started, since the world began.
+    pub(super) fn start(&self) -> Duration {
+        self.start
     }
 
     pub(super) fn moment(&self) -> Now {
@@ -251,6 +312,19 @@ impl Sim {
         pods.flat_map(|pod| pod.probe_states)
             .map(|state| (state.name, state.state))
             .collect()
+    }
+
+    /// States as the API server shows them, by the pod's uid and the probe's name.
+    pub(super) fn shown_by_pod(&self) -> BTreeMap<(String, String), String> {
+        let status = self.object.status.clone().unwrap_or_default();
+        let pods = status.pod_probe_statuses.into_iter();
+        pods.flat_map(|pod| {
+            pod.probe_states
+                .into_iter()
+                .map(move |s| (pod.uid.clone(), s))
+        })
+        .map(|(uid, state)| ((uid, state.name), state.state))
+        .collect()
     }
 
     /// What cannot be probed and why, as the API server shows it.

@@ -1,0 +1,119 @@
+//! The plan, and what an earlier agent has left in the status.
+
+use serde_json::{Value, json};
+
+use super::reference::{Reference, Verdict};
+use super::{Bench, NAMESPACES, PLACES, PROBES};
+
+/// How a probe is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) version: u16,
+    pub(super) timing: (u32, u32, u32),
+    pub(super) gate: Option<u32>,
+}
+
+impl Bench {
+    /// The plan as it is asked for, and the node sees it.
+    pub(super) fn plan(&mut self) {
+        self.sim.object.spec = serde_json::from_value(json!({"podProbes": self.pods()})).unwrap();
+        let wanted: Vec<usize> = (0..PROBES.len())
+            .filter(|probe| !self.sim.gone && self.mask >> probe & 1 == 1)
+            .collect();
+        let live = !self.sim.gone;
+        let told = &mut self.told;
+        self.references.retain(|probe, _| {
+            let stays = wanted.contains(probe);
+            if !stays && live {
+                told.remove(probe);
+            }
+            stays
+        });
+        let (time, now) = (self.sim.time(), self.sim.moment().wall);
+        let first = live && !self.planned;
+        self.planned |= live;
+        for probe in wanted {
+            let asked = self.asked[probe];
+            if let Some(reference) = self.references.get_mut(&probe) {
+                reference.follow(asked, now);
+                continue;
+            }
+            let left = first.then(|| self.left(probe)).flatten();
+            if let Some(told) = left.as_ref().and_then(|(verdict, _)| verdict.told()) {
+                self.told.insert(probe, told);
+            }
+            let mut reference = Reference::new(asked, time);
+            if let Some((verdict, fits)) = left {
+                reference.take_over(verdict, fits, now);
+            }
+            self.references.insert(probe, reference);
+        }
+        self.sim.show();
+    }
+
+    fn pods(&self) -> Vec<Value> {
+        let mut pods = Vec::new();
+        for (uid, namespace) in NAMESPACES {
+            let of_pod = PROBES.iter().enumerate().filter(|(probe, (place, ..))| {
+                PLACES[*place].0 == uid && self.mask >> probe & 1 == 1
+            });
+            let probes: Vec<Value> = of_pod.map(|(probe, _)| self.entry(probe)).collect();
+            if !probes.is_empty() {
+                pods.push(json!({"name": uid, "namespace": namespace, "uid": uid, "IP": "", "probes": probes}));
+            }
+        }
+        pods
+    }
+
+    fn entry(&self, probe: usize) -> Value {
+        let (place, name, exec) = PROBES[probe];
+        let Asked {
+            version,
+            timing: (period, success, failure),
+            gate,
+        } = self.asked[probe];
+        let mut wire = json!({"periodSeconds": period, "successThreshold": success, "failureThreshold": failure});
+        if exec {
+            wire["exec"] = json!({"command": [version.to_string()]});
+        } else {
+            wire["tcpSocket"] = json!({"port": 80 + version});
+        }
+        json!({"name": name, "containerName": PLACES[place].1, "probe": wire,
+            "revision": (!self.sim.prunes).then(|| version.to_string()),
+            "startedContainerID": gate.map(|id| format!("containerd://{id}"))})
+    }
+
+    /// The verdict that the status has of a probe, and whether it may be about the probe as it is asked for.
+    fn left(&self, probe: usize) -> Option<(Verdict, bool)> {
+        let (place, name, _) = PROBES[probe];
+        let status = self.sim.object.status.as_ref()?;
+        let mut pods = status.pod_probe_statuses.iter();
+        let pod = pods.find(|pod| pod.uid == PLACES[place].0)?;
+        let state = pod.probe_states.iter().find(|state| state.name == name)?;
+        let asked = (!self.sim.prunes).then(|| self.asked[probe].version.to_string());
+        let fits = match (&state.revision, asked) {
+            (Some(left), Some(asked)) => *left == asked,
+            _ => true,
+        };
+        let verdict = Verdict {
+            state: ["Succeeded", "Failed", "Unknown"]
+                .into_iter()
+                .find(|known| *known == state.state)?,
+            about: state.container_id.as_ref().map(|id| id.parse().unwrap()),
+            since: state.last_transition_time.clone()?.0,
+        };
+        Some((verdict, fits))
+    }
+
+    /// As OpenKruise's agent writes it: no revision, no container.
+    pub(super) fn leave_openkruises_status(&mut self) {
+        let pods = self.sim.object.status.iter_mut();
+        for pod in pods.flat_map(|status| &mut status.pod_probe_statuses) {
+            pod.cannot_probe.clear();
+            for state in &mut pod.probe_states {
+                state.revision = None;
+                state.container_id = None;
+            }
+        }
+    }
+}

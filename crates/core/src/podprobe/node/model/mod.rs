@@ -1,0 +1,415 @@
+//! The node against a reference that is as naive as the rules are written, over random histories: several probes of
+//! several containers, plans that come and go, looks and status writes that are late, fail or are lost, statuses of
+//! another agent.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `asked` | the plan, and what an earlier agent has left in the status |
+//! | `steps` | what may happen, with a strategy: a history that fails prints itself |
+//! | `reference` | what the rules say of one probe |
+
+mod asked;
+mod reference;
+mod steps;
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use self::asked::Asked;
+use self::reference::{Place, Reference};
+use self::steps::{Ended, GateAt, Seen, Step, Write, steps};
+use super::machine::RunId;
+use super::sim::{Sim, outcome};
+use super::{Container, ContainerName, ContainerState, PodName, SLOT};
+use crate::podprobe::probe::CannotProbe;
+
+/// Pod and name of each container.
+const PLACES: [(&str, &str); 3] = [("u0", "main"), ("u0", "side"), ("u1", "main")];
+/// Pod and namespace.
+const NAMESPACES: [(&str, &str); 2] = [("u0", "ns"), ("u1", "other")];
+/// Container, name and kind of each probe. One name is in two pods.
+const PROBES: [(usize, &str, bool); 5] = [
+    (0, "m#a", false),
+    (0, "m#b", true),
+    (1, "m#c", false),
+    (2, "m#a", true),
+    (2, "n#a", true),
+];
+
+/// Both, side by side.
+struct Bench {
+    sim: Sim,
+    asked: [Asked; PROBES.len()],
+    /// Probes that are in the plan when there is an object.
+    mask: u8,
+    /// By the probe's number; those of the plan.
+    references: BTreeMap<usize, Reference>,
+    /// What users know, by the probe's number.
+    told: HashMap<usize, &'static str>,
+    /// Whether an object was seen since the agent's start.
+    planned: bool,
+    /// The containers as they are.
+    places: [Option<Place>; PLACES.len()],
+    newest_id: u32,
+    /// A look that is under way: when it began, and what it will show.
+    look: Option<(Duration, [Option<Place>; PLACES.len()])>,
+    /// When the newest look that has succeeded began.
+    looked: Option<Duration>,
+    /// The probe and the era of each run that was noted.
+    eras: HashMap<RunId, (usize, u64)>,
+    order: Vec<RunId>,
+    attempts: HashMap<RunId, u32>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let asked = Asked {
+            version: 0,
+            timing: (1, 1, 3),
+            gate: None,
+        };
+        let mut sim = Sim::new();
+        sim.holds_writes = true;
+        let mut bench = Self {
+            sim,
+            asked: [asked; PROBES.len()],
+            mask: 0b1_1111,
+            references: BTreeMap::new(),
+            told: HashMap::new(),
+            planned: false,
+            places: [None; PLACES.len()],
+            newest_id: 0,
+            look: None,
+            looked: None,
+            eras: HashMap::new(),
+            order: Vec::new(),
+            attempts: HashMap::new(),
+        };
+        bench.plan();
+        bench.look_now();
+        bench
+    }
+
+    fn step(&mut self, step: &Step) {
+        // No two things happen at the same moment.
+        self.pass(Duration::from_millis(1));
+        match step {
+            Step::Container(place, next) => self.container(*place, *next),
+            Step::State(place, seen) => {
+                if let Some(place) = &mut self.places[*place] {
+                    place.seen = *seen;
+                }
+            }
+            Step::BeginLook => self.look = Some((self.sim.time(), self.places)),
+            Step::EndLook => {
+                if let Some((began, places)) = self.look.take() {
+                    self.look(began, places);
+                }
+            }
+            Step::FailLook => self.look = None,
+            Step::Look => self.look_now(),
+            Step::Finish(ago, ended) => self.finish(*ago, *ended),
+            Step::Pass(millis) => self.pass(Duration::from_millis(*millis)),
+            Step::Handler(probe, version) => self.ask(*probe, |asked| asked.version = *version),
+            Step::Timing(probe, timing) => self.ask(*probe, |asked| asked.timing = *timing),
+            Step::Gate(probe, gate) => {
+                let current = self.places[PROBES[*probe].0].map(|place| place.id);
+                self.ask(*probe, |asked| {
+                    asked.gate = match gate {
+                        GateAt::Open => None,
+                        GateAt::Current => current,
+                        GateAt::Other => Some(u32::MAX),
+                    };
+                });
+            }
+            Step::Entries(mask) => {
+                self.mask = *mask;
+                self.plan();
+            }
+            Step::Gone(gone) => self.gone(*gone),
+            Step::Prunes(prunes) => {
+                self.sim.prunes = *prunes;
+                self.plan();
+            }
+            Step::Wipe => {
+                self.sim.object.status = None;
+                self.sim.show();
+            }
+            Step::OtherAgent => {
+                self.leave_openkruises_status();
+                self.sim.show();
+            }
+            Step::EndWrite(write) => self.end_write(*write),
+            Step::Restart { written } => self.restart(*written),
+        }
+        self.note();
+    }
+
+    fn container(&mut self, place: usize, next: Option<Seen>) {
+        self.places[place] = next.map(|seen| {
+            self.newest_id += 1;
+            Place {
+                id: self.newest_id,
+                seen,
+                started_at: self.sim.moment().wall,
+            }
+        });
+    }
+
+    fn look_now(&mut self) {
+        self.look = None;
+        self.look(self.sim.time(), self.places);
+    }
+
+    fn look(&mut self, began: Duration, places: [Option<Place>; PLACES.len()]) {
+        self.looked = self.looked.max(Some(began));
+        let now = self.sim.moment().wall;
+        for (probe, reference) in &mut self.references {
+            if began >= reference.hired {
+                reference.look(places[PROBES[*probe].0], now);
+            }
+        }
+        self.sim.containers = PLACES
+            .iter()
+            .zip(places)
+            .filter_map(|((uid, name), place)| {
+                let name = ContainerName {
+                    pod: pod(uid),
+                    name: (*name).into(),
+                };
+                Some((name, container(place?)))
+            })
+            .collect();
+        self.sim.look_from(began.saturating_sub(self.sim.start()));
+    }
+
+    fn ask(&mut self, probe: usize, change: impl FnOnce(&mut Asked)) {
+        change(&mut self.asked[probe]);
+        self.plan();
+    }
+
+    fn gone(&mut self, gone: bool) {
+        if gone && !self.sim.gone {
+            self.sim.object.status = None;
+            if !self.references.is_empty() {
+                let references = &self.references;
+                self.told.retain(|probe, _| references.contains_key(probe));
+            }
+        }
+        self.sim.gone = gone;
+        self.plan();
+    }
+
+    fn pass(&mut self, time: Duration) {
+        // In steps of a slot, so that each begin is noted in its own.
+        let mut left = time;
+        while left > Duration::ZERO {
+            let part = left.min(SLOT);
+            self.sim.pass(part);
+            self.note();
+            left -= part;
+        }
+    }
+
+    fn finish(&mut self, ago: usize, ended: Ended) {
+        let Some(run) = self.order.iter().rev().nth(ago).copied() else {
+            return;
+        };
+        let Some(begun) = self.sim.begun.get(&run).copied() else {
+            return;
+        };
+        let (probe, era) = self.eras[&run];
+        let now = self.sim.moment().wall;
+        let reference = self.references.get_mut(&probe);
+        let reference = reference.filter(|reference| reference.era == era);
+        let counts = reference.is_some();
+        let result = match ended {
+            Ended::Succeeded => Ok(outcome(true, "")),
+            Ended::Failed => Ok(outcome(false, "")),
+            Ended::Busy => Err(CannotProbe::Runtime("busy".to_owned())),
+            Ended::Deadline => Err(CannotProbe::Deadline),
+        };
+        // Nobody but a hung command lets a runtime that lives pass our deadline.
+        let hung = ended == Ended::Deadline && PROBES[probe].2 && self.looked > Some(begun);
+        if let Some(reference) = reference {
+            if ended == Ended::Succeeded {
+                reference.result(true, now);
+            } else if ended == Ended::Failed || hung {
+                reference.result(false, now);
+            }
+        }
+        let attempts = self.attempts.entry(run).or_insert(0);
+        *attempts += 1;
+        let again = counts && ended == Ended::Busy && *attempts < 3;
+        self.sim.finish(run, result);
+        assert_eq!(self.sim.runs.contains_key(&run), again, "tried again");
+    }
+
+    fn end_write(&mut self, write: Write) {
+        match write {
+            Write::Done => self.sim.end_write(true, true),
+            Write::Failed => self.sim.end_write(false, false),
+            Write::Lost => self.sim.end_write(true, false),
+        }
+    }
+
+    /// Another agent takes over, while a write is perhaps under way.
+    fn restart(&mut self, written: bool) {
+        if written && let Some(status) = self.sim.in_flight.take() {
+            self.sim.keep(status);
+        }
+        self.references.clear();
+        self.told.clear();
+        self.planned = false;
+        self.look = None;
+        self.looked = None;
+        self.eras.clear();
+        self.order.clear();
+        self.attempts.clear();
+        self.sim.renew();
+        self.plan();
+    }
+
+    /// Notes what began, and checks that it may.
+    fn note(&mut self) {
+        let begun: Vec<_> = self.sim.runs.values().cloned().collect();
+        for run in begun {
+            if self.eras.contains_key(&run.id) {
+                continue;
+            }
+            let probe = number(&run.key);
+            let reference = self
+                .references
+                .get(&probe)
+                .expect("what runs is in the plan");
+            let probing = reference.is_probing().map(|id| id.to_string());
+            assert_eq!(
+                Some(&*run.container),
+                probing.as_deref(),
+                "probed, but may not"
+            );
+            let era = (probe, reference.era);
+            let mut others = self.sim.runs.keys();
+            assert!(
+                !others.any(|other| self.eras.get(other) == Some(&era)),
+                "a probe overlaps itself"
+            );
+            self.eras.insert(run.id, era);
+            self.order.push(run.id);
+        }
+    }
+
+    fn check(&mut self) {
+        let held: BTreeMap<usize, (&str, Option<u32>)> = self
+            .sim
+            .node
+            .verdicts()
+            .map(|(key, state, about)| (number(key), (state, about.map(|id| id.parse().unwrap()))))
+            .collect();
+        let verdicts = self.references.iter().filter_map(|(probe, reference)| {
+            let verdict = reference.verdict.as_ref()?;
+            Some((*probe, (verdict.state, verdict.about)))
+        });
+        assert_eq!(held, verdicts.collect());
+        for change in std::mem::take(&mut self.sim.changes) {
+            let probe = number(&change.key);
+            let to = change.to.as_str();
+            let news = to != "Unknown" && self.told.get(&probe) != Some(&to);
+            assert_eq!(change.tell, news, "{change:?}");
+            if news {
+                self.told.insert(probe, to);
+            }
+        }
+    }
+
+    /// Whatever was lost or wiped, the API server is told in the end; and what may be probed is probed.
+    fn settle(&mut self) {
+        self.sim.gone = false;
+        self.plan();
+        self.look_now();
+        self.sim.holds_writes = false;
+        self.sim.end_write(true, true);
+        self.pass(Duration::from_secs(11));
+        self.check();
+        let states = self.references.iter().filter_map(|(probe, reference)| {
+            Some((name(*probe), reference.verdict.as_ref()?.state.to_owned()))
+        });
+        let states: BTreeMap<_, _> = states.collect();
+        assert_eq!(self.sim.shown_by_pod(), states);
+        for _ in 0..20 {
+            self.sim.answer(Duration::from_secs(1), true, "");
+        }
+        for (probe, reference) in &self.references {
+            if reference.is_probing().is_some() {
+                let shown = self.sim.shown_by_pod();
+                assert_eq!(shown.get(&name(*probe)).map(|s| &**s), Some("Succeeded"));
+            }
+        }
+        assert_eq!(self.sim.cannot_probe(), []);
+    }
+}
+
+/// The pod and the name of a probe.
+fn name(probe: usize) -> (String, String) {
+    let (place, name, _) = PROBES[probe];
+    (PLACES[place].0.to_owned(), name.to_owned())
+}
+
+fn number(key: &super::ProbeKey) -> usize {
+    let known = (0..PROBES.len())
+        .find(|probe| name(*probe) == (key.pod.uid.to_string(), key.id.to_string()));
+    known.expect("it was asked for")
+}
+
+fn pod(uid: &str) -> PodName {
+    let of_pod = NAMESPACES.iter().find(|(pod, _)| *pod == uid);
+    PodName {
+        namespace: of_pod.expect("it is one of ours").1.into(),
+        name: uid.into(),
+        uid: uid.into(),
+    }
+}
+
+fn container(place: Place) -> Container {
+    Container {
+        id: place.id.to_string().into(),
+        state: match place.seen {
+            Seen::Created => ContainerState::Created,
+            Seen::Running => ContainerState::Running {
+                started_at: place.started_at,
+            },
+            Seen::Exited(exit_code) => ContainerState::Exited { exit_code },
+            Seen::Unknown => ContainerState::Unknown,
+        },
+    }
+}
+
+/// Histories of one test run, unless `PROPTEST_CASES` says how many.
+fn config() -> ProptestConfig {
+    let config = ProptestConfig::default();
+    ProptestConfig {
+        cases: if std::env::var_os("PROPTEST_CASES").is_some() {
+            config.cases
+        } else {
+            1_000
+        },
+        ..config
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    // PRB-6, PRB-8, PRB-9, PRB-10, PRB-11, PRB-12, PRB-13, DEF-2, DEF-8, DEF-9
+    #[test]
+    fn the_node_holds_what_the_rules_say(steps in steps()) {
+        let mut bench = Bench::new();
+        for step in &steps {
+            bench.step(step);
+            bench.check();
+        }
+        bench.settle();
+    }
+}
