@@ -128,6 +128,24 @@ pub struct ContainerStatus {
     pub container_id: Option<String>,
     /// Whether its startup probe has passed, true without one.
     pub started: Option<bool>,
+    /// What it does now.
+    #[serde(default)]
+    pub state: ContainerState,
+}
+
+/// What is read of a container's state.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct ContainerState {
+    /// None while it waits or has ended.
+    pub running: Option<ContainerStateRunning>,
+}
+
+/// What is read of a running container.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerStateRunning {
+    /// When it was started, in whole seconds.
+    pub started_at: Option<Time>,
 }
 
 /// A node: its labels are all that is read.

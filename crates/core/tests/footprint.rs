@@ -74,7 +74,8 @@ fn pod(number: usize, version: usize, marked: bool) -> String {
         },
         "status": {
             "phase": "Running", "podIP": format!("10.1.{}.{}", number / 256, number % 256), "conditions": conditions,
-            "containerStatuses": [{ "name": "main", "containerID": format!("containerd://{number:064x}"), "started": true }],
+            "containerStatuses": [{ "name": "main", "containerID": format!("containerd://{number:064x}"), "started": true,
+                "state": { "running": { "startedAt": TIME } } }],
         },
     })
     .to_string()

@@ -88,6 +88,13 @@ fn through_the_whole(text: &str) -> Pod {
         name: it.name,
         container_id: it.container_id,
         started: it.started,
+        state: ContainerState {
+            running: it.state.and_then(|state| state.running).map(|running| {
+                ContainerStateRunning {
+                    started_at: running.started_at,
+                }
+            }),
+        },
     };
     let condition = |it: v1::PodCondition| PodCondition {
         type_: it.type_,

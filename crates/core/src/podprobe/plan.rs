@@ -183,7 +183,7 @@ impl Entry {
             && (!extensions || (self.revision == other.revision && self.started == other.started))
     }
 
-    /// Whether a verdict is about this very entry.
+    /// Whether a verdict is about this very entry. What its container is, [`Verdict::is_about`] tells.
     pub fn fits(&self, verdict: &Verdict) -> bool {
         let agree = |own: &Option<Arc<str>>, theirs: &Option<Arc<str>>| match (own, theirs) {
             (Some(own), Some(theirs)) => own == theirs,
@@ -301,6 +301,22 @@ impl PodEntries {
 }
 
 impl Verdict {
+    /// Whether a verdict is about the container that the kubelet reports now.
+    ///
+    /// If it names another one, or none, as `OpenKruise`'s agent and an API server with its CRD have it, the times
+    /// tell: a container that started after the verdict was found is a newer one. Otherwise the kubelet's report is the
+    /// older of the two, and the verdict is about a container that is still to be reported. Both are the node's clock,
+    /// in whole seconds (`metav1.Time`).
+    pub fn is_about(&self, container: &Container) -> bool {
+        if self.container_id.is_some() && self.container_id == container.id {
+            return true;
+        }
+        match (container.running_since, self.last_transition_time) {
+            (Some(started), Some(found)) => started.as_second() <= found.as_second(),
+            _ => true,
+        }
+    }
+
     /// Reads a verdict; none if its state is none of the three. `known` is one that is likely to have the same strings.
     pub fn read(
         state: &wire::ContainerProbeState,

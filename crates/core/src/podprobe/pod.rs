@@ -94,6 +94,8 @@ pub struct Container {
     pub id: Option<Arc<str>>,
     /// Whether the kubelet reports it started.
     pub started: bool,
+    /// Since when the kubelet reports it running.
+    pub running_since: Option<Timestamp>,
 }
 
 /// A condition of a pod.
@@ -225,10 +227,16 @@ fn containers(pod: &slim::Pod, known: Option<&Pod>, names: &mut Names) -> Box<[C
                 id: (id.map(bare_id).filter(|id| !id.is_empty()))
                     .map(|id| names.again(known.and_then(|known| known.id.as_ref()), id)),
                 started: status.is_some_and(|status| status.started == Some(true)),
+                running_since: status.and_then(running_since),
             });
         }
     }
     all.into()
+}
+
+fn running_since(status: &slim::ContainerStatus) -> Option<Timestamp> {
+    let running = status.state.running.as_ref()?;
+    running.started_at.as_ref().map(|time| time.0)
 }
 
 /// `containerd://id` as the runtime itself has it.

@@ -225,13 +225,17 @@ impl Index {
         self.slot(pod)?.observed.as_ref()
     }
 
-    /// The verdict about an entry, if there is one about this very entry.
+    /// The verdict about an entry, if there is one about this very entry and the container that runs now. One about a
+    /// container before it counts as absent, so marks stay until the agent says that they are over: that takes it a
+    /// second while it works, and while it does not, nothing changes a pod.
     pub(super) fn verdict(&self, pod: &Pod, entry: &Entry) -> Option<&Verdict> {
         let (node, key) = slot_key(pod)?;
         let desired = self.nodes.get(&node)?.desired(&key)?;
         desired.get(&entry.name)?;
         let mut verdicts = self.slot(pod)?.verdicts.iter();
-        verdicts.find(|verdict| entry.fits(verdict))
+        let mut containers = pod.containers.iter();
+        let container = containers.find(|one| one.name == entry.container)?;
+        verdicts.find(|verdict| entry.fits(verdict) && verdict.is_about(container))
     }
 
     /// Whether there is no room for a pod's entries.

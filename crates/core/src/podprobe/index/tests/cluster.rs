@@ -39,6 +39,7 @@ pub(super) struct SimContainer {
     pub(super) startup_probe: bool,
     pub(super) id: String,
     pub(super) started: bool,
+    pub(super) running_since: Timestamp,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -84,6 +85,7 @@ impl SimPod {
                     startup_probe,
                     id: format!("{uid}-{name}-1"),
                     started: !startup_probe,
+                    running_since: Timestamp::UNIX_EPOCH,
                 })
                 .into(),
         }
@@ -167,6 +169,7 @@ impl SimPod {
                 "name": container.name,
                 "containerID": format!("containerd://{}", container.id),
                 "started": container.started,
+                "state": { "running": { "startedAt": Time(container.running_since) } },
             })
         });
         let mut pod = json!({

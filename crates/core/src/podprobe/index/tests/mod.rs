@@ -9,4 +9,5 @@ mod proof;
 mod scene;
 mod status;
 mod tables;
+mod verdicts;
 mod world;

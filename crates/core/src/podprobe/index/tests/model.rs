@@ -283,9 +283,17 @@ impl<'a> Model<'a> {
                     && one.namespace == name.namespace
             })
             .flat_map(|one| &one.probe_states);
+        let mut containers = pod.containers.iter();
+        let container = containers.find(|one| one.name == entry.container_name)?;
+        let is_about = |state: &ContainerProbeState| {
+            let found = state.last_transition_time.as_ref();
+            state.container_id.as_ref() == Some(&container.id)
+                || found.is_none_or(|found| container.running_since <= found.0)
+        };
         let fits = |a: &Option<String>, b: &Option<String>| a.is_none() || b.is_none() || a == b;
         states.find(|state| {
             state.name == entry.name
+                && is_about(state)
                 && ["Succeeded", "Failed", "Unknown"].contains(&state.state.as_str())
                 && fits(&state.revision, revision)
                 && (self.cluster.drops_extensions

@@ -1,6 +1,6 @@
 //! After any sequence of events the world is what the model says, and nothing more is written.
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use leadsman_api::PodProbeMarker;
 use leadsman_api::node_pod_probe::{
@@ -155,7 +155,10 @@ fn step(world: &mut World, [what, a, b, c]: [u8; 4]) {
                 _ => {}
             }
         }),
-        7 | 8 => cluster.edit_pod(&pod_name(a), |pod| change(pod, b, c)),
+        7 | 8 => {
+            let now = cluster.now;
+            cluster.edit_pod(&pod_name(a), |pod| change(pod, b, c, now));
+        }
         9 => cluster.put_node(node_name(a), b > 200),
         10 if b > 128 => cluster.delete(Kind::Node, &name("", node_name(a))),
         11..=14 => report(world, node_name(a), b, c),
@@ -206,13 +209,14 @@ fn step(world: &mut World, [what, a, b, c]: [u8; 4]) {
     }
 }
 
-fn change(pod: &mut SimPod, what: u8, how: u8) {
+fn change(pod: &mut SimPod, what: u8, how: u8, now: Timestamp) {
     match what % 8 {
         0 => pod.ip = pick(&["", "10.0.0.2", "10.0.0.3"], how).to_owned(),
         1 | 2 => {
             let container = &mut pod.containers[usize::from(how % 2)];
             container.id.push('x');
             container.started = !container.startup_probe;
+            container.running_since = now;
         }
         3 | 4 => pod.containers[1].started = how.is_multiple_of(2),
         5 => pod.initialized = how < 200,
@@ -267,9 +271,10 @@ fn foreign(by: u8) -> PodProbe {
 /// An agent's verdict about one of the entries it has been given.
 fn report(world: &mut World, node: &str, which: u8, how: u8) {
     let now = world.cluster.now;
+    let pods = world.cluster.pods.clone();
     world.cluster.edit_node_pod_probe(node, |object| {
-        let pods = object.spec.pod_probes.iter();
-        let entries: Vec<_> = pods
+        let told = object.spec.pod_probes.iter();
+        let entries: Vec<_> = told
             .flat_map(|pod| pod.probes.iter().map(move |entry| (pod, entry)))
             .collect();
         let Some((pod, entry)) = entries.get(usize::from(which) % entries.len().max(1)) else {
@@ -298,7 +303,13 @@ fn report(world: &mut World, node: &str, which: u8, how: u8) {
             container_id: match how / 48 {
                 0 => Some("wrong".to_owned()),
                 1 => None,
-                _ => entry.started_container_id.clone(),
+                2 => entry.started_container_id.clone(),
+                _ => {
+                    let running = pods.get(&self::name(&pod.namespace, &pod.name));
+                    let mut containers = running.iter().flat_map(|pod| &pod.containers);
+                    let own = containers.find(|one| one.name == entry.container_name);
+                    own.map(|own| own.id.clone())
+                }
             },
             last_probe_time: Some(Time(now)),
             last_transition_time: Some(Time(now)),

@@ -1,0 +1,102 @@
+//! Which container a verdict is about.
+
+use jiff::SignedDuration;
+use rstest::rstest;
+
+use super::scene::idle;
+use super::world::World;
+use crate::podprobe::event::Kind;
+
+/// The container is replaced by another one, which the kubelet reports running since now.
+fn restart(world: &mut World, id: &str) {
+    let now = world.cluster.now;
+    world.edit(|pod| {
+        pod.containers[0].id = id.to_owned();
+        pod.containers[0].running_since = now;
+    });
+}
+
+fn verdict(world: &mut World, state: &str, container: Option<&str>) {
+    world.verdict_with("way#idle", state, "", |verdict| {
+        verdict.container_id = container.map(str::to_owned);
+    });
+}
+
+fn pass(world: &mut World, seconds: i64) {
+    world.pass(SignedDuration::from_secs(seconds));
+    world.drain();
+}
+
+/// The kubelet reports `two` running since second 60.
+// PPM-12, PRB-10
+#[rstest]
+#[case::of_this_one(Some("two"), 90, true)]
+#[case::of_this_one_by_a_clock_that_jumped(Some("two"), 30, true)]
+#[case::of_the_one_before(Some("one"), 59, false)]
+#[case::of_one_that_the_kubelet_does_not_report_yet(Some("three"), 61, true)]
+#[case::of_openkruise_about_this_one(None, 61, true)]
+#[case::of_openkruise_about_the_one_before(None, 59, false)]
+#[case::of_openkruise_in_the_same_second(None, 60, true)]
+fn a_verdict_counts_for_the_container_that_it_was_made_for(
+    #[case] container: Option<&str>,
+    #[case] second: i64,
+    #[case] counts: bool,
+) {
+    let mut world = World::probing(&[idle()]);
+    let start = world.cluster.now;
+    world.cluster.now = start + SignedDuration::from_secs(60);
+    restart(&mut world, "two");
+    world.cluster.now = start + SignedDuration::from_secs(second);
+    verdict(&mut world, "Succeeded", container);
+    assert_eq!(world.pod().labels.contains_key("role"), counts);
+    assert_eq!(world.status("way").probes[0].pending, i64::from(!counts));
+}
+
+/// Whether or not its agent is there to say so.
+// PPM-6, PPM-12, PRB-10
+#[rstest]
+#[case::named(Some("u0-main-1"))]
+#[case::openkruise(None)]
+fn a_verdict_of_the_container_before_holds_what_is_marked_and_marks_nothing(
+    #[case] container: Option<&str>,
+) {
+    let mut world = World::probing(&[idle()]);
+    pass(&mut world, 10);
+    verdict(&mut world, "Succeeded", container);
+    pass(&mut world, 10);
+    world.writes.clear();
+    restart(&mut world, "two");
+    assert_eq!(world.pod_writes().len(), 0);
+    assert_eq!(world.pod().labels["role"].value, "main");
+    assert_eq!(world.status("way").probes[0].pending, 1);
+    // Nothing is marked by it any more.
+    world.edit(|pod| drop(pod.labels.remove("role")));
+    assert!(!world.pod().labels.contains_key("role"));
+    verdict(&mut world, "Unknown", Some("two"));
+    assert!(!world.pod().annotations.contains_key("cost"));
+    assert_eq!(
+        world.pod().conditions["game.io/idle"].value["status"],
+        "Unknown"
+    );
+    verdict(&mut world, "Succeeded", Some("two"));
+    assert_eq!(world.pod().labels["role"].value, "main");
+}
+
+/// As on the day when a cluster of `OpenKruise`'s is taken over: neither revision nor container in a verdict.
+// PPM-12
+#[test]
+fn taking_over_verdicts_without_a_container_changes_no_mark() {
+    let mut world = World::probing(&[idle()]);
+    restart(&mut world, "one");
+    pass(&mut world, 1);
+    world.verdict_with("way#idle", "Succeeded", "", |verdict| {
+        verdict.container_id = None;
+        verdict.revision = None;
+    });
+    pass(&mut world, 3600);
+    world.writes.clear();
+    world.restart([Kind::Pod, Kind::NodePodProbe, Kind::Marker, Kind::Node]);
+    world.drain();
+    assert_eq!(world.writes.len(), 0);
+    assert_eq!(world.pod().labels["role"].value, "main");
+}
