@@ -8,6 +8,7 @@ mod bad;
 mod budgets;
 mod handlers;
 mod lifecycle;
+mod openkruise;
 mod room;
 mod unusual_pods;
 mod world;
@@ -46,6 +47,7 @@ fn cases() -> Vec<Case<World>> {
         case!(alone budgets::restarts),
         case!(alone budgets::a_rolling_update_of_the_agent),
         case!(alone lifecycle::nothing_stale_after_an_agent_was_down),
+        case!(alone openkruise::a_first_start_over_its_statuses),
         case!(alone lifecycle::a_restarted_kubelet_changes_no_mark),
         case!(alone lifecycle::an_unreachable_runtime_changes_no_mark),
         case!(alone lifecycle::a_stopped_api_server_silences_no_node),

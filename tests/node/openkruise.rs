@@ -1,0 +1,96 @@
+//! A node that OpenKruise's daemon has probed until now, with real containers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use kube::api::DeleteParams;
+use leadsman_tests::{History, gone, openkruise, see};
+use serde_json::{Value, json};
+
+use crate::{Room, World};
+
+const PODS: [&str; 2] = ["idle", "busy"];
+/// Longer than the longest period of the markers, twice: so every probe has come to a verdict of its own.
+const ROUNDS: Duration = Duration::from_secs(7);
+
+// PPM-6, PPM-8, PPM-18, DEF-8
+/// Manager and agent start for the first time over OpenKruise's statuses and marks: no mark changes, and the pod that is
+/// Ready by a marker stays so. Then they do their work, and all of it goes with the markers.
+pub(crate) async fn a_first_start_over_its_statuses(world: Arc<World>) -> Result<()> {
+    let room = Room::new(&world, "from-openkruise").await?;
+    let scene = &room.scene;
+    room.alone().await?;
+    world.stop_agent().await?;
+    world.stop_manager().await?;
+    for pod in PODS {
+        let mut over = openkruise::annotations();
+        over["spec"] = json!({"readinessGates": [{"conditionType": "game.io/idle"}]});
+        room.pod(pod, over).await?;
+    }
+    room.exec("idle", "main", &["touch", "/tmp/idle"]).await?;
+    room.set("idle", "role=main").await?;
+    // A second later than the containers' start, as it is after a while.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    openkruise::leave_behind(scene).await?;
+    ready(&room, "idle", "True").await?;
+    ready(&room, "busy", "False").await?;
+    let history = History::of(&world.client, &scene.ns).await?;
+    world.start_manager().await?;
+    world.start_agent().await?;
+    // Their own verdicts about their own entries.
+    see(
+        &scene.probes(),
+        &scene.node,
+        "verdicts of leadsman's agent",
+        |probe| {
+            let status = probe.status.clone().unwrap_or_default().pod_probe_statuses;
+            let states: Vec<_> = status.iter().flat_map(|pod| &pod.probe_states).collect();
+            ensure!(states.len() == 6, "{} verdicts", states.len());
+            ensure!(
+                states.iter().all(|state| state.revision.is_some()),
+                "{states:?}"
+            );
+            Ok(())
+        },
+    )
+    .await?;
+    for marker in ["idle", "web"] {
+        scene.reason(marker, "Probing").await?;
+    }
+    tokio::time::sleep(ROUNDS).await;
+    openkruise::nothing_flapped(&history, &PODS).await?;
+    // And they work.
+    room.exec("idle", "main", &["rm", "/tmp/idle"]).await?;
+    scene.marks("idle", marks("false", "10", "False")).await?;
+    ready(&room, "idle", "False").await?;
+    room.exec("busy", "main", &["touch", "/tmp/idle"]).await?;
+    scene.marks("busy", marks("true", "-10", "True")).await?;
+    ready(&room, "busy", "True").await?;
+    for marker in ["idle", "web"] {
+        scene
+            .markers()
+            .delete(marker, &DeleteParams::default())
+            .await?;
+        gone(&scene.markers(), marker).await?;
+    }
+    scene.entries(&[]).await?;
+    for pod in PODS {
+        let none = json!({"labels": {"gameserver-idle": null, "page": null},
+            "annotations": {"controller.kubernetes.io/pod-deletion-cost": null},
+            "conditions": {"game.io/idle": null, "game.io/port": null}});
+        scene.marks(pod, none).await?;
+    }
+    Ok(())
+}
+
+fn marks(idle: &str, cost: &str, status: &str) -> Value {
+    json!({"labels": {"gameserver-idle": idle}, "conditions": {"game.io/idle": status},
+        "annotations": {"controller.kubernetes.io/pod-deletion-cost": cost}})
+}
+
+async fn ready(room: &Room, pod: &str, status: &str) -> Result<()> {
+    let conditions = json!({"conditions": {"Ready": status}});
+    room.scene.marks(pod, conditions).await?;
+    Ok(())
+}
