@@ -120,6 +120,19 @@ pub(crate) async fn crds_that_drop_our_fields(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "dropped").await?;
     let crds: Api<CustomResourceDefinition> = Api::all(scene.client.clone());
     world.stop_manager().await?;
+    let ours = install_openkruises_crds(&crds).await?;
+    let told = probed_with_theirs(&world, &scene).await;
+    give_back_our_crds(&crds, ours).await?;
+    world.stop_manager().await?;
+    world.start_manager().await?;
+    told
+}
+
+/// The CRDs as they are installed, by name.
+pub(crate) type Crds = Vec<(&'static str, CustomResourceDefinition)>;
+
+/// Puts CRDs like OpenKruise's in the place of ours: without the fields and rules that leadsman adds.
+pub(crate) async fn install_openkruises_crds(crds: &Api<CustomResourceDefinition>) -> Result<Crds> {
     let mut ours = Vec::new();
     for name in CRDS {
         let crd = crds.get(name).await?;
@@ -128,6 +141,7 @@ pub(crate) async fn crds_that_drop_our_fields(world: Arc<World>) -> Result<()> {
             "revision",
             "startedContainerID",
             "containerID",
+            "cannotProbe",
             "conditions",
         ] {
             without(&mut theirs, field);
@@ -144,14 +158,19 @@ pub(crate) async fn crds_that_drop_our_fields(world: Arc<World>) -> Result<()> {
         .await?;
         ours.push((name, crd));
     }
-    let told = probed_with_theirs(&world, &scene).await;
+    Ok(ours)
+}
+
+/// Ours again.
+pub(crate) async fn give_back_our_crds(
+    crds: &Api<CustomResourceDefinition>,
+    ours: Crds,
+) -> Result<()> {
     for (name, mut crd) in ours {
         crd.metadata.resource_version = crds.get(name).await?.metadata.resource_version;
         crds.replace(name, &PostParams::default(), &crd).await?;
     }
-    world.stop_manager().await?;
-    world.start_manager().await?;
-    told
+    Ok(())
 }
 
 async fn probed_with_theirs(world: &World, scene: &Scene) -> Result<()> {

@@ -12,6 +12,7 @@ mod flows;
 mod leadership;
 mod lifecycle;
 mod marks;
+mod migration;
 mod openkruise;
 mod outages;
 mod ownership;
@@ -87,8 +88,10 @@ impl World {
         let log = self.log_file();
         let mut manager = self.manager.lock().await;
         anyhow::ensure!(manager.is_none(), "a manager runs already");
+        let since = self.log_length();
         *manager = Some(Process::start(command, &log)?);
-        Ok(())
+        // Before that line a SIGTERM ends it as it would any program.
+        self.logs(since, "serving /metrics").await
     }
 
     fn log_file(&self) -> PathBuf {
@@ -222,7 +225,9 @@ fn cases() -> Vec<Case<World>> {
         case!(alone lifecycle::a_right_that_is_away_for_a_while),
         case!(alone lifecycle::an_outage_of_the_api_server_changes_no_pod),
         case!(alone openkruise::nothing_is_written_while_it_acts),
-        case!(alone openkruise::what_it_left_is_taken_over),
+        case!(alone openkruise::preflight_says_what_is_in_the_way),
+        case!(alone migration::openkruise_goes_on_with_what_is_there),
+        case!(alone migration::what_it_left_is_taken_over),
         case!(alone openkruise::a_gate_that_is_off_leaves_everything_alone),
         case!(lifecycle::leftovers_without_a_marker),
         case!(lifecycle::an_object_that_does_not_decode),

@@ -1,17 +1,19 @@
-//! Beside OpenKruise: who may write, and what OpenKruise has left behind.
+//! Beside OpenKruise: who may write, and what `leadsman preflight` says of it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 use leadsman_tests::budget::MANAGER as USER;
-use leadsman_tests::{History, Scene, gone, openkruise, see, until};
+use leadsman_tests::{Scene, process, until};
 use serde_json::{Value, json};
+use tokio::process::Command;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -20,7 +22,6 @@ use crate::marks::{idle, marked};
 
 const NAMESPACE: &str = "kruise-system";
 const LEASE: &str = "kruise-manager";
-const PODS: [&str; 2] = ["idle", "busy"];
 
 /// OpenKruise's manager, as far as others see it: it keeps its Lease, and is a pod with arguments.
 struct Neighbour {
@@ -238,116 +239,80 @@ pub(crate) async fn a_gate_that_is_off_leaves_everything_alone(world: Arc<World>
     Ok(())
 }
 
-// PPM-8, PPM-11, DEF-8
-/// A cluster as OpenKruise left it: nothing that anybody can see changes while leadsman takes over, and all of it goes with
-/// the markers.
-pub(crate) async fn what_it_left_is_taken_over(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "taken-over").await?;
-    world.stop_manager().await?;
-    for pod in PODS {
-        scene.pod_with(pod, openkruise::annotations()).await?;
-    }
-    openkruise::leave_behind(&scene).await?;
-    let history = History::of(&scene.client, &scene.ns).await?;
-    world.start_manager().await?;
-    // Its agents run probes that are OpenKruise's, and come to the same.
-    let entries = ["idle#idle", "web#port", "web#page"];
-    let expected = PODS.map(|pod| entries.map(|entry| format!("{pod}/{entry}")));
-    let expected: Vec<_> = expected.iter().flatten().map(String::as_str).collect();
-    see(
-        &scene.probes(),
-        &scene.node,
-        "entries of leadsman's",
-        |probe| {
-            let pods = &probe.spec.pod_probes;
-            let mut entries = pods.iter().flat_map(|pod| &pod.probes);
-            ensure!(entries.all(|entry| entry.revision.is_some()), "{pods:?}");
-            Ok(())
-        },
-    )
-    .await?;
-    scene.entries(&expected).await?;
-    for pod in PODS {
-        owned(&scene, pod).await?;
-    }
-    for marker in ["idle", "web"] {
-        scene.reason(marker, "Probing").await?;
-    }
-    openkruise::nothing_flapped(&history, &PODS).await?;
-    for (pod, states) in [
-        ("idle", ["Succeeded", "Succeeded", "Succeeded"]),
-        ("busy", ["Failed", "Succeeded", "Failed"]),
-    ] {
-        for (entry, state) in entries.iter().zip(states) {
-            scene.verdict(pod, entry, state, "").await?;
-        }
-    }
-    let fence = scene.pod("fence").await?;
-    drop(fence);
-    for entry in entries {
-        scene.verdict("fence", entry, "Succeeded", "").await?;
-    }
-    scene
-        .marks("fence", json!({"labels": {"gameserver-idle": "true"}}))
+// PPM-19
+/// `leadsman preflight` as somebody types it: what it says, and its exit status.
+pub(crate) async fn preflight_says_what_is_in_the_way(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "preflight").await?;
+    scene.pod("one").await?;
+    scene.marker("m", idle()).await?;
+    scene.verdict("one", "m#Idle", "Succeeded", "").await?;
+    scene.marks("one", marked("Succeeded")).await?;
+    ensure!(
+        in_the_way(&world, &[]).await?.is_empty(),
+        "something is in the way"
+    );
+    // With the manager's own rights, some of what is looked at cannot be seen; what it does is allowed.
+    let account = world.kubeconfig.display().to_string();
+    let seen = in_the_way(&world, &["--kubeconfig", &account]).await?;
+    ensure!(!seen.iter().any(|(check, _)| check == "rights"), "{seen:?}");
+    let hooks: Api<ValidatingWebhookConfiguration> = Api::all(world.client.clone());
+    hooks
+        .create(&PostParams::default(), &serde_json::from_value(webhooks())?)
         .await?;
-    openkruise::nothing_flapped(&history, &PODS).await?;
-    nothing_stays(&scene).await
-}
-
-/// All marks of a pod that OpenKruise wrote are in our entry too.
-async fn owned(scene: &Scene, pod: &str) -> Result<()> {
-    see(&scene.pods(), pod, "our entry", |pod| {
-        let entries = pod.metadata.managed_fields.iter().flatten();
-        let fields = |manager: &str| {
-            let mut entries = entries.clone();
-            let entry = entries.find(|entry| entry.manager.as_deref() == Some(manager));
-            entry
-                .and_then(|entry| entry.fields_v1.clone())
-                .unwrap_or_default()
-                .0
-        };
-        let keys = |fields: Value| -> Vec<String> {
-            let places = [
-                "/f:metadata/f:labels",
-                "/f:metadata/f:annotations",
-                "/f:status/f:conditions",
-            ];
-            let maps = places
-                .iter()
-                .filter_map(|place| fields.pointer(place)?.as_object());
-            maps.flat_map(|map| map.keys().cloned()).collect()
-        };
-        let (ours, theirs) = (
-            keys(fields("leadsman-podprobe")),
-            keys(fields("kruise-manager")),
-        );
-        ensure!(
-            !theirs.is_empty() && ours == theirs,
-            "ours {ours:?}, theirs {theirs:?}"
-        );
-        Ok(())
-    })
-    .await
-}
-
-/// The markers are deleted: they go, and everything that they and OpenKruise made of them. The annotations of OpenKruise's pod
-/// webhook stay: it never takes them away itself.
-async fn nothing_stays(scene: &Scene) -> Result<()> {
-    for marker in ["idle", "web"] {
-        scene
-            .markers()
-            .delete(marker, &DeleteParams::default())
-            .await?;
-        gone(&scene.markers(), marker).await?;
-    }
-    scene.entries(&[]).await?;
-    for pod in PODS {
-        let none = json!({
-            "labels": {"gameserver-idle": null, "page": null, "app": scene.ns},
-            "annotations": {"controller.kubernetes.io/pod-deletion-cost": null,
-                "kruise.io/podprobemarker-list": "idle,web"},
-            "conditions": {"game.io/idle": null, "game.io/port": null, "Initialized": "True"}});
-        scene.marks(pod, none).await?;
-    }
+    let nobody = in_the_way(&world, &[]).await;
+    let neighbour = Neighbour::start(&scene.client, "kruise-d", "CloneSetShortHash=true").await?;
+    let acts = in_the_way(&world, &[]).await;
+    neighbour
+        .hand_over("kruise-e", "PodProbeMarkerGate=false")
+        .await?;
+    let aside = in_the_way(&world, &[]).await;
+    drop(neighbour);
+    hooks.delete(WEBHOOKS, &DeleteParams::default()).await?;
+    clear(&scene.client).await?;
+    let delete = format!("kubectl delete validatingwebhookconfiguration {WEBHOOKS}");
+    let expected = [("openkruise-webhooks".to_owned(), delete)];
+    ensure!(nobody.as_ref().ok() == Some(&expected.into()), "{nobody:?}");
+    let acts = acts?;
+    let gates = "featureGates='CloneSetShortHash=true,PodProbeMarkerGate=false'";
+    ensure!(
+        acts.len() == 1 && acts[0].0 == "openkruise" && acts[0].1.ends_with(gates),
+        "{acts:?}"
+    );
+    let aside = aside?;
+    ensure!(aside.is_empty(), "{aside:?}");
     Ok(())
+}
+
+/// What is to be done, by check, with what to type; as an administrator, unless `args` have a kubeconfig. Markers are other
+/// cases' too, and some of them bad on purpose.
+async fn in_the_way(world: &World, args: &[&str]) -> Result<Vec<(String, String)>> {
+    let mut command = Command::new(process::binary()?);
+    command.args(["preflight", "-o", "json"]).args(args);
+    if !args.contains(&"--kubeconfig") {
+        command
+            .arg("--kubeconfig")
+            .arg(world.plane.admin_kubeconfig());
+    }
+    let output = command.kill_on_drop(true).output().await?;
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
+    ensure!(report["ready"] == output.status.success(), "{report}");
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let checks = report["checks"].as_array().into_iter().flatten();
+    let todo = checks.filter(|check| check["result"] == "todo" && check["check"] != "markers");
+    Ok(todo
+        .map(|check| (text(&check["check"]), text(&check["do"][0])))
+        .collect())
+}
+
+const WEBHOOKS: &str = "kruise-validating-webhook-configuration";
+
+/// What is left of OpenKruise's when only its manager was removed, but about objects that nobody makes here.
+fn webhooks() -> Value {
+    json!({"metadata": {"name": WEBHOOKS}, "webhooks": [{
+        "name": "vpodprobemarker.kb.io", "admissionReviewVersions": ["v1"], "sideEffects": "None",
+        "failurePolicy": "Fail", "clientConfig": {"url": "https://127.0.0.1:1/validate", "caBundle": "Cg=="},
+        "namespaceSelector": {"matchLabels": {"no-such": "namespace"}},
+        "rules": [{"apiGroups": ["apps.kruise.io"], "apiVersions": ["v1alpha1"],
+            "operations": ["CREATE", "UPDATE"], "resources": ["podprobemarkers"], "scope": "*"}]}]})
 }

@@ -96,7 +96,6 @@ fn by(manager: &str) -> PostParams {
 
 /// A user applies it, OpenKruise's manager PUTs finalizer and status.
 async fn leave_marker(markers: &Api<PodProbeMarker>, whole: PodProbeMarker) -> Result<()> {
-    let name = whole.metadata.name.clone().unwrap_or_default();
     let mut marker = whole.clone();
     marker.metadata.managed_fields = None;
     marker.metadata.finalizers = None;
@@ -106,30 +105,66 @@ async fn leave_marker(markers: &Api<PodProbeMarker>, whole: PodProbeMarker) -> R
         .await?;
     marker.metadata.managed_fields = None;
     marker.metadata.finalizers = whole.metadata.finalizers.clone();
-    let mut marker = markers.replace(&name, &by(MANAGER), &marker).await?;
     marker.status = whole.status.clone();
-    let marker = markers.replace_status(&name, &by(MANAGER), &marker).await?;
+    let marker = write_marker(markers, marker).await?;
     same_owners(&whole, &marker)
 }
 
-/// The manager PUTs the spec, the daemon the status.
-async fn leave_node_pod_probe(probes: &Api<NodePodProbe>, whole: NodePodProbe) -> Result<()> {
+/// OpenKruise's manager PUTs a marker, and then its status.
+///
+/// # Errors
+/// The API server's.
+pub async fn write_marker(
+    markers: &Api<PodProbeMarker>,
+    marker: PodProbeMarker,
+) -> Result<PodProbeMarker> {
+    let name = marker.metadata.name.clone().unwrap_or_default();
+    let mut written = markers.replace(&name, &by(MANAGER), &marker).await?;
+    written.status = marker.status;
+    Ok(markers
+        .replace_status(&name, &by(MANAGER), &written)
+        .await?)
+}
+
+/// It PUTs a marker without its finalizer, which ends one that is being deleted.
+///
+/// # Errors
+/// The API server's.
+pub async fn let_go(markers: &Api<PodProbeMarker>, marker: PodProbeMarker) -> Result<()> {
+    let name = marker.metadata.name.clone().unwrap_or_default();
+    markers.replace(&name, &by(MANAGER), &marker).await?;
+    Ok(())
+}
+
+/// Its manager PUTs a node's spec, its daemon the status.
+///
+/// # Errors
+/// The API server's, or when the status is not kept.
+pub async fn write_node_pod_probe(probes: &Api<NodePodProbe>, whole: NodePodProbe) -> Result<()> {
     let name = whole.metadata.name.clone().unwrap_or_default();
-    let mut object = match probes.get_opt(&name).await? {
-        Some(mut known) => {
-            known.spec = whole.spec.clone();
-            probes.replace(&name, &by(MANAGER), &known).await?
-        }
-        None => probes.create(&by(MANAGER), &whole).await?,
-    };
+    let mut object = probes.replace(&name, &by(MANAGER), &whole).await?;
     object.status = whole.status.clone();
     let object = probes.replace_status(&name, &by(DAEMON), &object).await?;
     ensure!(object.status == whole.status, "kept: {:?}", object.status);
     Ok(())
 }
 
-/// The manager PUTs the pod's status, labels and annotations with it.
-async fn mark(pods: &Api<Pod>, marks: Value) -> Result<()> {
+async fn leave_node_pod_probe(probes: &Api<NodePodProbe>, whole: NodePodProbe) -> Result<()> {
+    let name = whole.metadata.name.clone().unwrap_or_default();
+    let mut known = match probes.get_opt(&name).await? {
+        Some(known) => known,
+        None => probes.create(&by(MANAGER), &whole).await?,
+    };
+    known.spec = whole.spec;
+    known.status = whole.status;
+    write_node_pod_probe(probes, known).await
+}
+
+/// Its manager PUTs a pod's status, labels and annotations with it. `marks` is what differs.
+///
+/// # Errors
+/// The API server's, or when a field ends up with another owner than `marks` has.
+pub async fn mark(pods: &Api<Pod>, marks: Value) -> Result<()> {
     let expected: Pod = serde_json::from_value(marks.clone())?;
     let name = expected.metadata.name.clone().context("a pod has a name")?;
     loop {
@@ -143,11 +178,10 @@ async fn mark(pods: &Api<Pod>, marks: Value) -> Result<()> {
         }
         let conditions = value["status"]["conditions"].as_array_mut();
         let conditions = conditions.context("a running pod has conditions")?;
-        let added = marks["status"]["conditions"]
-            .as_array()
-            .into_iter()
-            .flatten();
-        conditions.splice(0..0, added.cloned());
+        let added = marks["status"]["conditions"].as_array();
+        let added = added.map_or(&[][..], Vec::as_slice);
+        conditions.retain(|known| added.iter().all(|added| added["type"] != known["type"]));
+        conditions.splice(0..0, added.iter().cloned());
         let pod = serde_json::from_value(value)?;
         match pods.replace_status(&name, &by(MANAGER), &pod).await {
             Ok(pod) => return same_owners(&expected, &pod),
