@@ -381,6 +381,12 @@ fn counts_add_up_and_the_message_names_three_pods() {
         "probe none: no container none that stays running; correct containerName or the selector \
          (pods p0, p1, p2 and 2 more); 0 of 5 matching pods have their verdicts; 5 pending: 5 ContainerNotFound"
     );
+    for own in ["p3", "p4"] {
+        world.cluster.delete(Kind::Pod, &name("a", own));
+    }
+    world.settle();
+    let message = world.ready("way").1;
+    assert!(message.contains("(pods p0, p1, p2);"), "{message}");
 }
 
 // PPM-13, DEF-16
