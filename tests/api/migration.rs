@@ -202,7 +202,7 @@ async fn goes_on(scene: &Scene, history: &History) -> Result<()> {
             verdict.revision.is_none() && verdict.container_id.is_none(),
             "{verdict:?}"
         );
-        verdict.state = "Failed".to_owned();
+        "Failed".clone_into(&mut verdict.state);
     }
     object.status = Some(status);
     openkruise::write_node_pod_probe(&scene.probes(), object).await?;
