@@ -59,7 +59,7 @@ fn sight(event: Event<Guarded<NodePodProbe>>, listed: &mut Listed) -> Option<Sig
         }
         Event::Changed(object) => Some(decoded(object, Sight::Live)),
         Event::Deleted(_) => Some(Sight::Gone),
-        Event::Listed => match listed {
+        Event::Listed(_) => match listed {
             Listed::Nothing => Some(Sight::Gone),
             Listed::Object => Some(Sight::Complete),
             Listed::Undecodable => None,
@@ -129,13 +129,16 @@ mod tests {
         let mut listed = Listed::Nothing;
         let mut said = |event| sight(event, &mut listed);
         assert!(said(Event::Lists).is_none());
-        assert!(matches!(said(Event::Listed), Some(Sight::Gone)));
+        assert!(matches!(
+            said(Event::Listed("7".to_owned())),
+            Some(Sight::Gone)
+        ));
         assert!(said(Event::Lists).is_none());
         assert!(matches!(
             said(Event::Has(Guarded::Decoded(Box::new(object("1"))))),
             Some(Sight::Listed(_))
         ));
-        let complete = said(Event::Listed);
+        let complete = said(Event::Listed("7".to_owned()));
         assert!(matches!(complete, Some(Sight::Complete)));
     }
 
@@ -151,7 +154,7 @@ mod tests {
         let undecodable =
             |said| matches!(said, Some(Sight::Undecodable(why)) if why.contains("integer"));
         assert!(undecodable(said(Event::Has(read(bad.clone())))));
-        assert!(said(Event::Listed).is_none());
+        assert!(said(Event::Listed("7".to_owned())).is_none());
         let mended = said(Event::Changed(read(good)));
         assert!(matches!(mended, Some(Sight::Live(_))));
         assert!(undecodable(said(Event::Changed(read(bad.clone())))));

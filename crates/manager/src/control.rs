@@ -62,6 +62,7 @@ pub(crate) struct Control<R> {
 
 struct Answered {
     object: Object,
+    write: Write,
     kind: WriteKind,
     sent: Sent,
 }
@@ -134,7 +135,7 @@ impl<R: Rules> Control<R> {
         let lag = clock::monotonic().saturating_duration_since(at);
         self.metrics.event_lag.observe(lag.as_secs_f64());
         let listed = match &event {
-            Event::Listed(kind, _) => Some(*kind),
+            Event::Listed(kind, ..) => Some(*kind),
             _ => None,
         };
         self.apply(event);
@@ -238,18 +239,31 @@ impl<R: Rules> Control<R> {
         tracing::debug!(object = shown(&object), ?kind, "writing");
         self.under_way.push(Box::pin(async move {
             let sent = request::send(&server, &write, &leadership).await;
-            Answered { object, kind, sent }
+            Answered {
+                object,
+                write,
+                kind,
+                sent,
+            }
         }));
     }
 
     fn answered(&mut self, answered: Answered) {
-        let Answered { object, kind, sent } = answered;
+        let Answered {
+            object,
+            write,
+            kind,
+            sent,
+        } = answered;
         self.metrics.wrote(kind, &sent.disposition);
         self.rights.note(kind, &sent.disposition);
         self.note_pruning(sent.pruned);
         let shows = sent.observed.is_some();
         if let Some(observed) = sent.observed {
             self.apply(observed);
+        }
+        if sent.disposition == Disposition::Done {
+            self.apply(Event::Written(object.clone()));
         }
         let turn = match &sent.disposition {
             Disposition::Done if shows => Turn::Written,
@@ -269,11 +283,18 @@ impl<R: Rules> Control<R> {
             },
         };
         let next = self.slots.end(object.clone(), turn, clock::monotonic());
-        self.report(object, kind, sent.disposition, next);
+        self.report(kind, sent.disposition, next, object, write);
     }
 
     /// Speaks of a write that was not carried out, and tells the rules of one that never will be.
-    fn report(&mut self, object: Object, kind: WriteKind, disposition: Disposition, next: Next) {
+    fn report(
+        &mut self,
+        kind: WriteKind,
+        disposition: Disposition,
+        next: Next,
+        object: Object,
+        write: Write,
+    ) {
         match (disposition, next) {
             (Disposition::Done, _) => {}
             (Disposition::Gone { reason } | Disposition::Expired { reason }, _) => {
@@ -300,7 +321,7 @@ impl<R: Rules> Control<R> {
                     reason,
                     "the API server refuses a write"
                 );
-                self.apply(Event::Refused(object, reason));
+                self.apply(Event::Refused(object, Box::new(write), reason));
             }
             (Disposition::Retry { cause, reason, .. }, Next::Goes) => match cause {
                 Cause::Conflict | Cause::NoRight => {

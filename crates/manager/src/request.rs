@@ -262,13 +262,13 @@ fn patch_params() -> PatchParams {
 fn observed(write: &Write, body: &[u8]) -> Option<Event> {
     let event = match write {
         Write::CreateNodePodProbe(_) | Write::ReplaceNodePodProbe(_) => {
-            serde_json::from_slice(body).map(|object| Event::NodePodProbe(object, Source::Live))
+            serde_json::from_slice(body).map(|object| Event::NodePodProbe(object, Source::Reply))
         }
         Write::PodMarks(_) => {
-            serde_json::from_slice(body).map(|object| Event::Pod(object, Source::Live))
+            serde_json::from_slice(body).map(|object| Event::Pod(object, Source::Reply))
         }
         Write::MarkerStatus { .. } => {
-            serde_json::from_slice(body).map(|object| Event::Marker(object, Source::Live))
+            serde_json::from_slice(body).map(|object| Event::Marker(object, Source::Reply))
         }
         Write::MarkerFinalizers { finalizers, .. } if finalizers.is_empty() => return None,
         Write::MarkerFinalizers { .. } => {

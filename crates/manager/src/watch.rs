@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 use std::pin::pin;
 
 use futures::{Stream, StreamExt};
+use kube::Resource;
 use leadsman_api::Guarded;
 use leadsman_core::podprobe::event::{Event, ObjectName, Source};
+use leadsman_core::podprobe::pod::Version;
 use leadsman_process::list::Target;
 use leadsman_process::reply::{Cause, Disposition};
 use leadsman_process::watch::{self, Failure, Step};
@@ -79,11 +81,18 @@ fn translate<K: Watched>(
             listing.insert(name_of(&object));
             decoded(object, metrics).map(|object| object.seen(Source::List))
         }
-        watch::Event::Listed => Some(Event::Listed(K::KIND, std::mem::take(listing))),
+        watch::Event::Listed(version) => Some(Event::Listed(
+            K::KIND,
+            std::mem::take(listing),
+            Version::parse(Some(&version)),
+        )),
         watch::Event::Changed(object) => {
             decoded(object, metrics).map(|object| object.seen(Source::Live))
         }
-        watch::Event::Deleted(object) => Some(Event::Gone(K::KIND, name_of(&object))),
+        watch::Event::Deleted(object) => {
+            let version = Version::parse(object.meta().resource_version.as_deref());
+            Some(Event::Gone(K::KIND, name_of(&object), version))
+        }
         watch::Event::Follows | watch::Event::Failed(_) => None,
     }
 }

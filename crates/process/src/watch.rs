@@ -56,8 +56,8 @@ pub enum Event<K> {
     Lists,
     /// An object of the list.
     Has(K),
-    /// The list is complete.
-    Listed,
+    /// The list is complete; so it was at this version.
+    Listed(String),
     /// Changes are being received from now on.
     Follows,
     /// An object as it was created or has become.
@@ -205,8 +205,10 @@ where
         }
         let token = match next {
             Next::Watch { version } => {
-                self.state = State::Resume { version };
-                return Some(Event::Listed);
+                self.state = State::Resume {
+                    version: version.clone(),
+                };
+                return Some(Event::Listed(version));
             }
             Next::Page { token } => token,
         };

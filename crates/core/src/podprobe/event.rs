@@ -9,6 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leadsman_api::slim::{Node, Pod};
 use leadsman_api::{NodePodProbe, PodProbeMarker, PodProbeMarkerStatus};
 
+use super::pod::Version;
+
 /// An object by namespace and name; cluster-scoped ones have an empty namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectName {
@@ -51,13 +53,16 @@ pub enum Kind {
     NodePodProbe,
 }
 
-/// Where a sight of an object comes from; it decides what a lower resourceVersion means.
+/// Where a snapshot of an object comes from; it decides what its resourceVersion means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A list: taken as it is, also when the API server was restored to an older state.
+    /// The list that a watch begins with: taken as it is, also when the API server was restored to an older state.
     List,
-    /// A watch event, or the reply to our own write: dropped unless newer than what is known.
+    /// A watch event: dropped unless newer than what is known.
     Live,
+    /// The reply to a request of ours beside the watch, a write or a read: dropped unless newer than what is known. It
+    /// may be newer than a list that is told after it.
+    Reply,
 }
 
 /// One thing that happened.
@@ -71,17 +76,20 @@ pub enum Event {
     Node(Box<Node>, Source),
     /// A `NodePodProbe` as the API server shows it.
     NodePodProbe(Box<NodePodProbe>, Source),
-    /// An object was deleted, as the watch shows it. A write that meets 404 is no such sign: another object may bear the
-    /// name by then, and the watch tells both in order.
-    Gone(Kind, ObjectName),
-    /// A list of a kind is complete; what is not named here does not exist.
-    Listed(Kind, BTreeSet<ObjectName>),
+    /// An object was deleted, as the watch shows it, with the version of its deletion. A write that meets 404 is no such
+    /// sign: another object may have the name by then, and the watch tells both in order.
+    Gone(Kind, ObjectName, Version),
+    /// A list of a kind is complete. What is not named here did not exist at the version of the list.
+    Listed(Kind, BTreeSet<ObjectName>, Version),
     /// All kinds have been listed once, and we are the one who writes from now on. Before it nothing is due to be
     /// written. It may come again, after a time in which another one wrote.
     Synced,
-    /// The API server refused a write for good. The object is left alone until it or what is desired of it
-    /// changes, or some minutes have passed.
-    Refused(Object, String),
+    /// The API server has carried out the last write of this object, and what the reply showed has been told. If the
+    /// object still lacks what was written, somebody undid it.
+    Written(Object),
+    /// The API server refused this write of an object for good, and why. It is not repeated until the object or what is
+    /// desired of it changes, or some minutes have passed.
+    Refused(Object, Box<Write>, String),
     /// The deadline of the last [`Effects`] has passed.
     Deadline,
 }

@@ -6,12 +6,14 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::fmt;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Map, Value, json};
 
+use super::contest::{ComparedMark, fingerprint};
 use super::event::PodMarks;
 use super::marker::{Marker, Policy};
 use super::plan::Verdict;
@@ -177,46 +179,186 @@ fn status(state: State) -> &'static str {
     }
 }
 
-/// A difference between marks wanted and observed, as it is being found.
-#[derive(Default)]
-struct Difference {
-    /// Our apply entry has to change.
-    apply: bool,
-    /// Goes by a patch.
-    remove: Vec<Arc<str>>,
+/// A label, an annotation or a condition of a pod, by its key or type.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Mark {
+    /// A label.
+    Label(Arc<str>),
+    /// An annotation.
+    Annotation(Arc<str>),
+    /// A condition.
+    Condition(Arc<str>),
 }
 
-impl Difference {
-    /// A mark that must go, present on the pod; `owner` is who owns it beside us, None if we do not.
-    fn take_away(&mut self, key: &Arc<str>, owner: Option<CoOwner>) {
-        match owner {
-            Some(CoOwner::Nobody) => self.apply = true,
-            Some(CoOwner::Other | CoOwner::Status) | None => self.remove.push(key.clone()),
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Label(key) => write!(f, "label {key}"),
+            Self::Annotation(key) => write!(f, "annotation {key}"),
+            Self::Condition(kind) => write!(f, "condition {kind}"),
         }
     }
 }
 
-/// What is due on a pod, none if it bears what is wanted and nothing more of ours. `now` stands in for a time of
+/// What has to be done so that a pod has a mark as it is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Need {
+    /// Nothing.
+    Nothing,
+    /// Our apply has to give it this value.
+    Set,
+    /// Our apply has to leave it out: we alone own it, or whoever owns it too may keep it.
+    Release,
+    /// It goes by a patch, since others own it too.
+    Remove,
+}
+
+impl Need {
+    /// For a mark that must go and is there; `owner` is who owns it beside us, None if we do not.
+    fn to_take_away(owner: Option<CoOwner>) -> Self {
+        match owner {
+            Some(CoOwner::Nobody) => Self::Release,
+            Some(CoOwner::Other | CoOwner::Status) | None => Self::Remove,
+        }
+    }
+
+    /// For a label or an annotation. `want` is None where no marker names it.
+    fn of_pair(
+        want: Option<&Want<Arc<str>>>,
+        seen: Option<&Arc<str>>,
+        owner: Option<CoOwner>,
+    ) -> Self {
+        match (want, owner) {
+            (Some(Want::Value(value)), Some(_)) if seen == Some(value) => Self::Nothing,
+            (Some(Want::Value(_)), _) => Self::Set,
+            (Some(Want::Absent), _) if seen.is_some() => Self::to_take_away(owner),
+            (Some(Want::Absent | Want::Hold), _) | (None, None) => Self::Nothing,
+            // What a user or a template wants too stays with its value.
+            (None, Some(CoOwner::Nobody | CoOwner::Other)) => Self::Release,
+            (None, Some(CoOwner::Status)) => Self::Remove,
+        }
+    }
+
+    /// For a condition. `want` is None where no marker names it.
+    fn of_condition(
+        want: Option<&Want<Report>>,
+        seen: Option<&Condition>,
+        owner: Option<CoOwner>,
+        now: Timestamp,
+    ) -> Self {
+        match want {
+            Some(Want::Value(report)) => {
+                let is_right = owner.is_some() && seen == Some(&condition(report, seen, now));
+                if is_right { Self::Nothing } else { Self::Set }
+            }
+            None if owner.is_some() => Self::to_take_away(owner),
+            Some(Want::Hold | Want::Absent) | None => Self::Nothing,
+        }
+    }
+}
+
+/// Marks that markers name, and marks of ours that no marker names any more.
+fn keys<'a, T>(
+    wants: &'a BTreeMap<Arc<str>, Want<T>>,
+    ours: &'a Sorted<CoOwner>,
+) -> impl Iterator<Item = &'a Arc<str>> {
+    let ours = ours.iter().map(|(key, _)| key);
+    wants
+        .keys()
+        .chain(ours.filter(|key| !wants.contains_key(*key)))
+}
+
+/// All marks that are ours or wanted, and whether the pod has them as they are wanted.
+pub(super) fn compare(pod: &Pod, wants: &Wants, now: Timestamp) -> Vec<ComparedMark> {
+    let mut compared = Vec::new();
+    let mut add = |mark: Mark, wanted: u64, need: Need| {
+        compared.push(ComparedMark {
+            wanted: fingerprint((&mark, wanted)),
+            mark,
+            differs: need != Need::Nothing,
+        });
+    };
+    let [labels, annotations] = pairs_of(pod, wants);
+    for key in keys(labels.wants, labels.ours) {
+        let (wanted, need) = labels.need(key);
+        add(Mark::Label(key.clone()), wanted, need);
+    }
+    for key in keys(annotations.wants, annotations.ours) {
+        let (wanted, need) = annotations.need(key);
+        add(Mark::Annotation(key.clone()), wanted, need);
+    }
+    for kind in keys(&wants.conditions, &pod.ours.conditions) {
+        let want = wants.conditions.get(kind);
+        let owner = pod.ours.conditions.get(kind).copied();
+        let need = Need::of_condition(want, pod.conditions.get(kind), owner, now);
+        // Times move without anybody wanting anything else.
+        let wanted = match want {
+            Some(Want::Value(report)) => fingerprint((report.state, &report.message)),
+            Some(Want::Hold | Want::Absent) => 1,
+            None => 0,
+        };
+        add(Mark::Condition(kind.clone()), wanted, need);
+    }
+    compared
+}
+
+/// What is due on a pod, none if it has what is wanted and nothing more of ours. `now` stands in for a time of
 /// transition that the agent left out.
-pub fn difference(pod: &Pod, wants: &Wants, now: Timestamp) -> Option<PodMarks> {
-    let (labels, label_values) = pairs_difference(&wants.labels, &pod.labels, &pod.ours.labels);
-    let (annotations, annotation_values) =
-        pairs_difference(&wants.annotations, &pod.annotations, &pod.ours.annotations);
-    let (conditions, condition_values) = conditions_difference(wants, pod, now);
+///
+/// What is held stays as it is: a server-side apply takes away what it leaves out and we alone own, so
+/// a mark that is ours goes into it with the value that it has, and one that is not is left out.
+pub(super) fn difference(
+    pod: &Pod,
+    wants: &Wants,
+    is_held: impl Fn(&Mark) -> bool,
+    now: Timestamp,
+) -> Option<PodMarks> {
+    let [labels, annotations] = pairs_of(pod, wants);
+    let labels = labels.difference(|key| is_held(&Mark::Label(key.clone())));
+    let annotations = annotations.difference(|key| is_held(&Mark::Annotation(key.clone())));
+    let conditions = conditions_difference(wants, pod, &is_held, now);
     let apply = labels.apply || annotations.apply || conditions.apply;
-    let remove = [&labels, &annotations, &conditions];
-    let remove = remove
-        .iter()
-        .any(|difference| !difference.remove.is_empty());
+    let mut remove = [&labels.remove, &annotations.remove, &conditions.remove].into_iter();
+    let remove = remove.any(|remove| !remove.is_empty());
     if !apply && !remove {
         return None;
     }
     Some(PodMarks {
         pod: (*pod.name).clone(),
         uid: pod.uid.to_string(),
-        remove: remove.then(|| removal(pod, &labels, &annotations, &conditions)),
-        apply: apply.then(|| application(pod, label_values, annotation_values, &condition_values)),
+        remove: remove
+            .then(|| removal(pod, &labels.remove, &annotations.remove, &conditions.remove)),
+        apply: apply
+            .then(|| application(pod, labels.values, annotations.values, &conditions.values)),
     })
+}
+
+/// What has to change of a pod's labels, annotations or conditions.
+#[derive(Default)]
+struct Difference<T> {
+    /// Our apply has to change.
+    apply: bool,
+    /// What the apply says.
+    values: T,
+    /// Goes by a patch.
+    remove: Vec<Arc<str>>,
+}
+
+/// Whether a marker names a mark, whatever its verdicts are.
+pub(super) fn names(marker: &Marker, mark: &Mark) -> bool {
+    let mut policies = marker
+        .probes
+        .iter()
+        .flat_map(|probe| [&probe.succeeded, &probe.failed])
+        .flatten();
+    match mark {
+        Mark::Label(key) => policies.any(|policy| policy.labels.contains_key(key)),
+        Mark::Annotation(key) => policies.any(|policy| policy.annotations.contains_key(key)),
+        Mark::Condition(kind) => {
+            let mut probes = marker.probes.iter();
+            probes.any(|probe| probe.condition_type.as_ref() == Some(kind))
+        }
+    }
 }
 
 /// Whether a pod bears a mark of ours that no matching marker names.
@@ -232,67 +374,108 @@ pub fn has_unclaimed(pod: &Pod, wants: &Wants) -> bool {
         .any(|claimed| !claimed)
 }
 
-fn pairs_difference(
-    wants: &BTreeMap<Arc<str>, Want<Arc<str>>>,
-    observed: &Pairs,
-    ours: &Sorted<CoOwner>,
-) -> (Difference, Map<String, Value>) {
-    let mut difference = Difference::default();
-    let mut values = Map::new();
-    for (key, want) in wants {
-        let (seen, owner) = (observed.get(key), ours.get(key).copied());
-        match want {
-            Want::Value(value) => {
-                difference.apply |= seen != Some(value) || owner.is_none();
-                values.insert(key.to_string(), json!(value));
-            }
-            Want::Absent if seen.is_some() => difference.take_away(key, owner),
-            Want::Absent => {}
-            Want::Hold => {
-                if let (Some(seen), Some(_)) = (seen, owner) {
-                    values.insert(key.to_string(), json!(seen));
-                }
-            }
-        }
-    }
-    // Governed no more. What a user or a template wants too stays with its value.
-    for (key, owner) in ours.iter().filter(|(key, _)| !wants.contains_key(*key)) {
-        match owner {
-            CoOwner::Nobody | CoOwner::Other => difference.apply = true,
-            CoOwner::Status => difference.remove.push(key.clone()),
-        }
-    }
-    (difference, values)
+/// Labels or annotations, wanted and observed.
+struct ComparedPairs<'a> {
+    wants: &'a BTreeMap<Arc<str>, Want<Arc<str>>>,
+    observed: &'a Pairs,
+    ours: &'a Sorted<CoOwner>,
 }
 
-fn conditions_difference(wants: &Wants, pod: &Pod, now: Timestamp) -> (Difference, Vec<Value>) {
-    let mut difference = Difference::default();
-    let mut values = Vec::new();
-    for (kind, want) in &wants.conditions {
-        let (seen, ours) = (
-            pod.conditions.get(kind),
-            pod.ours.conditions.contains_key(kind),
-        );
-        match (want, seen) {
-            (Want::Value(report), _) => {
+impl ComparedPairs<'_> {
+    /// What stands for what is wanted of a key, and what it needs.
+    fn need(&self, key: &Arc<str>) -> (u64, Need) {
+        let want = self.wants.get(key);
+        let owner = self.ours.get(key).copied();
+        let need = Need::of_pair(want, self.observed.get(key), owner);
+        (fingerprint(want), need)
+    }
+
+    fn difference(&self, is_held: impl Fn(&Arc<str>) -> bool) -> Difference<Map<String, Value>> {
+        let mut difference = Difference::<Map<String, Value>>::default();
+        for key in keys(self.wants, self.ours) {
+            let (want, seen) = (self.wants.get(key), self.observed.get(key));
+            let owner = self.ours.get(key).copied();
+            let need = match Need::of_pair(want, seen, owner) {
+                Need::Nothing => Need::Nothing,
+                _ if is_held(key) => Need::Nothing,
+                need => need,
+            };
+            let value = match (need, want) {
+                (Need::Release, _) => {
+                    difference.apply = true;
+                    None
+                }
+                (Need::Remove, _) => {
+                    difference.remove.push(key.clone());
+                    None
+                }
+                (Need::Set, Some(Want::Value(value))) => {
+                    difference.apply = true;
+                    Some(value)
+                }
+                // As it is, if it is ours.
+                (Need::Nothing | Need::Set, _) => seen.filter(|_| owner.is_some()),
+            };
+            if let Some(value) = value {
+                difference.values.insert(key.to_string(), json!(value));
+            }
+        }
+        difference
+    }
+}
+
+/// Labels and annotations of a pod.
+fn pairs_of<'a>(pod: &'a Pod, wants: &'a Wants) -> [ComparedPairs<'a>; 2] {
+    [
+        ComparedPairs {
+            wants: &wants.labels,
+            observed: &pod.labels,
+            ours: &pod.ours.labels,
+        },
+        ComparedPairs {
+            wants: &wants.annotations,
+            observed: &pod.annotations,
+            ours: &pod.ours.annotations,
+        },
+    ]
+}
+
+fn conditions_difference(
+    wants: &Wants,
+    pod: &Pod,
+    is_held: impl Fn(&Mark) -> bool,
+    now: Timestamp,
+) -> Difference<Vec<Value>> {
+    let mut difference = Difference::<Vec<Value>>::default();
+    for kind in keys(&wants.conditions, &pod.ours.conditions) {
+        let (want, seen) = (wants.conditions.get(kind), pod.conditions.get(kind));
+        let owner = pod.ours.conditions.get(kind).copied();
+        let need = match Need::of_condition(want, seen, owner, now) {
+            Need::Nothing => Need::Nothing,
+            _ if is_held(&Mark::Condition(kind.clone())) => Need::Nothing,
+            need => need,
+        };
+        match (need, want, seen) {
+            (Need::Release, _, _) => difference.apply = true,
+            (Need::Remove, _, _) => difference.remove.push(kind.clone()),
+            (Need::Set, Some(Want::Value(report)), _) => {
+                difference.apply = true;
                 let wanted = condition(report, seen, now);
-                difference.apply |= seen != Some(&wanted) || !ours;
                 let mut value = condition_value(kind, &wanted);
                 if wanted.message.is_empty() && seen.is_some_and(|seen| !seen.message.is_empty()) {
                     // Left out, a message that somebody else wrote there would stay.
                     value["message"] = json!("");
                 }
-                values.push(value);
+                difference.values.push(value);
             }
-            (Want::Hold, Some(seen)) if ours => values.push(condition_value(kind, seen)),
-            (Want::Hold | Want::Absent, _) => {}
+            // As it is, if it is ours.
+            (Need::Nothing | Need::Set, _, Some(seen)) if owner.is_some() => {
+                difference.values.push(condition_value(kind, seen));
+            }
+            (Need::Nothing | Need::Set, _, _) => {}
         }
     }
-    let ours = pod.ours.conditions.iter();
-    for (kind, owner) in ours.filter(|(kind, _)| !wants.conditions.contains_key(*kind)) {
-        difference.take_away(kind, Some(*owner));
-    }
-    (difference, values)
+    difference
 }
 
 /// The condition for a report. It keeps both times where nothing else changes, and the time of transition while the
@@ -344,20 +527,20 @@ fn condition_value(kind: &str, condition: &Condition) -> Value {
 
 fn removal(
     pod: &Pod,
-    labels: &Difference,
-    annotations: &Difference,
-    conditions: &Difference,
+    labels: &[Arc<str>],
+    annotations: &[Arc<str>],
+    conditions: &[Arc<str>],
 ) -> Value {
     let mut body = json!({ "metadata": { "uid": pod.uid } });
-    for (field, difference) in [("labels", labels), ("annotations", annotations)] {
-        if !difference.remove.is_empty() {
-            let keys = difference.remove.iter();
+    for (field, keys) in [("labels", labels), ("annotations", annotations)] {
+        if !keys.is_empty() {
+            let keys = keys.iter();
             let keys: Map<_, _> = keys.map(|key| (key.to_string(), Value::Null)).collect();
             body["metadata"][field] = Value::Object(keys);
         }
     }
-    if !conditions.remove.is_empty() {
-        let kinds = conditions.remove.iter();
+    if !conditions.is_empty() {
+        let kinds = conditions.iter();
         let kinds: Vec<_> = kinds
             .map(|kind| json!({ "$patch": "delete", "type": kind }))
             .collect();

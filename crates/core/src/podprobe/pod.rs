@@ -30,6 +30,9 @@ pub type Pairs = Sorted<Arc<str>>;
 pub struct Version(Option<u64>);
 
 impl Version {
+    /// What is not known.
+    pub const UNKNOWN: Self = Self(None);
+
     /// A version that does not parse counts as newer than any.
     pub fn parse(version: Option<&str>) -> Self {
         Self(version.and_then(|version| version.parse().ok()))
@@ -41,6 +44,17 @@ impl Version {
             (Some(own), Some(known)) => own > known,
             _ => true,
         }
+    }
+
+    /// Whether this is known to be later than another version that is known.
+    pub fn is_later_than(self, other: Self) -> bool {
+        matches!((self.0, other.0), (Some(own), Some(other)) if own > other)
+    }
+
+    /// The later of two; one that is not known counts as earlier.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        Self(self.0.max(other.0))
     }
 }
 

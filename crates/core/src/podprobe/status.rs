@@ -124,7 +124,7 @@ impl Trouble {
                 "the pod runs without an address to probe; see to the node's network or use exec: {subjects}"
             ),
             Self::Contested => format!(
-                "somebody keeps changing the marks back; find out who writes them: {subjects}"
+                "somebody keeps taking marks away or changing them back; find out who writes them: {subjects}"
             ),
         }
     }

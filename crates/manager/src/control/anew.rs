@@ -71,7 +71,7 @@ async fn page<K: Watched>(
     };
     let next = page.token.map(Some);
     let events = page.objects.into_iter().filter_map(|object| match object {
-        Guarded::Decoded(object) => Some(object.seen(Source::Live)),
+        Guarded::Decoded(object) => Some(object.seen(Source::Reply)),
         // The watch has reported it.
         Guarded::Undecodable { .. } => None,
     });

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use http::{Request, Response};
 use kube::client::Body;
 use leadsman_core::podprobe::event::{ObjectName, PodMarks};
+use leadsman_core::podprobe::pod::Version;
 use leadsman_process::Readiness;
 use serde_json::json;
 use tokio::sync::mpsc::{Sender, channel};
@@ -109,7 +110,7 @@ impl Rules for Script {
     fn apply(&mut self, event: Event, _now: Now) -> Effects {
         let mut effects = Effects::default();
         match event {
-            Event::Gone(_, name) => {
+            Event::Gone(_, name, _) => {
                 self.due.lock().unwrap().insert(name.clone());
                 effects.dirty.push(Object::PodMarks(name));
             }
@@ -119,7 +120,7 @@ impl Rules for Script {
                     .unwrap()
                     .remove(&crate::kinds::name_of(&*pod));
             }
-            Event::Refused(object, reason) => {
+            Event::Refused(object, _, reason) => {
                 if let Object::PodMarks(name) = &object {
                     self.due.lock().unwrap().remove(name);
                 }
@@ -164,6 +165,10 @@ struct Bench {
     shown: leadsman_process::Metrics,
     running: tokio::task::JoinHandle<()>,
     start: Instant,
+}
+
+fn none() -> Version {
+    Version::parse(None)
 }
 
 fn bench() -> Bench {
@@ -212,7 +217,8 @@ impl Bench {
 
     async fn list_all(&self) {
         for kind in KINDS {
-            self.tell(Event::Listed(kind, BTreeSet::new())).await;
+            self.tell(Event::Listed(kind, BTreeSet::new(), none()))
+                .await;
         }
     }
 
@@ -241,8 +247,12 @@ impl Bench {
     async fn due(&self, pod: &str) {
         let namespace = "shop".into();
         let name = pod.into();
-        self.tell(Event::Gone(Kind::Pod, ObjectName { namespace, name }))
-            .await;
+        self.tell(Event::Gone(
+            Kind::Pod,
+            ObjectName { namespace, name },
+            none(),
+        ))
+        .await;
     }
 }
 
@@ -256,11 +266,15 @@ async fn nothing_is_written_before_every_kind_is_listed() {
     let bench = bench();
     bench.due("a").await;
     for kind in &KINDS[1..] {
-        bench.tell(Event::Listed(*kind, BTreeSet::new())).await;
+        bench
+            .tell(Event::Listed(*kind, BTreeSet::new(), none()))
+            .await;
     }
     after(60).await;
     assert!(bench.server.seconds("a").is_empty());
-    bench.tell(Event::Listed(KINDS[0], BTreeSet::new())).await;
+    bench
+        .tell(Event::Listed(KINDS[0], BTreeSet::new(), none()))
+        .await;
     after(1).await;
     assert_eq!(bench.server.seconds("a").len(), 1);
 }

@@ -42,7 +42,7 @@ pub(crate) fn sights(
                 listed = true;
                 there(lease)
             }
-            Event::Listed => (!listed).then_some(Sighting::Seen(Sight::NotListed)),
+            Event::Listed(_) => (!listed).then_some(Sighting::Seen(Sight::NotListed)),
             Event::Changed(lease) => there(lease),
             Event::Deleted(lease) => Some(Sighting::Seen(Sight::Deleted(Box::new(lease)))),
             Event::Follows => Some(Sighting::Follows),

@@ -231,7 +231,7 @@ fn a_pruned_revision_is_noticed() {
     let stored = |revision| {
         Some(Event::NodePodProbe(
             Box::new(object(revision)),
-            Source::Live,
+            Source::Reply,
         ))
     };
     let table = [
@@ -286,7 +286,7 @@ async fn what_is_in_the_way_of_a_creation_is_read_back_as_an_observation() {
         sent.disposition,
         Disposition::AlreadyExists { .. }
     ));
-    let Some(Event::NodePodProbe(observed, Source::Live)) = sent.observed else {
+    let Some(Event::NodePodProbe(observed, Source::Reply)) = sent.observed else {
         panic!("{:?}", sent.observed);
     };
     assert_eq!(*observed, object(Some("theirs")));

@@ -39,8 +39,8 @@ fn words(mut events: Receiver<Arrival>) -> Vec<String> {
     while let Ok((_, event)) = events.try_recv() {
         words.push(match event {
             Event::Pod(pod, source) => format!("{source:?} {}", name_of(&*pod)),
-            Event::Gone(_, name) => format!("Gone {name}"),
-            Event::Listed(_, names) => {
+            Event::Gone(_, name, _) => format!("Gone {name}"),
+            Event::Listed(_, names, _) => {
                 let names: Vec<_> = names.iter().map(ToString::to_string).collect();
                 format!("Listed {}", names.join(" "))
             }
@@ -85,13 +85,13 @@ async fn a_watch_becomes_these_events() {
         Lists,
         Has(object("a")),
         Has(undecodable("b")),
-        Listed,
+        Listed("7".to_owned()),
         Follows,
         Changed(object("c")),
         Changed(undecodable("a")),
         Deleted(undecodable("c")),
         Lists,
-        Listed,
+        Listed("7".to_owned()),
     ];
     let items = items.into_iter().map(|item| (0, item)).collect();
     let (events, _) = follow_items(items).await;
@@ -114,12 +114,12 @@ async fn readiness_holds_while_changes_are_received_and_at_no_other_time() {
         (1, Lists),
         (1, failed(Step::List, Cause::NoSuchKind)),
         (1, failed(Step::List, Cause::NoRight)),
-        (1, Listed),
+        (1, Listed("7".to_owned())),
         (1, Follows),
         (1, failed(Step::Watch, Cause::NoAnswer)),
         // However long it takes, and a list that fails and waits included.
         (600, failed(Step::List, Cause::Unavailable)),
-        (600, Listed),
+        (600, Listed("7".to_owned())),
         (1, Follows),
         (600, Changed(object("a"))),
     ];

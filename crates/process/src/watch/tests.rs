@@ -149,7 +149,7 @@ impl Bench {
             let words = match event {
                 Event::Lists => "lists".to_owned(),
                 Event::Has(node) => format!("has {}", name(node)),
-                Event::Listed => "listed".to_owned(),
+                Event::Listed(_) => "listed".to_owned(),
                 Event::Follows => "follows".to_owned(),
                 Event::Changed(node) => format!("changed {}", name(node)),
                 Event::Deleted(node) => format!("deleted {}", name(node)),

@@ -99,8 +99,12 @@ impl Index {
 
     /// The finalizers that a marker should have, if it has others. Ours goes when the marker is being deleted and its
     /// entries and marks are gone, or its time is up; those of others stay.
-    pub(super) fn finalizers_due(&self, name: &ObjectName, now: Now) -> Option<Write> {
-        let marker = self.markers.get(name)?;
+    pub(super) fn finalizers_wanted(
+        &self,
+        name: &ObjectName,
+        marker: &MarkerState,
+        now: Now,
+    ) -> Option<Vec<String>> {
         let mut finalizers = marker.finalizers.clone();
         if marker.is_held() {
             let overdue = marker.held_until.is_some_and(|time| time <= now.monotonic);
@@ -119,11 +123,20 @@ impl Index {
             }
             finalizers.push(FINALIZER.to_owned());
         }
+        Some(finalizers)
+    }
+
+    /// The write of a marker's finalizers that is due.
+    pub(super) fn finalizers_due(&self, name: &ObjectName, now: Now) -> Option<Write> {
+        let marker = self.markers.get(name)?;
+        if marker.finalizer_contest.holds(now.monotonic) {
+            return None;
+        }
         Some(Write::MarkerFinalizers {
             marker: name.clone(),
             uid: marker.uid.clone(),
             resource_version: marker.resource_version.clone(),
-            finalizers,
+            finalizers: self.finalizers_wanted(name, marker, now)?,
         })
     }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use leadsman_api::{PodProbeMarker, PodProbeMarkerStatus};
 
-use super::{Index, MarkerName, Now, Pass};
+use super::{Index, MarkerName, Now, Pass, Timer};
+use crate::podprobe::contest::{Contest, fingerprint};
 use crate::podprobe::event::{Kind, Object, ObjectName, Source, Write};
 use crate::podprobe::marker::{Invalid, Marker};
 use crate::podprobe::pod::{Pod, Version};
@@ -16,7 +17,7 @@ use crate::podprobe::status::{self, Circumstances, Tally, Trouble};
 /// A marker.
 #[derive(Debug)]
 pub(super) struct MarkerState {
-    version: Version,
+    pub(super) version: Version,
     pub(super) uid: String,
     generation: i64,
     /// The resourceVersion as it is written.
@@ -27,6 +28,9 @@ pub(super) struct MarkerState {
     status: PodProbeMarkerStatus,
     /// What has been written of its status since it was last seen.
     written: Option<PodProbeMarkerStatus>,
+    pub(super) status_contest: Contest,
+    pub(super) finalizer_contest: Contest,
+    pub(super) contest_timer: Option<Duration>,
     pub(super) rules: Rules,
     /// The pods that have a share in the tally.
     pub(super) pods: BTreeSet<Arc<ObjectName>>,
@@ -200,6 +204,8 @@ impl Index {
         let before = self.withdraw(&name, pass);
         let names = wire.spec.probes.iter().map(|probe| probe.name.as_str());
         let tally = Tally::new(names);
+        let same = before.as_ref().filter(|before| before.uid == uid);
+        let contest = |of: fn(&MarkerState) -> Contest| same.map(of).unwrap_or_default();
         let state = MarkerState {
             version,
             uid,
@@ -209,6 +215,9 @@ impl Index {
             held_until: None,
             status,
             written: None,
+            status_contest: contest(|marker| marker.status_contest),
+            finalizer_contest: contest(|marker| marker.finalizer_contest),
+            contest_timer: same.and_then(|before| before.contest_timer),
             rules,
             pods: BTreeSet::new(),
             tally,
@@ -256,10 +265,59 @@ impl Index {
         }
     }
 
-    pub(super) fn wrote_status(&mut self, name: &ObjectName, status: &PodProbeMarkerStatus) {
+    /// Takes note that a marker's status is being written.
+    pub(super) fn send_status(&mut self, name: &ObjectName, status: &PodProbeMarkerStatus) {
         if let Some(marker) = self.markers.get_mut(name) {
+            let wanted = fingerprint_of_status(status);
+            marker.status_contest.send(wanted, true);
             marker.written = Some(status.clone());
         }
+    }
+
+    /// Takes note that a marker's finalizers are being written.
+    pub(super) fn send_finalizers(&mut self, name: &ObjectName, finalizers: &[String]) {
+        if let Some(marker) = self.markers.get_mut(name) {
+            // A marker without any is gone when the watch says so.
+            let is_shown = !finalizers.is_empty();
+            let contest = &mut marker.finalizer_contest;
+            contest.send(fingerprint(finalizers), is_shown);
+        }
+    }
+
+    /// Takes note of how a marker's status and finalizers differ from what is wanted, and returns what of them is to be
+    /// written now.
+    pub(super) fn observe_marker(&mut self, name: &MarkerName, now: Now) -> Vec<Object> {
+        let Some(marker) = self.markers.get(name) else {
+            return Vec::new();
+        };
+        let status = self.status_wanted(name, marker, now);
+        let wanted_status = fingerprint_of_status(status.as_ref().unwrap_or(&marker.status));
+        let finalizers = self.finalizers_wanted(name, marker, now);
+        let wanted_finalizers = fingerprint(finalizers.as_ref().unwrap_or(&marker.finalizers));
+        let Some(marker) = self.markers.get_mut(name) else {
+            return Vec::new();
+        };
+        let now = now.monotonic;
+        let contest = &mut marker.status_contest;
+        contest.observe(wanted_status, status.is_some(), now);
+        let status = status.filter(|_| !contest.holds(now));
+        let contest = &mut marker.finalizer_contest;
+        contest.observe(wanted_finalizers, finalizers.is_some(), now);
+        let finalizers = finalizers.filter(|_| !contest.holds(now));
+        let contests = [marker.status_contest, marker.finalizer_contest];
+        let next = contests
+            .iter()
+            .filter_map(|contest| contest.deadline(now))
+            .min();
+        let before = std::mem::replace(&mut marker.contest_timer, next);
+        if before != next {
+            let timer = |time| (time, Timer::Marked(name.clone()));
+            before.map(|time| self.timers.remove(&timer(time)));
+            self.timers.extend(next.map(timer));
+        }
+        let status = status.map(|_| Object::MarkerStatus((**name).clone()));
+        let finalizers = finalizers.map(|_| Object::MarkerFinalizer((**name).clone()));
+        status.into_iter().chain(finalizers).collect()
     }
 
     fn rules(&self, wire: &PodProbeMarker) -> Rules {
@@ -307,6 +365,23 @@ impl Index {
 
     pub(super) fn status_due(&self, name: &ObjectName, now: Now) -> Option<Write> {
         let marker = self.markers.get(name)?;
+        if marker.status_contest.holds(now.monotonic) {
+            return None;
+        }
+        Some(Write::MarkerStatus {
+            marker: name.clone(),
+            uid: marker.uid.clone(),
+            status: Box::new(self.status_wanted(name, marker, now)?),
+        })
+    }
+
+    /// The status that a marker should have, if it has another.
+    fn status_wanted(
+        &self,
+        name: &ObjectName,
+        marker: &MarkerState,
+        now: Now,
+    ) -> Option<PodProbeMarkerStatus> {
         let refused = match &marker.rules {
             Rules::Valid(_) => None,
             Rules::Refused(trouble, errors) => Some((trouble, errors.as_str())),
@@ -319,13 +394,30 @@ impl Index {
             status: &marker.status,
             summaries: self.summaries,
         };
-        let status = status::difference(&marker.tally, &circumstances, now.wall)?;
-        Some(Write::MarkerStatus {
-            marker: name.clone(),
-            uid: marker.uid.clone(),
-            status: Box::new(status),
-        })
+        status::difference(&marker.tally, &circumstances, now.wall)
     }
+}
+
+/// Stands for a status, whatever its times are.
+fn fingerprint_of_status(status: &PodProbeMarkerStatus) -> u64 {
+    let probes = status.probes.iter().map(|probe| {
+        let counts = [
+            probe.succeeded,
+            probe.failed,
+            probe.unknown,
+            probe.pending,
+            probe.silent,
+        ];
+        (&probe.name, counts)
+    });
+    let conditions = status.conditions.iter();
+    let conditions = conditions.map(|one| (&one.type_, &one.status, &one.reason, &one.message));
+    fingerprint((
+        status.observed_generation,
+        status.matched_pods,
+        probes.collect::<Vec<_>>(),
+        conditions.collect::<Vec<_>>(),
+    ))
 }
 
 /// Whether nothing needs to be worked out again; a generation alone changes nothing.

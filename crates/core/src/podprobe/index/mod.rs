@@ -39,7 +39,7 @@ pub use self::finalizers::FINALIZER;
 use self::markers::{MarkerState, Selectors};
 use self::nodes::NodeState;
 use self::pods::PodState;
-use super::contest::Contest;
+use super::contest::{Contest, MarkContests};
 use super::event::{Effects, Event, Kind, Object, ObjectName, Source, Write};
 use super::marker::Compatibility;
 use super::pod::{Shared, Version};
@@ -111,6 +111,7 @@ pub struct Index {
     deletions: Deletions,
     refused: HashMap<Object, Refusal>,
     tombstones: Tombstones,
+    watches: BTreeMap<Kind, WatchProgress>,
     /// By the monotonic clock.
     timers: BTreeSet<(Duration, Timer)>,
     shared: Shared,
@@ -121,6 +122,10 @@ pub struct Index {
 enum Timer {
     Pod(Arc<ObjectName>),
     Node(Arc<str>),
+    /// A `NodePodProbe` that is fought over.
+    Spec(Arc<str>),
+    /// A marker's status or finalizers that are fought over.
+    Marked(MarkerName),
     Marker(MarkerName),
     Refused(Object),
 }
@@ -171,6 +176,7 @@ impl Index {
             deletions: Deletions::default(),
             refused: HashMap::new(),
             tombstones: Tombstones::default(),
+            watches: BTreeMap::new(),
             timers: BTreeSet::new(),
             shared: Shared::default(),
         }
@@ -186,6 +192,7 @@ impl Index {
             markers: BTreeSet::new(),
             dirty: BTreeSet::new(),
         };
+        self.note_progress(&event);
         match event {
             Event::Marker(marker, source) => self.see_marker(&marker, source, &mut pass),
             Event::Pod(pod, source) => self.see_pod(&pod, source, &mut pass),
@@ -193,24 +200,36 @@ impl Index {
             Event::NodePodProbe(object, source) => {
                 self.see_node_pod_probe(*object, source, &mut pass);
             }
-            Event::Gone(kind, name) => self.lose(kind, &name, &mut pass),
-            Event::Listed(kind, names) => {
-                // An API server that was restored begins to count anew.
-                self.tombstones.clear(kind);
-                for name in self.missing(kind, &names) {
-                    self.lose(kind, &name, &mut pass);
+            Event::Written(object) => self.note_written(&object, &mut pass),
+            Event::Gone(kind, name, version) => {
+                // The watch may be behind the reply to a write that made a new object of this name.
+                let known = self.version(kind, &name);
+                if !known.is_some_and(|known| known.is_later_than(version)) {
+                    self.lose(kind, &name, version, &mut pass);
                 }
+            }
+            Event::Listed(kind, names, version) => {
+                self.complete_list(kind, &names, version, &mut pass);
             }
             Event::Synced => {
                 self.synced = true;
                 // While another one writes, its marks may be seen before the verdicts that they follow from: that was
                 // no fight over marks of ours.
                 for pod in self.pods.values_mut() {
-                    pod.contest = Contest::default();
+                    pod.contests = MarkContests::default();
+                }
+                for node in self.nodes.values_mut() {
+                    node.contest = Contest::default();
+                }
+                for marker in self.markers.values_mut() {
+                    marker.status_contest = Contest::default();
+                    marker.finalizer_contest = Contest::default();
                 }
                 self.work_out_all(&mut pass);
             }
-            Event::Refused(object, reason) => self.refuse(object, &reason, &mut pass),
+            Event::Refused(object, write, reason) => {
+                self.refuse(object, *write, &reason, &mut pass);
+            }
             Event::Deadline => {}
         }
         self.settle(&mut pass)
@@ -223,15 +242,18 @@ impl Index {
         }
         let write = self.compute(object, now)?;
         if let Some(refusal) = self.refused.get(object)
-            && refusal.write == write
+            && refusal.write == without_times(write.clone())
         {
             return None;
         }
         match (object, &write) {
-            (Object::PodMarks(name), _) => self.wrote_marks(name, now),
-            (Object::NodePodProbe(name), _) => self.wrote_node_pod_probe(name),
+            (Object::PodMarks(name), _) => self.send_marks(name, now),
+            (Object::NodePodProbe(name), _) => self.send_node_pod_probe(name, &write),
             (Object::MarkerStatus(name), Write::MarkerStatus { status, .. }) => {
-                self.wrote_status(name, status);
+                self.send_status(name, status);
+            }
+            (Object::MarkerFinalizer(name), Write::MarkerFinalizers { finalizers, .. }) => {
+                self.send_finalizers(name, finalizers);
             }
             (Object::MarkerStatus(_) | Object::MarkerFinalizer(_), _) => {}
         }
@@ -241,7 +263,7 @@ impl Index {
     fn compute(&self, object: &Object, now: Now) -> Option<Write> {
         match object {
             Object::PodMarks(name) => self.marks_due(name, now),
-            Object::NodePodProbe(name) => self.node_pod_probe_due(name),
+            Object::NodePodProbe(name) => self.node_pod_probe_due(name, now),
             Object::MarkerStatus(name) => self.status_due(name, now),
             Object::MarkerFinalizer(name) => self.finalizers_due(name, now),
         }
@@ -283,24 +305,14 @@ impl Index {
             self.make_room(&node, &changed, pass);
         }
         let mut dirty = std::mem::take(&mut pass.dirty);
-        let nodes = pass.nodes.iter();
-        dirty.extend(
-            nodes
-                .filter(|name| self.node_differs(name))
-                .map(|name| Object::NodePodProbe(name.to_string())),
-        );
-        let markers = pass.markers.iter();
-        dirty.extend(
-            markers
-                .filter(|name| self.status_due(name, pass.now).is_some())
-                .map(|name| Object::MarkerStatus((**name).clone())),
-        );
-        let markers = pass.markers.iter();
-        dirty.extend(
-            markers
-                .filter(|name| self.finalizers_due(name, pass.now).is_some())
-                .map(|name| Object::MarkerFinalizer((**name).clone())),
-        );
+        for name in std::mem::take(&mut pass.nodes) {
+            if self.observe_node_pod_probe(&name, pass.now) {
+                dirty.insert(Object::NodePodProbe(name.to_string()));
+            }
+        }
+        for name in std::mem::take(&mut pass.markers) {
+            dirty.extend(self.observe_marker(&name, pass.now));
+        }
         Effects {
             dirty: dirty.into_iter().collect(),
             deadline: self.timers.first().map(|(time, _)| *time),
@@ -330,6 +342,18 @@ impl Index {
                 Timer::Marker(name) => {
                     pass.markers.insert(name);
                 }
+                Timer::Spec(name) => {
+                    if let Some(node) = self.nodes.get_mut(&name) {
+                        node.contest_timer = None;
+                        pass.nodes.insert(name);
+                    }
+                }
+                Timer::Marked(name) => {
+                    if let Some(marker) = self.markers.get_mut(&name) {
+                        marker.contest_timer = None;
+                        pass.markers.insert(name);
+                    }
+                }
                 Timer::Refused(object) => {
                     let refusal = self.refused.get(&object);
                     if refusal.is_some_and(|refusal| refusal.until <= pass.now.monotonic) {
@@ -341,15 +365,84 @@ impl Index {
         }
     }
 
-    fn lose(&mut self, kind: Kind, name: &ObjectName, pass: &mut Pass) {
+    /// Whether nothing is put off.
+    #[cfg(test)]
+    fn waits_for_nothing(&self) -> bool {
+        let mut pods = self.pods.values();
+        let mut nodes = self.nodes.values();
+        let mut markers = self.markers.values();
+        self.refused.is_empty()
+            && pods.all(|pod| pod.contests.deadline(Duration::ZERO).is_none())
+            && nodes.all(|node| node.contest_timer.is_none())
+            && markers.all(|marker| marker.contest_timer.is_none())
+    }
+
+    /// Takes note of how far the watch of a kind has come.
+    fn note_progress(&mut self, event: &Event) {
+        let (kind, source, version) = match event {
+            Event::Marker(marker, source) => (Kind::Marker, source, &marker.metadata),
+            Event::Pod(pod, source) => (Kind::Pod, source, &pod.identity),
+            Event::Node(node, source) => (Kind::Node, source, &node.identity),
+            Event::NodePodProbe(object, source) => (Kind::NodePodProbe, source, &object.metadata),
+            _ => return,
+        };
+        if *source != Source::Reply {
+            let version = Version::parse(version.resource_version.as_deref());
+            let watch = self.watches.entry(kind).or_default();
+            watch.newest = watch.newest.max(version);
+        }
+    }
+
+    /// Takes away what a complete list of a kind does not name, unless it is newer than the list: made since, and shown
+    /// by the reply to the write that made it.
+    fn complete_list(
+        &mut self,
+        kind: Kind,
+        names: &BTreeSet<ObjectName>,
+        version: Version,
+        pass: &mut Pass,
+    ) {
+        let watch = self.watches.entry(kind).or_default();
+        // An API server that was restored counts from an earlier version: then nothing is newer than its list.
+        let is_restored = watch.newest.is_later_than(version);
+        *watch = WatchProgress {
+            listed: version,
+            newest: version,
+        };
+        self.tombstones.clear(kind);
+        for name in self.missing(kind, names) {
+            let known = self.version(kind, &name);
+            let is_newer = known.is_some_and(|known| known.is_later_than(version));
+            if is_restored || !is_newer {
+                self.lose(kind, &name, version, pass);
+            }
+        }
+    }
+
+    /// Takes an object away that does not exist at `version`.
+    fn lose(&mut self, kind: Kind, name: &ObjectName, version: Version, pass: &mut Pass) {
         let known = match kind {
             Kind::Marker => self.lose_marker(name, pass),
             Kind::Pod => self.lose_pod(name, pass),
             Kind::Node => self.lose_node(name, pass),
             Kind::NodePodProbe => self.lose_node_pod_probe(name, pass),
         };
-        if let Some(version) = known {
-            self.tombstones.set(kind, name, version, pass.now.monotonic);
+        let version = if version == Version::UNKNOWN {
+            known.unwrap_or(version)
+        } else {
+            version
+        };
+        self.tombstones.set(kind, name, version, pass.now.monotonic);
+    }
+
+    /// The version in which an object is known.
+    fn version(&self, kind: Kind, name: &ObjectName) -> Option<Version> {
+        let node = || self.nodes.get(name.name.as_str());
+        match kind {
+            Kind::Marker => Some(self.markers.get(name)?.version),
+            Kind::Pod => Some(self.pods.get(name)?.seen.version),
+            Kind::Node => Some(node()?.seen.as_ref()?.version),
+            Kind::NodePodProbe => Some(node()?.object.as_ref()?.version),
         }
     }
 
@@ -383,14 +476,26 @@ impl Index {
         version: Version,
         known: Option<Version>,
     ) -> bool {
-        let known = known.or_else(|| self.tombstones.version(kind, name));
-        source == Source::Live && known.is_some_and(|known| !version.is_newer_than(known))
+        if source == Source::List {
+            return false;
+        }
+        let known = known.unwrap_or_else(|| {
+            // What existed when the kind was listed was listed.
+            let listed = self.watches.get(&kind).map(|watch| watch.listed);
+            let tombstone = self.tombstones.version(kind, name);
+            let gone = tombstone.into_iter().chain(listed);
+            gone.fold(Version::UNKNOWN, Version::max)
+        });
+        !version.is_newer_than(known)
     }
 
-    fn refuse(&mut self, object: Object, reason: &str, pass: &mut Pass) {
-        let Some(write) = self.compute(&object, pass.now) else {
+    /// Remembers the refusal of a write. If another one is due by now, that one is tried.
+    fn refuse(&mut self, object: Object, write: Write, reason: &str, pass: &mut Pass) {
+        let write = without_times(write);
+        let due = self.compute(&object, pass.now).map(without_times);
+        if due.as_ref() != Some(&write) {
             return;
-        };
+        }
         self.look_at(&object, pass);
         let reason = reason.into();
         let until = pass.now.monotonic.saturating_add(Refusal::KEPT);
@@ -401,6 +506,32 @@ impl Index {
             until,
         };
         self.refused.insert(object, refusal);
+    }
+
+    /// Has what was written compared with what it led to.
+    fn note_written(&mut self, object: &Object, pass: &mut Pass) {
+        let now = pass.now.monotonic;
+        let is_undone = match object {
+            Object::PodMarks(name) => {
+                let pod = self.pods.get_mut(name);
+                pod.is_some_and(|pod| pod.contests.written())
+            }
+            Object::NodePodProbe(name) => {
+                let node = self.nodes.get_mut(name.as_str());
+                node.is_some_and(|node| node.contest.written(now))
+            }
+            Object::MarkerStatus(name) => {
+                let marker = self.markers.get_mut(name);
+                marker.is_some_and(|marker| marker.status_contest.written(now))
+            }
+            Object::MarkerFinalizer(name) => {
+                let marker = self.markers.get_mut(name);
+                marker.is_some_and(|marker| marker.finalizer_contest.written(now))
+            }
+        };
+        if is_undone {
+            self.look_at(object, pass);
+        }
     }
 
     /// Has an object that is known worked out again.
@@ -420,6 +551,50 @@ impl Index {
             }
         }
     }
+}
+
+/// How far the watch of a kind has come.
+#[derive(Clone, Copy, Debug)]
+struct WatchProgress {
+    /// The version of the last list.
+    listed: Version,
+    /// The newest version that the list or the watch after it has shown.
+    newest: Version,
+}
+
+impl Default for WatchProgress {
+    fn default() -> Self {
+        Self {
+            listed: Version::UNKNOWN,
+            newest: Version::UNKNOWN,
+        }
+    }
+}
+
+/// A write without the times in it: one that differs in nothing else is refused for the same reason.
+fn without_times(mut write: Write) -> Write {
+    match &mut write {
+        Write::PodMarks(marks) => {
+            let conditions = marks
+                .apply
+                .as_mut()
+                .and_then(|body| body.pointer_mut("/status/conditions"))
+                .and_then(|conditions| conditions.as_array_mut());
+            for condition in conditions.into_iter().flatten() {
+                if let Some(condition) = condition.as_object_mut() {
+                    condition.remove("lastTransitionTime");
+                    condition.remove("lastProbeTime");
+                }
+            }
+        }
+        Write::MarkerStatus { status, .. } => {
+            for condition in &mut status.conditions {
+                condition.last_transition_time.0 = Timestamp::UNIX_EPOCH;
+            }
+        }
+        _ => {}
+    }
+    write
 }
 
 /// Objects that are gone, for a while, so that a late reply to a write does not bring one back.

@@ -10,7 +10,8 @@ use leadsman_api::slim::Node;
 
 use super::agents::{AgentPod, Hearing, Waits};
 use super::slots::{SeenSlot, Slot, SlotKey, observed_entries, read_entries, read_verdicts};
-use super::{Index, Pass, Timer};
+use super::{Index, Now, Pass, Timer};
+use crate::podprobe::contest::{Contest, fingerprint};
 use crate::podprobe::event::{Kind, Object, ObjectName, Source, Write};
 use crate::podprobe::pod::Version;
 
@@ -34,12 +35,16 @@ pub(super) struct NodeState {
     pub(super) bytes: usize,
     /// Its object has been written since it was last seen.
     written: bool,
+    /// Moves whenever what is wanted of its object may be another.
+    pub(super) wanted: u64,
+    pub(super) contest: Contest,
+    pub(super) contest_timer: Option<Duration>,
 }
 
 /// What is read of a node.
 #[derive(Debug)]
 pub(super) struct SeenNode {
-    version: Version,
+    pub(super) version: Version,
     /// A provider runs the probes of its pods.
     pub(super) is_virtual: bool,
 }
@@ -47,7 +52,7 @@ pub(super) struct SeenNode {
 /// A `NodePodProbe`, but for its slots.
 #[derive(Debug)]
 pub(super) struct SeenObject {
-    version: Version,
+    pub(super) version: Version,
     /// What a replacement has to keep.
     meta: ObjectMeta,
     /// It names a pod twice.
@@ -167,7 +172,7 @@ impl Index {
         let same = object.filter(|object| {
             let (old, new) = (&object.meta, &wire.metadata);
             let moved = new.generation.is_none() || old.generation != new.generation;
-            source == Source::Live && old.uid == new.uid && !moved
+            source != Source::List && old.uid == new.uid && !moved
         });
         let known = known.map(|node| &node.slots);
         let (mut slots, malformed) = match (same, known) {
@@ -239,12 +244,37 @@ impl Index {
         pass.pods.extend(pods.cloned());
     }
 
-    pub(super) fn node_differs(&self, name: &Arc<str>) -> bool {
-        self.nodes.get(name).is_some_and(|node| node.differs())
+    /// What stands for what is wanted of a node's object.
+    fn wanted_of_node(&self, node: &NodeState) -> u64 {
+        fingerprint((node.wanted, node.is_served(), self.extensions))
     }
 
-    pub(super) fn node_pod_probe_due(&self, name: &str) -> Option<Write> {
+    /// Takes note of how a node's object differs from what is wanted, and returns whether it is to be written now.
+    pub(super) fn observe_node_pod_probe(&mut self, name: &Arc<str>, now: Now) -> bool {
+        let Some(node) = self.nodes.get(name) else {
+            return false;
+        };
+        let (wanted, differs) = (self.wanted_of_node(node), node.differs());
+        let Some(node) = self.nodes.get_mut(name) else {
+            return false;
+        };
+        node.contest.observe(wanted, differs, now.monotonic);
+        let next = node.contest.deadline(now.monotonic);
+        let before = std::mem::replace(&mut node.contest_timer, next);
+        let due = differs && !node.contest.holds(now.monotonic);
+        if before != next {
+            let timer = |time| (time, Timer::Spec(name.clone()));
+            before.map(|time| self.timers.remove(&timer(time)));
+            self.timers.extend(next.map(timer));
+        }
+        due
+    }
+
+    pub(super) fn node_pod_probe_due(&self, name: &str, now: Now) -> Option<Write> {
         let node = self.nodes.get(name).filter(|node| node.differs())?;
+        if node.contest.holds(now.monotonic) {
+            return None;
+        }
         let object = node.object.as_ref();
         if !node.is_served() {
             return Some(Write::DeleteNodePodProbe {
@@ -270,18 +300,28 @@ impl Index {
         })
     }
 
-    pub(super) fn wrote_node_pod_probe(&mut self, name: &str) {
-        if let Some(node) = self.nodes.get_mut(name) {
+    /// Takes note that a node's object is being written.
+    pub(super) fn send_node_pod_probe(&mut self, name: &str, write: &Write) {
+        let node = self.nodes.get(name);
+        let wanted = node.map(|node| self.wanted_of_node(node));
+        if let (Some(node), Some(wanted)) = (self.nodes.get_mut(name), wanted) {
             node.written = true;
+            // What is deleted is gone when the watch says so.
+            let is_shown = !matches!(write, Write::DeleteNodePodProbe { .. });
+            node.contest.send(wanted, is_shown);
         }
     }
 
     pub(super) fn forget_if_void(&mut self, name: &Arc<str>) {
         if self.nodes.get(name).is_some_and(|node| node.is_void())
             && let Some(node) = self.nodes.remove(name)
-            && let Some(time) = node.timer
         {
-            self.timers.remove(&(time, Timer::Node(name.clone())));
+            let timer = node.timer.map(|time| (time, Timer::Node(name.clone())));
+            timer.map(|timer| self.timers.remove(&timer));
+            let timer = node
+                .contest_timer
+                .map(|time| (time, Timer::Spec(name.clone())));
+            timer.map(|timer| self.timers.remove(&timer));
         }
     }
 }

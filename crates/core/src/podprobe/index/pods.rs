@@ -8,10 +8,10 @@ use leadsman_api::slim;
 use super::pending::Whereabouts;
 use super::slots::SlotKey;
 use super::{Index, MarkerName, Now, Pass, Timer};
-use crate::podprobe::contest::Contest;
+use crate::podprobe::contest::MarkContests;
 use crate::podprobe::event::{Kind, Object, ObjectName, Source, Write};
 use crate::podprobe::marker::Marker;
-use crate::podprobe::marks::{self, Conflict, Wants};
+use crate::podprobe::marks::{self, Conflict, Mark, Wants};
 use crate::podprobe::plan::{Entry, Gap, PodEntries};
 use crate::podprobe::pod::{Pod, Shared, Version};
 use crate::podprobe::status::{Share, Trouble};
@@ -24,7 +24,7 @@ pub(super) struct PodState {
     slot: Option<(Arc<str>, SlotKey)>,
     /// What it adds to the tallies of the markers that match it.
     pub(super) shares: Shares,
-    pub(super) contest: Contest,
+    pub(super) contests: MarkContests,
     pub(super) timer: Option<Duration>,
     /// It was worked out, bears what is wanted, and nothing is waited for.
     at_rest: bool,
@@ -76,7 +76,7 @@ impl Index {
                 seen,
                 slot: None,
                 shares: Shares::new(),
-                contest: Contest::default(),
+                contests: MarkContests::default(),
                 timer: None,
                 at_rest: false,
             };
@@ -135,19 +135,23 @@ impl Index {
             return;
         };
         state.slot = slot;
-        let differs = state.seen.active
-            && marks::difference(&state.seen, &outcome.wants, pass.now.wall).is_some();
-        let was_visible = state.contest.is_visible();
-        state
-            .contest
-            .observe(&outcome.wants, differs, pass.now.monotonic);
-        if differs && !state.contest.holds(pass.now.monotonic) {
+        let now = pass.now.monotonic;
+        let mut compared = if state.seen.active {
+            marks::compare(&state.seen, &outcome.wants, pass.now.wall)
+        } else {
+            Vec::new()
+        };
+        let was_visible: Vec<_> = state.contests.visible().cloned().collect();
+        state.contests.observe(&compared, now);
+        compared.retain(|compared| compared.differs);
+        let mut due = compared.iter();
+        if due.any(|compared| !state.contests.holds(&compared.mark, now)) {
             pass.dirty.insert(Object::PodMarks((**name).clone()));
         }
-        let is_visible = state.contest.is_visible();
-        let timer = std::mem::replace(&mut state.timer, state.contest.deadline(pass.now.monotonic));
+        let has_turned = !state.contests.visible().eq(&was_visible);
+        let timer = std::mem::replace(&mut state.timer, state.contests.deadline(now));
         let next = state.timer;
-        state.at_rest = !differs && next.is_none();
+        state.at_rest = compared.is_empty() && next.is_none();
         let before = std::mem::take(&mut state.shares);
         self.count(name, before, &outcome.shares, pass);
         if let Some(state) = self.pods.get_mut(name) {
@@ -159,8 +163,8 @@ impl Index {
             let next = next.map(|time| (time, Timer::Pod(name.clone())));
             self.timers.extend(next);
         }
-        if was_visible != is_visible {
-            // The shares were made before the contest was known.
+        if has_turned {
+            // The shares were made before it was known what is fought over.
             pass.pods.insert(name.clone());
         }
     }
@@ -206,9 +210,15 @@ impl Index {
                 let state = verdict((first, second)).map(|verdict| verdict.state);
                 whereabouts.count(&mut share, probe, plan, state);
             }
-            if state.contest.is_visible() {
-                share.troubles.push((Trouble::Contested, subject.clone()));
-            }
+            let contested = state.contests.visible();
+            let contested = contested.filter(|mark| {
+                let marker = markers.get(first);
+                marker.is_some_and(|marker| marks::names(marker, mark))
+            });
+            share.troubles.extend(contested.map(|mark| {
+                let subject = format!("{subject} ({mark})");
+                (Trouble::Contested, subject.into())
+            }));
             if let Some(refusal) = refusal {
                 let text = format!("{subject}: {}", refusal.reason);
                 share.troubles.push((Trouble::InvalidSpec, text.into()));
@@ -263,11 +273,12 @@ impl Index {
 
     pub(super) fn marks_due(&self, name: &ObjectName, now: Now) -> Option<Write> {
         let state = self.pods.get(name)?;
-        if !state.seen.active || state.contest.holds(now.monotonic) {
+        if !state.seen.active {
             return None;
         }
         let wants = self.wants(name, state);
-        let marks = marks::difference(&state.seen, &wants, now.wall)?;
+        let is_held = |mark: &Mark| state.contests.holds(mark, now.monotonic);
+        let marks = marks::difference(&state.seen, &wants, is_held, now.wall)?;
         Some(Write::PodMarks(Box::new(marks)))
     }
 
@@ -277,15 +288,19 @@ impl Index {
         self.judge(name, state, &matching, &plans).wants
     }
 
-    pub(super) fn wrote_marks(&mut self, name: &ObjectName, now: Now) {
+    /// Takes note that the marks that are due are being written.
+    pub(super) fn send_marks(&mut self, name: &ObjectName, now: Now) {
         let Some(state) = self.pods.get(name) else {
             return;
         };
         let wants = self.wants(name, state);
+        let compared = marks::compare(&state.seen, &wants, now.wall);
         if let Some(state) = self.pods.get_mut(name) {
-            state
-                .contest
-                .wrote(&wants, state.seen.version, now.monotonic);
+            let contests = &mut state.contests;
+            let due = compared.iter().filter(|compared| compared.differs);
+            let due = due.filter(|compared| !contests.holds(&compared.mark, now.monotonic));
+            let sent = due.map(|compared| compared.wanted).collect();
+            contests.send(sent);
         }
     }
 

@@ -116,7 +116,7 @@ impl Index {
         if decided > 0 {
             return Some((0, decided));
         }
-        let pod = self.pod(&key.0).filter(|pod| pod.uid == key.1)?;
+        let pod = self.pod(&key.0).filter(|pod| pod.node_uid == key.1)?;
         Some((1, slot.observed.as_ref()?.bytes(pod)))
     }
 
@@ -131,6 +131,7 @@ impl Index {
                 turned.push(key.clone());
             }
         }
+        node.wanted += u64::from(!turned.is_empty());
         for key in turned {
             self.check(name, &key, pass);
             pass.pods.insert(key.0);

@@ -152,6 +152,7 @@ impl Index {
             node.bytes = node.bytes - slot.bytes + size;
             slot.bytes = size;
             slot.wanted = wanted;
+            node.wanted += 1;
             pass.nodes.insert(name.clone());
         }
         self.check(name, key, pass);

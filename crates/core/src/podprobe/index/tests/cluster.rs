@@ -8,6 +8,7 @@ use leadsman_api::{NodePodProbe, PodProbeMarker, slim};
 use serde_json::{Value, json};
 
 use crate::podprobe::event::{Event, Kind, ObjectName, PodMarks, Source, Write};
+use crate::podprobe::pod::Version;
 
 /// Who writes marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -271,6 +272,35 @@ pub(super) fn name(namespace: &str, name: &str) -> ObjectName {
     }
 }
 
+/// The version of an object or a list.
+pub(super) fn at(version: u64) -> Version {
+    Version::parse(Some(&version.to_string()))
+}
+
+/// What an admission webhook or policy does to the manager's writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// Writes to this kind are accepted and change nothing.
+    Ignore(Kind),
+    /// A label or annotation is taken out.
+    Strip(&'static str),
+    /// A `NodePodProbe` is stored without entries.
+    EmptySpec,
+}
+
+/// What comes of a write.
+#[derive(Clone, Debug)]
+pub(super) enum Reply {
+    /// It was carried out; the object as the reply shows it.
+    Done(Option<Event>),
+    /// Something else wrote the object.
+    Conflict,
+    /// There is no such object.
+    Gone,
+    /// There is one already.
+    Exists,
+}
+
 /// The API server, and what its watchers have not seen yet.
 #[derive(Debug)]
 pub(super) struct Cluster {
@@ -283,7 +313,11 @@ pub(super) struct Cluster {
     pub(super) node_pod_probes: BTreeMap<String, NodePodProbe>,
     /// Whether optional fields of ours are dropped.
     pub(super) drops_extensions: bool,
-    pub(super) pending: VecDeque<Event>,
+    /// What admission does to writes.
+    pub(super) admission: Option<Admission>,
+    /// What the watch of each kind has not shown yet, with its place in the order of all.
+    pub(super) pending: BTreeMap<Kind, VecDeque<(u64, Event)>>,
+    told: u64,
     pub(super) history: Vec<Event>,
 }
 
@@ -297,7 +331,9 @@ impl Cluster {
             nodes: BTreeMap::new(),
             node_pod_probes: BTreeMap::new(),
             drops_extensions: false,
-            pending: VecDeque::new(),
+            admission: None,
+            pending: BTreeMap::new(),
+            told: 0,
             history: Vec::new(),
         }
     }
@@ -307,9 +343,36 @@ impl Cluster {
         self.version
     }
 
-    fn publish(&mut self, event: Event) {
+    fn publish(&mut self, kind: Kind, event: Event) {
         self.history.push(event.clone());
-        self.pending.push_back(event);
+        self.queue(kind, event);
+    }
+
+    fn queue(&mut self, kind: Kind, event: Event) {
+        self.told += 1;
+        self.pending
+            .entry(kind)
+            .or_default()
+            .push_back((self.told, event));
+    }
+
+    /// The next watch event of a kind, or of the kind whose turn it is.
+    pub(super) fn next_event(&mut self, kind: Option<Kind>) -> Option<Event> {
+        let first =
+            |(kind, events): (&Kind, &VecDeque<(u64, Event)>)| Some((events.front()?.0, *kind));
+        let kind = match kind {
+            Some(kind) => kind,
+            None => self.pending.iter().filter_map(first).min()?.1,
+        };
+        Some(self.pending.get_mut(&kind)?.pop_front()?.1)
+    }
+
+    /// The watch of a kind broke and begins again: what it has not shown is not shown any more, a list is.
+    pub(super) fn list_again(&mut self, kind: Kind) {
+        self.pending.remove(&kind);
+        for event in self.list(kind) {
+            self.queue(kind, event);
+        }
     }
 
     /// Changes a pod; nothing happens if nothing changes.
@@ -330,7 +393,7 @@ impl Cluster {
         }
         let wire = pod.wire(name);
         self.pods.insert(name.clone(), pod);
-        self.publish(Event::Pod(Box::new(wire), Source::Live));
+        self.publish(Kind::Pod, Event::Pod(Box::new(wire), Source::Live));
     }
 
     pub(super) fn put_marker(&mut self, name: &ObjectName, mut marker: PodProbeMarker) {
@@ -355,7 +418,7 @@ impl Cluster {
         meta.resource_version = Some(version.to_string());
         marker.metadata = meta;
         self.markers.insert(name.clone(), marker.clone());
-        self.publish(Event::Marker(Box::new(marker), Source::Live));
+        self.publish(Kind::Marker, Event::Marker(Box::new(marker), Source::Live));
     }
 
     /// Changes a marker's metadata or status.
@@ -373,14 +436,14 @@ impl Cluster {
         }
         marker.metadata.resource_version = Some(self.next_version().to_string());
         self.markers.insert(name.clone(), marker.clone());
-        self.publish(Event::Marker(Box::new(marker), Source::Live));
+        self.publish(Kind::Marker, Event::Marker(Box::new(marker), Source::Live));
     }
 
     pub(super) fn put_node(&mut self, name: &str, is_virtual: bool) {
         let version = self.next_version();
         self.nodes.insert(name.to_owned(), is_virtual);
         let node = node(name, is_virtual, version);
-        self.publish(Event::Node(Box::new(node), Source::Live));
+        self.publish(Kind::Node, Event::Node(Box::new(node), Source::Live));
     }
 
     pub(super) fn put_node_pod_probe(&mut self, mut object: NodePodProbe) {
@@ -418,7 +481,10 @@ impl Cluster {
             moved("status");
         }
         self.node_pod_probes.insert(name, object.clone());
-        self.publish(Event::NodePodProbe(Box::new(object), Source::Live));
+        self.publish(
+            Kind::NodePodProbe,
+            Event::NodePodProbe(Box::new(object), Source::Live),
+        );
     }
 
     pub(super) fn edit_node_pod_probe(&mut self, name: &str, edit: impl FnOnce(&mut NodePodProbe)) {
@@ -450,31 +516,34 @@ impl Cluster {
             Kind::NodePodProbe => self.node_pod_probes.remove(&name.name).is_some(),
         };
         if known {
-            self.next_version();
-            self.pending.push_back(Event::Gone(kind, name.clone()));
+            let version = self.next_version();
+            self.queue(kind, Event::Gone(kind, name.clone(), at(version)));
         }
     }
 
     /// All lists, in the order of `kinds`.
     pub(super) fn lists(&self, kinds: [Kind; 4]) -> Vec<Event> {
-        let of = |name: &String| ObjectName {
-            namespace: String::new(),
-            name: name.clone(),
-        };
-        let mut events = Vec::new();
-        for kind in kinds {
-            let names: BTreeSet<ObjectName> = match kind {
-                Kind::Marker => self.markers.keys().cloned().collect(),
-                Kind::Pod => self.pods.keys().cloned().collect(),
-                Kind::Node => self.nodes.keys().map(of).collect(),
-                Kind::NodePodProbe => self.node_pod_probes.keys().map(of).collect(),
-            };
-            for name in &names {
-                events.push(self.sight(kind, name, Source::List).unwrap());
-            }
-            events.push(Event::Listed(kind, names));
-        }
+        let mut events: Vec<_> = kinds.into_iter().flat_map(|kind| self.list(kind)).collect();
         events.push(Event::Synced);
+        events
+    }
+
+    pub(super) fn names(&self, kind: Kind) -> BTreeSet<ObjectName> {
+        let of = |name: &String| self::name("", name);
+        match kind {
+            Kind::Marker => self.markers.keys().cloned().collect(),
+            Kind::Pod => self.pods.keys().cloned().collect(),
+            Kind::Node => self.nodes.keys().map(of).collect(),
+            Kind::NodePodProbe => self.node_pod_probes.keys().map(of).collect(),
+        }
+    }
+
+    fn list(&self, kind: Kind) -> Vec<Event> {
+        let names = self.names(kind);
+        let objects = names.iter();
+        let objects = objects.filter_map(|name| self.sight(kind, name, Source::List));
+        let mut events: Vec<_> = objects.collect();
+        events.push(Event::Listed(kind, names, at(self.version)));
         events
     }
 
@@ -493,16 +562,89 @@ impl Cluster {
         })
     }
 
-    /// Carries a write out; what the manager then tells the index. None: try again later.
-    pub(super) fn execute(&mut self, write: Write) -> Option<Event> {
+    /// Carries a write out.
+    pub(super) fn execute(&mut self, write: Write) -> Reply {
+        let (name, kind) = match &write {
+            Write::CreateNodePodProbe(new) => {
+                let name = new.metadata.name.as_deref().unwrap();
+                if self.node_pod_probes.contains_key(name) {
+                    return Reply::Exists;
+                }
+                (self::name("", name), Kind::NodePodProbe)
+            }
+            Write::ReplaceNodePodProbe(new) => {
+                let name = new.metadata.name.as_deref().unwrap();
+                (self::name("", name), Kind::NodePodProbe)
+            }
+            Write::DeleteNodePodProbe { name, .. } => (self::name("", name), Kind::NodePodProbe),
+            Write::PodMarks(marks) => (marks.pod.clone(), Kind::Pod),
+            Write::MarkerStatus { marker, .. } | Write::MarkerFinalizers { marker, .. } => {
+                (marker.clone(), Kind::Marker)
+            }
+        };
+        // The reply to what may end an object shows nothing.
+        let is_delete = match &write {
+            Write::DeleteNodePodProbe { .. } => true,
+            Write::MarkerFinalizers { finalizers, .. } => finalizers.is_empty(),
+            _ => false,
+        };
+        match self.admit(write) {
+            Some(write) => match self.carry_out(write) {
+                Some(event) => Reply::Done(Some(event)),
+                None if is_delete => Reply::Done(None),
+                None if self.names(kind).contains(&name) => Reply::Conflict,
+                None => Reply::Gone,
+            },
+            None => match self.sight(kind, &name, Source::Reply) {
+                Some(event) => Reply::Done(Some(event)),
+                None => Reply::Gone,
+            },
+        }
+    }
+
+    /// What admission makes of a write; none if it is accepted and changes nothing.
+    fn admit(&self, mut write: Write) -> Option<Write> {
+        match (self.admission, &mut write) {
+            (Some(Admission::Ignore(kind)), write) => {
+                let own = match write {
+                    Write::PodMarks(_) => Kind::Pod,
+                    Write::MarkerStatus { .. } | Write::MarkerFinalizers { .. } => Kind::Marker,
+                    Write::ReplaceNodePodProbe(_) => Kind::NodePodProbe,
+                    // What is to be created or deleted cannot be ignored, only refused.
+                    Write::CreateNodePodProbe(_) | Write::DeleteNodePodProbe { .. } => {
+                        return Some(write.clone());
+                    }
+                };
+                if own == kind {
+                    return None;
+                }
+            }
+            (Some(Admission::Strip(key)), Write::PodMarks(marks)) => {
+                for field in ["labels", "annotations"] {
+                    let body = marks
+                        .apply
+                        .as_mut()
+                        .and_then(|body| body["metadata"].get_mut(field));
+                    if let Some(Value::Object(pairs)) = body {
+                        pairs.remove(key);
+                    }
+                }
+            }
+            (
+                Some(Admission::EmptySpec),
+                Write::CreateNodePodProbe(object) | Write::ReplaceNodePodProbe(object),
+            ) => object.spec.pod_probes.clear(),
+            _ => {}
+        }
+        Some(write)
+    }
+
+    fn carry_out(&mut self, write: Write) -> Option<Event> {
         match write {
             Write::CreateNodePodProbe(new) => {
                 let name = new.metadata.name.clone().unwrap();
-                if self.node_pod_probes.contains_key(&name) {
-                    return None;
-                }
                 self.put_node_pod_probe(*new);
-                self.sight(Kind::NodePodProbe, &self::name("", &name), Source::Live)
+                self.sight(Kind::NodePodProbe, &self::name("", &name), Source::Reply)
             }
             Write::ReplaceNodePodProbe(new) => {
                 let id = self::name("", new.metadata.name.as_deref().unwrap());
@@ -517,7 +659,7 @@ impl Cluster {
                         drop_extensions(known);
                     }
                 });
-                self.sight(Kind::NodePodProbe, &id, Source::Live)
+                self.sight(Kind::NodePodProbe, &id, Source::Reply)
             }
             Write::DeleteNodePodProbe { name, uid } => {
                 let id = self::name("", &name);
@@ -548,8 +690,8 @@ impl Cluster {
                 let version = self.next_version();
                 new.metadata.resource_version = Some(version.to_string());
                 self.markers.insert(marker.clone(), new.clone());
-                self.publish(Event::Marker(Box::new(new), Source::Live));
-                self.sight(Kind::Marker, &marker, Source::Live)
+                self.publish(Kind::Marker, Event::Marker(Box::new(new), Source::Live));
+                self.sight(Kind::Marker, &marker, Source::Reply)
             }
             Write::MarkerFinalizers {
                 marker,
@@ -569,7 +711,7 @@ impl Cluster {
                     self.delete(Kind::Marker, &marker);
                     return None;
                 }
-                self.sight(Kind::Marker, &marker, Source::Live)
+                self.sight(Kind::Marker, &marker, Source::Reply)
             }
         }
     }
@@ -590,7 +732,7 @@ impl Cluster {
                 pod.apply(body);
             }
         });
-        self.sight(Kind::Pod, &marks.pod, Source::Live)
+        self.sight(Kind::Pod, &marks.pod, Source::Reply)
     }
 }
 

@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 use leadsman_api::PodProbeMarker;
 
-use super::cluster::{Owner, SimPod, mark, name};
+use super::cluster::{Owner, Reply, SimPod, mark, name};
 use super::proof::marker;
 use super::scene::{app_x, idle, p0};
 use super::world::World;
@@ -47,7 +47,7 @@ fn delete(world: &mut World) {
 /// Lets the manager write one object; what is due of it at all.
 fn write(world: &mut World, object: &Object) -> Option<Write> {
     let write = world.index.write(object, world.now())?;
-    if let Some(reply) = world.cluster.execute(write.clone()) {
+    if let Reply::Done(Some(reply)) = world.cluster.execute(write.clone()) {
         world.tell(reply);
     }
     while world.deliver() {}
@@ -134,7 +134,7 @@ fn a_list_of_finalizers_that_has_changed_is_not_replaced() {
     world.cluster.edit_marker(&name("a", "way"), |marker| {
         marker.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
     });
-    assert!(world.cluster.execute(due).is_none());
+    assert!(matches!(world.cluster.execute(due), Reply::Conflict));
     assert_eq!(finalizers(&world), [FINALIZER]);
     world.drain();
     assert!(way(&world).is_none());

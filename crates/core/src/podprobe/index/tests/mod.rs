@@ -2,6 +2,7 @@
 //! world is what a naive model says.
 
 mod cluster;
+mod contests;
 mod finalizers;
 mod model;
 mod nodes;

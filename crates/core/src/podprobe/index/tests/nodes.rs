@@ -5,11 +5,11 @@ use leadsman_api::node_pod_probe::NodePodProbe;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::cluster::{Owner, SimPod, mark, name};
+use super::cluster::{Owner, Reply, SimPod, mark, name};
 use super::proof::marker;
 use super::scene::{app_x, exec, idle, p0, probe};
 use super::world::World;
-use crate::podprobe::event::{Event, Kind, Object, Source};
+use crate::podprobe::event::{Event, Kind, Object, PodMarks, Source, Write};
 use crate::podprobe::index::{Config, Index};
 
 // PPM-2, DEF-6
@@ -427,7 +427,9 @@ fn a_generation_counts_as_observed_when_its_entries_are_acknowledged() {
     // The status is written first; the node's object is not there yet.
     let object = Object::MarkerStatus(name("a", "way"));
     let write = world.index.write(&object, world.now()).unwrap();
-    let reply = world.cluster.execute(write).unwrap();
+    let Reply::Done(Some(reply)) = world.cluster.execute(write) else {
+        unreachable!()
+    };
     world.tell(reply);
     assert_eq!(world.status("way").observed_generation, 1);
     world.drain();
@@ -510,8 +512,7 @@ fn a_refused_write_is_left_alone_until_something_changes() {
         .edit_pod(&p0(), |pod| drop(pod.labels.remove("role")));
     while world.deliver() {}
     let now = world.now();
-    assert!(world.index.write(&object, now).is_some());
-    world.tell(Event::Refused(object.clone(), "too long".to_owned()));
+    world.refuse(&object, "too long");
     assert_eq!(world.index.write(&object, now), None);
     world.drain();
     let (reason, message) = world.ready("way");
@@ -539,8 +540,7 @@ fn a_refused_write_is_tried_again_after_minutes() {
         .edit_node_pod_probe("n0", |object| object.spec.pod_probes.clear());
     while world.deliver() {}
     for object in [&pod, &node, &status] {
-        assert!(world.index.write(object, world.now()).is_some());
-        world.tell(Event::Refused(object.clone(), "no".to_owned()));
+        world.refuse(object, "no");
     }
     world.drain();
     assert!(!world.pod().labels.contains_key("role"));
@@ -555,11 +555,15 @@ fn a_refused_write_is_tried_again_after_minutes() {
 #[test]
 fn a_refusal_is_remembered_of_what_is_there_alone_and_told_in_bounds() {
     let mut world = World::probing(&[idle()]);
-    world.tell(Event::Refused(
-        Object::PodMarks(name("a", "gone")),
-        "no".to_owned(),
-    ));
-    world.tell(Event::Refused(Object::PodMarks(p0()), "no".to_owned()));
+    let gone = Object::PodMarks(name("a", "gone"));
+    let marks = PodMarks {
+        pod: name("a", "gone"),
+        uid: "u9".to_owned(),
+        remove: None,
+        apply: Some(json!({})),
+    };
+    let write = Box::new(Write::PodMarks(Box::new(marks)));
+    world.tell(Event::Refused(gone, write, "no".to_owned()));
     world.drain();
     assert_eq!(world.ready("way").0, "Probing");
     world.verdict("way#idle", "Succeeded", "");
@@ -567,7 +571,7 @@ fn a_refusal_is_remembered_of_what_is_there_alone_and_told_in_bounds() {
         .cluster
         .edit_pod(&p0(), |pod| drop(pod.labels.remove("role")));
     while world.deliver() {}
-    world.tell(Event::Refused(Object::PodMarks(p0()), "é".repeat(100_000)));
+    world.refuse(&Object::PodMarks(p0()), &"é".repeat(100_000));
     world.drain();
     let (reason, message) = world.ready("way");
     assert_eq!(
@@ -649,6 +653,8 @@ fn a_pod_that_lacks_its_marks_is_due_with_every_sight() {
     let bare = world.pod().clone();
     world.verdict("way#idle", "Succeeded", "up");
     world.cluster.pods.insert(p0(), bare);
+    // The marks were written and are not there: that counts as undone.
+    world.pass(SignedDuration::from_secs(61));
     for version in [901, 902] {
         let due = dirty(&mut world, version);
         assert_eq!(due, std::slice::from_ref(&marks));

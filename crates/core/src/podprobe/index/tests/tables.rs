@@ -491,7 +491,7 @@ fn a_jump_of_the_time_of_day_changes_no_wait(#[case] jump: SignedDuration) {
             world.pass(SignedDuration::from_secs(1));
             world.drain();
         }
-        waits.push((world.monotonic - start).as_secs());
+        waits.push(world.monotonic.saturating_sub(start).as_secs());
     }
     assert_eq!(waits, [0, 1, 2, 4, 8, 16]);
     // A refusal ends after five minutes, whatever the time of day.
@@ -500,8 +500,7 @@ fn a_jump_of_the_time_of_day_changes_no_wait(#[case] jump: SignedDuration) {
         .edit_node_pod_probe("n0", |object| object.spec.pod_probes.clear());
     while world.deliver() {}
     let object = Object::NodePodProbe("n0".to_owned());
-    assert!(world.index.write(&object, world.now()).is_some());
-    world.tell(Event::Refused(object.clone(), "no".to_owned()));
+    world.refuse(&object, "no");
     world.cluster.now = world.cluster.now.checked_add(jump).unwrap();
     world.tell(Event::Deadline);
     assert_eq!(world.index.write(&object, world.now()), None);

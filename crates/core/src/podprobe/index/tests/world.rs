@@ -1,13 +1,17 @@
-//! The cluster and a manager that carries the index's writes out.
+//! The cluster and a manager that carries the index's writes out: what the manager's slots, requests and watches
+//! guarantee, and nothing more. A write is in flight until its reply has come or is known not to come.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::cluster::Cluster;
-use crate::podprobe::event::{Effects, Event, Kind, Object, Write};
+use super::cluster::{Cluster, Reply};
+use crate::podprobe::event::{Effects, Event, Kind, Object, Source, Write};
 use crate::podprobe::index::{Config, Index, Now};
+
+/// A write that failed is tried again after this time.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// The cluster and its manager.
 pub(super) struct World {
@@ -21,6 +25,36 @@ pub(super) struct World {
     pub(super) agents_left: BTreeMap<String, Timestamp>,
     /// All writes since this was last emptied.
     pub(super) writes: Vec<(Object, Write)>,
+    flights: BTreeMap<Object, Flight>,
+    /// Objects whose writes failed, and when they are tried again.
+    retries: BTreeMap<Object, Duration>,
+    /// Another manager leads.
+    standby: bool,
+}
+
+/// A write under way.
+#[derive(Clone, Debug)]
+struct Flight {
+    write: Write,
+    /// What the API server has made of it; none before it got there.
+    reply: Option<Reply>,
+    /// It changed meanwhile what is due on the object.
+    dirty: bool,
+}
+
+/// What becomes of a write under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// The API server carries it out; the reply is on its way.
+    CarriedOut,
+    /// The reply arrives, if the write was carried out.
+    Answered,
+    /// It is carried out, and the reply is lost.
+    ReplyLost,
+    /// The API server is not there: 503, or no connection.
+    Unavailable,
+    /// The API server refuses it for good.
+    Refused,
 }
 
 impl World {
@@ -35,16 +69,22 @@ impl World {
             deadline: None,
             agents_left: BTreeMap::new(),
             writes: Vec::new(),
+            flights: BTreeMap::new(),
+            retries: BTreeMap::new(),
+            standby: false,
         };
         world.restart([Kind::Marker, Kind::Pod, Kind::Node, Kind::NodePodProbe]);
         world
     }
 
-    /// A new manager that lists the kinds in this order.
+    /// A new manager that lists the kinds in this order. What the old one had under way may still get there.
     pub(super) fn restart(&mut self, kinds: [Kind; 4]) {
         self.index = Index::new(self.config.clone());
         self.dirty.clear();
         self.agents_left.clear();
+        self.retries.clear();
+        self.flights.clear();
+        self.standby = false;
         self.cluster.pending.clear();
         self.cluster.history.clear();
         for event in self.cluster.lists(kinds) {
@@ -60,40 +100,148 @@ impl World {
     }
 
     pub(super) fn tell(&mut self, event: Event) {
-        if let Event::Gone(Kind::Pod, pod) = &event
-            && let Some(node) = pod.name.strip_prefix("agent-")
-        {
-            self.agents_left.insert(node.to_owned(), self.cluster.now);
-        }
+        let before = self.known_agents();
         let Effects { dirty, deadline } = self.index.apply(event, self.now());
-        self.dirty.extend(dirty);
+        let after = self.known_agents();
+        for node in before.difference(&after) {
+            self.agents_left.insert(node.clone(), self.cluster.now);
+        }
         self.deadline = deadline;
+        if !self.standby {
+            for object in dirty {
+                self.mark_dirty(object);
+            }
+        }
+    }
+
+    /// The nodes whose agents' pods the manager has seen.
+    fn known_agents(&self) -> BTreeSet<String> {
+        let pods = self.index.pods.keys();
+        let agents = pods.filter_map(|pod| pod.name.strip_prefix("agent-"));
+        agents.map(str::to_owned).collect()
+    }
+
+    fn mark_dirty(&mut self, object: Object) {
+        match self.flights.get_mut(&object) {
+            Some(flight) => flight.dirty = true,
+            // A failed write waits for its time.
+            None if self.retries.contains_key(&object) => {}
+            None => {
+                self.dirty.insert(object);
+            }
+        }
     }
 
     /// Lets the manager see one more event.
     pub(super) fn deliver(&mut self) -> bool {
-        let Some(event) = self.cluster.pending.pop_front() else {
+        self.deliver_of(None)
+    }
+
+    /// Lets the manager see one more event of a kind.
+    pub(super) fn deliver_of(&mut self, kind: Option<Kind>) -> bool {
+        let Some(event) = self.cluster.next_event(kind) else {
             return false;
         };
         self.tell(event);
         true
     }
 
-    /// Lets the manager write one object.
-    pub(super) fn work(&mut self) -> bool {
-        let Some(object) = self.dirty.pop_first() else {
+    /// Lets the manager send the write that is due on one object, the first after so many others.
+    pub(super) fn send(&mut self, which: usize) -> bool {
+        let count = self.dirty.len().max(1);
+        let Some(object) = self.dirty.iter().nth(which % count).cloned() else {
             return false;
         };
-        let Some(write) = self.index.write(&object, self.now()) else {
-            return true;
+        self.dirty.remove(&object);
+        if let Some(write) = self.index.write(&object, self.now()) {
+            self.writes.push((object.clone(), write.clone()));
+            let flight = Flight {
+                write,
+                reply: None,
+                dirty: false,
+            };
+            self.flights.insert(object, flight);
+        }
+        true
+    }
+
+    /// Lets something become of one of the writes under way.
+    pub(super) fn fly(&mut self, which: usize, fate: Fate) -> bool {
+        let count = self.flights.len().max(1);
+        let Some(object) = self.flights.keys().nth(which % count).cloned() else {
+            return false;
         };
-        self.writes.push((object.clone(), write.clone()));
-        if let Some(event) = self.cluster.execute(write) {
-            self.tell(event);
-        } else {
-            self.dirty.insert(object);
-            // What was in the way is on its way.
-            self.deliver();
+        let flight = self.flights.get_mut(&object).unwrap();
+        let carried_out = flight.reply.is_some();
+        if !carried_out && matches!(fate, Fate::CarriedOut | Fate::Answered | Fate::ReplyLost) {
+            let reply = self.cluster.execute(flight.write.clone());
+            flight.reply = Some(reply);
+        }
+        if fate == Fate::CarriedOut {
+            return !carried_out;
+        }
+        let flight = self.flights.remove(&object).unwrap();
+        match (flight.reply.clone(), fate) {
+            // What was carried out is not refused.
+            (Some(reply), Fate::Answered | Fate::Refused) => self.answer(&object, reply, &flight),
+            (None, Fate::Refused) => {
+                let write = Box::new(flight.write.clone());
+                self.end(&object, &flight, false);
+                self.tell(Event::Refused(object, write, "no".to_owned()));
+            }
+            _ => self.retry(object),
+        }
+        true
+    }
+
+    fn answer(&mut self, object: &Object, reply: Reply, flight: &Flight) {
+        match reply {
+            Reply::Done(shown) => {
+                let again = shown.is_some();
+                if let Some(event) = shown {
+                    self.tell(event);
+                }
+                self.tell(Event::Written(object.clone()));
+                self.end(object, flight, again);
+            }
+            Reply::Gone => self.end(object, flight, false),
+            Reply::Conflict => self.retry(object.clone()),
+            Reply::Exists => {
+                if let Object::NodePodProbe(name) = object {
+                    let name = super::cluster::name("", name);
+                    let shown = self.cluster.sight(Kind::NodePodProbe, &name, Source::Reply);
+                    if let Some(event) = shown {
+                        self.tell(event);
+                    }
+                }
+                self.retry(object.clone());
+            }
+        }
+    }
+
+    fn end(&mut self, object: &Object, flight: &Flight, again: bool) {
+        if !self.standby && (again || flight.dirty) {
+            self.mark_dirty(object.clone());
+        }
+    }
+
+    fn retry(&mut self, object: Object) {
+        if !self.standby {
+            self.dirty.remove(&object);
+            self.retries.insert(object, self.monotonic + RETRY);
+        }
+    }
+
+    /// Lets the manager write one object, and lets the reply arrive.
+    pub(super) fn work(&mut self) -> bool {
+        let before = self.flights.len();
+        if !self.send(0) {
+            return false;
+        }
+        if self.flights.len() > before {
+            let (object, _) = self.writes.last().unwrap();
+            let which = self.flights.keys().position(|one| one == object);
+            self.fly(which.unwrap(), Fate::Answered);
         }
         true
     }
@@ -101,7 +249,7 @@ impl World {
     /// Until nothing is left to see or to write.
     pub(super) fn drain(&mut self) {
         for _ in 0..2000 {
-            if !self.deliver() && !self.work() {
+            if !self.deliver() && !self.fly(0, Fate::Answered) && !self.work() {
                 return;
             }
         }
@@ -109,23 +257,99 @@ impl World {
         panic!("the writes have no end: {last:#?}");
     }
 
+    /// Whether nothing is put off.
+    pub(super) fn waits_for_nothing(&self) -> bool {
+        self.retries.is_empty() && self.index.waits_for_nothing()
+    }
+
+    /// When something is written or told without anything else happening.
+    fn next_time(&self) -> Option<Duration> {
+        let retry = self.retries.values().min().copied();
+        self.deadline.into_iter().chain(retry).min()
+    }
+
     /// Lets time pass until nothing is due any more.
     pub(super) fn rest(&mut self) {
         self.drain();
         for _ in 0..200 {
-            let Some(deadline) = self.deadline else {
+            let Some(time) = self.next_time() else {
                 return;
             };
-            let left = deadline.saturating_sub(self.monotonic);
+            let left = time.saturating_sub(self.monotonic);
             self.pass(SignedDuration::try_from(left).unwrap());
             self.drain();
         }
         panic!("the deadlines have no end");
     }
 
+    /// Lets so much time pass, and all that happens in it.
+    pub(super) fn rest_for(&mut self, time: Duration) {
+        let end = self.monotonic + time;
+        self.drain();
+        while let Some(next) = self.next_time().filter(|next| *next <= end) {
+            let left = next.saturating_sub(self.monotonic);
+            self.pass(SignedDuration::try_from(left).unwrap());
+            self.drain();
+        }
+    }
+
     pub(super) fn pass(&mut self, time: SignedDuration) {
         self.cluster.now = self.cluster.now.checked_add(time).unwrap();
         self.monotonic += Duration::try_from(time).unwrap();
+        let due = self.retries.iter().filter(|(_, at)| **at <= self.monotonic);
+        let due: Vec<_> = due.map(|(object, _)| object.clone()).collect();
+        for object in due {
+            self.retries.remove(&object);
+            self.dirty.insert(object);
+        }
         self.tell(Event::Deadline);
+    }
+
+    /// The Lease is lost to another manager, which sees everything and writes what is due.
+    pub(super) fn lose_lead(&mut self) {
+        self.standby = true;
+        self.dirty.clear();
+        self.retries.clear();
+        let mut other = Self::new(self.config.clone());
+        std::mem::swap(&mut other.cluster, &mut self.cluster);
+        (other.monotonic, other.index) = (self.monotonic, Index::new(self.config.clone()));
+        let kinds = [Kind::Pod, Kind::NodePodProbe, Kind::Marker, Kind::Node];
+        let told = other.cluster.lists(kinds);
+        for event in told {
+            other.tell(event);
+        }
+        for _ in 0..100 {
+            if !other.work() {
+                break;
+            }
+        }
+        std::mem::swap(&mut other.cluster, &mut self.cluster);
+    }
+
+    /// The Lease is ours again: what decisions hang on is read anew, then written by.
+    pub(super) fn lead_again(&mut self) {
+        if !self.standby {
+            return;
+        }
+        for kind in [Kind::Marker, Kind::NodePodProbe] {
+            for name in self.cluster.names(kind) {
+                let shown = self.cluster.sight(kind, &name, Source::Reply);
+                if let Some(event) = shown {
+                    self.tell(event);
+                }
+            }
+        }
+        self.standby = false;
+        self.tell(Event::Synced);
+    }
+
+    /// The API server refuses the write that is due on an object.
+    pub(super) fn refuse(&mut self, object: &Object, reason: &str) {
+        let write = self.index.write(object, self.now()).unwrap();
+        self.tell(Event::Refused(
+            object.clone(),
+            Box::new(write),
+            reason.to_owned(),
+        ));
     }
 }
