@@ -12,7 +12,7 @@ use tokio::time::Instant;
 /// Events of one pod at once.
 const BURST: u32 = 25;
 /// From one event to the next, when the burst is used up.
-const REFILL: Duration = Duration::from_secs(300);
+const REFILL: Duration = Duration::from_mins(5);
 /// Pods that are remembered (`maxLruCacheEntries`). With more, those that were quiet for the longest begin anew.
 const REMEMBERED: usize = 4096;
 

@@ -304,7 +304,7 @@ where
     }
 
     async fn hear(&mut self, stream: &mut Following) -> Heard {
-        let last = stream.heard.unwrap_or(stream.began);
+        let heard = stream.heard.unwrap_or(stream.began);
         loop {
             tokio::select! {
                 biased;
@@ -313,10 +313,10 @@ where
                     Ok(None) => Heard::Ended,
                     Err(disposition) => Heard::Broken(disposition),
                 },
-                lost = self.listener.recovered() => if last <= lost {
+                lost = self.listener.recovered() => if heard <= lost {
                     return Heard::Silent;
                 },
-                () = tokio::time::sleep_until(last + SILENCE) => return Heard::Silent,
+                () = tokio::time::sleep_until(heard + SILENCE) => return Heard::Silent,
             }
         }
     }

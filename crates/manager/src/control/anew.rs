@@ -29,16 +29,23 @@ pub(super) fn read(server: ApiServer) -> BoxStream<'static, Vec<Event>> {
 }
 
 fn pages<K: Watched>(server: ApiServer) -> BoxStream<'static, Vec<Event>> {
-    let first = Some(None);
+    let first = Next::Page { token: None };
     unfold(first, move |next| page::<K>(server.clone(), next)).boxed()
 }
 
-/// The page behind a token, if there is one, and the token behind it.
-async fn page<K: Watched>(
-    server: ApiServer,
-    next: Option<Option<String>>,
-) -> Option<(Vec<Event>, Option<Option<String>>)> {
-    let mut token = next?;
+/// What is to be read next.
+enum Next {
+    /// The page behind a token; the first without one.
+    Page { token: Option<String> },
+    /// Nothing any more.
+    End,
+}
+
+/// The next page, and what comes behind it.
+async fn page<K: Watched>(server: ApiServer, next: Next) -> Option<(Vec<Event>, Next)> {
+    let Next::Page { mut token } = next else {
+        return None;
+    };
     let target = Target::all::<K>().page(PAGE);
     let (mut failures, mut late) = (0, 0);
     let page = loop {
@@ -69,7 +76,9 @@ async fn page<K: Watched>(
         );
         sleep(wait).await;
     };
-    let next = page.token.map(Some);
+    let next = page
+        .token
+        .map_or(Next::End, |token| Next::Page { token: Some(token) });
     let events = page.objects.into_iter().filter_map(|object| match object {
         Guarded::Decoded(object) => Some(object.seen(Source::Reply)),
         // The watch has reported it.

@@ -254,13 +254,14 @@ fn a_pruned_revision_is_noticed() {
 fn answering(
     answers: &[(u16, Value)],
 ) -> (ApiServer, std::sync::Arc<std::sync::Mutex<Vec<Method>>>) {
-    let answers = std::sync::Mutex::new(answers.to_vec().into_iter());
+    let answers: std::collections::VecDeque<_> = answers.iter().cloned().collect();
+    let answers = std::sync::Mutex::new(answers);
     let answers = std::sync::Arc::new(answers);
     let seen = std::sync::Arc::default();
     let requests: std::sync::Arc<std::sync::Mutex<Vec<Method>>> = std::sync::Arc::clone(&seen);
     let service = tower::service_fn(move |request: HttpRequest<kube::client::Body>| {
         requests.lock().unwrap().push(request.method().clone());
-        let (code, body) = answers.lock().unwrap().next().unwrap();
+        let (code, body) = answers.lock().unwrap().pop_front().unwrap();
         let body = kube::client::Body::from(body.to_string().into_bytes());
         let response = http::Response::builder().status(code).body(body).unwrap();
         std::future::ready(Ok::<_, std::convert::Infallible>(response))

@@ -179,9 +179,12 @@ fn the_reason_is_the_status_message_or_a_cut_of_the_text() {
 
 #[test]
 fn writes_are_repeated_by_their_cause() {
-    let seconds = |cause: Cause, failures| cause.backoff().distance(failures, 1.0).as_secs_f64();
-    let no_right = |failures| seconds(Cause::NoRight, failures);
-    assert!([1, 2, 99].map(no_right) == [10.0, 20.0, 300.0]);
-    let conflict = |failures| seconds(Cause::Conflict, failures);
-    assert!([1, 2, 99].map(conflict) == [0.05, 0.1, 10.0]);
+    let millis = |cause: Cause, failures| cause.backoff().distance(failures, 1.0).as_millis();
+    let no_right = |failures| millis(Cause::NoRight, failures);
+    assert_eq!([1, 2, 99].map(no_right), [10_000, 20_000, 300_000]);
+    let conflict = |failures| millis(Cause::Conflict, failures);
+    assert_eq!([1, 2, 99].map(conflict), [50, 100, 10_000]);
+    // What an outage held up is written soon after it.
+    let no_answer = |failures| millis(Cause::NoAnswer, failures);
+    assert_eq!([1, 2, 99].map(no_answer), [250, 500, 5000]);
 }
