@@ -30,7 +30,8 @@ pub struct Args {
                 (false): not there yet"
     )]
     pub feature_gates: Gates,
-    /// Namespace of the agents' pods and of the Lease leadsman-manager
+    /// Namespace of the agents' pods and of this manager. The Lease leadsman-manager is in kube-system, so that of two
+    /// installs only one writes
     #[arg(
         long,
         env = "LEADSMAN_NAMESPACE",

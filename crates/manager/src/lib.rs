@@ -33,6 +33,6 @@ mod watch;
 
 pub use args::{Args, CompatibleWith};
 pub use gates::{Gates, GatesError, openkruise_probes};
-pub use lead::{LEASE, LEASE_RIGHTS};
+pub use lead::{LEASE, LEASE_NAMESPACE, LEASE_RIGHTS};
 pub use request::RIGHTS as WRITE_RIGHTS;
 pub use run::{ManagerError, WATCH_RIGHTS, run};

@@ -22,7 +22,8 @@ use super::link::Link;
 use crate::GRACE;
 use crate::marks::{idle, marked};
 
-const NAMESPACE: &str = "leadsman-system";
+/// Where the Lease is.
+const NAMESPACE: &str = "kube-system";
 const LEASE: &str = "leadsman-manager";
 const NODES: usize = 4;
 const PODS: usize = 24;

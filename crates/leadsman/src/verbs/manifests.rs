@@ -8,7 +8,9 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use leadsman_api::{GROUP, VERSION};
-use leadsman_manager::{LEASE, LEASE_RIGHTS, WATCH_RIGHTS, WRITE_RIGHTS, openkruise};
+use leadsman_manager::{
+    LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, WATCH_RIGHTS, WRITE_RIGHTS, openkruise,
+};
 use serde_json::{Value, json};
 
 const MANAGER: &str = "leadsman-manager";
@@ -115,7 +117,8 @@ fn accounts(namespace: &str) -> Vec<Value> {
     objects
 }
 
-/// The manager's rights on the Lease by which one of several leads: on this one alone, in its own namespace.
+/// The manager's rights on the Lease by which one of several leads: on this one alone, in the
+/// namespace that it is in wherever leadsman is installed.
 fn lease_rights(namespace: &str) -> [Value; 2] {
     let rule = |named| {
         let verbs = LEASE_RIGHTS.iter().filter(|(_, only)| *only == named);
@@ -127,7 +130,7 @@ fn lease_rights(namespace: &str) -> [Value; 2] {
         rule
     };
     let metadata =
-        json!({"name": MANAGER, "namespace": namespace, "labels": labels(Some("manager"))});
+        json!({"name": MANAGER, "namespace": LEASE_NAMESPACE, "labels": labels(Some("manager"))});
     [
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1",

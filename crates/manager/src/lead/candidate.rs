@@ -16,11 +16,11 @@ use tokio::sync::watch;
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 
-use super::LEASE;
 use super::elector::{Answer, Elector, Request, Step};
 use super::leadership::Leadership;
 use super::shown::Shown;
 use super::sights::{Sighting, sights, why_not};
+use super::{LEASE, LEASE_NAMESPACE};
 use crate::metrics::Metrics;
 
 /// An end does not wait longer for the Lease to be given back.
@@ -30,7 +30,6 @@ const RELEASE: Duration = Duration::from_secs(3);
 pub(crate) struct Candidate {
     elector: Elector,
     server: ApiServer,
-    namespace: String,
     deadline: Duration,
     told: watch::Sender<Leadership>,
     shown: Shown,
@@ -46,7 +45,7 @@ pub(crate) struct End {
 }
 
 impl Candidate {
-    /// A candidate for the Lease in this namespace, of so many seconds.
+    /// A candidate, installed in this namespace, for the Lease, of so many seconds.
     pub(crate) fn new(
         server: ApiServer,
         namespace: &str,
@@ -55,7 +54,8 @@ impl Candidate {
         metrics: Metrics,
     ) -> Self {
         let mut random = fastrand::Rng::new();
-        let identity = format!("{}_{:016x}", host(), random.u64(..));
+        // With the namespace, so that a second install is told from a second replica.
+        let identity = format!("{namespace}/{}_{:016x}", host(), random.u64(..));
         tracing::info!(
             identity,
             namespace,
@@ -67,10 +67,9 @@ impl Candidate {
         Self {
             elector: Elector::new(LEASE, identity, seconds, random),
             server,
-            namespace: namespace.to_owned(),
             deadline: third.min(Duration::from_secs(5)),
             told: watch::Sender::new(Leadership::Standby),
-            shown: Shown::new(condition, metrics),
+            shown: Shown::new(namespace, condition, metrics),
         }
     }
 
@@ -81,19 +80,13 @@ impl Candidate {
 
     /// Stands until the Lease is given back.
     pub(crate) async fn run(mut self, end: End) {
-        let mut sights = sights(self.server.clone(), &self.namespace, LEASE);
+        let mut sights = sights(self.server.clone(), LEASE_NAMESPACE, LEASE);
         let mut exchange: BoxFuture<'static, Replied> = pending().boxed();
         let (mut keeps, mut releases) = (false, None);
         loop {
             let wake = match self.elector.next(clock::monotonic(), clock::now()) {
                 Step::Send(request) => {
-                    exchange = send(
-                        self.server.clone(),
-                        self.namespace.clone(),
-                        request,
-                        self.deadline,
-                    )
-                    .boxed();
+                    exchange = send(self.server.clone(), request, self.deadline).boxed();
                     continue;
                 }
                 Step::Over if releases.is_some() => break,
@@ -128,7 +121,7 @@ impl Candidate {
             Sighting::Seen(sight) => self.elector.saw(sight, clock::monotonic()),
             Sighting::Follows => self.shown.watch_failed(None),
             Sighting::Failed(disposition) => {
-                let reason = self.reason("list or watch", &disposition);
+                let reason = reason("list or watch", &disposition);
                 tracing::debug!(reason, "watch of the Lease failed, retrying");
                 self.shown.watch_failed(Some(reason));
             }
@@ -139,7 +132,7 @@ impl Candidate {
         let failed = matches!(answer, Answer::Failed { .. } | Answer::Refused);
         let now = clock::monotonic();
         self.elector.answered(answer, now);
-        let reason = failed.then(|| self.reason("take or renew", &disposition));
+        let reason = failed.then(|| reason("take or renew", &disposition));
         if let Some(reason) = &reason
             && self.elector.leadership(now).term().is_some()
         {
@@ -148,10 +141,6 @@ impl Candidate {
         } else {
             self.shown.request_failed(reason);
         }
-    }
-
-    fn reason(&self, what: &str, disposition: &Disposition) -> String {
-        why_not(what, &self.namespace, LEASE, disposition)
     }
 
     /// Tells of what has changed.
@@ -166,16 +155,15 @@ impl Candidate {
     }
 }
 
+fn reason(what: &str, disposition: &Disposition) -> String {
+    why_not(what, LEASE_NAMESPACE, LEASE, disposition)
+}
+
 /// What came of a request, and what the API server said.
 type Replied = (Answer, Disposition);
 
-async fn send(
-    server: ApiServer,
-    namespace: String,
-    request: Request,
-    deadline: Duration,
-) -> Replied {
-    let (verb, built) = match built(&namespace, &request) {
+async fn send(server: ApiServer, request: Request, deadline: Duration) -> Replied {
+    let (verb, built) = match built(&request) {
         Ok(built) => built,
         Err(error) => {
             let reason = error.to_string();
@@ -186,8 +174,8 @@ async fn send(
     answer(&request, reply.disposition, &reply.body)
 }
 
-fn built(namespace: &str, request: &Request) -> Result<(Verb, http::Request<Vec<u8>>), BuildError> {
-    let leases = ApiRequest::new(Lease::url_path(&(), Some(namespace)));
+fn built(request: &Request) -> Result<(Verb, http::Request<Vec<u8>>), BuildError> {
+    let leases = ApiRequest::new(Lease::url_path(&(), Some(LEASE_NAMESPACE)));
     let params = PostParams {
         field_manager: Some(LEASE.to_owned()),
         ..PostParams::default()

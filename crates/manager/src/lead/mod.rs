@@ -24,8 +24,13 @@ pub(crate) use elector::Sight;
 pub(crate) use leadership::Leadership;
 pub(crate) use sights::{Sighting, sights, why_not};
 
-/// The name of the Lease, in the manager's namespace.
+/// The name of the Lease.
 pub const LEASE: &str = "leadsman-manager";
+
+/// The namespace of the Lease, wherever the manager is installed: two installs have one Lease, so that never two write. It
+/// exists in every cluster (`SystemNamespaces` in `pkg/controlplane/controller/systemnamespaces`), and Kubernetes' own
+/// managers keep their Leases there.
+pub const LEASE_NAMESPACE: &str = "kube-system";
 
 /// The rights on `leases.coordination.k8s.io` that it takes, and whether on the one named [`LEASE`] alone.
 pub const LEASE_RIGHTS: [(&str, bool); 5] = [

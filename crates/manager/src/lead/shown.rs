@@ -12,17 +12,23 @@ pub(super) struct Shown {
     condition: Condition,
     watch: Option<String>,
     request: Option<String>,
+    /// Another install leads.
+    install: Option<String>,
+    /// Ours.
+    namespace: String,
     metrics: Metrics,
     leader: Option<String>,
     leads: bool,
 }
 
 impl Shown {
-    pub(super) fn new(condition: Condition, metrics: Metrics) -> Self {
+    pub(super) fn new(namespace: &str, condition: Condition, metrics: Metrics) -> Self {
         Self {
             condition,
             watch: Some("the Lease has not been looked for yet".to_owned()),
             request: None,
+            install: None,
+            namespace: namespace.to_owned(),
             metrics,
             leader: None,
             leads: false,
@@ -42,7 +48,8 @@ impl Shown {
     }
 
     fn show_condition(&self) {
-        match self.request.as_ref().or(self.watch.as_ref()) {
+        let reasons = [&self.request, &self.watch, &self.install];
+        match reasons.into_iter().flatten().next() {
             Some(reason) => self.condition.not_ready(reason),
             None => self.condition.ready(),
         }
@@ -63,6 +70,11 @@ impl Shown {
             if let Some(leader) = other {
                 tracing::info!(leader, "another manager leads, standing by");
             }
+            self.install = other.and_then(|leader| other_install(leader, &self.namespace));
+            if let Some(reason) = &self.install {
+                tracing::warn!("{reason}");
+            }
+            self.show_condition();
         }
     }
 
@@ -92,5 +104,32 @@ impl Shown {
     fn changed(&mut self, leads: bool) {
         self.leads = leads;
         self.metrics.leads(leads);
+    }
+}
+
+/// What to say of a leader that is not of this install. An identity is `NAMESPACE/HOST_RANDOM`.
+fn other_install(leader: &str, namespace: &str) -> Option<String> {
+    let (other, _) = leader.split_once('/')?;
+    (other != namespace).then(|| {
+        format!(
+            "another install of leadsman leads: {leader}, in namespace {other}; this one, in namespace {namespace}, writes \
+             nothing, since they would undo each other's marks. Remove one of the two"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leader_of_another_install_is_named_with_both_namespaces() {
+        let said = other_install("games/host_1", "leadsman-system").unwrap();
+        assert!(
+            said.contains("games/host_1") && said.contains("namespace leadsman-system"),
+            "{said}"
+        );
+        assert_eq!(other_install("games/host_1", "games"), None, "a replica");
+        assert_eq!(other_install("by hand", "games"), None);
     }
 }

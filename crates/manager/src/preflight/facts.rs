@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::marks::{self, Markers};
 use super::neighbour::{self, OpenKruise};
-use crate::{LEASE, LEASE_RIGHTS, WATCH_RIGHTS, WRITE_RIGHTS, openkruise};
+use crate::{LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, WATCH_RIGHTS, WRITE_RIGHTS, openkruise};
 
 /// A request that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -215,7 +215,7 @@ fn rights(scope: &Scope) -> Vec<Right> {
     };
     let own = LEASE_RIGHTS.iter().map(|(verb, named)| {
         let name = if *named { LEASE } else { "" };
-        lease(verb, name, &scope.namespace)
+        lease(verb, name, LEASE_NAMESPACE)
     });
     let neighbours = openkruise::LEASE_RIGHTS.iter();
     let neighbours = neighbours.map(|verb| lease(verb, openkruise::LEASE, openkruise::NAMESPACE));
@@ -286,7 +286,7 @@ mod tests {
             .find(|right| right.verb == "create" && right.resource == "leases");
         assert_eq!(
             create.map(|right| (right.name, right.namespace.as_str())),
-            Some(("", "ns"))
+            Some(("", LEASE_NAMESPACE))
         );
     }
 }
