@@ -415,14 +415,18 @@ fn each_probe_that_lacks_something_is_named() {
 }
 
 // PPM-13
-#[test]
-fn a_generation_counts_as_observed_when_its_entries_are_acknowledged() {
-    let mut world = World::probing(&[idle()]);
+#[rstest]
+#[case::replaced(&["r"])]
+#[case::added(&["p", "q", "r"])]
+#[case::removed(&["p"])]
+fn a_generation_counts_as_observed_when_its_entries_are_acknowledged(#[case] probes: &[&str]) {
+    let of = |own: &&str| probe(own, "main", exec(own));
+    let mut world = World::probing(&["p", "q"].each_ref().map(of));
     assert_eq!(world.status("way").observed_generation, 1);
-    world.cluster.put_marker(
-        &name("a", "way"),
-        marker(&app_x(), &[probe("p", "main", exec("a"))]),
-    );
+    let probes: Vec<_> = probes.iter().map(of).collect();
+    world
+        .cluster
+        .put_marker(&name("a", "way"), marker(&app_x(), &probes));
     while world.deliver() {}
     // The status is written first; the node's object is not there yet.
     let object = Object::MarkerStatus(name("a", "way"));
