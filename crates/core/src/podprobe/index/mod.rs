@@ -242,7 +242,7 @@ impl Index {
         }
         let write = self.compute(object, now)?;
         if let Some(refusal) = self.refused.get(object)
-            && refusal.write == without_times(write.clone())
+            && refusal.write == without_times_and_versions(write.clone())
         {
             return None;
         }
@@ -491,8 +491,10 @@ impl Index {
 
     /// Remembers the refusal of a write. If another one is due by now, that one is tried.
     fn refuse(&mut self, object: Object, write: Write, reason: &str, pass: &mut Pass) {
-        let write = without_times(write);
-        let due = self.compute(&object, pass.now).map(without_times);
+        let write = without_times_and_versions(write);
+        let due = self
+            .compute(&object, pass.now)
+            .map(without_times_and_versions);
         if due.as_ref() != Some(&write) {
             return;
         }
@@ -544,6 +546,9 @@ impl Index {
             Object::NodePodProbe(name) => {
                 let known = self.nodes.get_key_value(name.as_str());
                 pass.nodes.extend(known.map(|(name, _)| name.clone()));
+                // Their markers say whether it is refused.
+                let pods = known.into_iter().flat_map(|(_, node)| node.pods());
+                pass.pods.extend(pods.cloned());
             }
             Object::MarkerStatus(name) | Object::MarkerFinalizer(name) => {
                 let known = self.markers.get_key_value(name);
@@ -571,8 +576,8 @@ impl Default for WatchProgress {
     }
 }
 
-/// A write without the times in it: one that differs in nothing else is refused for the same reason.
-fn without_times(mut write: Write) -> Write {
+/// A write without its times and versions: one that differs in nothing else is refused for the same reason.
+fn without_times_and_versions(mut write: Write) -> Write {
     match &mut write {
         Write::PodMarks(marks) => {
             let conditions = marks
@@ -592,6 +597,8 @@ fn without_times(mut write: Write) -> Write {
                 condition.last_transition_time.0 = Timestamp::UNIX_EPOCH;
             }
         }
+        // It moves with each verdict that the agent reports.
+        Write::ReplaceNodePodProbe(object) => object.metadata.resource_version = None,
         _ => {}
     }
     write

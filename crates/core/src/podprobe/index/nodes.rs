@@ -143,7 +143,16 @@ impl Index {
         if self.is_stale(source, Kind::NodePodProbe, &of_node(&name), version, known) {
             return;
         }
-        self.refused.remove(&Object::NodePodProbe(name.to_string()));
+        // The agent's reports change nothing about a spec that is refused.
+        let known = self.nodes.get(&name).and_then(|node| node.object.as_ref());
+        let is_same = known.is_some_and(|known| {
+            let (known, new) = (&known.meta, &wire.metadata);
+            known.uid == new.uid && known.generation == new.generation
+        });
+        let object = Object::NodePodProbe(name.to_string());
+        if !is_same && self.refused.remove(&object).is_some() {
+            self.look_at(&object, pass);
+        }
         let waits = Waits::new(&wire, self.config.silent_after, pass.now);
         let node = self.nodes.entry(name.clone()).or_default();
         node.object = Some(SeenObject {
@@ -192,7 +201,10 @@ impl Index {
         let version = node.object.as_ref()?.version;
         let name = name.clone();
         self.nodes.get_mut(&name)?.object = None;
-        self.refused.remove(&Object::NodePodProbe(name.to_string()));
+        let object = Object::NodePodProbe(name.to_string());
+        if self.refused.remove(&object).is_some() {
+            self.look_at(&object, pass);
+        }
         self.fill(&name, BTreeMap::new(), pass);
         self.listen(&name, pass);
         pass.nodes.insert(name.clone());

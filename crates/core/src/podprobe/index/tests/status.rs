@@ -6,9 +6,10 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::cluster::{SimPod, name};
-use super::scene::{exec, idle, probe};
+use super::proof::marker;
+use super::scene::{app_x, exec, idle, probe};
 use super::world::World;
-use crate::podprobe::event::{Kind, Object, ObjectName};
+use crate::podprobe::event::{Event, Kind, Object, ObjectName};
 use crate::podprobe::index::Config;
 
 const KINDS: [Kind; 4] = [Kind::Marker, Kind::Pod, Kind::Node, Kind::NodePodProbe];
@@ -294,4 +295,30 @@ fn a_restart_of_the_manager_writes_no_status_of_pending_pods() {
     world.restart(KINDS);
     world.drain();
     assert_eq!(world.writes, []);
+}
+
+/// A webhook or a policy is in the way of a node's object.
+// PPM-13
+#[test]
+fn a_refused_spec_is_told_and_not_repeated_with_each_verdict() {
+    let mut world = World::probing(&[idle()]);
+    let node = Object::NodePodProbe("n0".to_owned());
+    let marker = marker(&app_x(), &[idle(), probe("p", "main", exec("a"))]);
+    world.cluster.put_marker(&name("a", "way"), marker);
+    while world.deliver() {}
+    let write = world.index.write(&node, world.now()).unwrap();
+    let refused = Event::Refused(node, Box::new(write), "quota exceeded".to_owned());
+    world.tell(refused);
+    world.drain();
+    let (reason, message) = world.ready("way");
+    assert_eq!(reason, "Refused");
+    assert!(message.contains("n0: quota exceeded"), "{message}");
+    world.verdict("way#idle", "Succeeded", "");
+    assert_eq!(world.entries(), ["way#idle"]);
+    assert_eq!(world.ready("way").0, "Refused");
+    assert_eq!(world.pod().labels["role"].value, "main");
+    // Another spec is tried at once, the same one after five minutes.
+    pass(&mut world, 300);
+    assert_eq!(world.entries(), ["way#idle", "way#p"]);
+    assert_eq!(world.ready("way").0, "Probing");
 }
