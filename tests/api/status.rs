@@ -324,7 +324,8 @@ pub(crate) async fn a_marker_that_slipped_in(world: Arc<World>) -> Result<()> {
     let told_wide = scene.reason("wide", "InvalidSpec").await;
     strict.metadata.resource_version = crds.get(name).await?.metadata.resource_version;
     crds.replace(name, &PostParams::default(), &strict).await?;
-    (slipped?, wide?);
+    slipped?;
+    wide?;
     let told = message(told?);
     ensure!(told.contains("spec.probes[0].probe"), "{told}");
     let told = message(told_wide?);

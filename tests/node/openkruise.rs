@@ -45,11 +45,11 @@ pub(crate) async fn a_first_start_over_its_statuses(world: Arc<World>) -> Result
         "verdicts of leadsman's agent",
         |probe| {
             let status = probe.status.clone().unwrap_or_default().pod_probe_statuses;
-            let states: Vec<_> = status.iter().flat_map(|pod| &pod.probe_states).collect();
-            ensure!(states.len() == 6, "{} verdicts", states.len());
+            let verdicts: Vec<_> = status.iter().flat_map(|pod| &pod.probe_states).collect();
+            ensure!(verdicts.len() == 6, "{} verdicts", verdicts.len());
             ensure!(
-                states.iter().all(|state| state.revision.is_some()),
-                "{states:?}"
+                verdicts.iter().all(|verdict| verdict.revision.is_some()),
+                "{verdicts:?}"
             );
             Ok(())
         },
