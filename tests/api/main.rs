@@ -212,6 +212,7 @@ fn cases() -> Vec<Case<World>> {
         case!(status::observed_generation_moves),
         case!(status::pending_is_never_silent),
         case!(status::an_agent_is_silent_when_it_has_not_been_ready_for_long),
+        case!(status::markers_that_feed_each_other),
         case!(status::an_unknown_container),
         case!(status::an_unresolvable_port),
         case!(status::bad_markers_are_refused),

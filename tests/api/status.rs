@@ -183,6 +183,36 @@ pub(crate) async fn an_agent_is_silent_when_it_has_not_been_ready_for_long(
 }
 
 // PPM-13
+/// Each selects by the label that the other sets: the younger one is stopped, until the other is gone.
+pub(crate) async fn markers_that_feed_each_other(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "feeding").await?;
+    scene.pod("one").await?;
+    let marker = async |name: &str, reads: &str, sets: &str| {
+        let selector = json!({"matchLabels": {"app": scene.ns},
+            "matchExpressions": [{"key": reads, "operator": "NotIn", "values": ["gone"]}]});
+        let mut probes = idle();
+        probes[0]["markerPolicy"] = json!([{"state": "Succeeded", "labels": {sets: "yes"}}]);
+        scene.marker_of(name, selector, probes).await
+    };
+    // Made within one second, the name decides.
+    marker("a", "role", "stage").await?;
+    marker("b", "stage", "role").await?;
+    let stopped = scene.reason("b", "Cycle").await?;
+    let message = message(stopped);
+    for words in ["label role", "marker a", "sets stage"] {
+        ensure!(message.contains(words), "{message}");
+    }
+    scene.entries(&["one/a#Idle"]).await?;
+    scene
+        .markers()
+        .delete("a", &DeleteParams::default())
+        .await?;
+    scene.entries(&["one/b#Idle"]).await?;
+    scene.reason("b", "Probing").await?;
+    Ok(())
+}
+
+// PPM-13
 pub(crate) async fn an_unknown_container(world: Arc<World>) -> Result<()> {
     let scene = Scene::new(&world.client, "no-container").await?;
     scene.pod("one").await?;

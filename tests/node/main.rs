@@ -36,6 +36,7 @@ fn cases() -> Vec<Case<World>> {
         case!(bad::an_agent_writes_for_its_own_node_only),
         case!(unusual_pods::a_static_pod),
         case!(unusual_pods::a_pod_in_the_nodes_network),
+        case!(unusual_pods::a_workload_that_selects_by_what_a_marker_sets),
         case!(lifecycle::a_restarted_container),
         case!(lifecycle::an_ended_container),
         case!(lifecycle::a_deleted_marker),

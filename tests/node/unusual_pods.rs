@@ -4,9 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{ListParams, PostParams};
 use leadsman_tests::scene::differs;
-use leadsman_tests::see;
+use leadsman_tests::{see, until};
 use serde_json::{Value, json};
 
 use crate::room::{probe, target};
@@ -172,5 +175,53 @@ pub(crate) async fn a_pod_in_the_nodes_network(world: Arc<World>) -> Result<()> 
     room.scene
         .marks("one", json!({"conditions": marks}))
         .await?;
+    Ok(())
+}
+
+/// Pods that may be made before it is noticed that there is no end to them: three, the one that is left, and one that
+/// is made meanwhile.
+const MOST_PODS: usize = 5;
+
+// PPM-13
+/// The marker changes a label by which a ReplicaSet knows its pods, which makes another one each time.
+pub(crate) async fn a_workload_that_selects_by_what_a_marker_sets(world: Arc<World>) -> Result<()> {
+    let room = Room::new(&world, "endless").await?;
+    let labels = json!({"app": "endless", "side": "left"});
+    let spec = room.manifest("pod", json!({}))["spec"].clone();
+    let set = json!({"metadata": {"name": "set"}, "spec": {"replicas": 1, "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": spec}}});
+    let sets: Api<ReplicaSet> = Api::namespaced(world.client.clone(), "endless");
+    sets.create(&PostParams::default(), &serde_json::from_value(set)?)
+        .await?;
+    let mut turns = probe("turns", json!({"exec": {"command": ["true"]}}));
+    turns["markerPolicy"] = json!([{"state": "Succeeded", "labels": {"side": "right"}}]);
+    room.scene.marker("m", json!([turns])).await?;
+    let stopped = room.scene.reason("m", "Cycle").await?;
+    let conditions = stopped.status.unwrap_or_default().conditions;
+    let message = conditions.first().map_or("", |ready| &ready.message);
+    ensure!(
+        message.contains("label side") && message.contains("set-"),
+        "{message}"
+    );
+
+    until("one pod of the ReplicaSet, and no mark", || async {
+        let pods = room.scene.pods().list(&ListParams::default()).await?.items;
+        ensure!(pods.len() <= MOST_PODS, "{} pods", pods.len());
+        let is_owned = |pod: &&Pod| pod.metadata.owner_references.is_some();
+        let owned = pods.iter().filter(is_owned).count();
+        let side = |pod: &Pod| pod.metadata.labels.as_ref()?.get("side").cloned();
+        let marked = pods.iter().any(|pod| side(pod).as_deref() == Some("right"));
+        Ok((owned == 1 && !marked).then_some(()))
+    })
+    .await?;
+    // What was under way has ended by then.
+    see(&sets, "set", "its one pod ready", |set| {
+        let ready = set.status.as_ref().and_then(|status| status.ready_replicas);
+        ensure!(ready == Some(1), "{:?}", set.status);
+        Ok(())
+    })
+    .await?;
+    let pods = room.scene.pods().list(&ListParams::default()).await?.items;
+    ensure!(pods.len() <= MOST_PODS, "{} pods", pods.len());
     Ok(())
 }

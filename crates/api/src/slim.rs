@@ -23,6 +23,8 @@ pub struct Pod {
     pub labels: Pairs,
     /// Its annotations.
     pub annotations: Pairs,
+    /// The uid of the workload that controls it.
+    pub controller: Option<String>,
     /// Who owns which of its labels, annotations and conditions, from managedFields.
     pub owners: Vec<FieldOwner>,
     /// Desired state.
@@ -182,7 +184,16 @@ struct PodMetadata {
     #[serde(default, deserialize_with = "pairs")]
     annotations: Pairs,
     #[serde(default, deserialize_with = "null_as_default")]
+    owner_references: Vec<OwnerReference>,
+    #[serde(default, deserialize_with = "null_as_default")]
     managed_fields: Vec<FieldOwner>,
+}
+
+#[derive(Deserialize)]
+struct OwnerReference {
+    #[serde(default)]
+    uid: String,
+    controller: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -205,6 +216,8 @@ impl From<PodWire> for Pod {
         let metadata = wire.metadata;
         let mut owners = metadata.managed_fields;
         owners.retain(|owner| !owner.is_empty());
+        let mut references = metadata.owner_references.into_iter();
+        let controller = references.find(|owner| owner.controller == Some(true));
         Self {
             identity: ObjectMeta {
                 name: metadata.name,
@@ -216,6 +229,7 @@ impl From<PodWire> for Pod {
             },
             labels: metadata.labels,
             annotations: metadata.annotations,
+            controller: controller.map(|owner| owner.uid),
             owners,
             spec: wire.spec,
             status: wire.status,

@@ -16,7 +16,8 @@ fn sample() -> Value {
             "generateName": "game-", "finalizers": ["a/b"],
             "labels": { "app": "game", "gameserver-idle": "true" },
             "name": "game-0", "namespace": "shop", "resourceVersion": "4711",
-            "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "game", "uid": "r" }],
+            "ownerReferences": [{ "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": "o" },
+                { "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "game", "uid": "r", "controller": true }],
             "uid": "0b5a",
             "managedFields": [
                 { "manager": "kube-controller-manager", "operation": "Update", "apiVersion": "v1",
@@ -114,6 +115,9 @@ fn through_the_whole(text: &str) -> Pod {
         },
         labels: meta.labels.into_iter().flatten().collect(),
         annotations: meta.annotations.into_iter().flatten().collect(),
+        controller: (meta.owner_references.into_iter().flatten())
+            .find(|owner| owner.controller == Some(true))
+            .map(|owner| owner.uid),
         owners: owners.filter(|owner| !owner.is_empty()).collect(),
         spec: PodSpec {
             node_name: spec.node_name,

@@ -70,6 +70,8 @@ pub struct Pod {
     /// entries and verdicts bear it. Whoever makes a pod may set that annotation, and so the agent takes a container
     /// only if its namespace and pod's name fit too.
     pub node_uid: Arc<str>,
+    /// The uid of the workload that controls it.
+    pub controller: Option<Arc<str>>,
     /// Its resourceVersion.
     pub version: Version,
     /// Its labels.
@@ -184,6 +186,7 @@ impl Pod {
                 Some((_, hash)) => names.again(known.map(|known| &known.node_uid), hash),
             },
             uid,
+            controller: (pod.controller.as_deref()).map(|uid| names.share(uid)),
             version: Version::parse(meta.resource_version.as_deref()),
             labels: labels
                 .map(|(key, value)| (names.share(key.as_str()), names.share(value.as_str())))

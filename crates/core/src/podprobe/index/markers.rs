@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use leadsman_api::{PodProbeMarker, PodProbeMarkerStatus};
 
+use super::cycles::{Releases, Stop};
 use super::{Index, MarkerName, Now, Pass, Timer};
 use crate::podprobe::contest::{Contest, fingerprint};
 use crate::podprobe::event::{Kind, Object, ObjectName, Source, Write};
@@ -35,6 +36,7 @@ pub(super) struct MarkerState {
     /// The pods that have a share in the tally.
     pub(super) pods: BTreeSet<Arc<ObjectName>>,
     pub(super) tally: Tally,
+    pub(super) releases: Releases,
 }
 
 /// What a marker asks for.
@@ -42,6 +44,8 @@ pub(super) struct MarkerState {
 pub(super) enum Rules {
     /// It is acted on.
     Valid(Marker),
+    /// It could be acted on, but would never come to rest.
+    Stopped(Marker, Stop),
     /// It is not acted on, and says why.
     Refused(Trouble, String),
     /// It is being deleted, and is as good as gone.
@@ -52,7 +56,15 @@ impl Rules {
     fn selector(&self) -> Option<&Selector> {
         match self {
             Self::Valid(marker) => Some(&marker.selector),
-            Self::Refused(..) | Self::Ending => None,
+            Self::Stopped(..) | Self::Refused(..) | Self::Ending => None,
+        }
+    }
+
+    /// The marker, as far as it is part of what markers feed each other, or would be.
+    pub(super) fn in_feeds(&self) -> Option<&Marker> {
+        match self {
+            Self::Valid(marker) | Self::Stopped(marker, Stop::Loop(_)) => Some(marker),
+            Self::Stopped(_, Stop::Release(_)) | Self::Refused(..) | Self::Ending => None,
         }
     }
 }
@@ -165,7 +177,7 @@ impl Index {
     pub(super) fn marker(&self, name: &ObjectName) -> Option<&Marker> {
         match &self.markers.get(name)?.rules {
             Rules::Valid(marker) => Some(marker),
-            Rules::Refused(..) | Rules::Ending => None,
+            Rules::Stopped(..) | Rules::Refused(..) | Rules::Ending => None,
         }
     }
 
@@ -179,7 +191,7 @@ impl Index {
         if self.is_stale(source, Kind::Marker, &name, version, known) {
             return;
         }
-        let rules = self.rules(wire);
+        let rules = self.stay_stopped(&name, self.rules(wire));
         let uid = meta.uid.clone().unwrap_or_default();
         let generation = meta.generation.unwrap_or_default();
         self.refused.remove(&Object::MarkerStatus((*name).clone()));
@@ -192,6 +204,9 @@ impl Index {
             && known.uid == uid
             && is_same(&known.rules, &rules)
         {
+            if known.generation != generation {
+                known.releases = Releases::default();
+            }
             known.version = version;
             known.generation = generation;
             known.resource_version = resource_version;
@@ -221,14 +236,34 @@ impl Index {
             rules,
             pods: BTreeSet::new(),
             tally,
+            releases: Releases::default(),
         };
-        if let Some(selector) = state.rules.selector() {
-            self.selectors.insert(&name, selector);
+        let before = before.as_ref().and_then(|before| before.rules.selector());
+        self.enter(&name, state, before, pass);
+        self.limit_deletion(&name, pass.now);
+    }
+
+    /// Lets a marker in that is not there. Pods that it selects are worked out again, unless it selected them `before`: then
+    /// they are to be already.
+    fn enter(
+        &mut self,
+        name: &MarkerName,
+        state: MarkerState,
+        before: Option<&Selector>,
+        pass: &mut Pass,
+    ) {
+        if let Some(marker) = state.rules.in_feeds() {
+            let stopped = matches!(state.rules, Rules::Stopped(..));
+            if self.feeds.insert(name, marker, stopped) {
+                pass.loops.insert(name.namespace.clone());
+            }
         }
-        let selector = state.rules.selector();
-        if let Some(selector) = selector
+        if let Some(selector) = state.rules.selector() {
+            self.selectors.insert(name, selector);
+        }
+        if let Some(selector) = state.rules.selector()
             && self.synced
-            && before.as_ref().and_then(|before| before.rules.selector()) != Some(selector)
+            && before != Some(selector)
         {
             let pods = self.namespaces.get(&name.namespace);
             for pod in pods.into_iter().flatten() {
@@ -240,7 +275,35 @@ impl Index {
             }
         }
         self.markers.insert(name.clone(), state);
-        self.limit_deletion(&name, pass.now);
+    }
+
+    /// A marker that is stopped goes on otherwise than by being seen again: see `cycles`.
+    fn stay_stopped(&self, name: &ObjectName, rules: Rules) -> Rules {
+        let known = self.markers.get(name).map(|known| &known.rules);
+        match (known, rules) {
+            (Some(Rules::Stopped(known, stop)), Rules::Valid(new))
+                if known.uid == new.uid
+                    && asks_the_same(known, &new)
+                    && (matches!(stop, Stop::Loop(_)) || known.generation == new.generation) =>
+            {
+                Rules::Stopped(new, stop.clone())
+            }
+            (_, rules) => rules,
+        }
+    }
+
+    /// Acts on a marker otherwise than before, though it was not edited.
+    pub(super) fn replace_rules(&mut self, name: &MarkerName, rules: Rules, pass: &mut Pass) {
+        let Some(mut state) = self.withdraw(name, pass) else {
+            return;
+        };
+        if let Rules::Valid(marker) | Rules::Stopped(marker, _) = &rules {
+            state.tally = Tally::new(marker.probes.iter().map(|probe| &*probe.name));
+        }
+        state.pods = BTreeSet::new();
+        state.rules = rules;
+        pass.markers.insert(name.clone());
+        self.enter(name, state, None, pass);
     }
 
     /// Learns from the answer to a write whether the API server keeps our fields of a marker's status: one with an older
@@ -347,6 +410,11 @@ impl Index {
         if let Some(selector) = state.rules.selector() {
             self.selectors.remove(&name, selector);
         }
+        if let Some(marker) = state.rules.in_feeds()
+            && self.feeds.remove(&name, marker)
+        {
+            pass.loops.insert(name.namespace.clone());
+        }
         for pod in &state.pods {
             if let Some(pod) = self.pods.get_mut(pod) {
                 pod.shares.retain(|(marker, _)| *marker != name);
@@ -384,6 +452,7 @@ impl Index {
     ) -> Option<PodProbeMarkerStatus> {
         let refused = match &marker.rules {
             Rules::Valid(_) => None,
+            Rules::Stopped(_, stop) => Some((&Trouble::Cycle, stop.message())),
             Rules::Refused(trouble, errors) => Some((trouble, errors.as_str())),
             Rules::Ending => return None,
         };
@@ -423,15 +492,18 @@ fn fingerprint_of_status(status: &PodProbeMarkerStatus) -> u64 {
 /// Whether nothing needs to be worked out again; a generation alone changes nothing.
 fn is_same(known: &Rules, new: &Rules) -> bool {
     match (known, new) {
-        (Rules::Valid(known), Rules::Valid(new)) => {
-            known.selector == new.selector
-                && known.probes == new.probes
-                && known.created == new.created
+        (Rules::Valid(known), Rules::Valid(new)) => asks_the_same(known, new),
+        (Rules::Stopped(known, stop), Rules::Stopped(new, same)) => {
+            stop == same && asks_the_same(known, new)
         }
         (Rules::Ending, Rules::Ending) => true,
         // The names of the probes may have changed too.
         _ => false,
     }
+}
+
+fn asks_the_same(known: &Marker, new: &Marker) -> bool {
+    known.selector == new.selector && known.probes == new.probes && known.created == new.created
 }
 
 /// Whether a marker writes a label that its own selector reads.

@@ -11,6 +11,7 @@
 //! | `markers` | markers, which pods they match, their tallies |
 //! | `finalizers` | when a marker that is being deleted is let go |
 //! | `pods` | pods: their entries, their marks |
+//! | `cycles` | markers that would never let the cluster come to rest |
 //! | `nodes` | nodes, their `NodePodProbe` |
 //! | `agents` | whether the agents of nodes do their work |
 //! | `pending` | why there is no verdict |
@@ -18,6 +19,7 @@
 //! | `room` | who has room in a node's object |
 
 mod agents;
+mod cycles;
 mod finalizers;
 mod markers;
 mod nodes;
@@ -34,6 +36,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+use self::cycles::Feeds;
 use self::finalizers::Deletions;
 pub use self::finalizers::FINALIZER;
 use self::markers::{MarkerState, Selectors};
@@ -101,6 +104,7 @@ pub struct Index {
     summaries: bool,
     markers: HashMap<MarkerName, MarkerState>,
     selectors: Selectors,
+    feeds: Feeds,
     // Not in order: a search by comparisons visits names all over the memory, the more the more there are.
     pods: HashMap<Arc<ObjectName>, Box<PodState>>,
     /// The pods of each namespace.
@@ -155,6 +159,8 @@ struct Pass {
     rooms: BTreeMap<Arc<str>, BTreeMap<slots::SlotKey, usize>>,
     /// Whose status or finalizer may differ.
     markers: BTreeSet<MarkerName>,
+    /// Namespaces whose markers may feed each other otherwise than before.
+    loops: BTreeSet<String>,
     /// Pods whose marks differ.
     dirty: BTreeSet<Object>,
 }
@@ -169,6 +175,7 @@ impl Index {
             summaries: true,
             markers: HashMap::new(),
             selectors: Selectors::default(),
+            feeds: Feeds::default(),
             pods: HashMap::new(),
             namespaces: HashMap::new(),
             nodes: HashMap::new(),
@@ -190,6 +197,7 @@ impl Index {
             nodes: BTreeSet::new(),
             rooms: BTreeMap::new(),
             markers: BTreeSet::new(),
+            loops: BTreeSet::new(),
             dirty: BTreeSet::new(),
         };
         self.note_progress(&event);
@@ -225,6 +233,7 @@ impl Index {
                     marker.status_contest = Contest::default();
                     marker.finalizer_contest = Contest::default();
                 }
+                self.break_all_loops(&mut pass);
                 self.work_out_all(&mut pass);
             }
             Event::Refused(object, write, reason) => {
@@ -294,6 +303,7 @@ impl Index {
                 deadline: self.timers.first().map(|(time, _)| *time),
             };
         }
+        self.break_loops(pass);
         loop {
             while let Some(pod) = pass.pods.pop_first() {
                 self.work_out(&pod, pass);

@@ -20,6 +20,8 @@ use crate::podprobe::status::{Share, Trouble};
 #[derive(Debug)]
 pub(super) struct PodState {
     pub(super) seen: Pod,
+    /// When it was first seen; monotonic.
+    pub(super) since: Duration,
     /// Where its entries are wanted.
     slot: Option<(Arc<str>, SlotKey)>,
     /// What it adds to the tallies of the markers that match it.
@@ -68,12 +70,23 @@ impl Index {
                 return;
             }
         }
+        let controller = self
+            .pods
+            .get(&name)
+            .and_then(|known| known.seen.controller.clone());
+        if let Some(controller) = controller
+            && seen.controller.is_none()
+            && seen.active
+        {
+            self.count_release(&controller, &seen, pass);
+        }
         self.see_agent(&seen, wire, pass);
         if let Some(known) = self.pods.get_mut(&name) {
             known.seen = seen;
         } else {
             let state = PodState {
                 seen,
+                since: pass.now.monotonic,
                 slot: None,
                 shares: Shares::new(),
                 contests: MarkContests::default(),

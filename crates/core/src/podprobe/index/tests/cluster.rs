@@ -46,6 +46,7 @@ pub(super) struct SimContainer {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct SimPod {
     pub(super) uid: String,
+    pub(super) controller: Option<String>,
     pub(super) version: u64,
     pub(super) node: Option<String>,
     pub(super) ip: String,
@@ -66,6 +67,7 @@ impl SimPod {
         let containers = [("main", false), ("slow", true)];
         Self {
             uid: uid.to_owned(),
+            controller: None,
             version: 0,
             node: Some(node.to_owned()),
             ip: "10.0.0.1".to_owned(),
@@ -96,6 +98,11 @@ impl SimPod {
     pub(super) fn node_uid(&self) -> &str {
         let mirrored = self.annotations.get("kubernetes.io/config.mirror");
         mirrored.map_or(&self.uid, |mark| mark.value.as_str().unwrap())
+    }
+
+    /// A label that our apply has set.
+    pub(super) fn own_label(&mut self, key: &str, value: &str) {
+        self.labels.insert(key.to_owned(), mark(value, Owner::Ours));
     }
 
     /// Makes it the mirror of a static pod with this uid.
@@ -186,6 +193,10 @@ impl SimPod {
                 "containerStatuses": statuses.collect::<Vec<_>>(),
             },
         });
+        if let Some(uid) = &self.controller {
+            let owner = json!({ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": uid, "uid": uid, "controller": true });
+            pod["metadata"]["ownerReferences"] = json!([owner]);
+        }
         if self.deleting {
             pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         }

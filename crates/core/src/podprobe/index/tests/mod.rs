@@ -3,6 +3,7 @@
 
 mod cluster;
 mod contests;
+mod cycles;
 mod finalizers;
 mod model;
 mod nodes;

@@ -83,10 +83,43 @@ impl<'a> Model<'a> {
             .filter(|(_, marker)| {
                 refusal(marker).is_none() && marker.metadata.deletion_timestamp.is_none()
             })
+            .filter(|(marker, _)| !self.is_stopped(marker))
             .filter(|(_, marker)| selects(&marker.spec.selector, &pod.labels))
             .collect();
         found.sort_by_key(|(name, marker)| (marker.metadata.creation_timestamp.clone(), *name));
         found
+    }
+
+    /// Whether a marker closes a loop of labels that markers set and select by, among those of its namespace that are older
+    /// and not stopped themselves.
+    fn is_stopped(&self, name: &ObjectName) -> bool {
+        let mut all: Vec<_> = self.cluster.markers.iter().collect();
+        all.retain(|(other, marker)| {
+            other.namespace == name.namespace
+                && refusal(marker).is_none()
+                && marker.metadata.deletion_timestamp.is_none()
+        });
+        all.sort_by_key(|(name, marker)| (marker.metadata.creation_timestamp.clone(), *name));
+        let mut in_force: Vec<&PodProbeMarker> = Vec::new();
+        for (other, marker) in all {
+            in_force.push(marker);
+            // All that it feeds, and what these feed, and so on.
+            let mut fed: Vec<&PodProbeMarker> = vec![marker];
+            for _ in 0..in_force.len() {
+                let more = in_force
+                    .iter()
+                    .filter(|to| fed.iter().any(|from| feeds(from, to)));
+                fed = more.copied().collect();
+                if fed.iter().any(|one| std::ptr::eq(*one, marker)) {
+                    in_force.pop();
+                    if other == name {
+                        return true;
+                    }
+                    break;
+                }
+            }
+        }
+        false
     }
 
     fn rows(&self, name: &ObjectName, pod: &SimPod) -> Vec<Row<'a>> {
@@ -514,7 +547,9 @@ impl<'a> Model<'a> {
             .first()
             .map(|one| (one.status.as_str(), one.reason.as_str()));
         let first = troubles.first_key_value();
-        let reason = refusal(marker).or(first.map(|(place, _)| REASONS[*place]));
+        let stopped = self.is_stopped(name).then_some("Cycle");
+        let stopped = refusal(marker).or(stopped);
+        let reason = stopped.or(first.map(|(place, _)| REASONS[*place]));
         let expected = reason.map_or(("True", "Probing"), |reason| ("False", reason));
         let generation = marker.metadata.generation.unwrap();
         let numbers =
@@ -532,7 +567,7 @@ impl<'a> Model<'a> {
                 json!(status)
             ));
         }
-        if let (None, Some((_, subjects))) = (refusal(marker), first) {
+        if let (None, Some((_, subjects))) = (stopped, first) {
             let message = &status.conditions[0].message;
             for named in subjects.iter().take(3) {
                 if !message.contains(named) {
@@ -540,7 +575,7 @@ impl<'a> Model<'a> {
                 }
             }
         }
-        if refusal(marker).is_none() {
+        if stopped.is_none() {
             let message = &status.conditions[0].message;
             let progress = progress(matched, &pending);
             if (first.is_none() || !pending.is_empty()) && !message.ends_with(&progress) {
@@ -625,6 +660,7 @@ fn refusal(marker: &PodProbeMarker) -> Option<&'static str> {
         .flat_map(|probe| &probe.marker_policy);
     if policies
         .any(|policy| policy.labels.contains_key("app") || policy.labels.contains_key("tier"))
+        || feeds(marker, marker)
     {
         return Some("Cycle");
     }
@@ -636,6 +672,50 @@ fn refusal(marker: &PodProbeMarker) -> Option<&'static str> {
     );
     let empty = labels.iter().flatten().count() + expressions.iter().flatten().count() == 0;
     (invalid || empty || spec.probes.is_empty()).then_some("InvalidSpec")
+}
+
+/// Whether one sets a label that the other selects by, on the same pods: labels `app` and `tier` are set by no marker that is
+/// valid, and two that require another `app` have no pod in common.
+fn feeds(from: &PodProbeMarker, to: &PodProbeMarker) -> bool {
+    let app = |marker: &PodProbeMarker| -> Option<Vec<String>> {
+        let selector = &marker.spec.selector;
+        let label = selector
+            .match_labels
+            .iter()
+            .flatten()
+            .find(|(key, _)| *key == "app");
+        let mut expressions = selector.match_expressions.iter().flatten();
+        let values = expressions.find(|one| one.key == "app" && one.operator == "In");
+        label
+            .map(|(_, value)| vec![value.clone()])
+            .or(values.and_then(|one| one.values.clone()))
+    };
+    if let (Some(one), Some(other)) = (app(from), app(to))
+        && !one.iter().any(|value| other.contains(value))
+    {
+        return false;
+    }
+    let selector = &to.spec.selector;
+    let mut read: Vec<&String> = selector
+        .match_labels
+        .iter()
+        .flatten()
+        .map(|(key, _)| key)
+        .collect();
+    read.extend(
+        selector
+            .match_expressions
+            .iter()
+            .flatten()
+            .map(|one| &one.key),
+    );
+    let policies = from
+        .spec
+        .probes
+        .iter()
+        .flat_map(|probe| &probe.marker_policy);
+    let mut set = policies.flat_map(|policy| policy.labels.keys());
+    set.any(|key| read.contains(&key))
 }
 
 fn selects(selector: &LabelSelector, labels: &Marks) -> bool {

@@ -99,13 +99,19 @@ fn any_marker(
     flaw: Flaw,
     finalizers: u8,
 ) -> PodProbeMarker {
-    let selector = match selector % 5 {
+    let selector = match selector % 7 {
         0 => json!({ "matchLabels": { "app": "x" } }),
         1 => json!({ "matchExpressions": [{ "key": "tier", "operator": "DoesNotExist" }] }),
         2 => {
             json!({ "matchExpressions": [{ "key": "app", "operator": "In", "values": ["x", "y"] }] })
         }
         3 => json!({}),
+        5 => {
+            json!({ "matchLabels": { "app": "x" }, "matchExpressions": [{ "key": "role", "operator": "NotIn", "values": ["gone"] }] })
+        }
+        6 => {
+            json!({ "matchExpressions": [{ "key": "idle", "operator": "NotIn", "values": ["gone"] }, { "key": "app", "operator": "Exists" }] })
+        }
         _ => json!({ "matchLabels": { "app": "x", "tier": "1" } }),
     };
     let mut probes = vec![probe(first)];
@@ -256,7 +262,7 @@ fn cluster_step() -> impl Strategy<Value = Step> {
     ];
     let marker = (
         0..3u8,
-        0..5u8,
+        0..7u8,
         0..7u8,
         proptest::option::of(0..7u8),
         flaw,

@@ -1,0 +1,229 @@
+//! Markers that would never let the cluster come to rest.
+
+use jiff::SignedDuration;
+use serde_json::{Value, json};
+
+use super::cluster::{SimPod, name};
+use super::proof::marker;
+use super::scene::{app_x, exec, p0, plain};
+use super::world::World;
+use crate::podprobe::event::Kind;
+
+/// A probe that sets this label.
+fn sets(label: &str) -> Value {
+    json!({
+        "name": format!("p-{label}"), "containerName": "main", "probe": exec(label),
+        "markerPolicy": [{ "state": "Succeeded", "labels": { label: "yes" } }],
+    })
+}
+
+/// Pods labelled `app=x` that do not have these labels.
+fn without(labels: &[&str]) -> Value {
+    let expressions: Vec<_> = labels
+        .iter()
+        .map(|key| json!({ "key": key, "operator": "NotIn", "values": ["gone"] }))
+        .collect();
+    json!({ "matchLabels": { "app": "x" }, "matchExpressions": expressions })
+}
+
+impl World {
+    /// A marker that reads some labels and sets one, the younger the later.
+    fn reads_and_sets(&mut self, own: &str, reads: &[&str], label: &str) {
+        let marker = marker(&without(reads), &[sets(label)]);
+        self.cluster.put_marker(&name("a", own), marker);
+        self.settle();
+    }
+
+    fn with_pod() -> Self {
+        let mut world = Self::bare();
+        world
+            .cluster
+            .put_pod(&p0(), SimPod::new("u0", "n0", &[("app", "x")]));
+        world.settle();
+        world
+    }
+}
+
+// PPM-13
+#[test]
+fn of_two_markers_that_feed_each_other_the_younger_is_stopped() {
+    let mut world = World::with_pod();
+    world.reads_and_sets("old", &["b"], "a");
+    world.reads_and_sets("young", &["a"], "b");
+    assert_eq!(world.entries(), ["old#p-a"]);
+    assert_eq!(world.ready("old").0, "Probing");
+    let (reason, message) = world.ready("young");
+    assert_eq!(reason, "Cycle");
+    for words in ["label b", "marker old", "sets a"] {
+        assert!(message.contains(words), "{message}");
+    }
+    assert_eq!(world.status("young").matched_pods, Some(0));
+    assert_eq!(world.status("young").observed_generation, 1);
+
+    // Nothing is written for its own sake, and another manager finds the same.
+    world.writes.clear();
+    world.restart([Kind::Pod, Kind::Marker, Kind::NodePodProbe, Kind::Node]);
+    world.drain();
+    assert!(world.writes.is_empty(), "{:?}", world.writes);
+
+    world.cluster.delete(Kind::Marker, &name("a", "old"));
+    world.settle();
+    assert_eq!(world.entries(), ["young#p-b"]);
+    assert_eq!(world.ready("young").0, "Probing");
+}
+
+// PPM-13
+#[test]
+fn an_edit_ends_a_loop_and_its_marks_go_while_it_lasts() {
+    let mut world = World::with_pod();
+    world.reads_and_sets("young", &["a"], "b");
+    world.verdict("young#p-b", "Succeeded", "");
+    assert_eq!(plain(&world.pod().labels)["b"], "yes");
+    // By name it would go first.
+    world.reads_and_sets("also-young", &["b"], "a");
+    assert_eq!(world.entries(), ["young#p-b"]);
+    assert_eq!(world.ready("also-young").0, "Cycle");
+    world.mark("young", &[sets("c")]);
+    assert_eq!(world.entries().len(), 2);
+    assert_eq!(world.ready("also-young").0, "Probing");
+    assert!(!world.pod().labels.contains_key("b"));
+}
+
+#[test]
+fn three_in_a_loop_stop_the_youngest_alone() {
+    let mut world = World::with_pod();
+    world.reads_and_sets("one", &["c"], "a");
+    world.reads_and_sets("two", &["a"], "b");
+    world.reads_and_sets("three", &["b"], "c");
+    assert_eq!(world.entries(), ["one#p-a", "two#p-b"]);
+    let message = world.ready("three").1;
+    for words in ["label c", "marker one", "sets a", "marker two", "sets b"] {
+        assert!(message.contains(words), "{message}");
+    }
+}
+
+#[test]
+fn feeding_one_way_is_no_loop_nor_is_feeding_other_pods() {
+    let mut world = World::with_pod();
+    world.reads_and_sets("one", &["c"], "a");
+    world.reads_and_sets("two", &["a"], "b");
+    world.reads_and_sets("three", &["a", "b"], "d");
+    assert_eq!(world.entries().len(), 3);
+    // It would close two loops, if it selected the same pods.
+    let other = json!({ "matchLabels": { "app": "y" }, "matchExpressions": [{ "key": "d", "operator": "Exists" }] });
+    world
+        .cluster
+        .put_marker(&name("a", "other"), marker(&other, &[sets("c")]));
+    world.settle();
+    for own in ["one", "two", "three", "other"] {
+        assert_ne!(world.ready(own).0, "Cycle", "{own}");
+    }
+}
+
+/// A workload whose selector reads label `role`, and a marker that sets it.
+struct War {
+    world: World,
+    pods: usize,
+}
+
+impl War {
+    fn new() -> Self {
+        let mut world = World::bare();
+        world
+            .cluster
+            .put_marker(&name("a", "way"), marker(&app_x(), &[sets("role")]));
+        world.settle();
+        Self { world, pods: 0 }
+    }
+
+    /// The workload makes a pod. It has one at a time here, of one name.
+    fn make(&mut self, controller: &str) {
+        let uid = format!("u{}", self.pods);
+        self.pods += 1;
+        let mut pod = SimPod::new(&uid, "n0", &[("app", "x")]);
+        pod.controller = Some(controller.to_owned());
+        self.world.cluster.delete(Kind::Pod, &p0());
+        self.world.cluster.put_pod(&p0(), pod);
+        self.world.settle();
+    }
+
+    /// The pod is marked, if it is probed, and then let go.
+    fn release(&mut self) {
+        if !self.world.entries().is_empty() {
+            self.world.verdict("way#p-role", "Succeeded", "");
+        }
+        self.world.edit(|pod| pod.controller = None);
+        self.world.settle();
+    }
+
+    fn reason(&self) -> String {
+        self.world.ready("way").0
+    }
+}
+
+#[test]
+fn a_workload_that_makes_pods_without_end_stops_the_marker_that_takes_them_from_it() {
+    let mut war = War::new();
+    for _ in 0..2 {
+        war.make("rs");
+        war.release();
+        assert_eq!(war.reason(), "Probing");
+    }
+    war.make("rs");
+    war.release();
+    let (reason, message) = war.world.ready("way");
+    assert_eq!(reason, "Cycle");
+    assert!(
+        message.contains("label role") && message.contains("p0"),
+        "{message}"
+    );
+    assert!(war.world.entries().is_empty());
+    assert!(!war.world.pod().labels.contains_key("role"), "its marks go");
+
+    // Its status was written and seen, and it stays so; another pod is left alone.
+    war.make("rs");
+    assert!(war.world.entries().is_empty());
+    assert_eq!(war.reason(), "Cycle");
+
+    war.world.mark("way", &[sets("other")]);
+    assert_eq!(war.world.entries(), ["way#p-other"]);
+    assert_eq!(war.reason(), "Probing");
+}
+
+#[test]
+fn pods_that_are_orphaned_together_are_no_war() {
+    let mut war = War::new();
+    let names: Vec<_> = (0..5)
+        .map(|number| name("a", &format!("q{number}")))
+        .collect();
+    for name in &names {
+        let mut pod = SimPod::new(&name.name, "n0", &[("app", "x")]);
+        pod.controller = Some("rs".to_owned());
+        war.world.cluster.put_pod(name, pod);
+    }
+    war.world.settle();
+    for name in &names {
+        war.world.cluster.edit_pod(name, |pod| {
+            pod.own_label("role", "yes");
+            pod.controller = None;
+        });
+    }
+    war.world.drain();
+    assert_eq!(war.reason(), "Probing");
+}
+
+#[test]
+fn pods_that_are_released_now_and_then_or_by_several_workloads_are_no_war() {
+    let mut war = War::new();
+    for _ in 0..6 {
+        war.make("rs");
+        war.release();
+        war.world.pass(SignedDuration::from_mins(6));
+    }
+    assert_eq!(war.reason(), "Probing");
+    for controller in ["r1", "r2", "r3", "r4"] {
+        war.make(controller);
+        war.release();
+    }
+    assert_eq!(war.reason(), "Probing");
+}
