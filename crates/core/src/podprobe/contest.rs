@@ -108,8 +108,10 @@ impl Contest {
     /// thing lacks it.
     pub(super) fn observe(&mut self, wanted: u64, differs: bool, now: Duration) {
         if !differs {
-            self.settled = Some(wanted);
-            self.sent = None;
+            // Another value is on its way, and will take the place of this one without anybody's doing.
+            let is_overtaken = self.sent.is_some_and(|sent| sent.wanted != wanted);
+            self.settled = (!is_overtaken).then_some(wanted);
+            self.sent = self.sent.filter(|_| is_overtaken);
             self.fight = self.fight.and_then(|fight| fight.settle(now));
             return;
         }
@@ -165,8 +167,8 @@ impl Contest {
 pub(super) struct MarkContests {
     /// Stand for the marks that were last seen as they were wanted.
     settled: Box<[u64]>,
-    /// Stand for the marks that the write under way changes.
-    sent: Box<[u64]>,
+    /// The marks that the write under way changes, and what stands for each with what was wanted of it.
+    sent: Box<[(Mark, u64)]>,
     /// Whether that write has been carried out.
     written: bool,
     /// Few at most, and none for most pods.
@@ -195,17 +197,25 @@ impl MarkContests {
                 self.fights.push((compared.mark.clone(), fight));
             }
         }
-        let settled = marks.iter().filter(|compared| !compared.differs);
+        if std::mem::take(&mut self.written) {
+            self.sent = Box::default();
+        }
+        let seen = marks.iter().filter(|compared| !compared.differs);
+        // Where another value is on its way, it will take the place of this one without anybody's doing.
+        let sent = &self.sent;
+        let settled = seen.filter(|compared| {
+            let mut sent = sent.iter();
+            !sent.any(|(mark, wanted)| *mark == compared.mark && *wanted != compared.wanted)
+        });
         let settled = settled.map(|compared| compared.wanted);
         if !settled.clone().eq(self.settled.iter().copied()) {
             self.settled = settled.collect();
         }
-        if std::mem::take(&mut self.written) {
-            self.sent = Box::default();
-        } else if self.sent.iter().any(|sent| self.settled.contains(sent)) {
-            // It was seen: what happens to it from now on was not undone, but taken away.
-            let sent = self.sent.iter().filter(|sent| !self.settled.contains(sent));
-            self.sent = sent.copied().collect();
+        let is_seen = |(_, wanted): &&(Mark, u64)| self.settled.contains(wanted);
+        if self.sent.iter().any(|sent| is_seen(&sent)) {
+            // What happens to it from now on was not undone, but taken away.
+            let sent = self.sent.iter().filter(|sent| !is_seen(sent));
+            self.sent = sent.cloned().collect();
         }
     }
 
@@ -220,7 +230,8 @@ impl MarkContests {
             return fight.and_then(|fight| fight.settle(now));
         }
         let was_settled = self.settled.contains(&wanted);
-        let is_undone = self.written && self.sent.contains(&wanted);
+        let mut sent = self.sent.iter();
+        let is_undone = self.written && sent.any(|(_, sent)| *sent == wanted);
         if fight.is_none() && !was_settled && !is_undone {
             return None;
         }
@@ -236,8 +247,8 @@ impl MarkContests {
     }
 
     /// Takes note of a write that is sent, which changes these marks.
-    pub(super) fn send(&mut self, wanted: Box<[u64]>) {
-        self.sent = wanted;
+    pub(super) fn send(&mut self, sent: Box<[(Mark, u64)]>) {
+        self.sent = sent;
         self.written = false;
     }
 
@@ -306,7 +317,7 @@ mod tests {
     /// Sends the marks that differ, has the write carried out, and observes that nothing came of it.
     fn write_in_vain(contests: &mut MarkContests, marks: &[ComparedMark], now: u64) {
         let due = marks.iter().filter(|compared| compared.differs);
-        contests.send(due.map(|compared| compared.wanted).collect());
+        contests.send(due.map(|one| (one.mark.clone(), one.wanted)).collect());
         contests.written();
         contests.observe(marks, at(now));
     }
@@ -340,7 +351,7 @@ mod tests {
         let mut contests = MarkContests::default();
         let main = [compared("role", "main", true)];
         for _ in 0..9 {
-            contests.send(Box::new([main[0].wanted]));
+            contests.send(Box::new([(main[0].mark.clone(), main[0].wanted)]));
             contests.observe(&main, at(0));
         }
         assert!(!contests.holds(&label("role"), at(0)) && contests.visible().next().is_none());
@@ -371,6 +382,26 @@ mod tests {
         contests.observe(&[compared("role", "back", false)], at(now));
         contests.observe(&[compared("role", "back", true)], at(now));
         assert!(contests.holds(&role, at(now + 15)) && !contests.holds(&role, at(now + 16)));
+    }
+
+    // PPM-8
+    #[test]
+    fn a_whole_that_flaps_while_its_write_is_under_way_is_not_fought_over() {
+        let mut contest = Contest::default();
+        contest.observe(1, false, at(0));
+        for _ in 0..8 {
+            contest.observe(2, true, at(0));
+            contest.send(2, true);
+            contest.observe(1, false, at(0));
+            // The reply shows the second value.
+            contest.observe(1, true, at(0));
+            contest.written(at(0));
+            contest.observe(1, true, at(0));
+            assert!(!contest.holds(at(0)));
+            contest.send(1, true);
+            contest.observe(1, false, at(0));
+            contest.written(at(0));
+        }
     }
 
     // PPM-8

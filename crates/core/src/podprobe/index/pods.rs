@@ -312,8 +312,8 @@ impl Index {
             let contests = &mut state.contests;
             let due = compared.iter().filter(|compared| compared.differs);
             let due = due.filter(|compared| !contests.holds(&compared.mark, now.monotonic));
-            let sent = due.map(|compared| compared.wanted).collect();
-            contests.send(sent);
+            let sent = due.map(|compared| (compared.mark.clone(), compared.wanted));
+            contests.send(sent.collect());
         }
     }
 

@@ -251,3 +251,32 @@ fn the_late_reply_to_a_write_does_not_bring_an_object_back() {
     world.drain();
     assert!(world.entries().is_empty());
 }
+
+/// Sends the marks of the pod, and nothing else.
+fn send_marks(world: &mut World) {
+    let marks = Object::PodMarks(p0());
+    let place = world.dirty.iter().position(|object| *object == marks);
+    assert!(world.send(place.expect("the marks are due")));
+}
+
+// PPM-8, PPM-13
+/// The reply to a write shows what is not wanted any more: that is our own doing, and nobody's who takes marks away.
+#[test]
+fn a_probe_that_flaps_faster_than_the_api_server_answers_is_no_contest() {
+    let mut world = World::probing(&[idle()]);
+    world.verdict("way#idle", "Succeeded", "yes");
+    let start = world.monotonic;
+    for _ in 0..8 {
+        world.report("way#idle", "Failed", "no", |_| {});
+        while world.deliver() {}
+        send_marks(&mut world);
+        world.report("way#idle", "Succeeded", "yes", |_| {});
+        while world.deliver() {}
+        assert!(world.fly(0, Fate::Answered));
+        assert_eq!(world.pod().labels["idle"].value, "false");
+        world.drain();
+        assert_eq!(world.pod().labels["idle"].value, "true");
+    }
+    assert_eq!(world.ready("way").0, "Probing");
+    assert_eq!(world.monotonic, start);
+}

@@ -100,6 +100,18 @@ impl World {
         message: &str,
         edit: impl FnOnce(&mut ContainerProbeState),
     ) {
+        self.report(entry, state, message, edit);
+        self.drain();
+    }
+
+    /// The agent reports, and nobody has seen it yet.
+    pub(super) fn report(
+        &mut self,
+        entry: &str,
+        state: &str,
+        message: &str,
+        edit: impl FnOnce(&mut ContainerProbeState),
+    ) {
         let now = Time(self.cluster.now);
         let known = self.entry(entry);
         let mut new = ContainerProbeState {
@@ -130,7 +142,6 @@ impl World {
                 ..PodProbeStatus::default()
             });
         });
-        self.drain();
     }
 
     /// What the node has been told of `a/p0`.
