@@ -8,7 +8,8 @@ use kube::api::ListParams;
 use kube::core::{ObjectList, Request};
 use serde::de::DeserializeOwned;
 
-use crate::reply::{Disposition, Verb};
+use crate::clock;
+use crate::reply::{Cause, Disposition, Verb};
 use crate::server::ApiServer;
 
 /// For a page, after no, one, two … replies in a row that came too late. API servers give up a request after a minute
@@ -70,12 +71,13 @@ impl Target {
         Self { page, ..self }
     }
 
-    /// Reads the first page, or the one behind a token. `late` is how many replies in a row came too late before.
+    /// Reads the first page, or the one behind a token. `late` counts the replies in a row that came too late; a
+    /// connection that is refused is none, and says nothing of how long a list takes.
     pub async fn read<K: DeserializeOwned + Clone>(
         &self,
         server: &ApiServer,
         token: Option<String>,
-        late: usize,
+        late: &mut usize,
     ) -> Result<Page<K>, Disposition> {
         let params = ListParams {
             field_selector: self.fields.clone(),
@@ -85,11 +87,25 @@ impl Target {
         };
         let request = Request::new(&self.path).list(&params);
         let request = request.map_err(|error| unreadable(&error))?;
-        let deadline = DEADLINES[late.min(DEADLINES.len() - 1)];
+        let (began, deadline) = (
+            clock::monotonic(),
+            DEADLINES[(*late).min(DEADLINES.len() - 1)],
+        );
         let reply = server.ask(Verb::ListOrWatch, request, deadline).await;
         if reply.disposition != Disposition::Done {
+            let no_answer = matches!(
+                &reply.disposition,
+                Disposition::Retry {
+                    cause: Cause::NoAnswer,
+                    ..
+                }
+            );
+            if no_answer && clock::monotonic() >= began + deadline {
+                *late += 1;
+            }
             return Err(reply.disposition);
         }
+        *late = 0;
         let list: ObjectList<K> =
             serde_json::from_slice(&reply.body).map_err(|error| unreadable(&error))?;
         let filled = |text: Option<String>| text.filter(|text| !text.is_empty());

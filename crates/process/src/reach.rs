@@ -18,6 +18,8 @@ pub struct Reach {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
+    /// When an answer came last.
+    answered: Option<Instant>,
     /// Since when nothing has been answered.
     lost: Option<Instant>,
     /// How often it has come back, and when it was lost before the last time.
@@ -41,32 +43,36 @@ impl Default for Reach {
 }
 
 impl Reach {
-    /// Takes in what came of a request.
-    pub fn note(&self, disposition: &Disposition, now: Instant) {
+    /// Takes in what came of a request that began then. One that fails while another is answered is no outage: a
+    /// single slow webhook makes one request late.
+    pub fn note(&self, disposition: &Disposition, began: Instant, now: Instant) {
         match disposition {
             Disposition::Retry {
                 cause: Cause::NoAnswer,
                 ..
-            } => self.lost(now),
+            } => self.lost(began, now),
             // An API server that starts, or whose store is away, answers so too.
             Disposition::Retry {
                 cause: Cause::Throttled | Cause::Unavailable | Cause::InternalError,
                 ..
             } => {}
-            _ => self.answered(),
+            _ => self.answered(now),
         }
     }
 
-    fn lost(&self, now: Instant) {
+    fn lost(&self, began: Instant, now: Instant) {
         self.seen.send_if_modified(|seen| {
-            seen.lost.get_or_insert(now);
+            if seen.answered.is_none_or(|answered| answered <= began) {
+                seen.lost.get_or_insert(now);
+            }
             // Nobody waits for this.
             false
         });
     }
 
-    fn answered(&self) {
+    fn answered(&self, now: Instant) {
         self.seen.send_if_modified(|seen| {
+            seen.answered = seen.answered.max(Some(now));
             let Some(lost) = seen.lost.take() else {
                 return false;
             };
@@ -106,6 +112,8 @@ impl Listener {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use futures::FutureExt;
 
     use super::*;
@@ -125,26 +133,51 @@ mod tests {
         let reach = Reach::default();
         let mut listener = reach.listen();
         let heard = |listener: &mut Listener| listener.recovered().now_or_never();
-        reach.note(&Disposition::Done, clock::monotonic());
+        let note = |disposition: &Disposition| {
+            let now = clock::monotonic();
+            reach.note(disposition, now, now);
+        };
+        note(&Disposition::Done);
         assert_eq!(heard(&mut listener), None, "nothing was lost");
         let lost = clock::monotonic();
-        reach.note(&late(std::time::Duration::from_secs(1)), lost);
-        tokio::time::advance(std::time::Duration::from_secs(9)).await;
-        reach.note(&retry(Cause::NoAnswer), clock::monotonic());
+        note(&late(Duration::from_secs(1)));
+        tokio::time::advance(Duration::from_secs(9)).await;
+        note(&retry(Cause::NoAnswer));
         for starting in [Cause::Throttled, Cause::Unavailable, Cause::InternalError] {
-            reach.note(&retry(starting), clock::monotonic());
+            note(&retry(starting));
         }
         assert_eq!(heard(&mut listener), None, "it is still away");
-        reach.note(&retry(Cause::NoRight), clock::monotonic());
+        note(&retry(Cause::NoRight));
         assert_eq!(heard(&mut listener), Some(lost));
         assert_eq!(heard(&mut listener), None, "told once");
-        reach.note(&retry(Cause::NoAnswer), clock::monotonic());
-        reach.note(&Disposition::Done, clock::monotonic());
+        note(&retry(Cause::NoAnswer));
+        note(&Disposition::Done);
         listener.forget();
         assert_eq!(
             heard(&mut listener),
             None,
             "what is begun now is begun after it"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_late_request_is_no_outage_while_others_are_answered() {
+        let reach = Reach::default();
+        let mut listener = reach.listen();
+        let second = async || tokio::time::advance(Duration::from_secs(1)).await;
+        let slow = clock::monotonic();
+        second().await;
+        let now = clock::monotonic();
+        reach.note(&Disposition::Done, now, now);
+        second().await;
+        reach.note(&late(Duration::from_secs(2)), slow, clock::monotonic());
+        reach.note(&Disposition::Done, now, clock::monotonic());
+        assert_eq!(listener.recovered().now_or_never(), None);
+        // The next one begins after the last answer, and meets none.
+        second().await;
+        let lost = clock::monotonic();
+        reach.note(&late(Duration::ZERO), lost, lost);
+        reach.note(&Disposition::Done, lost, lost);
+        assert_eq!(listener.recovered().now_or_never(), Some(lost));
     }
 }

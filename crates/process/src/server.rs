@@ -42,6 +42,7 @@ impl ApiServer {
     /// Sends a request and reads the whole reply, both within the deadline. Requests are built and replies read by hand
     /// rather than through `kube::Api`, which drops the headers of a reply: `Retry-After` is one of them.
     pub async fn ask(&self, verb: Verb, request: Request<Vec<u8>>, deadline: Duration) -> Reply {
+        let began = clock::monotonic();
         let exchange = async {
             let response = self.client.send(request.map(Body::from)).await?;
             let (head, body) = response.into_parts();
@@ -59,7 +60,7 @@ impl ApiServer {
                 Err(error) => (reply::unanswered(&error), Vec::new()),
             },
         };
-        self.reach.note(&disposition, clock::monotonic());
+        self.reach.note(&disposition, began, clock::monotonic());
         Reply { disposition, body }
     }
 }

@@ -212,11 +212,12 @@ where
             }
             Next::Page { token } => token,
         };
-        let read = self.target.read(&self.server, token.clone(), self.late);
+        let read = self
+            .target
+            .read(&self.server, token.clone(), &mut self.late);
         let page = unless_hanging(read, &mut self.listener, HANGS.1).await;
         match page.and_then(|page| page) {
             Ok(page) => {
-                self.late = 0;
                 let next = match page.token {
                     Some(token) => Next::Page { token: Some(token) },
                     None => Next::Watch {
@@ -256,6 +257,7 @@ where
     }
 
     async fn start(&mut self, version: &str) -> Result<Lines, Disposition> {
+        let began = clock::monotonic();
         let params = WatchParams {
             field_selector: self.target.fields.clone(),
             timeout: Some(self.random.u32(LASTS)),
@@ -270,7 +272,7 @@ where
         };
         let lines = unless_hanging(started, &mut self.listener, HANGS.0).await?;
         let met = lines.as_ref().err().unwrap_or(&Disposition::Done);
-        self.server.reach.note(met, clock::monotonic());
+        self.server.reach.note(met, began, clock::monotonic());
         self.listener.forget();
         lines
     }
@@ -280,8 +282,16 @@ where
         match self.hear(&mut stream).await {
             Heard::Line(line) => self.decode(version, stream, &line),
             // It is asked to end it now and then.
-            Heard::Ended | Heard::Silent if stands(&stream) => {
+            Heard::Ended if stands(&stream) => {
                 self.stood();
+                self.state = State::Resume { version };
+                None
+            }
+            // It did not fail: nobody knows whether its connection lives.
+            Heard::Silent => {
+                if stands(&stream) {
+                    self.stood();
+                }
                 self.state = State::Resume { version };
                 None
             }
@@ -289,10 +299,12 @@ where
                 if stands(&stream) {
                     self.stood();
                 }
-                self.server.reach.note(&disposition, clock::monotonic());
+                let heard = stream.heard.unwrap_or(stream.began);
+                let now = clock::monotonic();
+                self.server.reach.note(&disposition, heard, now);
                 Some(self.failed(Step::Watch, disposition, State::Resume { version }))
             }
-            Heard::Ended | Heard::Silent => {
+            Heard::Ended => {
                 let disposition = unavailable("the API server ended the watch at once");
                 Some(self.failed(Step::Watch, disposition, State::Resume { version }))
             }
@@ -370,10 +382,6 @@ where
         self.state = match &disposition {
             Disposition::Retry { cause, .. } => match cause {
                 Cause::InternalError | Cause::Conflict => State::Begin,
-                Cause::NoAnswer => {
-                    self.late += usize::from(step == Step::List);
-                    again
-                }
                 _ => again,
             },
             _ => State::Begin,
@@ -388,22 +396,22 @@ where
     }
 }
 
-/// Waits for a request, but not if it is older than `hangs` when the API server answers others again.
+/// Waits for a request, but not longer than `hangs` once the API server has answered others again after an outage.
 async fn unless_hanging<T>(
     request: impl Future<Output = T>,
     listener: &mut Listener,
     hangs: Duration,
 ) -> Result<T, Disposition> {
     let began = clock::monotonic();
-    let mut request = std::pin::pin!(request);
-    loop {
-        tokio::select! {
-            biased;
-            replied = &mut request => return Ok(replied),
-            _ = listener.recovered() => if clock::monotonic() >= began + hangs {
-                return Err(unavailable("no answer since before an outage"));
-            },
-        }
+    listener.forget();
+    let given_up = async {
+        listener.recovered().await;
+        tokio::time::sleep_until(began + hangs).await;
+    };
+    tokio::select! {
+        biased;
+        replied = request => Ok(replied),
+        () = given_up => Err(unavailable("no answer since before an outage")),
     }
 }
 

@@ -11,7 +11,7 @@ use futures::stream::{BoxStream, unfold};
 use leadsman_api::{Guarded, NodePodProbe, PodProbeMarker};
 use leadsman_core::podprobe::event::{Event, Source};
 use leadsman_process::list::Target;
-use leadsman_process::reply::{Cause, Disposition};
+use leadsman_process::reply::Disposition;
 use leadsman_process::{ApiServer, Backoff};
 use tokio::time::sleep;
 
@@ -50,7 +50,7 @@ async fn page<K: Watched>(server: ApiServer, next: Next) -> Option<(Vec<Event>, 
     let (mut failures, mut late) = (0, 0);
     let page = loop {
         let page = target
-            .read::<Guarded<K>>(&server, token.clone(), late)
+            .read::<Guarded<K>>(&server, token.clone(), &mut late)
             .await;
         let failed = match page {
             Ok(page) => break page,
@@ -61,10 +61,7 @@ async fn page<K: Watched>(server: ApiServer, next: Next) -> Option<(Vec<Event>, 
         match &failed {
             // The rest of a list is kept for minutes only.
             Disposition::Expired { .. } => token = None,
-            Disposition::Retry { cause, after, .. } => {
-                wait = wait.max(after.unwrap_or_default());
-                late += usize::from(*cause == Cause::NoAnswer);
-            }
+            Disposition::Retry { after, .. } => wait = wait.max(after.unwrap_or_default()),
             _ => {}
         }
         let (resource, reason) = (resource(K::KIND), failed.reason());

@@ -160,6 +160,12 @@ impl Bench {
         said
     }
 
+    /// Another request that begins now and comes to this at once.
+    fn note(&self, disposition: &Disposition) {
+        let now = clock::monotonic();
+        self.server.reach.note(disposition, now, now);
+    }
+
     fn asked(&self) -> Vec<String> {
         self.asked.lock().unwrap().clone()
     }
@@ -299,7 +305,7 @@ async fn the_success_of_another_request_wakes_it() {
         .lock()
         .unwrap()
         .push_back(Answer::Stream(vec![], End::Silent));
-    bench.server.reach.note(&Disposition::Done, now);
+    bench.server.reach.note(&Disposition::Done, now, now);
     let said = tokio::time::timeout(Duration::from_millis(1), events.next()).await;
     assert!(matches!(said, Ok(Some(Event::Follows))), "{said:?}");
     assert_eq!(bench.asked().len(), before + 1);
@@ -337,7 +343,7 @@ async fn a_request_that_hangs_since_an_outage_is_sent_again_when_others_are_answ
         let (bench, mut events) = bench(script);
         bench.until(&mut events, 1).await;
         let lost = clock::monotonic();
-        bench.server.reach.note(&late(Duration::ZERO), lost);
+        bench.server.reach.note(&late(Duration::ZERO), lost, lost);
         bench.until(&mut events, 8).await;
         let script = [page(&[], "", "10"), Answer::Stream(vec![], End::Silent)];
         *bench.script.lock().unwrap() = script
@@ -345,7 +351,7 @@ async fn a_request_that_hangs_since_an_outage_is_sent_again_when_others_are_answ
             .skip(usize::from(asked != "list"))
             .collect();
         let now = clock::monotonic();
-        bench.server.reach.note(&Disposition::Done, now);
+        bench.server.reach.note(&Disposition::Done, now, now);
         bench.until(&mut events, 10).await;
         let asks = bench.asked();
         assert!(
@@ -372,25 +378,17 @@ async fn a_connection_that_died_without_a_word_is_noticed() {
     // When others are answered again after an outage, and it has been silent since before.
     let (cut, mut events) = bench(script());
     cut.until(&mut events, 20).await;
-    cut.server
-        .reach
-        .note(&late(Duration::ZERO), clock::monotonic());
+    cut.note(&late(Duration::ZERO));
     cut.until(&mut events, 40).await;
-    cut.server
-        .reach
-        .note(&Disposition::Done, clock::monotonic());
+    cut.note(&Disposition::Done);
     assert_eq!(cut.until(&mut events, 60).await, ["40: follows"]);
     // It was heard during the outage of others.
     let heard = Answer::Stream(vec![(30, changed("a", "11"))], End::Silent);
     let (fine, mut events) = bench(vec![page(&[], "", "10"), heard]);
     fine.until(&mut events, 20).await;
-    fine.server
-        .reach
-        .note(&late(Duration::ZERO), clock::monotonic());
+    fine.note(&late(Duration::ZERO));
     fine.until(&mut events, 40).await;
-    fine.server
-        .reach
-        .note(&Disposition::Done, clock::monotonic());
+    fine.note(&Disposition::Done);
     assert!(fine.until(&mut events, 60).await.is_empty());
 }
 
@@ -437,4 +435,52 @@ async fn what_cannot_be_read_is_listed_again_but_not_at_full_speed() {
         let asks = bench.asked().len();
         assert!((10..=80).contains(&asks), "{asks} requests in a minute");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_within_a_watchs_first_second_is_no_failure_of_the_watch() {
+    let silent = || Answer::Stream(vec![], End::Silent);
+    let (bench, mut events) = bench(vec![page(&[], "", "10"), silent(), silent()]);
+    let follows = async |events: &mut Events| loop {
+        if let Some(Event::Follows) = events.next().await {
+            break;
+        }
+    };
+    follows(&mut events).await;
+    bench.note(&late(Duration::ZERO));
+    bench.note(&Disposition::Done);
+    let said = bench.until(&mut events, 60).await;
+    assert_eq!(said, ["0: follows"], "begun again, and at no moment failed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_connections_do_not_lengthen_a_lists_deadline() {
+    let refusals = (0..4).map(|_| Answer::Refuse);
+    let (bench, mut events) = bench(refusals.chain([Answer::Hang]).collect());
+    let said = bench.until(&mut events, 60).await;
+    let second = |said: &String| said.split_once(':').unwrap().0.parse::<u64>().unwrap();
+    // The fifth hangs: it begins within 5 s of the refusal before it, and ends 5 s after that.
+    let apart = second(&said[5]) - second(&said[4]);
+    assert!((5..=11).contains(&apart), "{said:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recovery_soon_after_a_request_began_is_kept_in_mind() {
+    let silent = || Answer::Stream(vec![], End::Silent);
+    let script = vec![page(&[], "", "10"), Answer::Hang, silent()];
+    let (bench, mut events) = bench(script);
+    bench.until(&mut events, 0).await;
+    let events = async {
+        while !matches!(events.next().await, Some(Event::Follows)) {}
+        clock::monotonic()
+    };
+    let recovery = async {
+        sleep(Duration::from_millis(300)).await;
+        bench.note(&late(Duration::ZERO));
+        bench.note(&Disposition::Done);
+    };
+    let (follows, ()) = tokio::join!(events, recovery);
+    // One second for the start, and a first wait.
+    let took = follows - bench.start;
+    assert!(took < Duration::from_secs(3), "{took:?}");
 }
