@@ -311,3 +311,62 @@ pub(crate) async fn an_object_that_does_not_decode(world: Arc<World>) -> Result<
     scene.marks("two", marked("Failed")).await?;
     Ok(())
 }
+
+/// A manager that has just started knows nothing of a marker that it cannot read. The API server takes such a one while
+/// the schema does not bound its numbers.
+// PPM-2, PPM-9
+pub(crate) async fn a_marker_that_does_not_decode_when_it_starts(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "unread").await?;
+    scene.pod("one").await?;
+    scene.marker("m", idle()).await?;
+    scene.verdict("one", "m#Idle", "Succeeded", "").await?;
+    scene.marks("one", marked("Succeeded")).await?;
+    world.stop_manager().await?;
+    let crds: Api<CustomResourceDefinition> = Api::all(scene.client.clone());
+    let ours = crds.get(CRDS[0]).await?;
+    let mut unbounded = serde_json::to_value(&ours)?;
+    without(&mut unbounded, "maximum");
+    let unbounded = serde_json::from_value(unbounded)?;
+    crds.replace(CRDS[0], &PostParams::default(), &unbounded)
+        .await?;
+    let held = held_and_mended(&world, &scene).await;
+    give_back_our_crds(&crds, vec![(CRDS[0], ours)]).await?;
+    held
+}
+
+async fn held_and_mended(world: &World, scene: &Scene) -> Result<()> {
+    let with_period = async |seconds: u64| {
+        let edit =
+            json!([{"op": "add", "path": "/spec/probes/0/probe/periodSeconds", "value": seconds}]);
+        let edit: Patch<Value> = Patch::Json(serde_json::from_value(edit)?);
+        let untyped: Api<kube::api::DynamicObject> = Api::namespaced_with(
+            scene.client.clone(),
+            &scene.ns,
+            &kube::api::ApiResource::erase::<leadsman_api::PodProbeMarker>(&()),
+        );
+        until("the marker is edited", async || {
+            let edited = untyped.patch("m", &PatchParams::default(), &edit).await;
+            Ok(edited.is_ok().then_some(()))
+        })
+        .await
+    };
+    with_period(9_000_000_000).await?;
+    let history = History::of(&scene.client, &scene.ns).await?;
+    world.start_manager().await?;
+    // The node's object is written for another marker.
+    let mut other = idle();
+    other[0]["podConditionType"] = json!("game.io/other");
+    other[0]["markerPolicy"] = json!([]);
+    scene.marker("other", other).await?;
+    scene.entries(&["one/m#Idle", "one/other#Idle"]).await?;
+    scene.marks("one", marked("Succeeded")).await?;
+    history
+        .never("marks were away", |pod| {
+            leadsman_tests::scene::differs(pod, &marked("Succeeded")).is_err()
+        })
+        .await?;
+    with_period(5).await?;
+    scene.verdict("one", "m#Idle", "Failed", "").await?;
+    scene.marks("one", marked("Failed")).await?;
+    Ok(())
+}

@@ -232,6 +232,7 @@ fn cases() -> Vec<Case<World>> {
         case!(alone openkruise::a_gate_that_is_off_leaves_everything_alone),
         case!(lifecycle::leftovers_without_a_marker),
         case!(lifecycle::an_object_that_does_not_decode),
+        case!(alone lifecycle::a_marker_that_does_not_decode_when_it_starts),
     ]
 }
 

@@ -23,7 +23,7 @@ pub(crate) trait Watched:
     /// The event that a sight of this object is.
     fn seen(self: Box<Self>, source: Source) -> Event;
 
-    /// What an object that does not decode is taken for, if it is not to be skipped.
+    /// What an object that does not decode is taken for, if there is anything.
     fn stand_in(_metadata: ObjectMeta) -> Option<Box<Self>> {
         None
     }

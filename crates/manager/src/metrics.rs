@@ -131,7 +131,7 @@ impl Metrics {
             );
             registry.register(
                 "undecodable_objects",
-                "Sights of objects that could not be decoded and were skipped",
+                "Sights of objects that could not be decoded",
                 metrics.undecodable.clone(),
             );
             registry.register_with_unit(
@@ -166,8 +166,8 @@ impl Metrics {
         self.leadership_changes.inc();
     }
 
-    /// An object of this kind was skipped.
-    pub(crate) fn skipped(&self, kind: Kind) {
+    /// An object of this kind does not decode.
+    pub(crate) fn undecodable(&self, kind: Kind) {
         let kind = KindLabel(kind);
         self.undecodable.get_or_create(&KindLabels { kind }).inc();
     }

@@ -1,13 +1,13 @@
 //! One watch: a kind's list and what follows it, as events for the index, and a readiness condition that says what
 //! keeps it from standing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 
 use futures::{Stream, StreamExt};
 use kube::Resource;
 use leadsman_api::Guarded;
-use leadsman_core::podprobe::event::{Event, ObjectName, Source};
+use leadsman_core::podprobe::event::{Event, Kind, ObjectName, Source};
 use leadsman_core::podprobe::pod::Version;
 use leadsman_process::list::Target;
 use leadsman_process::reply::{Cause, Disposition};
@@ -22,8 +22,8 @@ use crate::metrics::Metrics;
 /// An event and when it arrived.
 pub(crate) type Arrival = (Instant, Event);
 
-/// Follows a kind until nobody listens any more. An object that cannot be decoded is reported and skipped, so that what
-/// was known of it stays known; or its kind has something to stand in for it.
+/// Follows a kind until nobody listens any more. An object that cannot be decoded is reported as such, so that what was
+/// known of it stays known, or what may be its own stays; or its kind has something to stand in for it.
 pub(crate) async fn follow<K: Watched>(
     server: ApiServer,
     events: Sender<Arrival>,
@@ -44,7 +44,7 @@ async fn follow_stream<K: Watched>(
     metrics: Metrics,
 ) {
     let mut objects = pin!(objects);
-    let mut listing = BTreeSet::new();
+    let mut names = Names::default();
     let mut follows = true;
     while let Some(event) = objects.next().await {
         match &event {
@@ -58,7 +58,7 @@ async fn follow_stream<K: Watched>(
             }
             _ => {}
         }
-        if let Some(event) = translate(event, &mut listing, &metrics)
+        if let Some(event) = translate(event, &mut names, &metrics)
             && events.send((clock::monotonic(), event)).await.is_err()
         {
             return;
@@ -66,30 +66,39 @@ async fn follow_stream<K: Watched>(
     }
 }
 
-/// The index's event for one of the watch's. `listing` holds the names of a list under way.
+/// The names by which a watch is told.
+#[derive(Default)]
+struct Names {
+    /// Those of a list under way.
+    listing: BTreeSet<ObjectName>,
+    /// The objects that do not decode, and what was said of each; no more than there are.
+    undecodable: BTreeMap<ObjectName, String>,
+}
+
+/// The index's event for one of the watch's.
 fn translate<K: Watched>(
     event: watch::Event<Guarded<K>>,
-    listing: &mut BTreeSet<ObjectName>,
+    names: &mut Names,
     metrics: &Metrics,
 ) -> Option<Event> {
     match event {
         watch::Event::Lists => {
-            listing.clear();
+            names.listing.clear();
             None
         }
         watch::Event::Has(object) => {
-            listing.insert(name_of(&object));
-            decoded(object, metrics).map(|object| object.seen(Source::List))
+            names.listing.insert(name_of(&object));
+            Some(sight(object, Source::List, names, metrics))
         }
-        watch::Event::Listed(version) => Some(Event::Listed(
-            K::KIND,
-            std::mem::take(listing),
-            Version::parse(Some(&version)),
-        )),
-        watch::Event::Changed(object) => {
-            decoded(object, metrics).map(|object| object.seen(Source::Live))
+        watch::Event::Listed(version) => {
+            let listed = std::mem::take(&mut names.listing);
+            names.undecodable.retain(|name, _| listed.contains(name));
+            let version = Version::parse(Some(&version));
+            Some(Event::Listed(K::KIND, listed, version))
         }
+        watch::Event::Changed(object) => Some(sight(object, Source::Live, names, metrics)),
         watch::Event::Deleted(object) => {
+            names.undecodable.remove(&name_of(&object));
             let version = Version::parse(object.meta().resource_version.as_deref());
             Some(Event::Gone(K::KIND, name_of(&object), version))
         }
@@ -97,22 +106,51 @@ fn translate<K: Watched>(
     }
 }
 
-fn decoded<K: Watched>(object: Guarded<K>, metrics: &Metrics) -> Option<Box<K>> {
-    match object {
-        Guarded::Decoded(object) => Some(object),
-        Guarded::Undecodable { metadata, error } => {
-            metrics.skipped(K::KIND);
-            let namespace = metadata.namespace.as_deref().unwrap_or_default();
-            let name = metadata.name.as_deref().unwrap_or_default();
-            tracing::warn!(
-                resource = resource(K::KIND),
-                namespace,
-                name,
-                error,
-                "an object does not decode"
-            );
-            K::stand_in(*metadata)
+/// The event that a sight of an object is. That it does not decode is said once for the same error.
+fn sight<K: Watched>(
+    object: Guarded<K>,
+    source: Source,
+    names: &mut Names,
+    metrics: &Metrics,
+) -> Event {
+    let name = name_of(&object);
+    let (metadata, error) = match object {
+        Guarded::Decoded(object) => {
+            names.undecodable.remove(&name);
+            return object.seen(source);
         }
+        Guarded::Undecodable { metadata, error } => (metadata, error),
+    };
+    metrics.undecodable(K::KIND);
+    if names.undecodable.get(&name) != Some(&error) {
+        tracing::warn!(
+            resource = resource(K::KIND),
+            namespace = name.namespace,
+            name = name.name,
+            error,
+            "an object does not decode: {}",
+            consequence(K::KIND)
+        );
+        names.undecodable.insert(name.clone(), error);
+    }
+    match K::stand_in(*metadata) {
+        Some(object) => object.seen(source),
+        None => Event::Undecodable(K::KIND, name),
+    }
+}
+
+/// What follows from an object that does not decode, and what to do.
+fn consequence(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Marker => {
+            "what was known of it stays in force, or else its probes, and the marks in its namespace that no other marker \
+             names, stay as they are; mend or delete it"
+        }
+        Kind::Pod => {
+            "what was known of it stays in force, or else its probes and marks stay as they are; mend or delete it"
+        }
+        Kind::Node => "what was known of it stays in force; mend or delete it",
+        Kind::NodePodProbe => "its spec is written anew; there is nothing to do",
     }
 }
 

@@ -76,6 +76,9 @@ pub enum Event {
     Node(Box<Node>, Source),
     /// A `NodePodProbe` as the API server shows it.
     NodePodProbe(Box<NodePodProbe>, Source),
+    /// An object is there and does not decode, as a list or the watch shows it. What was known of it stays known; if
+    /// nothing was, what may be its own is left as it is until it decodes or is gone.
+    Undecodable(Kind, ObjectName),
     /// An object was deleted, as the watch shows it, with the version of its deletion. A write that meets 404 is no such
     /// sign: another object may have the name by then, and the watch tells both in order.
     Gone(Kind, ObjectName, Version),

@@ -17,7 +17,7 @@ use super::contest::{ComparedMark, fingerprint};
 use super::event::PodMarks;
 use super::marker::{Marker, Policy};
 use super::plan::Verdict;
-use super::pod::{CoOwner, Condition, Pairs, Pod, Sorted};
+use super::pod::{CoOwner, Condition, Ours, Pairs, Pod, Sorted};
 use super::probe::State;
 
 /// What is wanted of a governed mark.
@@ -132,6 +132,18 @@ impl Wants {
             }
         }
         (wants, conflicts)
+    }
+
+    /// Has marks of ours that no marker claims stay as they are.
+    pub fn hold_unclaimed(&mut self, ours: &Ours) {
+        fn hold<T>(wants: &mut BTreeMap<Arc<str>, Want<T>>, ours: &Sorted<CoOwner>) {
+            for (key, _) in ours.iter() {
+                wants.entry(key.clone()).or_insert(Want::Hold);
+            }
+        }
+        hold(&mut self.labels, &ours.labels);
+        hold(&mut self.annotations, &ours.annotations);
+        hold(&mut self.conditions, &ours.conditions);
     }
 
     /// Whether nothing is governed.

@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use jiff::Timestamp;
 use leadsman_api::node_pod_probe as wire;
 
+use super::event::ObjectName;
 use super::marker::MarkerProbe;
 use super::pod::{Container, Pod, Shared};
 use super::probe::{Handler, Probe, Scheme, State};
@@ -251,33 +252,33 @@ impl PodEntries {
         Self { ip, entries }
     }
 
-    /// The form on the wire.
-    pub fn write(&self, pod: &Pod, extensions: bool) -> wire::PodProbe {
+    /// The form on the wire, for a pod with the uid that its node knows.
+    pub fn write(&self, pod: &ObjectName, uid: &str, extensions: bool) -> wire::PodProbe {
         wire::PodProbe {
             probes: self.entries.write(extensions),
-            ..self.frame(pod)
+            ..self.frame(pod, uid)
         }
     }
 
     /// All but the entries.
-    fn frame(&self, pod: &Pod) -> wire::PodProbe {
+    fn frame(&self, pod: &ObjectName, uid: &str) -> wire::PodProbe {
         wire::PodProbe {
-            name: pod.name.name.clone(),
-            namespace: pod.name.namespace.clone(),
-            uid: pod.node_uid.to_string(),
+            name: pod.name.clone(),
+            namespace: pod.namespace.clone(),
+            uid: uid.to_owned(),
             ip: self.ip.to_string(),
             probes: Vec::new(),
         }
     }
 
     /// The bytes that it has on the wire, all fields of ours included.
-    pub fn bytes(&self, pod: &Pod) -> usize {
+    pub fn bytes(&self, pod: &ObjectName, uid: &str) -> usize {
         let length = |text: serde_json::Result<String>| text.map_or(0, |text| text.len());
         let entries = self
             .entries
             .bytes
             .get_or_init(|| length(serde_json::to_string(&self.entries.write(true))));
-        length(serde_json::to_string(&self.frame(pod))) + r#","probes":"#.len() + entries
+        length(serde_json::to_string(&self.frame(pod, uid))) + r#","probes":"#.len() + entries
     }
 
     /// Whether nothing needs to be written; `extensions` is false where the API server drops our optional fields.
@@ -421,8 +422,9 @@ mod tests {
         ] {
             let wire = json!({ "name": "", "namespace": "", "uid": "", "IP": "10.0.0.1", "probes": probes });
             let entries = PodEntries::read(&serde_json::from_value(wire).unwrap(), &mut shared);
-            let written = serde_json::to_string(&entries.write(&pod, true)).unwrap();
-            assert_eq!(entries.bytes(&pod), written.len());
+            let written =
+                serde_json::to_string(&entries.write(&pod.name, &pod.node_uid, true)).unwrap();
+            assert_eq!(entries.bytes(&pod.name, &pod.node_uid), written.len());
         }
     }
 }

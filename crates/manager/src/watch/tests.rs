@@ -39,6 +39,7 @@ fn words(mut events: Receiver<Arrival>) -> Vec<String> {
     while let Ok((_, event)) = events.try_recv() {
         words.push(match event {
             Event::Pod(pod, source) => format!("{source:?} {}", name_of(&*pod)),
+            Event::Undecodable(_, name) => format!("Undecodable {name}"),
             Event::Gone(_, name, _) => format!("Gone {name}"),
             Event::Listed(_, names, _) => {
                 let names: Vec<_> = names.iter().map(ToString::to_string).collect();
@@ -98,9 +99,11 @@ async fn a_watch_becomes_these_events() {
     let expected = [
         "List shop/x",
         "List shop/a",
+        "Undecodable shop/b",
         // What does not decode exists all the same.
         "Listed shop/a shop/b",
         "Live shop/c",
+        "Undecodable shop/a",
         "Gone shop/c",
         "Listed ",
     ];

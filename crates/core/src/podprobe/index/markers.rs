@@ -191,6 +191,7 @@ impl Index {
         if self.is_stale(source, Kind::Marker, &name, version, known) {
             return;
         }
+        self.let_go(Kind::Marker, &name, pass);
         let rules = self.stay_stopped(&name, self.rules(wire));
         let uid = meta.uid.clone().unwrap_or_default();
         let generation = meta.generation.unwrap_or_default();

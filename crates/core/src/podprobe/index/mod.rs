@@ -15,12 +15,14 @@
 //! | `nodes` | nodes, their `NodePodProbe` |
 //! | `agents` | whether the agents of nodes do their work |
 //! | `pending` | why there is no verdict |
+//! | `held` | objects that do not decode |
 //! | `slots` | the place of each pod in its node's object |
 //! | `room` | who has room in a node's object |
 
 mod agents;
 mod cycles;
 mod finalizers;
+mod held;
 mod markers;
 mod nodes;
 mod pending;
@@ -39,6 +41,7 @@ use jiff::{SignedDuration, Timestamp};
 use self::cycles::Feeds;
 use self::finalizers::Deletions;
 pub use self::finalizers::FINALIZER;
+use self::held::Held;
 use self::markers::{MarkerState, Selectors};
 use self::nodes::NodeState;
 use self::pods::PodState;
@@ -113,6 +116,7 @@ pub struct Index {
     /// For each marker, how many pods' entries are not in a `NodePodProbe` as they should be.
     unacknowledged: HashMap<MarkerName, usize>,
     deletions: Deletions,
+    held: Held,
     refused: HashMap<Object, Refusal>,
     tombstones: Tombstones,
     watches: BTreeMap<Kind, WatchProgress>,
@@ -181,6 +185,7 @@ impl Index {
             nodes: HashMap::new(),
             unacknowledged: HashMap::new(),
             deletions: Deletions::default(),
+            held: Held::default(),
             refused: HashMap::new(),
             tombstones: Tombstones::default(),
             watches: BTreeMap::new(),
@@ -208,6 +213,7 @@ impl Index {
             Event::NodePodProbe(object, source) => {
                 self.see_node_pod_probe(*object, source, &mut pass);
             }
+            Event::Undecodable(kind, name) => self.hold(kind, name, &mut pass),
             Event::Written(object) => self.note_written(&object, &mut pass),
             Event::Gone(kind, name, version) => {
                 // The watch may be behind the reply to a write that made a new object of this name.
@@ -283,7 +289,8 @@ impl Index {
     fn work_out_all(&mut self, pass: &mut Pass) {
         pass.markers.extend(self.markers.keys().cloned());
         self.limit_all_deletions(pass.now);
-        let pods: Vec<_> = self.pods.keys().cloned().collect();
+        let held = self.held.pods.iter().cloned();
+        let pods: Vec<_> = self.pods.keys().cloned().chain(held).collect();
         for pod in pods {
             self.work_out(&pod, pass);
         }
@@ -420,7 +427,8 @@ impl Index {
             newest: version,
         };
         self.tombstones.clear(kind);
-        for name in self.missing(kind, names) {
+        let held = self.held.missing(kind, names);
+        for name in self.missing(kind, names).into_iter().chain(held) {
             let known = self.version(kind, &name);
             let is_newer = known.is_some_and(|known| known.is_later_than(version));
             if is_restored || !is_newer {
@@ -431,6 +439,7 @@ impl Index {
 
     /// Takes an object away that does not exist at `version`.
     fn lose(&mut self, kind: Kind, name: &ObjectName, version: Version, pass: &mut Pass) {
+        self.let_go(kind, name, pass);
         let known = match kind {
             Kind::Marker => self.lose_marker(name, pass),
             Kind::Pod => self.lose_pod(name, pass),

@@ -297,7 +297,7 @@ impl Index {
         let keys = node.slots.keys();
         let pods = keys.filter_map(|key| {
             let entries = node.desired(key)?;
-            Some(entries.write(self.pod(&key.0)?, self.extensions))
+            Some(entries.write(&key.0, &key.1, self.extensions))
         });
         let spec = NodePodProbeSpec {
             pod_probes: pods.collect(),

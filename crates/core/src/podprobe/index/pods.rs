@@ -57,6 +57,7 @@ impl Index {
         if known.is_some_and(|known| known.seen.uid != seen.uid) {
             self.lose_pod(&name, pass);
         }
+        self.let_go(Kind::Pod, &name, pass);
         let refused = self.refused.remove(&Object::PodMarks((*name).clone()));
         if let Some(known) = self.pods.get_mut(&name)
             && known.at_rest
@@ -124,11 +125,13 @@ impl Index {
     /// Works a pod out anew from what is observed, and passes on what has changed.
     pub(super) fn work_out(&mut self, name: &Arc<ObjectName>, pass: &mut Pass) {
         let Some(state) = self.pods.get(name) else {
+            self.keep_slots(name, pass);
             return;
         };
         let matching = self.matching(&state.seen);
         let plans = self.plan(&state.seen, &matching);
-        let wanted = wanted(&state.seen, &plans, &mut self.shared);
+        let held = self.held_entries(&state.seen);
+        let wanted = wanted(&state.seen, &plans, held, &mut self.shared);
         let slot = wanted.as_ref().and_then(|_| slot_key(&state.seen));
         if let Some((node, key)) = state.slot.clone()
             && Some(&(node.clone(), key.clone())) != slot.as_ref()
@@ -210,7 +213,10 @@ impl Index {
             let entry = plans.get(marker)?.get(probe)?.as_ref().ok()?;
             self.verdict(pod, entry)
         };
-        let (wants, conflicts) = Wants::new(&markers, verdict);
+        let (mut wants, conflicts) = Wants::new(&markers, verdict);
+        if self.holds_marker_in(&name.namespace) {
+            wants.hold_unclaimed(&pod.ours);
+        }
         let subject: Arc<str> = pod.name.name.as_str().into();
         let whereabouts = Whereabouts::new(self, pod);
         let marks = Object::PodMarks(name.clone());
@@ -328,9 +334,10 @@ pub(super) fn slot_key(pod: &Pod) -> Option<(Arc<str>, SlotKey)> {
     Some((node, (pod.name.clone(), pod.node_uid.clone())))
 }
 
-/// All entries of a pod; none if there is not one.
-fn wanted(pod: &Pod, plans: &Plans, shared: &mut Shared) -> Option<PodEntries> {
-    let entries: Vec<_> = plans.iter().flatten().flatten().cloned().collect();
+/// All entries of a pod, with those `held` for markers that do not decode; none if there is not one.
+fn wanted(pod: &Pod, plans: &Plans, held: Vec<Entry>, shared: &mut Shared) -> Option<PodEntries> {
+    let planned = plans.iter().flatten().flatten().cloned();
+    let entries: Vec<_> = planned.chain(held).collect();
     (!entries.is_empty()).then(|| PodEntries::new(pod.ip.clone(), entries, shared))
 }
 

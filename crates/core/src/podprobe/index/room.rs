@@ -71,7 +71,7 @@ impl Index {
         let mut waiting: BTreeMap<&str, VecDeque<&SlotKey>> = BTreeMap::new();
         let mut stays = Vec::new();
         for (key, slot) in &node.slots {
-            match self.bytes_had(key, slot, changed) {
+            match Self::bytes_had(key, slot, changed) {
                 _ if slot.wanted.is_none() => {}
                 Some((rank, had)) if slot.bytes <= had => stays.push((rank, key, slot.bytes)),
                 _ => waiting.entry(&key.0.namespace).or_default().push_back(key),
@@ -103,7 +103,6 @@ impl Index {
     /// The room that a slot has had: its rank among those that stay, and its bytes. After a restart that is what the
     /// object says, and what was decided comes before what another one wrote there.
     fn bytes_had(
-        &self,
         key: &SlotKey,
         slot: &Slot,
         changed: &BTreeMap<SlotKey, usize>,
@@ -116,8 +115,7 @@ impl Index {
         if decided > 0 {
             return Some((0, decided));
         }
-        let pod = self.pod(&key.0).filter(|pod| pod.node_uid == key.1)?;
-        Some((1, slot.observed.as_ref()?.bytes(pod)))
+        Some((1, slot.observed.as_ref()?.bytes(&key.0, &key.1)))
     }
 
     fn refuse_all_but(&mut self, name: &Arc<str>, admitted: &BTreeSet<SlotKey>, pass: &mut Pass) {

@@ -141,9 +141,8 @@ impl Index {
         let known = known.and_then(|slot| slot.wanted.as_ref());
         if known != wanted.as_ref() {
             // Measured only when it changes: a verdict must not cost a serialization of the pod's entries.
-            let pod = self.pod(&key.0).filter(|pod| pod.node_uid == key.1);
-            let size = wanted.as_ref().zip(pod);
-            let size = size.map_or(0, |(wanted, pod)| wanted.bytes(pod));
+            let wanted_bytes = |wanted: &PodEntries| wanted.bytes(&key.0, &key.1);
+            let size = wanted.as_ref().map_or(0, wanted_bytes);
             let node = self.nodes.entry(name.clone()).or_default();
             let slot = node.slots.entry(key.clone()).or_default();
             let had = if slot.refused { 0 } else { slot.bytes };

@@ -330,6 +330,8 @@ pub(super) struct Cluster {
     pub(super) pending: BTreeMap<Kind, VecDeque<(u64, Event)>>,
     told: u64,
     pub(super) history: Vec<Event>,
+    /// Objects that the manager cannot decode.
+    pub(super) undecodable: BTreeSet<(Kind, ObjectName)>,
 }
 
 impl Cluster {
@@ -346,6 +348,7 @@ impl Cluster {
             pending: BTreeMap::new(),
             told: 0,
             history: Vec::new(),
+            undecodable: BTreeSet::new(),
         }
     }
 
@@ -559,6 +562,10 @@ impl Cluster {
     }
 
     pub(super) fn sight(&self, kind: Kind, name: &ObjectName, source: Source) -> Option<Event> {
+        if self.undecodable.contains(&(kind, name.clone())) {
+            let seen = source != Source::Reply;
+            return seen.then(|| Event::Undecodable(kind, name.clone()));
+        }
         Some(match kind {
             Kind::Marker => Event::Marker(Box::new(self.markers.get(name)?.clone()), source),
             Kind::Pod => Event::Pod(Box::new(self.pods.get(name)?.wire(name)), source),

@@ -5,6 +5,7 @@ mod cluster;
 mod contests;
 mod cycles;
 mod finalizers;
+mod held;
 mod model;
 mod nodes;
 mod proof;
