@@ -14,7 +14,7 @@ use crate::Component;
 
 /// An unreachable API server is noticed within this time.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longer than the API server leaves a watch open (kube asks for 290 s), so only a dead connection meets it.
+/// Longer than the API server leaves a watch open (we ask for at most 290 s), so only a dead connection meets it.
 const READ_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// Where the API server is.
