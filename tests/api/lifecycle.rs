@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use leadsman_tests::scene::differs;
 use leadsman_tests::{History, Scene, gone, see, until};
 use serde_json::{Value, json};
 
@@ -66,8 +68,7 @@ pub(crate) async fn an_outage_of_the_api_server_changes_no_pod(world: Arc<World>
     scene.marks("one", marked("Failed")).await?;
     history
         .never("marks were away", |pod| {
-            leadsman_tests::scene::differs(pod, &marked("Succeeded")).is_err()
-                && leadsman_tests::scene::differs(pod, &marked("Failed")).is_err()
+            differs(pod, &marked("Succeeded")).is_err() && differs(pod, &marked("Failed")).is_err()
         })
         .await
 }
@@ -220,6 +221,78 @@ async fn probed_with_theirs(world: &World, scene: &Scene) -> Result<()> {
     let sent = world.sent("patch", "podprobemarkers", "dropped-marker")?;
     ensure!(sent <= 3, "{sent} writes of a status that never changed");
     Ok(())
+}
+
+/// As when OpenKruise is installed or upgraded over leadsman, and leadsman's CRDs are applied again.
+pub(crate) async fn a_crd_replaced_under_a_running_manager(world: Arc<World>) -> Result<()> {
+    let scene = Scene::new(&world.client, "replaced").await?;
+    scene.pod("replaced-pod").await?;
+    scene.marker("replaced-marker", idle()).await?;
+    scene
+        .verdict("replaced-pod", "replaced-marker#Idle", "Succeeded", "")
+        .await?;
+    scene.marks("replaced-pod", marked("Succeeded")).await?;
+    revised(&scene, true).await?;
+    let history = History::of(&scene.client, &scene.ns).await?;
+    let since = world.log_length();
+    let crds: Api<CustomResourceDefinition> = Api::all(scene.client.clone());
+    let ours = install_openkruises_crds(&crds).await?;
+    let told = world.logs(since, "the CRD drops leadsman's fields").await;
+    let seen = async {
+        revised(&scene, false).await?;
+        scene.pod("second-pod").await?;
+        scene
+            .verdict("second-pod", "replaced-marker#Idle", "Failed", "")
+            .await?;
+        scene.marks("second-pod", marked("Failed")).await
+    }
+    .await;
+    let since = world.log_length();
+    give_back_our_crds(&crds, ours).await?;
+    told?;
+    seen?;
+    world
+        .logs(since, "the CRD keeps leadsman's fields again")
+        .await?;
+    revised(&scene, true).await?;
+    scene.reason("replaced-marker", "Probing").await?;
+    scene.marks("replaced-pod", marked("Succeeded")).await?;
+    let flapped = |pod: &Pod| {
+        pod.metadata.name.as_deref() == Some("replaced-pod")
+            && differs(pod, &marked("Succeeded")).is_err()
+    };
+    history
+        .never("a CRD was replaced and marks changed", flapped)
+        .await?;
+    for (verb, resource, name, most) in [
+        ("patch", "pods", "replaced-pod", 1),
+        ("update", "nodepodprobes", scene.node.as_str(), 8),
+        ("patch", "podprobemarkers", "replaced-marker", 12),
+    ] {
+        let sent = world.sent(verb, resource, name)?;
+        ensure!(
+            sent <= most,
+            "{sent} requests to {verb} {resource} {name}, {most} at most"
+        );
+    }
+    Ok(())
+}
+
+/// Waits until every entry of the node has a revision, or none.
+async fn revised(scene: &Scene, expected: bool) -> Result<()> {
+    let what = if expected { "revisions" } else { "no revision" };
+    see(&scene.probes(), &scene.node, what, |object| {
+        let pods = object.spec.pod_probes.iter();
+        let mut probes = pods.flat_map(|pod| &pod.probes).peekable();
+        let any = probes.peek().is_some();
+        ensure!(
+            any && probes.all(|probe| probe.revision.is_some() == expected),
+            "the entries are {:?}",
+            object.spec.pod_probes
+        );
+        Ok(())
+    })
+    .await
 }
 
 /// Takes a property out of a schema, wherever it is.

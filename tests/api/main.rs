@@ -222,6 +222,7 @@ fn cases() -> Vec<Case<World>> {
         case!(alone lifecycle::a_verdict_reported_while_it_is_down),
         case!(alone lifecycle::pods_are_made_and_bad_markers_refused_while_it_is_down),
         case!(alone lifecycle::crds_that_drop_our_fields),
+        case!(alone lifecycle::a_crd_replaced_under_a_running_manager),
         case!(alone lifecycle::crds_that_come_late),
         case!(alone lifecycle::a_right_that_is_away_for_a_while),
         case!(alone lifecycle::an_outage_of_the_api_server_changes_no_pod),

@@ -85,6 +85,8 @@ pub fn manager_starts(pods: usize, nodes: usize) -> Vec<Row> {
         // Its own, and OpenKruise's.
         manager("list leases", 2),
         manager("watch leases", 2),
+        manager("list customresourcedefinitions", 2),
+        manager("watch customresourcedefinitions", 2),
     ]
 }
 

@@ -1,4 +1,4 @@
-//! Pod and Node as far as leadsman reads them, parsed straight from the wire.
+//! Pod, Node and CRD as far as leadsman reads them, parsed straight from the wire.
 //!
 //! What is not read is skipped while parsing and never takes a byte. Which of it means what is not decided here.
 
@@ -9,6 +9,8 @@ use serde::{Deserialize, Deserializer};
 
 pub use crate::managed::{FieldOwner, Owned};
 use crate::wire::{null_as_default, pairs};
+
+pub mod crd;
 
 /// Labels or annotations, in the order of the wire.
 pub type Pairs = Vec<(String, String)>;

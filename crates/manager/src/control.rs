@@ -1,8 +1,8 @@
 //! The control loop: events into the rules, due writes out of them, answers back in.
 //!
 //! It owns the rules' state, so nothing here needs a lock. It guarantees that nothing is written but by the leader, and
-//! not before every kind has been listed once: until then what is missing would look like what is to be removed. A
-//! standby takes all events in and keeps nothing to be written; when it leads, everything is looked at once.
+//! not before every kind has been listed once and the schemas of ours are read: until then what is missing would look like
+//! what is to be removed. A standby takes all events in and keeps nothing to be written; when it leads, everything is looked at once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,6 +23,7 @@ use crate::kinds::KINDS;
 use crate::lead::{Leadership, at};
 use crate::metrics::Metrics;
 use crate::request::{self, Sent, WriteKind};
+use crate::schemas;
 use crate::slots::{Next, Slots, Turn};
 use crate::watch::Arrival;
 use leadsman_process::reply::{Cause, Disposition};
@@ -50,13 +51,13 @@ pub(crate) struct Control<R> {
     slots: Slots,
     under_way: FuturesUnordered<BoxFuture<'static, Answered>>,
     unlisted: Vec<Kind>,
+    unread: Vec<Kind>,
     leadership: watch::Receiver<Leadership>,
     stage: Stage,
     /// The rules' monotonic clock counts from here.
     start: Instant,
     deadline: Option<Instant>,
     rights: Rights,
-    pruning: bool,
     metrics: Metrics,
 }
 
@@ -90,6 +91,7 @@ impl<R: Rules> Control<R> {
             slots,
             under_way: FuturesUnordered::new(),
             unlisted: KINDS.to_vec(),
+            unread: schemas::KINDS.map(|(kind, _)| kind).to_vec(),
             leadership,
             stage: Stage::Standby,
             start: clock::monotonic(),
@@ -98,7 +100,6 @@ impl<R: Rules> Control<R> {
                 lacking: BTreeMap::new(),
                 condition: rights,
             },
-            pruning: false,
             metrics,
         }
     }
@@ -134,22 +135,24 @@ impl<R: Rules> Control<R> {
     fn arrived(&mut self, (at, event): Arrival) {
         let lag = clock::monotonic().saturating_duration_since(at);
         self.metrics.event_lag.observe(lag.as_secs_f64());
-        let listed = match &event {
-            Event::Listed(kind, ..) => Some(*kind),
-            _ => None,
-        };
+        let knew = self.knows_enough();
+        match &event {
+            Event::Listed(kind, ..) => self.unlisted.retain(|unlisted| unlisted != kind),
+            Event::FieldsKept(kind, _) => self.unread.retain(|unread| unread != kind),
+            _ => {}
+        }
         self.apply(event);
-        if let Some(kind) = listed
-            && !self.unlisted.is_empty()
-        {
-            self.unlisted.retain(|unlisted| *unlisted != kind);
-            if self.unlisted.is_empty() {
-                tracing::info!("every kind is listed");
-                if let Stage::Listing { term } = self.stage {
-                    self.begin_writing(term);
-                }
+        if !knew && self.knows_enough() {
+            tracing::info!("every kind is listed, and the schemas are read");
+            if let Stage::Listing { term } = self.stage {
+                self.begin_writing(term);
             }
         }
+    }
+
+    /// Whether what is seen is all that there is.
+    fn knows_enough(&self) -> bool {
+        self.unlisted.is_empty() && self.unread.is_empty()
     }
 
     fn now(&self) -> Now {
@@ -186,7 +189,7 @@ impl<R: Rules> Control<R> {
         else {
             return;
         };
-        if !self.unlisted.is_empty() {
+        if !self.knows_enough() {
             self.stage = Stage::Listing { term };
         } else if after_others {
             let pages = anew::read(self.server.clone());
@@ -257,7 +260,6 @@ impl<R: Rules> Control<R> {
         } = answered;
         self.metrics.wrote(kind, &sent.disposition);
         self.rights.note(kind, &sent.disposition);
-        self.note_pruning(sent.pruned);
         let shows = sent.observed.is_some();
         if let Some(observed) = sent.observed {
             self.apply(observed);
@@ -341,17 +343,6 @@ impl<R: Rules> Control<R> {
                     "trying again later"
                 ),
             },
-        }
-    }
-
-    fn note_pruning(&mut self, pruned: bool) {
-        if pruned && !self.pruning {
-            self.pruning = true;
-            tracing::warn!(
-                "the CRD of nodepodprobes.apps.kruise.io drops the fields by which a verdict says what it is about \
-                 (revision, startedContainerID): it is another product's or an older one. Apply the output of \
-                 `leadsman manifests` and restart the manager"
-            );
         }
     }
 

@@ -65,7 +65,7 @@ watched!(
 pub(crate) const KINDS: [Kind; 4] = [Kind::Marker, Kind::Pod, Kind::Node, Kind::NodePodProbe];
 
 /// The resource as `kubectl` and RBAC name it.
-pub(crate) fn resource(kind: Kind) -> &'static str {
+pub(crate) const fn resource(kind: Kind) -> &'static str {
     match kind {
         Kind::Marker => "podprobemarkers.apps.kruise.io",
         Kind::Pod => "pods",

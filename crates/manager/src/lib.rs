@@ -9,6 +9,7 @@
 //! | `gates` | which features are on, here and in `OpenKruise` |
 //! | `kinds` | the four watched kinds |
 //! | `watch` | one watch, as events for the index |
+//! | `schemas` | what the API server keeps of our fields |
 //! | `lead` | which of several managers writes |
 //! | `openkruise` | that nothing is written beside an `OpenKruise` manager |
 //! | `preflight` | what is to be done before the first start |
@@ -28,6 +29,7 @@ pub mod openkruise;
 pub mod preflight;
 mod request;
 mod run;
+pub mod schemas;
 mod slots;
 mod watch;
 

@@ -57,8 +57,6 @@ pub(crate) struct Sent {
     pub(crate) disposition: Disposition,
     /// The object as the last good answer showed it.
     pub(crate) observed: Option<Event>,
-    /// The API server dropped fields of a `NodePodProbe`: its CRD does not know them.
-    pub(crate) pruned: bool,
 }
 
 impl WriteKind {
@@ -83,7 +81,6 @@ pub(crate) async fn send(
     let mut sent = Sent {
         disposition: Disposition::Done,
         observed: None,
-        pruned: false,
     };
     let requests = match requests(write) {
         Ok(requests) => requests,
@@ -99,7 +96,6 @@ pub(crate) async fn send(
         match sent.disposition {
             Disposition::Done => {
                 sent.observed = observed(write, &body);
-                sent.pruned = prunes(write, sent.observed.as_ref());
             }
             Disposition::AlreadyExists { .. } => {
                 // Somebody was quicker, or our own lost answer was: what is there decides what is due.
@@ -279,23 +275,6 @@ fn observed(write: &Write, body: &[u8]) -> Option<Event> {
     event
         .inspect_err(|error| tracing::warn!(%error, "the answer to a write does not decode"))
         .ok()
-}
-
-/// Whether the answer lacks a field of ours that was sent.
-fn prunes(write: &Write, observed: Option<&Event>) -> bool {
-    match (write, observed) {
-        (
-            Write::CreateNodePodProbe(sent) | Write::ReplaceNodePodProbe(sent),
-            Some(Event::NodePodProbe(stored, _)),
-        ) => has_revisions(sent) && !has_revisions(stored),
-        _ => false,
-    }
-}
-
-fn has_revisions(object: &NodePodProbe) -> bool {
-    let pods = object.spec.pod_probes.iter();
-    pods.flat_map(|pod| &pod.probes)
-        .any(|probe| probe.revision.is_some())
 }
 
 #[cfg(test)]

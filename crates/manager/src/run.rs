@@ -1,4 +1,4 @@
-//! The manager's life: four watches, the control loop, and the candidate for leadership.
+//! The manager's life: its watches, the control loop, and the candidate for leadership.
 
 use leadsman_api::slim::{Node, Pod};
 use leadsman_api::{NodePodProbe, PodProbeMarker};
@@ -14,6 +14,7 @@ use crate::kinds::{Watched, resource};
 use crate::lead::{Candidate, End};
 use crate::metrics::Metrics;
 use crate::openkruise::Guard;
+use crate::schemas;
 use crate::slots::Slots;
 use crate::watch::{Arrival, follow};
 
@@ -121,6 +122,11 @@ async fn manage(config: Config, seconds: u16, process: Process) -> Result<(), Ma
     watch::<Pod>(&mut watches, &process, &send, &metrics);
     watch::<Node>(&mut watches, &process, &send, &metrics);
     watch::<NodePodProbe>(&mut watches, &process, &send, &metrics);
+    for (kind, condition) in schemas::KINDS {
+        let condition = process.readiness.condition(condition, "not read yet");
+        let server = process.server.clone();
+        watches.spawn(schemas::follow(kind, server, send.clone(), condition));
+    }
     // The Lease is kept while what is under way ends.
     let end = End {
         keep: process.shutdown.clone(),

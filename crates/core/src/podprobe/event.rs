@@ -87,6 +87,9 @@ pub enum Event {
     /// All kinds have been listed once, and we are the one who writes from now on. Before it nothing is due to be
     /// written. It may come again, after a time in which another one wrote.
     Synced,
+    /// Whether the API server keeps our optional fields of a kind, as its CRD's schema says (`schemas`): for markers
+    /// those of the status, for `NodePodProbes` those of the entries. Other kinds have none.
+    FieldsKept(Kind, bool),
     /// The API server has carried out the last write of this object, and what the reply showed has been told. If the
     /// object still lacks what was written, somebody undid it.
     Written(Object),

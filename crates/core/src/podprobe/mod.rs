@@ -23,6 +23,7 @@ mod pool;
 pub mod probe;
 #[cfg(any(test, feature = "samples"))]
 pub mod samples;
+pub mod schemas;
 pub mod selector;
 mod sorted;
 pub mod status;

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use leadsman_api::{GROUP, VERSION};
 use leadsman_manager::{
-    LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, WATCH_RIGHTS, WRITE_RIGHTS, openkruise,
+    LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, WATCH_RIGHTS, WRITE_RIGHTS, openkruise, schemas,
 };
 use serde_json::{Value, json};
 
@@ -165,6 +165,13 @@ fn manager_rules() -> Vec<Value> {
     let mut lease = rule("coordination.k8s.io", "leases", &openkruise::LEASE_RIGHTS);
     lease["resourceNames"] = json!([openkruise::LEASE]);
     rules.push(lease);
+    let mut crds = rule(
+        "apiextensions.k8s.io",
+        "customresourcedefinitions",
+        &schemas::RIGHTS,
+    );
+    crds["resourceNames"] = json!(schemas::CRDS);
+    rules.push(crds);
     rules
 }
 
@@ -312,6 +319,18 @@ mod tests {
                 "leases/kruise-manager",
                 "get list watch",
             ),
+            (
+                MANAGER,
+                "apiextensions.k8s.io",
+                "customresourcedefinitions/podprobemarkers.apps.kruise.io",
+                "get list watch",
+            ),
+            (
+                MANAGER,
+                "apiextensions.k8s.io",
+                "customresourcedefinitions/nodepodprobes.apps.kruise.io",
+                "get list watch",
+            ),
             (AGENT, GROUP, "nodepodprobes", "get list watch"),
             (AGENT, GROUP, "nodepodprobes/status", "patch"),
             (AGENT, "", "events", "create patch"),
@@ -331,15 +350,19 @@ mod tests {
             .filter(|object| object["kind"] == "ClusterRole" || object["kind"] == "Role")
         {
             for rule in role["rules"].as_array().unwrap() {
-                let mut resource = rule["resources"][0].as_str().unwrap().to_owned();
-                if let Some(name) = rule["resourceNames"][0].as_str() {
-                    resource = format!("{resource}/{name}");
-                }
+                let part = |part: &Value| part.as_str().unwrap().to_owned();
+                let resource = part(&rule["resources"][0]);
+                let names = rule["resourceNames"].as_array();
+                let resources = names.map_or(vec![resource.clone()], |names| {
+                    let only = names.iter().map(part);
+                    only.map(|name| format!("{resource}/{name}")).collect()
+                });
                 for verb in rule["verbs"].as_array().unwrap() {
-                    let part = |part: &Value| part.as_str().unwrap().to_owned();
                     let name = part(&role["metadata"]["name"]);
                     let group = part(&rule["apiGroups"][0]);
-                    granted.push([name, group, resource.clone(), part(verb)].join(" "));
+                    granted.extend(resources.iter().map(|resource| {
+                        [name.clone(), group.clone(), resource.clone(), part(verb)].join(" ")
+                    }));
                 }
             }
         }

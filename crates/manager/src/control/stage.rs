@@ -12,7 +12,7 @@ use crate::lead::Leadership;
 pub(super) enum Stage {
     /// Another manager writes, or nobody does.
     Standby,
-    /// It leads, and not every kind has been listed yet.
+    /// It leads, and not every kind has been listed, or a schema is not read yet.
     Listing { term: u64 },
     /// It leads after another one, and reads anew what its decisions hang on.
     CatchingUp {

@@ -220,6 +220,13 @@ impl Bench {
             self.tell(Event::Listed(kind, BTreeSet::new(), none()))
                 .await;
         }
+        self.read_schemas().await;
+    }
+
+    async fn read_schemas(&self) {
+        for (kind, _) in schemas::KINDS {
+            self.tell(Event::FieldsKept(kind, true)).await;
+        }
     }
 
     /// The Lease is ours for so long from now.
@@ -265,6 +272,7 @@ async fn after(seconds: u64) {
 async fn nothing_is_written_before_every_kind_is_listed() {
     let bench = bench();
     bench.due("a").await;
+    bench.read_schemas().await;
     for kind in &KINDS[1..] {
         bench
             .tell(Event::Listed(*kind, BTreeSet::new(), none()))
@@ -275,6 +283,24 @@ async fn nothing_is_written_before_every_kind_is_listed() {
     bench
         .tell(Event::Listed(KINDS[0], BTreeSet::new(), none()))
         .await;
+    after(1).await;
+    assert_eq!(bench.server.seconds("a").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_written_before_both_schemas_are_read() {
+    let bench = bench();
+    bench.due("a").await;
+    for kind in KINDS {
+        bench
+            .tell(Event::Listed(kind, BTreeSet::new(), none()))
+            .await;
+    }
+    bench.tell(Event::FieldsKept(Kind::Marker, true)).await;
+    after(60).await;
+    assert!(bench.server.seconds("a").is_empty());
+    let kept = Event::FieldsKept(Kind::NodePodProbe, false);
+    bench.tell(kept).await;
     after(1).await;
     assert_eq!(bench.server.seconds("a").len(), 1);
 }

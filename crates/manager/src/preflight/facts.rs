@@ -12,7 +12,9 @@ use tokio::time::timeout;
 
 use super::marks::{self, Markers};
 use super::neighbour::{self, OpenKruise};
-use crate::{LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, WATCH_RIGHTS, WRITE_RIGHTS, openkruise};
+use crate::{
+    LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, WATCH_RIGHTS, WRITE_RIGHTS, openkruise, schemas,
+};
 
 /// A request that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -219,11 +221,18 @@ fn rights(scope: &Scope) -> Vec<Right> {
     });
     let neighbours = openkruise::LEASE_RIGHTS.iter();
     let neighbours = neighbours.map(|verb| lease(verb, openkruise::LEASE, openkruise::NAMESPACE));
+    let crds = schemas::CRDS.iter().flat_map(|name| {
+        schemas::RIGHTS.map(|verb| Right {
+            name,
+            ..on(("apiextensions.k8s.io", "customresourcedefinitions", verb))
+        })
+    });
     let written = WRITE_RIGHTS.iter().copied().map(on);
     watched
         .chain(written)
         .chain(own)
         .chain(neighbours)
+        .chain(crds)
         .collect()
 }
 
@@ -279,7 +288,7 @@ mod tests {
         let rights = rights(&scope);
         assert_eq!(
             rights.len(),
-            4 * 3 + WRITE_RIGHTS.len() + LEASE_RIGHTS.len() + 3
+            4 * 3 + WRITE_RIGHTS.len() + LEASE_RIGHTS.len() + 3 + 2 * 3
         );
         let create = rights
             .iter()

@@ -226,30 +226,6 @@ fn every_request_is_covered_by_a_right() {
     assert_eq!(needed, granted.into());
 }
 
-#[test]
-fn a_pruned_revision_is_noticed() {
-    let stored = |revision| {
-        Some(Event::NodePodProbe(
-            Box::new(object(revision)),
-            Source::Reply,
-        ))
-    };
-    let table = [
-        (Some("r"), stored(Some("r")), false),
-        (Some("r"), stored(None), true),
-        (None, stored(None), false),
-        (Some("r"), None, false),
-    ];
-    for (sent, stored, expected) in table {
-        let write = Write::CreateNodePodProbe(Box::new(object(sent)));
-        assert_eq!(
-            prunes(&write, stored.as_ref()),
-            expected,
-            "{sent:?} {stored:?}"
-        );
-    }
-}
-
 /// An API server that answers each request with this code and body, in turn; and the requests' methods.
 fn answering(
     answers: &[(u16, Value)],

@@ -27,8 +27,6 @@ pub(super) struct MarkerState {
     /// Being deleted, it is let go then, whatever is left of it.
     pub(super) held_until: Option<Duration>,
     status: PodProbeMarkerStatus,
-    /// What has been written of its status since it was last seen.
-    written: Option<PodProbeMarkerStatus>,
     pub(super) status_contest: Contest,
     pub(super) finalizer_contest: Contest,
     pub(super) contest_timer: Option<Duration>,
@@ -186,7 +184,6 @@ impl Index {
         let name = Arc::new(ObjectName::of(meta));
         let version = Version::parse(meta.resource_version.as_deref());
         let status = wire.status.clone().unwrap_or_default();
-        self.learn_summaries(&name, &status, pass);
         let known = self.markers.get(&name).map(|marker| marker.version);
         if self.is_stale(source, Kind::Marker, &name, version, known) {
             return;
@@ -213,7 +210,6 @@ impl Index {
             known.resource_version = resource_version;
             known.finalizers = finalizers;
             known.status = status;
-            known.written = None;
             known.rules = rules;
             return;
         }
@@ -230,7 +226,6 @@ impl Index {
             finalizers,
             held_until: None,
             status,
-            written: None,
             status_contest: contest(|marker| marker.status_contest),
             finalizer_contest: contest(|marker| marker.finalizer_contest),
             contest_timer: same.and_then(|before| before.contest_timer),
@@ -307,23 +302,8 @@ impl Index {
         self.enter(name, state, None, pass);
     }
 
-    /// Learns from the answer to a write whether the API server keeps our fields of a marker's status: one with an older
-    /// schema drops them.
-    fn learn_summaries(
-        &mut self,
-        name: &ObjectName,
-        status: &PodProbeMarkerStatus,
-        pass: &mut Pass,
-    ) {
-        let known = self.markers.get(name);
-        let sent = known.and_then(|marker| marker.written.as_ref());
-        // What was on its way before the write does not bear its numbers.
-        let stripped = sent.is_some_and(|sent| {
-            sent.matched_pods == status.matched_pods
-                && sent.observed_generation == status.observed_generation
-        });
-        let kept = !status.conditions.is_empty();
-        let summaries = kept || (self.summaries && !stripped);
+    /// Takes note of whether the API server keeps more of a marker's status than two numbers.
+    pub(super) fn set_summaries(&mut self, summaries: bool, pass: &mut Pass) {
         if std::mem::replace(&mut self.summaries, summaries) != summaries {
             pass.markers.extend(self.markers.keys().cloned());
         }
@@ -334,7 +314,6 @@ impl Index {
         if let Some(marker) = self.markers.get_mut(name) {
             let wanted = fingerprint_of_status(status);
             marker.status_contest.send(wanted, true);
-            marker.written = Some(status.clone());
         }
     }
 

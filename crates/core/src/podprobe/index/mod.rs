@@ -3,8 +3,8 @@
 //! A state machine without a clock, a client or a task. [`Index::apply`] takes one event in and says which objects
 //! may have to be written; its cost grows with what the event changed. [`Index::write`] makes the request for an
 //! object when there is room to send it, so that many changes to one object are one request. Both are functions of
-//! what is observed alone, but for three things that are remembered: marks that are fought over, writes refused for
-//! good, and whether the API server keeps our optional fields.
+//! what is observed alone, but for two things that are remembered: marks that are fought over, and writes refused for
+//! good.
 //!
 //! | module | holds |
 //! |---|---|
@@ -242,10 +242,12 @@ impl Index {
                 self.break_all_loops(&mut pass);
                 self.work_out_all(&mut pass);
             }
+            Event::FieldsKept(Kind::Marker, kept) => self.set_summaries(kept, &mut pass),
+            Event::FieldsKept(Kind::NodePodProbe, kept) => self.set_extensions(kept, &mut pass),
             Event::Refused(object, write, reason) => {
                 self.refuse(object, *write, &reason, &mut pass);
             }
-            Event::Deadline => {}
+            Event::FieldsKept(Kind::Pod | Kind::Node, _) | Event::Deadline => {}
         }
         self.settle(&mut pass)
     }

@@ -33,8 +33,6 @@ pub(super) struct NodeState {
     pub(super) differing: usize,
     /// Bytes of all that is wanted.
     pub(super) bytes: usize,
-    /// Its object has been written since it was last seen.
-    written: bool,
     /// Moves whenever what is wanted of its object may be another.
     pub(super) wanted: u64,
     pub(super) contest: Contest,
@@ -137,7 +135,6 @@ impl Index {
         let name = self.shared.names.share(name);
         let version = Version::parse(wire.metadata.resource_version.as_deref());
         let (slots, malformed) = self.read(&name, &wire, source);
-        self.learn_extensions(&name, &slots, pass);
         let known = self.nodes.get(&name).and_then(|node| node.object.as_ref());
         let known = known.map(|object| object.version);
         if self.is_stale(source, Kind::NodePodProbe, &of_node(&name), version, known) {
@@ -161,7 +158,6 @@ impl Index {
             malformed,
             waits,
         });
-        node.written = false;
         self.fill(&name, slots, pass);
         self.listen(&name, pass);
         pass.nodes.insert(name);
@@ -212,42 +208,11 @@ impl Index {
         Some(version)
     }
 
-    /// Learns from the answer to a write whether the API server keeps our optional fields: one with an older schema
-    /// drops them.
-    fn learn_extensions(
-        &mut self,
-        name: &Arc<str>,
-        slots: &BTreeMap<SlotKey, SeenSlot>,
-        pass: &mut Pass,
-    ) {
-        let mut entries = slots
-            .values()
-            .filter_map(|seen| seen.observed.as_ref())
-            .flat_map(|observed| observed.entries.iter());
-        let kept = entries.any(|entry| entry.revision.is_some());
-        let Some(node) = self.nodes.get(name) else {
-            return;
-        };
-        let dropped = || {
-            let keys = node.slots.keys();
-            let mut wanted = keys
-                .filter_map(|key| Some((key, node.desired(key)?)))
-                .peekable();
-            wanted.peek().is_some()
-                && wanted.all(|(key, wanted)| {
-                    let observed = slots.get(key).and_then(|seen| seen.observed.as_ref());
-                    observed.is_some_and(|observed| wanted.is_equal(observed, false))
-                })
-        };
-        let extensions = if self.extensions {
-            !node.written || kept || !dropped()
-        } else {
-            kept
-        };
-        if extensions == self.extensions {
+    /// Takes note of whether the API server keeps our optional fields of entries.
+    pub(super) fn set_extensions(&mut self, extensions: bool, pass: &mut Pass) {
+        if std::mem::replace(&mut self.extensions, extensions) == extensions {
             return;
         }
-        self.extensions = extensions;
         let names: Vec<_> = self.nodes.keys().cloned().collect();
         for name in names {
             self.check_all(&name, pass);
@@ -317,7 +282,6 @@ impl Index {
         let node = self.nodes.get(name);
         let wanted = node.map(|node| self.wanted_of_node(node));
         if let (Some(node), Some(wanted)) = (self.nodes.get_mut(name), wanted) {
-            node.written = true;
             // What is deleted is gone when the watch says so.
             let is_shown = !matches!(write, Write::DeleteNodePodProbe { .. });
             node.contest.send(wanted, is_shown);

@@ -538,6 +538,7 @@ impl Cluster {
     /// All lists, in the order of `kinds`.
     pub(super) fn lists(&self, kinds: [Kind; 4]) -> Vec<Event> {
         let mut events: Vec<_> = kinds.into_iter().flat_map(|kind| self.list(kind)).collect();
+        events.extend(self.fields_kept());
         events.push(Event::Synced);
         events
     }
@@ -559,6 +560,12 @@ impl Cluster {
         let mut events: Vec<_> = objects.collect();
         events.push(Event::Listed(kind, names, at(self.version)));
         events
+    }
+
+    /// Which optional fields the CRDs' schemas keep.
+    pub(super) fn fields_kept(&self) -> [Event; 2] {
+        [Kind::Marker, Kind::NodePodProbe]
+            .map(|kind| Event::FieldsKept(kind, !self.drops_extensions))
     }
 
     pub(super) fn sight(&self, kind: Kind, name: &ObjectName, source: Source) -> Option<Event> {

@@ -172,7 +172,7 @@ fn a_pod_that_is_named_twice_is_named_once_again() {
 #[test]
 fn an_api_server_that_drops_our_fields_is_written_once() {
     let mut world = World::new(Config::default());
-    world.cluster.drops_extensions = true;
+    world.drop_extensions(true);
     world.cluster.put_node("n0", false);
     world
         .cluster
@@ -183,6 +183,45 @@ fn an_api_server_that_drops_our_fields_is_written_once() {
     world.verdict("way#idle", "Succeeded", "");
     assert_eq!(world.pod().labels["role"].value, "main");
     assert_eq!(world.node_writes(), 0);
+}
+
+/// What another writer left, or a sight that was on its way before our write, says nothing about the API server.
+#[test]
+fn a_stray_event_without_our_fields_is_not_taken_for_the_api_servers_doing() {
+    let mut world = World::probing(&[idle()]);
+    world.verdict("way#idle", "Succeeded", "");
+    let marks = world.pod().labels.clone();
+    let without_fields = |object: &mut NodePodProbe| {
+        let probes = object.spec.pod_probes.iter_mut();
+        for probe in probes.flat_map(|pod| &mut pod.probes) {
+            probe.revision = None;
+        }
+    };
+    world.cluster.edit_node_pod_probe("n0", without_fields);
+    while world.deliver() {}
+    let written = Object::NodePodProbe("n0".to_owned());
+    let lost = world.index.write(&written, world.now());
+    assert!(lost.is_some());
+    world.cluster.edit_node_pod_probe("n0", without_fields);
+    world.cluster.edit_marker(&name("a", "way"), |marker| {
+        let status = marker.status.as_mut().unwrap();
+        status.matched_pods = Some(7);
+    });
+    while world.deliver() {}
+    let written = Object::MarkerStatus(name("a", "way"));
+    let lost = world.index.write(&written, world.now());
+    assert!(lost.is_some());
+    world.cluster.edit_marker(&name("a", "way"), |marker| {
+        let status = marker.status.as_mut().unwrap();
+        status.matched_pods = Some(1);
+        status.conditions.clear();
+    });
+    world.writes.clear();
+    world.rest();
+    assert!(world.entry("way#idle").unwrap().revision.is_some());
+    assert!(!world.status("way").conditions.is_empty());
+    assert_eq!(world.pod().labels, marks);
+    assert_eq!(world.pod_writes(), Vec::<&_>::new());
 }
 
 /// A node of 1,050 bytes, of which a pod with one entry takes about 295.

@@ -652,7 +652,7 @@ fn prove(node_bytes: usize, drops_extensions: bool, steps: &[Step]) {
         node_bytes,
         ..Config::default()
     });
-    world.cluster.drops_extensions = drops_extensions;
+    world.drop_extensions(drops_extensions);
     world.cluster.put_node("n0", false);
     let pod = |pod| Step::PutPod {
         pod,

@@ -99,6 +99,14 @@ impl World {
         }
     }
 
+    /// Replaces the CRDs.
+    pub(super) fn drop_extensions(&mut self, drops: bool) {
+        self.cluster.drops_extensions = drops;
+        for event in self.cluster.fields_kept() {
+            self.tell(event);
+        }
+    }
+
     pub(super) fn tell(&mut self, event: Event) {
         let before = self.known_agents();
         let Effects { dirty, deadline } = self.index.apply(event, self.now());
