@@ -140,7 +140,8 @@ impl Engine {
             self.object.status = Some(status);
             let at = now(self.start);
             self.node.apply(Event::Plan(Some(&self.object)), at);
-            self.node.apply(Event::Written(WriteEnd::Done), at);
+            let end = WriteEnd::Done { unprobed: false };
+            self.node.apply(Event::Written(end), at);
         }
     }
 

@@ -345,10 +345,11 @@ impl Agent {
         self.metrics.wrote(written.is_ok());
         let end = match written {
             Ok(object) => {
+                let unprobed = status::shows_unprobed(&object);
                 // First what is there now, else the write would seem to be due again.
                 self.plan(&Sight::Answered(object));
                 self.status.works();
-                WriteEnd::Done
+                WriteEnd::Done { unprobed }
             }
             Err(error) => {
                 let now = self.now().since_start;

@@ -59,6 +59,12 @@ pub(crate) async fn write(
     }
 }
 
+/// Whether the status of an object says of anything that it cannot be probed.
+pub(crate) fn shows_unprobed(object: &NodePodProbe) -> bool {
+    let mut pods = object.status.iter().flat_map(|s| &s.pod_probe_statuses);
+    pods.any(|pod| !pod.cannot_probe.is_empty())
+}
+
 /// What a failed write means for the next.
 pub(crate) fn failed(error: &WriteError) -> WriteEnd {
     let retry_after = match error {

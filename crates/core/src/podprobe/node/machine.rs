@@ -12,7 +12,7 @@ use leadsman_api::{NodePodProbe, NodePodProbeStatus};
 use super::container::{ContainerName, Containers};
 use super::entries::{self, Entry, Malformed, without_scheme};
 use super::execs::Execs;
-use super::report::{MESSAGE_BYTES, Report, Row, Unprobed, WriteEnd};
+use super::report::{MESSAGE_BYTES, Report, Row, Unprobed, WriteEnd, read_pod};
 use super::schedule::{Schedule, Slot, Weight};
 use super::verdict::{Verdict, whole_seconds};
 use super::worker::{Wish, Worker};
@@ -341,7 +341,7 @@ impl Node {
             if self.workers.contains_key(&key) {
                 self.update(&key, entry, now, actions);
             } else {
-                let name = (key.pod.uid.clone(), key.id.to_string());
+                let name = (key.pod.clone(), key.id.to_string());
                 let mut worker = hire(entry, left.get(&name), orphans.get(&name), now);
                 if let Some(told) = self.told.remove(&key) {
                     worker.remember_told(told);
@@ -370,7 +370,7 @@ impl Node {
     fn retire(
         &mut self,
         entries: &[(Arc<ProbeKey>, Entry)],
-    ) -> HashMap<(Arc<str>, String), Verdict> {
+    ) -> HashMap<(PodName, String), Verdict> {
         let wanted: HashSet<&Arc<ProbeKey>> = entries.iter().map(|(key, _)| key).collect();
         let gone: Vec<Arc<ProbeKey>> = self
             .order
@@ -387,7 +387,7 @@ impl Node {
             };
             self.give_up(worker.running());
             if let Some(verdict) = worker.verdict() {
-                verdicts.insert((key.pod.uid.clone(), key.id.to_string()), verdict.clone());
+                verdicts.insert((key.pod.clone(), key.id.to_string()), verdict.clone());
             }
         }
         verdicts
@@ -621,11 +621,11 @@ impl Node {
 
     /// Who is on the node says who may have how many places.
     fn share_places(&mut self, now: Now, actions: &mut Vec<Action>) {
-        let mut pods: HashMap<Arc<str>, HashSet<Arc<str>>> = HashMap::new();
+        let mut pods: HashMap<Arc<str>, HashSet<&PodName>> = HashMap::new();
         for (key, worker) in &self.workers {
             if worker.weight().is_exec() {
                 let pods = pods.entry(key.pod.namespace.clone()).or_default();
-                pods.insert(key.pod.uid.clone());
+                pods.insert(&key.pod);
             }
         }
         let counts = pods.into_iter().map(|(name, pods)| (name, pods.len()));
@@ -703,13 +703,14 @@ fn hire(entry: Entry, left: Option<&Left>, orphan: Option<&Verdict>, now: Now) -
 }
 
 /// The verdicts in a status, by pod and probe. States that are none of ours are left out.
-fn left_behind(status: &NodePodProbeStatus, now: Now) -> HashMap<(Arc<str>, String), Left> {
+fn left_behind(status: &NodePodProbeStatus, now: Now) -> HashMap<(PodName, String), Left> {
     let mut left = HashMap::new();
     for pod in &status.pod_probe_statuses {
+        let of = read_pod(pod);
         for state in &pod.probe_states {
             if let Some(verdict) = read_back(state, now) {
                 let revision = state.revision.clone();
-                let name = (pod.uid.as_str().into(), state.name.clone());
+                let name = (of.clone(), state.name.clone());
                 left.insert(name, Left { verdict, revision });
             }
         }

@@ -3,7 +3,7 @@
 //! What is held is compared with what the API server shows; whatever differs is due, whoever made the difference. Writes
 //! are few: a large status costs the API server a good deal, and every watcher of it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,7 +41,10 @@ const _: () = assert!(WRITE_PAUSE.as_millis() < WRITE_PAUSE_MAX.as_millis());
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum WriteEnd {
     /// Written; what the API server shows now comes as an event of its own.
-    Done,
+    Done {
+        /// Whether the status in the reply says of anything that it cannot be probed.
+        unprobed: bool,
+    },
     /// Not written, or not known to be.
     Failed {
         /// What the API server asked for.
@@ -84,7 +87,7 @@ enum Pace {
 /// What the API server is told of what cannot be probed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Telling {
-    /// When there was last something new.
+    /// When there was last something new, or what an earlier agent told was first seen.
     sent: Option<Duration>,
     /// It does not keep the field: its definition of the kind is OpenKruise's. What differs is not due by itself then.
     dropped: bool,
@@ -123,16 +126,14 @@ impl Report {
 
     pub(super) fn observe(&mut self, status: Option<NodePodProbeStatus>) {
         self.observed = status;
-        if self.observed.is_none() {
-            self.overdue = None;
+        match &self.observed {
+            Some(shown) => self.telling.dropped &= !shows_unprobed(shown),
+            None => {
+                self.overdue = None;
+                self.telling = Telling::default();
+            }
         }
-        self.telling.dropped &= !self.shows_unprobed();
         self.touch();
-    }
-
-    fn shows_unprobed(&self) -> bool {
-        let pods = self.observed.iter().flat_map(|o| &o.pod_probe_statuses);
-        pods.into_iter().any(|pod| !pod.cannot_probe.is_empty())
     }
 
     /// Something may have changed.
@@ -176,10 +177,15 @@ impl Report {
             return None;
         }
         let observed = self.observed.as_ref()?;
-        let mut draft = draft(rows, unprobed, observed, &self.sent, now);
+        if self.telling.sent.is_none() && shows_unprobed(observed) {
+            // Told by an earlier agent: whether it still holds the first runs will show.
+            self.telling.sent = Some(now.since_start);
+        }
+        let telling = self.telling;
+        let mut draft = draft(rows, unprobed, observed, telling, &self.sent, now);
         let other = shown_unprobed(&draft.status) != shown_unprobed(observed);
-        if other && !self.telling.dropped {
-            let sent = self.telling.sent;
+        if other && !telling.dropped {
+            let sent = telling.sent;
             let at = sent.map_or(Duration::ZERO, |sent| sent + MESSAGE_PAUSE);
             draft.due |= at <= now.since_start;
             draft.later = Some(draft.later.map_or(at, |later| later.min(at)));
@@ -198,7 +204,7 @@ impl Report {
         }
         self.pace = Pace::Writing {
             since: now.since_start,
-            unprobed: !unprobed.is_empty(),
+            unprobed: shows_unprobed(&draft.status),
         };
         Some(draft.status)
     }
@@ -209,11 +215,12 @@ impl Report {
         };
         let now = now.since_start;
         let until = match end {
-            WriteEnd::Done => {
+            WriteEnd::Done { unprobed: shown } => {
                 self.failures = 0;
                 self.overdue = None;
-                // What it shows now is the answer, or newer.
-                self.telling.dropped = unprobed && !self.shows_unprobed();
+                if unprobed {
+                    self.telling.dropped = !shown;
+                }
                 let took = now.saturating_sub(since);
                 since + (took * WRITE_SHARE).clamp(WRITE_PAUSE, WRITE_PAUSE_MAX)
             }
@@ -258,12 +265,24 @@ enum Difference {
     Real,
 }
 
-type Seen<'a> = HashMap<(&'a str, &'a str), &'a ContainerProbeState>;
+/// Namespace, name and uid of a pod. Not its uid alone: that of a pod's mirror is what the pod's author says.
+type PodRef<'a> = (&'a str, &'a str, &'a str);
+/// By pod and probe.
+type Seen<'a> = HashMap<(PodRef<'a>, &'a str), &'a ContainerProbeState>;
+
+fn shown_pod(pod: &PodProbeStatus) -> PodRef<'_> {
+    (&pod.namespace, &pod.name, &pod.uid)
+}
+
+fn named_pod(pod: &PodName) -> PodRef<'_> {
+    (&pod.namespace, &pod.name, &pod.uid)
+}
 
 fn draft(
     rows: &[Row<'_>],
     unprobed: &[Unprobed],
     observed: &NodePodProbeStatus,
+    telling: Telling,
     sent: &HashMap<Arc<ProbeKey>, Duration>,
     now: Now,
 ) -> Draft {
@@ -273,27 +292,30 @@ fn draft(
         .flat_map(|pod| pod.probe_states.iter().map(move |state| (pod, state)));
     let seen: Seen = states
         .clone()
-        .map(|(pod, state)| ((&*pod.uid, &*state.name), state))
+        .map(|(pod, state)| ((shown_pod(pod), &*state.name), state))
         .collect();
     let count = states.clone().count();
     // An API server with another definition of the kind drops the fields that ours has beyond it.
     let keeps_fields = count == 0 || states.clone().any(|(_, s)| s.container_id.is_some());
     let names: Vec<String> = rows.iter().map(|row| row.key.id.to_string()).collect();
-    let left_over = count != rows.len() || pods.iter().any(is_empty);
+    let left_over = count != rows.len();
     let cut_at = |limit: usize| {
         let differences: Vec<Difference> = rows
             .iter()
             .zip(&names)
-            .map(|(row, name)| match seen.get(&(&*row.key.pod.uid, name)) {
-                Some(state) => {
-                    let sent = sent.get(row.key).copied();
-                    difference(row, state, limit, keeps_fields, sent, now)
-                }
-                None => Difference::Real,
-            })
+            .map(
+                |(row, name)| match seen.get(&(named_pod(&row.key.pod), name.as_str())) {
+                    Some(state) => {
+                        let sent = sent.get(row.key).copied();
+                        difference(row, state, limit, keeps_fields, sent, now)
+                    }
+                    None => Difference::Real,
+                },
+            )
             .collect();
         let mut draft = compose(rows, &names, &seen, &differences, limit, left_over);
-        add_unprobed(&mut draft.status.pod_probe_statuses, unprobed, limit);
+        let named = &mut draft.status.pod_probe_statuses;
+        add_unprobed(named, unprobed, limit, !telling.dropped);
         draft
     };
     let mut draft = cut_at(CUTS[0]);
@@ -303,7 +325,21 @@ fn draft(
         }
         draft = cut_at(*limit);
     }
+    draft.due |= leaves_empty(pods, &draft.status.pod_probe_statuses);
     draft
+}
+
+/// Whether there is a pod without anything that is not named any more. One that is named may show nothing where the API
+/// server drops what cannot be probed.
+fn leaves_empty(shown: &[PodProbeStatus], named: &[PodProbeStatus]) -> bool {
+    let is_empty =
+        |pod: &&PodProbeStatus| pod.probe_states.is_empty() && pod.cannot_probe.is_empty();
+    let mut empty = shown.iter().filter(is_empty).peekable();
+    if empty.peek().is_none() {
+        return false;
+    }
+    let named: HashSet<PodRef<'_>> = named.iter().map(shown_pod).collect();
+    empty.any(|pod| !named.contains(&shown_pod(pod)))
 }
 
 fn difference(
@@ -365,7 +401,7 @@ fn compose(
     };
     for ((row, name), difference) in rows.iter().zip(names).zip(differences) {
         let mut state = wire(row, name, limit);
-        if let Some(shown) = seen.get(&(&*row.key.pod.uid, name.as_str())) {
+        if let Some(shown) = seen.get(&(named_pod(&row.key.pod), name.as_str())) {
             if *difference != Difference::Real && !refresh {
                 state.last_probe_time.clone_from(&shown.last_probe_time);
             }
@@ -405,7 +441,7 @@ fn wire(row: &Row<'_>, name: &str, limit: usize) -> ContainerProbeState {
 /// Rows of a pod follow one another.
 fn add(pods: &mut Vec<PodProbeStatus>, key: &ProbeKey, state: ContainerProbeState) {
     match pods.last_mut() {
-        Some(pod) if *pod.uid == *key.pod.uid => pod.probe_states.push(state),
+        Some(pod) if shown_pod(pod) == named_pod(&key.pod) => pod.probe_states.push(state),
         _ => {
             let mut pod = of_pod(&key.pod);
             pod.probe_states.push(state);
@@ -414,27 +450,46 @@ fn add(pods: &mut Vec<PodProbeStatus>, key: &ProbeKey, state: ContainerProbeStat
     }
 }
 
-/// After the verdicts, each with its pod.
-fn add_unprobed(pods: &mut Vec<PodProbeStatus>, unprobed: &[Unprobed], limit: usize) {
+/// After the verdicts, each with its pod; `further` pods, without verdicts, after those.
+fn add_unprobed(
+    pods: &mut Vec<PodProbeStatus>,
+    unprobed: &[Unprobed],
+    limit: usize,
+    further: bool,
+) {
     if unprobed.is_empty() {
         return;
     }
-    let places = pods.iter().enumerate();
-    let mut places: HashMap<String, usize> = places
-        .map(|(place, pod)| (pod.uid.clone(), place))
-        .collect();
+    let mut places: HashMap<PodName, usize> = HashMap::new();
+    for (place, pod) in pods.iter().enumerate() {
+        places.insert(read_pod(pod), place);
+    }
     for one in unprobed {
-        let place = places.entry(one.pod.uid.to_string()).or_insert_with(|| {
-            pods.push(of_pod(&one.pod));
-            pods.len() - 1
-        });
-        let told = &mut pods[*place].cannot_probe;
+        let place = match places.get(&one.pod) {
+            Some(place) => *place,
+            None if further => {
+                pods.push(of_pod(&one.pod));
+                places.insert(one.pod.clone(), pods.len() - 1);
+                pods.len() - 1
+            }
+            None => continue,
+        };
+        let told = &mut pods[place].cannot_probe;
         if told.len() < limits::CANNOT_PROBE {
             told.push(CannotProbe {
                 name: one.probe.chars().take(limits::CANNOT_PROBE_NAME).collect(),
                 message: cut(&one.why, limit.min(limits::CANNOT_PROBE_MESSAGE)).to_owned(),
             });
         }
+    }
+}
+
+/// Which pod a status is of.
+pub(super) fn read_pod(pod: &PodProbeStatus) -> PodName {
+    PodName {
+        namespace: pod.namespace.as_str().into(),
+        name: pod.name.as_str().into(),
+        uid: pod.uid.as_str().into(),
     }
 }
 
@@ -447,15 +502,16 @@ fn of_pod(pod: &PodName) -> PodProbeStatus {
     }
 }
 
-fn is_empty(pod: &PodProbeStatus) -> bool {
-    pod.probe_states.is_empty() && pod.cannot_probe.is_empty()
+fn shows_unprobed(status: &NodePodProbeStatus) -> bool {
+    let mut pods = status.pod_probe_statuses.iter();
+    pods.any(|pod| !pod.cannot_probe.is_empty())
 }
 
 /// Pod, probe and why, whatever their order.
-fn shown_unprobed(status: &NodePodProbeStatus) -> BTreeSet<(&str, &str, &str)> {
+fn shown_unprobed(status: &NodePodProbeStatus) -> BTreeSet<(PodRef<'_>, &str, &str)> {
     let pods = status.pod_probe_statuses.iter();
     pods.flat_map(|pod| pod.cannot_probe.iter().map(move |one| (pod, one)))
-        .map(|(pod, one)| (&*pod.uid, &*one.name, &*one.message))
+        .map(|(pod, one)| (shown_pod(pod), &*one.name, &*one.message))
         .collect()
 }
 

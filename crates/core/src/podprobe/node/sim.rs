@@ -224,7 +224,7 @@ impl Sim {
         } else {
             self.keep(status);
             self.show();
-            WriteEnd::Done
+            self.done()
         };
         self.apply(Event::Written(end));
     }
@@ -239,7 +239,7 @@ impl Sim {
             self.show();
         }
         let end = if done && answered && !self.gone {
-            WriteEnd::Done
+            self.done()
         } else {
             WriteEnd::Failed {
                 retry_after: None,
@@ -247,6 +247,12 @@ impl Sim {
             }
         };
         self.apply(Event::Written(end));
+    }
+
+    fn done(&self) -> WriteEnd {
+        WriteEnd::Done {
+            unprobed: !self.cannot_probe().is_empty(),
+        }
     }
 
     /// The API server has this status now.

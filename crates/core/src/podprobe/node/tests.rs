@@ -7,7 +7,7 @@ use leadsman_api::NodePodProbeStatus;
 use serde_json::json;
 
 use super::sim::{Sim, exec, outcome, running, succeeding, tcp};
-use super::{Container, ContainerName, ContainerState, Event, PodName};
+use super::{Container, ContainerName, ContainerState, Event, PodName, Run, WriteEnd};
 use crate::podprobe::probe::{CannotProbe, State};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -826,4 +826,175 @@ fn an_api_server_that_drops_what_cannot_be_probed_is_not_told_again_and_again() 
     sim.prunes = false;
     sim.answer(SECOND, false, "no");
     assert_eq!(sim.cannot_probe().len(), 1);
+}
+
+// PRB-13
+#[test]
+fn an_api_server_that_drops_a_pod_of_nothing_else_is_not_written_to_for_ever() {
+    let mut sim = Sim::new();
+    sim.prunes = true;
+    sim.plan(&[("m#bad", json!({}))]);
+    sim.pass(600 * SECOND);
+    // What is dropped, and what is left of it.
+    assert!((1..=2).contains(&sim.writes), "{} writes", sim.writes);
+    // Likewise where it cannot be run, and one beside it can.
+    let mut sim = succeeding();
+    sim.prunes = true;
+    let pod = |name: &str| {
+        let probes = json!([{"name": "m#p", "containerName": "main", "probe": tcp()}]);
+        json!({"name": name, "namespace": "ns", "uid": name, "IP": "", "probes": probes})
+    };
+    let pods = json!({"podProbes": [pod("fine"), pod("bad")]});
+    sim.object.spec = serde_json::from_value(pods).unwrap();
+    for name in ["fine", "bad"] {
+        let pod = pod_name("ns", name, name);
+        let name = "main".into();
+        let (id, state) = ("c".into(), running());
+        let container = Container { id, state };
+        sim.containers
+            .insert(ContainerName { pod, name }, container);
+    }
+    sim.show();
+    sim.look();
+    sim.writes = 0;
+    sim.pass_with(600 * SECOND, |sim| {
+        for (id, run) in sim.runs.clone() {
+            let result = match &*run.key.pod.name {
+                "fine" => Ok(outcome(true, "ok")),
+                _ => Err(CannotProbe::NoAddress),
+            };
+            sim.finish(id, result);
+        }
+    });
+    assert!((1..=5).contains(&sim.writes), "{} writes", sim.writes);
+    assert_eq!(sim.object.status.unwrap().pod_probe_statuses.len(), 1);
+}
+
+// PRB-11, PRB-13
+#[test]
+fn an_agents_restart_with_the_same_trouble_writes_nothing() {
+    let mut sim = succeeding();
+    let fail = |sim: &mut Sim, time: Duration| {
+        sim.pass_with(time, |sim| {
+            for run in sim.runs.keys().copied().collect::<Vec<_>>() {
+                sim.finish(run, Err(CannotProbe::NoAddress));
+            }
+        });
+    };
+    fail(&mut sim, 12 * SECOND);
+    assert_eq!(sim.cannot_probe().len(), 1);
+    sim.restart();
+    sim.writes = 0;
+    // The runtime answers late.
+    sim.pass(20 * SECOND);
+    sim.look();
+    sim.pass(millis(100));
+    fail(&mut sim, 60 * SECOND);
+    assert_eq!((sim.writes, sim.cannot_probe().len()), (0, 1));
+    // Trouble that ended meanwhile is taken back.
+    sim.restart();
+    sim.look();
+    sim.answer(15 * SECOND, true, "ok");
+    assert_eq!((sim.writes, sim.cannot_probe().len()), (1, 0));
+}
+
+// PRB-13
+#[test]
+fn only_the_reply_to_a_write_says_that_the_api_server_drops_what_cannot_be_probed() {
+    let mut sim = succeeding();
+    sim.holds_writes = true;
+    sim.plan(&[("m#p", tcp()), ("m#bad", json!({}))]);
+    sim.answer(SECOND, true, "ok");
+    let status = sim.in_flight.take().expect("a write is under way");
+    // It was kept, and somebody has taken it away since.
+    sim.keep(status);
+    sim.object.status.as_mut().unwrap().pod_probe_statuses[0]
+        .cannot_probe
+        .clear();
+    sim.show();
+    sim.apply(Event::Written(WriteEnd::Done { unprobed: true }));
+    sim.holds_writes = false;
+    sim.answer(12 * SECOND, true, "ok");
+    assert_eq!(sim.cannot_probe().len(), 1);
+    // What one object did not keep another may.
+    sim.prunes = true;
+    sim.object.status = None;
+    sim.show();
+    sim.answer(12 * SECOND, true, "ok");
+    assert_eq!(sim.cannot_probe(), []);
+    sim.prunes = false;
+    sim.apply(Event::Plan(None));
+    sim.show();
+    sim.look();
+    sim.answer(12 * SECOND, true, "ok");
+    assert_eq!(sim.cannot_probe().len(), 1);
+}
+
+// PRB-11, PRB-20
+#[test]
+fn pods_that_share_a_uid_share_no_verdict() {
+    let mut sim = Sim::new();
+    // The uid of a static pod is what its author says.
+    let pods = [("ns", "mine"), ("ns", "its"), ("other", "mine")];
+    let asked = pods.map(|(namespace, name)| {
+        let probes = json!([
+            {"name": "m#p", "containerName": "main", "probe": tcp()},
+            {"name": "m#bad", "containerName": "main", "probe": {}},
+        ]);
+        json!({"name": name, "namespace": namespace, "uid": "u", "IP": "", "probes": probes})
+    });
+    sim.object.spec = serde_json::from_value(json!({"podProbes": asked})).unwrap();
+    for (namespace, pod) in pods {
+        let pod = pod_name(namespace, pod, "u");
+        let name = "main".into();
+        let (id, state) = ("c".into(), running());
+        let container = Container { id, state };
+        sim.containers
+            .insert(ContainerName { pod, name }, container);
+    }
+    let succeeds = |run: &Run| &*run.key.pod.name == "mine" && &*run.key.pod.namespace == "ns";
+    let answer = |sim: &mut Sim, time| {
+        sim.pass_with(time, |sim| {
+            for (id, run) in sim.runs.clone() {
+                sim.finish(id, Ok(outcome(succeeds(&run), "")));
+            }
+        });
+    };
+    sim.show();
+    sim.look();
+    answer(&mut sim, 15 * SECOND);
+    let shown = |sim: &Sim| -> Vec<_> {
+        let status = sim.object.status.clone().unwrap();
+        let pods = status.pod_probe_statuses.into_iter();
+        pods.map(|pod| {
+            let states: Vec<_> = pod.probe_states.into_iter().map(|s| s.state).collect();
+            (pod.namespace, pod.name, states, pod.cannot_probe.len())
+        })
+        .collect()
+    };
+    let expected = pods.map(|(namespace, name)| {
+        let state = match (namespace, name) {
+            ("ns", "mine") => "Succeeded",
+            _ => "Failed",
+        };
+        let states = vec![state.to_owned()];
+        (namespace.to_owned(), name.to_owned(), states, 1)
+    });
+    assert_eq!(shown(&sim), expected);
+    sim.writes = 0;
+    answer(&mut sim, 60 * SECOND);
+    assert_eq!(sim.writes, 0);
+    sim.restart();
+    sim.look();
+    answer(&mut sim, 60 * SECOND);
+    assert_eq!((sim.writes, sim.changed()), (0, vec![]));
+    assert_eq!(shown(&sim), expected);
+}
+
+fn pod_name(namespace: &str, name: &str, uid: &str) -> PodName {
+    PodName {
+        namespace: namespace.into(),
+        name: name.into(),
+        uid: uid.into(),
+    }
 }
