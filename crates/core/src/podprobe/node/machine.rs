@@ -268,7 +268,8 @@ impl Node {
     }
 
     /// What a result means. A command that the runtime does not answer by our own deadline has failed by its timeout, if
-    /// a look that began after the command has succeeded: then the runtime lives, and what hangs is the command.
+    /// a look that began after that timeout has succeeded: then the runtime lived when it was to end the command, and
+    /// what hangs is the command. An earlier look does not tell: the runtime may hang since.
     pub fn judge(
         &self,
         run: RunId,
@@ -278,7 +279,7 @@ impl Node {
             Some(flight)
                 if result == Err(CannotProbe::Deadline)
                     && flight.weight.is_exec()
-                    && self.look_began.is_some_and(|began| began > flight.began) =>
+                    && self.look_began > Some(flight.began + flight.probe.timeout()) =>
             {
                 Ok(Outcome::timed_out(flight.probe.timeout()))
             }

@@ -870,6 +870,28 @@ fn an_api_server_that_drops_a_pod_of_nothing_else_is_not_written_to_for_ever() {
     assert_eq!(sim.object.status.unwrap().pod_probe_statuses.len(), 1);
 }
 
+// PRB-13, PRB-16
+#[test]
+fn a_runtime_that_hangs_during_a_long_command_is_no_failure_of_the_command() {
+    for (looks, expected) in [(9, None), (29, None), (31, Some("Failed"))] {
+        let mut sim = Sim::new();
+        let mut probe = exec();
+        probe["timeoutSeconds"] = json!(30);
+        sim.plan(&[("m#p", probe)]);
+        sim.container(Some(("a", running())));
+        for second in 1..=32 {
+            sim.pass(SECOND);
+            if second <= looks {
+                sim.look();
+            }
+        }
+        let run = *sim.runs.keys().next().unwrap();
+        sim.finish(run, Err(CannotProbe::Deadline));
+        sim.pass(millis(10));
+        assert_eq!(sim.shown().get("m#p").map(|s| &**s), expected, "{looks}");
+    }
+}
+
 // PRB-11, PRB-13
 #[test]
 fn an_agents_restart_with_the_same_trouble_writes_nothing() {

@@ -232,7 +232,9 @@ impl Bench {
             Ended::Deadline => Err(CannotProbe::Deadline),
         };
         // Nobody but a hung command lets a runtime that lives pass our deadline.
-        let hung = ended == Ended::Deadline && PROBES[probe].2 && self.looked > Some(begun);
+        let timeout = Duration::from_secs(1);
+        let looked = self.looked > Some(begun + timeout);
+        let hung = ended == Ended::Deadline && PROBES[probe].2 && looked;
         if let Some(reference) = reference {
             if ended == Ended::Succeeded {
                 reference.result(true, now);
