@@ -273,7 +273,9 @@ impl<R: Rules> Control<R> {
             Disposition::Done
             | Disposition::Gone { .. }
             | Disposition::Expired { .. }
-            | Disposition::Refused { .. } => Turn::Over,
+            | Disposition::Refused { .. }
+            // It is about this write: another one may be allowed, and does not wait for it.
+            | Disposition::Retry { cause: Cause::Denied, .. } => Turn::Over,
             // What is there was read back above: with it something else may be due.
             Disposition::AlreadyExists { .. } => Turn::Failed {
                 cause: Cause::Conflict,
@@ -315,7 +317,15 @@ impl<R: Rules> Control<R> {
                     "it is there already, comparing"
                 );
             }
-            (Disposition::Refused { reason }, _)
+            (
+                Disposition::Refused { reason }
+                | Disposition::Retry {
+                    cause: Cause::Denied,
+                    reason,
+                    ..
+                },
+                _,
+            )
             | (Disposition::Retry { reason, .. }, Next::GivenUp) => {
                 tracing::warn!(
                     object = shown(&object),

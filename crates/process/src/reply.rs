@@ -87,7 +87,7 @@ pub enum Cause {
     NoSuchKind,
     /// Our account lacks a right. Somebody has to grant it.
     NoRight,
-    /// An admission policy forbids it. Somebody has to change the policy.
+    /// An admission policy forbids it. Somebody has to change the policy, or something else is to be written.
     Denied,
 }
 
@@ -103,7 +103,8 @@ impl Cause {
             Self::Throttled | Self::InternalError | Self::NoSuchKind => {
                 (Duration::from_millis(250), Duration::from_secs(30))
             }
-            Self::NoRight | Self::Denied => (Duration::from_secs(10), Duration::from_mins(5)),
+            // API servers that have just started answer so until they have read the roles.
+            Self::NoRight | Self::Denied => (Duration::from_millis(250), Duration::from_mins(5)),
         };
         Backoff::new(first, longest)
     }
