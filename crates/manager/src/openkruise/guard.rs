@@ -60,14 +60,14 @@ impl Guard {
     pub(crate) async fn run(mut self) {
         let mut sights = sights(self.server.clone(), NAMESPACE, LEASE);
         let mut reading: BoxFuture<'static, Read> = pending().boxed();
-        // The gates of a holder are asked for with each of its signs of life, until there is an answer.
+        // The gates of a holder are asked for with its signs of life, until they are off.
         let (mut asks, mut reads) = (false, false);
         loop {
             if asks
                 && !reads
-                && let Some(holder) = self.neighbour.unread(clock::monotonic())
+                && let Some(holder) = self.neighbour.to_be_read(clock::monotonic())
             {
-                reading = read(self.server.client.clone(), holder.to_owned()).boxed();
+                reading = read(self.server.client.clone(), holder).boxed();
                 reads = true;
             }
             asks = false;
@@ -100,8 +100,9 @@ impl Guard {
                     .lease_seen(lease, clock::monotonic(), clock::now());
             }
             Sighting::Seen(Sight::NotListed | Sight::Deleted(_)) => self.neighbour.lease_absent(),
-            Sighting::Follows => {}
+            Sighting::Follows => self.neighbour.follows(clock::monotonic()),
             Sighting::Failed(error) => {
+                self.neighbour.lost(clock::monotonic());
                 let reason = why_not("look for OpenKruise's", NAMESPACE, LEASE, &error);
                 if self.shown == Standing::Unknown {
                     self.condition.not_ready(reason);

@@ -1,7 +1,8 @@
 //! `OpenKruise`'s manager as its Lease shows it: whether it is alive, and whether it acts on `PodProbeMarker`s. Without
 //! a clock or a client.
 //!
-//! It is alive until one duration after its Lease was last seen to change, by our clock alone. A Lease that was left
+//! It is alive until one duration after its Lease was last seen to change, by our clock alone; while changes of the Lease
+//! are not received, it stays what it was. A Lease that was left
 //! behind is not waited for at each start: renewed [`LONG_AGO`] by its own word, its holder has ended.
 
 use std::time::Duration;
@@ -17,9 +18,18 @@ const LONG_AGO: Duration = Duration::from_mins(10);
 /// For a Lease that does not say (`LeaseDuration` of controller-runtime).
 const DURATION: Duration = Duration::from_secs(15);
 
+/// Gates that stand in the way are not read again sooner.
+const REREAD: Duration = Duration::from_secs(10);
+
 /// What is known of it.
 #[derive(Clone, Debug, Default)]
-pub struct Neighbour(Known);
+pub struct Neighbour {
+    known: Known,
+    /// Changes of its Lease are not received.
+    blind: bool,
+    /// When its gates were last asked for.
+    asked: Option<Instant>,
+}
 
 #[derive(Clone, Debug, Default)]
 enum Known {
@@ -76,7 +86,7 @@ impl Neighbour {
     /// Its Lease was seen. `wall` is the time of day.
     pub fn lease_seen(&mut self, seen: Box<Lease>, now: Instant, wall: Timestamp) {
         let duration = record::duration(&seen, DURATION);
-        let (until, gate) = match &self.0 {
+        let (until, gate) = match &self.known {
             Known::Seen { lease, until, gate } => {
                 let renewed = !record::is_same(lease, &seen);
                 let same_holder = record::holder(lease) == record::holder(&seen);
@@ -98,53 +108,91 @@ impl Neighbour {
             }
         };
         let lease = seen;
-        self.0 = Known::Seen { lease, until, gate };
+        self.known = Known::Seen { lease, until, gate };
     }
 
     /// There is no such Lease. One that was seen counts until its end: it may have been deleted under its holder.
     pub fn lease_absent(&mut self) {
-        if let Known::Nothing = self.0 {
-            self.0 = Known::Absent;
+        if let Known::Nothing = self.known {
+            self.known = Known::Absent;
+        }
+    }
+
+    /// Changes of its Lease are received from now on. What was missed meanwhile may be its renewal, so that one that
+    /// lived when they ceased gets one whole duration.
+    pub fn follows(&mut self, now: Instant) {
+        let was_blind = std::mem::replace(&mut self.blind, false);
+        if let Known::Seen {
+            lease,
+            until: Some(until),
+            ..
+        } = &mut self.known
+            && was_blind
+        {
+            *until = (*until).max(now + record::duration(lease, DURATION));
+        }
+    }
+
+    /// Changes of its Lease are not received any more.
+    pub fn lost(&mut self, now: Instant) {
+        if std::mem::replace(&mut self.blind, true) {
+            return;
+        }
+        // One that had ended by then does not come back to life.
+        if let Known::Seen { until, .. } = &mut self.known {
+            *until = until.filter(|until| *until > now);
         }
     }
 
     /// What the gates of this holder are.
     pub fn gate_read(&mut self, of: &str, read: Gate) {
-        if let Known::Seen { lease, gate, .. } = &mut self.0
+        if let Known::Seen { lease, gate, .. } = &mut self.known
             && record::holder(lease) == Some(of)
         {
             *gate = read;
         }
     }
 
-    /// The living holder whose gates nobody has read.
-    pub fn unread(&self, now: Instant) -> Option<&str> {
-        match &self.0 {
-            Known::Seen {
-                lease,
-                gate: Gate::Unread,
-                until,
-            } if is_left(*until, now) => record::holder(lease),
-            _ => None,
-        }
+    /// The living holder whose gates are to be read, with a sign of its life: until they are off, as a manager that
+    /// was restarted under the same name may have switched them off.
+    pub fn to_be_read(&mut self, now: Instant) -> Option<String> {
+        let Known::Seen {
+            lease, until, gate, ..
+        } = &self.known
+        else {
+            return None;
+        };
+        let is_soon = |asked: Instant| now < asked + REREAD;
+        let is_due = match gate {
+            Gate::Unread => true,
+            Gate::On(_) | Gate::NoPod => !self.asked.is_some_and(is_soon),
+            Gate::Off => false,
+        };
+        let lives = self.blind && until.is_some() || is_left(*until, now);
+        let holder = record::holder(lease)
+            .filter(|_| is_due && lives)?
+            .to_owned();
+        self.asked = Some(now);
+        Some(holder)
     }
 
     /// When its Lease ends unless it is renewed.
     pub fn ends(&self, now: Instant) -> Option<Instant> {
-        match &self.0 {
-            Known::Seen { until, .. } => until.filter(|until| *until > now),
+        match &self.known {
+            Known::Seen { until, .. } => until.filter(|until| !self.blind && *until > now),
             Known::Nothing | Known::Absent => None,
         }
     }
 
     /// What it is to us.
     pub fn standing(&self, now: Instant) -> Standing {
-        let (lease, until, gate) = match &self.0 {
+        let (lease, until, gate) = match &self.known {
             Known::Nothing => return Standing::Unknown,
             Known::Absent => return Standing::Away,
             Known::Seen { lease, until, gate } => (lease, until, gate),
         };
-        let Some(holder) = record::holder(lease).filter(|_| is_left(*until, now)) else {
+        let lives = self.blind && until.is_some() || is_left(*until, now);
+        let Some(holder) = record::holder(lease).filter(|_| lives) else {
             return Standing::Away;
         };
         let holder = holder.to_owned();
@@ -218,14 +266,14 @@ mod tests {
         #[case] alive: bool,
     ) {
         let now = Instant::now();
-        let neighbour = seen(lease(holder, renewed), now);
+        let mut neighbour = seen(lease(holder, renewed), now);
         let expected = if alive {
             acts("one", Gate::Unread)
         } else {
             Standing::Away
         };
         assert_eq!(neighbour.standing(now), expected);
-        assert_eq!(neighbour.unread(now).is_some(), alive);
+        assert_eq!(neighbour.to_be_read(now).is_some(), alive);
         assert_eq!(neighbour.standing(now + seconds(15)), Standing::Away);
     }
 
@@ -275,9 +323,9 @@ mod tests {
         let now = Instant::now();
         let mut neighbour = seen(lease("one", WALL), now);
         neighbour.gate_read("another", Gate::Off);
-        assert_eq!(neighbour.unread(now), Some("one"));
+        assert_eq!(neighbour.to_be_read(now).as_deref(), Some("one"));
         neighbour.gate_read("one", Gate::Off);
-        assert_eq!(neighbour.unread(now), None);
+        assert_eq!(neighbour.to_be_read(now), None);
         let holder = "one".to_owned();
         assert_eq!(neighbour.standing(now), Standing::Aside { holder });
         // The next holder may have other gates.
@@ -290,6 +338,42 @@ mod tests {
         for gate in [Gate::On(String::new()), Gate::NoPod] {
             neighbour.gate_read("two", gate.clone());
             assert_eq!(neighbour.standing(now), acts("two", gate));
+        }
+    }
+
+    // PPM-19
+    #[test]
+    fn a_lease_whose_changes_are_not_received_does_not_end() {
+        let now = Instant::now();
+        let mut neighbour = seen(lease("one", WALL), now);
+        neighbour.lost(now + seconds(10));
+        neighbour.lost(now + seconds(20));
+        let unread = acts("one", Gate::Unread);
+        assert_eq!(neighbour.standing(now + seconds(60)), unread);
+        assert_eq!(neighbour.ends(now + seconds(60)), None);
+        neighbour.follows(now + seconds(60));
+        assert_eq!(neighbour.ends(now), Some(now + seconds(75)));
+        assert_eq!(neighbour.standing(now + seconds(74)), unread);
+        assert_eq!(neighbour.standing(now + seconds(75)), Standing::Away);
+        // It had ended before: a watch that breaks off brings it back as little.
+        neighbour.lost(now + seconds(80));
+        neighbour.follows(now + seconds(81));
+        assert_eq!(neighbour.standing(now + seconds(81)), Standing::Away);
+    }
+
+    // PPM-19
+    #[test]
+    fn gates_that_stand_in_the_way_are_read_again() {
+        let now = Instant::now();
+        for gate in [Gate::On(String::new()), Gate::NoPod] {
+            let mut neighbour = seen(lease("one", WALL), now);
+            assert_eq!(neighbour.to_be_read(now).as_deref(), Some("one"));
+            neighbour.gate_read("one", gate);
+            assert_eq!(neighbour.to_be_read(now + seconds(9)), None);
+            let later = now + seconds(10);
+            assert_eq!(neighbour.to_be_read(later).as_deref(), Some("one"));
+            neighbour.gate_read("one", Gate::Off);
+            assert_eq!(neighbour.to_be_read(now + seconds(14)), None);
         }
     }
 }

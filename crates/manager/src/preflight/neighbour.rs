@@ -61,7 +61,7 @@ async fn manager(client: &Client) -> Lookup<Standing> {
     let mut first_end = None;
     loop {
         let now = clock::monotonic();
-        if let Some(holder) = neighbour.unread(now).map(ToOwned::to_owned) {
+        if let Some(holder) = neighbour.to_be_read(now) {
             let gate = look(read_gates(client, NAMESPACE, &holder)).await;
             neighbour.gate_read(&holder, gate.unwrap_or(Gate::NoPod));
         }
