@@ -97,9 +97,11 @@ async fn send_patiently(
     change: &Change,
     at: Timestamp,
 ) -> Disposition {
+    // Once, with its name: of an attempt whose reply is lost the next one must not make a second event.
+    let event = event(node, change, at);
     let mut failures = 0;
     loop {
-        let disposition = send(server, node, series, change, at).await;
+        let disposition = send(server, series, change, &event).await;
         failures += 1;
         if failures >= ATTEMPTS || !may_pass(&disposition) {
             return disposition;
@@ -122,15 +124,18 @@ fn may_pass(disposition: &Disposition) -> bool {
 
 async fn send(
     server: &ApiServer,
-    node: &str,
     series: &mut Series,
     change: &Change,
-    at: Timestamp,
+    event: &Event,
 ) -> Disposition {
     let events = Request::new(Event::url_path(&(), Some(&change.key.pod.namespace)));
-    let message = message(change);
     if let Some((name, count)) = series.next(change) {
-        let again = json!({"count": count, "lastTimestamp": Time(at), "message": message});
+        let Event {
+            last_timestamp,
+            message,
+            ..
+        } = event;
+        let again = json!({"count": count, "lastTimestamp": last_timestamp, "message": message});
         let again = events.patch(&name, &PatchParams::default(), &Patch::Merge(&again));
         match request::send(server, again).await.0 {
             Disposition::Done => {
@@ -142,17 +147,19 @@ async fn send(
             failed => return failed,
         }
     }
-    let event = event(node, change, message, at);
-    let body = serde_json::to_vec(&event).map_err(BuildError::SerializeBody);
+    let body = serde_json::to_vec(event).map_err(BuildError::SerializeBody);
     let create = body.and_then(|body| events.create(&PostParams::default(), body));
-    let (disposition, _) = request::send(server, create).await;
-    if disposition == Disposition::Done {
-        series.begin(change, event.metadata.name.unwrap_or_default());
+    match request::send(server, create).await.0 {
+        // An earlier attempt made it.
+        Disposition::Done | Disposition::AlreadyExists { .. } => {
+            series.begin(change, event.metadata.name.clone().unwrap_or_default());
+            Disposition::Done
+        }
+        failed => failed,
     }
-    disposition
 }
 
-fn event(node: &str, change: &Change, message: String, at: Timestamp) -> Event {
+fn event(node: &str, change: &Change, at: Timestamp) -> Event {
     let pod = &change.key.pod;
     let (reason, kind) = match change.to {
         State::Succeeded => ("KruiseProbeSucceeded", "Normal"),
@@ -175,7 +182,7 @@ fn event(node: &str, change: &Change, message: String, at: Timestamp) -> Event {
         },
         type_: Some(kind.to_owned()),
         reason: Some(reason.to_owned()),
-        message: Some(message),
+        message: Some(message(change)),
         count: Some(1),
         first_timestamp: Some(Time(at)),
         last_timestamp: Some(Time(at)),
@@ -306,5 +313,37 @@ mod tests {
         }
         assert_eq!(series.next(&first), None);
         assert_eq!(series.sent.len(), REMEMBERED);
+    }
+
+    // PPM-14
+    #[tokio::test(start_paused = true)]
+    async fn an_event_whose_reply_is_lost_is_sent_again_under_its_name() {
+        let names: Arc<std::sync::Mutex<Vec<String>>> = Arc::default();
+        let posted = Arc::clone(&names);
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let posted = Arc::clone(&posted);
+            async move {
+                let body = request.into_body().collect_bytes().await?;
+                let event: Event = serde_json::from_slice(&body)?;
+                let name = event.metadata.name.unwrap();
+                let there = posted.lock().unwrap().contains(&name);
+                posted.lock().unwrap().push(name);
+                let reply = http::Response::builder();
+                match posted.lock().unwrap().len() {
+                    1 => Err(Box::<dyn std::error::Error + Send + Sync>::from("reset")),
+                    _ if there => Ok(reply.status(409).body(kube::client::Body::empty())?),
+                    _ => Ok(reply.status(201).body(kube::client::Body::empty())?),
+                }
+            }
+        });
+        let server = ApiServer::new(kube::Client::new(service, "default"));
+        let mut series = Series::default();
+        let change = change("p", State::Failed, "no");
+        let at = Timestamp::UNIX_EPOCH;
+        let sent = send_patiently(&server, "node", &mut series, &change, at).await;
+        assert_eq!(sent, Disposition::Done);
+        let names = names.lock().unwrap().clone();
+        assert_eq!(names, vec![names[0].clone(); 2]);
+        assert_eq!(series.next(&change), Some((names[0].clone(), 2)));
     }
 }
