@@ -2,7 +2,8 @@
 //!
 //! Of a pod in the node's own network the runtime reports that alone, and no address. It is dialled at those of `--node-ip`;
 //! without them at what its plan says, as long as that is an address of a network interface that this process sees itself. So
-//! whoever writes a plan can choose among the node's own addresses, and has no other.
+//! whoever writes a plan can choose among the node's own addresses, and has no other. Interfaces that are known to carry
+//! addresses of others are left out by name; exact is `--node-ip` alone.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -111,8 +112,18 @@ impl Interfaces {
     }
 }
 
+/// Whether the addresses of an interface may be the node's own. kube-proxy binds those of all Services to one of its own
+/// (`pkg/proxy/ipvs/proxier.go`, `defaultDummyDevice`), `NodeLocal DNSCache` that of the cluster's DNS; either is a dummy,
+/// as those of this kind are named by the kernel.
+fn may_be_of_node(interface: &str) -> bool {
+    let number = interface.strip_prefix("dummy");
+    let dummy = number.is_some_and(|number| number.bytes().all(|b| b.is_ascii_digit()));
+    !(dummy || interface == "kube-ipvs0" || interface == "nodelocaldns")
+}
+
 fn read() -> nix::Result<HashSet<IpAddr>> {
-    let addresses = getifaddrs()?.filter_map(|interface| {
+    let own = getifaddrs()?.filter(|interface| may_be_of_node(&interface.interface_name));
+    let addresses = own.filter_map(|interface| {
         let address = interface.address?;
         let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
         v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
@@ -216,6 +227,17 @@ mod tests {
         by_flag.given.clone_from(&given);
         by_flag.plan(Some(&planned(&[("one", "192.0.2.9")])));
         assert_eq!(by_flag.of_node(&pod("one")), Ok(given));
+    }
+
+    // PRB-24
+    #[test]
+    fn interfaces_that_carry_the_addresses_of_others_are_left_out() {
+        for name in ["kube-ipvs0", "nodelocaldns", "dummy0", "dummy12"] {
+            assert!(!may_be_of_node(name), "{name}");
+        }
+        for name in ["eth0", "lo", "kube-bridge", "dummynet", "bond0", "wg0"] {
+            assert!(may_be_of_node(name), "{name}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
