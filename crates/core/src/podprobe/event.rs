@@ -93,8 +93,8 @@ pub enum Event {
     /// The API server has carried out the last write of this object, and what the reply showed has been told. If the
     /// object still lacks what was written, somebody undid it.
     Written(Object),
-    /// The API server refused this write of an object for good, and why. It is not repeated until the object or what is
-    /// desired of it changes, or some minutes have passed.
+    /// The API server refused this write of an object for good, and why. It is not repeated until another write is
+    /// due, the spec of the `NodePodProbe` has changed, or some minutes have passed.
     Refused(Object, Box<Write>, String),
     /// The deadline of the last [`Effects`] has passed.
     Deadline,

@@ -58,10 +58,8 @@ impl Index {
             self.lose_pod(&name, pass);
         }
         self.let_go(Kind::Pod, &name, pass);
-        let refused = self.refused.remove(&Object::PodMarks((*name).clone()));
         if let Some(known) = self.pods.get_mut(&name)
             && known.at_rest
-            && refused.is_none()
             // Of an agent, more is read than is kept.
             && name.namespace != self.config.agent_namespace
         {
@@ -179,10 +177,23 @@ impl Index {
             let next = next.map(|time| (time, Timer::Pod(name.clone())));
             self.timers.extend(next);
         }
-        if has_turned {
-            // The shares were made before it was known what is fought over.
+        let is_over = self.drop_refusal_of_another_write(name, pass.now);
+        if has_turned || is_over {
+            // The shares were made before it was known what is fought over or refused.
             pass.pods.insert(name.clone());
         }
+    }
+
+    /// Forgets that a pod's marks were refused, if another write is due by now or none. Returns whether it did.
+    fn drop_refusal_of_another_write(&mut self, name: &ObjectName, now: Now) -> bool {
+        let marks = Object::PodMarks(name.clone());
+        let Some(refusal) = self.refused.get(&marks) else {
+            return false;
+        };
+        let due = self.marks_due(name, now);
+        let is_same =
+            due.is_some_and(|due| super::without_times_and_versions(due) == refusal.write);
+        !is_same && self.refused.remove(&marks).is_some()
     }
 
     fn plan(&self, pod: &Pod, matching: &[MarkerName]) -> Plans {

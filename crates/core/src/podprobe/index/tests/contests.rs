@@ -280,3 +280,24 @@ fn a_probe_that_flaps_faster_than_the_api_server_answers_is_no_contest() {
     assert_eq!(world.ready("way").0, "Probing");
     assert_eq!(world.monotonic, start);
 }
+
+// PPM-8, PPM-13
+#[test]
+fn a_refused_write_of_marks_is_not_repeated_with_each_sight_of_the_pod() {
+    let mut world = World::probing(&[idle()]);
+    world.report("way#idle", "Succeeded", "yes", |_| {});
+    while world.deliver() {}
+    world.refuse(&Object::PodMarks(p0()), "no such value");
+    world.drain();
+    let told = world.ready("way");
+    assert!(told.1.contains("no such value"), "{told:?}");
+    world.writes.clear();
+    for phase in ["Pending", "Running"] {
+        world.edit(|pod| pod.phase = phase);
+        assert_eq!((world.writes.len(), world.ready("way")), (0, told.clone()));
+    }
+    // What is due is another write: it goes, and nothing is said any more.
+    world.verdict("way#idle", "Failed", "no");
+    assert_eq!(world.pod().labels["idle"].value, "false");
+    assert_eq!(world.ready("way").0, "Probing");
+}

@@ -543,8 +543,9 @@ fn equal_sights_change_nothing() {
     }
 }
 
+// PPM-8, PPM-13
 #[test]
-fn a_refused_write_is_left_alone_until_something_changes() {
+fn a_refused_write_is_left_alone_until_another_is_due() {
     let mut world = World::probing(&[idle()]);
     world.cluster.edit_node_pod_probe("n0", |_| {});
     let object = Object::PodMarks(p0());
@@ -562,7 +563,10 @@ fn a_refused_write_is_left_alone_until_something_changes() {
     assert_eq!(reason, "InvalidSpec");
     assert!(message.contains("p0: too long"), "{message}");
     world.edit(|pod| pod.ip = "10.0.0.9".to_owned());
-    assert_eq!(world.pod().labels["role"].value, "main");
+    assert!(!world.pod().labels.contains_key("role"));
+    assert_eq!(world.ready("way").0, "InvalidSpec");
+    world.verdict("way#idle", "Failed", "");
+    assert_eq!(world.pod().labels["idle"].value, "false");
     assert_eq!(world.ready("way").0, "Probing");
 }
 
