@@ -58,6 +58,19 @@ pub(super) struct SeenObject {
     pub(super) waits: Waits,
 }
 
+impl SeenObject {
+    /// The finalizers that hold it, if it is being deleted. Without any it would be gone: nothing is shown as being
+    /// deleted but what waits for a finalizer (`pkg/registry/generic/registry/store.go` of apiserver, `Delete`).
+    pub(super) fn holders(&self) -> Option<&[String]> {
+        holders(&self.meta)
+    }
+}
+
+fn holders(meta: &ObjectMeta) -> Option<&[String]> {
+    let finalizers = meta.finalizers.as_deref().unwrap_or_default();
+    meta.deletion_timestamp.as_ref().map(|_| finalizers)
+}
+
 impl NodeState {
     /// Whether it should have a `NodePodProbe`.
     pub(super) fn is_served(&self) -> bool {
@@ -147,7 +160,9 @@ impl Index {
             known.uid == new.uid && known.generation == new.generation
         });
         let object = Object::NodePodProbe(name.to_string());
-        if !is_same && self.refused.remove(&object).is_some() {
+        let held = known.and_then(SeenObject::holders);
+        let is_turned = held != holders(&wire.metadata);
+        if (!is_same && self.refused.remove(&object).is_some()) || is_turned {
             self.look_at(&object, pass);
         }
         let waits = Waits::new(&wire, self.config.silent_after, pass.now);
@@ -196,9 +211,9 @@ impl Index {
         let (name, node) = self.nodes.get_key_value(name.name.as_str())?;
         let version = node.object.as_ref()?.version;
         let name = name.clone();
-        self.nodes.get_mut(&name)?.object = None;
+        let lost = self.nodes.get_mut(&name)?.object.take()?;
         let object = Object::NodePodProbe(name.to_string());
-        if self.refused.remove(&object).is_some() {
+        if self.refused.remove(&object).is_some() || lost.holders().is_some() {
             self.look_at(&object, pass);
         }
         self.fill(&name, BTreeMap::new(), pass);

@@ -126,6 +126,13 @@ impl<'a> Whereabouts<'a> {
             }
             Pending::TooManyProbes => (Trouble::TooManyProbes, pod),
             Pending::Refused => {
+                if let Some(holders) = self.index.holders(self.pod) {
+                    let holders = holders.join(", ");
+                    let text = format!(
+                        "NodePodProbe {node} is being deleted and held by finalizer {holders}; remove it"
+                    );
+                    return Some((Trouble::Refused, text.into()));
+                }
                 let refused = Object::NodePodProbe(node.to_string());
                 let reason = &self.index.refused.get(&refused)?.reason;
                 (Trouble::Refused, format!("{node}: {reason}").into())
@@ -158,8 +165,15 @@ impl Index {
             return Some(Pending::TooManyProbes);
         }
         let object = Object::NodePodProbe(pod.node.as_ref()?.to_string());
-        let is_refused = self.refused.contains_key(&object);
+        // What is being deleted takes no write, and what takes its place has to wait for its end.
+        let is_refused = self.refused.contains_key(&object) || self.holders(pod).is_some();
         let differs = self.slot(pod).is_some_and(|slot| slot.differs.is_some());
         (is_refused && differs).then_some(Pending::Refused)
+    }
+
+    /// The finalizers that hold the object of a pod's node, if it is being deleted.
+    fn holders(&self, pod: &Pod) -> Option<&[String]> {
+        let node = self.nodes.get(pod.node.as_ref()?)?;
+        node.object.as_ref()?.holders()
     }
 }

@@ -1,6 +1,7 @@
 //! What a marker's status says of pods without a verdict, and of agents that do not report.
 
 use jiff::SignedDuration;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use leadsman_api::node_pod_probe::{CannotProbe, PodProbeStatus};
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -321,4 +322,25 @@ fn a_refused_spec_is_told_and_not_repeated_with_each_verdict() {
     pass(&mut world, 300);
     assert_eq!(world.entries(), ["way#idle", "way#p"]);
     assert_eq!(world.ready("way").0, "Probing");
+}
+
+// PPM-13
+#[test]
+fn a_node_pod_probe_that_is_being_deleted_and_does_not_go_is_told() {
+    let mut world = World::probing(&[idle()]);
+    let now = Time(world.cluster.now);
+    world.cluster.edit_node_pod_probe("n0", |object| {
+        object.spec.pod_probes.clear();
+        object.metadata.deletion_timestamp = Some(now);
+        object.metadata.finalizers = Some(vec!["example.io/hold".to_owned()]);
+    });
+    world.drain();
+    let (reason, message) = world.ready("way");
+    assert_eq!(reason, "Refused");
+    let words = "NodePodProbe n0 is being deleted and held by finalizer example.io/hold";
+    assert!(message.contains(words), "{message}");
+    world.cluster.delete(Kind::NodePodProbe, &name("", "n0"));
+    world.drain();
+    assert_eq!(world.ready("way").0, "Probing");
+    assert_eq!(world.entries(), ["way#idle"]);
 }
