@@ -126,12 +126,11 @@ impl Report {
 
     pub(super) fn observe(&mut self, status: Option<NodePodProbeStatus>) {
         self.observed = status;
-        match &self.observed {
-            Some(shown) => self.telling.dropped &= !shows_unprobed(shown),
-            None => {
-                self.overdue = None;
-                self.telling = Telling::default();
-            }
+        if let Some(shown) = &self.observed {
+            self.telling.dropped &= !shows_unprobed(shown);
+        } else {
+            self.overdue = None;
+            self.telling = Telling::default();
         }
         self.touch();
     }
@@ -314,8 +313,8 @@ fn draft(
             )
             .collect();
         let mut draft = compose(rows, &names, &seen, &differences, limit, left_over);
-        let named = &mut draft.status.pod_probe_statuses;
-        add_unprobed(named, unprobed, limit, !telling.dropped);
+        let drafted = &mut draft.status.pod_probe_statuses;
+        add_unprobed(drafted, unprobed, limit, !telling.dropped);
         draft
     };
     let mut draft = cut_at(CUTS[0]);

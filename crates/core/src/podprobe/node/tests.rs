@@ -989,8 +989,8 @@ fn pods_that_share_a_uid_share_no_verdict() {
         let status = sim.object.status.clone().unwrap();
         let pods = status.pod_probe_statuses.into_iter();
         pods.map(|pod| {
-            let states: Vec<_> = pod.probe_states.into_iter().map(|s| s.state).collect();
-            (pod.namespace, pod.name, states, pod.cannot_probe.len())
+            let verdicts: Vec<_> = pod.probe_states.into_iter().map(|s| s.state).collect();
+            (pod.namespace, pod.name, verdicts, pod.cannot_probe.len())
         })
         .collect()
     };
