@@ -14,12 +14,13 @@
 //! each in the order of arrival.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
 use std::sync::Arc;
 
 use super::PodName;
 
 /// Queues that are served in turn.
-type Turns<Q> = VecDeque<(Arc<str>, Q)>;
+type Turns<K, Q> = VecDeque<(K, Q)>;
 
 /// The places, and the queue for them: `T` is whatever the caller knows a command by.
 #[derive(Debug)]
@@ -27,13 +28,13 @@ pub(super) struct Execs<T> {
     per_pod: usize,
     per_node: usize,
     taken: usize,
-    /// Places taken by pod uid and by namespace; none is 0.
-    by_pod: HashMap<Arc<str>, usize>,
+    /// Places taken by pod and by namespace; none is 0.
+    by_pod: HashMap<PodName, usize>,
     by_namespace: HashMap<Arc<str>, usize>,
     /// Pods with commands in the plan, by namespace.
     planned: HashMap<Arc<str>, usize>,
-    /// By namespace, then by pod uid. No queue is empty.
-    waiting: Turns<Turns<VecDeque<T>>>,
+    /// By namespace, then by pod. No queue is empty.
+    waiting: Turns<Arc<str>, Turns<PodName, VecDeque<T>>>,
 }
 
 impl<T: PartialEq> Execs<T> {
@@ -57,12 +58,12 @@ impl<T: PartialEq> Execs<T> {
 
     /// Takes a place if there is one, else waits in line.
     pub(super) fn enter(&mut self, pod: &PodName, who: T) -> bool {
-        if self.has_room(&pod.namespace, &pod.uid) {
-            self.occupy(&pod.namespace, &pod.uid);
+        if self.has_room(pod) {
+            self.occupy(pod);
             return true;
         }
         let pods = line_of(&mut self.waiting, &pod.namespace);
-        line_of(pods, &pod.uid).push_back(who);
+        line_of(pods, pod).push_back(who);
         false
     }
 
@@ -70,23 +71,21 @@ impl<T: PartialEq> Execs<T> {
     pub(super) fn leave(&mut self, pod: &PodName) {
         debug_assert!(self.taken > 0, "a place is given back once");
         self.taken = self.taken.saturating_sub(1);
-        take_one(&mut self.by_pod, &pod.uid);
+        take_one(&mut self.by_pod, pod);
         take_one(&mut self.by_namespace, &pod.namespace);
     }
 
     /// Gives a free place to the first in line that may have it; its namespace and pod go to the end of their lines.
     pub(super) fn admit(&mut self) -> Option<T> {
         let (first, second) = self.waiting.iter().enumerate().find_map(|(first, line)| {
-            let (namespace, pods) = line;
-            let second = pods
-                .iter()
-                .position(|(pod, _)| self.has_room(namespace, pod));
+            let (_, pods) = line;
+            let second = pods.iter().position(|(pod, _)| self.has_room(pod));
             Some((first, second?))
         })?;
         let (namespace, mut pods) = self.waiting.remove(first)?;
         let (pod, mut line) = pods.remove(second)?;
         let who = line.pop_front()?;
-        self.occupy(&namespace, &pod);
+        self.occupy(&pod);
         if !line.is_empty() {
             pods.push_back((pod, line));
         }
@@ -118,9 +117,10 @@ impl<T: PartialEq> Execs<T> {
         self.taken
     }
 
-    fn has_room(&self, namespace: &Arc<str>, pod_uid: &Arc<str>) -> bool {
+    fn has_room(&self, pod: &PodName) -> bool {
+        let namespace = &pod.namespace;
         let of_namespace = count(&self.by_namespace, namespace);
-        let of_pod = count(&self.by_pod, pod_uid);
+        let of_pod = count(&self.by_pod, pod);
         let free = self.per_node - self.taken;
         let most = self.most_of_namespace(namespace);
         let room_on_node = free > if of_namespace == 0 { 0 } else { self.kept() };
@@ -144,11 +144,11 @@ impl<T: PartialEq> Execs<T> {
         self.per_pod.min(half_if(others, most_of_namespace))
     }
 
-    fn occupy(&mut self, namespace: &Arc<str>, pod_uid: &Arc<str>) {
+    fn occupy(&mut self, pod: &PodName) {
         self.taken += 1;
         debug_assert!(self.taken <= self.per_node, "no more places than there are");
-        *self.by_pod.entry(pod_uid.clone()).or_default() += 1;
-        *self.by_namespace.entry(namespace.clone()).or_default() += 1;
+        *self.by_pod.entry(pod.clone()).or_default() += 1;
+        *self.by_namespace.entry(pod.namespace.clone()).or_default() += 1;
     }
 }
 
@@ -156,11 +156,11 @@ fn half_if(others: bool, places: usize) -> usize {
     if others { places.div_ceil(2) } else { places }
 }
 
-fn count(counts: &HashMap<Arc<str>, usize>, of: &Arc<str>) -> usize {
+fn count<K: Eq + Hash>(counts: &HashMap<K, usize>, of: &K) -> usize {
     counts.get(of).copied().unwrap_or(0)
 }
 
-fn take_one(counts: &mut HashMap<Arc<str>, usize>, of: &Arc<str>) {
+fn take_one<K: Eq + Hash>(counts: &mut HashMap<K, usize>, of: &K) {
     if let Some(count) = counts.get_mut(of) {
         *count -= 1;
         if *count == 0 {
@@ -170,7 +170,7 @@ fn take_one(counts: &mut HashMap<Arc<str>, usize>, of: &Arc<str>) {
 }
 
 /// The queue of this name, at the end when it is new.
-fn line_of<'a, Q: Default>(lines: &'a mut Turns<Q>, name: &Arc<str>) -> &'a mut Q {
+fn line_of<'a, K: Clone + Eq, Q: Default>(lines: &'a mut Turns<K, Q>, name: &K) -> &'a mut Q {
     let known = lines.iter().position(|(of, _)| of == name);
     let place = known.unwrap_or_else(|| {
         lines.push_back((name.clone(), Q::default()));
@@ -197,6 +197,16 @@ mod tests {
     fn planned(namespaces: usize, pods: usize) -> HashMap<Arc<str>, usize> {
         let names = (0..namespaces).map(|number| pod(number, 0).namespace);
         names.map(|name| (name, pods)).collect()
+    }
+
+    // PRB-14
+    #[test]
+    fn pods_that_share_a_uid_share_no_places() {
+        let (a, mut b) = (pod(0, 0), pod(1, 0));
+        b.uid = a.uid.clone();
+        let mut execs = Execs::new(1, 3);
+        assert!(execs.enter(&a, 1));
+        assert!(execs.enter(&b, 2));
     }
 
     // PRB-14
@@ -324,7 +334,7 @@ mod tests {
                     }
                     Step::End(_) => {}
                 }
-                prop_assert!(waiting.values().all(|pod| !execs.has_room(&pod.namespace, &pod.uid)));
+                prop_assert!(waiting.values().all(|pod| !execs.has_room(pod)));
                 prop_assert_eq!((execs.taken(), execs.waiting()), (running.len(), waiting.len()));
                 let half = per_node.div_ceil(2);
                 for (_, pod) in &running {
