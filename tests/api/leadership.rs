@@ -53,7 +53,7 @@ pub(crate) async fn the_leader_is_stopped_past_its_lease(_: Arc<World>) -> Resul
     // What the old leader hears first is what was true when it was stopped.
     let mark = duo.mark()?;
     duo.signal(0, Signal::SIGCONT)?;
-    duo.says(0, "leading no more").await?;
+    duo.says(0, "lost leadership").await?;
     duo.says(0, "another manager leads").await?;
     duo.verdicts(&duo.pods(), "Succeeded").await?;
     duo.marks("Succeeded").await?;
@@ -69,7 +69,7 @@ pub(crate) async fn the_leader_is_cut_off(_: Arc<World>) -> Result<()> {
     let (mark, history) = duo.watch().await?;
     duo.link.close();
     duo.verdicts(&duo.pods(), "Failed").await?;
-    duo.says(0, "leading no more").await?;
+    duo.says(0, "lost leadership").await?;
     duo.is_led_by(1).await?;
     duo.marks("Failed").await?;
     duo.link.open();
@@ -87,7 +87,7 @@ pub(crate) async fn nobody_reaches_the_api_server(_: Arc<World>) -> Result<()> {
     let duo = Duo::raise(3).await?;
     let (mark, history) = duo.watch().await?;
     duo.plane.stop_apiserver().await?;
-    duo.says(0, "leading no more").await?;
+    duo.says(0, "lost leadership").await?;
     duo.plane.start_apiserver().await?;
     duo.verdicts(&duo.pods(), "Failed").await?;
     duo.marks("Failed").await?;

@@ -124,7 +124,7 @@ pub(crate) async fn nothing_is_written_while_it_acts(world: Arc<World>) -> Resul
     let in_the_way = "featureGates='CloneSetShortHash=true,PodProbeMarkerGate=false'";
     world.logs(log, in_the_way).await?;
     // It leads, knows all and writes nothing.
-    world.logs(log, "leading from now on").await?;
+    world.logs(log, "became leader").await?;
     for kind in ["podprobemarkers", "pods", "nodes", "nodepodprobes"] {
         let listed = || world.plane.audit(start);
         until(kind, || async {
@@ -171,7 +171,7 @@ pub(crate) async fn nothing_is_written_while_it_acts(world: Arc<World>) -> Resul
     scene.marks("one", marked("Failed")).await?;
     // All of it after that end.
     let log = world.log_since(log)?;
-    let first = log.find("writing from now on");
+    let first = log.find("leader and in sync, writes begin");
     ensure!(first > log.find("OpenKruise's manager has ended"), "{log}");
     ensure!(!written(&world, start)?.is_empty(), "nothing was written");
     clear(&scene.client).await

@@ -41,7 +41,7 @@ pub enum AgentError {
     #[error("the watch of the node's plan ended, which it never does")]
     WatchEnded,
     /// The task that looks at the runtime broke.
-    #[error("the looks at the container runtime ended")]
+    #[error("the container runtime poller ended")]
     LooksEnded,
 }
 
@@ -126,7 +126,11 @@ impl Agent {
             writes: JoinSet::new(),
             teller: Teller::start(process.server.clone(), &args.node_name, &metrics),
             metrics,
-            plan: Standing::new(readiness, "plan", "the node's plan was not read yet"),
+            plan: Standing::new(
+                readiness,
+                "nodepodprobe",
+                "this node's NodePodProbe has not been read yet",
+            ),
             undecodable: false,
             runtime: looks,
             status,
@@ -197,7 +201,7 @@ impl Agent {
                 Action::Malformed(entries) => {
                     self.metrics.malformed.set(count(entries.len()));
                     for entry in entries {
-                        tracing::warn!(%entry, "an entry cannot be followed");
+                        tracing::warn!(%entry, "ignoring an invalid entry of the NodePodProbe");
                     }
                 }
             }
@@ -235,7 +239,10 @@ impl Agent {
         };
         let now = self.now().since_start;
         if self.plan.fails(&error, now) {
-            tracing::warn!(error, "the watch of the node's plan failed, retrying");
+            tracing::warn!(
+                error,
+                "cannot read this node's NodePodProbe, keeping the last one; retrying"
+            );
         }
     }
 
@@ -252,7 +259,7 @@ impl Agent {
         if object.is_none() && !self.missed {
             tracing::info!(
                 node = self.node_name,
-                "there is no NodePodProbe of this name: nothing to probe, unless the node is called otherwise"
+                "no NodePodProbe of this name: nothing to probe here; if pods on this node match a marker, check --node-name"
             );
         }
         self.missed = object.is_none();
@@ -307,7 +314,7 @@ impl Agent {
             }
             Err(error) => {
                 if self.runtime.fails(&error.to_string(), self.looked) {
-                    tracing::warn!(%error, "a look at the container runtime failed");
+                    tracing::warn!(%error, "listing containers from the runtime failed");
                 }
             }
         }

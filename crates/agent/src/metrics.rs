@@ -132,13 +132,13 @@ impl Metrics {
     fn register(&self, shown: &Shown) {
         shown.register(|r| {
             r.register("probe_runs", "Attempts at a probe", self.runs.clone());
-            let help = "Attempts that told nothing about the container";
+            let help = "Probe attempts that could not be run, by cause";
             r.register("probe_cannot", help, self.cannot.clone());
             let help = "Verdicts that changed";
             r.register("verdict_changes", help, self.verdicts.clone());
             let help = "Writes of the node's status";
             r.register("status_writes", help, self.writes.clone());
-            let help = "Looks at the container runtime";
+            let help = "Container lists read from the runtime";
             r.register("runtime_looks", help, self.looks.clone());
             r.register("pod_events", "Events on pods", self.events.clone());
             let help = "Probes of the plan that are followed";
@@ -147,11 +147,11 @@ impl Metrics {
             r.register("probes_malformed", help, self.malformed.clone());
             let help = "Commands that run in containers";
             r.register("execs_running", help, self.execs.clone());
-            let help = "Commands that wait for a place";
+            let help = "exec probes waiting for --exec-concurrency";
             r.register("execs_waiting", help, self.execs_waiting.clone());
-            let help = "How long commands waited for a place";
+            let help = "How long exec probes waited for --exec-concurrency";
             r.register_with_unit("exec_wait", help, Unit::Seconds, self.exec_wait.clone());
-            let help = "How long after its time a run was taken up";
+            let help = "Delay between a probe's due time and its start";
             r.register_with_unit("probe_lag", help, Unit::Seconds, self.lag.clone());
         });
     }

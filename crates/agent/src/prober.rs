@@ -78,7 +78,7 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
         loop {
             match self.runs.join_next().await {
                 Some(Ok(finished)) => return finished,
-                Some(Err(error)) => tracing::error!(%error, "a run was lost"),
+                Some(Err(error)) => tracing::error!(%error, "a probe task failed"),
                 None => std::future::pending().await,
             }
         }
@@ -89,7 +89,7 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
         loop {
             match self.runs.try_join_next()? {
                 Ok(finished) => return Some(finished),
-                Err(error) => tracing::error!(%error, "a run was lost"),
+                Err(error) => tracing::error!(%error, "a probe task failed"),
             }
         }
     }

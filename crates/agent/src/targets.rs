@@ -1,4 +1,4 @@
-//! Which address a run dials: what the runtime reports for the pod's own sandbox, and nothing else.
+//! Which address a run dials: what the runtime reports for the pod's own sandbox, or the node's for a pod in its network.
 //!
 //! Of a pod in the node's own network the runtime reports that alone, and no address. It is dialled at those of `--node-ip`;
 //! without them at what its plan says, as long as that is an address of a network interface that this process sees itself. So
@@ -205,7 +205,7 @@ mod tests {
                 Err(cause) => {
                     assert!(!expected, "{ip}");
                     assert_eq!(cause, CannotProbe::NotOfNode(ip.to_owned()));
-                    assert!(cause.to_string().contains("give --node-ip"), "{cause}");
+                    assert!(cause.to_string().contains("set --node-ip"), "{cause}");
                 }
             }
         }

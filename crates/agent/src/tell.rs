@@ -64,7 +64,7 @@ impl Teller {
     pub(crate) fn tell(&self, change: Change, at: Timestamp) {
         if let Err(TrySendError::Full((change, _))) = self.waiting.try_send((change, at)) {
             self.metrics.told(Telling::Overflowed);
-            tracing::warn!(probe = %change.key, "too many events wait to be sent: one is left out");
+            tracing::warn!(probe = %change.key, "event dropped, queue full");
         }
     }
 }
@@ -75,7 +75,7 @@ async fn send_all(server: ApiServer, node: String, mut told: Receiver<Told>, met
     while let Some((change, at)) = told.recv().await {
         if !spam.take(&change.key.pod.uid, clock::monotonic()) {
             metrics.told(Telling::Suppressed);
-            tracing::debug!(probe = %change.key, "too many events of one pod: one is left out");
+            tracing::debug!(probe = %change.key, "event dropped, pod over the rate limit (25, then one per 5 minutes)");
             continue;
         }
         let disposition = send_patiently(&server, &node, &mut series, &change, at).await;

@@ -338,7 +338,7 @@ impl Memory {
                 name,
                 ..
             } = listed;
-            tracing::warn!(container = %id, pod = %format_args!("{pod_namespace}/{pod_name}"), %name, %error, "no details of a container");
+            tracing::warn!(container = %id, pod = %format_args!("{pod_namespace}/{pod_name}"), %name, %error, "ContainerStatus failed for a container, skipping it");
         }
     }
 

@@ -14,7 +14,7 @@ use clap::{Parser, Subcommand};
 ///     leadsman manifests | kubectl apply --server-side -f -
 ///     leadsman preflight
 ///
-/// Every flag can also be set in the environment, as LEADSMAN_ and its name in capitals.
+/// Every flag of manager, agent and preflight can also be set in the environment, as LEADSMAN_ and its name in capitals.
 #[derive(Parser)]
 #[command(version, verbatim_doc_comment, propagate_version = true)]
 #[command(arg_required_else_help = true)]

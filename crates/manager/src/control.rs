@@ -143,7 +143,7 @@ impl<R: Rules> Control<R> {
         }
         self.apply(event);
         if !knew && self.knows_enough() {
-            tracing::info!("every kind is listed, and the schemas are read");
+            tracing::info!("initial lists complete, schemas read");
             if let Stage::Listing { term } = self.stage {
                 self.begin_writing(term);
             }
@@ -208,7 +208,7 @@ impl<R: Rules> Control<R> {
     }
 
     fn begin_writing(&mut self, term: u64) {
-        tracing::info!("writing from now on");
+        tracing::info!("leader and in sync, writes begin");
         self.stage = Stage::Writing { term };
         self.apply(Event::Synced);
     }
@@ -306,7 +306,7 @@ impl<R: Rules> Control<R> {
                     object = shown(&object),
                     ?kind,
                     reason,
-                    "nothing there to write any more"
+                    "object is gone or was replaced, nothing to write"
                 );
             }
             (Disposition::AlreadyExists { reason }, _) => {
@@ -314,7 +314,7 @@ impl<R: Rules> Control<R> {
                     object = shown(&object),
                     ?kind,
                     reason,
-                    "it is there already, comparing"
+                    "already exists, comparing"
                 );
             }
             (
@@ -342,7 +342,7 @@ impl<R: Rules> Control<R> {
                         ?kind,
                         ?cause,
                         reason,
-                        "trying again later"
+                        "write failed, retrying"
                     );
                 }
                 _ => tracing::info!(
@@ -350,7 +350,7 @@ impl<R: Rules> Control<R> {
                     ?kind,
                     ?cause,
                     reason,
-                    "trying again later"
+                    "write failed, retrying"
                 ),
             },
         }
@@ -367,7 +367,7 @@ impl<R: Rules> Control<R> {
         let ended = async { while self.under_way.next().await.is_some() {} };
         let drained = timeout(DRAIN, ended).await.is_ok();
         let given_up = if drained { 0 } else { self.under_way.len() };
-        tracing::info!(writes, given_up, "no more writes");
+        tracing::info!(writes, given_up, "stopped writing");
     }
 }
 

@@ -116,7 +116,7 @@ impl Metrics {
             );
             registry.register(
                 "writes_pending",
-                "Objects whose turn to be written is to come, now or after a failure",
+                "Objects waiting to be written, first time or retry",
                 metrics.pending.clone(),
             );
             registry.register(
@@ -131,7 +131,7 @@ impl Metrics {
             );
             registry.register(
                 "undecodable_objects",
-                "Sights of objects that could not be decoded",
+                "Objects that could not be decoded",
                 metrics.undecodable.clone(),
             );
             registry.register_with_unit(

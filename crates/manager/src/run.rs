@@ -38,7 +38,7 @@ pub enum ManagerError {
     #[error("a watch ended: {0}")]
     Watch(#[from] JoinError),
     /// The candidate for leadership broke.
-    #[error("standing for leadership ended: {0}")]
+    #[error("leader election ended: {0}")]
     Candidate(JoinError),
     /// A watch came to its end.
     #[error("a watch ended, which none does while it is listened to")]

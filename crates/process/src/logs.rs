@@ -11,7 +11,7 @@ use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 
 /// What is logged by default. The client's own lines about a failed request repeat what its sender reports with the
 /// object in it.
-const DEFAULT_FILTER: &str = "info,kube_client::client::builder=off,kube_runtime::watcher=off";
+const DEFAULT_FILTER: &str = "info,kube_client::client::builder=off";
 
 /// How to log.
 #[derive(Clone, Debug, clap::Args)]

@@ -4,7 +4,8 @@
 //! accepted), what the API server asks for in a header, and whether an error means a new list; its requests have no
 //! deadline of their own, and a resumed watch that is too old waits like any failure. What this one guarantees:
 //!
-//! - Two attempts are at most [`LONGEST`] apart, and less when another request of the process succeeds after an outage.
+//! - Two attempts are at most [`LONGEST`] apart, unless the API server asks for longer (Retry-After, up to 5 minutes),
+//!   and less when another request of the process succeeds after an outage.
 //! - A new list begins at once where nothing else helps (410), and a list that broke off goes on with its next page.
 //! - Every request has a deadline, and a connection that died without a word is noticed: by silence, or when the API
 //!   server answers others again.
@@ -32,7 +33,7 @@ use crate::server::ApiServer;
 
 mod lines;
 
-/// No two attempts are further apart.
+/// No two attempts are further apart, unless the API server asks for longer (Retry-After, up to 5 minutes).
 pub const LONGEST: Duration = Duration::from_secs(5);
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(800), LONGEST);
 /// For the beginning of a watch's reply, which API servers send before the first event

@@ -180,7 +180,7 @@ impl Duo {
 
     /// Waits until a manager has its stores full and knows that it does not lead.
     pub(crate) async fn stands_by(&self, which: usize) -> Result<()> {
-        self.says(which, "every kind is listed").await?;
+        self.says(which, "initial lists complete").await?;
         self.says(which, "another manager leads").await
     }
 
@@ -197,7 +197,7 @@ impl Duo {
 
     /// Waits until this manager holds the Lease.
     pub(crate) async fn is_led_by(&self, which: usize) -> Result<()> {
-        self.says(which, "standing for leadership").await?;
+        self.says(which, "starting leader election").await?;
         let log = self.process(which)?.log()?;
         let identity = log
             .split_once("identity=\"")

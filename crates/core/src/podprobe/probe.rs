@@ -179,7 +179,7 @@ pub enum CannotProbe {
     #[error("the container runtime is unreachable or busy: {0}")]
     Runtime(String),
     /// The runtime did not answer within the probe's timeout and our slack.
-    #[error("no answer from the container runtime by our own deadline")]
+    #[error("the container runtime did not answer in time (ExecSync)")]
     Deadline,
     /// We are out of something: file descriptors, ports, memory.
     #[error("out of local resources: {0}")]
@@ -189,7 +189,7 @@ pub enum CannotProbe {
     NoAddress,
     /// The pod is in the node's own network, and its address is none that this process may take for the node's.
     #[error(
-        "the pod is in the node's own network, and its address {0:?} is none of the network interfaces that the agent has: give --node-ip, or run the agent in the node's network"
+        "host-network pod: no network interface of the agent has its address {0:?}; set --node-ip or run the agent with hostNetwork"
     )]
     NotOfNode(String),
     /// The container ended or was replaced while the run was on its way.

@@ -87,7 +87,7 @@ impl Trouble {
             }
             Self::Cycle => format!("its verdicts would change what it matches: {subjects}"),
             Self::Conflict => format!(
-                "a mark of it belongs to another probe that goes first; rename the condition type or the key, or delete one: {subjects}"
+                "another marker or an earlier probe already sets one of its labels, annotations or condition types; rename it or delete one: {subjects}"
             ),
             Self::ContainerNotFound { probe, container } => format!(
                 "probe {probe}: no container {container} that stays running; correct containerName or the selector (pods {subjects})"
@@ -100,10 +100,10 @@ impl Trouble {
                 "probe {probe}: container {container} has no port {port}; name it in the pod's ports or use its number (pods {subjects})"
             ),
             Self::TooManyProbes => format!(
-                "the node has no room for more probes; probe fewer pods or spread them over more nodes: {subjects}"
+                "the NodePodProbe of the node is full (512 KiB, or this namespace's share of it); probe fewer pods or spread them over more nodes: {subjects}"
             ),
             Self::Refused => format!(
-                "the API server refuses what a node is to be told; see whether a webhook, a policy or an older CRD is in the way: {subjects}"
+                "the API server refuses the NodePodProbe of the pod's node; see whether a webhook, a policy or an older CRD is in the way: {subjects}"
             ),
             Self::NoNode => {
                 format!(
@@ -114,7 +114,7 @@ impl Trouble {
                 "pods on a virtual node (label type=virtual-kubelet) are not probed; let the selector leave them out: {subjects}"
             ),
             Self::NoAgent => format!(
-                "no agent is on the pod's node; see that the agents' DaemonSet runs there: {subjects}"
+                "no leadsman agent answers on the pod's node; see that the agents' DaemonSet runs there: {subjects}"
             ),
             Self::AgentSilent => format!(
                 "the agent on the pod's node does not report; see that it runs and is Ready: {subjects}"

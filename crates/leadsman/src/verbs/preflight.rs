@@ -16,14 +16,6 @@ use serde_json::{Value, json};
 /// to be done, else 1.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Namespace of manager and agents
-    #[arg(
-        long,
-        env = "LEADSMAN_NAMESPACE",
-        value_name = "NAME",
-        default_value = "leadsman-system"
-    )]
-    namespace: String,
     /// Look at the rights that an agent needs, not at those of the manager
     #[arg(long, env = "LEADSMAN_AGENT")]
     agent: bool,
@@ -68,10 +60,7 @@ fn look(args: &Args) -> io::Result<Vec<Finding>> {
         .enable_all()
         .build()?;
     let agent_rights = args.agent.then(|| leadsman_agent::RIGHTS.to_vec());
-    let scope = Scope {
-        namespace: args.namespace.clone(),
-        agent_rights,
-    };
+    let scope = Scope { agent_rights };
     runtime.block_on(async {
         let client = args.client.client(Component::Preflight).await;
         let client = client.map_err(io::Error::other)?;

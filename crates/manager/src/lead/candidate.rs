@@ -60,7 +60,7 @@ impl Candidate {
             identity,
             namespace,
             lease = LEASE,
-            "standing for leadership"
+            "starting leader election"
         );
         // A request that hangs must leave time for another.
         let third = Duration::from_secs(seconds.into()) / 3;

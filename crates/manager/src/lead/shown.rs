@@ -82,22 +82,22 @@ impl Shown {
     pub(super) fn gives_back(&mut self) {
         if self.leads {
             self.changed(false);
-            tracing::info!("giving the Lease back");
+            tracing::info!("releasing the Lease");
         }
     }
 
     fn began(&mut self) {
         self.changed(true);
         let before = self.leader.as_deref().unwrap_or("nobody");
-        tracing::info!(before, "leading from now on");
+        tracing::info!(before, "became leader");
     }
 
     fn ceased(&mut self, other: Option<&str>) {
         self.changed(false);
         if let Some(leader) = other {
-            tracing::warn!(leader, "leading no more: another took the Lease");
+            tracing::warn!(leader, "lost leadership: another took the Lease");
         } else {
-            tracing::warn!("leading no more: the Lease was not renewed in time");
+            tracing::warn!("lost leadership: the Lease was not renewed in time");
         }
     }
 

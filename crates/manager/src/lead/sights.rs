@@ -66,11 +66,10 @@ pub(crate) fn why_not(
     };
     match cause {
         Some(Cause::NoSuchKind) => format!(
-            "no namespace {namespace} for the Lease {name}: apply the output of `leadsman manifests`, or name the \
-             namespace with --namespace ({words})"
+            "the API server does not serve Leases (coordination.k8s.io/v1), or there is no namespace {namespace} ({words})"
         ),
         Some(Cause::NoRight) => format!(
-            "no right to {what} the Lease {namespace}/{name}: apply the output of `leadsman manifests` ({words})"
+            "RBAC does not allow to {what} the Lease {namespace}/{name}: apply the output of `leadsman manifests` ({words})"
         ),
         _ => format!("cannot {what} the Lease {namespace}/{name}: {words}"),
     }

@@ -94,7 +94,9 @@ fn version(seen: &Lookup<(u32, u32, String)>) -> Finding {
             Finding::new(CHECK, Outcome::Todo, message).then("upgrade the cluster")
         }
         Ok((.., name)) => {
-            let message = format!("Kubernetes {name}: rules in CRDs, tokens that tell their node");
+            let message = format!(
+                "Kubernetes {name}: CRD validation rules (CEL), node-bound service account tokens"
+            );
             Finding::new(CHECK, Outcome::Ok, message)
         }
     }
@@ -163,7 +165,7 @@ fn crd(name: &str, seen: &Lookup<Option<Crd>>) -> Finding {
     let rules = if crd.rules {
         ""
     } else {
-        ", and has no rules of admission"
+        ", and has no validation rules (CEL)"
     };
     Finding::new(
         CHECK,
@@ -359,9 +361,8 @@ fn rights(seen: &[(Right, Lookup<bool>)]) -> Vec<Finding> {
         let message = format!("all {} rights are there", seen.len());
         findings.push(Finding::new(CHECK, Outcome::Ok, message));
     } else if !lacking.is_empty() {
-        let message = format!("no right to {}", lacking.join(", "));
-        let install = "leadsman manifests | kubectl apply --server-side -f -";
-        findings.push(Finding::new(CHECK, Outcome::Todo, message).then(install));
+        let message = format!("RBAC does not allow: {}", lacking.join(", "));
+        findings.push(Finding::new(CHECK, Outcome::Todo, message).then(INSTALL));
     }
     findings
 }

@@ -25,8 +25,6 @@ pub type Lookup<T> = Result<T, String>;
 /// What is to be looked at.
 #[derive(Clone, Debug)]
 pub struct Scope {
-    /// The manager's namespace.
-    pub namespace: String,
     /// The rights of an agent, where they are to be looked at instead of the manager's: group, resource, verb.
     pub agent_rights: Option<Vec<(&'static str, &'static str, &'static str)>>,
 }
@@ -64,7 +62,7 @@ pub struct Identity {
 pub struct Crd {
     /// Fields of leadsman's that it drops.
     pub drops: Vec<String>,
-    /// Whether it has rules of admission (CEL).
+    /// Whether it has validation rules (CEL).
     pub rules: bool,
     /// The Helm release that it belongs to.
     pub release: Option<String>,
@@ -281,10 +279,7 @@ mod tests {
 
     #[test]
     fn every_right_of_the_manager_is_asked_for() {
-        let scope = Scope {
-            namespace: "ns".into(),
-            agent_rights: None,
-        };
+        let scope = Scope { agent_rights: None };
         let rights = rights(&scope);
         assert_eq!(
             rights.len(),
