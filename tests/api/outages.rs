@@ -95,9 +95,13 @@ fn lists(world: &World, mark: leadsman_testkit::audit::Mark) -> Result<BTreeMap<
     for request in world.plane.audit(mark).context("the audit log")? {
         let first = !request.uri.contains("continue=");
         if request.user == MANAGER && request.verb == "list" && request.code == 200 && first {
-            // Two Leases are followed, each by a list of its own.
-            let path = request.uri.split('?').next().unwrap_or_default();
-            *lists.entry(path.to_owned()).or_default() += 1;
+            // Leases and CRDs are followed by name, each by a list of its own.
+            let (path, query) = request.uri.split_once('?').unwrap_or((&request.uri, ""));
+            let named = query
+                .split('&')
+                .find(|part| part.starts_with("fieldSelector="));
+            let listed = format!("{path} {}", named.unwrap_or_default());
+            *lists.entry(listed).or_default() += 1;
         }
     }
     Ok(lists)
