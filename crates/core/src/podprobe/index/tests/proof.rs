@@ -689,7 +689,7 @@ fn prove(node_bytes: usize, drops_extensions: bool, steps: &[Step]) {
     world.rest();
     assert_right(&world);
 
-    // A restart costs nothing; where the API server drops fields, one write of each object until that is known.
+    // A restart costs nothing. Where the API server drops fields it may cost writes: only where they lead to is judged.
     let mut kinds = KINDS;
     kinds.rotate_left(steps.len() % 4);
     world.writes.clear();
