@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use leadsman_api::node_pod_probe::{ContainerProbe, ContainerProbeState, PodProbe, PodProbeStatus};
 use leadsman_api::slim::{Node, Pod};
 use leadsman_api::{NodePodProbe, PodProbeMarker};
-use leadsman_core::podprobe::event::{Event, Object, ObjectName, Source, Write};
+use leadsman_core::podprobe::event::{Event, ObjectName, Source, Write, WriteTarget};
 use leadsman_core::podprobe::{Config, Index, Now};
 use serde_json::{Value, json};
 
@@ -320,12 +320,12 @@ impl World {
         Ok(world)
     }
 
-    pub(super) fn tell(&mut self, event: Event) -> Vec<Object> {
+    pub(super) fn tell(&mut self, event: Event) -> Vec<WriteTarget> {
         self.index.apply(event, self.now).dirty
     }
 
     /// The first object that is to be written shows what an entry looks like.
-    fn learn_entries(&mut self, due: &[Object]) -> Result<()> {
+    fn learn_entries(&mut self, due: &[WriteTarget]) -> Result<()> {
         let mut writes = due
             .iter()
             .filter_map(|object| self.index.write(object, self.now));
@@ -351,7 +351,7 @@ impl World {
             namespace: marker.metadata.namespace.clone().unwrap_or_default(),
             name: marker_name(number),
         };
-        let object = Object::MarkerStatus(name);
+        let object = WriteTarget::MarkerStatus(name);
         if let Some(Write::MarkerStatus { status, .. }) = self.index.write(&object, self.now) {
             marker.status = Some(*status);
             self.tell(Event::Marker(Box::new(marker), Source::Live));

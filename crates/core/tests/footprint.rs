@@ -8,7 +8,7 @@ use std::time::Duration;
 use leadsman_api::node_pod_probe::{ContainerProbeState, PodProbeStatus};
 use leadsman_api::slim::Pod;
 use leadsman_api::{NodePodProbe, slim};
-use leadsman_core::podprobe::event::{Event, Object, ObjectName, Source, Write};
+use leadsman_core::podprobe::event::{Event, ObjectName, Source, Write, WriteTarget};
 use leadsman_core::podprobe::{Config, Index, Now};
 use serde_json::json;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -117,7 +117,7 @@ fn now() -> Now {
 
 fn answered(index: &mut Index, number: usize, now: Now) -> Option<NodePodProbe> {
     let Write::CreateNodePodProbe(mut object) =
-        index.write(&Object::NodePodProbe(node(number)), now)?
+        index.write(&WriteTarget::NodePodProbe(node(number)), now)?
     else {
         return None;
     };
@@ -171,7 +171,7 @@ fn settled(marked: bool) -> Index {
         namespace: "games".to_owned(),
         name: "game-server-6b9f7d5c84-00007".to_owned(),
     };
-    assert!(index.write(&Object::PodMarks(name), now).is_none());
+    assert!(index.write(&WriteTarget::PodMarks(name), now).is_none());
     index
 }
 

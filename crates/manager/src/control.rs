@@ -11,7 +11,7 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use leadsman_core::podprobe::Now;
-use leadsman_core::podprobe::event::{Effects, Event, Kind, Object, Write};
+use leadsman_core::podprobe::event::{Effects, Event, Kind, Write, WriteTarget};
 use leadsman_process::{ApiServer, Condition, clock};
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
@@ -41,7 +41,7 @@ pub(crate) trait Rules {
     /// Takes in an event.
     fn apply(&mut self, event: Event, now: Now) -> Effects;
     /// The write that is due on an object.
-    fn write(&mut self, object: &Object, now: Now) -> Option<Write>;
+    fn write(&mut self, object: &WriteTarget, now: Now) -> Option<Write>;
 }
 
 /// The loop and what it owns.
@@ -62,7 +62,7 @@ pub(crate) struct Control<R> {
 }
 
 struct Answered {
-    object: Object,
+    object: WriteTarget,
     write: Write,
     kind: WriteKind,
     sent: Sent,
@@ -235,7 +235,7 @@ impl<R: Rules> Control<R> {
         self.show_counts();
     }
 
-    fn begin(&mut self, object: Object, write: Write) {
+    fn begin(&mut self, object: WriteTarget, write: Write) {
         let server = self.server.clone();
         let leadership = self.leadership.clone();
         let kind = WriteKind::of(&write);
@@ -296,7 +296,7 @@ impl<R: Rules> Control<R> {
         kind: WriteKind,
         disposition: Disposition,
         next: Next,
-        object: Object,
+        object: WriteTarget,
         write: Write,
     ) {
         match (disposition, next) {
@@ -402,12 +402,12 @@ impl Rights {
 }
 
 /// An object's name; what is written of it, the kind of the write says.
-fn shown(object: &Object) -> String {
+fn shown(object: &WriteTarget) -> String {
     match object {
-        Object::PodMarks(name) | Object::MarkerStatus(name) | Object::MarkerFinalizer(name) => {
-            name.to_string()
-        }
-        Object::NodePodProbe(name) => name.clone(),
+        WriteTarget::PodMarks(name)
+        | WriteTarget::MarkerStatus(name)
+        | WriteTarget::MarkerFinalizer(name) => name.to_string(),
+        WriteTarget::NodePodProbe(name) => name.clone(),
     }
 }
 

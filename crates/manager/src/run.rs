@@ -2,7 +2,7 @@
 
 use leadsman_api::slim::{Node, Pod};
 use leadsman_api::{NodePodProbe, PodProbeMarker};
-use leadsman_core::podprobe::event::{Effects, Event, Object, Write};
+use leadsman_core::podprobe::event::{Effects, Event, Write, WriteTarget};
 use leadsman_core::podprobe::{Config, Index, Now};
 use leadsman_process::{Component, Process, RunError};
 use tokio::sync::mpsc::{Sender, channel};
@@ -50,7 +50,7 @@ impl Rules for Index {
         Index::apply(self, event, now)
     }
 
-    fn write(&mut self, object: &Object, now: Now) -> Option<Write> {
+    fn write(&mut self, object: &WriteTarget, now: Now) -> Option<Write> {
         Index::write(self, object, now)
     }
 }

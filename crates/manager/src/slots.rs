@@ -16,7 +16,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-use leadsman_core::podprobe::event::Object;
+use leadsman_core::podprobe::event::WriteTarget;
 use tokio::time::Instant;
 
 use leadsman_process::reply::Cause;
@@ -32,13 +32,13 @@ const INTERNAL_ERRORS: u32 = 6;
 /// All objects that are not at rest.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    objects: HashMap<Object, State>,
-    ready: VecDeque<Object>,
-    waiting: BTreeSet<(Instant, Object)>,
+    objects: HashMap<WriteTarget, State>,
+    ready: VecDeque<WriteTarget>,
+    waiting: BTreeSet<(Instant, WriteTarget)>,
     /// By class.
     paces: [Pace; CLASSES],
     /// Ready, but for specs.
-    held: VecDeque<Object>,
+    held: VecDeque<WriteTarget>,
     held_until: Option<Instant>,
     /// Specs that are ready or in flight.
     specs: usize,
@@ -56,7 +56,7 @@ struct Pace {
     slowed: u32,
     in_flight: usize,
     /// Ready, but for the pace.
-    parked: VecDeque<Object>,
+    parked: VecDeque<WriteTarget>,
 }
 
 #[derive(Debug)]
@@ -125,7 +125,7 @@ impl Slots {
     }
 
     /// What is observed or desired of an object has changed.
-    pub(crate) fn mark_dirty(&mut self, object: Object) {
+    pub(crate) fn mark_dirty(&mut self, object: WriteTarget) {
         match self.objects.entry(object) {
             Entry::Vacant(vacant) => {
                 self.specs += usize::from(is_spec(vacant.key()));
@@ -141,7 +141,7 @@ impl Slots {
     }
 
     /// The next object whose turn it is, if there is room. End its turn with [`Slots::end`].
-    pub(crate) fn take(&mut self, now: Instant) -> Option<Object> {
+    pub(crate) fn take(&mut self, now: Instant) -> Option<WriteTarget> {
         self.wake(now);
         if self.in_flight == self.limit {
             return None;
@@ -161,7 +161,7 @@ impl Slots {
     }
 
     /// The first that need not wait for its class or for specs.
-    fn pop(&mut self, now: Instant) -> Option<Object> {
+    fn pop(&mut self, now: Instant) -> Option<WriteTarget> {
         for pace in &mut self.paces {
             if pace.may_begin(now) {
                 pace.until = None;
@@ -189,7 +189,7 @@ impl Slots {
                 pace.parked.push_back(object);
                 continue;
             }
-            if self.specs == 0 || overdue || !matches!(object, Object::MarkerStatus(_)) {
+            if self.specs == 0 || overdue || !matches!(object, WriteTarget::MarkerStatus(_)) {
                 return Some(object);
             }
             self.held_until.get_or_insert(now + STATUS_HELD);
@@ -198,7 +198,7 @@ impl Slots {
     }
 
     /// Ends the turn of an object that [`Slots::take`] gave.
-    pub(crate) fn end(&mut self, object: Object, turn: Turn, now: Instant) -> Next {
+    pub(crate) fn end(&mut self, object: WriteTarget, turn: Turn, now: Instant) -> Next {
         let Some(State::InFlight {
             began,
             mut trouble,
@@ -219,10 +219,12 @@ impl Slots {
             }
             Turn::Written => match object {
                 // What the reply showed may not be what is desired by now.
-                Object::MarkerStatus(_) => {
+                WriteTarget::MarkerStatus(_) => {
                     self.wait(object, began + STATUS_SPACING, Trouble::default());
                 }
-                Object::PodMarks(_) | Object::NodePodProbe(_) | Object::MarkerFinalizer(_) => {
+                WriteTarget::PodMarks(_)
+                | WriteTarget::NodePodProbe(_)
+                | WriteTarget::MarkerFinalizer(_) => {
                     self.mark_dirty(object);
                 }
             },
@@ -282,7 +284,7 @@ impl Slots {
         self.objects.len() - self.in_flight
     }
 
-    fn wait(&mut self, object: Object, until: Instant, trouble: Trouble) {
+    fn wait(&mut self, object: WriteTarget, until: Instant, trouble: Trouble) {
         self.waiting.insert((until, object.clone()));
         self.objects.insert(object, State::Waiting { trouble });
     }
@@ -306,11 +308,11 @@ impl Slots {
 /// Classes of writes, which differ by what is written.
 const CLASSES: usize = 3;
 
-fn class(object: &Object) -> usize {
+fn class(object: &WriteTarget) -> usize {
     match object {
-        Object::PodMarks(_) => 0,
-        Object::NodePodProbe(_) => 1,
-        Object::MarkerStatus(_) | Object::MarkerFinalizer(_) => 2,
+        WriteTarget::PodMarks(_) => 0,
+        WriteTarget::NodePodProbe(_) => 1,
+        WriteTarget::MarkerStatus(_) | WriteTarget::MarkerFinalizer(_) => 2,
     }
 }
 
@@ -344,8 +346,8 @@ impl Pace {
     }
 }
 
-fn is_spec(object: &Object) -> bool {
-    matches!(object, Object::NodePodProbe(_))
+fn is_spec(object: &WriteTarget) -> bool {
+    matches!(object, WriteTarget::NodePodProbe(_))
 }
 
 impl State {

@@ -92,17 +92,17 @@ pub enum Event {
     FieldsKept(Kind, bool),
     /// The API server has carried out the last write of this object, and what the reply showed has been told. If the
     /// object still lacks what was written, somebody undid it.
-    Written(Object),
+    Written(WriteTarget),
     /// The API server refused this write of an object for good, and why. It is not repeated until another write is
     /// due, the spec of the `NodePodProbe` has changed, or some minutes have passed.
-    Refused(Object, Box<Write>, String),
+    Refused(WriteTarget, Box<Write>, String),
     /// The deadline of the last [`Effects`] has passed.
     Deadline,
 }
 
-/// An object that leadsman writes.
+/// What a write is about: an object, or the part of one that is written by itself.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Object {
+pub enum WriteTarget {
     /// The marks of a pod.
     PodMarks(ObjectName),
     /// The spec of a node's `NodePodProbe`.
@@ -117,7 +117,7 @@ pub enum Object {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
     /// Objects whose desired or observed state changed: ask `Index::write` what is due, when there is room to write.
-    pub dirty: Vec<Object>,
+    pub dirty: Vec<WriteTarget>,
     /// When to call again with [`Event::Deadline`], if nothing else happens before. On the monotonic clock of
     /// [`Now`](super::index::Now).
     pub deadline: Option<Duration>,

@@ -99,7 +99,7 @@ impl Server {
 #[derive(Clone, Default)]
 struct Script {
     due: Arc<Mutex<BTreeSet<ObjectName>>>,
-    refused: Arc<Mutex<Vec<(Object, String)>>>,
+    refused: Arc<Mutex<Vec<(WriteTarget, String)>>>,
     synced: bool,
 }
 
@@ -112,7 +112,7 @@ impl Rules for Script {
         match event {
             Event::Gone(_, name, _) => {
                 self.due.lock().unwrap().insert(name.clone());
-                effects.dirty.push(Object::PodMarks(name));
+                effects.dirty.push(WriteTarget::PodMarks(name));
             }
             Event::Pod(pod, _) => {
                 self.due
@@ -121,7 +121,7 @@ impl Rules for Script {
                     .remove(&crate::kinds::name_of(&*pod));
             }
             Event::Refused(object, _, reason) => {
-                if let Object::PodMarks(name) = &object {
+                if let WriteTarget::PodMarks(name) = &object {
                     self.due.lock().unwrap().remove(name);
                 }
                 self.refused.lock().unwrap().push((object, reason));
@@ -131,16 +131,16 @@ impl Rules for Script {
                 let due = self.due.lock().unwrap();
                 effects
                     .dirty
-                    .extend(due.iter().cloned().map(Object::PodMarks));
+                    .extend(due.iter().cloned().map(WriteTarget::PodMarks));
             }
             _ => {}
         }
         effects
     }
 
-    fn write(&mut self, object: &Object, _now: Now) -> Option<Write> {
+    fn write(&mut self, object: &WriteTarget, _now: Now) -> Option<Write> {
         assert!(self.synced, "asked for writes before all is listed");
-        let Object::PodMarks(name) = object else {
+        let WriteTarget::PodMarks(name) = object else {
             return None;
         };
         let due = self.due.lock().unwrap().contains(name);

@@ -10,22 +10,22 @@ fn start() -> Instant {
     leadsman_process::clock::monotonic()
 }
 
-fn pod(name: &str) -> Object {
-    Object::PodMarks(ObjectName {
+fn pod(name: &str) -> WriteTarget {
+    WriteTarget::PodMarks(ObjectName {
         namespace: "shop".into(),
         name: name.into(),
     })
 }
 
-fn marker(name: &str) -> Object {
-    Object::MarkerStatus(ObjectName {
+fn marker(name: &str) -> WriteTarget {
+    WriteTarget::MarkerStatus(ObjectName {
         namespace: "shop".into(),
         name: name.into(),
     })
 }
 
-fn spec(name: &str) -> Object {
-    Object::NodePodProbe(name.into())
+fn spec(name: &str) -> WriteTarget {
+    WriteTarget::NodePodProbe(name.into())
 }
 
 fn failed(cause: Cause) -> Turn {
@@ -283,7 +283,7 @@ fn whatever_happens_the_counts_hold_and_everything_comes_to_rest() {
         Cause::NoRight,
     ];
     let (mut slots, mut now) = (slots(3), start());
-    let mut flying: Vec<Object> = Vec::new();
+    let mut flying: Vec<WriteTarget> = Vec::new();
     for step in 0..20_000 {
         let busy = step < 15_000;
         match random.u8(0..4) {

@@ -9,7 +9,7 @@ use leadsman_api::{PodProbeMarker, PodProbeMarkerStatus};
 use super::cycles::{Releases, Stop};
 use super::{Index, MarkerName, Now, Pass, Timer};
 use crate::podprobe::contest::{Contest, fingerprint};
-use crate::podprobe::event::{Kind, Object, ObjectName, Source, Write};
+use crate::podprobe::event::{Kind, ObjectName, Source, Write, WriteTarget};
 use crate::podprobe::marker::{Invalid, Marker};
 use crate::podprobe::pod::{Pod, Version};
 use crate::podprobe::selector::Selector;
@@ -192,9 +192,10 @@ impl Index {
         let rules = self.stay_stopped(&name, self.rules(wire));
         let uid = meta.uid.clone().unwrap_or_default();
         let generation = meta.generation.unwrap_or_default();
-        self.refused.remove(&Object::MarkerStatus((*name).clone()));
         self.refused
-            .remove(&Object::MarkerFinalizer((*name).clone()));
+            .remove(&WriteTarget::MarkerStatus((*name).clone()));
+        self.refused
+            .remove(&WriteTarget::MarkerFinalizer((*name).clone()));
         pass.markers.insert(name.clone());
         let resource_version = meta.resource_version.clone();
         let finalizers = meta.finalizers.clone().unwrap_or_default();
@@ -329,7 +330,7 @@ impl Index {
 
     /// Takes note of how a marker's status and finalizers differ from what is wanted, and returns what of them is to be
     /// written now.
-    pub(super) fn observe_marker(&mut self, name: &MarkerName, now: Now) -> Vec<Object> {
+    pub(super) fn observe_marker(&mut self, name: &MarkerName, now: Now) -> Vec<WriteTarget> {
         let Some(marker) = self.markers.get(name) else {
             return Vec::new();
         };
@@ -358,8 +359,8 @@ impl Index {
             before.map(|time| self.timers.remove(&timer(time)));
             self.timers.extend(next.map(timer));
         }
-        let status = status.map(|_| Object::MarkerStatus((**name).clone()));
-        let finalizers = finalizers.map(|_| Object::MarkerFinalizer((**name).clone()));
+        let status = status.map(|_| WriteTarget::MarkerStatus((**name).clone()));
+        let finalizers = finalizers.map(|_| WriteTarget::MarkerFinalizer((**name).clone()));
         status.into_iter().chain(finalizers).collect()
     }
 
@@ -406,8 +407,10 @@ impl Index {
 
     pub(super) fn lose_marker(&mut self, name: &ObjectName, pass: &mut Pass) -> Option<Version> {
         let state = self.withdraw(name, pass)?;
-        self.refused.remove(&Object::MarkerStatus(name.clone()));
-        self.refused.remove(&Object::MarkerFinalizer(name.clone()));
+        self.refused
+            .remove(&WriteTarget::MarkerStatus(name.clone()));
+        self.refused
+            .remove(&WriteTarget::MarkerFinalizer(name.clone()));
         Some(state.version)
     }
 

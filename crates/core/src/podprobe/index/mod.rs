@@ -46,7 +46,7 @@ use self::markers::{MarkerState, Selectors};
 use self::nodes::NodeState;
 use self::pods::PodState;
 use super::contest::{Contest, MarkContests};
-use super::event::{Effects, Event, Kind, Object, ObjectName, Source, Write};
+use super::event::{Effects, Event, Kind, ObjectName, Source, Write, WriteTarget};
 use super::marker::Compatibility;
 use super::pod::{Shared, Version};
 
@@ -117,7 +117,7 @@ pub struct Index {
     unacknowledged: HashMap<MarkerName, usize>,
     deletions: Deletions,
     held: Held,
-    refused: HashMap<Object, Refusal>,
+    refused: HashMap<WriteTarget, Refusal>,
     tombstones: Tombstones,
     watches: BTreeMap<Kind, WatchProgress>,
     /// By the monotonic clock.
@@ -135,7 +135,7 @@ enum Timer {
     /// A marker's status or finalizers that are fought over.
     Marked(MarkerName),
     Marker(MarkerName),
-    Refused(Object),
+    Refused(WriteTarget),
 }
 
 /// A write that the API server does not take.
@@ -166,7 +166,7 @@ struct Pass {
     /// Namespaces whose markers may feed each other otherwise than before.
     loops: BTreeSet<String>,
     /// Pods whose marks differ.
-    dirty: BTreeSet<Object>,
+    dirty: BTreeSet<WriteTarget>,
 }
 
 impl Index {
@@ -253,7 +253,7 @@ impl Index {
     }
 
     /// What is due for an object now, if anything is.
-    pub fn write(&mut self, object: &Object, now: Now) -> Option<Write> {
+    pub fn write(&mut self, object: &WriteTarget, now: Now) -> Option<Write> {
         if !self.synced {
             return None;
         }
@@ -264,25 +264,25 @@ impl Index {
             return None;
         }
         match (object, &write) {
-            (Object::PodMarks(name), _) => self.send_marks(name, now),
-            (Object::NodePodProbe(name), _) => self.send_node_pod_probe(name, &write),
-            (Object::MarkerStatus(name), Write::MarkerStatus { status, .. }) => {
+            (WriteTarget::PodMarks(name), _) => self.send_marks(name, now),
+            (WriteTarget::NodePodProbe(name), _) => self.send_node_pod_probe(name, &write),
+            (WriteTarget::MarkerStatus(name), Write::MarkerStatus { status, .. }) => {
                 self.send_status(name, status);
             }
-            (Object::MarkerFinalizer(name), Write::MarkerFinalizers { finalizers, .. }) => {
+            (WriteTarget::MarkerFinalizer(name), Write::MarkerFinalizers { finalizers, .. }) => {
                 self.send_finalizers(name, finalizers);
             }
-            (Object::MarkerStatus(_) | Object::MarkerFinalizer(_), _) => {}
+            (WriteTarget::MarkerStatus(_) | WriteTarget::MarkerFinalizer(_), _) => {}
         }
         Some(write)
     }
 
-    fn compute(&self, object: &Object, now: Now) -> Option<Write> {
+    fn compute(&self, object: &WriteTarget, now: Now) -> Option<Write> {
         match object {
-            Object::PodMarks(name) => self.marks_due(name, now),
-            Object::NodePodProbe(name) => self.node_pod_probe_due(name, now),
-            Object::MarkerStatus(name) => self.status_due(name, now),
-            Object::MarkerFinalizer(name) => self.finalizers_due(name, now),
+            WriteTarget::PodMarks(name) => self.marks_due(name, now),
+            WriteTarget::NodePodProbe(name) => self.node_pod_probe_due(name, now),
+            WriteTarget::MarkerStatus(name) => self.status_due(name, now),
+            WriteTarget::MarkerFinalizer(name) => self.finalizers_due(name, now),
         }
     }
 
@@ -326,7 +326,7 @@ impl Index {
         let mut dirty = std::mem::take(&mut pass.dirty);
         for name in std::mem::take(&mut pass.nodes) {
             if self.observe_node_pod_probe(&name, pass.now) {
-                dirty.insert(Object::NodePodProbe(name.to_string()));
+                dirty.insert(WriteTarget::NodePodProbe(name.to_string()));
             }
         }
         for name in std::mem::take(&mut pass.markers) {
@@ -511,7 +511,7 @@ impl Index {
     }
 
     /// Remembers the refusal of a write. If another one is due by now, that one is tried.
-    fn refuse(&mut self, object: Object, write: Write, reason: &str, pass: &mut Pass) {
+    fn refuse(&mut self, object: WriteTarget, write: Write, reason: &str, pass: &mut Pass) {
         let write = without_times_and_versions(write);
         let due = self
             .compute(&object, pass.now)
@@ -532,22 +532,22 @@ impl Index {
     }
 
     /// Has what was written compared with what it led to.
-    fn note_written(&mut self, object: &Object, pass: &mut Pass) {
+    fn note_written(&mut self, object: &WriteTarget, pass: &mut Pass) {
         let now = pass.now.monotonic;
         let is_undone = match object {
-            Object::PodMarks(name) => {
+            WriteTarget::PodMarks(name) => {
                 let pod = self.pods.get_mut(name);
                 pod.is_some_and(|pod| pod.contests.written())
             }
-            Object::NodePodProbe(name) => {
+            WriteTarget::NodePodProbe(name) => {
                 let node = self.nodes.get_mut(name.as_str());
                 node.is_some_and(|node| node.contest.written(now))
             }
-            Object::MarkerStatus(name) => {
+            WriteTarget::MarkerStatus(name) => {
                 let marker = self.markers.get_mut(name);
                 marker.is_some_and(|marker| marker.status_contest.written(now))
             }
-            Object::MarkerFinalizer(name) => {
+            WriteTarget::MarkerFinalizer(name) => {
                 let marker = self.markers.get_mut(name);
                 marker.is_some_and(|marker| marker.finalizer_contest.written(now))
             }
@@ -558,20 +558,20 @@ impl Index {
     }
 
     /// Has an object that is known worked out again.
-    fn look_at(&self, object: &Object, pass: &mut Pass) {
+    fn look_at(&self, object: &WriteTarget, pass: &mut Pass) {
         match object {
-            Object::PodMarks(name) => {
+            WriteTarget::PodMarks(name) => {
                 let known = self.pods.get_key_value(name);
                 pass.pods.extend(known.map(|(name, _)| name.clone()));
             }
-            Object::NodePodProbe(name) => {
+            WriteTarget::NodePodProbe(name) => {
                 let known = self.nodes.get_key_value(name.as_str());
                 pass.nodes.extend(known.map(|(name, _)| name.clone()));
                 // Their markers say whether it is refused.
                 let pods = known.into_iter().flat_map(|(_, node)| node.pods());
                 pass.pods.extend(pods.cloned());
             }
-            Object::MarkerStatus(name) | Object::MarkerFinalizer(name) => {
+            WriteTarget::MarkerStatus(name) | WriteTarget::MarkerFinalizer(name) => {
                 let known = self.markers.get_key_value(name);
                 pass.markers.extend(known.map(|(name, _)| name.clone()));
             }

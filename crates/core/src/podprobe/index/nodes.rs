@@ -12,7 +12,7 @@ use super::agents::{AgentPod, Hearing, Waits};
 use super::slots::{SeenSlot, Slot, SlotKey, observed_entries, read_entries, read_verdicts};
 use super::{Index, Now, Pass, Timer};
 use crate::podprobe::contest::{Contest, fingerprint};
-use crate::podprobe::event::{Kind, Object, ObjectName, Source, Write};
+use crate::podprobe::event::{Kind, ObjectName, Source, Write, WriteTarget};
 use crate::podprobe::pod::Version;
 
 /// A node, or what is known beside it under its name.
@@ -159,7 +159,7 @@ impl Index {
             let (known, new) = (&known.meta, &wire.metadata);
             known.uid == new.uid && known.generation == new.generation
         });
-        let object = Object::NodePodProbe(name.to_string());
+        let object = WriteTarget::NodePodProbe(name.to_string());
         let held = known.and_then(SeenObject::holders);
         let is_turned = held != holders(&wire.metadata);
         if (!is_same && self.refused.remove(&object).is_some()) || is_turned {
@@ -212,7 +212,7 @@ impl Index {
         let version = node.object.as_ref()?.version;
         let name = name.clone();
         let lost = self.nodes.get_mut(&name)?.object.take()?;
-        let object = Object::NodePodProbe(name.to_string());
+        let object = WriteTarget::NodePodProbe(name.to_string());
         if self.refused.remove(&object).is_some() || lost.holders().is_some() {
             self.look_at(&object, pass);
         }

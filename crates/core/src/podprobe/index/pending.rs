@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Index;
 use super::agents::Hearing;
-use crate::podprobe::event::Object;
+use crate::podprobe::event::WriteTarget;
 use crate::podprobe::marker::MarkerProbe;
 use crate::podprobe::plan::{Entry, Gap};
 use crate::podprobe::pod::Pod;
@@ -133,7 +133,7 @@ impl<'a> Whereabouts<'a> {
                     );
                     return Some((Trouble::Refused, text.into()));
                 }
-                let refused = Object::NodePodProbe(node.to_string());
+                let refused = WriteTarget::NodePodProbe(node.to_string());
                 let reason = &self.index.refused.get(&refused)?.reason;
                 (Trouble::Refused, format!("{node}: {reason}").into())
             }
@@ -164,7 +164,7 @@ impl Index {
         if self.is_refused_for_size(pod) {
             return Some(Pending::TooManyProbes);
         }
-        let object = Object::NodePodProbe(pod.node.as_ref()?.to_string());
+        let object = WriteTarget::NodePodProbe(pod.node.as_ref()?.to_string());
         // What is being deleted takes no write, and what takes its place has to wait for its end.
         let is_refused = self.refused.contains_key(&object) || self.holders(pod).is_some();
         let differs = self.slot(pod).is_some_and(|slot| slot.differs.is_some());

@@ -9,7 +9,7 @@ use super::pending::Whereabouts;
 use super::slots::SlotKey;
 use super::{Index, MarkerName, Now, Pass, Timer};
 use crate::podprobe::contest::MarkContests;
-use crate::podprobe::event::{Kind, Object, ObjectName, Source, Write};
+use crate::podprobe::event::{Kind, ObjectName, Source, Write, WriteTarget};
 use crate::podprobe::marker::Marker;
 use crate::podprobe::marks::{self, Conflict, Mark, Wants};
 use crate::podprobe::plan::{Entry, Gap, PodEntries};
@@ -109,7 +109,7 @@ impl Index {
         }
         self.lose_agent(&state.seen, pass);
         self.note_unclaimed(&name, false, pass);
-        self.refused.remove(&Object::PodMarks((*name).clone()));
+        self.refused.remove(&WriteTarget::PodMarks((*name).clone()));
         if let Some(time) = state.timer {
             self.timers.remove(&(time, Timer::Pod(name.clone())));
         }
@@ -160,7 +160,7 @@ impl Index {
         compared.retain(|compared| compared.differs);
         let mut due = compared.iter();
         if due.any(|compared| !state.contests.holds(&compared.mark, now)) {
-            pass.dirty.insert(Object::PodMarks((**name).clone()));
+            pass.dirty.insert(WriteTarget::PodMarks((**name).clone()));
         }
         let has_turned = !state.contests.visible().eq(&was_visible);
         let timer = std::mem::replace(&mut state.timer, state.contests.deadline(now));
@@ -186,7 +186,7 @@ impl Index {
 
     /// Forgets that a pod's marks were refused, if another write is due by now or none. Returns whether it did.
     fn drop_refusal_of_another_write(&mut self, name: &ObjectName, now: Now) -> bool {
-        let marks = Object::PodMarks(name.clone());
+        let marks = WriteTarget::PodMarks(name.clone());
         let Some(refusal) = self.refused.get(&marks) else {
             return false;
         };
@@ -230,7 +230,7 @@ impl Index {
         }
         let subject: Arc<str> = pod.name.name.as_str().into();
         let whereabouts = Whereabouts::new(self, pod);
-        let marks = Object::PodMarks(name.clone());
+        let marks = WriteTarget::PodMarks(name.clone());
         let refusal = self.refused.get(&marks);
         let mut shares = Shares::with_capacity(matching.len());
         for (first, (marker, plans)) in matching.iter().zip(plans).enumerate() {

@@ -8,7 +8,7 @@ use rstest::rstest;
 use super::cluster::{Admission, SimPod, name};
 use super::scene::{exec, idle, p0, probe};
 use super::world::{Fate, World};
-use crate::podprobe::event::{Event, Kind, Object, Source};
+use crate::podprobe::event::{Event, Kind, Source, WriteTarget};
 
 /// Somebody takes label `role` away until it is put back a minute later only.
 fn fought_over(world: &mut World) {
@@ -201,7 +201,7 @@ fn what_is_there_already_is_read_back_and_compared() {
 fn a_refusal_is_of_the_write_that_was_sent() {
     let mut world = World::probing(&[idle()]);
     world.verdict("way#idle", "Succeeded", "yes");
-    let marks = Object::PodMarks(p0());
+    let marks = WriteTarget::PodMarks(p0());
     world
         .cluster
         .edit_pod(&p0(), |pod| drop(pod.labels.remove("role")));
@@ -232,7 +232,7 @@ fn a_refused_write_is_not_repeated_for_another_time_in_it() {
     });
     world.cluster.admission = None;
     world.pass(SignedDuration::from_mins(1));
-    let marks = Object::PodMarks(p0());
+    let marks = WriteTarget::PodMarks(p0());
     world.refuse(&marks, "no");
     world.pass(SignedDuration::from_secs(7));
     assert_eq!(world.index.write(&marks, world.now()), None);
@@ -254,7 +254,7 @@ fn the_late_reply_to_a_write_does_not_bring_an_object_back() {
 
 /// Sends the marks of the pod, and nothing else.
 fn send_marks(world: &mut World) {
-    let marks = Object::PodMarks(p0());
+    let marks = WriteTarget::PodMarks(p0());
     let place = world.dirty.iter().position(|object| *object == marks);
     assert!(world.send(place.expect("the marks are due")));
 }
@@ -287,7 +287,7 @@ fn a_refused_write_of_marks_is_not_repeated_with_each_sight_of_the_pod() {
     let mut world = World::probing(&[idle()]);
     world.report("way#idle", "Succeeded", "yes", |_| {});
     while world.deliver() {}
-    world.refuse(&Object::PodMarks(p0()), "no such value");
+    world.refuse(&WriteTarget::PodMarks(p0()), "no such value");
     world.drain();
     let told = world.ready("way");
     assert!(told.1.contains("no such value"), "{told:?}");

@@ -7,7 +7,7 @@ use super::cluster::{Owner, Reply, SimPod, mark, name};
 use super::proof::marker;
 use super::scene::{app_x, idle, p0};
 use super::world::World;
-use crate::podprobe::event::{Kind, Object, Write};
+use crate::podprobe::event::{Kind, Write, WriteTarget};
 use crate::podprobe::index::Config;
 use crate::podprobe::index::finalizers::FINALIZER;
 use crate::podprobe::marker::Compatibility;
@@ -45,7 +45,7 @@ fn delete(world: &mut World) {
 }
 
 /// Lets the manager write one object; what is due of it at all.
-fn write(world: &mut World, object: &Object) -> Option<Write> {
+fn write(world: &mut World, object: &WriteTarget) -> Option<Write> {
     let write = world.index.write(object, world.now())?;
     if let Reply::Done(Some(reply)) = world.cluster.execute(write.clone()) {
         world.tell(reply);
@@ -55,7 +55,7 @@ fn write(world: &mut World, object: &Object) -> Option<Write> {
 }
 
 /// Lets the manager write everything but one object.
-fn work_but(world: &mut World, stuck: &Object) {
+fn work_but(world: &mut World, stuck: &WriteTarget) {
     while world.dirty.iter().any(|object| object != stuck) {
         world.dirty.remove(stuck);
         world.work();
@@ -66,9 +66,9 @@ fn work_but(world: &mut World, stuck: &Object) {
 // PPM-9, DEF-4
 #[test]
 fn a_marker_is_let_go_after_its_entries_and_its_marks() {
-    let way_finalizer = Object::MarkerFinalizer(name("a", "way"));
-    let node = Object::NodePodProbe("n0".to_owned());
-    let pod = Object::PodMarks(p0());
+    let way_finalizer = WriteTarget::MarkerFinalizer(name("a", "way"));
+    let node = WriteTarget::NodePodProbe("n0".to_owned());
+    let pod = WriteTarget::PodMarks(p0());
     for order in [[&node, &pod], [&pod, &node]] {
         let mut world = marked(&[FINALIZER]);
         delete(&mut world);
@@ -90,7 +90,8 @@ fn a_marker_is_let_go_by_itself_in_one_write() {
     world.cluster.delete(Kind::Marker, &name("a", "way"));
     world.drain();
     assert!(way(&world).is_none());
-    let to_markers = |(object, _): &&(Object, Write)| matches!(object, Object::MarkerFinalizer(_));
+    let to_markers =
+        |(object, _): &&(WriteTarget, Write)| matches!(object, WriteTarget::MarkerFinalizer(_));
     assert_eq!(world.writes.iter().filter(to_markers).count(), 1);
 }
 
@@ -124,12 +125,12 @@ fn a_list_of_finalizers_that_has_changed_is_not_replaced() {
     let mut world = marked(&[FINALIZER, OTHER]);
     delete(&mut world);
     for object in [
-        Object::PodMarks(p0()),
-        Object::NodePodProbe("n0".to_owned()),
+        WriteTarget::PodMarks(p0()),
+        WriteTarget::NodePodProbe("n0".to_owned()),
     ] {
         write(&mut world, &object);
     }
-    let object = Object::MarkerFinalizer(name("a", "way"));
+    let object = WriteTarget::MarkerFinalizer(name("a", "way"));
     let due = world.index.write(&object, world.now()).unwrap();
     world.cluster.edit_marker(&name("a", "way"), |marker| {
         marker.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
@@ -145,8 +146,8 @@ fn a_list_of_finalizers_that_has_changed_is_not_replaced() {
 #[test]
 fn a_deletion_never_hangs_on_us() {
     let objects = [
-        Object::PodMarks(p0()),
-        Object::NodePodProbe("n0".to_owned()),
+        WriteTarget::PodMarks(p0()),
+        WriteTarget::NodePodProbe("n0".to_owned()),
     ];
     for stuck in objects {
         let mut world = marked(&[FINALIZER]);
@@ -176,7 +177,7 @@ fn marks_in_another_namespace_and_of_pods_that_end_hold_no_marker() {
     world.cluster.put_pod(&name("b", "p1"), other);
     while world.deliver() {}
     delete(&mut world);
-    work_but(&mut world, &Object::PodMarks(name("b", "p1")));
+    work_but(&mut world, &WriteTarget::PodMarks(name("b", "p1")));
     assert!(way(&world).is_none());
     assert!(world.pod().labels.contains_key("role"));
 }

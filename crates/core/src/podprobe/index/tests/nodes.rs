@@ -9,7 +9,7 @@ use super::cluster::{Owner, Reply, SimPod, mark, name};
 use super::proof::marker;
 use super::scene::{app_x, exec, idle, p0, probe};
 use super::world::World;
-use crate::podprobe::event::{Event, Kind, Object, PodMarks, Source, Write};
+use crate::podprobe::event::{Event, Kind, PodMarks, Source, Write, WriteTarget};
 use crate::podprobe::index::{Config, Index};
 
 // PPM-2, DEF-6
@@ -45,7 +45,7 @@ fn an_object_that_is_being_deleted_is_left_alone_until_it_is_gone() {
     assert_eq!(
         world
             .index
-            .write(&Object::NodePodProbe("n0".to_owned()), world.now()),
+            .write(&WriteTarget::NodePodProbe("n0".to_owned()), world.now()),
         None
     );
     world.cluster.delete(Kind::NodePodProbe, &name("", "n0"));
@@ -199,7 +199,7 @@ fn a_stray_event_without_our_fields_is_not_taken_for_the_api_servers_doing() {
     };
     world.cluster.edit_node_pod_probe("n0", without_fields);
     while world.deliver() {}
-    let written = Object::NodePodProbe("n0".to_owned());
+    let written = WriteTarget::NodePodProbe("n0".to_owned());
     let lost = world.index.write(&written, world.now());
     assert!(lost.is_some());
     world.cluster.edit_node_pod_probe("n0", without_fields);
@@ -208,7 +208,7 @@ fn a_stray_event_without_our_fields_is_not_taken_for_the_api_servers_doing() {
         status.matched_pods = Some(7);
     });
     while world.deliver() {}
-    let written = Object::MarkerStatus(name("a", "way"));
+    let written = WriteTarget::MarkerStatus(name("a", "way"));
     let lost = world.index.write(&written, world.now());
     assert!(lost.is_some());
     world.cluster.edit_marker(&name("a", "way"), |marker| {
@@ -468,7 +468,7 @@ fn a_generation_counts_as_observed_when_its_entries_are_acknowledged(#[case] pro
         .put_marker(&name("a", "way"), marker(&app_x(), &probes));
     while world.deliver() {}
     // The status is written first; the node's object is not there yet.
-    let object = Object::MarkerStatus(name("a", "way"));
+    let object = WriteTarget::MarkerStatus(name("a", "way"));
     let write = world.index.write(&object, world.now()).unwrap();
     let Reply::Done(Some(reply)) = world.cluster.execute(write) else {
         unreachable!()
@@ -485,9 +485,9 @@ fn nothing_is_due_before_all_is_listed() {
     world.cluster.node_pod_probes.clear();
     let mut index = Index::new(Config::default());
     let objects = [
-        Object::NodePodProbe("n0".to_owned()),
-        Object::PodMarks(p0()),
-        Object::MarkerStatus(name("a", "way")),
+        WriteTarget::NodePodProbe("n0".to_owned()),
+        WriteTarget::PodMarks(p0()),
+        WriteTarget::MarkerStatus(name("a", "way")),
     ];
     let kinds = [Kind::Marker, Kind::Pod, Kind::Node, Kind::NodePodProbe];
     for event in world.cluster.lists(kinds) {
@@ -548,7 +548,7 @@ fn equal_sights_change_nothing() {
 fn a_refused_write_is_left_alone_until_another_is_due() {
     let mut world = World::probing(&[idle()]);
     world.cluster.edit_node_pod_probe("n0", |_| {});
-    let object = Object::PodMarks(p0());
+    let object = WriteTarget::PodMarks(p0());
     world.verdict("way#idle", "Succeeded", "");
     world.settle();
     world
@@ -574,9 +574,9 @@ fn a_refused_write_is_left_alone_until_another_is_due() {
 #[test]
 fn a_refused_write_is_tried_again_after_minutes() {
     let mut world = World::probing(&[idle()]);
-    let pod = Object::PodMarks(p0());
-    let node = Object::NodePodProbe("n0".to_owned());
-    let status = Object::MarkerStatus(name("a", "way"));
+    let pod = WriteTarget::PodMarks(p0());
+    let node = WriteTarget::NodePodProbe("n0".to_owned());
+    let status = WriteTarget::MarkerStatus(name("a", "way"));
     world.verdict("way#idle", "Succeeded", "");
     world.settle();
     world
@@ -602,7 +602,7 @@ fn a_refused_write_is_tried_again_after_minutes() {
 #[test]
 fn a_refusal_is_remembered_of_what_is_there_alone_and_told_in_bounds() {
     let mut world = World::probing(&[idle()]);
-    let gone = Object::PodMarks(name("a", "gone"));
+    let gone = WriteTarget::PodMarks(name("a", "gone"));
     let marks = PodMarks {
         pod: name("a", "gone"),
         uid: "u9".to_owned(),
@@ -618,7 +618,7 @@ fn a_refusal_is_remembered_of_what_is_there_alone_and_told_in_bounds() {
         .cluster
         .edit_pod(&p0(), |pod| drop(pod.labels.remove("role")));
     while world.deliver() {}
-    world.refuse(&Object::PodMarks(p0()), &"é".repeat(100_000));
+    world.refuse(&WriteTarget::PodMarks(p0()), &"é".repeat(100_000));
     world.drain();
     let (reason, message) = world.ready("way");
     assert_eq!(
@@ -667,7 +667,7 @@ fn entries_are_read_again_where_the_generation_moved_and_from_every_list() {
         emptied.metadata.generation = generation;
         let event = Event::NodePodProbe(Box::new(emptied), source);
         world.index.apply(event, world.now());
-        let object = Object::NodePodProbe("n0".to_owned());
+        let object = WriteTarget::NodePodProbe("n0".to_owned());
         world.index.write(&object, world.now()).is_some()
     };
     let probing = || World::probing(&[idle()]);
@@ -696,7 +696,7 @@ fn a_pod_that_lacks_its_marks_is_due_with_every_sight() {
         world.index.apply(event, world.now()).dirty
     };
     assert_eq!(dirty(&mut world, 900), []);
-    let marks = Object::PodMarks(p0());
+    let marks = WriteTarget::PodMarks(p0());
     let bare = world.pod().clone();
     world.verdict("way#idle", "Succeeded", "up");
     world.cluster.pods.insert(p0(), bare);

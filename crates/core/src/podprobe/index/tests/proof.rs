@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::cluster::{Admission, OTHERS, Owner, SimPod, mark, name};
 use super::model::Model;
 use super::world::{Fate, World};
-use crate::podprobe::event::{Kind, Object, ObjectName};
+use crate::podprobe::event::{Kind, ObjectName, WriteTarget};
 use crate::podprobe::index::Config;
 use crate::podprobe::index::finalizers::FINALIZER;
 
@@ -639,7 +639,7 @@ fn assert_few_writes(world: &mut World) {
     world.drain();
     world.writes.clear();
     world.rest_for(Duration::from_mins(10));
-    let mut counts: BTreeMap<&Object, usize> = BTreeMap::new();
+    let mut counts: BTreeMap<&WriteTarget, usize> = BTreeMap::new();
     for (object, _) in &world.writes {
         *counts.entry(object).or_default() += 1;
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::cluster::{Marks, SimPod, name};
 use super::proof::marker;
 use super::world::World;
-use crate::podprobe::event::{Object, ObjectName, PodMarks, Write};
+use crate::podprobe::event::{ObjectName, PodMarks, Write, WriteTarget};
 use crate::podprobe::index::Config;
 
 /// Pods labelled `app=x`.
@@ -195,7 +195,7 @@ impl World {
     pub(super) fn node_writes(&self) -> usize {
         let writes = self.writes.iter();
         writes
-            .filter(|(object, _)| matches!(object, Object::NodePodProbe(_)))
+            .filter(|(object, _)| matches!(object, WriteTarget::NodePodProbe(_)))
             .count()
     }
 }

@@ -10,7 +10,7 @@ use super::cluster::{SimPod, name};
 use super::proof::marker;
 use super::scene::{app_x, exec, idle, probe};
 use super::world::World;
-use crate::podprobe::event::{Event, Kind, Object, ObjectName};
+use crate::podprobe::event::{Event, Kind, ObjectName, WriteTarget};
 use crate::podprobe::index::Config;
 
 const KINDS: [Kind; 4] = [Kind::Marker, Kind::Pod, Kind::Node, Kind::NodePodProbe];
@@ -281,7 +281,7 @@ fn pods_are_counted_by_why_they_are_pending() {
     let progress = "1 of 5 matching pods have their verdicts; 4 pending: 1 NoNode, 2 VirtualNode, 1 StartupProbe";
     assert!(message.ends_with(progress), "{message}");
     assert_eq!(world.pod().labels["role"].value, "main");
-    let status = Object::MarkerStatus(name("a", "way"));
+    let status = WriteTarget::MarkerStatus(name("a", "way"));
     assert_eq!(world.index.write(&status, world.now()), None);
 }
 
@@ -303,7 +303,7 @@ fn a_restart_of_the_manager_writes_no_status_of_pending_pods() {
 #[test]
 fn a_refused_spec_is_told_and_not_repeated_with_each_verdict() {
     let mut world = World::probing(&[idle()]);
-    let node = Object::NodePodProbe("n0".to_owned());
+    let node = WriteTarget::NodePodProbe("n0".to_owned());
     let marker = marker(&app_x(), &[idle(), probe("p", "main", exec("a"))]);
     world.cluster.put_marker(&name("a", "way"), marker);
     while world.deliver() {}

@@ -10,7 +10,7 @@ use super::cluster::{Owner, SimPod, mark, name};
 use super::proof::marker;
 use super::scene::{app_x, exec, idle, p0, plain, probe};
 use super::world::World;
-use crate::podprobe::event::{Event, Kind, Object};
+use crate::podprobe::event::{Event, Kind, WriteTarget};
 use crate::podprobe::index::Index;
 
 // PPM-1
@@ -445,7 +445,7 @@ fn pods_that_end_are_probed_no_more_and_written_no_more(#[case] end: fn(&mut Sim
     assert!(world.entries().is_empty());
     assert_eq!(world.pod_writes().len(), 0);
     let now = world.now();
-    assert_eq!(world.index.write(&Object::PodMarks(p0()), now), None);
+    assert_eq!(world.index.write(&WriteTarget::PodMarks(p0()), now), None);
 }
 
 // PPM-8
@@ -499,7 +499,7 @@ fn a_jump_of_the_time_of_day_changes_no_wait(#[case] jump: SignedDuration) {
         .cluster
         .edit_node_pod_probe("n0", |object| object.spec.pod_probes.clear());
     while world.deliver() {}
-    let object = Object::NodePodProbe("n0".to_owned());
+    let object = WriteTarget::NodePodProbe("n0".to_owned());
     world.refuse(&object, "no");
     world.cluster.now = world.cluster.now.checked_add(jump).unwrap();
     world.tell(Event::Deadline);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::cluster::{Cluster, Reply};
-use crate::podprobe::event::{Effects, Event, Kind, Object, Source, Write};
+use crate::podprobe::event::{Effects, Event, Kind, Source, Write, WriteTarget};
 use crate::podprobe::index::{Config, Index, Now};
 
 /// A write that failed is tried again after this time.
@@ -18,16 +18,16 @@ pub(super) struct World {
     pub(super) cluster: Cluster,
     pub(super) index: Index,
     pub(super) config: Config,
-    pub(super) dirty: BTreeSet<Object>,
+    pub(super) dirty: BTreeSet<WriteTarget>,
     pub(super) monotonic: Duration,
     pub(super) deadline: Option<Duration>,
     /// When the manager saw that a node's agent was gone.
     pub(super) agents_left: BTreeMap<String, Timestamp>,
     /// All writes since this was last emptied.
-    pub(super) writes: Vec<(Object, Write)>,
-    flights: BTreeMap<Object, Flight>,
+    pub(super) writes: Vec<(WriteTarget, Write)>,
+    flights: BTreeMap<WriteTarget, Flight>,
     /// Objects whose writes failed, and when they are tried again.
-    retries: BTreeMap<Object, Duration>,
+    retries: BTreeMap<WriteTarget, Duration>,
     /// Another manager leads.
     standby: bool,
 }
@@ -129,7 +129,7 @@ impl World {
         agents.map(str::to_owned).collect()
     }
 
-    fn mark_dirty(&mut self, object: Object) {
+    fn mark_dirty(&mut self, object: WriteTarget) {
         match self.flights.get_mut(&object) {
             Some(flight) => flight.dirty = true,
             // A failed write waits for its time.
@@ -202,7 +202,7 @@ impl World {
         true
     }
 
-    fn answer(&mut self, object: &Object, reply: Reply, flight: &Flight) {
+    fn answer(&mut self, object: &WriteTarget, reply: Reply, flight: &Flight) {
         match reply {
             Reply::Done(shown) => {
                 let again = shown.is_some();
@@ -215,7 +215,7 @@ impl World {
             Reply::Gone => self.end(object, flight, false),
             Reply::Conflict => self.retry(object.clone()),
             Reply::Exists => {
-                if let Object::NodePodProbe(name) = object {
+                if let WriteTarget::NodePodProbe(name) = object {
                     let name = super::cluster::name("", name);
                     let shown = self.cluster.sight(Kind::NodePodProbe, &name, Source::Reply);
                     if let Some(event) = shown {
@@ -227,13 +227,13 @@ impl World {
         }
     }
 
-    fn end(&mut self, object: &Object, flight: &Flight, again: bool) {
+    fn end(&mut self, object: &WriteTarget, flight: &Flight, again: bool) {
         if !self.standby && (again || flight.dirty) {
             self.mark_dirty(object.clone());
         }
     }
 
-    fn retry(&mut self, object: Object) {
+    fn retry(&mut self, object: WriteTarget) {
         if !self.standby {
             self.dirty.remove(&object);
             self.retries.insert(object, self.monotonic + RETRY);
@@ -352,7 +352,7 @@ impl World {
     }
 
     /// The API server refuses the write that is due on an object.
-    pub(super) fn refuse(&mut self, object: &Object, reason: &str) {
+    pub(super) fn refuse(&mut self, object: &WriteTarget, reason: &str) {
         let write = self.index.write(object, self.now()).unwrap();
         self.tell(Event::Refused(
             object.clone(),
