@@ -54,7 +54,7 @@ pub(crate) async fn the_leader_is_stopped_past_its_lease(_: Arc<World>) -> Resul
     let mark = duo.mark()?;
     duo.signal(0, Signal::SIGCONT)?;
     duo.says(0, "lost leadership").await?;
-    duo.says(0, "another manager leads").await?;
+    duo.says(0, "the Lease is held by another").await?;
     duo.verdicts(&duo.pods(), "Succeeded").await?;
     duo.marks("Succeeded").await?;
     duo.wrote_nothing(0, mark)?;
@@ -73,7 +73,7 @@ pub(crate) async fn the_leader_is_cut_off(_: Arc<World>) -> Result<()> {
     duo.is_led_by(1).await?;
     duo.marks("Failed").await?;
     duo.link.open();
-    duo.says(0, "another manager leads").await?;
+    duo.says(0, "the Lease is held by another").await?;
     duo.verdicts(&duo.pods(), "Succeeded").await?;
     duo.marks("Succeeded").await?;
     duo.wrote_nothing(0, mark)?;

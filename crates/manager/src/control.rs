@@ -12,6 +12,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use leadsman_core::podprobe::Now;
 use leadsman_core::podprobe::event::{Effects, Event, Kind, Write, WriteTarget};
+use leadsman_lease::Leadership;
 use leadsman_process::{ApiServer, Condition, clock};
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
@@ -20,7 +21,6 @@ use tokio_util::sync::CancellationToken;
 
 use self::stage::Stage;
 use crate::kinds::KINDS;
-use crate::lead::{Leadership, at};
 use crate::metrics::Metrics;
 use crate::request::{self, Sent, WriteKind};
 use crate::schemas;
@@ -122,8 +122,8 @@ impl<R: Rules> Control<R> {
                 }
                 Ok(()) = self.leadership.changed() => self.led(),
                 page = self.stage.page() => self.caught_up(page),
-                () = at(wake) => {}
-                () = at(self.deadline) => {
+                () = clock::sleep_until(wake) => {}
+                () = clock::sleep_until(self.deadline) => {
                     self.deadline = None;
                     self.apply(Event::Deadline);
                 }
@@ -218,7 +218,7 @@ impl<R: Rules> Control<R> {
         let leadership = *self.leadership.borrow();
         matches!(self.stage, Stage::Writing { .. })
             && !self.stage.is_past(leadership)
-            && leadership.left(clock::monotonic()).is_some()
+            && leadership.time_left(clock::monotonic()).is_some()
     }
 
     fn begin_writes(&mut self) {

@@ -10,7 +10,7 @@
 //! | `kinds` | the four watched kinds |
 //! | `watch` | one watch, as events for the index |
 //! | `schemas` | what the API server keeps of our fields |
-//! | `lead` | which of several managers writes |
+//! | `leader` | which of several managers writes |
 //! | `openkruise` | that nothing is written beside an `OpenKruise` manager |
 //! | `preflight` | what is to be done before the first start |
 //! | `control` | the loop that owns the index |
@@ -23,7 +23,7 @@ mod args;
 mod control;
 mod gates;
 mod kinds;
-mod lead;
+mod leader;
 mod metrics;
 pub mod openkruise;
 pub mod preflight;
@@ -35,6 +35,6 @@ mod watch;
 
 pub use args::{Args, CompatibleWith};
 pub use gates::{Gates, GatesError, openkruise_probes};
-pub use lead::{LEASE, LEASE_NAMESPACE, LEASE_RIGHTS};
+pub use leader::{LEASE, LEASE_NAMESPACE, LEASE_RIGHTS};
 pub use request::RIGHTS as WRITE_RIGHTS;
 pub use run::{ManagerError, WATCH_RIGHTS, run};

@@ -13,12 +13,11 @@ use leadsman_api::slim::Pod;
 use leadsman_api::{NodePodProbe, PodProbeMarker};
 use leadsman_core::podprobe::event::{Event, PodMarks, Source, Write};
 use leadsman_core::podprobe::pod::FIELD_MANAGER;
+use leadsman_lease::Leadership;
 use leadsman_process::reply::{Cause, Disposition, Verb};
 use leadsman_process::{ApiServer, clock};
 use serde_json::json;
 use tokio::sync::watch;
-
-use crate::lead::Leadership;
 
 /// A request that has no answer by then is given up; whether it was carried out, the watch tells.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -137,7 +136,7 @@ async fn answer(
     request: HttpRequest<Vec<u8>>,
     leadership: &watch::Receiver<Leadership>,
 ) -> (Disposition, Vec<u8>) {
-    let left = leadership.borrow().left(clock::monotonic());
+    let left = leadership.borrow().time_left(clock::monotonic());
     let Some(left) = left else {
         return (unsent(), Vec::new());
     };

@@ -4,6 +4,7 @@ use leadsman_api::slim::{Node, Pod};
 use leadsman_api::{NodePodProbe, PodProbeMarker};
 use leadsman_core::podprobe::event::{Effects, Event, Write, WriteTarget};
 use leadsman_core::podprobe::{Config, Index, Now};
+use leadsman_lease::Shutdown;
 use leadsman_process::{Component, Process, RunError};
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::task::{JoinError, JoinSet};
@@ -11,7 +12,7 @@ use tokio::task::{JoinError, JoinSet};
 use crate::args::Args;
 use crate::control::{Control, Rules};
 use crate::kinds::{Watched, resource};
-use crate::lead::{Candidate, End};
+use crate::leader;
 use crate::metrics::Metrics;
 use crate::openkruise::Guard;
 use crate::schemas;
@@ -90,13 +91,13 @@ async fn manage(config: Config, seconds: u16, process: Process) -> Result<(), Ma
         .readiness
         .condition("rights to write", "nothing has been written yet");
     let slots = Slots::new(WRITES, fastrand::Rng::new());
-    let candidate = Candidate::new(
+    let candidate = leader::candidate(
         process.server.clone(),
         &config.agent_namespace,
         seconds,
         process
             .readiness
-            .condition("leadership", "the Lease has not been looked for yet"),
+            .condition("leadership", "the Lease has not been read yet"),
         metrics.clone(),
     );
     let guard = Guard::new(
@@ -128,11 +129,11 @@ async fn manage(config: Config, seconds: u16, process: Process) -> Result<(), Ma
         watches.spawn(schemas::follow(kind, server, send.clone(), condition));
     }
     // The Lease is kept while what is under way ends.
-    let end = End {
-        keep: process.shutdown.clone(),
-        ..End::default()
+    let shutdown = Shutdown {
+        stop_taking: process.shutdown.clone(),
+        ..Shutdown::default()
     };
-    let mut candidate = tokio::spawn(candidate.run(end.clone()));
+    let mut candidate = tokio::spawn(candidate.run(shutdown.clone()));
     let ended = tokio::select! {
         () = control.run(arrivals, process.shutdown.clone()) => Ok(()),
         ended = watches.join_next() => match ended {
@@ -141,7 +142,7 @@ async fn manage(config: Config, seconds: u16, process: Process) -> Result<(), Ma
         },
         Err(error) = &mut candidate => return Err(ManagerError::Candidate(error)),
     };
-    end.release.cancel();
+    shutdown.release.cancel();
     candidate.await.map_err(ManagerError::Candidate)?;
     ended
 }

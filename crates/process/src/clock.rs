@@ -1,5 +1,7 @@
 //! The one door to the clocks. Everywhere else time is an argument.
 
+use std::future::pending;
+
 use jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -15,4 +17,12 @@ pub fn now() -> Timestamp {
 /// The monotonic clock, for durations and due times. It stands still under `tokio::time::pause`.
 pub fn monotonic() -> Instant {
     Instant::now()
+}
+
+/// Sleeps until then; without a time, for ever.
+pub async fn sleep_until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => pending().await,
+    }
 }

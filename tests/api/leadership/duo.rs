@@ -181,7 +181,7 @@ impl Duo {
     /// Waits until a manager has its stores full and knows that it does not lead.
     pub(crate) async fn stands_by(&self, which: usize) -> Result<()> {
         self.says(which, "initial lists complete").await?;
-        self.says(which, "another manager leads").await
+        self.says(which, "the Lease is held by another").await
     }
 
     async fn lease(&self, what: &str, right: impl Fn(&str) -> bool) -> Result<Lease> {

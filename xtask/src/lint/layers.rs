@@ -14,6 +14,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("leadsman-probe", &["leadsman-core"]),
     ("leadsman-cri", &["leadsman-core", "leadsman-probe"]),
     ("leadsman-process", &[]),
+    ("leadsman-lease", &["leadsman-process"]),
     (
         "leadsman-agent",
         &[
@@ -26,7 +27,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     (
         "leadsman-manager",
-        &["leadsman-api", "leadsman-core", "leadsman-process"],
+        &[
+            "leadsman-api",
+            "leadsman-core",
+            "leadsman-lease",
+            "leadsman-process",
+        ],
     ),
     (
         "leadsman",

@@ -5,8 +5,7 @@ use std::future::pending;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use leadsman_core::podprobe::event::Event;
-
-use crate::lead::Leadership;
+use leadsman_lease::Leadership;
 
 /// How far it has come. Terms are those of [`Leadership`].
 pub(super) enum Stage {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use kube::Client;
+use leadsman_lease::{Leadership, LeaseEvent, LeaseState, describe_lease_failure, watch_lease};
 use leadsman_process::{ApiServer, Condition, clock};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -14,7 +15,6 @@ use tokio::time::timeout;
 use super::gates::{read_gates, switch_off};
 use super::neighbour::{Gate, Neighbour, Standing};
 use super::{LEASE, NAMESPACE};
-use crate::lead::{Leadership, Sight, Sighting, at, sights, why_not};
 
 /// An answer about pods is not waited for any longer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -58,7 +58,7 @@ impl Guard {
 
     /// Follows until there is no leadership to be told of any more.
     pub(crate) async fn run(mut self) {
-        let mut sights = sights(self.server.clone(), NAMESPACE, LEASE);
+        let mut events = watch_lease(self.server.clone(), NAMESPACE, LEASE);
         let mut reading: BoxFuture<'static, Read> = pending().boxed();
         // The gates of a holder are asked for with its signs of life, until they are off.
         let (mut asks, mut reads) = (false, false);
@@ -74,9 +74,9 @@ impl Guard {
             self.tell();
             let ends = self.neighbour.ends(clock::monotonic());
             tokio::select! {
-                Some(sighting) = sights.next() => {
-                    asks = matches!(sighting, Sighting::Seen(Sight::There(_)));
-                    self.watched(sighting);
+                Some(event) = events.next() => {
+                    asks = matches!(event, LeaseEvent::Observed(LeaseState::Present(_)));
+                    self.watched(event);
                 }
                 (holder, gate) = &mut reading => {
                     reading = pending().boxed();
@@ -88,22 +88,25 @@ impl Guard {
                         return;
                     }
                 }
-                () = at(ends) => {}
+                () = clock::sleep_until(ends) => {}
             }
         }
     }
 
-    fn watched(&mut self, sighting: Sighting) {
-        match sighting {
-            Sighting::Seen(Sight::There(lease)) => {
+    fn watched(&mut self, event: LeaseEvent) {
+        match event {
+            LeaseEvent::Observed(LeaseState::Present(lease)) => {
                 self.neighbour
                     .lease_seen(lease, clock::monotonic(), clock::now());
             }
-            Sighting::Seen(Sight::NotListed | Sight::Deleted(_)) => self.neighbour.lease_absent(),
-            Sighting::Follows => self.neighbour.follows(clock::monotonic()),
-            Sighting::Failed(error) => {
+            LeaseEvent::Observed(LeaseState::Absent | LeaseState::Deleted(_)) => {
+                self.neighbour.lease_absent()
+            }
+            LeaseEvent::Following => self.neighbour.follows(clock::monotonic()),
+            LeaseEvent::Failed(error) => {
                 self.neighbour.lost(clock::monotonic());
-                let reason = why_not("look for OpenKruise's", NAMESPACE, LEASE, &error);
+                let reason =
+                    describe_lease_failure("look for OpenKruise's", NAMESPACE, LEASE, &error);
                 if self.shown == Standing::Unknown {
                     self.condition.not_ready(reason);
                 } else {

@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
+use leadsman_lease::record;
 use tokio::time::Instant;
-
-use crate::lead::record;
 
 /// More than clocks of one cluster are apart.
 const LONG_AGO: Duration = Duration::from_mins(10);

@@ -6,10 +6,10 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{Api, Client};
+use leadsman_lease::{LeaseEvent, LeaseState, watch_lease};
 use leadsman_process::{ApiServer, clock};
 
 use super::facts::{Lookup, look};
-use crate::lead::{Sight, Sighting, at, sights};
 use crate::openkruise::{Gate, LEASE, NAMESPACE, Neighbour, Standing, feature_gates, read_gates};
 
 /// Its agents.
@@ -56,7 +56,7 @@ pub(super) async fn openkruise(client: &Client) -> OpenKruise {
 }
 
 async fn manager(client: &Client) -> Lookup<Standing> {
-    let mut sights = sights(ApiServer::new(client.clone()), NAMESPACE, LEASE);
+    let mut events = watch_lease(ApiServer::new(client.clone()), NAMESPACE, LEASE);
     let mut neighbour = Neighbour::default();
     let mut first_end = None;
     loop {
@@ -79,17 +79,17 @@ async fn manager(client: &Client) -> Lookup<Standing> {
             }
         }
         tokio::select! {
-            Some(sight) = sights.next() => match sight {
-                Sighting::Seen(Sight::There(lease)) => {
+            Some(event) = events.next() => match event {
+                LeaseEvent::Observed(LeaseState::Present(lease)) => {
                     neighbour.lease_seen(lease, clock::monotonic(), clock::now());
                 }
-                Sighting::Seen(Sight::NotListed | Sight::Deleted(_)) => neighbour.lease_absent(),
-                Sighting::Follows => {}
-                Sighting::Failed(failed) => {
+                LeaseEvent::Observed(LeaseState::Absent | LeaseState::Deleted(_)) => neighbour.lease_absent(),
+                LeaseEvent::Following => {}
+                LeaseEvent::Failed(failed) => {
                     return Err(failed.reason().unwrap_or_default().to_owned());
                 }
             },
-            () = at(ends) => {}
+            () = clock::sleep_until(ends) => {}
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What a Lease says of its holder: the fields as client-go's `leaderelection` fills and reads them, which is what
-//! `kubectl` and other tools expect.
+//! What a Lease says of its holder: the fields as client-go fills and reads them (`LeaderElectionRecord`,
+//! `k8s.io/client-go/tools/leaderelection/resourcelock`), which is what `kubectl` and other tools expect.
 
 use std::time::Duration;
 
@@ -8,24 +8,25 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 
 /// The holder's identity; none of a Lease that was released or never taken.
-pub(crate) fn holder(lease: &Lease) -> Option<&str> {
+pub fn holder(lease: &Lease) -> Option<&str> {
     let holder = lease.spec.as_ref()?.holder_identity.as_deref()?;
     (!holder.is_empty()).then_some(holder)
 }
 
-/// How long the holder may go without renewing. One that does not say counts like ours.
-pub(crate) fn duration(lease: &Lease, ours: Duration) -> Duration {
+/// How long the holder may go without renewing; `default` for a record that does not say.
+pub fn duration(lease: &Lease, default: Duration) -> Duration {
     let seconds = lease
         .spec
         .as_ref()
         .and_then(|spec| spec.lease_duration_seconds);
     let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
-    seconds.map_or(ours, Duration::from_secs)
+    seconds.map_or(default, Duration::from_secs)
 }
 
-/// Whether the holder has given no sign of life between two sights. A label that somebody set is none.
-pub(crate) fn is_same(one: &Lease, other: &Lease) -> bool {
-    let told = |lease: &Lease| {
+/// Whether two states have the same record, so that the holder has not renewed between them. Metadata does not count: a
+/// label that somebody set is no sign of the holder's life.
+pub fn is_same(one: &Lease, other: &Lease) -> bool {
+    let record = |lease: &Lease| {
         let spec = lease.spec.clone().unwrap_or_default();
         (
             spec.holder_identity,
@@ -35,11 +36,28 @@ pub(crate) fn is_same(one: &Lease, other: &Lease) -> bool {
             spec.lease_transitions,
         )
     };
-    told(one) == told(other)
+    record(one) == record(other)
+}
+
+/// Whether `lease` is a later state than `known`. The resourceVersions of one object can be compared as numbers
+/// (KEP-5504); one that is no number counts as later, so that no state is dropped by mistake.
+pub(crate) fn is_newer(lease: &Lease, known: &Lease) -> bool {
+    let version = |lease: &Lease| {
+        lease
+            .metadata
+            .resource_version
+            .as_ref()?
+            .parse::<u128>()
+            .ok()
+    };
+    match (version(lease), version(known)) {
+        (Some(version), Some(known)) => version > known,
+        _ => true,
+    }
 }
 
 /// A Lease that does not exist yet, held by `identity`.
-pub(super) fn created(name: &str, identity: &str, seconds: u16, now: Timestamp) -> Lease {
+pub(crate) fn created(name: &str, identity: &str, seconds: u16, now: Timestamp) -> Lease {
     let metadata = ObjectMeta {
         name: Some(name.to_owned()),
         ..ObjectMeta::default()
@@ -54,8 +72,8 @@ pub(super) fn created(name: &str, identity: &str, seconds: u16, now: Timestamp) 
     }
 }
 
-/// The same Lease, passed on to `identity`.
-pub(super) fn taken(lease: &Lease, identity: &str, seconds: u16, now: Timestamp) -> Lease {
+/// The same Lease, held by `identity` from now on.
+pub(crate) fn taken(lease: &Lease, identity: &str, seconds: u16, now: Timestamp) -> Lease {
     let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions);
     changed(lease, |spec| LeaseSpec {
         lease_transitions: Some(transitions.unwrap_or_default().saturating_add(1)),
@@ -66,7 +84,7 @@ pub(super) fn taken(lease: &Lease, identity: &str, seconds: u16, now: Timestamp)
 }
 
 /// The same Lease, still held by the same.
-pub(super) fn renewed(lease: &Lease, seconds: u16, now: Timestamp) -> Lease {
+pub(crate) fn renewed(lease: &Lease, seconds: u16, now: Timestamp) -> Lease {
     changed(lease, |spec| LeaseSpec {
         lease_duration_seconds: Some(i32::from(seconds)),
         renew_time: Some(MicroTime(now)),
@@ -74,8 +92,9 @@ pub(super) fn renewed(lease: &Lease, seconds: u16, now: Timestamp) -> Lease {
     })
 }
 
-/// The same Lease, held by nobody: the next one need not wait.
-pub(super) fn released(lease: &Lease, now: Timestamp) -> Lease {
+/// The same Lease without a holder, so that the next one need not wait.
+/// (`release`, `k8s.io/client-go/tools/leaderelection/leaderelection.go`, also leaves a duration of one second.)
+pub(crate) fn released(lease: &Lease, now: Timestamp) -> Lease {
     changed(lease, |spec| LeaseSpec {
         lease_transitions: spec.lease_transitions,
         strategy: spec.strategy,
@@ -94,8 +113,8 @@ fn held(identity: &str, seconds: u16, now: Timestamp) -> LeaseSpec {
     }
 }
 
-/// With everything but the holder's record as it was seen, the resourceVersion included: the API server takes it only
-/// if nobody was quicker.
+/// The Lease with another record and everything else as it was seen, the resourceVersion included: the API server accepts
+/// it only if nobody else has written meanwhile. Without managedFields, which a PUT need not carry.
 fn changed(lease: &Lease, change: impl FnOnce(LeaseSpec) -> LeaseSpec) -> Lease {
     let metadata = ObjectMeta {
         managed_fields: None,

@@ -16,7 +16,7 @@ fn bench() -> Bench {
     let start = clock::monotonic();
     let random = fastrand::Rng::with_seed(7);
     Bench {
-        elector: Elector::new("l", "me".to_owned(), 9, random),
+        elector: Elector::new("l".to_owned(), "me".to_owned(), 9, random),
         start,
         now: start,
     }
@@ -30,8 +30,8 @@ fn lease(holder: &str, version: u64, renewed: u8) -> Box<Lease> {
     Box::new(serde_json::from_value(lease).unwrap())
 }
 
-fn there(holder: &str, version: u64, renewed: u8) -> Sight {
-    Sight::There(lease(holder, version, renewed))
+fn there(holder: &str, version: u64, renewed: u8) -> LeaseState {
+    LeaseState::Present(lease(holder, version, renewed))
 }
 
 impl Bench {
@@ -40,13 +40,13 @@ impl Bench {
         self
     }
 
-    fn saw(&mut self, sight: Sight) -> &mut Self {
-        self.elector.saw(sight, self.now);
+    fn saw(&mut self, sight: LeaseState) -> &mut Self {
+        self.elector.observe(sight, self.now);
         self
     }
 
-    fn answered(&mut self, answer: Answer) -> &mut Self {
-        self.elector.answered(answer, self.now);
+    fn answered(&mut self, answer: LeaseReply) -> &mut Self {
+        self.elector.on_reply(answer, self.now);
         self
     }
 
@@ -62,15 +62,17 @@ impl Bench {
                 version.unwrap_or_default()
             )
         };
-        match self.elector.next(self.now, Timestamp::UNIX_EPOCH) {
-            Step::Send(Request::Look) => "look".to_owned(),
-            Step::Send(Request::Create(lease)) => format!("create {}", told(&lease)),
-            Step::Send(Request::Replace(lease)) => format!("replace {}", told(&lease)),
-            Step::Wait(None) => "wait".to_owned(),
-            Step::Wait(Some(until)) => {
+        match self.elector.next_action(self.now, Timestamp::UNIX_EPOCH) {
+            ElectorAction::Send(LeaseRequest::Get) => "look".to_owned(),
+            ElectorAction::Send(LeaseRequest::Create(lease)) => format!("create {}", told(&lease)),
+            ElectorAction::Send(LeaseRequest::Replace(lease)) => {
+                format!("replace {}", told(&lease))
+            }
+            ElectorAction::Wait(None) => "wait".to_owned(),
+            ElectorAction::Wait(Some(until)) => {
                 format!("wait {:.1}", (until - self.start).as_secs_f64())
             }
-            Step::Over => "over".to_owned(),
+            ElectorAction::Finished => "over".to_owned(),
         }
     }
 
@@ -89,7 +91,9 @@ impl Bench {
         let mut bench = bench();
         bench.saw(there("", 1, 0));
         assert_eq!(bench.step(), "replace me 7 on 1");
-        bench.pass(0.5).answered(Answer::Written(lease("me", 2, 1)));
+        bench
+            .pass(0.5)
+            .answered(LeaseReply::Written(lease("me", 2, 1)));
         assert_eq!(bench.leads(), Some((1, 9.0)), "counted from the sending");
         bench
     }
@@ -99,7 +103,7 @@ impl Bench {
 fn nothing_is_done_before_the_lease_was_looked_for() {
     let mut bench = bench();
     assert_eq!(bench.step(), "wait");
-    bench.saw(Sight::NotListed);
+    bench.saw(LeaseState::Absent);
     assert_eq!(bench.step(), "create me 0 on ");
     assert_eq!(bench.step(), "wait", "one request at a time");
     assert_eq!(bench.leads(), None);
@@ -120,9 +124,9 @@ fn anothers_lease_is_over_when_its_record_stands_still() {
     bench.pass(0.1);
     assert_eq!(bench.step(), "replace me 7 on 3");
     // The other one was quicker.
-    bench.answered(Answer::Outrun);
+    bench.answered(LeaseReply::Conflict);
     assert_eq!(bench.step(), "look");
-    bench.answered(Answer::Shown(Some(lease("other", 4, 7))));
+    bench.answered(LeaseReply::Read(Some(lease("other", 4, 7))));
     assert_eq!(bench.step(), "wait 11.0");
     assert_eq!(bench.leads(), None);
 }
@@ -139,13 +143,15 @@ fn a_released_lease_is_free_at_once() {
 fn a_deleted_lease_is_free_when_it_would_have_ended() {
     let mut bench = bench();
     bench.saw(there("other", 1, 0));
-    bench.pass(1.0).saw(Sight::Deleted(lease("other", 2, 0)));
+    bench
+        .pass(1.0)
+        .saw(LeaseState::Deleted(lease("other", 2, 0)));
     assert_eq!(bench.step(), "wait 4.0");
     bench.pass(3.0);
     assert_eq!(bench.step(), "create me 0 on ");
     // The holder does not wait.
     let mut bench = Bench::leading();
-    bench.saw(Sight::Deleted(lease("me", 3, 1)));
+    bench.saw(LeaseState::Deleted(lease("me", 3, 1)));
     assert_eq!(bench.step(), "create me 0 on ");
     assert_eq!(bench.leads(), Some((1, 9.0)));
 }
@@ -156,7 +162,9 @@ fn it_is_renewed_every_third_of_the_duration() {
     assert_eq!(bench.step(), "wait 3.0");
     bench.pass(2.5);
     assert_eq!(bench.step(), "replace me 6 on 2");
-    bench.pass(0.2).answered(Answer::Written(lease("me", 3, 4)));
+    bench
+        .pass(0.2)
+        .answered(LeaseReply::Written(lease("me", 3, 4)));
     assert_eq!(bench.leads(), Some((1, 12.0)));
     assert_eq!(bench.step(), "wait 6.0");
 }
@@ -169,7 +177,9 @@ fn a_failed_renewal_is_repeated_each_second_until_the_lease_is_over() {
     while bench.leads().is_some() {
         if bench.step().starts_with("replace") {
             sent += 1;
-            bench.pass(0.1).answered(Answer::Failed { after: None });
+            bench
+                .pass(0.1)
+                .answered(LeaseReply::Failed { retry_after: None });
         }
         bench.pass(0.1);
     }
@@ -177,7 +187,7 @@ fn a_failed_renewal_is_repeated_each_second_until_the_lease_is_over() {
     // Nobody took it meanwhile: it is ours again, for another term.
     bench.pass(60.0);
     assert_eq!(bench.step(), "replace me 6 on 2");
-    bench.answered(Answer::Written(lease("me", 3, 50)));
+    bench.answered(LeaseReply::Written(lease("me", 3, 50)));
     assert_eq!(bench.leads().map(|(term, _)| term), Some(2));
 }
 
@@ -186,12 +196,14 @@ fn what_was_carried_out_without_an_answer_is_looked_at() {
     let mut bench = Bench::leading();
     bench.pass(2.5);
     bench.step();
-    bench.pass(1.0).answered(Answer::Failed { after: None });
+    bench
+        .pass(1.0)
+        .answered(LeaseReply::Failed { retry_after: None });
     bench.pass(2.0);
     assert_eq!(bench.step(), "replace me 6 on 2");
-    bench.answered(Answer::Outrun);
+    bench.answered(LeaseReply::Conflict);
     assert_eq!(bench.step(), "look");
-    bench.answered(Answer::Shown(Some(lease("me", 3, 4))));
+    bench.answered(LeaseReply::Read(Some(lease("me", 3, 4))));
     assert_eq!(bench.leads(), Some((1, 9.0)), "a sight proves no time");
     assert_eq!(bench.step(), "replace me 6 on 3");
 }
@@ -207,7 +219,9 @@ fn a_process_that_was_stopped_knows_that_its_lease_is_over() {
     let mut bench = Bench::leading();
     bench.pass(2.5);
     bench.step();
-    bench.pass(9.0).answered(Answer::Written(lease("me", 3, 4)));
+    bench
+        .pass(9.0)
+        .answered(LeaseReply::Written(lease("me", 3, 4)));
     assert_eq!(bench.leads(), None);
     assert_eq!(bench.step(), "replace me 6 on 3");
 }
@@ -224,12 +238,14 @@ fn a_watch_that_lags_takes_nothing_away() {
 #[test]
 fn what_is_refused_is_repeated_ever_later_and_at_once_when_something_changes() {
     let mut bench = bench();
-    bench.saw(Sight::NotListed);
+    bench.saw(LeaseState::Absent);
     let mut waits = Vec::new();
     for _ in 0..6 {
         assert_eq!(bench.step(), "create me 0 on ");
-        bench.answered(Answer::Refused);
-        let Step::Wait(Some(until)) = bench.elector.next(bench.now, Timestamp::UNIX_EPOCH) else {
+        bench.answered(LeaseReply::Refused);
+        let ElectorAction::Wait(Some(until)) =
+            bench.elector.next_action(bench.now, Timestamp::UNIX_EPOCH)
+        else {
             panic!("it does not rest");
         };
         waits.push((until - bench.now).as_secs_f64());
@@ -239,31 +255,33 @@ fn what_is_refused_is_repeated_ever_later_and_at_once_when_something_changes() {
         assert!((longest / 2.0..=longest).contains(wait), "{waits:?}");
     }
     bench.step();
-    bench.answered(Answer::Refused).saw(there("", 1, 0));
+    bench.answered(LeaseReply::Refused).saw(there("", 1, 0));
     assert_eq!(bench.step(), "replace me 7 on 1");
 }
 
 #[test]
 fn at_the_end_it_is_kept_and_then_given_back() {
     let mut bench = Bench::leading();
-    bench.elector.keep();
+    bench.elector.stop_taking();
     assert_eq!(bench.step(), "wait 3.0");
     bench.pass(2.5);
     assert_eq!(bench.step(), "replace me 6 on 2");
     // Its answer comes after the release was asked for.
     bench.elector.release();
-    bench.answered(Answer::Written(lease("me", 3, 4)));
+    bench.answered(LeaseReply::Written(lease("me", 3, 4)));
     assert_eq!(bench.leads(), None);
     assert_eq!(bench.step(), "replace  6 on 3");
-    bench.answered(Answer::Failed { after: None }).pass(2.0);
+    bench
+        .answered(LeaseReply::Failed { retry_after: None })
+        .pass(2.0);
     assert_eq!(bench.step(), "replace  6 on 3");
-    bench.answered(Answer::Written(lease("", 4, 5)));
+    bench.answered(LeaseReply::Written(lease("", 4, 5)));
     assert_eq!(bench.step(), "over");
     // Who does not have it has nothing to do.
-    for sight in [Sight::NotListed, there("", 1, 0), there("other", 1, 0)] {
+    for sight in [LeaseState::Absent, there("", 1, 0), there("other", 1, 0)] {
         let mut bench = self::bench();
         bench.saw(sight);
-        bench.elector.keep();
+        bench.elector.stop_taking();
         assert_eq!(bench.step(), "over");
         bench.elector.release();
         assert_eq!(bench.step(), "over");
@@ -280,16 +298,16 @@ fn a_term_tells_whether_another_wrote_before_it() {
     assert!(!after_others(&bench), "it was free when first seen");
     bench.pass(60.0);
     bench.step();
-    bench.answered(Answer::Written(lease("me", 3, 2)));
+    bench.answered(LeaseReply::Written(lease("me", 3, 2)));
     assert!(!after_others(&bench), "nobody took it meanwhile");
     // Taken and given back before it was looked at again.
     bench.pass(60.0).saw(there("", 9, 3));
     bench.step();
-    bench.answered(Answer::Written(lease("me", 10, 4)));
+    bench.answered(LeaseReply::Written(lease("me", 10, 4)));
     assert!(after_others(&bench));
     let mut bench = self::bench();
     bench.saw(there("other", 1, 0)).saw(there("", 2, 0));
     bench.step();
-    bench.answered(Answer::Written(lease("me", 3, 4)));
+    bench.answered(LeaseReply::Written(lease("me", 3, 4)));
     assert!(after_others(&bench));
 }

@@ -35,17 +35,17 @@ struct Candidate {
     cut_off_until: u64,
     flight: Option<Flight>,
     /// Requests that were given up and may arrive all the same.
-    strays: Vec<(u64, Request)>,
-    sights: VecDeque<(u64, Sight)>,
+    strays: Vec<(u64, LeaseRequest)>,
+    sights: VecDeque<(u64, LeaseState)>,
 }
 
 /// A request under way.
 struct Flight {
     gives_up: u64,
     /// When it reaches the server; never if it is lost.
-    arrival: Option<(u64, Request)>,
+    arrival: Option<(u64, LeaseRequest)>,
     /// When the answer is back; never if it is lost.
-    answer: Option<(u64, Answer)>,
+    answer: Option<(u64, LeaseReply)>,
 }
 
 struct World {
@@ -58,20 +58,26 @@ struct World {
 }
 
 impl Server {
-    fn carry_out(&mut self, request: Request) -> (Answer, bool) {
+    fn carry_out(&mut self, request: LeaseRequest) -> (LeaseReply, bool) {
         let version = self.version.to_string();
         let write = match request {
-            Request::Look => return (Answer::Shown(self.lease.clone().map(Box::new)), false),
-            Request::Create(_) if self.lease.is_some() => return (Answer::Outrun, false),
-            Request::Create(lease) => lease,
-            Request::Replace(lease) if lease.metadata.resource_version == Some(version) => lease,
-            Request::Replace(_) => return (Answer::Outrun, false),
+            LeaseRequest::Get => {
+                return (LeaseReply::Read(self.lease.clone().map(Box::new)), false);
+            }
+            LeaseRequest::Create(_) if self.lease.is_some() => {
+                return (LeaseReply::Conflict, false);
+            }
+            LeaseRequest::Create(lease) => lease,
+            LeaseRequest::Replace(lease) if lease.metadata.resource_version == Some(version) => {
+                lease
+            }
+            LeaseRequest::Replace(_) => return (LeaseReply::Conflict, false),
         };
         self.version += 1;
         let mut lease = *write;
         lease.metadata.resource_version = Some(self.version.to_string());
         self.lease = Some(lease.clone());
-        (Answer::Written(Box::new(lease)), true)
+        (LeaseReply::Written(Box::new(lease)), true)
     }
 }
 
@@ -100,10 +106,12 @@ impl World {
             .server
             .lease
             .clone()
-            .map_or(Sight::NotListed, |lease| Sight::There(Box::new(lease)));
+            .map_or(LeaseState::Absent, |lease| {
+                LeaseState::Present(Box::new(lease))
+            });
         let delay = self.random.u64(0..300);
         Candidate {
-            elector: Elector::new("l", identity, SECONDS, random),
+            elector: Elector::new("l".to_owned(), identity, SECONDS, random),
             ahead: Duration::from_secs(self.random.u64(0..1_000_000)),
             wall: Timestamp::from_second(self.random.i64(0..4_000_000_000)).unwrap(),
             stopped_until: 0,
@@ -124,7 +132,7 @@ impl World {
             // Killed, and started anew.
             6 => self.candidates[which] = self.candidate(),
             _ => {
-                self.candidates[which].elector.keep();
+                self.candidates[which].elector.stop_taking();
                 self.candidates[which].elector.release();
             }
         }
@@ -142,15 +150,15 @@ impl World {
             }
             candidate.hear(at, now);
             let wall = candidate.wall + Duration::from_millis(now);
-            match candidate.elector.next(at, wall) {
-                Step::Send(request) => self.send(which, request, faults),
-                Step::Wait(_) => {}
-                Step::Over => self.candidates[which] = self.candidate(),
+            match candidate.elector.next_action(at, wall) {
+                ElectorAction::Send(request) => self.send(which, request, faults),
+                ElectorAction::Wait(_) => {}
+                ElectorAction::Finished => self.candidates[which] = self.candidate(),
             }
         }
     }
 
-    fn send(&mut self, which: usize, request: Request, faults: bool) {
+    fn send(&mut self, which: usize, request: LeaseRequest, faults: bool) {
         let delay = self.random.u64(0..if faults { 1500 } else { 60 });
         let candidate = &mut self.candidates[which];
         let lost = candidate.cut_off_until > self.now || (faults && self.random.u8(0..10) == 0);
@@ -164,7 +172,7 @@ impl World {
     /// The server carries out what has reached it.
     fn serve(&mut self, which: usize, faults: bool) {
         let now = self.now;
-        let arrived = |(at, _): &mut (u64, Request)| *at <= now;
+        let arrived = |(at, _): &mut (u64, LeaseRequest)| *at <= now;
         let strays = &mut self.candidates[which].strays;
         let strays: Vec<_> = strays.extract_if(.., arrived).collect();
         for (_, request) in strays {
@@ -183,7 +191,7 @@ impl World {
     }
 
     /// Carries out a request and tells all watches of it.
-    fn carry_out(&mut self, request: Request, faults: bool) -> Answer {
+    fn carry_out(&mut self, request: LeaseRequest, faults: bool) -> LeaseReply {
         let (answer, changed) = self.server.carry_out(request);
         for candidate in &mut self.candidates {
             let Some(lease) = self.server.lease.clone().filter(|_| changed) else {
@@ -194,7 +202,7 @@ impl World {
             let at = after.max(self.now + delay);
             candidate
                 .sights
-                .push_back((at, Sight::There(Box::new(lease))));
+                .push_back((at, LeaseState::Present(Box::new(lease))));
         }
         answer
     }
@@ -229,18 +237,19 @@ impl Candidate {
         let cut_off = self.cut_off_until > now;
         while !cut_off && let Some((_, sight)) = self.sights.pop_front_if(|(when, _)| *when <= now)
         {
-            self.elector.saw(sight, at);
+            self.elector.observe(sight, at);
         }
         let Some(flight) = &mut self.flight else {
             return;
         };
         let answer = flight.answer.take_if(|(when, _)| *when <= now && !cut_off);
         if let Some((_, answer)) = answer {
-            self.elector.answered(answer, at);
+            self.elector.on_reply(answer, at);
             self.flight = None;
         } else if flight.gives_up <= now {
             self.strays.extend(flight.arrival.take());
-            self.elector.answered(Answer::Failed { after: None }, at);
+            self.elector
+                .on_reply(LeaseReply::Failed { retry_after: None }, at);
             self.flight = None;
         }
     }

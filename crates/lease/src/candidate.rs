@@ -1,0 +1,259 @@
+//! The loop that watches and writes the Lease as the elector decides, and publishes leadership.
+
+use std::future::pending;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Resource;
+use kube::api::{GetParams, PostParams};
+use kube::core::Request;
+use kube::core::request::Error as BuildError;
+use leadsman_process::reply::{Cause, Disposition, Verb};
+use leadsman_process::{ApiServer, Condition, clock};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::elector::{Elector, ElectorAction, LeaseReply, LeaseRequest};
+use super::leadership::Leadership;
+use super::report::{LeadershipObserver, LeadershipReport};
+use super::watch::{LeaseEvent, describe_lease_failure, watch_lease};
+
+/// Giving the Lease back holds up the end of the process no longer than this.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
+/// A request on the Lease takes no longer than this, nor than a third of the Lease: one that hangs leaves time for another.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Which Lease is wanted, and by whom.
+#[derive(Clone, Debug)]
+pub struct LeaseConfig {
+    /// Namespace of the Lease.
+    pub namespace: String,
+    /// Name of the Lease.
+    pub name: String,
+    /// `holderIdentity` of this candidate. No other process may ever have the same one, a restart of this one included.
+    pub identity: String,
+    /// How long the Lease lasts unless it is renewed, which is tried each third of it.
+    pub duration_seconds: u16,
+    /// Field manager of the writes.
+    pub field_manager: String,
+}
+
+/// A process that wants to lead.
+pub struct Candidate<O> {
+    server: ApiServer,
+    lease: LeaseClient,
+    elector: Elector,
+    leadership: watch::Sender<Leadership>,
+    report: LeadershipReport<O>,
+}
+
+/// The two steps of a clean end.
+#[derive(Clone, Debug, Default)]
+pub struct Shutdown {
+    /// From now on the Lease is renewed if this candidate holds it, and not taken otherwise.
+    pub stop_taking: CancellationToken,
+    /// The Lease is given back, and leadership ends.
+    pub release: CancellationToken,
+}
+
+/// How to send a request on the Lease.
+#[derive(Clone)]
+struct LeaseClient {
+    namespace: String,
+    name: String,
+    field_manager: String,
+    timeout: Duration,
+}
+
+impl<O: LeadershipObserver> Candidate<O> {
+    /// A candidate that has not begun. `condition` holds while the Lease can be watched, and written if it has to be.
+    pub fn new(server: ApiServer, config: LeaseConfig, condition: Condition, observer: O) -> Self {
+        let LeaseConfig {
+            namespace,
+            name,
+            identity,
+            duration_seconds,
+            field_manager,
+        } = config;
+        tracing::info!(
+            identity,
+            lease = format!("{namespace}/{name}"),
+            duration_seconds,
+            "starting leader election"
+        );
+        let duration = Duration::from_secs(duration_seconds.into());
+        let random = fastrand::Rng::new();
+        Self {
+            elector: Elector::new(name.clone(), identity, duration_seconds, random),
+            server,
+            lease: LeaseClient {
+                namespace,
+                name,
+                field_manager,
+                timeout: REQUEST_TIMEOUT.min(duration / 3),
+            },
+            leadership: watch::Sender::new(Leadership::Standby),
+            report: LeadershipReport::new(condition, observer),
+        }
+    }
+
+    /// The leadership of this candidate, now and as it changes.
+    pub fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.leadership.subscribe()
+    }
+
+    /// Takes part in the election until the Lease was given back. Dropping the future leaves the Lease to run out.
+    pub async fn run(mut self, shutdown: Shutdown) {
+        let mut events = watch_lease(self.server.clone(), &self.lease.namespace, &self.lease.name);
+        let mut request: BoxFuture<'static, Completed> = pending().boxed();
+        let (mut stops_taking, mut release_deadline) = (false, None);
+        loop {
+            let wake = match self.elector.next_action(clock::monotonic(), clock::now()) {
+                ElectorAction::Send(next) => {
+                    let lease = self.lease.clone();
+                    request = lease.send(self.server.clone(), next).boxed();
+                    continue;
+                }
+                ElectorAction::Finished if release_deadline.is_some() => break,
+                ElectorAction::Finished => None,
+                ElectorAction::Wait(until) => until,
+            };
+            self.publish();
+            tokio::select! {
+                completed = &mut request => {
+                    request = pending().boxed();
+                    self.on_reply(completed);
+                }
+                Some(event) = events.next() => self.on_event(event),
+                () = shutdown.stop_taking.cancelled(), if !stops_taking => {
+                    stops_taking = true;
+                    self.elector.stop_taking();
+                }
+                () = shutdown.release.cancelled(), if release_deadline.is_none() => {
+                    release_deadline = Some(clock::monotonic() + RELEASE_TIMEOUT);
+                    self.report.log_release();
+                    self.elector.release();
+                }
+                () = clock::sleep_until(wake) => {}
+                () = clock::sleep_until(release_deadline) => break,
+            }
+        }
+        self.publish();
+    }
+
+    fn on_event(&mut self, event: LeaseEvent) {
+        match event {
+            LeaseEvent::Observed(state) => self.elector.observe(state, clock::monotonic()),
+            LeaseEvent::Following => self.report.set_watch_failure(None),
+            LeaseEvent::Failed(disposition) => {
+                let reason = self.lease.describe_failure("list or watch", &disposition);
+                tracing::debug!(reason, "watch of the Lease failed, retrying");
+                self.report.set_watch_failure(Some(reason));
+            }
+        }
+    }
+
+    fn on_reply(&mut self, (reply, disposition): Completed) {
+        let failed = matches!(reply, LeaseReply::Failed { .. } | LeaseReply::Refused);
+        let now = clock::monotonic();
+        self.elector.on_reply(reply, now);
+        let reason = failed.then(|| self.lease.describe_failure("take or renew", &disposition));
+        if let Some(reason) = &reason
+            && self.elector.leadership(now).term().is_some()
+        {
+            // It leads all the same, for as long as the Lease lasts.
+            tracing::warn!(reason, "renewing the Lease failed, retrying");
+        } else {
+            self.report.set_request_failure(reason);
+        }
+    }
+
+    /// Publishes leadership if it has changed.
+    fn publish(&mut self) {
+        let now = self.elector.leadership(clock::monotonic());
+        self.report.update(now, &self.elector);
+        self.leadership.send_if_modified(|published| {
+            let changed = *published != now;
+            *published = now;
+            changed
+        });
+    }
+}
+
+/// What came of a request, for the elector and for people.
+type Completed = (LeaseReply, Disposition);
+
+impl LeaseClient {
+    async fn send(self, server: ApiServer, request: LeaseRequest) -> Completed {
+        let (verb, built) = match self.build(&request) {
+            Ok(built) => built,
+            Err(error) => {
+                let reason = error.to_string();
+                return (LeaseReply::Refused, Disposition::Refused { reason });
+            }
+        };
+        let reply = server.ask(verb, built, self.timeout).await;
+        interpret(&request, reply.disposition, &reply.body)
+    }
+
+    fn build(&self, request: &LeaseRequest) -> Result<(Verb, http::Request<Vec<u8>>), BuildError> {
+        let leases = Request::new(Lease::url_path(&(), Some(&self.namespace)));
+        let params = PostParams {
+            field_manager: Some(self.field_manager.clone()),
+            ..PostParams::default()
+        };
+        let body = |lease: &Lease| serde_json::to_vec(lease).map_err(BuildError::SerializeBody);
+        Ok(match request {
+            LeaseRequest::Get => (Verb::Get, leases.get(&self.name, &GetParams::default())?),
+            LeaseRequest::Create(lease) => (Verb::Create, leases.create(&params, body(lease)?)?),
+            LeaseRequest::Replace(lease) => {
+                let replace = leases.replace(&self.name, &params, body(lease)?)?;
+                (Verb::Update, replace)
+            }
+        })
+    }
+
+    fn describe_failure(&self, action: &str, disposition: &Disposition) -> String {
+        describe_lease_failure(action, &self.namespace, &self.name, disposition)
+    }
+}
+
+fn interpret(request: &LeaseRequest, disposition: Disposition, body: &[u8]) -> Completed {
+    let reply = match (request, &disposition) {
+        (_, Disposition::Done) => match serde_json::from_slice(body).map(Box::new) {
+            Ok(lease) if matches!(request, LeaseRequest::Get) => LeaseReply::Read(Some(lease)),
+            Ok(lease) => LeaseReply::Written(lease),
+            Err(error) => {
+                let reason = format!("cannot be read: {error}");
+                let unreadable = Disposition::Refused { reason };
+                return (LeaseReply::Failed { retry_after: None }, unreadable);
+            }
+        },
+        (LeaseRequest::Get, Disposition::Gone { .. }) => LeaseReply::Read(None),
+        (
+            LeaseRequest::Create(_) | LeaseRequest::Replace(_),
+            Disposition::AlreadyExists { .. }
+            | Disposition::Gone { .. }
+            | Disposition::Retry {
+                cause: Cause::Conflict,
+                ..
+            },
+        ) => LeaseReply::Conflict,
+        // It fails until somebody does something about it.
+        (
+            _,
+            Disposition::Refused { .. }
+            | Disposition::Retry {
+                cause: Cause::NoRight | Cause::Denied | Cause::NoSuchKind,
+                ..
+            },
+        ) => LeaseReply::Refused,
+        (_, Disposition::Retry { after, .. }) => LeaseReply::Failed {
+            retry_after: *after,
+        },
+        _ => LeaseReply::Failed { retry_after: None },
+    };
+    (reply, disposition)
+}

@@ -1,0 +1,388 @@
+//! When to take, renew and give up the Lease. A state machine without a clock, a client or a task.
+//!
+//! The guarantees of the crate's documentation are kept here: a term counts from the sending of a request, the wait for
+//! another's Lease from when its record was last seen to change, and each write carries the resourceVersion that it was
+//! made from. At most one request is in flight.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use leadsman_process::Backoff;
+use tokio::time::Instant;
+
+use super::leadership::Leadership;
+use super::record;
+use super::watch::LeaseState;
+
+/// Of a request that may succeed soon.
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(1));
+/// Of one that fails until somebody grants a right or makes the namespace.
+const REFUSED: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(30));
+
+/// The decisions of one candidate.
+#[derive(Debug)]
+pub(crate) struct Elector {
+    name: String,
+    identity: String,
+    seconds: u16,
+    goal: Goal,
+    last_seen: LastSeen,
+    tenure: Option<Tenure>,
+    request: RequestState,
+    refusals: u32,
+    terms: u64,
+    /// Another one may have written since the last term, or since the start.
+    others: bool,
+    random: fastrand::Rng,
+}
+
+/// What is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Goal {
+    /// To take it and to keep it.
+    Lead,
+    /// To keep it if it is held.
+    Keep,
+    /// To give it back.
+    Release,
+}
+
+/// The Lease as it was last seen.
+#[derive(Debug)]
+enum LastSeen {
+    /// It has not been read yet.
+    Unread,
+    /// It does not exist. Whoever held it when it was deleted may lead until `free_at`.
+    Absent { free_at: Option<Instant> },
+    /// It exists, and its record has not changed since then.
+    Present { lease: Box<Lease>, since: Instant },
+}
+
+/// A term that lasts.
+#[derive(Clone, Copy, Debug)]
+struct Tenure {
+    term: u64,
+    after_others: bool,
+    renew_at: Instant,
+    until: Instant,
+}
+
+/// The one request that there may be.
+#[derive(Clone, Copy, Debug)]
+enum RequestState {
+    /// None is in flight.
+    Idle,
+    /// Another one wrote first: what was last seen is stale, and a GET is next.
+    Conflicted,
+    /// One is in flight.
+    InFlight { sent: Instant },
+    /// One failed.
+    BackingOff { until: Instant },
+}
+
+/// What the candidate is to do.
+#[derive(Debug)]
+pub(crate) enum ElectorAction {
+    /// Send this request, and pass its reply to [`Elector::on_reply`].
+    Send(LeaseRequest),
+    /// Nothing before this time, or before something is observed.
+    Wait(Option<Instant>),
+    /// Nothing any more.
+    Finished,
+}
+
+/// A request on the Lease.
+#[derive(Clone, Debug)]
+pub(crate) enum LeaseRequest {
+    /// GET.
+    Get,
+    /// POST.
+    Create(Box<Lease>),
+    /// PUT with the resourceVersion that was last seen.
+    Replace(Box<Lease>),
+}
+
+/// What came of a request.
+#[derive(Clone, Debug)]
+pub(crate) enum LeaseReply {
+    /// The Lease as a POST or PUT left it.
+    Written(Box<Lease>),
+    /// The Lease as a GET shows it.
+    Read(Option<Box<Lease>>),
+    /// Another one wrote, created or deleted it first.
+    Conflict,
+    /// No reply, or an error that may pass; whether a write was carried out is unknown.
+    Failed {
+        /// How long the API server asked to wait.
+        retry_after: Option<Duration>,
+    },
+    /// Refused, until somebody grants a right or makes the namespace.
+    Refused,
+}
+
+impl Elector {
+    /// An elector that has seen nothing.
+    pub(crate) fn new(name: String, identity: String, seconds: u16, random: fastrand::Rng) -> Self {
+        Self {
+            name,
+            identity,
+            seconds,
+            goal: Goal::Lead,
+            last_seen: LastSeen::Unread,
+            tenure: None,
+            request: RequestState::Idle,
+            refusals: 0,
+            terms: 0,
+            others: false,
+            random,
+        }
+    }
+
+    /// What to do now. A request that it returns counts as sent. `wall` is the time of day, for the record only.
+    pub(crate) fn next_action(&mut self, now: Instant, wall: Timestamp) -> ElectorAction {
+        self.tenure = self.tenure.filter(|tenure| now < tenure.until);
+        let end = self.tenure.map(|tenure| tenure.until);
+        let wait =
+            |until: Instant| ElectorAction::Wait(Some(end.map_or(until, |end| end.min(until))));
+        match self.request {
+            RequestState::InFlight { .. } => return ElectorAction::Wait(end),
+            RequestState::BackingOff { until } if now < until => return wait(until),
+            RequestState::Conflicted | RequestState::BackingOff { .. } | RequestState::Idle => {}
+        }
+        let finished = match self.goal {
+            Goal::Lead => false,
+            Goal::Keep => self.tenure.is_none(),
+            Goal::Release => self.holder() != Some(&self.identity),
+        };
+        if finished {
+            return ElectorAction::Finished;
+        }
+        let request = if matches!(self.request, RequestState::Conflicted) {
+            LeaseRequest::Get
+        } else {
+            match self.next_write(now) {
+                NextWrite::Now => self.build_write(wall),
+                NextWrite::At(time) => return wait(time),
+                NextWrite::Unknown => return ElectorAction::Wait(end),
+            }
+        };
+        self.request = RequestState::InFlight { sent: now };
+        ElectorAction::Send(request)
+    }
+
+    fn next_write(&self, now: Instant) -> NextWrite {
+        if self.goal == Goal::Release {
+            return NextWrite::Now;
+        }
+        let from = |time: Instant| {
+            if now < time {
+                NextWrite::At(time)
+            } else {
+                NextWrite::Now
+            }
+        };
+        match (&self.last_seen, self.tenure) {
+            (LastSeen::Unread, _) => NextWrite::Unknown,
+            (LastSeen::Absent { .. }, Some(_)) | (LastSeen::Absent { free_at: None }, None) => {
+                NextWrite::Now
+            }
+            (
+                LastSeen::Absent {
+                    free_at: Some(free),
+                },
+                None,
+            ) => from(*free),
+            (LastSeen::Present { lease, since }, held) => match (record::holder(lease), held) {
+                (Some(holder), Some(held)) if holder == self.identity => from(held.renew_at),
+                (Some(holder), _) if holder != self.identity => {
+                    from(*since + record::duration(lease, self.duration()))
+                }
+                // Free, or ours after a time in which it could not be renewed.
+                _ => NextWrite::Now,
+            },
+        }
+    }
+
+    /// The request that takes, renews or releases the Lease as last seen.
+    fn build_write(&self, wall: Timestamp) -> LeaseRequest {
+        let (identity, seconds) = (&self.identity, self.seconds);
+        let lease = match &self.last_seen {
+            LastSeen::Unread | LastSeen::Absent { .. } => {
+                let lease = record::created(&self.name, identity, seconds, wall);
+                return LeaseRequest::Create(Box::new(lease));
+            }
+            LastSeen::Present { lease, .. } => lease,
+        };
+        let is_ours = record::holder(lease) == Some(identity);
+        LeaseRequest::Replace(Box::new(match (self.goal, is_ours) {
+            (Goal::Release, _) => record::released(lease, wall),
+            (Goal::Lead | Goal::Keep, true) => record::renewed(lease, seconds, wall),
+            (Goal::Lead | Goal::Keep, false) => record::taken(lease, identity, seconds, wall),
+        }))
+    }
+
+    /// Takes in the Lease as the watch shows it.
+    pub(crate) fn observe(&mut self, state: LeaseState, now: Instant) {
+        let lease = match &state {
+            LeaseState::Present(lease) | LeaseState::Deleted(lease) => Some(lease),
+            LeaseState::Absent => None,
+        };
+        // A watch may lag behind the replies to our own requests.
+        if let (Some(lease), LastSeen::Present { lease: known, .. }) = (lease, &self.last_seen)
+            && !record::is_newer(lease, known)
+        {
+            return;
+        }
+        match state {
+            LeaseState::Present(lease) => self.remember(Some(lease), now),
+            LeaseState::Deleted(_) | LeaseState::Absent => self.remember(None, now),
+        }
+        // What made the last request fail may have been mended.
+        if matches!(self.request, RequestState::BackingOff { .. }) {
+            self.request = RequestState::Idle;
+        }
+    }
+
+    /// Takes in what came of the request in flight.
+    pub(crate) fn on_reply(&mut self, reply: LeaseReply, now: Instant) {
+        let RequestState::InFlight { sent } = self.request else {
+            return;
+        };
+        self.request = match reply {
+            LeaseReply::Written(lease) => {
+                self.on_written(lease, sent, now);
+                RequestState::Idle
+            }
+            LeaseReply::Read(lease) => {
+                self.refusals = 0;
+                self.remember(lease, now);
+                RequestState::Idle
+            }
+            LeaseReply::Conflict => RequestState::Conflicted,
+            LeaseReply::Failed { retry_after } => {
+                // A Lease that is held is worth one more attempt before it ends.
+                let asked = retry_after.unwrap_or_default().min(self.duration() / 3);
+                let wait = RETRY.distance(1, self.random.f64()).max(asked);
+                RequestState::BackingOff { until: now + wait }
+            }
+            LeaseReply::Refused => {
+                self.refusals = self.refusals.saturating_add(1);
+                let backoff = self.tenure.map_or(REFUSED, |_| RETRY);
+                let wait = backoff.distance(self.refusals, self.random.f64());
+                RequestState::BackingOff { until: now + wait }
+            }
+        };
+    }
+
+    fn on_written(&mut self, lease: Box<Lease>, sent: Instant, now: Instant) {
+        self.refusals = 0;
+        // The reply may come after the release was asked for.
+        let is_ours = record::holder(&lease) == Some(&self.identity) && self.goal != Goal::Release;
+        let before = self.tenure.filter(|tenure| now < tenure.until);
+        self.tenure = is_ours.then(|| {
+            let (term, after_others) = before.map_or_else(
+                || {
+                    self.terms += 1;
+                    (self.terms, std::mem::take(&mut self.others))
+                },
+                |held| (held.term, held.after_others),
+            );
+            Tenure {
+                term,
+                after_others,
+                renew_at: sent + self.duration() / 3,
+                until: sent + self.duration(),
+            }
+        });
+        self.last_seen = LastSeen::Present { lease, since: now };
+    }
+
+    fn remember(&mut self, lease: Option<Box<Lease>>, now: Instant) {
+        let ours = self.duration();
+        self.last_seen = match (lease, &self.last_seen) {
+            (
+                Some(lease),
+                LastSeen::Present {
+                    lease: known,
+                    since,
+                },
+            ) if record::is_same(&lease, known) => {
+                let since = *since;
+                LastSeen::Present { lease, since }
+            }
+            (Some(lease), _) => LastSeen::Present { lease, since: now },
+            (None, LastSeen::Present { lease, since }) => {
+                let end = *since + record::duration(lease, ours);
+                let free_at = record::holder(lease).and(Some(end));
+                LastSeen::Absent { free_at }
+            }
+            (None, LastSeen::Absent { free_at }) => LastSeen::Absent { free_at: *free_at },
+            (None, LastSeen::Unread) => LastSeen::Absent { free_at: None },
+        };
+        if let LastSeen::Present { lease, .. } = &self.last_seen
+            && record::holder(lease) != Some(&self.identity)
+        {
+            // If it was ours, somebody took it by hand or with a clock that runs fast.
+            self.tenure = None;
+            self.others |= self.terms > 0 || record::holder(lease).is_some();
+        }
+    }
+
+    /// From now on the Lease is renewed if it is held, but not taken.
+    pub(crate) fn stop_taking(&mut self) {
+        self.goal = Goal::Keep;
+    }
+
+    /// From now on the Lease is given back, and leadership is over.
+    pub(crate) fn release(&mut self) {
+        self.goal = Goal::Release;
+        self.tenure = None;
+        // A renewal may be backing off; the release does not wait for it.
+        if matches!(self.request, RequestState::BackingOff { .. }) {
+            self.request = RequestState::Idle;
+        }
+    }
+
+    /// The leadership at this time.
+    pub(crate) fn leadership(&self, now: Instant) -> Leadership {
+        match self.tenure {
+            Some(held) if now < held.until => Leadership::Leads {
+                term: held.term,
+                after_others: held.after_others,
+                until: held.until,
+            },
+            Some(_) | None => Leadership::Standby,
+        }
+    }
+
+    /// The holder of the Lease as last seen.
+    pub(crate) fn holder(&self) -> Option<&str> {
+        match &self.last_seen {
+            LastSeen::Present { lease, .. } => record::holder(lease),
+            LastSeen::Unread | LastSeen::Absent { .. } => None,
+        }
+    }
+
+    /// The `holderIdentity` of this candidate.
+    pub(crate) fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    fn duration(&self) -> Duration {
+        Duration::from_secs(self.seconds.into())
+    }
+}
+
+/// When the Lease is to be written.
+enum NextWrite {
+    Now,
+    At(Instant),
+    /// Whether it exists is not known.
+    Unknown,
+}
+
+#[cfg(test)]
+mod proof;
+#[cfg(test)]
+mod tests;

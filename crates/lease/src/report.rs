@@ -1,0 +1,120 @@
+//! What people see of leadership: a readiness condition, log lines, and an observer for metrics. A standby is ready.
+
+use leadsman_process::Condition;
+
+use super::elector::Elector;
+use super::leadership::Leadership;
+
+/// Who is told of leadership besides those who write by it. `()` takes no notice.
+pub trait LeadershipObserver: Send + 'static {
+    /// This candidate began (`true`) or ceased (`false`) to lead.
+    fn leading(&self, leading: bool);
+
+    /// Why a candidate that stands by while this other one leads does not count as ready. None for an ordinary standby.
+    fn objection(&self, holder: &str) -> Option<String>;
+}
+
+impl LeadershipObserver for () {
+    fn leading(&self, _: bool) {}
+
+    fn objection(&self, _: &str) -> Option<String> {
+        None
+    }
+}
+
+/// What has been reported so far.
+pub(crate) struct LeadershipReport<O> {
+    /// Holds while the Lease can be watched, and written if it has to be.
+    condition: Condition,
+    watch_failure: Option<String>,
+    request_failure: Option<String>,
+    objection: Option<String>,
+    observer: O,
+    holder: Option<String>,
+    leading: bool,
+}
+
+impl<O: LeadershipObserver> LeadershipReport<O> {
+    pub(crate) fn new(condition: Condition, observer: O) -> Self {
+        Self {
+            condition,
+            watch_failure: Some("the Lease has not been read yet".to_owned()),
+            request_failure: None,
+            objection: None,
+            observer,
+            holder: None,
+            leading: false,
+        }
+    }
+
+    /// Whether the Lease can be watched, or why not.
+    pub(crate) fn set_watch_failure(&mut self, reason: Option<String>) {
+        self.watch_failure = reason;
+        self.update_condition();
+    }
+
+    /// Whether the Lease can be written, or why not.
+    pub(crate) fn set_request_failure(&mut self, reason: Option<String>) {
+        self.request_failure = reason;
+        self.update_condition();
+    }
+
+    fn update_condition(&self) {
+        let reasons = [&self.request_failure, &self.watch_failure, &self.objection];
+        match reasons.into_iter().flatten().next() {
+            Some(reason) => self.condition.not_ready(reason),
+            None => self.condition.ready(),
+        }
+    }
+
+    /// Logs what has changed.
+    pub(crate) fn update(&mut self, leadership: Leadership, elector: &Elector) {
+        let other = elector
+            .holder()
+            .filter(|holder| *holder != elector.identity());
+        match (self.leading, leadership.term().is_some()) {
+            (false, true) => self.log_gained(),
+            (true, false) => self.log_lost(other),
+            (false, false) | (true, true) => {}
+        }
+        if self.holder.as_deref() != elector.holder() {
+            self.holder = elector.holder().map(str::to_owned);
+            if let Some(leader) = other {
+                tracing::info!(leader, "the Lease is held by another, standing by");
+            }
+            self.objection = other.and_then(|leader| self.observer.objection(leader));
+            if let Some(reason) = &self.objection {
+                tracing::warn!("{reason}");
+            }
+            self.update_condition();
+        }
+    }
+
+    /// The Lease is being given back: that leadership ends is then no loss.
+    pub(crate) fn log_release(&mut self) {
+        if self.leading {
+            self.set_leading(false);
+            tracing::info!("releasing the Lease");
+        }
+    }
+
+    fn log_gained(&mut self) {
+        self.set_leading(true);
+        let before = self.holder.as_deref().unwrap_or("nobody");
+        tracing::info!(before, "became leader");
+    }
+
+    fn log_lost(&mut self, other: Option<&str>) {
+        self.set_leading(false);
+        if let Some(leader) = other {
+            tracing::warn!(leader, "lost leadership: another took the Lease");
+        } else {
+            tracing::warn!("lost leadership: the Lease was not renewed in time");
+        }
+    }
+
+    fn set_leading(&mut self, leading: bool) {
+        self.leading = leading;
+        self.observer.leading(leading);
+    }
+}

@@ -1,0 +1,99 @@
+//! Which of several managers writes: the Lease that they lead by, and what is particular to it.
+
+use leadsman_lease::{Candidate, LeadershipObserver, LeaseConfig};
+use leadsman_process::{ApiServer, Condition};
+
+use crate::metrics::Metrics;
+
+/// The name of the Lease.
+pub const LEASE: &str = "leadsman-manager";
+
+/// The namespace of the Lease, wherever the manager is installed: two installs have one Lease, so that never two write. It
+/// exists in every cluster (`SystemNamespaces` in `pkg/controlplane/controller/systemnamespaces`), and Kubernetes' own
+/// managers keep their Leases there.
+pub const LEASE_NAMESPACE: &str = "kube-system";
+
+/// The rights on `leases.coordination.k8s.io` that leadership takes: verb, and whether on the one named [`LEASE`] alone.
+pub const LEASE_RIGHTS: [(&str, bool); 5] = [
+    // RBAC cannot restrict `create` by name: the name is not known when it is authorized.
+    ("create", false),
+    ("get", true),
+    ("list", true),
+    ("watch", true),
+    ("update", true),
+];
+
+/// This manager as a candidate. The identity of its holder carries the namespace of the install, so that a second install
+/// is told from a second replica.
+pub(crate) fn candidate(
+    server: ApiServer,
+    namespace: &str,
+    duration_seconds: u16,
+    condition: Condition,
+    metrics: Metrics,
+) -> Candidate<Observer> {
+    let unique = fastrand::Rng::new().u64(..);
+    let config = LeaseConfig {
+        namespace: LEASE_NAMESPACE.to_owned(),
+        name: LEASE.to_owned(),
+        identity: format!("{namespace}/{}_{unique:016x}", hostname()),
+        duration_seconds,
+        field_manager: LEASE.to_owned(),
+    };
+    let namespace = namespace.to_owned();
+    Candidate::new(server, config, condition, Observer { namespace, metrics })
+}
+
+/// Counts changes of leadership, and objects to a leader of another install.
+pub(crate) struct Observer {
+    namespace: String,
+    metrics: Metrics,
+}
+
+impl LeadershipObserver for Observer {
+    fn leading(&self, leading: bool) {
+        self.metrics.leads(leading);
+    }
+
+    fn objection(&self, holder: &str) -> Option<String> {
+        other_install(holder, &self.namespace)
+    }
+}
+
+/// What to say of a leader that is not of this install. An identity is `NAMESPACE/HOST_RANDOM`.
+fn other_install(leader: &str, namespace: &str) -> Option<String> {
+    let (other, _) = leader.split_once('/')?;
+    (other != namespace).then(|| {
+        format!(
+            "another install of leadsman leads: {leader}, in namespace {other}; this one, in namespace {namespace}, writes \
+             nothing, since they would undo each other's marks. Remove one of the two"
+        )
+    })
+}
+
+/// The name of the pod, in one.
+fn hostname() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() {
+        "unknown".to_owned()
+    } else {
+        name.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leader_of_another_install_is_named_with_both_namespaces() {
+        let objection = other_install("games/host_1", "leadsman-system").unwrap();
+        assert!(
+            objection.contains("games/host_1") && objection.contains("namespace leadsman-system"),
+            "{objection}"
+        );
+        assert_eq!(other_install("games/host_1", "games"), None, "a replica");
+        assert_eq!(other_install("by hand", "games"), None);
+    }
+}
