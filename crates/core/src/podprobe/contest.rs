@@ -87,10 +87,11 @@ impl Fight {
 
 /// A write of something as a whole.
 #[derive(Clone, Copy, Debug)]
-struct SentWhole {
-    wanted: u64,
+pub(super) struct SentWhole {
+    /// Stands for what is wanted.
+    pub(super) wanted: u64,
     /// Whether its reply shows what came of it; else the watch does, a little later.
-    is_shown: bool,
+    pub(super) is_shown: bool,
 }
 
 /// One thing that is written as a whole, and how much it is fought over.

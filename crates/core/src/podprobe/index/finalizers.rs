@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::markers::{MarkerState, Rules};
-use super::{Index, MarkerName, Now, Pass, Timer};
+use super::{DueWrite, Index, MarkerName, Now, Pass, Sent, Timer};
+use crate::podprobe::contest::fingerprint;
 use crate::podprobe::event::{ObjectName, Write};
 use crate::podprobe::marker::Compatibility;
 
@@ -127,16 +128,22 @@ impl Index {
     }
 
     /// The write of a marker's finalizers that is due.
-    pub(super) fn finalizers_due(&self, name: &ObjectName, now: Now) -> Option<Write> {
+    pub(super) fn finalizers_due(&self, name: &ObjectName, now: Now) -> Option<DueWrite> {
         let marker = self.markers.get(name)?;
         if marker.finalizer_contest.holds(now.monotonic) {
             return None;
         }
-        Some(Write::MarkerFinalizers {
-            marker: name.clone(),
-            uid: marker.uid.clone(),
-            resource_version: marker.resource_version.clone(),
-            finalizers: self.finalizers_wanted(name, marker, now)?,
+        let finalizers = self.finalizers_wanted(name, marker, now)?;
+        // A marker without any is gone when the watch says so.
+        let sent = Sent::whole(fingerprint(&finalizers), !finalizers.is_empty());
+        Some(DueWrite {
+            write: Write::MarkerFinalizers {
+                marker: name.clone(),
+                uid: marker.uid.clone(),
+                resource_version: marker.resource_version.clone(),
+                finalizers,
+            },
+            sent,
         })
     }
 }

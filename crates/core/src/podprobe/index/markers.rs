@@ -7,7 +7,7 @@ use std::time::Duration;
 use leadsman_api::{PodProbeMarker, PodProbeMarkerStatus};
 
 use super::cycles::{Releases, Stop};
-use super::{Index, MarkerName, Now, Pass, Timer};
+use super::{DueWrite, Index, MarkerName, Now, Pass, Sent, Timer};
 use crate::podprobe::contest::{Contest, fingerprint};
 use crate::podprobe::event::{Kind, ObjectName, Source, Write, WriteTarget};
 use crate::podprobe::marker::{Invalid, Marker};
@@ -310,24 +310,6 @@ impl Index {
         }
     }
 
-    /// Takes note that a marker's status is being written.
-    pub(super) fn send_status(&mut self, name: &ObjectName, status: &PodProbeMarkerStatus) {
-        if let Some(marker) = self.markers.get_mut(name) {
-            let wanted = fingerprint_of_status(status);
-            marker.status_contest.send(wanted, true);
-        }
-    }
-
-    /// Takes note that a marker's finalizers are being written.
-    pub(super) fn send_finalizers(&mut self, name: &ObjectName, finalizers: &[String]) {
-        if let Some(marker) = self.markers.get_mut(name) {
-            // A marker without any is gone when the watch says so.
-            let is_shown = !finalizers.is_empty();
-            let contest = &mut marker.finalizer_contest;
-            contest.send(fingerprint(finalizers), is_shown);
-        }
-    }
-
     /// Takes note of how a marker's status and finalizers differ from what is wanted, and returns what of them is to be
     /// written now.
     pub(super) fn observe_marker(&mut self, name: &MarkerName, now: Now) -> Vec<WriteTarget> {
@@ -414,15 +396,20 @@ impl Index {
         Some(state.version)
     }
 
-    pub(super) fn status_due(&self, name: &ObjectName, now: Now) -> Option<Write> {
+    pub(super) fn status_due(&self, name: &ObjectName, now: Now) -> Option<DueWrite> {
         let marker = self.markers.get(name)?;
         if marker.status_contest.holds(now.monotonic) {
             return None;
         }
-        Some(Write::MarkerStatus {
-            marker: name.clone(),
-            uid: marker.uid.clone(),
-            status: Box::new(self.status_wanted(name, marker, now)?),
+        let status = self.status_wanted(name, marker, now)?;
+        let wanted = fingerprint_of_status(&status);
+        Some(DueWrite {
+            write: Write::MarkerStatus {
+                marker: name.clone(),
+                uid: marker.uid.clone(),
+                status: Box::new(status),
+            },
+            sent: Sent::whole(wanted, true),
         })
     }
 

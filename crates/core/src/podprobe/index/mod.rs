@@ -45,9 +45,10 @@ use self::held::Held;
 use self::markers::{MarkerState, Selectors};
 use self::nodes::NodeState;
 use self::pods::PodState;
-use super::contest::{Contest, MarkContests};
+use super::contest::{Contest, MarkContests, SentWhole};
 use super::event::{Effects, Event, Kind, ObjectName, Source, Write, WriteTarget};
 use super::marker::Compatibility;
+use super::marks::Mark;
 use super::pod::{Shared, Version};
 
 /// The two clocks when an event happened. Everything that is waited for is on the monotonic clock, so that a jump of the
@@ -123,6 +124,9 @@ pub struct Index {
     /// By the monotonic clock.
     timers: BTreeSet<(Duration, Timer)>,
     shared: Shared,
+    /// How often a pod was worked out.
+    #[cfg(test)]
+    plans: usize,
 }
 
 /// Something that is looked at again when its time comes.
@@ -150,6 +154,26 @@ struct Refusal {
 
 impl Refusal {
     const KEPT: Duration = Duration::from_mins(5);
+}
+
+/// A write that is due, and what is remembered of it when it is sent.
+struct DueWrite {
+    write: Write,
+    sent: Sent,
+}
+
+/// What a write changes, as [`contest`](super::contest) remembers it.
+enum Sent {
+    /// Marks of a pod, and what stands for each with what was wanted of it.
+    Marks(Box<[(Mark, u64)]>),
+    /// Something that is written as a whole.
+    Whole(SentWhole),
+}
+
+impl Sent {
+    fn whole(wanted: u64, is_shown: bool) -> Self {
+        Self::Whole(SentWhole { wanted, is_shown })
+    }
 }
 
 /// What one event has touched.
@@ -191,6 +215,8 @@ impl Index {
             watches: BTreeMap::new(),
             timers: BTreeSet::new(),
             shared: Shared::default(),
+            #[cfg(test)]
+            plans: 0,
         }
     }
 
@@ -257,32 +283,53 @@ impl Index {
         if !self.synced {
             return None;
         }
-        let write = self.compute(object, now)?;
+        let DueWrite { write, sent } = self.due(object, now)?;
         if let Some(refusal) = self.refused.get(object)
             && refusal.write == without_times_and_versions(write.clone())
         {
             return None;
         }
-        match (object, &write) {
-            (WriteTarget::PodMarks(name), _) => self.send_marks(name, now),
-            (WriteTarget::NodePodProbe(name), _) => self.send_node_pod_probe(name, &write),
-            (WriteTarget::MarkerStatus(name), Write::MarkerStatus { status, .. }) => {
-                self.send_status(name, status);
-            }
-            (WriteTarget::MarkerFinalizer(name), Write::MarkerFinalizers { finalizers, .. }) => {
-                self.send_finalizers(name, finalizers);
-            }
-            (WriteTarget::MarkerStatus(_) | WriteTarget::MarkerFinalizer(_), _) => {}
-        }
+        self.remember(object, sent);
         Some(write)
     }
 
-    fn compute(&self, object: &WriteTarget, now: Now) -> Option<Write> {
-        match object {
+    fn due(&self, target: &WriteTarget, now: Now) -> Option<DueWrite> {
+        match target {
             WriteTarget::PodMarks(name) => self.marks_due(name, now),
             WriteTarget::NodePodProbe(name) => self.node_pod_probe_due(name, now),
             WriteTarget::MarkerStatus(name) => self.status_due(name, now),
             WriteTarget::MarkerFinalizer(name) => self.finalizers_due(name, now),
+        }
+    }
+
+    /// Takes note of what is being written, so that what becomes of it can be told from what others do.
+    fn remember(&mut self, target: &WriteTarget, sent: Sent) {
+        let whole = match sent {
+            Sent::Marks(marks) => {
+                if let WriteTarget::PodMarks(name) = target {
+                    self.send_marks(name, marks);
+                }
+                return;
+            }
+            Sent::Whole(whole) => whole,
+        };
+        let contest = match target {
+            WriteTarget::PodMarks(_) => None,
+            WriteTarget::NodePodProbe(name) => {
+                let node = self.nodes.get_mut(name.as_str());
+                node.map(|node| &mut node.contest)
+            }
+            WriteTarget::MarkerStatus(name) => {
+                let marker = self.markers.get_mut(name);
+                marker.map(|marker| &mut marker.status_contest)
+            }
+            WriteTarget::MarkerFinalizer(name) => {
+                let marker = self.markers.get_mut(name);
+                marker.map(|marker| &mut marker.finalizer_contest)
+            }
+        };
+        if let Some(contest) = contest {
+            contest.send(whole.wanted, whole.is_shown);
         }
     }
 
@@ -514,8 +561,8 @@ impl Index {
     fn refuse(&mut self, object: WriteTarget, write: Write, reason: &str, pass: &mut Pass) {
         let write = without_times_and_versions(write);
         let due = self
-            .compute(&object, pass.now)
-            .map(without_times_and_versions);
+            .due(&object, pass.now)
+            .map(|due| without_times_and_versions(due.write));
         if due.as_ref() != Some(&write) {
             return;
         }

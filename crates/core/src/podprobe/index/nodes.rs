@@ -10,7 +10,7 @@ use leadsman_api::slim::Node;
 
 use super::agents::{AgentPod, Hearing, Waits};
 use super::slots::{SeenSlot, Slot, SlotKey, observed_entries, read_entries, read_verdicts};
-use super::{Index, Now, Pass, Timer};
+use super::{DueWrite, Index, Now, Pass, Sent, Timer};
 use crate::podprobe::contest::{Contest, fingerprint};
 use crate::podprobe::event::{Kind, ObjectName, Source, Write, WriteTarget};
 use crate::podprobe::pod::Version;
@@ -262,16 +262,21 @@ impl Index {
         due
     }
 
-    pub(super) fn node_pod_probe_due(&self, name: &str, now: Now) -> Option<Write> {
+    pub(super) fn node_pod_probe_due(&self, name: &str, now: Now) -> Option<DueWrite> {
         let node = self.nodes.get(name).filter(|node| node.differs())?;
         if node.contest.holds(now.monotonic) {
             return None;
         }
+        let wanted = self.wanted_of_node(node);
         let object = node.object.as_ref();
         if !node.is_served() {
-            return Some(Write::DeleteNodePodProbe {
-                name: name.to_owned(),
-                uid: object?.meta.uid.clone().unwrap_or_default(),
+            return Some(DueWrite {
+                write: Write::DeleteNodePodProbe {
+                    name: name.to_owned(),
+                    uid: object?.meta.uid.clone().unwrap_or_default(),
+                },
+                // What is deleted is gone when the watch says so.
+                sent: Sent::whole(wanted, false),
             });
         }
         let keys = node.slots.keys();
@@ -283,24 +288,17 @@ impl Index {
             pod_probes: pods.collect(),
         };
         let mut replacement = NodePodProbe::new(name, spec);
-        Some(match object {
+        let write = match object {
             None => Write::CreateNodePodProbe(Box::new(replacement)),
             Some(object) => {
                 replacement.metadata = object.meta.clone();
                 Write::ReplaceNodePodProbe(Box::new(replacement))
             }
+        };
+        Some(DueWrite {
+            write,
+            sent: Sent::whole(wanted, true),
         })
-    }
-
-    /// Takes note that a node's object is being written.
-    pub(super) fn send_node_pod_probe(&mut self, name: &str, write: &Write) {
-        let node = self.nodes.get(name);
-        let wanted = node.map(|node| self.wanted_of_node(node));
-        if let (Some(node), Some(wanted)) = (self.nodes.get_mut(name), wanted) {
-            // What is deleted is gone when the watch says so.
-            let is_shown = !matches!(write, Write::DeleteNodePodProbe { .. });
-            node.contest.send(wanted, is_shown);
-        }
     }
 
     pub(super) fn forget_if_void(&mut self, name: &Arc<str>) {

@@ -7,8 +7,8 @@ use leadsman_api::slim;
 
 use super::pending::Whereabouts;
 use super::slots::SlotKey;
-use super::{Index, MarkerName, Now, Pass, Timer};
-use crate::podprobe::contest::MarkContests;
+use super::{DueWrite, Index, MarkerName, Now, Pass, Sent, Timer};
+use crate::podprobe::contest::{ComparedMark, MarkContests};
 use crate::podprobe::event::{Kind, ObjectName, Source, Write, WriteTarget};
 use crate::podprobe::marker::Marker;
 use crate::podprobe::marks::{self, Conflict, Mark, Wants};
@@ -28,8 +28,19 @@ pub(super) struct PodState {
     pub(super) shares: Shares,
     pub(super) contests: MarkContests,
     pub(super) timer: Option<Duration>,
-    /// It was worked out, bears what is wanted, and nothing is waited for.
+    /// What it lacks; none if it has what is wanted.
+    due: Option<Box<DueMarks>>,
+    /// It was worked out, has what is wanted, and nothing is waited for.
     at_rest: bool,
+}
+
+/// The marks that a pod lacks. Kept from the plan that found them until the next one, so that neither the write nor what
+/// is remembered of it needs a plan of its own.
+#[derive(Debug)]
+struct DueMarks {
+    wants: Wants,
+    /// Those that the pod does not have as they are wanted.
+    differing: Vec<ComparedMark>,
 }
 
 /// By marker, the one that goes first in front.
@@ -90,6 +101,7 @@ impl Index {
                 shares: Shares::new(),
                 contests: MarkContests::default(),
                 timer: None,
+                due: None,
                 at_rest: false,
             };
             self.pods.insert(name.clone(), Box::new(state));
@@ -122,6 +134,10 @@ impl Index {
 
     /// Works a pod out anew from what is observed, and passes on what has changed.
     pub(super) fn work_out(&mut self, name: &Arc<ObjectName>, pass: &mut Pass) {
+        #[cfg(test)]
+        {
+            self.plans += 1;
+        }
         let Some(state) = self.pods.get(name) else {
             self.keep_slots(name, pass);
             return;
@@ -166,6 +182,12 @@ impl Index {
         let timer = std::mem::replace(&mut state.timer, state.contests.deadline(now));
         let next = state.timer;
         state.at_rest = compared.is_empty() && next.is_none();
+        state.due = (!compared.is_empty()).then(|| {
+            Box::new(DueMarks {
+                wants: outcome.wants,
+                differing: compared,
+            })
+        });
         let before = std::mem::take(&mut state.shares);
         self.count(name, before, &outcome.shares, pass);
         if let Some(state) = self.pods.get_mut(name) {
@@ -192,7 +214,7 @@ impl Index {
         };
         let due = self.marks_due(name, now);
         let is_same =
-            due.is_some_and(|due| super::without_times_and_versions(due) == refusal.write);
+            due.is_some_and(|due| super::without_times_and_versions(due.write) == refusal.write);
         !is_same && self.refused.remove(&marks).is_some()
     }
 
@@ -301,36 +323,24 @@ impl Index {
         }
     }
 
-    pub(super) fn marks_due(&self, name: &ObjectName, now: Now) -> Option<Write> {
+    /// The marks that are due on a pod: as the last plan has them, but for those that are fought over.
+    pub(super) fn marks_due(&self, name: &ObjectName, now: Now) -> Option<DueWrite> {
         let state = self.pods.get(name)?;
-        if !state.seen.active {
-            return None;
-        }
-        let wants = self.wants(name, state);
+        let due = state.due.as_ref()?;
         let is_held = |mark: &Mark| state.contests.holds(mark, now.monotonic);
-        let marks = marks::difference(&state.seen, &wants, is_held, now.wall)?;
-        Some(Write::PodMarks(Box::new(marks)))
+        let marks = marks::difference(&state.seen, &due.wants, is_held, now.wall)?;
+        let changed = due.differing.iter().filter(|one| !is_held(&one.mark));
+        let changed = changed.map(|one| (one.mark.clone(), one.wanted));
+        Some(DueWrite {
+            write: Write::PodMarks(Box::new(marks)),
+            sent: Sent::Marks(changed.collect()),
+        })
     }
 
-    fn wants(&self, name: &ObjectName, state: &PodState) -> Wants {
-        let matching = self.matching(&state.seen);
-        let plans = self.plan(&state.seen, &matching);
-        self.judge(name, state, &matching, &plans).wants
-    }
-
-    /// Takes note that the marks that are due are being written.
-    pub(super) fn send_marks(&mut self, name: &ObjectName, now: Now) {
-        let Some(state) = self.pods.get(name) else {
-            return;
-        };
-        let wants = self.wants(name, state);
-        let compared = marks::compare(&state.seen, &wants, now.wall);
+    /// Takes note that marks of a pod are being written.
+    pub(super) fn send_marks(&mut self, name: &ObjectName, sent: Box<[(Mark, u64)]>) {
         if let Some(state) = self.pods.get_mut(name) {
-            let contests = &mut state.contests;
-            let due = compared.iter().filter(|compared| compared.differs);
-            let due = due.filter(|compared| !contests.holds(&compared.mark, now.monotonic));
-            let sent = due.map(|compared| (compared.mark.clone(), compared.wanted));
-            contests.send(sent.collect());
+            state.contests.send(sent);
         }
     }
 

@@ -100,3 +100,15 @@ fn taking_over_verdicts_without_a_container_changes_no_mark() {
     assert_eq!(world.writes.len(), 0);
     assert_eq!(world.pod().labels["role"].value, "main");
 }
+
+// PPM-8
+#[test]
+fn a_flip_is_planned_when_it_is_seen_and_when_its_reply_is_seen_and_not_to_be_written() {
+    let mut world = World::probing(&[idle()]);
+    world.verdict("way#idle", "Succeeded", "");
+    world.settle();
+    let before = world.index.plans;
+    world.verdict("way#idle", "Failed", "");
+    assert_eq!(world.pod_writes().len(), 1);
+    assert_eq!(world.index.plans - before, 2);
+}
