@@ -15,6 +15,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("leadsman-cri", &["leadsman-core", "leadsman-probe"]),
     ("leadsman-process", &[]),
     ("leadsman-lease", &["leadsman-process"]),
+    // Every feature may use it, so it knows none.
+    (
+        "leadsman-admission",
+        &["leadsman-lease", "leadsman-process"],
+    ),
     (
         "leadsman-agent",
         &[
