@@ -52,6 +52,22 @@ pub enum BindAddress {
 #[error("{0:?} is neither IP:PORT, :PORT nor 0")]
 pub struct MalformedAddress(String);
 
+impl BindAddress {
+    /// Listens; none when nothing is to be listened on.
+    pub async fn listen(self) -> std::io::Result<Option<TcpListener>> {
+        let listener = match self {
+            Self::Nowhere => return Ok(None),
+            Self::One(address) => TcpListener::bind(address).await?,
+            Self::Every { port } => match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
+                Ok(listener) => listener,
+                // A kernel without IPv6.
+                Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await?,
+            },
+        };
+        Ok(Some(listener))
+    }
+}
+
 impl FromStr for BindAddress {
     type Err = MalformedAddress;
 
@@ -92,7 +108,8 @@ pub struct ListenError {
 
 /// Listens, and logs where. `None` when nothing is to be served.
 pub async fn listen(address: BindAddress) -> Result<Option<TcpListener>, ListenError> {
-    let listener = bind(address)
+    let listener = address
+        .listen()
         .await
         .map_err(|source| ListenError { address, source })?;
     if let Some(listener) = &listener {
@@ -102,21 +119,6 @@ pub async fn listen(address: BindAddress) -> Result<Option<TcpListener>, ListenE
         tracing::info!(%address, "serving /metrics, /healthz, /readyz");
     }
     Ok(listener)
-}
-
-async fn bind(address: BindAddress) -> std::io::Result<Option<TcpListener>> {
-    match address {
-        BindAddress::Nowhere => Ok(None),
-        BindAddress::One(address) => TcpListener::bind(address).await.map(Some),
-        BindAddress::Every { port } => match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await
-        {
-            Ok(listener) => Ok(Some(listener)),
-            // A kernel without IPv6.
-            Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))
-                .await
-                .map(Some),
-        },
-    }
 }
 
 /// Serves until dropped. Connections that are open then are dropped too: nobody waits for a scrape.

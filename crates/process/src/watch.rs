@@ -32,6 +32,9 @@ use crate::reply::{Cause, Disposition, judge_watch_error, late};
 use crate::server::ApiServer;
 
 mod lines;
+mod object;
+
+pub use object::{ObjectEvent, ObjectState, watch_object};
 
 /// No two attempts are further apart, unless the API server asks for longer (Retry-After, up to 5 minutes).
 pub const LONGEST: Duration = Duration::from_secs(5);

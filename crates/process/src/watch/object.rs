@@ -1,0 +1,76 @@
+//! The watch of one object by its name, for which a right on this one object is enough
+//! (Kubernetes RBAC, "Referring to resources": `list` and `watch` with a `fieldSelector` on `metadata.name`).
+
+use std::future::ready;
+
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use kube::Resource;
+use serde::de::DeserializeOwned;
+
+use super::{Event, watch};
+use crate::list::Target;
+use crate::reply::Disposition;
+use crate::server::ApiServer;
+
+/// What the watch of one object delivers.
+#[derive(Debug)]
+pub enum ObjectEvent<K> {
+    /// The object as it is now.
+    Observed(ObjectState<K>),
+    /// A watch is established: changes are delivered from now on.
+    Following,
+    /// A list or a watch failed for this reason; it is tried again.
+    Failed(Disposition),
+}
+
+/// An object as the API server shows it.
+#[derive(Clone, Debug)]
+pub enum ObjectState<K> {
+    /// It exists.
+    Present(Box<K>),
+    /// It was deleted; the last state that it had.
+    Deleted(Box<K>),
+    /// A complete list does not contain it.
+    Absent,
+}
+
+/// Watches one object of the target through every outage. The stream never ends.
+pub fn watch_object<K>(
+    server: ApiServer,
+    target: Target,
+    name: &str,
+) -> BoxStream<'static, ObjectEvent<K>>
+where
+    K: Resource + DeserializeOwned + Clone + Send + 'static,
+{
+    let target = target.fields(format!("metadata.name={name}"));
+    // That a list does not contain the object is known only at its end.
+    let mut listed = false;
+    let events = watch::<K>(server, target, fastrand::Rng::new()).filter_map(move |event| {
+        let present = |object| {
+            Some(ObjectEvent::Observed(ObjectState::Present(Box::new(
+                object,
+            ))))
+        };
+        ready(match event {
+            Event::Lists => {
+                listed = false;
+                None
+            }
+            Event::Has(object) => {
+                listed = true;
+                present(object)
+            }
+            Event::Listed(_) => (!listed).then_some(ObjectEvent::Observed(ObjectState::Absent)),
+            Event::Changed(object) => present(object),
+            Event::Deleted(object) => {
+                let deleted = ObjectState::Deleted(Box::new(object));
+                Some(ObjectEvent::Observed(deleted))
+            }
+            Event::Follows => Some(ObjectEvent::Following),
+            Event::Failed(failure) => Some(ObjectEvent::Failed(failure.disposition)),
+        })
+    });
+    events.boxed()
+}
