@@ -7,8 +7,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use leadsman_api::node_pod_probe::{ContainerProbe, ContainerProbeState, PodProbe, PodProbeStatus};
 use leadsman_api::slim::{Node, Pod};
 use leadsman_api::{NodePodProbe, PodProbeMarker};
-use leadsman_core::podprobe::event::{Event, ObjectName, Source, Write, WriteTarget};
-use leadsman_core::podprobe::{Config, Index, Now};
+use leadsman_core::cluster::{Now, ObjectName, Source};
+use leadsman_core::podprobe::event::{Event, WriteTarget, Write};
+use leadsman_core::podprobe::{Config, Index};
 use serde_json::{Value, json};
 
 /// Pods of a node.
@@ -305,7 +306,7 @@ impl World {
         world.learn_entries(&due)?;
         for number in 0..world.cluster.nodes() {
             let object = world.cluster.node_pod_probe(number, None);
-            world.tell(Event::NodePodProbe(Box::new(object), Source::Live));
+            world.tell(Event::NodePodProbe(Box::new(object), Source::Watch));
         }
         for number in 0..world.cluster.markers {
             world.answer_status(number);
@@ -354,7 +355,7 @@ impl World {
         let object = WriteTarget::MarkerStatus(name);
         if let Some(Write::MarkerStatus { status, .. }) = self.index.write(&object, self.now) {
             marker.status = Some(*status);
-            self.tell(Event::Marker(Box::new(marker), Source::Live));
+            self.tell(Event::Marker(Box::new(marker), Source::Watch));
         }
     }
 }

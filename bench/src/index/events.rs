@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use criterion::{BatchSize, Criterion, SamplingMode};
-use leadsman_core::podprobe::event::{Event, Source};
+use leadsman_core::cluster::Source;
+use leadsman_core::podprobe::event::Event;
 use serde::{Deserialize, Serialize};
 
 use super::cluster::{NODE, WORKLOAD, World};
@@ -63,19 +64,19 @@ impl Kind {
             Self::Verdict => {
                 let pod = pick(cluster.matched());
                 let object = cluster.node_pod_probe(pod / NODE, (!back).then_some(pod));
-                Event::NodePodProbe(Box::new(object), Source::Live)
+                Event::NodePodProbe(Box::new(object), Source::Watch)
             }
             Self::Relabelled => {
                 let pod = cluster.pod(pick(cluster.matched()), back);
-                Event::Pod(Box::new(pod), Source::Live)
+                Event::Pod(Box::new(pod), Source::Watch)
             }
             Self::Heartbeat => {
                 let pod = cluster.pod(pick(cluster.matched()), true);
-                Event::Pod(Box::new(pod), Source::Live)
+                Event::Pod(Box::new(pod), Source::Watch)
             }
             Self::Node => {
                 let node = cluster.node(pick(cluster.nodes()));
-                Event::Node(Box::new(node), Source::Live)
+                Event::Node(Box::new(node), Source::Watch)
             }
             Self::Edit => {
                 let number = pick(cluster.matched() / WORKLOAD);
@@ -85,7 +86,7 @@ impl Kind {
                     "/home/game/lazy.sh"
                 };
                 let marker = cluster.marker(number, command);
-                Event::Marker(Box::new(marker), Source::Live)
+                Event::Marker(Box::new(marker), Source::Watch)
             }
         }
     }

@@ -8,8 +8,9 @@ use std::time::Duration;
 use leadsman_api::node_pod_probe::{ContainerProbeState, PodProbeStatus};
 use leadsman_api::slim::Pod;
 use leadsman_api::{NodePodProbe, slim};
-use leadsman_core::podprobe::event::{Event, ObjectName, Source, Write, WriteTarget};
-use leadsman_core::podprobe::{Config, Index, Now};
+use leadsman_core::cluster::{Now, ObjectName, Source};
+use leadsman_core::podprobe::event::{Event, Write, WriteTarget};
+use leadsman_core::podprobe::{Config, Index};
 use serde_json::json;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -165,7 +166,7 @@ fn settled(marked: bool) -> Index {
     for number in 0..PODS / NODE {
         let object = answered(&mut index, number, now).unwrap();
         assert_eq!(object.spec.pod_probes.len(), if marked { NODE } else { 0 });
-        index.apply(Event::NodePodProbe(Box::new(object), Source::Live), now);
+        index.apply(Event::NodePodProbe(Box::new(object), Source::Watch), now);
     }
     let name = ObjectName {
         namespace: "games".to_owned(),
@@ -202,7 +203,7 @@ fn a_pod_takes_few_bytes_and_few_allocations() {
     let now = now();
     let mut index = settled(true);
     let again: Pod = serde_json::from_str(&pod(7, 9, true)).unwrap();
-    let heartbeat = Event::Pod(Box::new(again), Source::Live);
+    let heartbeat = Event::Pod(Box::new(again), Source::Watch);
     let event = allocations(|| index.apply(heartbeat, now));
     let found = json!({ "bytes of a matched pod": matched, "of another": other, "allocations of the whole pod": whole,
                         "of the slim one": slim, "of an event that changes nothing": event });

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
-use leadsman_core::podprobe::Now;
+use leadsman_core::cluster::Now;
 use leadsman_core::podprobe::event::{Effects, Event, Kind, Write, WriteTarget};
 use leadsman_lease::Leadership;
 use leadsman_process::{ApiServer, Condition, clock};

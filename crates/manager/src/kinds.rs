@@ -6,7 +6,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, ResourceExt};
 use leadsman_api::slim::{Node, Pod};
 use leadsman_api::{NodePodProbe, NodePodProbeSpec, PodProbeMarker};
-use leadsman_core::podprobe::event::{Event, Kind, ObjectName, Source};
+use leadsman_core::cluster::{ObjectName, Source};
+use leadsman_core::podprobe::event::{Event, Kind};
 use serde::de::DeserializeOwned;
 
 /// A kind that the index follows.

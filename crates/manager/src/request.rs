@@ -11,7 +11,8 @@ use kube::core::Request;
 use kube::core::request::Error as BuildError;
 use leadsman_api::slim::Pod;
 use leadsman_api::{NodePodProbe, PodProbeMarker};
-use leadsman_core::podprobe::event::{Event, PodMarks, Source, Write};
+use leadsman_core::cluster::Source;
+use leadsman_core::podprobe::event::{Event, PodMarks, Write};
 use leadsman_core::podprobe::pod::FIELD_MANAGER;
 use leadsman_lease::Leadership;
 use leadsman_process::reply::{Cause, Disposition, Verb};
@@ -267,7 +268,7 @@ fn observed(write: &Write, body: &[u8]) -> Option<Event> {
         }
         Write::MarkerFinalizers { finalizers, .. } if finalizers.is_empty() => return None,
         Write::MarkerFinalizers { .. } => {
-            serde_json::from_slice(body).map(|object| Event::Marker(object, Source::Live))
+            serde_json::from_slice(body).map(|object| Event::Marker(object, Source::Watch))
         }
         Write::DeleteNodePodProbe { .. } => return None,
     };

@@ -2,8 +2,9 @@
 
 use leadsman_api::slim::{Node, Pod};
 use leadsman_api::{NodePodProbe, PodProbeMarker};
+use leadsman_core::cluster::Now;
 use leadsman_core::podprobe::event::{Effects, Event, Write, WriteTarget};
-use leadsman_core::podprobe::{Config, Index, Now};
+use leadsman_core::podprobe::{Config, Index};
 use leadsman_lease::Shutdown;
 use leadsman_process::{Component, Process, RunError};
 use tokio::sync::mpsc::{Sender, channel};

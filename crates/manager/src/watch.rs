@@ -7,8 +7,8 @@ use std::pin::pin;
 use futures::{Stream, StreamExt};
 use kube::Resource;
 use leadsman_api::Guarded;
-use leadsman_core::podprobe::event::{Event, Kind, ObjectName, Source};
-use leadsman_core::podprobe::pod::Version;
+use leadsman_core::cluster::{ObjectName, ResourceVersion, Source};
+use leadsman_core::podprobe::event::{Event, Kind};
 use leadsman_process::list::Target;
 use leadsman_process::reply::{Cause, Disposition};
 use leadsman_process::watch::{self, Failure, Step};
@@ -93,13 +93,13 @@ fn translate<K: Watched>(
         watch::Event::Listed(version) => {
             let listed = std::mem::take(&mut names.listing);
             names.undecodable.retain(|name, _| listed.contains(name));
-            let version = Version::parse(Some(&version));
+            let version = ResourceVersion::parse(Some(&version));
             Some(Event::Listed(K::KIND, listed, version))
         }
-        watch::Event::Changed(object) => Some(sight(object, Source::Live, names, metrics)),
+        watch::Event::Changed(object) => Some(sight(object, Source::Watch, names, metrics)),
         watch::Event::Deleted(object) => {
             names.undecodable.remove(&name_of(&object));
-            let version = Version::parse(object.meta().resource_version.as_deref());
+            let version = ResourceVersion::parse(object.meta().resource_version.as_deref());
             Some(Event::Gone(K::KIND, name_of(&object), version))
         }
         watch::Event::Follows | watch::Event::Failed(_) => None,

@@ -2,43 +2,12 @@
 //! out.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leadsman_api::slim::{Node, Pod};
 use leadsman_api::{NodePodProbe, PodProbeMarker, PodProbeMarkerStatus};
 
-use super::pod::Version;
-
-/// An object by namespace and name; cluster-scoped ones have an empty namespace.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ObjectName {
-    /// Empty for cluster-scoped objects.
-    pub namespace: String,
-    /// The name.
-    pub name: String,
-}
-
-impl ObjectName {
-    /// The name in an object's metadata.
-    pub fn of(meta: &ObjectMeta) -> Self {
-        Self {
-            namespace: meta.namespace.clone().unwrap_or_default(),
-            name: meta.name.clone().unwrap_or_default(),
-        }
-    }
-}
-
-impl fmt::Display for ObjectName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.namespace.is_empty() {
-            f.write_str(&self.name)
-        } else {
-            write!(f, "{}/{}", self.namespace, self.name)
-        }
-    }
-}
+use crate::cluster::{ObjectName, ResourceVersion, Source};
 
 /// The watched kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,18 +20,6 @@ pub enum Kind {
     Node,
     /// `NodePodProbe`
     NodePodProbe,
-}
-
-/// Where a snapshot of an object comes from; it decides what its resourceVersion means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// The list that a watch begins with: taken as it is, also when the API server was restored to an older state.
-    List,
-    /// A watch event: dropped unless newer than what is known.
-    Live,
-    /// The reply to a request of ours beside the watch, a write or a read: dropped unless newer than what is known. It
-    /// may be newer than a list that is told after it.
-    Reply,
 }
 
 /// One thing that happened.
@@ -81,9 +38,9 @@ pub enum Event {
     Undecodable(Kind, ObjectName),
     /// An object was deleted, as the watch shows it, with the version of its deletion. A write that meets 404 is no such
     /// sign: another object may have the name by then, and the watch tells both in order.
-    Gone(Kind, ObjectName, Version),
+    Gone(Kind, ObjectName, ResourceVersion),
     /// A list of a kind is complete. What is not named here did not exist at the version of the list.
-    Listed(Kind, BTreeSet<ObjectName>, Version),
+    Listed(Kind, BTreeSet<ObjectName>, ResourceVersion),
     /// All kinds have been listed once, and we are the one who writes from now on. Before it nothing is due to be
     /// written. It may come again, after a time in which another one wrote.
     Synced,
@@ -119,7 +76,7 @@ pub struct Effects {
     /// Objects whose desired or observed state changed: ask `Index::write` what is due, when there is room to write.
     pub dirty: Vec<WriteTarget>,
     /// When to call again with [`Event::Deadline`], if nothing else happens before. On the monotonic clock of
-    /// [`Now`](super::index::Now).
+    /// [`Now`](crate::cluster::Now).
     pub deadline: Option<Duration>,
 }
 

@@ -6,17 +6,15 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+
+use super::plan::Resolved;
+use super::reserved;
+pub use super::template::{HandlerTemplate, Port, ProbeTemplate, UnresolvedPort};
+use crate::cluster::ObjectName;
+use crate::cluster::{FieldErrors, Invalid, Selector, names};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use leadsman_api::marker::{PodContainerProbe, ProbeMarkerPolicy};
 use leadsman_api::{PodProbeMarker, limits};
-
-use super::event::ObjectName;
-pub use super::invalid::Invalid;
-use super::invalid::Report;
-use super::names;
-use super::plan::Resolved;
-use super::selector::Selector;
-pub use super::template::{HandlerTemplate, Port, ProbeTemplate, UnresolvedPort};
 
 /// Whose defaults fill the timing fields of a probe that are left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -111,7 +109,7 @@ impl Marker {
         compatibility: Compatibility,
     ) -> Result<Self, Vec<Invalid>> {
         let mut errors = Vec::new();
-        let mut report = Report::new(&mut errors, "spec");
+        let mut report = FieldErrors::new(&mut errors, "spec");
         let selector = Selector::read(&marker.spec.selector, &mut report.field("selector"));
         if selector_is_empty(&marker.spec.selector) {
             let message =
@@ -165,7 +163,7 @@ struct Taken<'a> {
 }
 
 impl<'a> Taken<'a> {
-    fn claim(&mut self, index: usize, probe: &'a PodContainerProbe, report: &mut Report<'_>) {
+    fn claim(&mut self, index: usize, probe: &'a PodContainerProbe, report: &mut FieldErrors<'_>) {
         if self.names.is_second(&probe.name) {
             let message = format!("another probe of this marker is named {:?}", probe.name);
             report.index(index).add(message);
@@ -205,7 +203,7 @@ fn selector_is_empty(selector: &LabelSelector) -> bool {
 fn refuse_labels_read_by(
     selector: &LabelSelector,
     probe: &PodContainerProbe,
-    report: &mut Report<'_>,
+    report: &mut FieldErrors<'_>,
 ) {
     let reads = |key: &str| {
         let labels = selector.match_labels.as_ref();
@@ -234,16 +232,16 @@ impl MarkerProbe {
         probe: &PodContainerProbe,
         marker: &PodProbeMarker,
         compatibility: Compatibility,
-        report: &mut Report<'_>,
+        report: &mut FieldErrors<'_>,
     ) -> Option<Self> {
-        report.field("name").check(names::probe_name(&probe.name));
+        report.field("name").check(check_probe_name(&probe.name));
         report
             .field("containerName")
             .check(names::container_name(&probe.container_name));
         let condition_type = condition_type(probe);
         if let Some(given) = condition_type {
             let checked =
-                names::qualified_name(given).and_then(|()| names::open_condition_type(given));
+                names::qualified_name(given).and_then(|()| reserved::open_condition_type(given));
             report.field("podConditionType").check(checked);
         } else if probe.marker_policy.is_empty() {
             report.add("has no effect: set podConditionType, markerPolicy or both");
@@ -267,8 +265,23 @@ impl MarkerProbe {
     }
 }
 
+/// Name of a probe: it stands after a '#' in an entry's name, and in messages.
+fn check_probe_name(name: &str) -> Result<(), String> {
+    if (1..=limits::PROBE_NAME).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_graphic() && b != b'#')
+    {
+        return Ok(());
+    }
+    Err(format!(
+        "{name:?} is no name of a probe: 1 to 253 printable ASCII characters without blanks and '#'"
+    ))
+}
+
 /// The policies of Succeeded and of Failed.
-fn read_policies(policies: &[ProbeMarkerPolicy], report: &mut Report<'_>) -> [Option<Policy>; 2] {
+fn read_policies(
+    policies: &[ProbeMarkerPolicy],
+    report: &mut FieldErrors<'_>,
+) -> [Option<Policy>; 2] {
     report.at_most(policies.len(), 2, "policies");
     let [mut succeeded, mut failed] = [None, None];
     let mut states = Occurrences::default();
@@ -291,7 +304,7 @@ fn read_policies(policies: &[ProbeMarkerPolicy], report: &mut Report<'_>) -> [Op
 }
 
 impl Policy {
-    fn read(policy: &ProbeMarkerPolicy, report: &mut Report<'_>) -> Self {
+    fn read(policy: &ProbeMarkerPolicy, report: &mut FieldErrors<'_>) -> Self {
         if policy.labels.is_empty() && policy.annotations.is_empty() {
             report.add("sets nothing: give it labels, annotations or both");
         }
@@ -299,7 +312,7 @@ impl Policy {
         labels.at_most(policy.labels.len(), limits::POLICY_KEYS, "labels");
         for (key, value) in &policy.labels {
             labels.check(names::qualified_name(key));
-            labels.check(names::open_key(key));
+            labels.check(reserved::open_key(key));
             labels.key(key).check(names::label_value(value));
         }
         let mut annotations = report.field("annotations");
@@ -308,7 +321,7 @@ impl Policy {
             // Upper case is allowed in the domain of an annotation (`ValidateAnnotations` in
             // k8s.io/apimachinery/pkg/api/validation/objectmeta.go).
             annotations.check(names::qualified_name(&key.to_ascii_lowercase()));
-            annotations.check(names::open_key(key));
+            annotations.check(reserved::open_key(key));
             annotations
                 .key(key)
                 .at_most_chars(value, limits::ANNOTATION_VALUE);

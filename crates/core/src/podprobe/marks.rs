@@ -17,8 +17,9 @@ use super::contest::{ComparedMark, fingerprint};
 use super::event::PodMarks;
 use super::marker::{Marker, Policy};
 use super::plan::Verdict;
-use super::pod::{CoOwner, Condition, Ours, Pairs, Pod, Sorted};
+use super::pod::{CoOwner, Condition, Ours, Pairs, Pod};
 use super::probe::State;
+use crate::cluster::SortedMap;
 
 /// What is wanted of a governed mark.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -39,12 +40,12 @@ pub struct Wants {
     /// Annotations by key.
     pub annotations: BTreeMap<Arc<str>, Want<Arc<str>>>,
     /// Conditions by type.
-    pub conditions: BTreeMap<Arc<str>, Want<Report>>,
+    pub conditions: BTreeMap<Arc<str>, Want<FieldErrors>>,
 }
 
 /// What a condition says.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Report {
+pub struct FieldErrors {
     /// The verdict.
     pub state: State,
     /// The probe's words.
@@ -136,7 +137,7 @@ impl Wants {
 
     /// Has marks of ours that no marker claims stay as they are.
     pub fn hold_unclaimed(&mut self, ours: &Ours) {
-        fn hold<T>(wants: &mut BTreeMap<Arc<str>, Want<T>>, ours: &Sorted<CoOwner>) {
+        fn hold<T>(wants: &mut BTreeMap<Arc<str>, Want<T>>, ours: &SortedMap<CoOwner>) {
             for (key, _) in ours.iter() {
                 wants.entry(key.clone()).or_insert(Want::Hold);
             }
@@ -152,9 +153,9 @@ impl Wants {
     }
 }
 
-fn report(verdict: Option<&Verdict>) -> Want<Report> {
+fn report(verdict: Option<&Verdict>) -> Want<FieldErrors> {
     verdict.map_or(Want::Hold, |verdict| {
-        Want::Value(Report {
+        Want::Value(FieldErrors {
             state: verdict.state,
             message: verdict.message.clone(),
             last_transition_time: verdict.last_transition_time,
@@ -253,7 +254,7 @@ impl Need {
 
     /// For a condition. `want` is None where no marker names it.
     fn of_condition(
-        want: Option<&Want<Report>>,
+        want: Option<&Want<FieldErrors>>,
         seen: Option<&Condition>,
         owner: Option<CoOwner>,
         now: Timestamp,
@@ -272,7 +273,7 @@ impl Need {
 /// Marks that markers name, and marks of ours that no marker names any more.
 fn keys<'a, T>(
     wants: &'a BTreeMap<Arc<str>, Want<T>>,
-    ours: &'a Sorted<CoOwner>,
+    ours: &'a SortedMap<CoOwner>,
 ) -> impl Iterator<Item = &'a Arc<str>> {
     let ours = ours.iter().map(|(key, _)| key);
     wants
@@ -390,7 +391,7 @@ pub fn has_unclaimed(pod: &Pod, wants: &Wants) -> bool {
 struct ComparedPairs<'a> {
     wants: &'a BTreeMap<Arc<str>, Want<Arc<str>>>,
     observed: &'a Pairs,
-    ours: &'a Sorted<CoOwner>,
+    ours: &'a SortedMap<CoOwner>,
 }
 
 impl ComparedPairs<'_> {
@@ -492,7 +493,7 @@ fn conditions_difference(
 
 /// The condition for a report. It keeps both times where nothing else changes, and the time of transition while the
 /// status does not: time passing alone is no reason to write a pod.
-fn condition(report: &Report, seen: Option<&Condition>, now: Timestamp) -> Condition {
+fn condition(report: &FieldErrors, seen: Option<&Condition>, now: Timestamp) -> Condition {
     let status = status(report.state);
     if let Some(seen) = seen
         && *seen.status == *status

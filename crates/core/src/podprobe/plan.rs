@@ -8,13 +8,14 @@ use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 use jiff::Timestamp;
-use leadsman_api::node_pod_probe as wire;
 
-use super::event::ObjectName;
 use super::marker::MarkerProbe;
-use super::pod::{Container, Pod, Shared};
+use super::pod::{Container, Pod};
 use super::probe::{Handler, Probe, Scheme, State};
 use super::wire::{from_wire, to_wire};
+use crate::cluster::ObjectName;
+use crate::cluster::{Interner, Interners};
+use leadsman_api::node_pod_probe as wire;
 
 /// One entry of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -229,8 +230,12 @@ fn started(container: &Container, observed: Option<&PodEntries>) -> Option<Arc<s
 
 impl PodEntries {
     /// Reads what a `NodePodProbe` says of a pod.
-    pub fn read(pod: &wire::PodProbe, shared: &mut Shared) -> Self {
-        let names = &mut shared.names;
+    pub fn read(
+        pod: &wire::PodProbe,
+        interners: &mut Interners,
+        pool: &mut Interner<Entries>,
+    ) -> Self {
+        let names = &mut interners.strings;
         let entries = pod.probes.iter().map(|entry| {
             let started = entry.started_container_id.as_deref();
             Entry {
@@ -243,12 +248,12 @@ impl PodEntries {
         });
         let entries = entries.collect();
         let ip = names.share(pod.ip.as_str());
-        Self::new(ip, entries, shared)
+        Self::new(ip, entries, pool)
     }
 
     /// Puts entries in order.
-    pub fn new(ip: Arc<str>, entries: Vec<Entry>, shared: &mut Shared) -> Self {
-        let entries = shared.entries.share(Entries::new(entries));
+    pub fn new(ip: Arc<str>, entries: Vec<Entry>, pool: &mut Interner<Entries>) -> Self {
+        let entries = pool.share(Entries::new(entries));
         Self { ip, entries }
     }
 
@@ -322,9 +327,9 @@ impl Verdict {
     pub fn read(
         state: &wire::ContainerProbeState,
         known: Option<&Self>,
-        shared: &mut Shared,
+        interners: &mut Interners,
     ) -> Option<Self> {
-        let names = &mut shared.names;
+        let names = &mut interners.strings;
         let message = state.message.as_deref().unwrap_or_default();
         let revision = known.and_then(|known| known.revision.as_ref());
         let container = known.and_then(|known| known.container_id.as_ref());
@@ -409,9 +414,10 @@ mod tests {
 
     #[test]
     fn the_size_is_that_of_what_is_written() {
-        let mut shared = Shared::default();
+        let mut interners = Interners::default();
+        let mut pool = Interner::default();
         let wire = json!({ "metadata": { "name": "p\"0", "namespace": "a", "uid": "u" } });
-        let pod = Pod::new(&serde_json::from_value(wire).unwrap(), None, &mut shared);
+        let pod = Pod::new(&serde_json::from_value(wire).unwrap(), None, &mut interners);
         let probe = |name: &str| {
             json!({ "name": name, "containerName": "main", "revision": "r", "startedContainerID": "1",
                     "probe": { "exec": { "command": ["/bin/sh", "-c", "echo \"\u{e9}\""] } } })
@@ -421,7 +427,8 @@ mod tests {
             vec![probe("m#b"), probe("m#a"), probe("n#a")],
         ] {
             let wire = json!({ "name": "", "namespace": "", "uid": "", "IP": "10.0.0.1", "probes": probes });
-            let entries = PodEntries::read(&serde_json::from_value(wire).unwrap(), &mut shared);
+            let wire = serde_json::from_value(wire).unwrap();
+            let entries = PodEntries::read(&wire, &mut interners, &mut pool);
             let written =
                 serde_json::to_string(&entries.write(&pod.name, &pod.node_uid, true)).unwrap();
             assert_eq!(entries.bytes(&pod.name, &pod.node_uid), written.len());

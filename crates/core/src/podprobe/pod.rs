@@ -10,10 +10,7 @@ use jiff::Timestamp;
 use leadsman_api::slim::{FieldOwner, Owned};
 use leadsman_api::{limits, slim};
 
-use super::event::ObjectName;
-use super::pool::Names;
-pub use super::pool::Shared;
-pub use super::sorted::Sorted;
+use crate::cluster::{Interner, Interners, ObjectName, ResourceVersion, SortedMap};
 
 /// The field manager of our applies on `pods/status`.
 pub const FIELD_MANAGER: &str = "leadsman-podprobe";
@@ -23,40 +20,7 @@ pub const FIELD_MANAGER: &str = "leadsman-podprobe";
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Labels or annotations.
-pub type Pairs = Sorted<Arc<str>>;
-
-/// A resourceVersion as far as it can be ordered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Version(Option<u64>);
-
-impl Version {
-    /// What is not known.
-    pub const UNKNOWN: Self = Self(None);
-
-    /// A version that does not parse counts as newer than any.
-    pub fn parse(version: Option<&str>) -> Self {
-        Self(version.and_then(|version| version.parse().ok()))
-    }
-
-    /// Whether an object of this version is worth looking at when `known` has been seen.
-    pub fn is_newer_than(self, known: Self) -> bool {
-        match (self.0, known.0) {
-            (Some(own), Some(known)) => own > known,
-            _ => true,
-        }
-    }
-
-    /// Whether this is known to be later than another version that is known.
-    pub fn is_later_than(self, other: Self) -> bool {
-        matches!((self.0, other.0), (Some(own), Some(other)) if own > other)
-    }
-
-    /// The later of two; one that is not known counts as earlier.
-    #[must_use]
-    pub fn max(self, other: Self) -> Self {
-        Self(self.0.max(other.0))
-    }
-}
+pub type Pairs = SortedMap<Arc<str>>;
 
 /// A pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +37,7 @@ pub struct Pod {
     /// The uid of the workload that controls it.
     pub controller: Option<Arc<str>>,
     /// Its resourceVersion.
-    pub version: Version,
+    pub version: ResourceVersion,
     /// Its labels.
     pub labels: Pairs,
     /// Its annotations. Nothing is compared with a value that is not ours, and such values can be long: they are left
@@ -92,7 +56,7 @@ pub struct Pod {
     /// What can be probed: containers and native sidecars.
     pub containers: Box<[Container]>,
     /// Its conditions by type, but for those of Kubernetes itself, which no marker may name.
-    pub conditions: Sorted<Condition>,
+    pub conditions: SortedMap<Condition>,
     /// What our last apply says.
     pub ours: Ours,
 }
@@ -142,17 +106,17 @@ pub enum CoOwner {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ours {
     /// Label keys.
-    pub labels: Sorted<CoOwner>,
+    pub labels: SortedMap<CoOwner>,
     /// Annotation keys.
-    pub annotations: Sorted<CoOwner>,
+    pub annotations: SortedMap<CoOwner>,
     /// Condition types.
-    pub conditions: Sorted<CoOwner>,
+    pub conditions: SortedMap<CoOwner>,
 }
 
 impl Pod {
     /// Keeps of a pod what is read of it. What no other pod has is taken from what is `known` of it, if it is there:
     /// searched for among that of all pods, it would be far away in the memory.
-    pub fn new(pod: &slim::Pod, known: Option<&Self>, shared: &mut Shared) -> Self {
+    pub fn new(pod: &slim::Pod, known: Option<&Self>, interners: &mut Interners) -> Self {
         let meta = &pod.identity;
         let phase = pod.status.phase.as_deref();
         let holds = |kind: &str| {
@@ -161,9 +125,9 @@ impl Pod {
         };
         let name = match known {
             Some(known) => known.name.clone(),
-            None => shared.objects.share(ObjectName::of(meta)),
+            None => interners.objects.share(ObjectName::of(meta)),
         };
-        let names = &mut shared.names;
+        let names = &mut interners.strings;
         let uid = names.again(
             known.map(|known| &known.uid),
             meta.uid.as_deref().unwrap_or_default(),
@@ -187,7 +151,7 @@ impl Pod {
             },
             uid,
             controller: (pod.controller.as_deref()).map(|uid| names.share(uid)),
-            version: Version::parse(meta.resource_version.as_deref()),
+            version: ResourceVersion::parse(meta.resource_version.as_deref()),
             labels: labels
                 .map(|(key, value)| (names.share(key.as_str()), names.share(value.as_str())))
                 .collect(),
@@ -215,7 +179,7 @@ impl Pod {
 }
 
 /// Containers and native sidecars; other init containers have ended by the time a pod is probed.
-fn containers(pod: &slim::Pod, known: Option<&Pod>, names: &mut Names) -> Box<[Container]> {
+fn containers(pod: &slim::Pod, known: Option<&Pod>, names: &mut Interner<str>) -> Box<[Container]> {
     let sidecars = pod.spec.init_containers.iter();
     let sidecars =
         sidecars.filter(|container| container.restart_policy.as_deref() == Some("Always"));
@@ -261,7 +225,7 @@ fn bare_id(id: &str) -> &str {
     id.split_once("://").map_or(id, |(_, id)| id)
 }
 
-fn conditions(pod: &slim::Pod, names: &mut Names) -> Sorted<Condition> {
+fn conditions(pod: &slim::Pod, names: &mut Interner<str>) -> SortedMap<Condition> {
     let conditions = pod.status.conditions.iter();
     let open = conditions.filter(|condition| {
         let kind = condition.type_.as_str();
@@ -286,7 +250,7 @@ impl Ours {
         self.labels.is_empty() && self.annotations.is_empty() && self.conditions.is_empty()
     }
 
-    fn read(owners: &[FieldOwner], names: &mut Names) -> Self {
+    fn read(owners: &[FieldOwner], names: &mut Interner<str>) -> Self {
         let mut own = |keys: fn(&Owned) -> &Vec<String>| {
             let entries = owners.iter().filter(|owner| is_ours(owner));
             let keys = entries.flat_map(|owner| keys(&owner.owned));

@@ -4,14 +4,13 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1;
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use leadsman_api::limits;
 
-use super::invalid::Report;
 use super::marker::Compatibility;
-use super::names;
 use super::probe::{Handler, HttpGet, Probe, Scheme};
 use super::url;
+use crate::cluster::{FieldErrors, names};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use leadsman_api::limits;
 
 /// A probe but for its port. Times in whole seconds, defaults filled in.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -132,7 +131,7 @@ impl ProbeTemplate {
     pub(super) fn read(
         probe: &v1::Probe,
         compatibility: Compatibility,
-        report: &mut Report<'_>,
+        report: &mut FieldErrors<'_>,
     ) -> Option<Self> {
         if probe.termination_grace_period_seconds.is_some() {
             report
@@ -178,14 +177,14 @@ impl ProbeTemplate {
 }
 
 /// Zero is a field left out, as in Kubernetes, whose own types cannot tell the two apart.
-fn seconds(given: Option<i32>, most: i32, mut report: Report<'_>) -> Option<u32> {
+fn seconds(given: Option<i32>, most: i32, mut report: FieldErrors<'_>) -> Option<u32> {
     let given = given.unwrap_or(0);
     let within = u32::try_from(given).ok().filter(|_| given <= most);
     report.check(within.ok_or_else(|| format!("{given} is not within 0 and {most}")))
 }
 
 impl HandlerTemplate {
-    fn read(probe: &v1::Probe, report: &mut Report<'_>) -> Option<Self> {
+    fn read(probe: &v1::Probe, report: &mut FieldErrors<'_>) -> Option<Self> {
         let mut handlers = Vec::new();
         if let Some(exec) = &probe.exec {
             handlers.push(Self::read_exec(exec, &mut report.field("exec")));
@@ -217,7 +216,7 @@ impl HandlerTemplate {
         handlers.pop().flatten()
     }
 
-    fn read_exec(exec: &v1::ExecAction, report: &mut Report<'_>) -> Option<Self> {
+    fn read_exec(exec: &v1::ExecAction, report: &mut FieldErrors<'_>) -> Option<Self> {
         let command = exec.command.clone().unwrap_or_default();
         if command.is_empty() {
             report.field("command").add("must name a program");
@@ -237,7 +236,7 @@ impl HandlerTemplate {
         Some(Self::Exec { command })
     }
 
-    fn read_http_get(get: &v1::HTTPGetAction, report: &mut Report<'_>) -> Option<Self> {
+    fn read_http_get(get: &v1::HTTPGetAction, report: &mut FieldErrors<'_>) -> Option<Self> {
         refuse_host(get.host.as_deref(), report);
         let scheme = match get.scheme.as_deref() {
             None | Some("" | "HTTP") => Some(Scheme::Http),
@@ -266,7 +265,7 @@ impl HandlerTemplate {
     }
 }
 
-fn check_headers(headers: &[v1::HTTPHeader], report: &mut Report<'_>) {
+fn check_headers(headers: &[v1::HTTPHeader], report: &mut FieldErrors<'_>) {
     report.at_most(headers.len(), limits::HEADERS, "headers");
     let sizes = headers.iter().map(|one| one.name.len() + one.value.len());
     report.at_most(sizes.sum(), limits::HEADERS_BYTES, "bytes of all headers");
@@ -282,7 +281,7 @@ fn check_headers(headers: &[v1::HTTPHeader], report: &mut Report<'_>) {
 }
 
 /// A probe goes to its own pod. Another host would be dialled from inside the node's network.
-fn refuse_host(host: Option<&str>, report: &mut Report<'_>) {
+fn refuse_host(host: Option<&str>, report: &mut FieldErrors<'_>) {
     if let Some(host) = host.filter(|host| !host.is_empty()) {
         report.field("host").add(format!(
             "{host:?}: a probe goes to its own pod, leave it out, or set the header Host"
@@ -291,7 +290,7 @@ fn refuse_host(host: Option<&str>, report: &mut Report<'_>) {
 }
 
 impl Port {
-    fn read(port: &IntOrString, report: &mut Report<'_>) -> Option<Self> {
+    fn read(port: &IntOrString, report: &mut FieldErrors<'_>) -> Option<Self> {
         let mut at = report.field("port");
         match port {
             IntOrString::Int(value) => number(*value, &mut at).map(Self::Number),
@@ -302,7 +301,7 @@ impl Port {
     }
 }
 
-fn number(port: i32, report: &mut Report<'_>) -> Option<NonZeroU16> {
+fn number(port: i32, report: &mut FieldErrors<'_>) -> Option<NonZeroU16> {
     let number = u16::try_from(port).ok().and_then(NonZeroU16::new);
     report.check(number.ok_or_else(|| format!("{port} is not within 1 and 65535")))
 }
@@ -320,7 +319,7 @@ mod tests {
         let read = ProbeTemplate::read(
             &probe,
             compatibility,
-            &mut Report::new(&mut errors, "probe"),
+            &mut FieldErrors::new(&mut errors, "probe"),
         );
         assert_eq!(errors, []);
         read.unwrap()

@@ -5,12 +5,12 @@
 use std::num::{NonZeroU16, NonZeroU32};
 
 use k8s_openapi::api::core::v1;
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::invalid::{Invalid, Report};
 use super::marker::Compatibility;
 use super::probe::{Handler, HttpGet, Probe, Scheme};
 use super::template::ProbeTemplate;
+use crate::cluster::{FieldErrors, Invalid};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 /// The probe with every field written out.
 pub fn to_wire(probe: &Probe) -> v1::Probe {
@@ -50,7 +50,7 @@ pub fn to_wire(probe: &Probe) -> v1::Probe {
 /// Fields left out mean what Kubernetes says.
 pub fn from_wire(probe: &v1::Probe) -> Result<Probe, Vec<Invalid>> {
     let mut errors = Vec::new();
-    let mut report = Report::new(&mut errors, "probe");
+    let mut report = FieldErrors::new(&mut errors, "probe");
     let template = ProbeTemplate::read(probe, Compatibility::Kubernetes, &mut report);
     let resolved =
         template.and_then(|template| {

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use http::{Request, Response};
 use kube::client::Body;
-use leadsman_core::podprobe::event::{ObjectName, PodMarks};
-use leadsman_core::podprobe::pod::Version;
+use leadsman_core::cluster::{ObjectName, ResourceVersion};
+use leadsman_core::podprobe::event::PodMarks;
 use leadsman_process::Readiness;
 use serde_json::json;
 use tokio::sync::mpsc::{Sender, channel};
@@ -167,8 +167,8 @@ struct Bench {
     start: Instant,
 }
 
-fn none() -> Version {
-    Version::parse(None)
+fn none() -> ResourceVersion {
+    ResourceVersion::parse(None)
 }
 
 fn bench() -> Bench {

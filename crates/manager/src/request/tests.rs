@@ -1,10 +1,10 @@
 use http::header::CONTENT_TYPE;
 use leadsman_api::node_pod_probe::{ContainerProbe, PodProbe};
 use leadsman_api::{NodePodProbeSpec, PodProbeMarkerStatus};
-use leadsman_core::podprobe::event::ObjectName;
 use serde_json::{Value, json};
 
 use super::*;
+use leadsman_core::cluster::ObjectName;
 
 fn name(name: &str) -> ObjectName {
     ObjectName {

@@ -1,6 +1,5 @@
-use leadsman_core::podprobe::event::ObjectName;
-
 use super::*;
+use leadsman_core::cluster::ObjectName;
 
 fn slots(limit: usize) -> Slots {
     Slots::new(limit, fastrand::Rng::with_seed(7))

@@ -102,7 +102,7 @@ async fn a_watch_becomes_these_events() {
         "Undecodable shop/b",
         // What does not decode exists all the same.
         "Listed shop/a shop/b",
-        "Live shop/c",
+        "Watch shop/c",
         "Undecodable shop/a",
         "Gone shop/c",
         "Listed ",

@@ -12,7 +12,8 @@ use leadsman_api::node_pod_probe::NodePodProbe;
 use leadsman_api::slim;
 
 use super::nodes::NodeState;
-use super::{Index, Now, Pass, Timer};
+use super::{Index, Pass, Timer};
+use crate::cluster::Now;
 use crate::podprobe::pod::Pod;
 
 /// How long an agent's pod may be away or not Ready before that is told. A rolling update replaces the pod of a node

@@ -20,7 +20,7 @@ use jiff::Timestamp;
 
 use super::markers::Rules;
 use super::{Index, MarkerName, Pass};
-use crate::podprobe::event::ObjectName;
+use crate::cluster::ObjectName;
 use crate::podprobe::marker::Marker;
 use crate::podprobe::pod::Pod;
 

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::markers::{MarkerState, Rules};
-use super::{DueWrite, Index, MarkerName, Now, Pass, Sent, Timer};
+use super::{DueWrite, Index, MarkerName, Pass, Sent, Timer};
+use crate::cluster::{Now, ObjectName};
 use crate::podprobe::contest::fingerprint;
-use crate::podprobe::event::{ObjectName, Write};
+use crate::podprobe::event::Write;
 use crate::podprobe::marker::Compatibility;
 
 /// The finalizer by which `OpenKruise`'s manager holds a marker (`pkg/controller/podprobemarker`,

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Index, Pass};
-use crate::podprobe::event::{Kind, ObjectName};
+use crate::cluster::ObjectName;
+use crate::podprobe::event::Kind;
 use crate::podprobe::plan::Entry;
 use crate::podprobe::pod::Pod;
 

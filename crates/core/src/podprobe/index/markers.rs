@@ -7,18 +7,18 @@ use std::time::Duration;
 use leadsman_api::{PodProbeMarker, PodProbeMarkerStatus};
 
 use super::cycles::{Releases, Stop};
-use super::{DueWrite, Index, MarkerName, Now, Pass, Sent, Timer};
+use super::{DueWrite, Index, MarkerName, Pass, Sent, Timer};
+use crate::cluster::{Invalid, Now, ObjectName, ResourceVersion, Selector, Source};
 use crate::podprobe::contest::{Contest, fingerprint};
-use crate::podprobe::event::{Kind, ObjectName, Source, Write, WriteTarget};
-use crate::podprobe::marker::{Invalid, Marker};
-use crate::podprobe::pod::{Pod, Version};
-use crate::podprobe::selector::Selector;
+use crate::podprobe::event::{Kind, Write, WriteTarget};
+use crate::podprobe::marker::Marker;
+use crate::podprobe::pod::Pod;
 use crate::podprobe::status::{self, Circumstances, Tally, Trouble};
 
 /// A marker.
 #[derive(Debug)]
 pub(super) struct MarkerState {
-    pub(super) version: Version,
+    pub(super) version: ResourceVersion,
     pub(super) uid: String,
     generation: i64,
     /// The resourceVersion as it is written.
@@ -182,10 +182,13 @@ impl Index {
     pub(super) fn see_marker(&mut self, wire: &PodProbeMarker, source: Source, pass: &mut Pass) {
         let meta = &wire.metadata;
         let name = Arc::new(ObjectName::of(meta));
-        let version = Version::parse(meta.resource_version.as_deref());
+        let version = ResourceVersion::parse(meta.resource_version.as_deref());
         let status = wire.status.clone().unwrap_or_default();
         let known = self.markers.get(&name).map(|marker| marker.version);
-        if self.is_stale(source, Kind::Marker, &name, version, known) {
+        if self
+            .watches
+            .is_stale(source, Kind::Marker, &name, version, known)
+        {
             return;
         }
         self.let_go(Kind::Marker, &name, pass);
@@ -387,7 +390,11 @@ impl Index {
         Some(state)
     }
 
-    pub(super) fn lose_marker(&mut self, name: &ObjectName, pass: &mut Pass) -> Option<Version> {
+    pub(super) fn lose_marker(
+        &mut self,
+        name: &ObjectName,
+        pass: &mut Pass,
+    ) -> Option<ResourceVersion> {
         let state = self.withdraw(name, pass)?;
         self.refused
             .remove(&WriteTarget::MarkerStatus(name.clone()));
@@ -499,7 +506,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::podprobe::pod::Shared;
+    use crate::cluster::Interners;
 
     #[test]
     fn markers_are_not_looked_up_by_a_pair_that_all_of_them_have() {
@@ -523,7 +530,7 @@ mod tests {
         let pod = Pod::new(
             &serde_json::from_value(pod).unwrap(),
             None,
-            &mut Shared::default(),
+            &mut Interners::default(),
         );
         let candidates: Vec<_> = selectors.candidates(&pod).collect();
         assert!(candidates.contains(&&markers[7].0));

@@ -32,7 +32,7 @@ mod slots;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,20 +46,11 @@ use self::markers::{MarkerState, Selectors};
 use self::nodes::NodeState;
 use self::pods::PodState;
 use super::contest::{Contest, MarkContests, SentWhole};
-use super::event::{Effects, Event, Kind, ObjectName, Source, Write, WriteTarget};
+use super::event::{Effects, Event, Kind, Write, WriteTarget};
 use super::marker::Compatibility;
 use super::marks::Mark;
-use super::pod::{Shared, Version};
-
-/// The two clocks when an event happened. Everything that is waited for is on the monotonic clock, so that a jump of the
-/// time of day shortens or lengthens no wait; what goes to the API server or came from it is on the wall clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Now {
-    /// The time since a moment of the process's own, its start for instance.
-    pub monotonic: Duration,
-    /// The time of day.
-    pub wall: Timestamp,
-}
+use super::plan::Entries;
+use crate::cluster::{Interner, Interners, Now, ObjectName, ResourceVersion, Watches};
 
 /// What the index is told once.
 #[derive(Clone, Debug)]
@@ -119,11 +110,12 @@ pub struct Index {
     deletions: Deletions,
     held: Held,
     refused: HashMap<WriteTarget, Refusal>,
-    tombstones: Tombstones,
-    watches: BTreeMap<Kind, WatchProgress>,
+    watches: Watches<Kind>,
     /// By the monotonic clock.
     timers: BTreeSet<(Duration, Timer)>,
-    shared: Shared,
+    interners: Interners,
+    /// Equal for most pods of a marker.
+    entries: Interner<Entries>,
     /// How often a pod was worked out.
     #[cfg(test)]
     plans: usize,
@@ -211,10 +203,10 @@ impl Index {
             deletions: Deletions::default(),
             held: Held::default(),
             refused: HashMap::new(),
-            tombstones: Tombstones::default(),
-            watches: BTreeMap::new(),
+            watches: Watches::default(),
             timers: BTreeSet::new(),
-            shared: Shared::default(),
+            interners: Interners::default(),
+            entries: Interner::default(),
             #[cfg(test)]
             plans: 0,
         }
@@ -452,11 +444,8 @@ impl Index {
             Event::NodePodProbe(object, source) => (Kind::NodePodProbe, source, &object.metadata),
             _ => return,
         };
-        if *source != Source::Reply {
-            let version = Version::parse(version.resource_version.as_deref());
-            let watch = self.watches.entry(kind).or_default();
-            watch.newest = watch.newest.max(version);
-        }
+        let version = ResourceVersion::parse(version.resource_version.as_deref());
+        self.watches.observe(kind, *source, version);
     }
 
     /// Takes away what a complete list of a kind does not name, unless it is newer than the list: made since, and shown
@@ -465,29 +454,20 @@ impl Index {
         &mut self,
         kind: Kind,
         names: &BTreeSet<ObjectName>,
-        version: Version,
+        version: ResourceVersion,
         pass: &mut Pass,
     ) {
-        let watch = self.watches.entry(kind).or_default();
-        // An API server that was restored counts from an earlier version: then nothing is newer than its list.
-        let is_restored = watch.newest.is_later_than(version);
-        *watch = WatchProgress {
-            listed: version,
-            newest: version,
-        };
-        self.tombstones.clear(kind);
+        let list = self.watches.complete_list(kind, version);
         let held = self.held.missing(kind, names);
         for name in self.missing(kind, names).into_iter().chain(held) {
-            let known = self.version(kind, &name);
-            let is_newer = known.is_some_and(|known| known.is_later_than(version));
-            if is_restored || !is_newer {
+            if list.proves_deletion(self.version(kind, &name)) {
                 self.lose(kind, &name, version, pass);
             }
         }
     }
 
     /// Takes an object away that does not exist at `version`.
-    fn lose(&mut self, kind: Kind, name: &ObjectName, version: Version, pass: &mut Pass) {
+    fn lose(&mut self, kind: Kind, name: &ObjectName, version: ResourceVersion, pass: &mut Pass) {
         self.let_go(kind, name, pass);
         let known = match kind {
             Kind::Marker => self.lose_marker(name, pass),
@@ -495,16 +475,17 @@ impl Index {
             Kind::Node => self.lose_node(name, pass),
             Kind::NodePodProbe => self.lose_node_pod_probe(name, pass),
         };
-        let version = if version == Version::UNKNOWN {
+        let version = if version == ResourceVersion::UNKNOWN {
             known.unwrap_or(version)
         } else {
             version
         };
-        self.tombstones.set(kind, name, version, pass.now.monotonic);
+        self.watches
+            .note_deletion(kind, name, version, pass.now.monotonic);
     }
 
     /// The version in which an object is known.
-    fn version(&self, kind: Kind, name: &ObjectName) -> Option<Version> {
+    fn version(&self, kind: Kind, name: &ObjectName) -> Option<ResourceVersion> {
         let node = || self.nodes.get(name.name.as_str());
         match kind {
             Kind::Marker => Some(self.markers.get(name)?.version),
@@ -533,28 +514,6 @@ impl Index {
                 nodes.filter_map(|(name, _)| gone(&of_node(name))).collect()
             }
         }
-    }
-
-    /// Whether a sight of an object tells nothing new.
-    fn is_stale(
-        &self,
-        source: Source,
-        kind: Kind,
-        name: &ObjectName,
-        version: Version,
-        known: Option<Version>,
-    ) -> bool {
-        if source == Source::List {
-            return false;
-        }
-        let known = known.unwrap_or_else(|| {
-            // What existed when the kind was listed was listed.
-            let listed = self.watches.get(&kind).map(|watch| watch.listed);
-            let tombstone = self.tombstones.version(kind, name);
-            let gone = tombstone.into_iter().chain(listed);
-            gone.fold(Version::UNKNOWN, Version::max)
-        });
-        !version.is_newer_than(known)
     }
 
     /// Remembers the refusal of a write. If another one is due by now, that one is tried.
@@ -626,24 +585,6 @@ impl Index {
     }
 }
 
-/// How far the watch of a kind has come.
-#[derive(Clone, Copy, Debug)]
-struct WatchProgress {
-    /// The version of the last list.
-    listed: Version,
-    /// The newest version that the list or the watch after it has shown.
-    newest: Version,
-}
-
-impl Default for WatchProgress {
-    fn default() -> Self {
-        Self {
-            listed: Version::UNKNOWN,
-            newest: Version::UNKNOWN,
-        }
-    }
-}
-
 /// A write without its times and versions: one that differs in nothing else is refused for the same reason.
 fn without_times_and_versions(mut write: Write) -> Write {
     match &mut write {
@@ -670,45 +611,4 @@ fn without_times_and_versions(mut write: Write) -> Write {
         _ => {}
     }
     write
-}
-
-/// Objects that are gone, for a while, so that a late reply to a write does not bring one back.
-#[derive(Debug, Default)]
-struct Tombstones {
-    versions: HashMap<(Kind, ObjectName), (Version, Duration)>,
-    order: VecDeque<(Duration, Kind, ObjectName)>,
-}
-
-impl Tombstones {
-    const KEPT: Duration = Duration::from_mins(5);
-    const MOST: usize = 4096;
-
-    fn set(&mut self, kind: Kind, name: &ObjectName, version: Version, now: Duration) {
-        while let Some((time, _, _)) = self.order.front()
-            && (now.saturating_sub(*time) > Self::KEPT || self.order.len() >= Self::MOST)
-        {
-            let Some((time, kind, name)) = self.order.pop_front() else {
-                break;
-            };
-            let key = (kind, name);
-            if self
-                .versions
-                .get(&key)
-                .is_some_and(|(_, last)| *last == time)
-            {
-                self.versions.remove(&key);
-            }
-        }
-        self.order.push_back((now, kind, name.clone()));
-        self.versions.insert((kind, name.clone()), (version, now));
-    }
-
-    fn clear(&mut self, kind: Kind) {
-        self.versions.retain(|(cleared, _), _| *cleared != kind);
-    }
-
-    fn version(&self, kind: Kind, name: &ObjectName) -> Option<Version> {
-        let key = (kind, name.clone());
-        self.versions.get(&key).map(|(version, _)| *version)
-    }
 }

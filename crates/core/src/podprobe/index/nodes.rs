@@ -10,10 +10,10 @@ use leadsman_api::slim::Node;
 
 use super::agents::{AgentPod, Hearing, Waits};
 use super::slots::{SeenSlot, Slot, SlotKey, observed_entries, read_entries, read_verdicts};
-use super::{DueWrite, Index, Now, Pass, Sent, Timer};
+use super::{DueWrite, Index, Pass, Sent, Timer};
+use crate::cluster::{Now, ObjectName, ResourceVersion, Source};
 use crate::podprobe::contest::{Contest, fingerprint};
-use crate::podprobe::event::{Kind, ObjectName, Source, Write, WriteTarget};
-use crate::podprobe::pod::Version;
+use crate::podprobe::event::{Kind, Write, WriteTarget};
 
 /// A node, or what is known beside it under its name.
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ pub(super) struct NodeState {
 /// What is read of a node.
 #[derive(Debug)]
 pub(super) struct SeenNode {
-    pub(super) version: Version,
+    pub(super) version: ResourceVersion,
     /// A provider runs the probes of its pods.
     pub(super) is_virtual: bool,
 }
@@ -50,7 +50,7 @@ pub(super) struct SeenNode {
 /// A `NodePodProbe`, but for its slots.
 #[derive(Debug)]
 pub(super) struct SeenObject {
-    pub(super) version: Version,
+    pub(super) version: ResourceVersion,
     /// What a replacement has to keep.
     meta: ObjectMeta,
     /// It names a pod twice.
@@ -104,11 +104,14 @@ impl NodeState {
 impl Index {
     pub(super) fn see_node(&mut self, wire: &Node, source: Source, pass: &mut Pass) {
         let name = wire.identity.name.as_deref().unwrap_or_default();
-        let name = self.shared.names.share(name);
-        let version = Version::parse(wire.identity.resource_version.as_deref());
+        let name = self.interners.strings.share(name);
+        let version = ResourceVersion::parse(wire.identity.resource_version.as_deref());
         let known = self.nodes.get(&name).and_then(|node| node.seen.as_ref());
         let known = known.map(|node| node.version);
-        if self.is_stale(source, Kind::Node, &of_node(&name), version, known) {
+        if self
+            .watches
+            .is_stale(source, Kind::Node, &of_node(&name), version, known)
+        {
             return;
         }
         let mut labels = wire.labels.iter();
@@ -126,7 +129,11 @@ impl Index {
         pass.nodes.insert(name);
     }
 
-    pub(super) fn lose_node(&mut self, name: &ObjectName, pass: &mut Pass) -> Option<Version> {
+    pub(super) fn lose_node(
+        &mut self,
+        name: &ObjectName,
+        pass: &mut Pass,
+    ) -> Option<ResourceVersion> {
         let (name, node) = self.nodes.get_key_value(name.name.as_str())?;
         let version = node.seen.as_ref()?.version;
         let name = name.clone();
@@ -145,12 +152,15 @@ impl Index {
         pass: &mut Pass,
     ) {
         let name = wire.metadata.name.as_deref().unwrap_or_default();
-        let name = self.shared.names.share(name);
-        let version = Version::parse(wire.metadata.resource_version.as_deref());
+        let name = self.interners.strings.share(name);
+        let version = ResourceVersion::parse(wire.metadata.resource_version.as_deref());
         let (slots, malformed) = self.read(&name, &wire, source);
         let known = self.nodes.get(&name).and_then(|node| node.object.as_ref());
         let known = known.map(|object| object.version);
-        if self.is_stale(source, Kind::NodePodProbe, &of_node(&name), version, known) {
+        if self
+            .watches
+            .is_stale(source, Kind::NodePodProbe, &of_node(&name), version, known)
+        {
             return;
         }
         // The agent's reports change nothing about a spec that is refused.
@@ -197,9 +207,9 @@ impl Index {
         let known = known.map(|node| &node.slots);
         let (mut slots, malformed) = match (same, known) {
             (Some(object), Some(known)) => (observed_entries(known), object.malformed),
-            _ => read_entries(&wire.spec, &mut self.shared),
+            _ => read_entries(&wire.spec, &mut self.interners, &mut self.entries),
         };
-        read_verdicts(wire.status.as_ref(), known, &mut slots, &mut self.shared);
+        read_verdicts(wire.status.as_ref(), known, &mut slots, &mut self.interners);
         (slots, malformed)
     }
 
@@ -207,7 +217,7 @@ impl Index {
         &mut self,
         name: &ObjectName,
         pass: &mut Pass,
-    ) -> Option<Version> {
+    ) -> Option<ResourceVersion> {
         let (name, node) = self.nodes.get_key_value(name.name.as_str())?;
         let version = node.object.as_ref()?.version;
         let name = name.clone();

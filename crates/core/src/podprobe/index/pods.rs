@@ -7,13 +7,14 @@ use leadsman_api::slim;
 
 use super::pending::Whereabouts;
 use super::slots::SlotKey;
-use super::{DueWrite, Index, MarkerName, Now, Pass, Sent, Timer};
+use super::{DueWrite, Index, MarkerName, Pass, Sent, Timer};
+use crate::cluster::{Interner, Now, ObjectName, ResourceVersion, Source};
 use crate::podprobe::contest::{ComparedMark, MarkContests};
-use crate::podprobe::event::{Kind, ObjectName, Source, Write, WriteTarget};
+use crate::podprobe::event::{Kind, Write, WriteTarget};
 use crate::podprobe::marker::Marker;
 use crate::podprobe::marks::{self, Conflict, Mark, Wants};
-use crate::podprobe::plan::{Entry, Gap, PodEntries};
-use crate::podprobe::pod::{Pod, Shared, Version};
+use crate::podprobe::plan::{Entries, Entry, Gap, PodEntries};
+use crate::podprobe::pod::Pod;
 use crate::podprobe::status::{Share, Trouble};
 
 /// A pod, and what of it is counted elsewhere.
@@ -59,9 +60,12 @@ impl Index {
     pub(super) fn see_pod(&mut self, wire: &slim::Pod, source: Source, pass: &mut Pass) {
         let known = self.pods.get(&ObjectName::of(&wire.identity));
         let seen = known.map(|known| &known.seen);
-        let seen = Pod::new(wire, seen, &mut self.shared);
+        let seen = Pod::new(wire, seen, &mut self.interners);
         let version = known.map(|known| known.seen.version);
-        if self.is_stale(source, Kind::Pod, &seen.name, seen.version, version) {
+        if self
+            .watches
+            .is_stale(source, Kind::Pod, &seen.name, seen.version, version)
+        {
             return;
         }
         let name = seen.name.clone();
@@ -111,7 +115,11 @@ impl Index {
         pass.pods.insert(name);
     }
 
-    pub(super) fn lose_pod(&mut self, name: &ObjectName, pass: &mut Pass) -> Option<Version> {
+    pub(super) fn lose_pod(
+        &mut self,
+        name: &ObjectName,
+        pass: &mut Pass,
+    ) -> Option<ResourceVersion> {
         let (name, mut state) = self.pods.remove_entry(name)?;
         if let Some(pods) = self.namespaces.get_mut(&name.namespace) {
             pods.remove(&name);
@@ -145,7 +153,7 @@ impl Index {
         let matching = self.matching(&state.seen);
         let plans = self.plan(&state.seen, &matching);
         let held = self.held_entries(&state.seen);
-        let wanted = wanted(&state.seen, &plans, held, &mut self.shared);
+        let wanted = wanted(&state.seen, &plans, held, &mut self.entries);
         let slot = wanted.as_ref().and_then(|_| slot_key(&state.seen));
         if let Some((node, key)) = state.slot.clone()
             && Some(&(node.clone(), key.clone())) != slot.as_ref()
@@ -356,10 +364,15 @@ pub(super) fn slot_key(pod: &Pod) -> Option<(Arc<str>, SlotKey)> {
 }
 
 /// All entries of a pod, with those `held` for markers that do not decode; none if there is not one.
-fn wanted(pod: &Pod, plans: &Plans, held: Vec<Entry>, shared: &mut Shared) -> Option<PodEntries> {
+fn wanted(
+    pod: &Pod,
+    plans: &Plans,
+    held: Vec<Entry>,
+    pool: &mut Interner<Entries>,
+) -> Option<PodEntries> {
     let planned = plans.iter().flatten().flatten().cloned();
     let entries: Vec<_> = planned.chain(held).collect();
-    (!entries.is_empty()).then(|| PodEntries::new(pod.ip.clone(), entries, shared))
+    (!entries.is_empty()).then(|| PodEntries::new(pod.ip.clone(), entries, pool))
 }
 
 /// The marker that has what another wants.

@@ -12,9 +12,9 @@ use leadsman_api::node_pod_probe::{NodePodProbeSpec, NodePodProbeStatus};
 use super::nodes::NodeState;
 use super::pods::slot_key;
 use super::{Index, MarkerName, Pass};
-use crate::podprobe::event::ObjectName;
-use crate::podprobe::plan::{Entry, PodEntries, Verdict};
-use crate::podprobe::pod::{Pod, Shared};
+use crate::cluster::{Interner, Interners, ObjectName};
+use crate::podprobe::plan::{Entries, Entry, PodEntries, Verdict};
+use crate::podprobe::pod::Pod;
 
 /// Name of a pod, and its uid on the node.
 pub(super) type SlotKey = (Arc<ObjectName>, Arc<str>);
@@ -65,7 +65,7 @@ fn differing_markers(
     desired: Option<&PodEntries>,
     observed: Option<&PodEntries>,
     extensions: bool,
-    shared: &mut Shared,
+    interners: &mut Interners,
 ) -> Option<Box<[MarkerName]>> {
     match (desired, observed) {
         (None, None) => return None,
@@ -88,7 +88,7 @@ fn differing_markers(
         .filter(|entry| moved || !is_in(entry, &desired));
     let markers = lacking.chain(surplus).filter_map(|entry| {
         let (marker, _) = entry.name.split_once('#')?;
-        Some(shared.objects.share(ObjectName {
+        Some(interners.objects.share(ObjectName {
             namespace: pod.namespace.clone(),
             name: marker.to_owned(),
         }))
@@ -175,7 +175,7 @@ impl Index {
 
     /// Compares a slot anew.
     pub(super) fn check(&mut self, name: &Arc<str>, key: &SlotKey, pass: &mut Pass) {
-        let (extensions, shared) = (self.extensions, &mut self.shared);
+        let (extensions, interners) = (self.extensions, &mut self.interners);
         let Some(node) = self.nodes.get_mut(name) else {
             return;
         };
@@ -184,7 +184,7 @@ impl Index {
             return;
         };
         let observed = slot.observed.as_ref().filter(|_| self.synced);
-        let differs = differing_markers(&key.0, desired.as_ref(), observed, extensions, shared);
+        let differs = differing_markers(&key.0, desired.as_ref(), observed, extensions, interners);
         let void = slot.wanted.is_none() && slot.observed.is_none() && !slot.is_reported();
         let before = std::mem::replace(&mut slot.differs, differs.clone());
         if void {
@@ -261,14 +261,16 @@ pub(super) struct SeenSlot {
 /// The entries of an object by pod, and whether it names a pod twice.
 pub(super) fn read_entries(
     spec: &NodePodProbeSpec,
-    shared: &mut Shared,
+    interners: &mut Interners,
+    pool: &mut Interner<Entries>,
 ) -> (BTreeMap<SlotKey, SeenSlot>, bool) {
     let mut slots: BTreeMap<SlotKey, SeenSlot> = BTreeMap::new();
     let mut malformed = false;
     for pod in &spec.pod_probes {
-        let key = key(&pod.namespace, &pod.name, &pod.uid, shared);
+        let key = key(&pod.namespace, &pod.name, &pod.uid, interners);
         let observed = &mut slots.entry(key).or_default().observed;
-        malformed |= observed.replace(PodEntries::read(pod, shared)).is_some();
+        let entries = PodEntries::read(pod, interners, pool);
+        malformed |= observed.replace(entries).is_some();
     }
     (slots, malformed)
 }
@@ -292,7 +294,7 @@ pub(super) fn read_verdicts(
     status: Option<&NodePodProbeStatus>,
     known: Option<&BTreeMap<SlotKey, Slot>>,
     slots: &mut BTreeMap<SlotKey, SeenSlot>,
-    shared: &mut Shared,
+    interners: &mut Interners,
 ) {
     let known: HashMap<_, _> = known
         .into_iter()
@@ -306,14 +308,14 @@ pub(super) fn read_verdicts(
         let known = known.get(&(&*pod.namespace, &*pod.name, &*pod.uid));
         let key = match known {
             Some((key, _)) => (*key).clone(),
-            None => key(&pod.namespace, &pod.name, &pod.uid, shared),
+            None => key(&pod.namespace, &pod.name, &pod.uid, interners),
         };
         let seen = slots.entry(key).or_default();
         for (place, state) in pod.probe_states.iter().enumerate() {
             let known = known.and_then(|(_, slot)| slot.verdicts.get(place));
-            seen.verdicts.extend(Verdict::read(state, known, shared));
+            seen.verdicts.extend(Verdict::read(state, known, interners));
         }
-        let names = &mut shared.names;
+        let names = &mut interners.strings;
         let obstacles = pod.cannot_probe.iter().map(|one| Obstacle {
             name: names.share(one.name.as_str()),
             message: names.share(obstacle_message(&one.message)),
@@ -327,10 +329,10 @@ fn obstacle_message(message: &str) -> &str {
     &message[..message.floor_char_boundary(limits::CANNOT_PROBE_MESSAGE)]
 }
 
-fn key(namespace: &str, name: &str, uid: &str, shared: &mut Shared) -> SlotKey {
+fn key(namespace: &str, name: &str, uid: &str, interners: &mut Interners) -> SlotKey {
     let name = ObjectName {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
     };
-    (shared.objects.share(name), shared.names.share(uid))
+    (interners.objects.share(name), interners.strings.share(uid))
 }

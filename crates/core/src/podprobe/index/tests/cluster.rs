@@ -7,8 +7,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectM
 use leadsman_api::{NodePodProbe, PodProbeMarker, slim};
 use serde_json::{Value, json};
 
-use crate::podprobe::event::{Event, Kind, ObjectName, PodMarks, Source, Write};
-use crate::podprobe::pod::Version;
+use crate::cluster::{ObjectName, ResourceVersion, Source};
+
+use crate::podprobe::event::{Event, Kind, PodMarks, Write};
 
 /// Who writes marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -284,8 +285,8 @@ pub(super) fn name(namespace: &str, name: &str) -> ObjectName {
 }
 
 /// The version of an object or a list.
-pub(super) fn at(version: u64) -> Version {
-    Version::parse(Some(&version.to_string()))
+pub(super) fn at(version: u64) -> ResourceVersion {
+    ResourceVersion::parse(Some(&version.to_string()))
 }
 
 /// What an admission webhook or policy does to the manager's writes.
@@ -407,7 +408,7 @@ impl Cluster {
         }
         let wire = pod.wire(name);
         self.pods.insert(name.clone(), pod);
-        self.publish(Kind::Pod, Event::Pod(Box::new(wire), Source::Live));
+        self.publish(Kind::Pod, Event::Pod(Box::new(wire), Source::Watch));
     }
 
     pub(super) fn put_marker(&mut self, name: &ObjectName, mut marker: PodProbeMarker) {
@@ -432,7 +433,7 @@ impl Cluster {
         meta.resource_version = Some(version.to_string());
         marker.metadata = meta;
         self.markers.insert(name.clone(), marker.clone());
-        self.publish(Kind::Marker, Event::Marker(Box::new(marker), Source::Live));
+        self.publish(Kind::Marker, Event::Marker(Box::new(marker), Source::Watch));
     }
 
     /// Changes a marker's metadata or status.
@@ -450,14 +451,14 @@ impl Cluster {
         }
         marker.metadata.resource_version = Some(self.next_version().to_string());
         self.markers.insert(name.clone(), marker.clone());
-        self.publish(Kind::Marker, Event::Marker(Box::new(marker), Source::Live));
+        self.publish(Kind::Marker, Event::Marker(Box::new(marker), Source::Watch));
     }
 
     pub(super) fn put_node(&mut self, name: &str, is_virtual: bool) {
         let version = self.next_version();
         self.nodes.insert(name.to_owned(), is_virtual);
         let node = node(name, is_virtual, version);
-        self.publish(Kind::Node, Event::Node(Box::new(node), Source::Live));
+        self.publish(Kind::Node, Event::Node(Box::new(node), Source::Watch));
     }
 
     pub(super) fn put_node_pod_probe(&mut self, mut object: NodePodProbe) {
@@ -497,7 +498,7 @@ impl Cluster {
         self.node_pod_probes.insert(name, object.clone());
         self.publish(
             Kind::NodePodProbe,
-            Event::NodePodProbe(Box::new(object), Source::Live),
+            Event::NodePodProbe(Box::new(object), Source::Watch),
         );
     }
 
@@ -715,7 +716,7 @@ impl Cluster {
                 let version = self.next_version();
                 new.metadata.resource_version = Some(version.to_string());
                 self.markers.insert(marker.clone(), new.clone());
-                self.publish(Kind::Marker, Event::Marker(Box::new(new), Source::Live));
+                self.publish(Kind::Marker, Event::Marker(Box::new(new), Source::Watch));
                 self.sight(Kind::Marker, &marker, Source::Reply)
             }
             Write::MarkerFinalizers {

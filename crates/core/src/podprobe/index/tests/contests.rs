@@ -8,7 +8,8 @@ use rstest::rstest;
 use super::cluster::{Admission, SimPod, name};
 use super::scene::{exec, idle, p0, probe};
 use super::world::{Fate, World};
-use crate::podprobe::event::{Event, Kind, Source, WriteTarget};
+use crate::cluster::Source;
+use crate::podprobe::event::{Event, Kind, WriteTarget};
 
 /// Somebody takes label `role` away until it is put back a minute later only.
 fn fought_over(world: &mut World) {

@@ -6,7 +6,8 @@ use super::cluster::{Owner, SimPod, mark, name};
 use super::proof::marker;
 use super::scene::{app_x, exec, idle, p0, plain, probe};
 use super::world::World;
-use crate::podprobe::event::{Kind, ObjectName};
+use crate::cluster::ObjectName;
+use crate::podprobe::event::Kind;
 
 const KINDS: [Kind; 4] = [Kind::NodePodProbe, Kind::Pod, Kind::Marker, Kind::Node];
 

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::cluster::{Cluster, Marks, Owner, SimPod};
 use super::world::World;
-use crate::podprobe::event::ObjectName;
+use crate::cluster::ObjectName;
 use crate::podprobe::index::Config;
 
 /// What follows for one probe of a marker on one pod.

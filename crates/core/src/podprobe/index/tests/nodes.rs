@@ -9,7 +9,8 @@ use super::cluster::{Owner, Reply, SimPod, mark, name};
 use super::proof::marker;
 use super::scene::{app_x, exec, idle, p0, probe};
 use super::world::World;
-use crate::podprobe::event::{Event, Kind, PodMarks, Source, Write, WriteTarget};
+use crate::cluster::Source;
+use crate::podprobe::event::{Event, Kind, PodMarks, Write, WriteTarget};
 use crate::podprobe::index::{Config, Index};
 
 // PPM-2, DEF-6
@@ -504,7 +505,10 @@ fn nothing_is_due_before_all_is_listed() {
 #[test]
 fn an_event_that_is_not_newer_tells_nothing() {
     let mut world = World::probing(&[idle()]);
-    let old = world.cluster.sight(Kind::Pod, &p0(), Source::Live).unwrap();
+    let old = world
+        .cluster
+        .sight(Kind::Pod, &p0(), Source::Watch)
+        .unwrap();
     world.edit(|pod| drop(pod.labels.insert("app".into(), mark("y", Owner::User))));
     world.settle();
     world.tell(old.clone());
@@ -674,10 +678,10 @@ fn entries_are_read_again_where_the_generation_moved_and_from_every_list() {
     let generation = probing().cluster.node_pod_probes["n0"].metadata.generation;
     assert!(generation.is_some());
     let table = [
-        (generation, Source::Live, false),
+        (generation, Source::Watch, false),
         (generation, Source::List, true),
-        (generation.map(|it| it + 1), Source::Live, true),
-        (None, Source::Live, true),
+        (generation.map(|it| it + 1), Source::Watch, true),
+        (None, Source::Watch, true),
     ];
     for (generation, source, due) in table {
         let found = object_due(&mut probing(), generation, source);
@@ -692,7 +696,7 @@ fn a_pod_that_lacks_its_marks_is_due_with_every_sight() {
     let dirty = |world: &mut World, version: u64| {
         let mut pod = world.pod().clone();
         pod.version = version;
-        let event = Event::Pod(Box::new(pod.wire(&p0())), Source::Live);
+        let event = Event::Pod(Box::new(pod.wire(&p0())), Source::Watch);
         world.index.apply(event, world.now()).dirty
     };
     assert_eq!(dirty(&mut world, 900), []);

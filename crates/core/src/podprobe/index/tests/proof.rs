@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 use super::cluster::{Admission, OTHERS, Owner, SimPod, mark, name};
 use super::model::Model;
 use super::world::{Fate, World};
-use crate::podprobe::event::{Kind, ObjectName, WriteTarget};
+use crate::cluster::ObjectName;
+use crate::podprobe::event::{Kind, WriteTarget};
 use crate::podprobe::index::Config;
 use crate::podprobe::index::finalizers::FINALIZER;
 
@@ -203,7 +204,7 @@ enum Step {
         is_virtual: bool,
     },
     DeleteNode(u8),
-    Report {
+    FieldErrors {
         node: u8,
         entry: u8,
         state: &'static str,
@@ -296,7 +297,7 @@ fn cluster_step() -> impl Strategy<Value = Step> {
         2 => (0..3u8, 0..8u8, any::<u8>()).prop_map(|(pod, what, how)| Step::ChangePod { pod, what, how }),
         1 => (0..2u8, proptest::bool::weighted(0.2)).prop_map(|(node, is_virtual)| Step::PutNode { node, is_virtual }),
         1 => (0..4u8).prop_map(Step::DeleteNode),
-        5 => report.prop_map(|((node, entry), state, message, (revision, container), cannot)| Step::Report { node, entry, state, message, revision, container, cannot }),
+        5 => report.prop_map(|((node, entry), state, message, (revision, container), cannot)| Step::FieldErrors { node, entry, state, message, revision, container, cannot }),
         1 => (0..2u8, 0..4u8, any::<u8>()).prop_map(|(node, what, how)| Step::EditObject { node, what, how }),
         1 => (0..8u8).prop_map(Step::DeleteObject),
         2 => (0..3u8, 0..4u8, 0..3u8, owner).prop_map(|(pod, mark, how, owner)| Step::Tamper { pod, mark, how, owner }),
@@ -418,7 +419,7 @@ impl Step {
                 owner,
             } => cluster.edit_pod(&pod_name(pod), |pod| tamper(pod, mark, how, owner)),
             Self::DeleteNode(_) | Self::DeleteObject(_) => {}
-            Self::Report { .. } => self.report(world),
+            Self::FieldErrors { .. } => self.report(world),
             Self::Agent { node, ready } => agent(world, node, ready),
             Self::Admit(admission) => cluster.admission = admission,
             Self::ListAgain(kind) => cluster.list_again(kind),
@@ -459,7 +460,7 @@ impl Step {
 
     /// An agent's verdict about one of the entries it has been given.
     fn report(self, world: &mut World) {
-        let Self::Report {
+        let Self::FieldErrors {
             node,
             entry,
             state,

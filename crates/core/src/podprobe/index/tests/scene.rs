@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use super::cluster::{Marks, SimPod, name};
 use super::proof::marker;
 use super::world::World;
-use crate::podprobe::event::{ObjectName, PodMarks, Write, WriteTarget};
+use crate::cluster::ObjectName;
+use crate::podprobe::event::{PodMarks, Write, WriteTarget};
 use crate::podprobe::index::Config;
 
 /// Pods labelled `app=x`.

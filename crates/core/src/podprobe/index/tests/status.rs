@@ -10,7 +10,8 @@ use super::cluster::{SimPod, name};
 use super::proof::marker;
 use super::scene::{app_x, exec, idle, probe};
 use super::world::World;
-use crate::podprobe::event::{Event, Kind, ObjectName, WriteTarget};
+use crate::cluster::ObjectName;
+use crate::podprobe::event::{Event, Kind, WriteTarget};
 use crate::podprobe::index::Config;
 
 const KINDS: [Kind; 4] = [Kind::Marker, Kind::Pod, Kind::Node, Kind::NodePodProbe];

@@ -7,8 +7,9 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::cluster::{Cluster, Reply};
-use crate::podprobe::event::{Effects, Event, Kind, Source, Write, WriteTarget};
-use crate::podprobe::index::{Config, Index, Now};
+use crate::cluster::{Now, Source};
+use crate::podprobe::event::{Effects, Event, Kind, Write, WriteTarget};
+use crate::podprobe::index::{Config, Index};
 
 /// A write that failed is tried again after this time.
 const RETRY: Duration = Duration::from_secs(1);

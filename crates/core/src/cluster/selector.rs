@@ -7,7 +7,7 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use leadsman_api::limits;
 
-use super::invalid::{Invalid, Report};
+use super::invalid::{FieldErrors, Invalid};
 use super::names;
 
 /// A label query; its requirements all hold where it matches.
@@ -48,7 +48,7 @@ impl Selector {
     /// Parses a selector; errors have their path below the selector itself.
     pub fn parse(selector: &LabelSelector) -> Result<Self, Vec<Invalid>> {
         let mut errors = Vec::new();
-        let parsed = Self::read(selector, &mut Report::new(&mut errors, String::new()));
+        let parsed = Self::read(selector, &mut FieldErrors::new(&mut errors, String::new()));
         if errors.is_empty() {
             Ok(parsed)
         } else {
@@ -57,7 +57,7 @@ impl Selector {
     }
 
     /// Reads what can be read and reports the rest.
-    pub(super) fn read(selector: &LabelSelector, report: &mut Report<'_>) -> Self {
+    pub fn read(selector: &LabelSelector, report: &mut FieldErrors<'_>) -> Self {
         let mut requirements = Vec::new();
         if let Some(labels) = &selector.match_labels {
             let mut at = report.field("matchLabels");
@@ -116,7 +116,7 @@ impl Selector {
 }
 
 impl Requirement {
-    fn read(expression: &LabelSelectorRequirement, report: &mut Report<'_>) -> Option<Self> {
+    fn read(expression: &LabelSelectorRequirement, report: &mut FieldErrors<'_>) -> Option<Self> {
         report
             .field("key")
             .check(names::qualified_name(&expression.key));

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 /// Entries by name, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sorted<V>(Box<[(Arc<str>, V)]>);
+pub struct SortedMap<V>(Box<[(Arc<str>, V)]>);
 
-impl<V> Default for Sorted<V> {
+impl<V> Default for SortedMap<V> {
     fn default() -> Self {
         Self(Box::default())
     }
 }
 
-impl<V> Sorted<V> {
+impl<V> SortedMap<V> {
     /// The value of a name.
     pub fn get(&self, name: &str) -> Option<&V> {
         self.place(name).map(|place| &self.0[place].1)
@@ -45,7 +45,7 @@ impl<V> Sorted<V> {
     }
 }
 
-impl<V> FromIterator<(Arc<str>, V)> for Sorted<V> {
+impl<V> FromIterator<(Arc<str>, V)> for SortedMap<V> {
     /// Of entries of the same name the last one stays, as in any map.
     fn from_iter<I: IntoIterator<Item = (Arc<str>, V)>>(entries: I) -> Self {
         let mut entries: Vec<_> = entries.into_iter().collect();
@@ -75,7 +75,7 @@ mod tests {
         #[test]
         fn it_is_a_map(entries in proptest::collection::vec(("[a-d]{0,2}", any::<u8>()), 0..12)) {
             let named = || entries.iter().map(|(name, value)| (Arc::from(name.as_str()), *value));
-            let mut sorted: Sorted<u8> = named().collect();
+            let mut sorted: SortedMap<u8> = named().collect();
             let map: BTreeMap<Arc<str>, u8> = named().collect();
             prop_assert!(sorted.iter().eq(map.iter()));
             prop_assert_eq!(sorted.is_empty(), map.is_empty());

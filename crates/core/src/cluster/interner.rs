@@ -6,31 +6,25 @@ use std::collections::HashSet;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use super::event::ObjectName;
-use super::plan::Entries;
+use super::ObjectName;
 
-/// What the objects that are observed have in common.
+/// The interners that every feature needs.
 #[derive(Debug, Default)]
-pub struct Shared {
+pub struct Interners {
     /// Keys, values, ids, messages.
-    pub(super) names: Names,
+    pub strings: Interner<str>,
     /// Names of objects.
-    pub(super) objects: Pool<ObjectName>,
-    /// Entries of a pod.
-    pub(super) entries: Pool<Entries>,
+    pub objects: Interner<ObjectName>,
 }
 
 /// Shared values. What nobody else holds any more is forgotten now and then.
 #[derive(Debug)]
-pub(super) struct Pool<T: ?Sized> {
+pub struct Interner<T: ?Sized> {
     known: HashSet<Arc<T>>,
     sweep_at: usize,
 }
 
-/// Shared strings.
-pub(super) type Names = Pool<str>;
-
-impl<T: ?Sized> Default for Pool<T> {
+impl<T: ?Sized> Default for Interner<T> {
     fn default() -> Self {
         Self {
             known: HashSet::new(),
@@ -39,12 +33,12 @@ impl<T: ?Sized> Default for Pool<T> {
     }
 }
 
-impl<T: ?Sized + Eq + Hash> Pool<T> {
+impl<T: ?Sized + Eq + Hash> Interner<T> {
     /// Below so many it is not worth looking for forgotten ones.
     const FEW: usize = 1024;
 
     /// The shared form of a value.
-    pub(super) fn share(&mut self, value: impl Borrow<T> + Into<Arc<T>>) -> Arc<T> {
+    pub fn share(&mut self, value: impl Borrow<T> + Into<Arc<T>>) -> Arc<T> {
         if let Some(known) = self.known.get(value.borrow()) {
             return known.clone();
         }
@@ -59,9 +53,9 @@ impl<T: ?Sized + Eq + Hash> Pool<T> {
     }
 }
 
-impl Names {
+impl Interner<str> {
     /// The shared form of a string that is likely to be this one.
-    pub(super) fn again(&mut self, known: Option<&Arc<str>>, name: &str) -> Arc<str> {
+    pub fn again(&mut self, known: Option<&Arc<str>>, name: &str) -> Arc<str> {
         match known {
             Some(known) if **known == *name => known.clone(),
             _ => self.share(name),
@@ -75,13 +69,13 @@ mod tests {
 
     #[test]
     fn equal_values_are_one_and_forgotten_ones_go() {
-        let mut names = Names::default();
+        let mut names = Interner::<str>::default();
         let kept = names.share("kept");
         assert!(Arc::ptr_eq(&kept, &names.share("kept")));
-        for number in 0..10 * Names::FEW {
+        for number in 0..10 * Interner::<str>::FEW {
             names.share(number.to_string().as_str());
         }
-        assert!(names.known.len() <= Names::FEW + 1);
+        assert!(names.known.len() <= Interner::<str>::FEW + 1);
         assert!(Arc::ptr_eq(&kept, &names.share("kept")));
     }
 }

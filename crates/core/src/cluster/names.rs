@@ -1,4 +1,4 @@
-//! The forms of names that Kubernetes has: qualified names, values of labels, names of ports, and which are reserved.
+//! The forms of names that Kubernetes has: qualified names, values of labels, names of containers, ports and headers.
 
 use leadsman_api::limits;
 
@@ -20,20 +20,9 @@ fn letter_or_digit(b: u8) -> bool {
     b.is_ascii_alphanumeric()
 }
 
-/// Name of a probe: it stands after a '#' in an entry's name, and in messages.
-pub(super) fn probe_name(name: &str) -> Result<(), String> {
-    if (1..=limits::PROBE_NAME).contains(&name.len())
-        && name.bytes().all(|b| b.is_ascii_graphic() && b != b'#')
-    {
-        return Ok(());
-    }
-    Err(format!(
-        "{name:?} is no name of a probe: 1 to 253 printable ASCII characters without blanks and '#'"
-    ))
-}
-
-/// Name of a container. Kubernetes is stricter, but a name that no container has is told when none is found.
-pub(super) fn container_name(name: &str) -> Result<(), String> {
+/// Name of a container. Kubernetes is stricter (a DNS label, `validateContainerCommon` in
+/// `pkg/apis/core/validation/validation.go`), but a name that no container has is reported when none is found.
+pub fn container_name(name: &str) -> Result<(), String> {
     if (1..=limits::LABEL).contains(&name.chars().count()) {
         return Ok(());
     }
@@ -42,8 +31,9 @@ pub(super) fn container_name(name: &str) -> Result<(), String> {
     ))
 }
 
-/// `name` or `domain/name`, as keys of labels and annotations and types of conditions are.
-pub(super) fn qualified_name(key: &str) -> Result<(), String> {
+/// `name` or `domain/name`, as keys of labels and annotations and types of conditions are (`IsQualifiedName`,
+/// `k8s.io/apimachinery/pkg/util/validation/validation.go`).
+pub fn qualified_name(key: &str) -> Result<(), String> {
     let (domain, name) = match key.split_once('/') {
         Some((domain, name)) => (Some(domain), name),
         None => (None, key),
@@ -61,8 +51,8 @@ pub(super) fn qualified_name(key: &str) -> Result<(), String> {
     ))
 }
 
-/// The value of a label; it may be empty.
-pub(super) fn label_value(value: &str) -> Result<(), String> {
+/// The value of a label, which may be empty (`IsValidLabelValue`, in the same file).
+pub fn label_value(value: &str) -> Result<(), String> {
     if value.is_empty()
         || value.len() <= limits::LABEL && well_formed(value, letter_or_digit, b"-_.")
     {
@@ -73,8 +63,8 @@ pub(super) fn label_value(value: &str) -> Result<(), String> {
     ))
 }
 
-/// IANA service name, as names of ports are.
-pub(super) fn port_name(name: &str) -> Result<(), String> {
+/// IANA service name, as names of ports are (`IsValidPortName`, in the same file; RFC 6335, section 5.1).
+pub fn port_name(name: &str) -> Result<(), String> {
     if name.len() <= limits::PORT_NAME
         && well_formed(name, lower, b"-")
         && !name.contains("--")
@@ -87,8 +77,8 @@ pub(super) fn port_name(name: &str) -> Result<(), String> {
     ))
 }
 
-/// Name of an HTTP header, by the kubelet's own narrow rule.
-pub(super) fn header_name(name: &str) -> Result<(), String> {
+/// Name of an HTTP header, by the narrow rule for headers of probes (`IsHTTPHeaderName`, in the same file).
+pub fn header_name(name: &str) -> Result<(), String> {
     if (1..=limits::HEADER_NAME).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
     {
@@ -97,25 +87,4 @@ pub(super) fn header_name(name: &str) -> Result<(), String> {
     Err(format!(
         "{name:?} is no name of an HTTP header: at most 256 letters, digits and '-'"
     ))
-}
-
-/// Key of a label or annotation that a marker may set.
-pub(super) fn open_key(key: &str) -> Result<(), String> {
-    let mut prefixes = limits::RESERVED_PREFIXES.iter();
-    if limits::RESERVED_KEYS.contains(&key) || prefixes.any(|prefix| key.starts_with(prefix)) {
-        return Err(format!(
-            "{key:?} is reserved: a controller reads it to know its pods or their state"
-        ));
-    }
-    Ok(())
-}
-
-/// Type of a condition that no component of Kubernetes or `OpenKruise` writes.
-pub(super) fn open_condition_type(condition_type: &str) -> Result<(), String> {
-    if limits::RESERVED_CONDITION_TYPES.contains(&condition_type) {
-        return Err(format!(
-            "{condition_type:?} is a condition of Kubernetes or OpenKruise itself"
-        ));
-    }
-    Ok(())
 }

@@ -12,62 +12,66 @@ pub struct Invalid {
     pub message: String,
 }
 
-/// Collects errors below one place of an object.
-pub(super) struct Report<'a> {
+/// The errors in one field of an object and below it, like `field.ErrorList` of `k8s.io/apimachinery`.
+pub struct FieldErrors<'a> {
     errors: &'a mut Vec<Invalid>,
     path: String,
 }
 
-impl<'a> Report<'a> {
-    pub(super) fn new(errors: &'a mut Vec<Invalid>, path: impl Into<String>) -> Self {
+impl<'a> FieldErrors<'a> {
+    /// No errors yet in the field at `path`.
+    pub fn new(errors: &'a mut Vec<Invalid>, path: impl Into<String>) -> Self {
         Self {
             errors,
             path: path.into(),
         }
     }
 
-    /// The place of a field of this one.
-    pub(super) fn field(&mut self, name: &str) -> Report<'_> {
+    /// A field below this one.
+    pub fn field(&mut self, name: &str) -> FieldErrors<'_> {
         let dot = if self.path.is_empty() { "" } else { "." };
         self.below(format_args!("{dot}{name}"))
     }
 
-    /// The place of an item of this list.
-    pub(super) fn index(&mut self, index: usize) -> Report<'_> {
+    /// An item of this list.
+    pub fn index(&mut self, index: usize) -> FieldErrors<'_> {
         self.below(format_args!("[{index}]"))
     }
 
-    /// The place of a value of this map.
-    pub(super) fn key(&mut self, key: &str) -> Report<'_> {
+    /// A value of this map.
+    pub fn key(&mut self, key: &str) -> FieldErrors<'_> {
         self.below(format_args!("[{key}]"))
     }
 
-    fn below(&mut self, suffix: fmt::Arguments<'_>) -> Report<'_> {
-        Report {
+    fn below(&mut self, suffix: fmt::Arguments<'_>) -> FieldErrors<'_> {
+        FieldErrors {
             path: format!("{}{suffix}", self.path),
             errors: self.errors,
         }
     }
 
-    pub(super) fn add(&mut self, message: impl Into<String>) {
+    /// Adds an error in this field.
+    pub fn add(&mut self, message: impl Into<String>) {
         self.errors.push(Invalid {
             path: self.path.clone(),
             message: message.into(),
         });
     }
 
-    /// Adds the complaint of a checked value.
-    pub(super) fn check<T>(&mut self, checked: Result<T, String>) -> Option<T> {
+    /// Adds the error of a checked value.
+    pub fn check<T>(&mut self, checked: Result<T, String>) -> Option<T> {
         checked.map_err(|message| self.add(message)).ok()
     }
 
-    pub(super) fn at_most(&mut self, count: usize, limit: usize, what: &str) {
+    /// Adds an error if a count is above its limit; `what` is counted.
+    pub fn at_most(&mut self, count: usize, limit: usize, what: &str) {
         if count > limit {
             self.add(format!("{count} {what} are more than {limit}"));
         }
     }
 
-    pub(super) fn at_most_chars(&mut self, text: &str, limit: usize) {
+    /// Adds an error if a text has more characters than its limit.
+    pub fn at_most_chars(&mut self, text: &str, limit: usize) {
         let count = text.chars().count();
         if count > limit {
             self.add(format!(

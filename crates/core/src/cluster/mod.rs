@@ -1,0 +1,30 @@
+//! The vocabulary of a cluster: what any rule needs to speak of objects, whichever system the rule belongs to.
+//!
+//! No feature is known here, and no wire type of one.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `object` | an object's name and resourceVersion, where a snapshot of it comes from |
+//! | `watches` | how far each watch has come, which objects were deleted: whether a snapshot shows anything new |
+//! | `time` | a moment by both clocks |
+//! | `selector` | label selectors, parsed |
+//! | `names` | the forms of names: qualified names, values of labels, names of ports |
+//! | `invalid` | what is wrong with an object, and in which field |
+//! | `sorted_map`, `interner` | maps and strings of which a manager keeps hundreds of thousands |
+
+mod interner;
+mod invalid;
+pub mod names;
+mod object;
+mod selector;
+mod sorted_map;
+mod time;
+mod watches;
+
+pub use interner::{Interner, Interners};
+pub use invalid::{FieldErrors, Invalid};
+pub use object::{ObjectName, ResourceVersion, Source};
+pub use selector::Selector;
+pub use sorted_map::SortedMap;
+pub use time::Now;
+pub use watches::{CompleteList, Watches};

@@ -1,0 +1,215 @@
+//! How far the watch of each kind has come, and which objects were deleted: by this a snapshot that shows nothing new is
+//! told from one that does, whether a list, the watch or the reply to a request brings it.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::Hash;
+use std::time::Duration;
+
+use super::{ObjectName, ResourceVersion, Source};
+
+/// The progress of the watches of kinds `K`.
+#[derive(Debug)]
+pub struct Watches<K> {
+    progress: BTreeMap<K, Progress>,
+    tombstones: Tombstones<K>,
+}
+
+/// How far the watch of one kind has come.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    /// The version of the last list.
+    listed: ResourceVersion,
+    /// The newest version that the list or the watch after it has shown.
+    newest: ResourceVersion,
+}
+
+/// A complete list of a kind.
+#[derive(Clone, Copy, Debug)]
+pub struct CompleteList {
+    version: ResourceVersion,
+    /// The API server was restored to an earlier state.
+    is_restored: bool,
+}
+
+impl CompleteList {
+    /// Whether an object that is known in this version, and that the list does not name, was deleted. One that is newer
+    /// than the list was created since, and shown by the reply to the write that created it.
+    pub fn proves_deletion(self, known: Option<ResourceVersion>) -> bool {
+        self.is_restored || !known.is_some_and(|known| known.is_later_than(self.version))
+    }
+}
+
+impl<K> Default for Watches<K> {
+    fn default() -> Self {
+        Self {
+            progress: BTreeMap::new(),
+            tombstones: Tombstones::default(),
+        }
+    }
+}
+
+impl<K: Copy + Ord + Hash> Watches<K> {
+    /// Takes note of a snapshot of an object.
+    pub fn observe(&mut self, kind: K, source: Source, version: ResourceVersion) {
+        if source != Source::Reply {
+            let progress = self.progress.entry(kind).or_default();
+            progress.newest = progress.newest.max(version);
+        }
+    }
+
+    /// Takes note of a complete list of a kind.
+    pub fn complete_list(&mut self, kind: K, version: ResourceVersion) -> CompleteList {
+        let progress = self.progress.entry(kind).or_default();
+        // An API server that was restored counts from an earlier version: then nothing is newer than its list.
+        let is_restored = progress.newest.is_later_than(version);
+        *progress = Progress {
+            listed: version,
+            newest: version,
+        };
+        self.tombstones.clear(kind);
+        CompleteList {
+            version,
+            is_restored,
+        }
+    }
+
+    /// Takes note that an object does not exist at `version`. `now` is on the monotonic clock.
+    pub fn note_deletion(
+        &mut self,
+        kind: K,
+        name: &ObjectName,
+        version: ResourceVersion,
+        now: Duration,
+    ) {
+        self.tombstones.set(kind, name, version, now);
+    }
+
+    /// Whether a snapshot of an object, `known` in this version, shows nothing new.
+    pub fn is_stale(
+        &self,
+        source: Source,
+        kind: K,
+        name: &ObjectName,
+        version: ResourceVersion,
+        known: Option<ResourceVersion>,
+    ) -> bool {
+        if source == Source::List {
+            return false;
+        }
+        let known = known.unwrap_or_else(|| {
+            // What existed when the kind was listed was listed.
+            let listed = self.progress.get(&kind).map(|progress| progress.listed);
+            let deleted = self.tombstones.version(kind, name);
+            let versions = deleted.into_iter().chain(listed);
+            versions.fold(ResourceVersion::UNKNOWN, ResourceVersion::max)
+        });
+        !version.is_newer_than(known)
+    }
+}
+
+/// Objects that were deleted, for a while, so that a late reply to a write does not bring one back.
+#[derive(Debug)]
+struct Tombstones<K> {
+    versions: HashMap<(K, ObjectName), (ResourceVersion, Duration)>,
+    order: VecDeque<(Duration, K, ObjectName)>,
+}
+
+impl<K> Default for Tombstones<K> {
+    fn default() -> Self {
+        Self {
+            versions: HashMap::new(),
+            order: VecDeque::new(),
+        }
+    }
+}
+
+impl<K: Copy + Eq + Hash> Tombstones<K> {
+    const KEPT: Duration = Duration::from_mins(5);
+    const MOST: usize = 4096;
+
+    fn set(&mut self, kind: K, name: &ObjectName, version: ResourceVersion, now: Duration) {
+        while let Some((time, _, _)) = self.order.front()
+            && (now.saturating_sub(*time) > Self::KEPT || self.order.len() >= Self::MOST)
+        {
+            let Some((time, kind, name)) = self.order.pop_front() else {
+                break;
+            };
+            let key = (kind, name);
+            if self
+                .versions
+                .get(&key)
+                .is_some_and(|(_, last)| *last == time)
+            {
+                self.versions.remove(&key);
+            }
+        }
+        self.order.push_back((now, kind, name.clone()));
+        self.versions.insert((kind, name.clone()), (version, now));
+    }
+
+    fn clear(&mut self, kind: K) {
+        self.versions.retain(|(cleared, _), _| *cleared != kind);
+    }
+
+    fn version(&self, kind: K, name: &ObjectName) -> Option<ResourceVersion> {
+        let key = (kind, name.clone());
+        self.versions.get(&key).map(|(version, _)| *version)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POD: &str = "pods";
+
+    fn at(version: &str) -> ResourceVersion {
+        ResourceVersion::parse(Some(version))
+    }
+
+    fn name(name: &str) -> ObjectName {
+        ObjectName {
+            namespace: "ns".to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_late_reply_does_not_bring_a_deleted_object_back() {
+        let mut watches = Watches::default();
+        watches.complete_list(POD, at("5"));
+        watches.note_deletion(POD, &name("p"), at("9"), Duration::ZERO);
+        let is_stale = |version, source| watches.is_stale(source, POD, &name("p"), version, None);
+        assert!(is_stale(at("9"), Source::Reply) && is_stale(at("8"), Source::Watch));
+        assert!(!is_stale(at("10"), Source::Reply) && !is_stale(at("8"), Source::List));
+        // What is not known may be new.
+        assert!(!is_stale(ResourceVersion::UNKNOWN, Source::Watch));
+    }
+
+    #[test]
+    fn a_list_proves_the_deletion_of_what_is_not_newer_than_it() {
+        let mut watches = Watches::default();
+        watches.observe(POD, Source::Watch, at("7"));
+        // The reply to a write may be ahead of the watch, which says nothing about a restored API server.
+        watches.observe(POD, Source::Reply, at("20"));
+        let list = watches.complete_list(POD, at("10"));
+        assert!(list.proves_deletion(Some(at("10"))) && list.proves_deletion(None));
+        assert!(!list.proves_deletion(Some(at("11"))));
+        // An API server that was restored from a backup.
+        let list = watches.complete_list(POD, at("3"));
+        assert!(list.proves_deletion(Some(at("11"))));
+    }
+
+    #[test]
+    fn tombstones_are_bounded_in_time_and_number() {
+        let mut tombstones = Tombstones::default();
+        for number in 0..2 * Tombstones::<&str>::MOST {
+            let name = name(&number.to_string());
+            tombstones.set(POD, &name, at("1"), Duration::ZERO);
+        }
+        assert_eq!(tombstones.versions.len(), Tombstones::<&str>::MOST);
+        let later = Tombstones::<&str>::KEPT + Duration::from_secs(1);
+        tombstones.set(POD, &name("last"), at("1"), later);
+        assert_eq!((tombstones.versions.len(), tombstones.order.len()), (1, 1));
+    }
+}
