@@ -112,7 +112,13 @@ impl Engine {
     }
 
     fn apply(&mut self, event: Event<'_>) {
-        for action in self.node.apply(event, now(self.start)) {
+        let actions = self.node.apply(event, now(self.start));
+        self.carry_out(actions);
+    }
+
+    /// Whatever the event was, its actions may hold runs that have come due meanwhile.
+    fn carry_out(&mut self, actions: Vec<Action>) {
+        for action in actions {
             if let Action::Run(run) = action {
                 let lag = u32::try_from(run.lag.as_micros()).unwrap_or(u32::MAX);
                 self.lags.push(lag);
@@ -139,9 +145,9 @@ impl Engine {
         if let Some(status) = self.node.write(now(self.start)) {
             self.object.status = Some(status);
             let at = now(self.start);
-            self.node.apply(Event::Plan(Some(&self.object)), at);
-            let end = WriteEnd::Done { unprobed: false };
-            self.node.apply(Event::Written(end), at);
+            let actions = self.node.apply(Event::Plan(Some(&self.object)), at);
+            self.carry_out(actions);
+            self.apply(Event::Written(WriteEnd::Done { unprobed: false }));
         }
     }
 
