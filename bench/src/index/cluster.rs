@@ -104,11 +104,11 @@ impl Cluster {
     /// A marker of the workload of its number, if there is one, with this command in its first probe.
     pub(super) fn marker(&mut self, number: u64, command: &str) -> PodProbeMarker {
         let namespace = namespace((number % self.workloads()) * WORKLOAD);
-        let probe = |name: &str, command: &str, labels: Value| {
+        let probe = |name: &str, command: &str, policy: Value| {
             json!({
                 "name": name, "containerName": "main", "podConditionType": format!("game.io/{name}"),
                 "probe": { "exec": { "command": ["/bin/sh", "-c", command] }, "periodSeconds": 10 },
-                "markerPolicy": [{ "state": "Succeeded", "labels": labels }],
+                "markerPolicy": policy,
             })
         };
         let marker = json!({
@@ -122,8 +122,8 @@ impl Cluster {
                     "app.kubernetes.io/instance": format!("shard-{number}"), "app.kubernetes.io/component": "game",
                 } },
                 "probes": [
-                    probe("idle", command, json!({ "game.io/idle": "true" })),
-                    probe("ready", "/home/game/ready.sh", json!({})),
+                    probe("idle", command, json!([{ "state": "Succeeded", "labels": { "game.io/idle": "true" } }])),
+                    probe("ready", "/home/game/ready.sh", json!([])),
                 ],
             },
         });
