@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result};
 use jiff::Timestamp;
 use leadsman_api::NodePodProbe;
 use leadsman_core::podprobe::node::{
-    Action, Container, ContainerName, ContainerState, Containers, Event, Node, Now, PodName, Run,
-    RunId, SLOT, Settings, WriteEnd,
+    ContainerName, ContainerState, ExecLimits, NodeAction, NodeEvent, NodeProbes, Now,
+    ObservedContainer, ObservedContainers, PodName, ProbeRun, RunId, SLOT, StatusWriteEnd,
 };
 use leadsman_core::podprobe::{CannotProbe, Outcome};
 use leadsman_probe::{Exec, ExecError, Execution, Target};
@@ -48,7 +48,7 @@ pub(super) fn raise_limit() -> Result<()> {
 }
 
 struct Engine {
-    node: Node,
+    node: NodeProbes,
     object: NodePodProbe,
     start: Instant,
     runs: JoinSet<(RunId, Result<Outcome, CannotProbe>)>,
@@ -60,16 +60,16 @@ struct Engine {
 
 impl Engine {
     fn new(order: &Order) -> Result<Self> {
-        let settings = Settings {
-            execs: 1,
-            execs_per_pod: 1,
-            execs_per_slot: 1,
+        let limits = ExecLimits {
+            per_node: 1,
+            per_pod: 1,
+            per_slot: 1,
         };
         let start = Instant::from_std(clock::now());
         let wall = clock::wall();
         let (object, containers) = (plan(order)?, containers(order.probes, wall));
         let mut engine = Self {
-            node: Node::new(settings, now(start)),
+            node: NodeProbes::new(limits, now(start)),
             object,
             start,
             runs: JoinSet::new(),
@@ -81,9 +81,11 @@ impl Engine {
         let meter = Meter::new(std::process::id());
         let before = meter.held()?.rss;
         let at = now(start);
-        engine.node.apply(Event::Plan(Some(&engine.object)), at);
+        engine.node.apply(NodeEvent::Plan(Some(&engine.object)), at);
         let (began, containers) = (at.since_start, Some(containers));
-        engine.node.apply(Event::Looked { began, containers }, at);
+        engine
+            .node
+            .apply(NodeEvent::ContainersListed { began, containers }, at);
         engine.schedule_bytes = meter.held()?.rss.saturating_sub(before);
         Ok(engine)
     }
@@ -103,23 +105,23 @@ impl Engine {
                         Ok(Outcome::Succeeded(_)) => self.tally.done += 1,
                         _ => self.tally.failed += 1,
                     }
-                    self.apply(Event::Finished { run, result });
+                    self.apply(NodeEvent::RunFinished { run, result });
                 }
-                () = sleep_until(wake) => self.apply(Event::Tick),
+                () = sleep_until(wake) => self.apply(NodeEvent::Tick),
             }
             self.write();
         }
     }
 
-    fn apply(&mut self, event: Event<'_>) {
+    fn apply(&mut self, event: NodeEvent<'_>) {
         let actions = self.node.apply(event, now(self.start));
         self.carry_out(actions);
     }
 
     /// Whatever the event was, its actions may hold runs that have come due meanwhile.
-    fn carry_out(&mut self, actions: Vec<Action>) {
+    fn carry_out(&mut self, actions: Vec<NodeAction>) {
         for action in actions {
-            if let Action::Run(run) = action {
+            if let NodeAction::StartRun(run) = action {
                 let lag = u32::try_from(run.lag.as_micros()).unwrap_or(u32::MAX);
                 self.lags.push(lag);
                 self.begin(run);
@@ -127,7 +129,7 @@ impl Engine {
         }
     }
 
-    fn begin(&mut self, run: Run) {
+    fn begin(&mut self, run: ProbeRun) {
         // The uid of a pod is the number of its probe.
         let probe = run.key.pod.uid.parse().unwrap_or(0);
         let ip = address(probe, self.order.addresses, self.order.port).ip();
@@ -145,9 +147,11 @@ impl Engine {
         if let Some(status) = self.node.write(now(self.start)) {
             self.object.status = Some(status);
             let at = now(self.start);
-            let actions = self.node.apply(Event::Plan(Some(&self.object)), at);
+            let actions = self.node.apply(NodeEvent::Plan(Some(&self.object)), at);
             self.carry_out(actions);
-            self.apply(Event::Written(WriteEnd::Done { unprobed: false }));
+            self.apply(NodeEvent::StatusWritten(StatusWriteEnd::Written {
+                shows_unprobed: false,
+            }));
         }
     }
 
@@ -198,7 +202,7 @@ fn plan(order: &Order) -> Result<NodePodProbe> {
 }
 
 /// They began to run at different times, so that their first runs, a delay after that, are in different slots.
-fn containers(probes: u32, now: Timestamp) -> Containers {
+fn containers(probes: u32, now: Timestamp) -> ObservedContainers {
     let slots = u32::try_from(super::SLOTS).unwrap_or(1);
     let container = |number: u32| {
         let name = ContainerName {
@@ -213,7 +217,7 @@ fn containers(probes: u32, now: Timestamp) -> Containers {
             started_at: now - SLOT * (number % slots),
         };
         let id = format!("container-{number}").into();
-        (name, Container { id, state })
+        (name, ObservedContainer { id, state })
     };
     (0..probes).map(container).collect::<HashMap<_, _>>()
 }

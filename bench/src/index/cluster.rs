@@ -8,7 +8,7 @@ use leadsman_api::node_pod_probe::{ContainerProbe, ContainerProbeState, PodProbe
 use leadsman_api::slim::{Node, Pod};
 use leadsman_api::{NodePodProbe, PodProbeMarker};
 use leadsman_core::cluster::{Now, ObjectName, Source};
-use leadsman_core::podprobe::event::{Event, WriteTarget, Write};
+use leadsman_core::podprobe::event::{Event, Write, WriteTarget};
 use leadsman_core::podprobe::{Config, Index};
 use serde_json::{Value, json};
 

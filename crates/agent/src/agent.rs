@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use leadsman_api::NodePodProbe;
-use leadsman_core::podprobe::node::{Action, Change, Event, Node, Now, WriteEnd, cut};
+use leadsman_core::podprobe::node::{
+    NodeAction, NodeEvent, NodeProbes, Now, StatusWriteEnd, VerdictChange, cut,
+};
 use leadsman_cri::{Containers, Runtime, View};
 use leadsman_process::{ApiServer, Component, Process, RunError, clock};
 use tokio::sync::{mpsc, watch};
@@ -75,7 +77,7 @@ type Written = Result<Box<NodePodProbe>, WriteError>;
 /// What the loop owns.
 struct Agent {
     node_name: String,
-    node: Node,
+    node: NodeProbes,
     start: Instant,
     server: ApiServer,
     newest: Newest,
@@ -91,6 +93,8 @@ struct Agent {
     prober: Prober<Runtime>,
     /// One write at most.
     writes: JoinSet<Written>,
+    /// Failed writes in a row.
+    write_failures: u32,
     teller: Teller,
     metrics: Metrics,
     plan: Standing,
@@ -113,7 +117,7 @@ impl Agent {
         looks.works();
         Self {
             node_name: args.node_name.clone(),
-            node: Node::new(args.settings(), moment(start)),
+            node: NodeProbes::new(args.exec_limits(), moment(start)),
             start,
             server: process.server.clone(),
             newest: Newest::default(),
@@ -124,6 +128,7 @@ impl Agent {
             targets: Targets::new(args.node_ip.clone()),
             prober: Prober::new(runtime),
             writes: JoinSet::new(),
+            write_failures: 0,
             teller: Teller::start(process.server.clone(), &args.node_name, &metrics),
             metrics,
             plan: Standing::new(
@@ -160,7 +165,7 @@ impl Agent {
                 look = looks.recv() => self.looked(look.ok_or(AgentError::LooksEnded)?),
                 finished = self.prober.next() => self.all_finished(finished),
                 Some(written) = self.writes.join_next() => self.written(written),
-                () = &mut alarm => self.apply(Event::Tick),
+                () = &mut alarm => self.apply(NodeEvent::Tick),
             }
             self.write();
             let now = clock::monotonic();
@@ -175,11 +180,11 @@ impl Agent {
         moment(self.start)
     }
 
-    fn apply(&mut self, event: Event<'_>) {
+    fn apply(&mut self, event: NodeEvent<'_>) {
         let now = self.now();
         for action in self.node.apply(event, now) {
             match action {
-                Action::Run(run) => {
+                NodeAction::StartRun(run) => {
                     self.metrics.lag.observe(run.lag.as_secs_f64());
                     if !run.waited.is_zero() {
                         self.metrics.exec_wait.observe(run.waited.as_secs_f64());
@@ -187,18 +192,18 @@ impl Agent {
                     let target = self.targets.of(&run, self.containers.as_deref());
                     self.prober.start(run, target);
                 }
-                Action::Changed(change) => self.changed(change, now),
-                Action::Dropped {
+                NodeAction::VerdictChanged(change) => self.changed(change, now),
+                NodeAction::RunDropped {
                     key,
                     cause,
                     first: true,
                 } => {
                     tracing::warn!(probe = %key, %cause, "could not probe");
                 }
-                Action::Dropped { key, cause, .. } => {
+                NodeAction::RunDropped { key, cause, .. } => {
                     tracing::debug!(probe = %key, %cause, "could still not probe");
                 }
-                Action::Malformed(entries) => {
+                NodeAction::MalformedEntries(entries) => {
                     self.metrics.malformed.set(count(entries.len()));
                     for entry in entries {
                         tracing::warn!(%entry, "ignoring an invalid entry of the NodePodProbe");
@@ -206,18 +211,18 @@ impl Agent {
                 }
             }
         }
-        let (running, waiting) = self.node.execs();
+        let (running, waiting) = self.node.exec_counts();
         self.metrics.execs.set(count(running));
         self.metrics.execs_waiting.set(count(waiting));
     }
 
-    fn changed(&mut self, change: Change, now: Now) {
+    fn changed(&mut self, change: VerdictChange, now: Now) {
         let from = change.from.map_or("none", |from| from.as_str());
         let to = change.to;
         let words = cut(&change.message, LOGGED).trim_end();
         tracing::info!(probe = %change.key, from, to = to.as_str(), words, "verdict");
         self.metrics.changed(to);
-        if change.tell {
+        if change.send_event {
             self.teller.tell(change, now.wall);
         }
     }
@@ -264,11 +269,15 @@ impl Agent {
         }
         self.missed = object.is_none();
         self.targets.plan(object.map(|object| &object.spec));
-        self.apply(Event::Plan(object));
-        let pods: HashSet<Arc<str>> = self.node.containers().map(|name| name.pod.uid).collect();
+        self.apply(NodeEvent::Plan(object));
+        let pods: HashSet<Arc<str>> = self
+            .node
+            .probed_containers()
+            .map(|name| name.pod.uid)
+            .collect();
         self.metrics
             .entries
-            .set(count(self.node.containers().count()));
+            .set(count(self.node.probed_containers().count()));
         if pods.is_empty() || self.wanted.borrow().pods.is_empty() {
             // No look tells, or none has yet.
             self.runtime.works();
@@ -279,7 +288,7 @@ impl Agent {
             self.containers = None;
         }
         self.unread = Some(self.now().since_start);
-        let hired = self.node.hired();
+        let hired = self.node.probes_added();
         self.wanted.send_if_modified(|known| {
             let other = known.hired != hired || *known.pods != pods;
             if other {
@@ -303,11 +312,11 @@ impl Agent {
                     .is_some_and(|known| Arc::ptr_eq(known, &containers));
                 let other = !same || self.unread.is_some();
                 self.unread = self.unread.filter(|planned| began < *planned);
-                let known = other.then(|| look::known(&containers, self.node.containers()));
+                let known = other.then(|| look::known(&containers, self.node.probed_containers()));
                 // One that was begun before the last pod went would stay for as long as none comes.
                 self.containers =
                     Some(containers).filter(|_| !self.wanted.borrow().pods.is_empty());
-                self.apply(Event::Looked {
+                self.apply(NodeEvent::ContainersListed {
                     began,
                     containers: known,
                 });
@@ -334,9 +343,9 @@ impl Agent {
             handler,
             result,
         } = finished;
-        let result = self.node.judge(run, result);
+        let result = self.node.classify_result(run, result);
         self.metrics.ran(handler, &result);
-        self.apply(Event::Finished { run, result });
+        self.apply(NodeEvent::RunFinished { run, result });
     }
 
     fn write(&mut self) {
@@ -356,23 +365,27 @@ impl Agent {
                 // First what is there now, else the write would seem to be due again.
                 self.plan(&Sight::Answered(object));
                 self.status.works();
-                WriteEnd::Done { unprobed }
+                self.write_failures = 0;
+                StatusWriteEnd::Written {
+                    shows_unprobed: unprobed,
+                }
             }
             Err(error) => {
                 let now = self.now().since_start;
-                let since = self.node.overdue().unwrap_or(now);
+                let since = self.node.write_overdue_since().unwrap_or(now);
                 if self.status.fails(&error.to_string(), since) {
                     tracing::warn!(%error, "the status was not written");
                 }
-                status::failed(&error)
+                self.write_failures = self.write_failures.saturating_add(1);
+                status::failed(&error, self.write_failures)
             }
         };
-        self.apply(Event::Written(end));
+        self.apply(NodeEvent::StatusWritten(end));
     }
 
     fn check(&mut self) {
         let now = self.now().since_start;
-        if self.node.overdue().is_none() {
+        if self.node.write_overdue_since().is_none() {
             // What could not be written need not be any more.
             self.status.works();
         }

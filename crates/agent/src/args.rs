@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 
-use leadsman_core::podprobe::node::Settings;
+use leadsman_core::podprobe::node::ExecLimits;
 
 /// Runs the probes of one node and reports their verdicts.
 ///
@@ -55,12 +55,12 @@ pub struct Args {
 
 impl Args {
     /// Starts in one slot are a quarter of what may run at once: a command takes a few slots.
-    pub(crate) fn settings(&self) -> Settings {
+    pub(crate) fn exec_limits(&self) -> ExecLimits {
         let execs = self.exec_concurrency.get();
-        Settings {
-            execs: execs.into(),
-            execs_per_pod: self.exec_concurrency_per_pod.get().into(),
-            execs_per_slot: u32::from(execs).div_ceil(4),
+        ExecLimits {
+            per_node: execs.into(),
+            per_pod: self.exec_concurrency_per_pod.get().into(),
+            per_slot: u32::from(execs).div_ceil(4),
         }
     }
 }

@@ -90,7 +90,7 @@ pub(crate) fn labels(pod: &PodName) -> PodLabels<'_> {
 pub(crate) fn known(
     containers: &Containers,
     names: impl Iterator<Item = ContainerName>,
-) -> node::Containers {
+) -> node::ObservedContainers {
     names
         .filter_map(|name| {
             let container = containers.get(labels(&name.pod), &name.name)?;
@@ -99,8 +99,8 @@ pub(crate) fn known(
         .collect()
 }
 
-fn seen(container: &Container) -> node::Container {
-    node::Container {
+fn seen(container: &Container) -> node::ObservedContainer {
+    node::ObservedContainer {
         id: container.id.clone(),
         state: match container.state {
             ContainerState::Created => node::ContainerState::Created,

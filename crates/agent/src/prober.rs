@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures::FutureExt;
-use leadsman_core::podprobe::node::{Run, RunId};
+use leadsman_core::podprobe::node::{ProbeRun, RunId};
 use leadsman_core::podprobe::{CannotProbe, Handler, Outcome};
 use leadsman_probe::{EXEC_SLACK, Exec, Target};
 use tokio::task::JoinSet;
@@ -54,7 +54,7 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
     }
 
     /// Starts a run against its target; with none, its container is gone.
-    pub(crate) fn start(&mut self, run: Run, target: Option<Target>) {
+    pub(crate) fn start(&mut self, run: ProbeRun, target: Option<Target>) {
         let exec = self.exec.clone();
         self.runs.spawn(async move {
             let handler = HandlerKind::from(&run.probe.handler);
@@ -96,7 +96,7 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
 }
 
 async fn probe<E: Exec>(
-    run: &Run,
+    run: &ProbeRun,
     target: Option<Target>,
     exec: &E,
 ) -> Result<Outcome, CannotProbe> {

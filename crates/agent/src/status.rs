@@ -6,12 +6,15 @@ use kube::Resource;
 use kube::api::{Patch, PatchParams};
 use kube::core::Request;
 use leadsman_api::{NodePodProbe, NodePodProbeStatus};
-use leadsman_core::podprobe::node::WriteEnd;
-use leadsman_process::ApiServer;
+use leadsman_core::podprobe::node::StatusWriteEnd;
 use leadsman_process::reply::Disposition;
+use leadsman_process::{ApiServer, Backoff};
 use serde_json::json;
 
 use crate::request;
+
+/// From the begin of a failed write to the begin of the next.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
 
 /// Why a status was not written, or is not known to be.
 #[derive(Debug, thiserror::Error)]
@@ -65,14 +68,14 @@ pub(crate) fn shows_unprobed(object: &NodePodProbe) -> bool {
     pods.any(|pod| !pod.cannot_probe.is_empty())
 }
 
-/// What a failed write means for the next.
-pub(crate) fn failed(error: &WriteError) -> WriteEnd {
+/// The end of a write that has failed so many times in a row.
+pub(crate) fn failed(error: &WriteError, failures: u32) -> StatusWriteEnd {
     let retry_after = match error {
         WriteError::Failed { retry_after, .. } => *retry_after,
         WriteError::Undecodable { .. } | WriteError::Lost(_) => None,
     };
-    WriteEnd::Failed {
+    StatusWriteEnd::Failed {
+        backoff: BACKOFF.distance(failures, fastrand::f64()),
         retry_after,
-        jitter: fastrand::f64(),
     }
 }

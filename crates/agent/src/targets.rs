@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use leadsman_api::NodePodProbeSpec;
 use leadsman_core::podprobe::CannotProbe;
-use leadsman_core::podprobe::node::{PodName, Run};
+use leadsman_core::podprobe::node::{PodName, ProbeRun};
 use leadsman_cri::{Addresses, Containers};
 use leadsman_probe::{Target, dialable};
 use leadsman_process::clock;
@@ -58,7 +58,7 @@ impl Targets {
     }
 
     /// The target of a run; none if its container is not the newest one any more.
-    pub(crate) fn of(&mut self, run: &Run, containers: Option<&Containers>) -> Option<Target> {
+    pub(crate) fn of(&mut self, run: &ProbeRun, containers: Option<&Containers>) -> Option<Target> {
         let pod = &run.key.pod;
         let container = containers?.get(look::labels(pod), &run.key.container)?;
         if container.id != run.container {

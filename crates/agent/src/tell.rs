@@ -15,7 +15,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::Request;
 use kube::core::request::Error as BuildError;
 use leadsman_core::podprobe::State;
-use leadsman_core::podprobe::node::{Change, ProbeKey, cut};
+use leadsman_core::podprobe::node::{ProbeKey, VerdictChange, cut};
 use leadsman_process::reply::{Cause, Disposition};
 use leadsman_process::{ApiServer, Backoff, clock};
 use serde_json::json;
@@ -41,7 +41,7 @@ const ATTEMPTS: u32 = 12;
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(10));
 
 /// A verdict to tell of, and when it came.
-type Told = (Change, Timestamp);
+type Told = (VerdictChange, Timestamp);
 
 /// Where events are handed in.
 pub(crate) struct Teller {
@@ -61,7 +61,7 @@ impl Teller {
     }
 
     /// Tells of a verdict, later; never waits.
-    pub(crate) fn tell(&self, change: Change, at: Timestamp) {
+    pub(crate) fn tell(&self, change: VerdictChange, at: Timestamp) {
         if let Err(TrySendError::Full((change, _))) = self.waiting.try_send((change, at)) {
             self.metrics.told(Telling::Overflowed);
             tracing::warn!(probe = %change.key, "event dropped, queue full");
@@ -94,7 +94,7 @@ async fn send_patiently(
     server: &ApiServer,
     node: &str,
     series: &mut Series,
-    change: &Change,
+    change: &VerdictChange,
     at: Timestamp,
 ) -> Disposition {
     // Once, with its name: of an attempt whose reply is lost the next one must not make a second event.
@@ -125,7 +125,7 @@ fn may_pass(disposition: &Disposition) -> bool {
 async fn send(
     server: &ApiServer,
     series: &mut Series,
-    change: &Change,
+    change: &VerdictChange,
     event: &Event,
 ) -> Disposition {
     let events = Request::new(Event::url_path(&(), Some(&change.key.pod.namespace)));
@@ -159,7 +159,7 @@ async fn send(
     }
 }
 
-fn event(node: &str, change: &Change, at: Timestamp) -> Event {
+fn event(node: &str, change: &VerdictChange, at: Timestamp) -> Event {
     let pod = &change.key.pod;
     let (reason, kind) = match change.to {
         State::Succeeded => ("KruiseProbeSucceeded", "Normal"),
@@ -197,7 +197,7 @@ fn event(node: &str, change: &Change, at: Timestamp) -> Event {
 }
 
 /// Which probe it is, then its words.
-fn message(change: &Change) -> String {
+fn message(change: &VerdictChange) -> String {
     let id = &change.key.id;
     let told = match (change.to, &*change.message) {
         (State::Succeeded, "") => format!("{id} succeeded"),
@@ -222,19 +222,19 @@ struct Series {
 
 impl Series {
     /// The event of this verdict, and how often it has come with this time.
-    fn next(&self, change: &Change) -> Option<(String, i32)> {
+    fn next(&self, change: &VerdictChange) -> Option<(String, i32)> {
         let (name, count) = self.sent.get(&(change.key.clone(), change.to))?;
         Some((name.clone(), count.saturating_add(1)))
     }
 
     /// The event says so by now.
-    fn counted(&mut self, change: &Change, count: i32) {
+    fn counted(&mut self, change: &VerdictChange, count: i32) {
         if let Some(sent) = self.sent.get_mut(&(change.key.clone(), change.to)) {
             sent.1 = count;
         }
     }
 
-    fn begin(&mut self, change: &Change, name: String) {
+    fn begin(&mut self, change: &VerdictChange, name: String) {
         let key = (change.key.clone(), change.to);
         if self.sent.insert(key.clone(), (name, 1)).is_none() {
             self.order.push_back(key);
@@ -253,13 +253,13 @@ mod tests {
 
     use super::*;
 
-    fn change(probe: &str, to: State, message: &str) -> Change {
+    fn change(probe: &str, to: State, message: &str) -> VerdictChange {
         let pod = PodName {
             namespace: "ns".into(),
             name: "pod".into(),
             uid: "uid".into(),
         };
-        Change {
+        VerdictChange {
             key: Arc::new(ProbeKey {
                 pod,
                 container: "main".into(),
@@ -268,7 +268,7 @@ mod tests {
             from: None,
             to,
             message: message.into(),
-            tell: true,
+            send_event: true,
         }
     }
 

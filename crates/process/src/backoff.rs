@@ -1,5 +1,5 @@
-//! The back-off of every request but a node's status (`core`, `report`): growing distances between attempts at the same
-//! thing. The random number is an argument, so that who uses it stays testable.
+//! The back-off of every request: growing distances between attempts at the same thing. The random number is an
+//! argument, so that who uses it stays testable.
 
 use std::time::Duration;
 

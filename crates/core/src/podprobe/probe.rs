@@ -101,6 +101,11 @@ pub struct Probe {
 }
 
 impl Probe {
+    /// From the due time of one run to that of the next.
+    pub fn period(&self) -> Duration {
+        Duration::from_secs(self.period_seconds.get().into())
+    }
+
     /// For one run.
     pub fn timeout(&self) -> Duration {
         Duration::from_secs(self.timeout_seconds.get().into())

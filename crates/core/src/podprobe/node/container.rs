@@ -1,4 +1,4 @@
-//! What the runtime says about a container, as far as a verdict depends on it.
+//! Containers as the runtime lists them, as far as verdicts depend on them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,33 +16,33 @@ pub struct ContainerName {
     pub name: Arc<str>,
 }
 
-/// The newest containers of the node's probed pods at one moment; one that is not here is not known to the runtime.
-pub type Containers = HashMap<ContainerName, Container>;
+/// The newest container of each name in the probed pods, in one answer of the runtime. The runtime knows no others.
+pub type ObservedContainers = HashMap<ContainerName, ObservedContainer>;
 
 /// The newest container of its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Container {
+pub struct ObservedContainer {
     /// The runtime's id, without a scheme.
     pub id: Arc<str>,
-    /// What it does.
+    /// Its state.
     pub state: ContainerState,
 }
 
-/// What a container does.
+/// The state of a container, as in CRI (`ContainerState` in `k8s.io/cri-api/pkg/apis/runtime/v1/api.proto`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContainerState {
-    /// Made, not started.
+    /// Created, not started.
     Created,
-    /// Runs.
+    /// Running.
     Running {
-        /// Since when.
+        /// When it was started.
         started_at: Timestamp,
     },
     /// Ended.
     Exited {
-        /// With which code.
+        /// Its exit code.
         exit_code: i32,
     },
-    /// The runtime does not say.
+    /// The runtime does not know.
     Unknown,
 }

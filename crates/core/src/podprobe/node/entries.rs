@@ -1,4 +1,4 @@
-//! The plan of a node as it comes from the API server, parsed entry by entry.
+//! The plan of a node: the spec of its `NodePodProbe`, parsed entry by entry. A malformed entry disturbs no other.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -13,45 +13,47 @@ use crate::podprobe::wire::from_wire;
 
 /// One probe that the node is to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct PlannedProbe {
     pub(super) container: Arc<str>,
     pub(super) probe: Arc<Probe>,
-    /// Equal as long as handler and container are.
+    /// The manager's token for handler and container: it changes with them.
     pub(super) revision: Option<Arc<str>>,
-    /// When set, the one container that may be probed, without a scheme.
-    pub(super) started: Option<Arc<str>>,
+    /// When set, the only container that may be probed, by the runtime's id: its startup probe has passed.
+    pub(super) started_container: Option<Arc<str>>,
 }
 
-/// An entry that cannot be followed; the others are.
+/// An entry that is ignored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("pod {namespace}/{pod}, probe {probe:?}: {reason}")]
-pub struct Malformed {
+pub struct MalformedEntry {
     /// Namespace of the pod.
     pub namespace: String,
-    /// The pod.
+    /// Name of the pod.
     pub pod: String,
-    /// Its uid.
+    /// The pod's uid; may be empty.
     pub uid: String,
-    /// The entry, as it is named.
+    /// The entry's name, which need not be `<marker>#<probe>`.
     pub probe: String,
-    /// What is wrong with it.
+    /// Why it cannot be followed.
     pub reason: String,
 }
 
 #[derive(Debug, thiserror::Error)]
-enum Refusal {
+enum InvalidEntry {
     #[error(transparent)]
     Id(#[from] MalformedProbeId),
     #[error("it has no {0}")]
-    Lacks(&'static str),
+    Missing(&'static str),
     #[error("the pod has another entry of this name")]
-    Twice,
+    Duplicate,
     #[error("{0}")]
     Probe(String),
 }
 
-/// The entries in the order of the spec, each key once, and what had to be left out.
-pub(super) fn read(spec: &NodePodProbeSpec) -> (Vec<(Arc<ProbeKey>, Entry)>, Vec<Malformed>) {
+/// The entries in the order of the spec, each key once, and those that are malformed.
+pub(super) fn read(
+    spec: &NodePodProbeSpec,
+) -> (Vec<(Arc<ProbeKey>, PlannedProbe)>, Vec<MalformedEntry>) {
     let mut entries = Vec::new();
     let mut malformed = Vec::new();
     let mut names = HashSet::new();
@@ -62,59 +64,60 @@ pub(super) fn read(spec: &NodePodProbeSpec) -> (Vec<(Arc<ProbeKey>, Entry)>, Vec
             uid: pod.uid.as_str().into(),
         };
         for probe in &pod.probes {
-            // Not by the uid alone: that of a pod's mirror is what the pod's author says.
-            let first = names.insert((&pod.namespace, &pod.name, &pod.uid, &probe.name));
-            match entry(&name, probe, first) {
+            // Not by the uid alone: that of a mirror pod is what the pod's author says.
+            let is_first = names.insert((&pod.namespace, &pod.name, &pod.uid, &probe.name));
+            match parse_entry(&name, probe, is_first) {
                 Ok(entry) => entries.push(entry),
-                Err(refusal) => malformed.push(refused(pod, probe, &refusal)),
+                Err(error) => malformed.push(malformed_entry(pod, probe, &error)),
             }
         }
     }
     (entries, malformed)
 }
 
-fn entry(
+fn parse_entry(
     pod: &PodName,
     wire: &ContainerProbe,
-    first: bool,
-) -> Result<(Arc<ProbeKey>, Entry), Refusal> {
+    is_first: bool,
+) -> Result<(Arc<ProbeKey>, PlannedProbe), InvalidEntry> {
     let id: ProbeId = wire.name.parse()?;
     if pod.uid.is_empty() {
-        return Err(Refusal::Lacks("pod uid"));
+        return Err(InvalidEntry::Missing("pod uid"));
     }
     if wire.container_name.is_empty() {
-        return Err(Refusal::Lacks("container name"));
+        return Err(InvalidEntry::Missing("container name"));
     }
-    if !first {
-        return Err(Refusal::Twice);
+    if !is_first {
+        return Err(InvalidEntry::Duplicate);
     }
-    let probe = from_wire(&wire.probe).map_err(|errors| Refusal::Probe(join(&errors)))?;
+    let probe = from_wire(&wire.probe).map_err(|errors| InvalidEntry::Probe(join(&errors)))?;
     let key = ProbeKey {
         pod: pod.clone(),
         container: wire.container_name.as_str().into(),
         id,
     };
-    let entry = Entry {
+    let entry = PlannedProbe {
         container: key.container.clone(),
         probe: Arc::new(probe),
         revision: wire.revision.as_deref().map(Arc::from),
-        started: wire.started_container_id.as_deref().map(without_scheme),
+        started_container: wire.started_container_id.as_deref().map(without_scheme),
     };
     Ok((Arc::new(key), entry))
 }
 
-/// `containerd://id` is what a pod's status says, `id` what the runtime does.
+/// The runtime's id of a container: a pod's status has it with a scheme, `containerd://<id>` (`ContainerID.String` in
+/// `pkg/kubelet/container/runtime.go`).
 pub(super) fn without_scheme(id: &str) -> Arc<str> {
     id.split_once("://").map_or(id, |(_, id)| id).into()
 }
 
-fn refused(pod: &PodProbe, probe: &ContainerProbe, refusal: &Refusal) -> Malformed {
-    Malformed {
+fn malformed_entry(pod: &PodProbe, probe: &ContainerProbe, error: &InvalidEntry) -> MalformedEntry {
+    MalformedEntry {
         namespace: pod.namespace.clone(),
         pod: pod.name.clone(),
         uid: pod.uid.clone(),
         probe: probe.name.clone(),
-        reason: refusal.to_string(),
+        reason: error.to_string(),
     }
 }
 

@@ -1,245 +1,153 @@
-//! The node's state machine: events in, actions out.
+//! The state machine of a node: events in, actions out.
+//!
+//! It wires its parts and decides little itself: a worker decides about one probe, the schedule says which workers are
+//! due, [`Runs`] which commands may start, [`StatusReporter`] what is written and when.
 
-use std::collections::{HashMap, HashSet};
+mod plan;
+
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use leadsman_api::node_pod_probe::ContainerProbeState;
-use leadsman_api::{NodePodProbe, NodePodProbeStatus};
+use leadsman_api::NodePodProbeStatus;
 
-use super::container::{ContainerName, Containers};
-use super::entries::{self, Entry, Malformed, without_scheme};
-use super::execs::Execs;
-use super::report::{MESSAGE_BYTES, Report, Row, Unprobed, WriteEnd, read_pod};
-use super::schedule::{Schedule, Slot, Weight};
-use super::verdict::{Verdict, whole_seconds};
-use super::worker::{Wish, Worker};
-use super::{Now, PodName, ProbeKey, cut};
-use crate::podprobe::probe::{CannotProbe, Outcome, Probe, State};
+use super::container::{ContainerName, ObservedContainers};
+use super::entries::MalformedEntry;
+use super::event::{NodeAction, NodeEvent, VerdictChange};
+use super::exec_permits::ExecPermits;
+use super::reporter::StatusReporter;
+use super::run::{ProbeRun, RunId};
+use super::runs::Runs;
+use super::schedule::{Schedule, TimeSlot, Weight};
+use super::status_draft::{StatusRow, Unprobed};
+use super::verdict::Verdict;
+use super::worker::{Reschedule, Worker};
+use super::{Now, PodName, ProbeKey};
+use crate::podprobe::probe::{CannotProbe, Outcome, State};
 
-/// Bounds of a node.
+/// How many commands the node may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Commands that may run at once on the node; at least one.
-    pub execs: usize,
-    /// Commands that may run at once in one pod; at least one.
-    pub execs_per_pod: usize,
-    /// Commands that may start in one slot, at least one; more, where an even share of all is more.
-    pub execs_per_slot: u32,
+pub struct ExecLimits {
+    /// At once on the node, at least one.
+    pub per_node: usize,
+    /// At once in one pod, at least one.
+    pub per_pod: usize,
+    /// Starts in one slot, at least one; more, where an even share of all commands is more.
+    pub per_slot: u32,
 }
 
-/// One run of a probe. No two have the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RunId(pub(super) u64);
-
-/// One thing that happened.
+/// All probes of one node, and what is known of them.
 #[derive(Debug)]
-pub enum Event<'a> {
-    /// The node's object as the API server shows it; `None` when there is none.
-    Plan(Option<&'a NodePodProbe>),
-    /// The runtime was looked at, and answered.
-    Looked {
-        /// When the look began; since the agent's start.
-        began: Duration,
-        /// What it showed; `None` when all is as it was the last time.
-        containers: Option<Containers>,
-    },
-    /// A run has ended. Each [`Action::Run`] is answered by exactly one of these.
-    Finished {
-        /// Which.
-        run: RunId,
-        /// What it came to.
-        result: Result<Outcome, CannotProbe>,
-    },
-    /// The time of [`Node::next`] has come.
-    Tick,
-    /// The write that [`Node::write`] began has ended.
-    Written(WriteEnd),
-}
-
-/// One thing to do.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Action {
-    /// Run a probe.
-    Run(Run),
-    /// A verdict has changed.
-    Changed(Change),
-    /// We could not probe, and do not try this run again.
-    Dropped {
-        /// The probe.
-        key: Arc<ProbeKey>,
-        /// Why.
-        cause: CannotProbe,
-        /// Whether the run before it was not dropped.
-        first: bool,
-    },
-    /// These entries cannot be followed; all of them, each time they change.
-    Malformed(Vec<Malformed>),
-}
-
-/// A run to carry out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run {
-    /// Which.
-    pub id: RunId,
-    /// Of which probe.
-    pub key: Arc<ProbeKey>,
-    /// What to do.
-    pub probe: Arc<Probe>,
-    /// In this container and no other, by the runtime's id.
-    pub container: Arc<str>,
-    /// How long after its slot had begun it was taken up; a command's wait for a place is not in it.
-    pub lag: Duration,
-    /// How long a command waited for a place.
-    pub waited: Duration,
-}
-
-/// A verdict that has changed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
-    /// Of which probe.
-    pub key: Arc<ProbeKey>,
-    /// From; `None` when it is the first.
-    pub from: Option<State>,
-    /// To.
-    pub to: State,
-    /// The probe's words.
-    pub message: Arc<str>,
-    /// Whether users are to be told: it is Succeeded or Failed, and the last of these was the other or there was none.
-    pub tell: bool,
-}
-
-/// A run that is on its way. It keeps its place also when nobody wants its result any more.
-#[derive(Debug)]
-struct Flight {
-    key: Arc<ProbeKey>,
-    probe: Arc<Probe>,
-    weight: Weight,
-    /// When it left; since the agent's start.
-    began: Duration,
-}
-
-/// A command that waits for a place.
-#[derive(Debug)]
-struct Queued {
-    run: Run,
-    since: Duration,
-}
-
-/// What one node probes, and what it holds of it.
-#[derive(Debug)]
-pub struct Node {
+pub struct NodeProbes {
     workers: HashMap<Arc<ProbeKey>, Worker>,
-    /// The keys of the workers, as the spec has them.
+    /// The keys of the workers, in the order of the spec: that of the status, too.
     order: Vec<Arc<ProbeKey>>,
-    malformed: Vec<Malformed>,
-    /// `None` until the runtime was looked at once since there is something to probe.
-    containers: Option<Containers>,
-    /// When the last look ended.
-    looked: Timestamp,
-    /// When the newest look began; since the agent's start.
-    look_began: Option<Duration>,
-    /// Since when there is something to probe; looks that began before it are of no use.
+    malformed: Vec<MalformedEntry>,
+    /// `None` until the runtime has answered a list that began when there was something to probe.
+    containers: Option<ObservedContainers>,
+    /// When the last list was answered.
+    listed_at: Timestamp,
+    /// When the newest list began; since the agent's start.
+    last_list_began: Option<Duration>,
+    /// Since when there is something to probe; lists that began before that show no probed pod.
     probing_since: Duration,
-    /// Whether there are workers that no look has judged.
-    unjudged: bool,
+    /// Whether there are workers that began after the newest list: an equal list is news for them.
+    has_unobserved_workers: bool,
     schedule: Schedule<Arc<ProbeKey>>,
-    execs: Execs<RunId>,
-    /// Commands that wait for a place.
-    queued: HashMap<RunId, Queued>,
-    flights: HashMap<RunId, Flight>,
-    runs: u64,
-    /// Workers that were ever made.
-    hired: u64,
-    /// Whether a plan was there: verdicts of an earlier agent are taken from the first alone.
-    planned: bool,
-    /// What users know of probes that went with the whole object: it may be made again.
-    told: HashMap<Arc<ProbeKey>, State>,
-    report: Report,
+    runs: Runs,
+    /// Workers that were ever added.
+    added: u64,
+    /// Whether there was an object: only the first one's status may hold verdicts of an earlier agent.
+    has_had_plan: bool,
+    /// Last known states of the probes of an object that was deleted: it may be created again, and the events that
+    /// users have got are still there.
+    states_of_deleted: HashMap<Arc<ProbeKey>, State>,
+    reporter: StatusReporter,
 }
 
-impl Node {
+impl NodeProbes {
     /// A node without a plan.
-    pub fn new(settings: Settings, now: Now) -> Self {
+    pub fn new(limits: ExecLimits, now: Now) -> Self {
+        let most_per_slot = u32::try_from(limits.per_node).unwrap_or(u32::MAX);
         Self {
             workers: HashMap::new(),
             order: Vec::new(),
             malformed: Vec::new(),
             containers: None,
-            looked: now.wall,
-            look_began: None,
+            listed_at: now.wall,
+            last_list_began: None,
             probing_since: Duration::ZERO,
-            unjudged: false,
-            schedule: Schedule::new(
-                settings.execs_per_slot,
-                u32::try_from(settings.execs).unwrap_or(u32::MAX),
-            ),
-            execs: Execs::new(settings.execs_per_pod, settings.execs),
-            queued: HashMap::new(),
-            flights: HashMap::new(),
-            runs: 0,
-            hired: 0,
-            planned: false,
-            told: HashMap::new(),
-            report: Report::new(),
+            has_unobserved_workers: false,
+            schedule: Schedule::new(limits.per_slot, most_per_slot),
+            runs: Runs::new(ExecPermits::new(limits.per_pod, limits.per_node)),
+            added: 0,
+            has_had_plan: false,
+            states_of_deleted: HashMap::new(),
+            reporter: StatusReporter::new(),
         }
     }
 
     /// Takes in what happened. The actions are to be carried out in their order.
-    pub fn apply(&mut self, event: Event<'_>, now: Now) -> Vec<Action> {
+    pub fn apply(&mut self, event: NodeEvent<'_>, now: Now) -> Vec<NodeAction> {
         let mut actions = Vec::new();
         match event {
-            Event::Plan(object) => self.plan(object, now, &mut actions),
-            Event::Looked { began, containers } => self.look(began, containers, now, &mut actions),
-            Event::Finished { run, result } => self.finish(run, result, now, &mut actions),
-            Event::Tick => {}
-            Event::Written(end) => self.report.end(end, now),
+            NodeEvent::Plan(object) => self.follow_plan(object, now, &mut actions),
+            NodeEvent::ContainersListed { began, containers } => {
+                self.observe_containers(began, containers, now, &mut actions);
+            }
+            NodeEvent::RunFinished { run, result } => {
+                self.finish_run(run, result, now, &mut actions);
+            }
+            NodeEvent::Tick => {}
+            NodeEvent::StatusWritten(end) => self.reporter.end_write(end, now),
         }
-        self.take_turns(now, &mut actions);
+        self.start_due_runs(now, &mut actions);
+        #[cfg(debug_assertions)]
+        assert!(self.runs.is_balanced(), "{:?}", self.runs);
         actions
     }
 
-    /// When to call again with [`Event::Tick`] and to ask for a write, if nothing else happens before; since the
-    /// agent's start, and perhaps past.
+    /// When to call again with [`NodeEvent::Tick`] and then [`NodeProbes::write`], if nothing else happens before; since
+    /// the agent's start, and perhaps in the past.
     pub fn next(&self) -> Option<Duration> {
-        let turn = self.schedule.next().map(Slot::start);
-        turn.into_iter().chain(self.write_at()).min()
+        let run_at = self.schedule.next_slot().map(TimeSlot::start);
+        run_at.into_iter().chain(self.write_at()).min()
     }
 
-    /// When to ask for a write again; since the agent's start, and perhaps past.
-    pub fn write_at(&self) -> Option<Duration> {
-        self.report.next().filter(|_| !self.is_held())
-    }
-
-    /// The whole status to write, if a write is due; it is one's own duty then to answer with [`Event::Written`].
+    /// When to call [`NodeProbes::write`] again; since the agent's start, and perhaps in the past.
     ///
-    /// Nothing is due before the runtime was looked at once: until then verdicts of an earlier agent are neither
-    /// confirmed nor refuted.
+    /// Nothing is written before the runtime has answered: until then verdicts of an earlier agent are neither confirmed
+    /// nor refuted.
+    pub fn write_at(&self) -> Option<Duration> {
+        let awaits_runtime = self.containers.is_none() && !self.workers.is_empty();
+        self.reporter.write_at().filter(|_| !awaits_runtime)
+    }
+
+    /// The whole status, if a write is due. The caller then owes a [`NodeEvent::StatusWritten`].
     pub fn write(&mut self, now: Now) -> Option<NodePodProbeStatus> {
         if self.write_at()? > now.since_start {
             return None;
         }
-        let rows: Vec<Row<'_>> = self
+        let rows: Vec<StatusRow<'_>> = self
             .order
             .iter()
-            .filter_map(|key| row(key, self.workers.get(key)?, self.looked))
+            .filter_map(|key| status_row(key, self.workers.get(key)?, self.listed_at))
             .collect();
         let unprobed: Vec<Unprobed> = self.unprobed().collect();
-        self.report.begin(&rows, &unprobed, now)
+        self.reporter.begin_write(&rows, &unprobed, now)
     }
 
     fn unprobed(&self) -> impl Iterator<Item = Unprobed> + '_ {
         let workers = self.order.iter().filter_map(|key| {
-            let cause = self.workers.get(key)?.cannot_probe()?;
+            let cause = self.workers.get(key)?.reported_cause()?;
             Some(Unprobed {
                 pod: key.pod.clone(),
                 probe: key.id.to_string(),
                 why: cause.to_string(),
             })
         });
-        // Without a uid there is nobody to be told.
+        // The status names pods by their uid.
         let malformed = self.malformed.iter().filter(|entry| !entry.uid.is_empty());
         workers.chain(malformed.map(|entry| Unprobed {
             pod: PodName {
@@ -252,47 +160,38 @@ impl Node {
         }))
     }
 
-    /// Since when a write has been due that was not made; since the agent's start.
-    pub fn overdue(&self) -> Option<Duration> {
-        self.report.overdue()
+    /// Since when a write has been due that did not succeed; since the agent's start.
+    pub fn write_overdue_since(&self) -> Option<Duration> {
+        self.reporter.overdue_since()
     }
 
-    /// The containers that are probed, some more than once.
-    pub fn containers(&self) -> impl Iterator<Item = ContainerName> + '_ {
+    /// The container of each probe in the plan.
+    pub fn probed_containers(&self) -> impl Iterator<Item = ContainerName> + '_ {
         self.order.iter().map(|key| container_name(key))
     }
 
-    /// Probes that were ever new in the plan. Nothing is judged about one before a look that began after it came.
-    pub fn hired(&self) -> u64 {
-        self.hired
+    /// Probes that were ever added by a plan. When it grows, a list of containers should follow: no verdict about a new
+    /// probe comes before one that began after it was added.
+    pub fn probes_added(&self) -> u64 {
+        self.added
     }
 
-    /// What a result means. A command that the runtime does not answer by our own deadline has failed by its timeout, if
-    /// a look that began after that timeout has succeeded: then the runtime lived when it was to end the command, and
-    /// what hangs is the command. An earlier look does not tell: the runtime may hang since.
-    pub fn judge(
+    /// The meaning of a run's result, before it is counted and passed to [`NodeEvent::RunFinished`]: a command that hangs
+    /// beyond our own deadline has failed by its timeout, if the runtime has answered since.
+    pub fn classify_result(
         &self,
         run: RunId,
         result: Result<Outcome, CannotProbe>,
     ) -> Result<Outcome, CannotProbe> {
-        match self.flights.get(&run) {
-            Some(flight)
-                if result == Err(CannotProbe::Deadline)
-                    && flight.weight.is_exec()
-                    && self.look_began > Some(flight.began + flight.probe.timeout()) =>
-            {
-                Ok(Outcome::timed_out(flight.probe.timeout()))
-            }
-            _ => result,
-        }
+        self.runs.classify_result(run, result, self.last_list_began)
     }
 
-    /// How many commands run, and how many wait for a place.
-    pub fn execs(&self) -> (usize, usize) {
-        (self.execs.taken(), self.execs.waiting())
+    /// Commands that run, and commands that wait for a permit.
+    pub fn exec_counts(&self) -> (usize, usize) {
+        self.runs.exec_counts()
     }
 
-    /// Verdicts, each with its state and the container that it is about.
+    /// Verdicts, each with its state and its container.
     #[cfg(test)]
     pub(super) fn verdicts(&self) -> impl Iterator<Item = (&ProbeKey, &'static str, Option<&str>)> {
         self.order.iter().filter_map(|key| {
@@ -301,364 +200,199 @@ impl Node {
         })
     }
 
-    /// The messages that are held.
+    /// Messages of all verdicts.
     #[cfg(test)]
     pub(super) fn messages(&self) -> impl Iterator<Item = &str> {
         let verdicts = self.workers.values().filter_map(Worker::verdict);
         verdicts.map(|verdict| &*verdict.message)
     }
 
-    fn is_held(&self) -> bool {
-        self.containers.is_none() && !self.workers.is_empty()
-    }
-
-    fn plan(&mut self, object: Option<&NodePodProbe>, now: Now, actions: &mut Vec<Action>) {
-        let (entries, malformed) = object.map(|o| entries::read(&o.spec)).unwrap_or_default();
-        let status = object.map(|o| o.status.clone().unwrap_or_default());
-        let left = if self.planned {
-            HashMap::new()
-        } else {
-            status
-                .as_ref()
-                .map(|s| left_behind(s, now))
-                .unwrap_or_default()
-        };
-        self.planned |= object.is_some();
-        if self.malformed != malformed {
-            self.malformed.clone_from(&malformed);
-            actions.push(Action::Malformed(malformed));
-        }
-        if object.is_none() {
-            self.remember_told();
-        }
-        if self.order.is_empty() || entries.is_empty() {
-            // What was known of the containers may be long past by the time that there is something to probe again.
-            self.containers = None;
-            self.probing_since = now.since_start;
-        }
-        let orphans = self.retire(&entries);
-        self.order = entries.iter().map(|(key, _)| key.clone()).collect();
-        for (key, entry) in entries {
-            if self.workers.contains_key(&key) {
-                self.update(&key, entry, now, actions);
-            } else {
-                let name = (key.pod.clone(), key.id.to_string());
-                let mut worker = hire(entry, left.get(&name), orphans.get(&name), now);
-                if let Some(told) = self.told.remove(&key) {
-                    worker.remember_told(told);
-                }
-                self.workers.insert(key, worker);
-                self.hired += 1;
-                self.unjudged = true;
-            }
-        }
-        self.schedule.set_even(self.execs_a_slot());
-        self.share_places(now, actions);
-        self.report.observe(status);
-    }
-
-    /// Bounded by the last plan that had entries.
-    fn remember_told(&mut self) {
-        if !self.workers.is_empty() {
-            let told = self.workers.iter();
-            let told = told.filter_map(|(key, worker)| Some((key.clone(), worker.told()?)));
-            self.told = told.collect();
-        }
-    }
-
-    /// Lets workers go whose entries are gone. Returns their verdicts by pod and probe: the same probe may be about
-    /// another container now.
-    fn retire(
-        &mut self,
-        entries: &[(Arc<ProbeKey>, Entry)],
-    ) -> HashMap<(PodName, String), Verdict> {
-        let wanted: HashSet<&Arc<ProbeKey>> = entries.iter().map(|(key, _)| key).collect();
-        let gone: Vec<Arc<ProbeKey>> = self
-            .order
-            .iter()
-            .filter(|key| !wanted.contains(key))
-            .cloned()
-            .collect();
-        let mut verdicts = HashMap::new();
-        for key in gone {
-            self.schedule.cancel(&key);
-            self.report.forget(&key);
-            let Some(worker) = self.workers.remove(&key) else {
-                continue;
-            };
-            self.give_up(worker.running());
-            if let Some(verdict) = worker.verdict() {
-                verdicts.insert((key.pod.clone(), key.id.to_string()), verdict.clone());
-            }
-        }
-        verdicts
-    }
-
-    fn update(&mut self, key: &Arc<ProbeKey>, entry: Entry, now: Now, actions: &mut Vec<Action>) {
-        if self.workers.get(key).is_none_or(|w| *w.entry() == entry) {
-            return;
-        }
-        self.with(key, actions, |worker, _| worker.update(entry, now));
-        self.observe(key, now, actions);
-    }
-
-    fn look(
+    fn observe_containers(
         &mut self,
         began: Duration,
-        containers: Option<Containers>,
+        containers: Option<ObservedContainers>,
         now: Now,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<NodeAction>,
     ) {
-        self.look_began = self.look_began.max(Some(began));
+        self.last_list_began = self.last_list_began.max(Some(began));
         if began < self.probing_since || self.order.is_empty() {
             return;
         }
-        self.looked = now.wall;
+        self.listed_at = now.wall;
         let first = self.containers.is_none();
-        if containers.is_none() && !first && !self.unjudged {
+        if containers.is_none() && !first && !self.has_unobserved_workers {
             return;
         }
         if containers.is_some() || first {
             self.containers = Some(containers.unwrap_or_default());
         }
         if first {
-            self.report.touch();
+            self.reporter.look_now();
         }
-        self.unjudged = false;
+        self.has_unobserved_workers = false;
         for key in self.order.clone() {
-            self.unjudged |= self.workers[&key].hired() > began;
-            self.observe(&key, now, actions);
+            self.has_unobserved_workers |= self.workers[&key].added_at() > began;
+            self.observe_container(&key, now, actions);
         }
     }
 
-    fn observe(&mut self, key: &Arc<ProbeKey>, now: Now, actions: &mut Vec<Action>) {
-        let began = self.look_began;
-        self.with(key, actions, |worker, containers| match containers {
-            Some(_) if began < Some(worker.hired()) => Wish::Keep,
+    fn observe_container(&mut self, key: &Arc<ProbeKey>, now: Now, actions: &mut Vec<NodeAction>) {
+        let began = self.last_list_began;
+        self.update_worker(key, actions, |worker, containers| match containers {
+            Some(_) if began < Some(worker.added_at()) => Reschedule::Keep,
             Some(containers) => worker.observe(containers.get(&container_name(key)), now),
-            None => Wish::Keep,
+            None => Reschedule::Keep,
         });
     }
 
-    fn finish(
+    fn finish_run(
         &mut self,
-        run: RunId,
+        id: RunId,
         result: Result<Outcome, CannotProbe>,
         now: Now,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<NodeAction>,
     ) {
-        let result = self.judge(run, result);
-        let Some(Flight { key, weight, .. }) = self.flights.remove(&run) else {
+        let result = self.classify_result(id, result);
+        let Some(run) = self.runs.end(id) else {
             return;
         };
+        let key = &run.key;
         let cause = result.as_ref().err().cloned();
-        let worker = self.workers.get(&key);
-        let first = worker.is_some_and(|worker| !worker.is_in_trouble());
-        let wish = self.with(&key, actions, |worker, _| worker.finish(run, result, now));
-        if wish == Wish::Again {
-            self.again(&key, run, weight, now, actions);
+        let worker = self.workers.get(key);
+        let first = worker.is_some_and(|worker| !worker.has_dropped_runs());
+        let change = self.update_worker(key, actions, |worker, _| worker.finish(id, result, now));
+        if change == Reschedule::Retry
+            && let Some(retry) = self.retry_of(key, id)
+        {
+            let retry = self.runs.restart(retry, run.weight, now.since_start);
+            actions.push(NodeAction::StartRun(retry));
             return;
         }
-        if wish != Wish::Keep
+        if change != Reschedule::Keep
             && let Some(cause) = cause
         {
             let key = key.clone();
-            actions.push(Action::Dropped { key, cause, first });
+            actions.push(NodeAction::RunDropped { key, cause, first });
         }
-        if weight.is_exec() {
-            self.execs.leave(&key.pod);
-            self.admit(now, actions);
-        }
+        self.runs.release(&run);
+        self.start_waiting_execs(now, actions);
     }
 
-    /// The same run once more; a command keeps its place.
-    fn again(
-        &mut self,
-        key: &Arc<ProbeKey>,
-        id: RunId,
-        weight: Weight,
-        now: Now,
-        actions: &mut Vec<Action>,
-    ) {
-        let Some(worker) = self.workers.get(key) else {
-            return;
-        };
-        let Some(container) = worker.container() else {
-            return;
-        };
-        let run = Run {
+    /// The same run once more.
+    fn retry_of(&self, key: &Arc<ProbeKey>, id: RunId) -> Option<ProbeRun> {
+        let worker = self.workers.get(key)?;
+        Some(ProbeRun {
             id,
             key: key.clone(),
-            probe: worker.entry().probe.clone(),
-            container: container.clone(),
+            probe: worker.planned().probe.clone(),
+            container: worker.container()?.clone(),
             lag: Duration::ZERO,
             waited: Duration::ZERO,
-        };
-        self.take_off(run, weight, now, actions);
+        })
     }
 
-    /// Lets a worker decide, gives it the turn that it wants, and tells of its verdict.
-    fn with(
+    /// Lets a worker decide, and carries out what follows: its place in the schedule, its verdict's change.
+    fn update_worker(
         &mut self,
         key: &Arc<ProbeKey>,
-        actions: &mut Vec<Action>,
-        decide: impl FnOnce(&mut Worker, Option<&Containers>) -> Wish,
-    ) -> Wish {
+        actions: &mut Vec<NodeAction>,
+        decide: impl FnOnce(&mut Worker, Option<&ObservedContainers>) -> Reschedule,
+    ) -> Reschedule {
         let Some(worker) = self.workers.get_mut(key) else {
-            return Wish::Keep;
+            return Reschedule::Keep;
         };
-        let (before, told) = (worker.verdict().cloned(), worker.told());
+        let (before, last_known) = (worker.verdict().cloned(), worker.last_known_state());
         let running = worker.running();
-        let trouble = worker.cannot_probe().cloned();
-        let wish = decide(worker, self.containers.as_ref());
-        if trouble.as_ref() != worker.cannot_probe() {
-            self.report.touch();
+        let cause = worker.reported_cause().cloned();
+        let change = decide(worker, self.containers.as_ref());
+        if cause.as_ref() != worker.reported_cause() {
+            self.reporter.look_now();
         }
-        // Looked up once: hashing keys is a good part of what a turn costs.
+        // The map is asked once: hashing keys is a good part of what a run costs.
         let (weight, still, after) = (worker.weight(), worker.running(), worker.verdict().cloned());
-        match wish {
-            Wish::Keep | Wish::Again => {}
-            Wish::Rest => self.schedule.cancel(key),
-            Wish::First(earliest) => self.schedule.first(key.clone(), weight, earliest),
-            Wish::Further(due) => self.further(key, weight, due),
-            Wish::MakeUp(slot) => self.schedule.exactly(key.clone(), weight, slot),
+        match change {
+            Reschedule::Keep | Reschedule::Retry => {}
+            Reschedule::Cancel => self.schedule.cancel(key),
+            Reschedule::First(earliest) => self.schedule.put_first(key.clone(), weight, earliest),
+            Reschedule::Next(due) => self.schedule_next(key, weight, due),
+            Reschedule::CatchUp(slot) => self.schedule.put_at(key.clone(), weight, slot),
         }
-        if running != still {
-            self.give_up(running);
+        if running != still
+            && let Some(run) = running
+        {
+            self.runs.cancel_waiting(run);
         }
         if let Some(after) = after {
-            self.tell(key, before.as_ref(), &after, told, actions);
+            self.publish(key, before.as_ref(), &after, last_known, actions);
         }
-        wish
+        change
     }
 
-    fn further(&mut self, key: &Arc<ProbeKey>, weight: Weight, due: Slot) {
-        // A new period never puts a run off.
-        let due = match self.schedule.slot_of(key) {
-            Some(slot) if slot <= due => return,
-            _ => due,
-        };
-        self.schedule.further(key.clone(), weight, due);
-    }
-
-    /// Nobody wants the result of this run any more: if it still waits for a place, it need not begin.
-    fn give_up(&mut self, run: Option<RunId>) {
-        if let Some(run) = run
-            && self.queued.remove(&run).is_some()
-        {
-            self.execs.forget(&run);
+    fn schedule_next(&mut self, key: &Arc<ProbeKey>, weight: Weight, due: TimeSlot) {
+        // A new period puts no run off.
+        let is_sooner = self.schedule.slot_of(key).is_some_and(|slot| slot <= due);
+        if !is_sooner {
+            self.schedule.put_next(key.clone(), weight, due);
         }
     }
 
-    fn tell(
+    fn publish(
         &mut self,
         key: &Arc<ProbeKey>,
         before: Option<&Verdict>,
-        verdict: &Verdict,
-        told: Option<State>,
-        actions: &mut Vec<Action>,
+        after: &Verdict,
+        last_known: Option<State>,
+        actions: &mut Vec<NodeAction>,
     ) {
-        let before_state = before.map(|before| before.state);
         let same = before.filter(|before| {
-            before.state == verdict.state
-                && before.since == verdict.since
-                && before.container == verdict.container
+            before.state == after.state
+                && before.since == after.since
+                && before.container == after.container
         });
         match same {
-            None => self.report.touch(),
-            Some(before) if before.message != verdict.message => self.report.reword(key),
+            None => self.reporter.look_now(),
+            Some(before) if before.message != after.message => self.reporter.look_at_message(key),
             Some(_) => {}
         }
-        if before_state != Some(verdict.state) {
-            actions.push(Action::Changed(Change {
+        let from = before.map(|before| before.state);
+        if from != Some(after.state) {
+            actions.push(NodeAction::VerdictChanged(VerdictChange {
                 key: key.clone(),
-                from: before_state,
-                to: verdict.state,
-                message: verdict.message.clone(),
-                tell: verdict.state != State::Unknown && told != Some(verdict.state),
+                from,
+                to: after.state,
+                message: after.message.clone(),
+                send_event: after.state != State::Unknown && last_known != Some(after.state),
             }));
         }
     }
 
-    fn take_turns(&mut self, now: Now, actions: &mut Vec<Action>) {
-        for (key, slot) in self.schedule.due(Slot::of(now.since_start)) {
+    fn start_due_runs(&mut self, now: Now, actions: &mut Vec<NodeAction>) {
+        for (key, slot) in self.schedule.take_due(TimeSlot::of(now.since_start)) {
             let Some(worker) = self.workers.get_mut(&key) else {
                 continue;
             };
-            let id = RunId(self.runs);
+            let id = self.runs.next_id();
             let Some(container) = worker.begin(id, slot) else {
                 continue;
             };
-            self.runs += 1;
-            let run = Run {
+            let weight = worker.weight();
+            let run = ProbeRun {
                 id,
                 key: key.clone(),
-                probe: worker.entry().probe.clone(),
+                probe: worker.planned().probe.clone(),
                 container,
                 lag: now.since_start.saturating_sub(slot.start()),
                 waited: Duration::ZERO,
             };
-            let weight = worker.weight();
-            if !weight.is_exec() || self.execs.enter(&key.pod, id) {
-                self.take_off(run, weight, now, actions);
-            } else {
-                let since = now.since_start;
-                self.queued.insert(id, Queued { run, since });
-            }
+            let started = self.runs.start(run, weight, now.since_start);
+            actions.extend(started.map(NodeAction::StartRun));
         }
     }
 
-    fn admit(&mut self, now: Now, actions: &mut Vec<Action>) {
-        while let Some(id) = self.execs.admit() {
-            let Queued { mut run, since } = self
-                .queued
-                .remove(&id)
-                .expect("who waits in line is in the queue, and leaves both together");
-            run.waited = now.since_start.saturating_sub(since);
-            let weight = Weight::exec(Duration::from_secs(run.probe.period_seconds.get().into()));
-            self.take_off(run, weight, now, actions);
+    fn start_waiting_execs(&mut self, now: Now, actions: &mut Vec<NodeAction>) {
+        while let Some(run) = self.runs.start_waiting(now.since_start) {
+            actions.push(NodeAction::StartRun(run));
         }
-    }
-
-    /// Who is on the node says who may have how many places.
-    fn share_places(&mut self, now: Now, actions: &mut Vec<Action>) {
-        let mut pods: HashMap<Arc<str>, HashSet<&PodName>> = HashMap::new();
-        for (key, worker) in &self.workers {
-            if worker.weight().is_exec() {
-                let pods = pods.entry(key.pod.namespace.clone()).or_default();
-                pods.insert(&key.pod);
-            }
-        }
-        let counts = pods.into_iter().map(|(name, pods)| (name, pods.len()));
-        self.execs.plan(counts.collect());
-        self.admit(now, actions);
-    }
-
-    fn take_off(&mut self, run: Run, weight: Weight, now: Now, actions: &mut Vec<Action>) {
-        let flight = Flight {
-            key: run.key.clone(),
-            probe: run.probe.clone(),
-            weight,
-            began: now.since_start,
-        };
-        self.flights.insert(run.id, flight);
-        actions.push(Action::Run(run));
-    }
-
-    /// Execs in a slot when all are spread evenly, rounded up.
-    fn execs_a_slot(&self) -> u32 {
-        let slots_a_second = 1.0 / super::SLOT.as_secs_f64();
-        let execs = self.workers.values().filter(|w| w.weight().is_exec());
-        let rate: f64 = execs
-            .map(|w| 1.0 / f64::from(w.entry().probe.period_seconds.get()))
-            .sum();
-        // A sum of tenths may lie a little above what it should be.
-        let rate = rate - 1e-6;
-        let mut even = 1;
-        while f64::from(even) * slots_a_second < rate {
-            even += 1;
-        }
-        even
     }
 }
 
@@ -669,64 +403,17 @@ fn container_name(key: &ProbeKey) -> ContainerName {
     }
 }
 
-fn row<'a>(key: &'a Arc<ProbeKey>, worker: &'a Worker, looked: Timestamp) -> Option<Row<'a>> {
+fn status_row<'a>(
+    key: &'a Arc<ProbeKey>,
+    worker: &'a Worker,
+    listed_at: Timestamp,
+) -> Option<StatusRow<'a>> {
     let verdict = worker.verdict()?;
     let probed = verdict.probed.filter(|_| worker.is_probing());
-    Some(Row {
+    Some(StatusRow {
         key,
-        revision: worker.entry().revision.as_ref(),
+        revision: worker.planned().revision.as_ref(),
         verdict,
-        probed: probed.unwrap_or(looked),
-    })
-}
-
-/// A verdict of an earlier agent, and the revision that it was about.
-struct Left {
-    verdict: Verdict,
-    revision: Option<String>,
-}
-
-/// A new worker, with the verdict that an earlier agent or an earlier entry of its name left.
-///
-/// OpenKruise's agent writes no revision, and an API server with OpenKruise's CRD keeps none; then only the container
-/// can tell that a verdict is about something else.
-fn hire(entry: Entry, left: Option<&Left>, orphan: Option<&Verdict>, now: Now) -> Worker {
-    let fits = left.is_some_and(|left| {
-        let both = left.revision.as_deref().zip(entry.revision.as_deref());
-        both.is_none_or(|(left, entry)| left == entry)
-    });
-    let verdict = left.map(|left| &left.verdict).or(orphan).cloned();
-    let mut worker = Worker::new(entry, verdict, now.since_start);
-    if !fits {
-        worker.doubt("the probe has changed", None, now);
-    }
-    worker
-}
-
-/// The verdicts in a status, by pod and probe. States that are none of ours are left out.
-fn left_behind(status: &NodePodProbeStatus, now: Now) -> HashMap<(PodName, String), Left> {
-    let mut left = HashMap::new();
-    for pod in &status.pod_probe_statuses {
-        let of = read_pod(pod);
-        for state in &pod.probe_states {
-            if let Some(verdict) = read_back(state, now) {
-                let revision = state.revision.clone();
-                let name = (of.clone(), state.name.clone());
-                left.insert(name, Left { verdict, revision });
-            }
-        }
-    }
-    left
-}
-
-fn read_back(state: &ContainerProbeState, now: Now) -> Option<Verdict> {
-    let time = |time: &Option<Time>| time.as_ref().map(|time| time.0);
-    Some(Verdict {
-        state: state.state.parse().ok()?,
-        // Another agent may have written more than ours would.
-        message: cut(state.message.as_deref().unwrap_or_default(), MESSAGE_BYTES).into(),
-        since: time(&state.last_transition_time).unwrap_or(whole_seconds(now.wall)),
-        probed: time(&state.last_probe_time),
-        container: state.container_id.as_deref().map(without_scheme),
+        probed: probed.unwrap_or(listed_at),
     })
 }

@@ -1,29 +1,41 @@
-//! One node: its plan in, runs to carry out, verdicts to publish.
+//! The probes of one node: its plan in, runs to carry out, and the status to write.
 //!
-//! Everything the agent decides is decided here, by [`Node`], which is told what happened and at what time and answers
-//! with what to do. It opens no socket, reads no clock and knows no runtime; `leadsman-agent` carries out.
+//! The agent decides nothing: [`NodeProbes`] does, which is told what happened and when, and answers with what to do.
+//! It knows no socket, no clock and no container runtime.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `entries` | the plan as it comes from the API server, parsed; malformed entries stand aside |
-//! | `container` | what the runtime says about a container, as far as a verdict depends on it |
-//! | `schedule` | due times on a shared grid of slots |
-//! | `execs` | how many commands may run at once, and who waits |
-//! | `verdict` | what a row of results adds up to |
-//! | `worker` | one probe of one container, from phase to phase |
-//! | `report` | verdicts on their way into the status: what is due, how large, how often |
-//! | `machine` | all of them together |
+//! | `event` | what the state machine is told, and what it answers with |
+//! | `machine` | the state machine, which wires the other modules |
+//! | `entries` | the plan, parsed; malformed entries stand aside |
+//! | `container` | containers as the runtime lists them |
+//! | `worker` | one probe of one container: its phases and its verdict |
+//! | `streak` | thresholds: equal results in a row |
+//! | `schedule` | due times, on a grid of slots |
+//! | `run` | one run, as it is handed to an executor |
+//! | `runs` | the runs under way, and the commands that wait for a permit |
+//! | `exec_permits` | how many commands may run at once, and which is next |
+//! | `verdict` | the verdict about a probe |
+//! | `previous` | verdicts that an earlier agent left in the status |
+//! | `reporter` | when a write of the status is due |
+//! | `status_draft` | the status to write, compared with the one that is there |
 
 mod container;
 mod entries;
-mod execs;
+mod event;
+mod exec_permits;
 mod machine;
 #[cfg(test)]
 mod model;
-mod report;
+mod previous;
+mod reporter;
+mod run;
+mod runs;
 mod schedule;
 #[cfg(test)]
 mod sim;
+mod status_draft;
+mod streak;
 #[cfg(test)]
 mod tests;
 mod verdict;
@@ -36,10 +48,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-pub use container::{Container, ContainerName, ContainerState, Containers};
-pub use entries::Malformed;
-pub use machine::{Action, Change, Event, Node, Run, RunId, Settings};
-pub use report::WriteEnd;
+pub use container::{ContainerName, ContainerState, ObservedContainer, ObservedContainers};
+pub use entries::MalformedEntry;
+pub use event::{NodeAction, NodeEvent, VerdictChange};
+pub use machine::{ExecLimits, NodeProbes};
+pub use reporter::StatusWriteEnd;
+pub use run::{ProbeRun, RunId};
 pub use schedule::SLOT;
 
 use super::probe::ProbeId;
@@ -53,18 +67,18 @@ pub struct Now {
     pub wall: Timestamp,
 }
 
-/// A pod.
+/// The identity of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PodName {
     /// Its namespace.
     pub namespace: Arc<str>,
     /// Its name.
     pub name: Arc<str>,
-    /// Its uid: a namesake with another one is another pod.
+    /// Its uid, by which it differs from a later pod of the same name.
     pub uid: Arc<str>,
 }
 
-/// Names one probe of one container of one pod; no two markers share one.
+/// The identity of one probe of one container of one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeKey {
     /// The pod, whose namespace is the marker's.
@@ -75,7 +89,7 @@ pub struct ProbeKey {
     pub id: ProbeId,
 }
 
-/// What tells keys apart, mostly: they are hashed many times a run, and all the names are long.
+/// Only what differs mostly: a key is hashed several times a run, and the names are long.
 impl Hash for ProbeKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.pod.uid.hash(state);
@@ -92,7 +106,7 @@ impl fmt::Display for ProbeKey {
     }
 }
 
-/// At most `bytes` of `message`, cut on the boundary of a character.
+/// At most `bytes` of `message`, truncated on the boundary of a character.
 pub fn cut(message: &str, bytes: usize) -> &str {
     &message[..message.floor_char_boundary(bytes)]
 }

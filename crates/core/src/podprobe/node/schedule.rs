@@ -1,33 +1,42 @@
-//! Due times on a grid of slots that all probes of a node share: waking up costs more than probing.
+//! Due times of all probes of a node, on a shared grid of slots of [`SLOT`].
 //!
-//! Commands weigh on the container runtime, so their starts are spread: at most so many in one slot, the surplus starts
-//! in the next; and until all slots have about as many, a due time moves later by one slot a period. Everything else
-//! runs in whatever slot it is due; there, together is cheap.
+//! A wake-up costs more than a probe: a TCP probe took 328 µs of CPU when due times were spread, and 132 µs on a grid of
+//! 100 ms. So whatever is due in a slot starts together, with one exception.
 //!
-//! Who moves is who comes less often: a command gives way to those whose period its own is a multiple of, since it
-//! meets them each time. To others it need not: they meet now and then, and the limit bounds that. So those of the
-//! shortest period come to rest first, as if they were alone, then the next; there is room for all, and no row of
-//! evasions without end.
+//! Commands are spread over the slots, because the container runtime stalls when many start at once:
+//!
+//! - A slot has a limit of commands. A first run is put into the next slot with room; what is due beyond the limit, after
+//!   a late wake-up for instance, starts one slot later, which does not change when it is due again.
+//! - The next run of a command is due one period after the last. As long as that slot has more commands than an even
+//!   spread would give it, the due time moves later by one slot, at most once a period, and never earlier.
+//! - A command moves only for those that it meets on each of its runs: those whose period divides its own. Others it
+//!   meets now and then, and the limit is enough for that. Hence commands with the shortest period settle first, as if
+//!   they were alone, then the next longer ones, and moving comes to an end.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::time::Duration;
 
-/// The length of a slot.
+/// Length of a slot.
 pub const SLOT: Duration = Duration::from_millis(100);
+const SLOT_MILLIS: u64 = SLOT.as_millis() as u64;
+const _: () = assert!(
+    SLOT_MILLIS > 0 && 1_000 % SLOT_MILLIS == 0,
+    "periods are whole seconds"
+);
 
-/// A slot, by its distance from the agent's start.
+/// A slot of the grid, as its number since the agent's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Slot(u64);
+pub(super) struct TimeSlot(u64);
 
-impl Slot {
+impl TimeSlot {
     /// The slot that `at` lies in.
     pub(super) fn of(at: Duration) -> Self {
         Self(u64::try_from(at.as_millis() / SLOT.as_millis()).unwrap_or(u64::MAX))
     }
 
     /// The first slot that does not begin before `at`.
-    pub(super) fn from(at: Duration) -> Self {
+    pub(super) fn not_before(at: Duration) -> Self {
         let slot = Self::of(at);
         if slot.start() < at {
             slot.plus(1)
@@ -36,23 +45,22 @@ impl Slot {
         }
     }
 
-    /// When it begins.
+    /// When it begins; since the agent's start.
     pub(super) fn start(self) -> Duration {
-        let millis = u64::try_from(SLOT.as_millis()).expect("a slot is short");
-        Duration::from_millis(self.0.saturating_mul(millis))
+        Duration::from_millis(self.0.saturating_mul(SLOT_MILLIS))
     }
 
     pub(super) fn plus(self, slots: u64) -> Self {
         Self(self.0.saturating_add(slots))
     }
 
-    /// The slots from `earlier` to here; 0 when it is not earlier.
+    /// Slots from `earlier` to this one; 0 when it is not earlier.
     pub(super) fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 }
 
-/// How a run weighs on the node.
+/// The cost of a run for the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Weight {
     /// A connection of our own.
@@ -65,202 +73,208 @@ pub(super) enum Weight {
 }
 
 impl Weight {
-    /// That of a command with this period.
+    /// A command with this period.
     pub(super) fn exec(period: Duration) -> Self {
         Self::Exec {
-            every: Slot::of(period).0.max(1),
+            every: TimeSlot::of(period).0.max(1),
         }
     }
 
-    /// Whether it is a command.
     pub(super) fn is_exec(self) -> bool {
         matches!(self, Self::Exec { .. })
     }
 }
 
-/// The place of one key: its slot, and who came first within it.
-type Place = (Slot, u64);
+/// Order in the queue: by slot, within it in the order of arrival.
+type QueueKey = (TimeSlot, u64);
 
-/// The one queue. A key is in it at most once.
+/// The due time of an exec, and its period in slots.
+type ExecDue = (TimeSlot, u64);
+
+/// The queue of due times. Each key is in it at most once.
 #[derive(Debug)]
 pub(super) struct Schedule<K> {
-    queue: BTreeMap<Place, (K, Weight)>,
-    places: HashMap<K, Place>,
-    /// Execs due by slot.
-    execs: BTreeMap<Slot, u32>,
-    /// The slot in which each exec was last due, or is, and its period in slots; also of one that was taken out by
-    /// [`Schedule::due`], and is about to come again.
-    comes: HashMap<K, (Slot, u64)>,
-    /// Execs that may start in one slot, unless there are so many that an even share is more.
-    usual: u32,
-    /// Execs that may start in one slot, however many there are.
-    most: u32,
-    /// Execs that are due in one slot when they are spread evenly.
-    even: u32,
-    /// The newest slot that execs started in, and how many.
-    started: (Slot, u32),
+    queue: BTreeMap<QueueKey, (K, Weight)>,
+    queue_keys: HashMap<K, QueueKey>,
+    /// Execs in the queue by slot; no count is 0.
+    queued_execs: BTreeMap<TimeSlot, u32>,
+    /// The due time of each exec: its last one while it runs, since it is about to come again. It stays behind the
+    /// queue's slot when a surplus exec has to wait for the next slot.
+    exec_due: HashMap<K, ExecDue>,
+    /// Execs that may start in one slot, as long as an even share is no more.
+    usual_limit: u32,
+    /// Execs that may start in one slot, however large an even share is.
+    max_limit: u32,
+    /// Execs in each slot when all are spread evenly.
+    even_share: u32,
+    /// The newest slot in which execs have started, and how many.
+    started: (TimeSlot, u32),
     arrivals: u64,
 }
 
 impl<K: Clone + Eq + Hash> Schedule<K> {
-    /// An empty queue; `usual` is how many execs may start in one slot, at least one, and `most` how many when an even
-    /// share of all is more than that.
-    pub(super) fn new(usual: u32, most: u32) -> Self {
-        let usual = usual.max(1);
+    /// An empty queue. `usual_limit` execs may start in one slot, at least one; up to `max_limit` when an even share of
+    /// all is more than that.
+    pub(super) fn new(usual_limit: u32, max_limit: u32) -> Self {
+        let usual_limit = usual_limit.max(1);
         Self {
             queue: BTreeMap::new(),
-            places: HashMap::new(),
-            execs: BTreeMap::new(),
-            comes: HashMap::new(),
-            usual,
-            most: most.max(usual),
-            even: 1,
-            started: (Slot(0), 0),
+            queue_keys: HashMap::new(),
+            queued_execs: BTreeMap::new(),
+            exec_due: HashMap::new(),
+            usual_limit,
+            max_limit: max_limit.max(usual_limit),
+            even_share: 1,
+            started: (TimeSlot(0), 0),
             arrivals: 0,
         }
     }
 
-    /// Says how many execs a slot has when all are spread evenly, rounded up.
-    pub(super) fn set_even(&mut self, even: u32) {
-        self.even = even.clamp(1, self.most);
+    /// Sets how many execs each slot has when all are spread evenly, rounded up.
+    pub(super) fn set_even_share(&mut self, even_share: u32) {
+        self.even_share = even_share.clamp(1, self.max_limit);
     }
 
-    /// Execs that may start in one slot.
-    fn limit(&self) -> u32 {
-        self.usual.max(self.even)
+    fn exec_limit(&self) -> u32 {
+        self.usual_limit.max(self.even_share)
     }
 
-    /// A first run: in the first slot with room, `earliest` or later.
-    pub(super) fn first(&mut self, key: K, weight: Weight, earliest: Slot) {
+    /// Queues a first run, in the first slot with room, `earliest` or later.
+    pub(super) fn put_first(&mut self, key: K, weight: Weight, earliest: TimeSlot) {
         let mut slot = earliest;
         if weight.is_exec() {
-            while self.execs_in(slot) >= self.limit() {
+            while self.execs_in(slot) >= self.exec_limit() {
                 slot = slot.plus(1);
             }
         }
-        self.put(key, weight, slot);
+        self.put_at(key, weight, slot);
     }
 
-    /// A further run: in its slot, or in the next one as long as the execs are not spread evenly.
-    pub(super) fn further(&mut self, key: K, weight: Weight, due: Slot) {
-        let crowded = match weight {
+    /// Queues the next run of a period, in its slot, or one later as long as execs are not spread evenly.
+    pub(super) fn put_next(&mut self, key: K, weight: Weight, due: TimeSlot) {
+        let is_crowded = match weight {
             Weight::Light => false,
-            Weight::Exec { every } => self.met_in(due, every, &key) >= self.even,
+            Weight::Exec { every } => self.execs_met(due, every, &key) >= self.even_share,
         };
-        self.put(key, weight, due.plus(u64::from(crowded)));
+        self.put_at(key, weight, due.plus(u64::from(is_crowded)));
     }
 
-    /// A run in this very slot.
-    pub(super) fn exactly(&mut self, key: K, weight: Weight, slot: Slot) {
-        self.put(key, weight, slot);
+    /// Queues a run in this very slot.
+    pub(super) fn put_at(&mut self, key: K, weight: Weight, slot: TimeSlot) {
+        self.remove_queued(&key);
+        self.arrivals += 1;
+        if let Weight::Exec { every } = weight {
+            self.exec_due.insert(key.clone(), (slot, every));
+        }
+        self.insert(key, weight, (slot, self.arrivals));
     }
 
-    /// The slot of a key.
-    pub(super) fn slot_of(&self, key: &K) -> Option<Slot> {
-        self.places.get(key).map(|place| place.0)
+    /// The slot in which a key is queued.
+    pub(super) fn slot_of(&self, key: &K) -> Option<TimeSlot> {
+        self.queue_keys.get(key).map(|(slot, _)| *slot)
     }
 
-    /// Takes a key out, also one that [`Schedule::due`] took and that does not come again.
+    /// Forgets a key, also one that [`Schedule::take_due`] has returned and that does not come again.
     pub(super) fn cancel(&mut self, key: &K) {
-        self.comes.remove(key);
-        self.leave(key);
+        self.exec_due.remove(key);
+        self.remove_queued(key);
     }
 
-    /// The slot of the earliest key.
-    pub(super) fn next(&self) -> Option<Slot> {
-        self.queue.keys().next().map(|place| place.0)
+    /// The slot of the first key in the queue.
+    pub(super) fn next_slot(&self) -> Option<TimeSlot> {
+        self.queue.keys().next().map(|(slot, _)| *slot)
     }
 
-    /// Takes out what is due by `now`, each with the slot in which it was due. Execs beyond the limit wait for the slot
-    /// after `now`; that they started late changes nothing about when they are due again.
-    pub(super) fn due(&mut self, now: Slot) -> Vec<(K, Slot)> {
+    /// Takes out what is due by `now`, each with its due time. Execs beyond the limit move to the slot after `now`, with
+    /// their due time unchanged.
+    pub(super) fn take_due(&mut self, now: TimeSlot) -> Vec<(K, TimeSlot)> {
         if self.started.0 != now {
             self.started = (now, 0);
         }
         let mut due = Vec::new();
-        while let Some(place) = self.queue.keys().next().copied()
-            && place.0 <= now
+        while let Some(first) = self.queue.keys().next().copied()
+            && first.0 <= now
         {
-            let Some((key, weight)) = self.take(place) else {
+            let Some((key, weight)) = self.remove(first) else {
                 break;
             };
-            if weight.is_exec() && self.started.1 >= self.limit() {
-                // Its arrival stays, so it comes before those that are due there anyway.
-                self.put_at(key, weight, (now.plus(1), place.1));
+            if weight.is_exec() && self.started.1 >= self.exec_limit() {
+                // With its old arrival it comes before those that are due there anyway.
+                self.insert(key, weight, (now.plus(1), first.1));
                 continue;
             }
             self.started.1 += u32::from(weight.is_exec());
-            self.places.remove(&key);
-            let comes = weight.is_exec().then(|| self.comes.get(&key)).flatten();
-            let slot = comes.map_or(place.0, |comes| comes.0);
-            due.push((key, slot));
+            self.queue_keys.remove(&key);
+            let exec_due = weight.is_exec().then(|| self.exec_due.get(&key)).flatten();
+            due.push((key, exec_due.map_or(first.0, |(slot, _)| *slot)));
         }
         due
     }
 
-    fn execs_in(&self, slot: Slot) -> u32 {
+    fn execs_in(&self, slot: TimeSlot) -> u32 {
         let started = if self.started.0 == slot {
             self.started.1
         } else {
             0
         };
-        self.execs.get(&slot).copied().unwrap_or(0) + started
+        self.queued_execs.get(&slot).copied().unwrap_or(0) + started
     }
 
-    /// How many others an exec with this period will meet in that slot, and again each time it comes.
-    fn met_in(&self, due: Slot, every: u64, own: &K) -> u32 {
-        let meets = |(key, (slot, other)): &(&K, &(Slot, u64))| {
+    /// Other execs that one with the period `every` meets in the slot `due` and on each run after it.
+    fn execs_met(&self, due: TimeSlot, every: u64, own: &K) -> u32 {
+        let is_met = |(key, (slot, other)): &(&K, &ExecDue)| {
             every.is_multiple_of(*other)
                 && *slot <= due
                 && due.since(*slot).is_multiple_of(*other)
                 && *key != own
         };
-        let met = self.comes.iter().filter(meets).count();
+        let met = self.exec_due.iter().filter(is_met).count();
         u32::try_from(met).unwrap_or(u32::MAX)
     }
 
-    fn leave(&mut self, key: &K) {
-        if let Some(place) = self.places.remove(key) {
-            self.take(place);
+    fn remove_queued(&mut self, key: &K) {
+        if let Some(queue_key) = self.queue_keys.remove(key) {
+            self.remove(queue_key);
         }
     }
 
-    fn put(&mut self, key: K, weight: Weight, slot: Slot) {
-        self.leave(&key);
-        self.arrivals += 1;
-        if let Weight::Exec { every } = weight {
-            self.comes.insert(key.clone(), (slot, every));
-        }
-        self.put_at(key, weight, (slot, self.arrivals));
-    }
-
-    fn put_at(&mut self, key: K, weight: Weight, place: Place) {
+    fn insert(&mut self, key: K, weight: Weight, queue_key: QueueKey) {
         if weight.is_exec() {
-            *self.execs.entry(place.0).or_default() += 1;
+            *self.queued_execs.entry(queue_key.0).or_default() += 1;
         }
-        self.places.insert(key.clone(), place);
-        self.queue.insert(place, (key, weight));
+        self.queue_keys.insert(key.clone(), queue_key);
+        let other = self.queue.insert(queue_key, (key, weight));
+        debug_assert!(other.is_none(), "no two keys have one arrival");
     }
 
-    fn take(&mut self, place: Place) -> Option<(K, Weight)> {
-        let (key, weight) = self.queue.remove(&place)?;
-        if weight.is_exec()
-            && let Some(count) = self.execs.get_mut(&place.0)
-        {
-            *count -= 1;
-            if *count == 0 {
-                self.execs.remove(&place.0);
+    fn remove(&mut self, queue_key: QueueKey) -> Option<(K, Weight)> {
+        let (key, weight) = self.queue.remove(&queue_key)?;
+        if weight.is_exec() {
+            let count = self.queued_execs.get_mut(&queue_key.0);
+            debug_assert!(count.is_some(), "each exec in the queue is counted");
+            if let Some(count) = count {
+                *count -= 1;
+                if *count == 0 {
+                    self.queued_execs.remove(&queue_key.0);
+                }
             }
         }
         Some((key, weight))
     }
 }
 
-/// The slot of the next run after one that was due at `due` and has ended at `now`, and, when that run makes up for due
-/// times that passed meanwhile, the last of these.
-pub(super) fn following(due: Slot, period: Duration, now: Duration) -> (Slot, Option<Slot>) {
-    let period = Slot::of(period).0.max(1);
-    let after = Slot::from(now);
+/// The slot of the next run after one that was due at `due` and has ended at `now`. If due times have passed meanwhile,
+/// that run makes up for all of them at once, and the last of these is the second value.
+///
+/// The kubelet's ticker does likewise: of ticks that nobody has taken it keeps one (`time.Ticker`, `worker.run` in
+/// `pkg/kubelet/prober/worker.go`).
+pub(super) fn next_due(
+    due: TimeSlot,
+    period: Duration,
+    now: Duration,
+) -> (TimeSlot, Option<TimeSlot>) {
+    let period = TimeSlot::of(period).0.max(1);
+    let after = TimeSlot::not_before(now);
     let next = due.plus(period);
     if next >= after {
         return (next, None);
@@ -283,8 +297,8 @@ mod tests {
     #[test]
     fn a_slot_lasts_from_its_start_to_the_next() {
         for (at, of, from) in [(0, 0, 0), (1, 0, 1), (99, 0, 1), (100, 1, 1), (101, 1, 2)] {
-            assert_eq!(Slot::of(millis(at)), Slot(of), "{at}");
-            assert_eq!(Slot::from(millis(at)), Slot(from), "{at}");
+            assert_eq!(TimeSlot::of(millis(at)), TimeSlot(of), "{at}");
+            assert_eq!(TimeSlot::not_before(millis(at)), TimeSlot(from), "{at}");
         }
     }
 
@@ -302,8 +316,12 @@ mod tests {
             (10_001, 101, Some(100)),
         ];
         for (end, slot, made_up) in table {
-            let expected = (Slot(slot), made_up.map(Slot));
-            assert_eq!(following(Slot(10), SECOND, millis(end)), expected, "{end}");
+            let expected = (TimeSlot(slot), made_up.map(TimeSlot));
+            assert_eq!(
+                next_due(TimeSlot(10), SECOND, millis(end)),
+                expected,
+                "{end}"
+            );
         }
     }
 
@@ -312,8 +330,8 @@ mod tests {
     fn light_runs_share_a_slot_and_execs_take_the_next_with_room() {
         let mut schedule = Schedule::new(2, 2);
         for key in 0..5 {
-            schedule.first(key, EXEC, Slot(3));
-            schedule.first(key + 10, Weight::Light, Slot(3));
+            schedule.put_first(key, EXEC, TimeSlot(3));
+            schedule.put_first(key + 10, Weight::Light, TimeSlot(3));
         }
         let slots = |keys: std::ops::Range<i32>| -> Vec<u64> {
             keys.map(|key| schedule.slot_of(&key).unwrap().0).collect()
@@ -326,56 +344,59 @@ mod tests {
     fn surplus_execs_come_first_in_the_next_slot_and_keep_their_due_time() {
         let mut schedule = Schedule::new(1, 1);
         for key in ["a", "b", "c"] {
-            schedule.exactly(key, EXEC, Slot(1));
+            schedule.put_at(key, EXEC, TimeSlot(1));
         }
-        schedule.exactly("d", EXEC, Slot(2));
-        schedule.exactly("light", Weight::Light, Slot(2));
-        let at = |schedule: &mut Schedule<_>, slot| schedule.due(Slot(slot));
-        assert_eq!(at(&mut schedule, 1), [("a", Slot(1))]);
+        schedule.put_at("d", EXEC, TimeSlot(2));
+        schedule.put_at("light", Weight::Light, TimeSlot(2));
+        let at = |schedule: &mut Schedule<_>, slot| schedule.take_due(TimeSlot(slot));
+        assert_eq!(at(&mut schedule, 1), [("a", TimeSlot(1))]);
         assert_eq!(at(&mut schedule, 1), [], "again in the same slot");
-        assert_eq!(at(&mut schedule, 2), [("b", Slot(1)), ("light", Slot(2))]);
-        assert_eq!(at(&mut schedule, 3), [("c", Slot(1))]);
-        assert_eq!(at(&mut schedule, 4), [("d", Slot(2))]);
-        assert_eq!(schedule.next(), None);
+        assert_eq!(
+            at(&mut schedule, 2),
+            [("b", TimeSlot(1)), ("light", TimeSlot(2))]
+        );
+        assert_eq!(at(&mut schedule, 3), [("c", TimeSlot(1))]);
+        assert_eq!(at(&mut schedule, 4), [("d", TimeSlot(2))]);
+        assert_eq!(schedule.next_slot(), None);
     }
 
     #[test]
     fn a_wake_up_that_comes_late_does_not_start_them_all() {
         let mut schedule = Schedule::new(2, 2);
         for key in 0..20_u64 {
-            schedule.exactly(key, EXEC, Slot(key / 2));
+            schedule.put_at(key, EXEC, TimeSlot(key / 2));
         }
-        assert_eq!(schedule.due(Slot(9)).len(), 2);
-        assert_eq!(schedule.due(Slot(10)).len(), 2);
+        assert_eq!(schedule.take_due(TimeSlot(9)).len(), 2);
+        assert_eq!(schedule.take_due(TimeSlot(10)).len(), 2);
     }
 
     #[test]
     fn cancelled_is_gone_and_put_again_is_there_once() {
         let mut schedule = Schedule::new(1, 1);
-        schedule.exactly("a", EXEC, Slot(1));
-        schedule.exactly("a", EXEC, Slot(4));
-        schedule.exactly("b", EXEC, Slot(2));
+        schedule.put_at("a", EXEC, TimeSlot(1));
+        schedule.put_at("a", EXEC, TimeSlot(4));
+        schedule.put_at("b", EXEC, TimeSlot(2));
         schedule.cancel(&"b");
-        assert_eq!(schedule.due(Slot(3)), []);
-        assert_eq!(schedule.due(Slot(4)), [("a", Slot(4))]);
+        assert_eq!(schedule.take_due(TimeSlot(3)), []);
+        assert_eq!(schedule.take_due(TimeSlot(4)), [("a", TimeSlot(4))]);
     }
 
     /// Execs of these periods, all first due at once, over so many seconds: by how many slots each run came later than
     /// one period after the last, and how many began in each slot of the last hundred.
     fn settled(periods: &[u64], limit: u32, even: u32, seconds: u64) -> (Vec<u64>, Vec<usize>) {
         let mut schedule = Schedule::new(limit, 2 * limit);
-        schedule.set_even(even);
+        schedule.set_even_share(even);
         let weight = |key: usize| Weight::exec(SECOND * u32::try_from(periods[key]).unwrap());
         let (mut lates, mut begun) = (vec![0; periods.len()], Vec::new());
         for key in 0..periods.len() {
-            schedule.first(key, weight(key), Slot(1));
+            schedule.put_first(key, weight(key), TimeSlot(1));
         }
         for now in 1..seconds * 10 {
-            let due = schedule.due(Slot(now));
+            let due = schedule.take_due(TimeSlot(now));
             begun.push(due.len());
             for (key, slot) in due {
                 let due = slot.plus(periods[key] * 10);
-                schedule.further(key, weight(key), due);
+                schedule.put_next(key, weight(key), due);
                 lates[key] = schedule.slot_of(&key).unwrap().since(due);
                 assert!(lates[key] <= 1, "more than one slot later in one period");
             }
@@ -428,12 +449,12 @@ mod tests {
     fn as_many_as_an_even_share_may_start_in_a_slot() {
         let mut schedule = Schedule::new(2, 5);
         for (even, limit) in [(1, 2), (2, 2), (3, 3), (5, 5), (6, 5)] {
-            schedule.set_even(even);
+            schedule.set_even_share(even);
             for key in 0..20 {
-                schedule.exactly(key, EXEC, Slot(0));
+                schedule.put_at(key, EXEC, TimeSlot(0));
             }
-            schedule.started = (Slot(0), 0);
-            assert_eq!(schedule.due(Slot(0)).len(), limit, "{even}");
+            schedule.started = (TimeSlot(0), 0);
+            assert_eq!(schedule.take_due(TimeSlot(0)).len(), limit, "{even}");
         }
     }
 }

@@ -7,15 +7,15 @@ use jiff::Timestamp;
 use leadsman_api::{NodePodProbe, NodePodProbeSpec, NodePodProbeStatus};
 use serde_json::{Value, json};
 
-use super::machine::{Action, Change, Event, Node, Run, RunId, Settings};
-use super::report::WriteEnd;
-use super::{Container, ContainerName, ContainerState, Containers, Now, PodName};
+use super::reporter::StatusWriteEnd;
+use super::{ContainerName, ContainerState, Now, ObservedContainer, ObservedContainers, PodName};
+use super::{ExecLimits, NodeAction, NodeEvent, NodeProbes, ProbeRun, RunId, VerdictChange};
 use crate::podprobe::probe::{CannotProbe, Outcome, State};
 
-pub(super) const SETTINGS: Settings = Settings {
-    execs: 3,
-    execs_per_pod: 2,
-    execs_per_slot: 2,
+pub(super) const LIMITS: ExecLimits = ExecLimits {
+    per_node: 3,
+    per_pod: 2,
+    per_slot: 2,
 };
 
 /// Second 1,000,000 of the world.
@@ -24,21 +24,22 @@ pub(super) fn epoch() -> Timestamp {
 }
 
 pub(super) struct Sim {
-    pub(super) node: Node,
+    pub(super) node: NodeProbes,
     now: Duration,
     /// The agent's start; times of the node are since then.
     start: Duration,
     pub(super) object: NodePodProbe,
-    pub(super) containers: Containers,
-    pub(super) runs: BTreeMap<RunId, Run>,
-    pub(super) changes: Vec<Change>,
+    pub(super) containers: ObservedContainers,
+    pub(super) runs: BTreeMap<RunId, ProbeRun>,
+    pub(super) changes: Vec<VerdictChange>,
     pub(super) dropped: usize,
     /// Dropped runs that none was dropped before.
-    pub(super) troubles: usize,
+    pub(super) first_drops: usize,
     pub(super) malformed: usize,
     pub(super) writes: usize,
     /// Writes to come that fail.
     pub(super) failures: usize,
+    failed_in_a_row: u32,
     /// How long a write takes.
     pub(super) write_takes: Duration,
     /// Writes wait for [`Sim::end_write`].
@@ -57,18 +58,19 @@ impl Sim {
     pub(super) fn new() -> Self {
         let start = Duration::ZERO;
         Self {
-            node: Node::new(SETTINGS, moment(start, start)),
+            node: NodeProbes::new(LIMITS, moment(start, start)),
             now: start,
             start,
             object: NodePodProbe::new("node", NodePodProbeSpec::default()),
-            containers: Containers::new(),
+            containers: ObservedContainers::new(),
             runs: BTreeMap::new(),
             changes: Vec::new(),
             dropped: 0,
-            troubles: 0,
+            first_drops: 0,
             malformed: 0,
             writes: 0,
             failures: 0,
+            failed_in_a_row: 0,
             write_takes: Duration::from_millis(5),
             holds_writes: false,
             in_flight: None,
@@ -104,7 +106,7 @@ impl Sim {
     /// The node sees its object.
     pub(super) fn show(&mut self) {
         let object = (!self.gone).then(|| self.object.clone());
-        self.apply(Event::Plan(object.as_ref()));
+        self.apply(NodeEvent::Plan(object.as_ref()));
     }
 
     /// Container `main` of the pod is this one from now on, and the node sees it.
@@ -120,7 +122,8 @@ impl Sim {
         match container {
             Some((id, state)) => {
                 let id = id.into();
-                self.containers.insert(name, Container { id, state });
+                self.containers
+                    .insert(name, ObservedContainer { id, state });
             }
             None => {
                 self.containers.remove(&name);
@@ -136,24 +139,24 @@ impl Sim {
     /// A look that began then, and shows what is there now.
     pub(super) fn look_from(&mut self, began: Duration) {
         let containers = Some(self.containers.clone());
-        self.apply(Event::Looked { began, containers });
+        self.apply(NodeEvent::ContainersListed { began, containers });
     }
 
-    pub(super) fn apply(&mut self, event: Event<'_>) {
+    pub(super) fn apply(&mut self, event: NodeEvent<'_>) {
         let now = self.moment();
         for action in self.node.apply(event, now) {
             match action {
-                Action::Run(run) => {
+                NodeAction::StartRun(run) => {
                     self.begun.insert(run.id, self.now);
                     let before = self.runs.insert(run.id, run);
                     assert_eq!(before, None, "a run that is on its way began again");
                 }
-                Action::Changed(change) => self.changes.push(change),
-                Action::Dropped { first, .. } => {
+                NodeAction::VerdictChanged(change) => self.changes.push(change),
+                NodeAction::RunDropped { first, .. } => {
                     self.dropped += 1;
-                    self.troubles += usize::from(first);
+                    self.first_drops += usize::from(first);
                 }
-                Action::Malformed(entries) => self.malformed = entries.len(),
+                NodeAction::MalformedEntries(entries) => self.malformed = entries.len(),
             }
         }
     }
@@ -161,7 +164,7 @@ impl Sim {
     pub(super) fn finish(&mut self, run: RunId, result: Result<Outcome, CannotProbe>) {
         self.runs.remove(&run).expect("it is on its way");
         self.begun.remove(&run);
-        self.apply(Event::Finished { run, result });
+        self.apply(NodeEvent::RunFinished { run, result });
     }
 
     /// Ends all runs that are on their way.
@@ -191,10 +194,10 @@ impl Sim {
             idle = if next > self.now { 0 } else { idle + 1 };
             assert!(idle < 10, "the node asks to be called at once, for ever");
             self.now = next.max(self.now);
-            self.apply(Event::Tick);
+            self.apply(NodeEvent::Tick);
         }
         self.now = self.now.max(end);
-        self.apply(Event::Tick);
+        self.apply(NodeEvent::Tick);
         then(self);
         self.write();
     }
@@ -217,16 +220,13 @@ impl Sim {
         self.now += self.write_takes;
         let end = if self.failures > 0 {
             self.failures -= 1;
-            WriteEnd::Failed {
-                retry_after: None,
-                jitter: 0.5,
-            }
+            self.failed()
         } else {
             self.keep(status);
             self.show();
             self.done()
         };
-        self.apply(Event::Written(end));
+        self.apply(NodeEvent::StatusWritten(end));
     }
 
     /// Ends the write that is under way, if there is one; no object, no write.
@@ -241,17 +241,25 @@ impl Sim {
         let end = if done && answered && !self.gone {
             self.done()
         } else {
-            WriteEnd::Failed {
-                retry_after: None,
-                jitter: 0.5,
-            }
+            self.failed()
         };
-        self.apply(Event::Written(end));
+        self.apply(NodeEvent::StatusWritten(end));
     }
 
-    fn done(&self) -> WriteEnd {
-        WriteEnd::Done {
-            unprobed: !self.cannot_probe().is_empty(),
+    /// The agent's back-off doubles up to a longest one.
+    fn failed(&mut self) -> StatusWriteEnd {
+        let doubled = Duration::from_millis(150) * (1 << self.failed_in_a_row.min(5));
+        self.failed_in_a_row += 1;
+        StatusWriteEnd::Failed {
+            backoff: doubled.min(Duration::from_millis(3_750)),
+            retry_after: None,
+        }
+    }
+
+    fn done(&mut self) -> StatusWriteEnd {
+        self.failed_in_a_row = 0;
+        StatusWriteEnd::Written {
+            shows_unprobed: !self.cannot_probe().is_empty(),
         }
     }
 
@@ -285,7 +293,7 @@ impl Sim {
     /// Likewise, and has seen nothing yet.
     pub(super) fn renew(&mut self) {
         self.start = self.now;
-        self.node = Node::new(SETTINGS, self.moment());
+        self.node = NodeProbes::new(LIMITS, self.moment());
         self.runs.clear();
         self.begun.clear();
         self.changes.clear();
@@ -352,7 +360,7 @@ impl Sim {
     /// From what to what verdicts changed, and whether users are told.
     pub(super) fn changed(&mut self) -> Vec<(Option<State>, State, bool)> {
         let changes = std::mem::take(&mut self.changes).into_iter();
-        changes.map(|c| (c.from, c.to, c.tell)).collect()
+        changes.map(|c| (c.from, c.to, c.send_event)).collect()
     }
 }
 

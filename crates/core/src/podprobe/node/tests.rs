@@ -7,7 +7,9 @@ use leadsman_api::NodePodProbeStatus;
 use serde_json::json;
 
 use super::sim::{Sim, exec, outcome, running, succeeding, tcp};
-use super::{Container, ContainerName, ContainerState, Event, PodName, Run, WriteEnd};
+use super::{
+    ContainerName, ContainerState, NodeEvent, ObservedContainer, PodName, ProbeRun, StatusWriteEnd,
+};
 use crate::podprobe::probe::{CannotProbe, State};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -218,11 +220,11 @@ fn a_flood_of_changes_is_written_five_times_a_second_at_most() {
 }
 
 #[test]
-fn a_failed_write_is_made_again_with_growing_pauses() {
+fn a_failed_write_is_repeated_after_its_backoff() {
     let mut sim = succeeding();
     sim.failures = 8;
     sim.answer(60 * SECOND, false, "down");
-    assert_eq!(sim.node.overdue(), None);
+    assert_eq!(sim.node.write_overdue_since(), None);
     assert_eq!((sim.failures, sim.writes), (0, 9));
     assert_eq!(sim.shown()["m#p"], "Failed");
     sim.failures = usize::MAX;
@@ -230,7 +232,7 @@ fn a_failed_write_is_made_again_with_growing_pauses() {
     sim.answer(600 * SECOND, true, "up");
     // Every five seconds, less a part at random.
     assert!(sim.writes < 180, "{} writes", sim.writes);
-    let overdue = sim.node.overdue().expect("a write is overdue");
+    let overdue = sim.node.write_overdue_since().expect("a write is overdue");
     assert!(sim.moment().since_start > overdue + 500 * SECOND);
 }
 
@@ -315,7 +317,7 @@ fn execs_are_bounded_and_none_is_forgotten() {
     sim.plan(&probes);
     sim.container(Some(("a", running())));
     sim.pass(SECOND);
-    assert_eq!((sim.runs.len(), sim.node.execs()), (2, (2, 4)));
+    assert_eq!((sim.runs.len(), sim.node.exec_counts()), (2, (2, 4)));
     let mut ran = Vec::new();
     while ran.len() < 6 {
         let (id, run) = sim
@@ -332,10 +334,10 @@ fn execs_are_bounded_and_none_is_forgotten() {
     // A container that goes takes those that wait with it, and those on their way keep their places.
     sim.pass(SECOND);
     sim.container(Some(("b", ContainerState::Created)));
-    assert_eq!(sim.node.execs().1, 0);
-    assert_eq!(sim.node.execs().0, sim.runs.len());
+    assert_eq!(sim.node.exec_counts().1, 0);
+    assert_eq!(sim.node.exec_counts().0, sim.runs.len());
     sim.finish_all(true, "");
-    assert_eq!(sim.node.execs(), (0, 0));
+    assert_eq!(sim.node.exec_counts(), (0, 0));
 }
 
 // PRB-14
@@ -365,7 +367,7 @@ fn commands_that_hang_in_one_namespace_delay_no_others() {
             name: "main".into(),
         };
         let (id, state) = ("c".into(), running());
-        sim.containers.insert(name, Container { id, state });
+        sim.containers.insert(name, ObservedContainer { id, state });
     }
     let mut begun: BTreeMap<String, Vec<u128>> = BTreeMap::new();
     for second in 0..60 {
@@ -402,12 +404,12 @@ fn what_cannot_be_probed_is_tried_three_times_in_its_place() {
     sim.plan(&[("m#p", exec())]);
     sim.container(Some(("a", running())));
     for _ in 0..3 {
-        assert_eq!(sim.node.execs(), (1, 0));
+        assert_eq!(sim.node.exec_counts(), (1, 0));
         let run = *sim.runs.keys().next().unwrap();
         sim.finish(run, Err(CannotProbe::Runtime("busy".to_owned())));
     }
     assert_eq!(
-        (sim.runs.len(), sim.dropped, sim.node.execs()),
+        (sim.runs.len(), sim.dropped, sim.node.exec_counts()),
         (0, 1, (0, 0))
     );
     assert_eq!(sim.shown().len(), 0);
@@ -420,10 +422,10 @@ fn without_an_object_no_write_is_overdue() {
     let mut sim = succeeding();
     sim.failures = usize::MAX;
     sim.answer(SECOND, false, "down");
-    assert!(sim.node.overdue().is_some());
+    assert!(sim.node.write_overdue_since().is_some());
     // It could not be written because the object was gone already.
-    sim.apply(Event::Plan(None));
-    assert_eq!(sim.node.overdue(), None);
+    sim.apply(NodeEvent::Plan(None));
+    assert_eq!(sim.node.write_overdue_since(), None);
 }
 
 #[test]
@@ -439,7 +441,7 @@ fn trouble_is_told_apart_from_trouble_that_lasts() {
             Err(CannotProbe::NoAddress)
         };
         sim.finish(run, result);
-        seen.push((sim.dropped, sim.troubles));
+        seen.push((sim.dropped, sim.first_drops));
     }
     assert_eq!(seen, [(1, 1), (2, 1), (2, 1), (3, 2)]);
 }
@@ -448,7 +450,7 @@ fn trouble_is_told_apart_from_trouble_that_lasts() {
 fn the_end_of_an_unknown_run_is_nothing() {
     let mut sim = succeeding();
     let run = super::RunId(u64::MAX);
-    sim.apply(Event::Finished {
+    sim.apply(NodeEvent::RunFinished {
         run,
         result: Ok(outcome(false, "")),
     });
@@ -460,7 +462,7 @@ fn the_end_of_an_unknown_run_is_nothing() {
 fn without_an_object_nothing_is_written_or_probed() {
     let mut sim = succeeding();
     sim.pass(SECOND);
-    sim.apply(Event::Plan(None));
+    sim.apply(NodeEvent::Plan(None));
     sim.runs.clear();
     sim.writes = 0;
     sim.pass(60 * SECOND);
@@ -627,7 +629,7 @@ fn containers_are_forgotten_with_the_last_probed_pod() {
         sim.pass(SECOND);
         let spec = sim.object.spec.clone();
         if gone {
-            sim.apply(Event::Plan(None));
+            sim.apply(NodeEvent::Plan(None));
         } else {
             sim.plan(&[]);
         }
@@ -648,7 +650,7 @@ fn containers_are_forgotten_with_the_last_probed_pod() {
 #[test]
 fn an_object_made_again_tells_no_verdict_twice() {
     let mut sim = succeeding();
-    sim.apply(Event::Plan(None));
+    sim.apply(NodeEvent::Plan(None));
     sim.pass(SECOND);
     sim.object.status = None;
     sim.show();
@@ -850,7 +852,7 @@ fn an_api_server_that_drops_a_pod_of_nothing_else_is_not_written_to_for_ever() {
         let pod = pod_name("ns", name, name);
         let name = "main".into();
         let (id, state) = ("c".into(), running());
-        let container = Container { id, state };
+        let container = ObservedContainer { id, state };
         sim.containers
             .insert(ContainerName { pod, name }, container);
     }
@@ -913,7 +915,7 @@ fn an_agents_restart_with_the_same_trouble_writes_nothing() {
     sim.pass(millis(100));
     fail(&mut sim, 60 * SECOND);
     assert_eq!((sim.writes, sim.cannot_probe().len()), (0, 1));
-    // Trouble that ended meanwhile is taken back.
+    // DroppedRuns that ended meanwhile is taken back.
     sim.restart();
     sim.look();
     sim.answer(15 * SECOND, true, "ok");
@@ -934,7 +936,9 @@ fn only_the_reply_to_a_write_says_that_the_api_server_drops_what_cannot_be_probe
         .cannot_probe
         .clear();
     sim.show();
-    sim.apply(Event::Written(WriteEnd::Done { unprobed: true }));
+    sim.apply(NodeEvent::StatusWritten(StatusWriteEnd::Written {
+        shows_unprobed: true,
+    }));
     sim.holds_writes = false;
     sim.answer(12 * SECOND, true, "ok");
     assert_eq!(sim.cannot_probe().len(), 1);
@@ -945,7 +949,7 @@ fn only_the_reply_to_a_write_says_that_the_api_server_drops_what_cannot_be_probe
     sim.answer(12 * SECOND, true, "ok");
     assert_eq!(sim.cannot_probe(), []);
     sim.prunes = false;
-    sim.apply(Event::Plan(None));
+    sim.apply(NodeEvent::Plan(None));
     sim.show();
     sim.look();
     sim.answer(12 * SECOND, true, "ok");
@@ -970,11 +974,11 @@ fn pods_that_share_a_uid_share_no_verdict() {
         let pod = pod_name(namespace, pod, "u");
         let name = "main".into();
         let (id, state) = ("c".into(), running());
-        let container = Container { id, state };
+        let container = ObservedContainer { id, state };
         sim.containers
             .insert(ContainerName { pod, name }, container);
     }
-    let succeeds = |run: &Run| &*run.key.pod.name == "mine" && &*run.key.pod.namespace == "ns";
+    let succeeds = |run: &ProbeRun| &*run.key.pod.name == "mine" && &*run.key.pod.namespace == "ns";
     let answer = |sim: &mut Sim, time| {
         sim.pass_with(time, |sim| {
             for (id, run) in sim.runs.clone() {

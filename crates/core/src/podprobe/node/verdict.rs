@@ -1,37 +1,10 @@
-//! What a row of results adds up to.
+//! The verdict about a probe.
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::super::probe::{Outcome, Probe, State};
-
-/// Equal results in a row, as the kubelet counts them: another result begins a new row.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
-    succeeded: bool,
-    count: u32,
-}
-
-impl Tally {
-    /// Counts one result; the state that is now established, if the row is long enough.
-    pub(super) fn count(&mut self, outcome: &Outcome, probe: &Probe) -> Option<State> {
-        let succeeded = matches!(outcome, Outcome::Succeeded(_));
-        if self.succeeded != succeeded {
-            *self = Self {
-                succeeded,
-                count: 0,
-            };
-        }
-        self.count = self.count.saturating_add(1);
-        let (state, threshold) = if succeeded {
-            (State::Succeeded, probe.success_threshold)
-        } else {
-            (State::Failed, probe.failure_threshold)
-        };
-        (self.count >= threshold.get()).then_some(state)
-    }
-}
+use crate::podprobe::probe::State;
 
 /// What is held about a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,43 +29,7 @@ pub(super) fn whole_seconds(time: Timestamp) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
-    use super::super::worker::tests::probe;
     use super::*;
-
-    /// The state after each result: `+` success, `-` failure; `.` when none is established.
-    fn states(success: u32, failure: u32, results: &str) -> String {
-        let mut probe = probe();
-        probe.success_threshold = success.try_into().unwrap();
-        probe.failure_threshold = failure.try_into().unwrap();
-        let mut tally = Tally::default();
-        let state = |result| {
-            let outcome = if result == '+' {
-                Outcome::Succeeded(String::new())
-            } else {
-                Outcome::Failed(String::new())
-            };
-            match tally.count(&outcome, &probe) {
-                Some(State::Succeeded) => '+',
-                Some(_) => '-',
-                None => '.',
-            }
-        };
-        results.chars().map(state).collect()
-    }
-
-    // PRB-12
-    #[test]
-    fn a_state_needs_as_many_in_a_row_as_its_threshold() {
-        let table = [
-            (1, 1, "+-+-", "+-+-"),
-            (1, 3, "---+--+---", "..-+..+..-"),
-            (2, 3, "++-++", ".+..+"),
-            (3, 1, "++-+++", "..-..+"),
-        ];
-        for (success, failure, results, expected) in table {
-            assert_eq!(states(success, failure, results), expected, "{results}");
-        }
-    }
 
     #[test]
     fn times_are_cut_to_whole_seconds() {

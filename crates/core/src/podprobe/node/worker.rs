@@ -1,6 +1,8 @@
-//! One probe of one container, from phase to phase: when it may run, and what its results make of the verdict.
+//! One probe of one container: when it may run, and what its results make of the verdict.
 //!
-//! A worker only decides. It says when it next wants a turn; the queue and the places for commands are [`super::Node`]'s.
+//! A worker decides and does nothing. What it wants changed in the schedule it returns as [`Reschedule`]. Its phases
+//! follow the kubelet's worker (`doProbe` in `pkg/kubelet/prober/worker.go`), with the container runtime in place of the
+//! pod's status.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,114 +10,115 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::Now;
-use super::container::{Container, ContainerState};
-use super::entries::Entry;
-use super::machine::RunId;
-use super::schedule::{Slot, Weight, following};
-use super::verdict::{Tally, Verdict, whole_seconds};
+use super::container::{ContainerState, ObservedContainer};
+use super::entries::PlannedProbe;
+use super::run::RunId;
+use super::schedule::{TimeSlot, Weight, next_due};
+use super::streak::ResultStreak;
+use super::verdict::{Verdict, whole_seconds};
 use crate::podprobe::probe::{CannotProbe, Handler, Outcome, State};
 
-/// Attempts of one run when we cannot probe, as the kubelet has it.
-const ATTEMPTS: u32 = 3;
+/// Attempts at one run that cannot be carried out (`maxProbeRetries` in `pkg/kubelet/prober/prober.go`).
+const MAX_ATTEMPTS: u32 = 3;
 
-/// Where a worker stands.
+/// What a worker waits for, or does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
     /// The runtime knows no container that has started.
     AwaitingContainer,
-    /// The container's startup probe has not passed.
+    /// The container's startup probe has not passed: the plan names another one as started.
     AwaitingStart,
-    /// In the queue for its first run.
+    /// Queued for its first run.
     Delayed {
         container: Arc<str>,
         started_at: Timestamp,
     },
-    /// It has had a turn.
+    /// The first run was started.
     Probing {
         container: Arc<str>,
-        tally: Tally,
-        turn: Turn,
+        streak: ResultStreak,
+        run_state: RunState,
     },
-    /// Its container has ended.
+    /// The container has ended.
     Exited { container: Arc<str> },
 }
 
-/// What a probing worker is about to do, or does.
+/// The next run of a probing worker, or the one under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
-    /// In the queue; perhaps for a due time that passed during a run.
-    Due { made_up: Option<Slot> },
-    /// A run is on its way, or waits for a place.
-    Running { run: RunId, due: Slot, attempt: u32 },
+enum RunState {
+    /// Queued; `caught_up` is the due time that passed during the last run, if this one makes up for it.
+    Due { caught_up: Option<TimeSlot> },
+    /// Under way, or waiting for a permit.
+    Running {
+        run: RunId,
+        due: TimeSlot,
+        attempt: u32,
+    },
 }
 
-/// What a worker wants of the queue.
+/// What changes in the schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
-    /// Leave things as they are.
+pub(super) enum Reschedule {
+    /// Nothing.
     Keep,
-    /// No turn, and no interest in a run that is on its way.
-    Rest,
-    /// A first run, in this slot or later.
-    First(Slot),
-    /// Another run.
-    Further(Slot),
-    /// A run that makes up for one that was missed.
-    MakeUp(Slot),
-    /// The same run once more, at once.
-    Again,
+    /// No run is due, and the result of one under way is not wanted.
+    Cancel,
+    /// A first run is due, in this slot or later.
+    First(TimeSlot),
+    /// The next run of a period is due.
+    Next(TimeSlot),
+    /// A run is due that makes up for one that was missed.
+    CatchUp(TimeSlot),
+    /// The same run is to be started once more, at once.
+    Retry,
 }
 
 /// One probe of one container.
 #[derive(Clone, Debug)]
 pub(super) struct Worker {
-    entry: Entry,
-    /// When its entry came; since the agent's start.
-    hired: Duration,
+    planned: PlannedProbe,
+    added_at: Duration,
     phase: Phase,
     verdict: Option<Verdict>,
-    /// The last of Succeeded and Failed that was held.
-    told: Option<State>,
-    trouble: Option<Trouble>,
+    last_known: Option<State>,
+    dropped: Option<DroppedRuns>,
 }
 
-/// Why the last run was dropped.
+/// Runs in a row that could not be carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Trouble {
-    /// The first of its kind: other words of the same kind are no news.
+struct DroppedRuns {
+    /// The first cause of its kind: another text of the same kind is no news.
     cause: CannotProbe,
-    /// Runs in a row that were dropped for it.
-    runs: u32,
+    count: u32,
 }
 
 impl Worker {
-    /// A worker that knows of no container yet, perhaps with a verdict that an earlier agent left behind.
-    pub(super) fn new(entry: Entry, left: Option<Verdict>, hired: Duration) -> Self {
+    /// A worker that knows of no container yet, perhaps with a verdict of an earlier agent or an earlier entry.
+    pub(super) fn new(planned: PlannedProbe, verdict: Option<Verdict>, added_at: Duration) -> Self {
+        let state = verdict.as_ref().map(|verdict| verdict.state);
         Self {
-            told: left
-                .as_ref()
-                .map(|v| v.state)
-                .filter(|s| *s != State::Unknown),
-            entry,
-            hired,
+            planned,
+            added_at,
             phase: Phase::AwaitingContainer,
-            verdict: left,
-            trouble: None,
+            verdict,
+            last_known: state.filter(|state| *state != State::Unknown),
+            dropped: None,
         }
     }
 
-    pub(super) fn entry(&self) -> &Entry {
-        &self.entry
+    pub(super) fn planned(&self) -> &PlannedProbe {
+        &self.planned
     }
 
-    /// When its entry came: looks that began before it know nothing of its container, or something that is past.
-    pub(super) fn hired(&self) -> Duration {
-        self.hired
+    /// When the plan added it; since the agent's start. Lists of containers that began earlier may not show its container,
+    /// or show one that is gone.
+    pub(super) fn added_at(&self) -> Duration {
+        self.added_at
     }
 
-    /// What users know from an earlier entry of its name.
-    pub(super) fn remember_told(&mut self, told: State) {
-        self.told.get_or_insert(told);
+    /// Takes over the last known state of an earlier entry.
+    pub(super) fn remember_state(&mut self, state: State) {
+        self.last_known.get_or_insert(state);
     }
 
     pub(super) fn verdict(&self) -> Option<&Verdict> {
@@ -127,39 +130,40 @@ impl Worker {
         self.verdict.as_ref().map(|verdict| verdict.state)
     }
 
-    /// The last of Succeeded and Failed that was held, also if Unknown followed.
-    pub(super) fn told(&self) -> Option<State> {
-        self.told
+    /// The last state but Unknown, which the pod's last event names.
+    pub(super) fn last_known_state(&self) -> Option<State> {
+        self.last_known
     }
 
-    /// Whether probes run now: then a verdict is as fresh as the last of them, else as the last look at the container.
+    /// Whether probes run now: then a verdict is as fresh as the last of them, else as the last list of containers.
     pub(super) fn is_probing(&self) -> bool {
         matches!(self.phase, Phase::Delayed { .. } | Phase::Probing { .. })
     }
 
     pub(super) fn weight(&self) -> Weight {
-        match self.entry.probe.handler {
-            Handler::Exec { .. } => Weight::exec(self.period()),
+        match self.planned.probe.handler {
+            Handler::Exec { .. } => Weight::exec(self.planned.probe.period()),
             _ => Weight::Light,
         }
     }
 
-    pub(super) fn is_in_trouble(&self) -> bool {
-        self.trouble.is_some()
+    pub(super) fn has_dropped_runs(&self) -> bool {
+        self.dropped.is_some()
     }
 
-    /// Why the probe cannot be run, as far as users are told: that the container is gone the next look will show.
-    pub(super) fn cannot_probe(&self) -> Option<&CannotProbe> {
-        let trouble = self.trouble.as_ref()?;
-        let passes = trouble.cause == CannotProbe::ContainerGone && trouble.runs < 2;
-        (!passes).then_some(&trouble.cause)
+    /// Why the probe cannot be run, as the node's status says. A container that is gone is reported from the second run
+    /// on, since the next list of containers shows it anyway.
+    pub(super) fn reported_cause(&self) -> Option<&CannotProbe> {
+        let dropped = self.dropped.as_ref()?;
+        let passes = dropped.cause == CannotProbe::ContainerGone && dropped.count < 2;
+        (!passes).then_some(&dropped.cause)
     }
 
-    /// The run that is on its way.
+    /// The run that is under way or waits for a permit, and whose result is wanted.
     pub(super) fn running(&self) -> Option<RunId> {
         match self.phase {
             Phase::Probing {
-                turn: Turn::Running { run, .. },
+                run_state: RunState::Running { run, .. },
                 ..
             } => Some(run),
             _ => None,
@@ -175,111 +179,111 @@ impl Worker {
         }
     }
 
-    /// Follows the plan. The container is to be observed again after it.
-    pub(super) fn update(&mut self, entry: Entry, now: Now) -> Wish {
-        let old = std::mem::replace(&mut self.entry, entry);
-        let revised = match (&old.revision, &self.entry.revision) {
+    /// Follows the plan. The caller observes the container again afterwards.
+    pub(super) fn update(&mut self, planned: PlannedProbe, now: Now) -> Reschedule {
+        let old = std::mem::replace(&mut self.planned, planned);
+        let is_revised = match (&old.revision, &self.planned.revision) {
             (Some(old), Some(new)) => old != new,
-            // The API server began, or ceased, to keep the field; the handler tells.
+            // The API server began or ceased to keep the field; the handler shows whether the probe is another.
             _ => false,
         };
-        if revised || old.probe.handler != self.entry.probe.handler {
+        if is_revised || old.probe.handler != self.planned.probe.handler {
             self.doubt("the probe has changed", None, now);
-            return self.rest(Phase::AwaitingContainer);
+            return self.stop(Phase::AwaitingContainer);
         }
         match self.phase {
-            Phase::Delayed { started_at, .. } => self.first(started_at, now),
+            Phase::Delayed { started_at, .. } => self.first_run(started_at, now),
             Phase::Probing {
-                turn: Turn::Due { .. },
+                run_state: RunState::Due { .. },
                 ..
-            } if self.entry.probe.period_seconds < old.probe.period_seconds => {
-                Wish::Further(Slot::from(now.since_start + self.period()))
-            }
-            _ => Wish::Keep,
+            } if self.planned.probe.period_seconds < old.probe.period_seconds => Reschedule::Next(
+                TimeSlot::not_before(now.since_start + self.planned.probe.period()),
+            ),
+            _ => Reschedule::Keep,
         }
     }
 
-    /// Looks at the newest container of its name; `None` when the runtime knows none.
-    pub(super) fn observe(&mut self, container: Option<&Container>, now: Now) -> Wish {
+    /// Follows the newest container of its name; `None` when the runtime knows none.
+    pub(super) fn observe(
+        &mut self,
+        container: Option<&ObservedContainer>,
+        now: Now,
+    ) -> Reschedule {
         let Some(container) = container else {
-            return self.rest(Phase::AwaitingContainer);
+            return self.stop(Phase::AwaitingContainer);
         };
         let id = &container.id;
-        if self
-            .entry
-            .started
-            .as_ref()
-            .is_some_and(|started| started != id)
-        {
+        let started = self.planned.started_container.as_ref();
+        if started.is_some_and(|started| started != id) {
             self.doubt("the container has not started yet", Some(id), now);
-            return self.rest(Phase::AwaitingStart);
+            return self.stop(Phase::AwaitingStart);
         }
         match container.state {
-            ContainerState::Exited { exit_code } => self.exited(id, exit_code, now),
-            ContainerState::Running { started_at } => self.runs(id, started_at, now),
-            ContainerState::Unknown if self.container() == Some(id) => Wish::Keep,
+            ContainerState::Exited { exit_code } => self.observe_exited(id, exit_code, now),
+            ContainerState::Running { started_at } => self.observe_running(id, started_at, now),
+            ContainerState::Unknown if self.container() == Some(id) => Reschedule::Keep,
             ContainerState::Unknown if !self.is_about_another(id) => {
-                self.rest(Phase::AwaitingContainer)
+                self.stop(Phase::AwaitingContainer)
             }
             ContainerState::Created | ContainerState::Unknown => {
-                self.renewed(id, None, now);
-                self.rest(Phase::AwaitingContainer)
+                self.doubt_if_about_another(id, None, now);
+                self.stop(Phase::AwaitingContainer)
             }
         }
     }
 
-    fn exited(&mut self, id: &Arc<str>, exit_code: i32, now: Now) -> Wish {
+    fn observe_exited(&mut self, id: &Arc<str>, exit_code: i32, now: Now) -> Reschedule {
         if matches!(&self.phase, Phase::Exited { container } if container == id) {
-            return Wish::Keep;
+            return Reschedule::Keep;
         }
-        let name = &self.entry.container;
+        let name = &self.planned.container;
         let message = format!("container {name} is not running (exit code {exit_code})");
         self.conclude(State::Failed, &message, Some(id), now);
-        self.rest(Phase::Exited {
+        self.stop(Phase::Exited {
             container: id.clone(),
         })
     }
 
-    fn runs(&mut self, id: &Arc<str>, started_at: Timestamp, now: Now) -> Wish {
+    fn observe_running(&mut self, id: &Arc<str>, started_at: Timestamp, now: Now) -> Reschedule {
         if self.is_probing() && self.container() == Some(id) {
-            return Wish::Keep;
+            return Reschedule::Keep;
         }
-        self.renewed(id, Some(started_at), now);
-        self.trouble = None;
+        self.doubt_if_about_another(id, Some(started_at), now);
+        self.dropped = None;
         self.phase = Phase::Delayed {
             container: id.clone(),
             started_at,
         };
-        self.first(started_at, now)
+        self.first_run(started_at, now)
     }
 
-    /// A first run, as soon as the container has run for the initial delay; one that is said to have started only later,
-    /// since the clock was set back, has its delay before it.
-    fn first(&self, started_at: Timestamp, now: Now) -> Wish {
-        let delay = SignedDuration::from_secs(self.entry.probe.initial_delay_seconds.into());
+    /// The first run is due when the container has run for the initial delay. A start in the future, after the clock was
+    /// set back, counts as now.
+    fn first_run(&self, started_at: Timestamp, now: Now) -> Reschedule {
+        let delay = SignedDuration::from_secs(self.planned.probe.initial_delay_seconds.into());
         let left = delay.saturating_sub(
             now.wall
                 .duration_since(started_at)
                 .max(SignedDuration::ZERO),
         );
         let left = Duration::try_from(left).unwrap_or(Duration::ZERO);
-        Wish::First(Slot::from(now.since_start.saturating_add(left)))
+        Reschedule::First(TimeSlot::not_before(now.since_start.saturating_add(left)))
     }
 
-    /// Whether there is a verdict that is known to be about a container other than this one.
+    /// Whether the verdict is known to be about a container other than this one.
     fn is_about_another(&self, id: &Arc<str>) -> bool {
         let about = self.verdict.as_ref().and_then(|v| v.container.as_ref());
         about.is_some_and(|about| about != id)
     }
 
-    /// A verdict about another container holds no more.
-    fn renewed(&mut self, id: &Arc<str>, started_at: Option<Timestamp>, now: Now) {
+    /// Makes a verdict about another container Unknown.
+    fn doubt_if_about_another(&mut self, id: &Arc<str>, started_at: Option<Timestamp>, now: Now) {
         let Some(verdict) = &mut self.verdict else {
             return;
         };
         let fits = match &verdict.container {
             Some(about) => about == id,
-            // The field was not kept: a container that started after the verdict is another one.
+            // The API server drops the field: a container that started after the verdict is another one.
             None => started_at.is_some_and(|at| whole_seconds(at) <= verdict.since),
         };
         if fits {
@@ -289,22 +293,22 @@ impl Worker {
         }
     }
 
-    /// Takes the turn that was due in `slot`. The container to probe.
-    pub(super) fn begin(&mut self, run: RunId, slot: Slot) -> Option<Arc<str>> {
-        let (container, tally, due) = match &self.phase {
-            Phase::Delayed { container, .. } => (container, Tally::default(), slot),
+    /// Starts the run that was due in `slot`, and returns the container to probe.
+    pub(super) fn begin(&mut self, run: RunId, slot: TimeSlot) -> Option<Arc<str>> {
+        let (container, streak, due) = match &self.phase {
+            Phase::Delayed { container, .. } => (container, ResultStreak::default(), slot),
             Phase::Probing {
                 container,
-                tally,
-                turn: Turn::Due { made_up },
-            } => (container, *tally, made_up.unwrap_or(slot)),
+                streak,
+                run_state: RunState::Due { caught_up },
+            } => (container, *streak, caught_up.unwrap_or(slot)),
             _ => return None,
         };
         let container = container.clone();
         self.phase = Phase::Probing {
             container: container.clone(),
-            tally,
-            turn: Turn::Running {
+            streak,
+            run_state: RunState::Running {
                 run,
                 due,
                 attempt: 1,
@@ -313,49 +317,49 @@ impl Worker {
         Some(container)
     }
 
-    /// Takes what a run came to, if it is still the one that counts.
+    /// Takes in the result of a run, if it is still the one under way.
     pub(super) fn finish(
         &mut self,
         run: RunId,
         result: Result<Outcome, CannotProbe>,
         now: Now,
-    ) -> Wish {
-        let period = self.period();
+    ) -> Reschedule {
+        let period = self.planned.probe.period();
         let Phase::Probing {
             container,
-            tally,
-            turn,
+            streak,
+            run_state,
         } = &mut self.phase
         else {
-            return Wish::Keep;
+            return Reschedule::Keep;
         };
-        let Turn::Running {
+        let RunState::Running {
             run: current,
             due,
             attempt,
-        } = turn
+        } = run_state
         else {
-            return Wish::Keep;
+            return Reschedule::Keep;
         };
         if *current != run {
-            return Wish::Keep;
+            return Reschedule::Keep;
         }
         let established = match &result {
-            Err(cause) if *attempt < ATTEMPTS && is_passing(cause) => {
+            Err(cause) if *attempt < MAX_ATTEMPTS && may_pass_by_retry(cause) => {
                 *attempt += 1;
-                return Wish::Again;
+                return Reschedule::Retry;
             }
             Err(_) => None,
-            Ok(outcome) => tally.count(outcome, &self.entry.probe),
+            Ok(outcome) => streak.count(outcome, &self.planned.probe),
         };
-        let (slot, made_up) = following(*due, period, now.since_start);
-        *turn = Turn::Due { made_up };
+        let (slot, caught_up) = next_due(*due, period, now.since_start);
+        *run_state = RunState::Due { caught_up };
         let container = container.clone();
         self.take_result(result, established, &container, now);
-        if made_up.is_some() {
-            Wish::MakeUp(slot)
+        if caught_up.is_some() {
+            Reschedule::CatchUp(slot)
         } else {
-            Wish::Further(slot)
+            Reschedule::Next(slot)
         }
     }
 
@@ -369,11 +373,11 @@ impl Worker {
         let message = match result {
             Ok(Outcome::Succeeded(message) | Outcome::Failed(message)) => message,
             Err(cause) => {
-                self.run_into(cause);
+                self.count_dropped(cause);
                 return;
             }
         };
-        self.trouble = None;
+        self.dropped = None;
         if let Some(state) = established {
             self.conclude(state, &message, Some(container), now);
         }
@@ -382,16 +386,16 @@ impl Worker {
         }
     }
 
-    fn run_into(&mut self, cause: CannotProbe) {
-        match &mut self.trouble {
-            Some(trouble) if is_same_kind(&trouble.cause, &cause) => {
-                trouble.runs = trouble.runs.saturating_add(1);
+    fn count_dropped(&mut self, cause: CannotProbe) {
+        match &mut self.dropped {
+            Some(dropped) if is_same_kind(&dropped.cause, &cause) => {
+                dropped.count = dropped.count.saturating_add(1);
             }
-            _ => self.trouble = Some(Trouble { cause, runs: 1 }),
+            _ => self.dropped = Some(DroppedRuns { cause, count: 1 }),
         }
     }
 
-    /// There was a verdict, and it is not known to hold any more.
+    /// Makes a verdict Unknown, if there is one.
     pub(super) fn doubt(&mut self, why: &str, container: Option<&Arc<str>>, now: Now) {
         if self.verdict.is_some() {
             self.conclude(State::Unknown, why, container, now);
@@ -402,7 +406,7 @@ impl Worker {
         let old = self.verdict.take();
         let kept = old.as_ref().filter(|old| old.state == state);
         if state != State::Unknown {
-            self.told = Some(state);
+            self.last_known = Some(state);
         }
         self.verdict = Some(Verdict {
             state,
@@ -418,14 +422,10 @@ impl Worker {
         });
     }
 
-    fn rest(&mut self, phase: Phase) -> Wish {
+    fn stop(&mut self, phase: Phase) -> Reschedule {
         self.phase = phase;
-        self.trouble = None;
-        Wish::Rest
-    }
-
-    fn period(&self) -> Duration {
-        Duration::from_secs(self.entry.probe.period_seconds.get().into())
+        self.dropped = None;
+        Reschedule::Cancel
     }
 }
 
@@ -433,9 +433,9 @@ fn is_same_kind(one: &CannotProbe, other: &CannotProbe) -> bool {
     std::mem::discriminant(one) == std::mem::discriminant(other)
 }
 
-/// Whether trying again at once can help. Not after our own deadline: a runtime that is stuck would be given the same
-/// command once more. Not without a container or an address: the next look at the runtime tells.
-fn is_passing(cause: &CannotProbe) -> bool {
+/// Whether a retry at once may succeed. Not after our own deadline: a runtime that is stuck would be given the same
+/// command once more. Not without a container or an address: the next list of containers shows them.
+fn may_pass_by_retry(cause: &CannotProbe) -> bool {
     matches!(cause, CannotProbe::Runtime(_) | CannotProbe::Local(_))
 }
 

@@ -2,18 +2,18 @@
 
 use serde_json::{Value, json};
 
-use super::reference::{Reference, Verdict};
-use super::{Bench, NAMESPACES, PLACES, PROBES};
+use super::reference::{ModelVerdict, ReferenceProbe};
+use super::{CONTAINERS, NAMESPACES, NodeModel, PROBES};
 
 /// How a probe is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct AskedProbe {
     pub(super) version: u16,
     pub(super) timing: (u32, u32, u32),
     pub(super) gate: Option<u32>,
 }
 
-impl Bench {
+impl NodeModel {
     /// The plan as it is asked for, and the node sees it.
     pub(super) fn plan(&mut self) {
         self.sim.object.spec = serde_json::from_value(json!({"podProbes": self.pods()})).unwrap();
@@ -42,7 +42,7 @@ impl Bench {
             if let Some(told) = left.as_ref().and_then(|(verdict, _)| verdict.told()) {
                 self.told.insert(probe, told);
             }
-            let mut reference = Reference::new(asked, time);
+            let mut reference = ReferenceProbe::new(asked, time);
             if let Some((verdict, fits)) = left {
                 reference.take_over(verdict, fits, now);
             }
@@ -54,9 +54,12 @@ impl Bench {
     fn pods(&self) -> Vec<Value> {
         let mut pods = Vec::new();
         for (uid, namespace) in NAMESPACES {
-            let of_pod = PROBES.iter().enumerate().filter(|(probe, (place, ..))| {
-                PLACES[*place].0 == uid && self.mask >> probe & 1 == 1
-            });
+            let of_pod = PROBES
+                .iter()
+                .enumerate()
+                .filter(|(probe, (container, ..))| {
+                    CONTAINERS[*container].0 == uid && self.mask >> probe & 1 == 1
+                });
             let probes: Vec<Value> = of_pod.map(|(probe, _)| self.entry(probe)).collect();
             if !probes.is_empty() {
                 pods.push(json!({"name": uid, "namespace": namespace, "uid": uid, "IP": "", "probes": probes}));
@@ -66,8 +69,8 @@ impl Bench {
     }
 
     fn entry(&self, probe: usize) -> Value {
-        let (place, name, exec) = PROBES[probe];
-        let Asked {
+        let (container, name, exec) = PROBES[probe];
+        let AskedProbe {
             version,
             timing: (period, success, failure),
             gate,
@@ -78,24 +81,24 @@ impl Bench {
         } else {
             wire["tcpSocket"] = json!({"port": 80 + version});
         }
-        json!({"name": name, "containerName": PLACES[place].1, "probe": wire,
+        json!({"name": name, "containerName": CONTAINERS[container].1, "probe": wire,
             "revision": (!self.sim.prunes).then(|| version.to_string()),
             "startedContainerID": gate.map(|id| format!("containerd://{id}"))})
     }
 
     /// The verdict that the status has of a probe, and whether it may be about the probe as it is asked for.
-    fn left(&self, probe: usize) -> Option<(Verdict, bool)> {
-        let (place, name, _) = PROBES[probe];
+    fn left(&self, probe: usize) -> Option<(ModelVerdict, bool)> {
+        let (container, name, _) = PROBES[probe];
         let status = self.sim.object.status.as_ref()?;
         let mut pods = status.pod_probe_statuses.iter();
-        let pod = pods.find(|pod| pod.uid == PLACES[place].0)?;
+        let pod = pods.find(|pod| pod.uid == CONTAINERS[container].0)?;
         let state = pod.probe_states.iter().find(|state| state.name == name)?;
         let asked = (!self.sim.prunes).then(|| self.asked[probe].version.to_string());
         let fits = match (&state.revision, asked) {
             (Some(left), Some(asked)) => *left == asked,
             _ => true,
         };
-        let verdict = Verdict {
+        let verdict = ModelVerdict {
             state: ["Succeeded", "Failed", "Unknown"]
                 .into_iter()
                 .find(|known| *known == state.state)?,

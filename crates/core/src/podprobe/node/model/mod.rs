@@ -17,16 +17,16 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use self::asked::Asked;
-use self::reference::{Place, Reference};
-use self::steps::{Ended, GateAt, Seen, Step, Write, steps};
-use super::machine::RunId;
+use self::asked::AskedProbe;
+use self::reference::{ModelContainer, ReferenceProbe};
+use self::steps::{ModelState, NodeStep, RunFate, StartGate, WriteFate, steps};
+use super::RunId;
 use super::sim::{Sim, outcome};
-use super::{Container, ContainerName, ContainerState, PodName, SLOT};
+use super::{ContainerName, ContainerState, ObservedContainer, PodName, SLOT};
 use crate::podprobe::probe::CannotProbe;
 
 /// Pod and name of each container.
-const PLACES: [(&str, &str); 3] = [("u0", "main"), ("u0", "side"), ("u1", "main")];
+const CONTAINERS: [(&str, &str); 3] = [("u0", "main"), ("u0", "side"), ("u1", "main")];
 /// Pod and namespace.
 const NAMESPACES: [(&str, &str); 2] = [("u0", "ns"), ("u1", "other")];
 /// Container, name and kind of each probe. One name is in two pods.
@@ -39,22 +39,22 @@ const PROBES: [(usize, &str, bool); 5] = [
 ];
 
 /// Both, side by side.
-struct Bench {
+struct NodeModel {
     sim: Sim,
-    asked: [Asked; PROBES.len()],
+    asked: [AskedProbe; PROBES.len()],
     /// Probes that are in the plan when there is an object.
     mask: u8,
     /// By the probe's number; those of the plan.
-    references: BTreeMap<usize, Reference>,
+    references: BTreeMap<usize, ReferenceProbe>,
     /// What users know, by the probe's number.
     told: HashMap<usize, &'static str>,
     /// Whether an object was seen since the agent's start.
     planned: bool,
     /// The containers as they are.
-    places: [Option<Place>; PLACES.len()],
+    containers: [Option<ModelContainer>; CONTAINERS.len()],
     newest_id: u32,
     /// A look that is under way: when it began, and what it will show.
-    look: Option<(Duration, [Option<Place>; PLACES.len()])>,
+    look: Option<(Duration, [Option<ModelContainer>; CONTAINERS.len()])>,
     /// When the newest look that has succeeded began.
     looked: Option<Duration>,
     /// The probe and the era of each run that was noted.
@@ -63,9 +63,9 @@ struct Bench {
     attempts: HashMap<RunId, u32>,
 }
 
-impl Bench {
+impl NodeModel {
     fn new() -> Self {
-        let asked = Asked {
+        let asked = AskedProbe {
             version: 0,
             timing: (1, 1, 3),
             gate: None,
@@ -79,7 +79,7 @@ impl Bench {
             references: BTreeMap::new(),
             told: HashMap::new(),
             planned: false,
-            places: [None; PLACES.len()],
+            containers: [None; CONTAINERS.len()],
             newest_id: 0,
             look: None,
             looked: None,
@@ -92,65 +92,65 @@ impl Bench {
         bench
     }
 
-    fn step(&mut self, step: &Step) {
+    fn step(&mut self, step: &NodeStep) {
         // No two things happen at the same moment.
         self.pass(Duration::from_millis(1));
         match step {
-            Step::Container(place, next) => self.container(*place, *next),
-            Step::State(place, seen) => {
-                if let Some(place) = &mut self.places[*place] {
-                    place.seen = *seen;
+            NodeStep::Container(container, next) => self.container(*container, *next),
+            NodeStep::State(container, seen) => {
+                if let Some(container) = &mut self.containers[*container] {
+                    container.seen = *seen;
                 }
             }
-            Step::BeginLook => self.look = Some((self.sim.time(), self.places)),
-            Step::EndLook => {
-                if let Some((began, places)) = self.look.take() {
-                    self.look(began, places);
+            NodeStep::BeginLook => self.look = Some((self.sim.time(), self.containers)),
+            NodeStep::EndLook => {
+                if let Some((began, containers)) = self.look.take() {
+                    self.look(began, containers);
                 }
             }
-            Step::FailLook => self.look = None,
-            Step::Look => self.look_now(),
-            Step::Finish(ago, ended) => self.finish(*ago, *ended),
-            Step::Pass(millis) => self.pass(Duration::from_millis(*millis)),
-            Step::Handler(probe, version) => self.ask(*probe, |asked| asked.version = *version),
-            Step::Timing(probe, timing) => self.ask(*probe, |asked| asked.timing = *timing),
-            Step::Gate(probe, gate) => {
-                let current = self.places[PROBES[*probe].0].map(|place| place.id);
+            NodeStep::FailLook => self.look = None,
+            NodeStep::Look => self.look_now(),
+            NodeStep::Finish(ago, ended) => self.finish(*ago, *ended),
+            NodeStep::Pass(millis) => self.pass(Duration::from_millis(*millis)),
+            NodeStep::Handler(probe, version) => self.ask(*probe, |asked| asked.version = *version),
+            NodeStep::Timing(probe, timing) => self.ask(*probe, |asked| asked.timing = *timing),
+            NodeStep::Gate(probe, gate) => {
+                let current = self.containers[PROBES[*probe].0].map(|container| container.id);
                 self.ask(*probe, |asked| {
                     asked.gate = match gate {
-                        GateAt::Open => None,
-                        GateAt::Current => current,
-                        GateAt::Other => Some(u32::MAX),
+                        StartGate::Open => None,
+                        StartGate::Current => current,
+                        StartGate::Other => Some(u32::MAX),
                     };
                 });
             }
-            Step::Entries(mask) => {
+            NodeStep::Entries(mask) => {
                 self.mask = *mask;
                 self.plan();
             }
-            Step::Gone(gone) => self.gone(*gone),
-            Step::Prunes(prunes) => {
+            NodeStep::Gone(gone) => self.gone(*gone),
+            NodeStep::Prunes(prunes) => {
                 self.sim.prunes = *prunes;
                 self.plan();
             }
-            Step::Wipe => {
+            NodeStep::Wipe => {
                 self.sim.object.status = None;
                 self.sim.show();
             }
-            Step::OtherAgent => {
+            NodeStep::OtherAgent => {
                 self.leave_openkruises_status();
                 self.sim.show();
             }
-            Step::EndWrite(write) => self.end_write(*write),
-            Step::Restart { written } => self.restart(*written),
+            NodeStep::EndWrite(write) => self.end_write(*write),
+            NodeStep::Restart { written } => self.restart(*written),
         }
         self.note();
     }
 
-    fn container(&mut self, place: usize, next: Option<Seen>) {
-        self.places[place] = next.map(|seen| {
+    fn container(&mut self, container: usize, next: Option<ModelState>) {
+        self.containers[container] = next.map(|seen| {
             self.newest_id += 1;
-            Place {
+            ModelContainer {
                 id: self.newest_id,
                 seen,
                 started_at: self.sim.moment().wall,
@@ -160,32 +160,32 @@ impl Bench {
 
     fn look_now(&mut self) {
         self.look = None;
-        self.look(self.sim.time(), self.places);
+        self.look(self.sim.time(), self.containers);
     }
 
-    fn look(&mut self, began: Duration, places: [Option<Place>; PLACES.len()]) {
+    fn look(&mut self, began: Duration, containers: [Option<ModelContainer>; CONTAINERS.len()]) {
         self.looked = self.looked.max(Some(began));
         let now = self.sim.moment().wall;
         for (probe, reference) in &mut self.references {
-            if began >= reference.hired {
-                reference.look(places[PROBES[*probe].0], now);
+            if began >= reference.added {
+                reference.look(containers[PROBES[*probe].0], now);
             }
         }
-        self.sim.containers = PLACES
+        self.sim.containers = CONTAINERS
             .iter()
-            .zip(places)
-            .filter_map(|((uid, name), place)| {
+            .zip(containers)
+            .filter_map(|((uid, name), observed)| {
                 let name = ContainerName {
                     pod: pod(uid),
                     name: (*name).into(),
                 };
-                Some((name, container(place?)))
+                Some((name, container(observed?)))
             })
             .collect();
         self.sim.look_from(began.saturating_sub(self.sim.start()));
     }
 
-    fn ask(&mut self, probe: usize, change: impl FnOnce(&mut Asked)) {
+    fn ask(&mut self, probe: usize, change: impl FnOnce(&mut AskedProbe)) {
         change(&mut self.asked[probe]);
         self.plan();
     }
@@ -213,7 +213,7 @@ impl Bench {
         }
     }
 
-    fn finish(&mut self, ago: usize, ended: Ended) {
+    fn finish(&mut self, ago: usize, ended: RunFate) {
         let Some(run) = self.order.iter().rev().nth(ago).copied() else {
             return;
         };
@@ -226,34 +226,34 @@ impl Bench {
         let reference = reference.filter(|reference| reference.era == era);
         let counts = reference.is_some();
         let result = match ended {
-            Ended::Succeeded => Ok(outcome(true, "")),
-            Ended::Failed => Ok(outcome(false, "")),
-            Ended::Busy => Err(CannotProbe::Runtime("busy".to_owned())),
-            Ended::Deadline => Err(CannotProbe::Deadline),
+            RunFate::Succeeded => Ok(outcome(true, "")),
+            RunFate::Failed => Ok(outcome(false, "")),
+            RunFate::Busy => Err(CannotProbe::Runtime("busy".to_owned())),
+            RunFate::Deadline => Err(CannotProbe::Deadline),
         };
         // Nobody but a hung command lets a runtime that lives pass our deadline.
         let timeout = Duration::from_secs(1);
         let looked = self.looked > Some(begun + timeout);
-        let hung = ended == Ended::Deadline && PROBES[probe].2 && looked;
+        let hung = ended == RunFate::Deadline && PROBES[probe].2 && looked;
         if let Some(reference) = reference {
-            if ended == Ended::Succeeded {
+            if ended == RunFate::Succeeded {
                 reference.result(true, now);
-            } else if ended == Ended::Failed || hung {
+            } else if ended == RunFate::Failed || hung {
                 reference.result(false, now);
             }
         }
         let attempts = self.attempts.entry(run).or_insert(0);
         *attempts += 1;
-        let again = counts && ended == Ended::Busy && *attempts < 3;
+        let again = counts && ended == RunFate::Busy && *attempts < 3;
         self.sim.finish(run, result);
         assert_eq!(self.sim.runs.contains_key(&run), again, "tried again");
     }
 
-    fn end_write(&mut self, write: Write) {
+    fn end_write(&mut self, write: WriteFate) {
         match write {
-            Write::Done => self.sim.end_write(true, true),
-            Write::Failed => self.sim.end_write(false, false),
-            Write::Lost => self.sim.end_write(true, false),
+            WriteFate::Done => self.sim.end_write(true, true),
+            WriteFate::Failed => self.sim.end_write(false, false),
+            WriteFate::Lost => self.sim.end_write(true, false),
         }
     }
 
@@ -319,7 +319,7 @@ impl Bench {
             let probe = number(&change.key);
             let to = change.to.as_str();
             let news = to != "Unknown" && self.told.get(&probe) != Some(&to);
-            assert_eq!(change.tell, news, "{change:?}");
+            assert_eq!(change.send_event, news, "{change:?}");
             if news {
                 self.told.insert(probe, to);
             }
@@ -355,8 +355,8 @@ impl Bench {
 
 /// The pod and the name of a probe.
 fn name(probe: usize) -> (String, String) {
-    let (place, name, _) = PROBES[probe];
-    (PLACES[place].0.to_owned(), name.to_owned())
+    let (container, name, _) = PROBES[probe];
+    (CONTAINERS[container].0.to_owned(), name.to_owned())
 }
 
 fn number(key: &super::ProbeKey) -> usize {
@@ -374,16 +374,16 @@ fn pod(uid: &str) -> PodName {
     }
 }
 
-fn container(place: Place) -> Container {
-    Container {
-        id: place.id.to_string().into(),
-        state: match place.seen {
-            Seen::Created => ContainerState::Created,
-            Seen::Running => ContainerState::Running {
-                started_at: place.started_at,
+fn container(container: ModelContainer) -> ObservedContainer {
+    ObservedContainer {
+        id: container.id.to_string().into(),
+        state: match container.seen {
+            ModelState::Created => ContainerState::Created,
+            ModelState::Running => ContainerState::Running {
+                started_at: container.started_at,
             },
-            Seen::Exited(exit_code) => ContainerState::Exited { exit_code },
-            Seen::Unknown => ContainerState::Unknown,
+            ModelState::Exited(exit_code) => ContainerState::Exited { exit_code },
+            ModelState::Unknown => ContainerState::Unknown,
         },
     }
 }
@@ -407,7 +407,7 @@ proptest! {
     // PRB-6, PRB-8, PRB-9, PRB-10, PRB-11, PRB-12, PRB-13, DEF-2, DEF-8, DEF-9
     #[test]
     fn the_node_holds_what_the_rules_say(steps in steps()) {
-        let mut bench = Bench::new();
+        let mut bench = NodeModel::new();
         for step in &steps {
             bench.step(step);
             bench.check();

@@ -4,26 +4,26 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::asked::Asked;
-use super::steps::Seen;
+use super::asked::AskedProbe;
+use super::steps::ModelState;
 
 /// A container as it is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct ModelContainer {
     pub(super) id: u32,
-    pub(super) seen: Seen,
+    pub(super) seen: ModelState,
     pub(super) started_at: Timestamp,
 }
 
 /// What users see, the container it is about if that is known, and since when, in whole seconds.
 #[derive(Clone, Debug)]
-pub(super) struct Verdict {
+pub(super) struct ModelVerdict {
     pub(super) state: &'static str,
     pub(super) about: Option<u32>,
     pub(super) since: Timestamp,
 }
 
-impl Verdict {
+impl ModelVerdict {
     /// What users know by it.
     pub(super) fn told(&self) -> Option<&'static str> {
         (self.state != "Unknown").then_some(self.state)
@@ -31,37 +31,37 @@ impl Verdict {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Reference {
-    asked: Asked,
+pub(super) struct ReferenceProbe {
+    asked: AskedProbe,
     /// When it came into the plan.
-    pub(super) hired: Duration,
+    pub(super) added: Duration,
     /// Whether a look has judged it; what the last one said, and as what that is taken.
     judged: bool,
-    shown: Option<Place>,
-    container: Option<Place>,
-    pub(super) verdict: Option<Verdict>,
+    shown: Option<ModelContainer>,
+    container: Option<ModelContainer>,
+    pub(super) verdict: Option<ModelVerdict>,
     /// Moves whenever probing begins anew.
     pub(super) era: u64,
     /// Results of this era.
     results: Vec<bool>,
 }
 
-impl Reference {
-    pub(super) fn new(asked: Asked, hired: Duration) -> Self {
+impl ReferenceProbe {
+    pub(super) fn new(asked: AskedProbe, added: Duration) -> Self {
         Self {
             asked,
-            hired,
+            added,
             judged: false,
             shown: None,
             container: None,
             verdict: None,
             // No two of one probe: those that came later have a higher one.
-            era: u64::try_from(hired.as_micros()).unwrap() << 16,
+            era: u64::try_from(added.as_micros()).unwrap() << 16,
             results: Vec::new(),
         }
     }
 
-    pub(super) fn take_over(&mut self, verdict: Verdict, fits: bool, now: Timestamp) {
+    pub(super) fn take_over(&mut self, verdict: ModelVerdict, fits: bool, now: Timestamp) {
         let about = verdict.about;
         self.verdict = Some(verdict);
         if !fits {
@@ -70,12 +70,12 @@ impl Reference {
     }
 
     pub(super) fn is_probing(&self) -> Option<u32> {
-        let place = self.container?;
-        (self.is_open(place) && place.seen == Seen::Running).then_some(place.id)
+        let container = self.container?;
+        (self.is_open(container) && container.seen == ModelState::Running).then_some(container.id)
     }
 
-    fn is_open(&self, place: Place) -> bool {
-        self.asked.gate.is_none_or(|gate| gate == place.id)
+    fn is_open(&self, container: ModelContainer) -> bool {
+        self.asked.gate.is_none_or(|gate| gate == container.id)
     }
 
     fn anew(&mut self) {
@@ -89,7 +89,7 @@ impl Reference {
             .as_ref()
             .filter(|verdict| verdict.state == state);
         let since = kept.map_or(floor(now), |verdict| verdict.since);
-        self.verdict = Some(Verdict {
+        self.verdict = Some(ModelVerdict {
             state,
             about,
             since,
@@ -102,25 +102,28 @@ impl Reference {
         }
     }
 
-    pub(super) fn look(&mut self, shown: Option<Place>, now: Timestamp) {
+    pub(super) fn look(&mut self, shown: Option<ModelContainer>, now: Timestamp) {
         self.judged = true;
         self.shown = shown;
         let before = self.is_probing();
         let old = std::mem::replace(&mut self.container, shown);
-        let Some(place) = shown else {
+        let Some(container) = shown else {
             return self.anew();
         };
         // What the runtime does not say for a moment changes nothing about a container that is probed.
-        if place.seen == Seen::Unknown && before == Some(place.id) && self.is_open(place) {
+        if container.seen == ModelState::Unknown
+            && before == Some(container.id)
+            && self.is_open(container)
+        {
             self.container = old;
             return;
         }
-        if !self.is_open(place) {
-            self.doubt(Some(place.id), now);
-        } else if let Seen::Exited(_) = place.seen {
-            self.conclude("Failed", Some(place.id), now);
+        if !self.is_open(container) {
+            self.doubt(Some(container.id), now);
+        } else if let ModelState::Exited(_) = container.seen {
+            self.conclude("Failed", Some(container.id), now);
         } else {
-            self.compare(place, now);
+            self.compare(container, now);
         }
         if before.is_none() || self.is_probing() != before {
             self.anew();
@@ -129,25 +132,25 @@ impl Reference {
 
     /// A verdict about another container holds no more. Of which it is about is not known behind an API server that does
     /// not keep it: then one that started after it is another.
-    fn compare(&mut self, place: Place, now: Timestamp) {
+    fn compare(&mut self, container: ModelContainer, now: Timestamp) {
         let Some(verdict) = &mut self.verdict else {
             return;
         };
-        let fits = match (verdict.about, place.seen) {
-            (Some(about), _) => about == place.id,
-            (None, Seen::Running) => floor(place.started_at) <= verdict.since,
-            (None, Seen::Unknown) => return,
+        let fits = match (verdict.about, container.seen) {
+            (Some(about), _) => about == container.id,
+            (None, ModelState::Running) => floor(container.started_at) <= verdict.since,
+            (None, ModelState::Unknown) => return,
             (None, _) => false,
         };
-        if fits && place.seen == Seen::Running {
-            verdict.about = Some(place.id);
+        if fits && container.seen == ModelState::Running {
+            verdict.about = Some(container.id);
         } else if !fits {
-            self.doubt(Some(place.id), now);
+            self.doubt(Some(container.id), now);
         }
     }
 
     /// The entry as it is asked for now.
-    pub(super) fn follow(&mut self, asked: Asked, now: Timestamp) {
+    pub(super) fn follow(&mut self, asked: AskedProbe, now: Timestamp) {
         let old = std::mem::replace(&mut self.asked, asked);
         if old == asked {
             return;
@@ -168,10 +171,10 @@ impl Reference {
         }
     }
 
-    fn reopen(&mut self, old: Asked, now: Timestamp) {
+    fn reopen(&mut self, old: AskedProbe, now: Timestamp) {
         let closed = self
             .container
-            .is_some_and(|place| old.gate.is_some_and(|gate| gate != place.id));
+            .is_some_and(|container| old.gate.is_some_and(|gate| gate != container.id));
         if closed {
             self.container = None;
         }

@@ -2,14 +2,14 @@
 
 use proptest::prelude::*;
 
-use super::{PLACES, PROBES};
+use super::{CONTAINERS, PROBES};
 
 #[derive(Clone, Debug)]
-pub(super) enum Step {
-    /// A new container of this place, or none.
-    Container(usize, Option<Seen>),
+pub(super) enum NodeStep {
+    /// A new container of this container, or none.
+    Container(usize, Option<ModelState>),
     /// Its container does something else.
-    State(usize, Seen),
+    State(usize, ModelState),
     /// A look begins; it will show what is there now.
     BeginLook,
     EndLook,
@@ -17,14 +17,14 @@ pub(super) enum Step {
     /// A look that takes no time.
     Look,
     /// Ends the run that began so many runs ago, if it is still on its way.
-    Finish(usize, Ended),
+    Finish(usize, RunFate),
     /// So many milliseconds.
     Pass(u64),
     /// This probe does something else.
     Handler(usize, u16),
     /// Period and thresholds of this probe.
     Timing(usize, (u32, u32, u32)),
-    Gate(usize, GateAt),
+    Gate(usize, StartGate),
     /// These probes are in the plan, one bit for each.
     Entries(u8),
     /// The object is deleted, or made again.
@@ -36,7 +36,7 @@ pub(super) enum Step {
     /// The status is as OpenKruise's agent would have left it.
     OtherAgent,
     /// The status write that is under way ends.
-    EndWrite(Write),
+    EndWrite(WriteFate),
     /// The agent starts again; a write under way was done, or was not.
     Restart {
         written: bool,
@@ -44,7 +44,7 @@ pub(super) enum Step {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum ModelState {
     Created,
     Running,
     Exited(i32),
@@ -52,7 +52,7 @@ pub(super) enum Seen {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum RunFate {
     Succeeded,
     Failed,
     Busy,
@@ -60,14 +60,14 @@ pub(super) enum Ended {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum GateAt {
+pub(super) enum StartGate {
     Open,
     Current,
     Other,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Write {
+pub(super) enum WriteFate {
     Done,
     /// And nothing was written.
     Failed,
@@ -75,77 +75,76 @@ pub(super) enum Write {
     Lost,
 }
 
-pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
+pub(super) fn steps() -> impl Strategy<Value = Vec<NodeStep>> {
     let step = prop_oneof![
         20 => runs(),
         12 => world(),
         6 => plans(),
         8 => writes(),
-        1 => any::<bool>().prop_map(|written| Step::Restart { written }),
+        1 => any::<bool>().prop_map(|written| NodeStep::Restart { written }),
     ];
     prop::collection::vec(step, 1..120)
 }
 
-fn runs() -> impl Strategy<Value = Step> {
+fn runs() -> impl Strategy<Value = NodeStep> {
     let ended = prop_oneof![
-        3 => Just(Ended::Succeeded),
-        3 => Just(Ended::Failed),
-        1 => Just(Ended::Busy),
-        1 => Just(Ended::Deadline),
+        3 => Just(RunFate::Succeeded),
+        3 => Just(RunFate::Failed),
+        1 => Just(RunFate::Busy),
+        1 => Just(RunFate::Deadline),
     ];
     prop_oneof![
-        3 => (0..6_usize, ended).prop_map(|(ago, ended)| Step::Finish(ago, ended)),
-        2 => (0..2_500_u64).prop_map(Step::Pass),
+        3 => (0..6_usize, ended).prop_map(|(ago, ended)| NodeStep::Finish(ago, ended)),
+        2 => (0..2_500_u64).prop_map(NodeStep::Pass),
     ]
 }
 
-fn world() -> impl Strategy<Value = Step> {
-    let places = 0..PLACES.len();
+fn world() -> impl Strategy<Value = NodeStep> {
+    let containers = 0..CONTAINERS.len();
     prop_oneof![
-        3 => (places.clone(), prop::option::weighted(0.9, seen()))
-            .prop_map(|(place, seen)| Step::Container(place, seen)),
-        3 => (places, seen()).prop_map(|(place, seen)| Step::State(place, seen)),
-        6 => Just(Step::Look),
-        2 => Just(Step::BeginLook),
-        2 => Just(Step::EndLook),
-        1 => Just(Step::FailLook),
+        3 => (containers.clone(), prop::option::weighted(0.9, seen()))
+            .prop_map(|(container, seen)| NodeStep::Container(container, seen)),
+        3 => (containers, seen()).prop_map(|(container, seen)| NodeStep::State(container, seen)),
+        6 => Just(NodeStep::Look),
+        2 => Just(NodeStep::BeginLook),
+        2 => Just(NodeStep::EndLook),
+        1 => Just(NodeStep::FailLook),
     ]
 }
 
-fn seen() -> impl Strategy<Value = Seen> {
+fn seen() -> impl Strategy<Value = ModelState> {
     prop_oneof![
-        1 => Just(Seen::Created),
-        4 => Just(Seen::Running),
-        1 => (0..3).prop_map(Seen::Exited),
-        1 => Just(Seen::Unknown),
+        1 => Just(ModelState::Created),
+        4 => Just(ModelState::Running),
+        1 => (0..3).prop_map(ModelState::Exited),
+        1 => Just(ModelState::Unknown),
     ]
 }
 
-fn plans() -> impl Strategy<Value = Step> {
+fn plans() -> impl Strategy<Value = NodeStep> {
     let probes = 0..PROBES.len();
     let gate = prop_oneof![
-        Just(GateAt::Open),
-        Just(GateAt::Current),
-        Just(GateAt::Other)
+        Just(StartGate::Open),
+        Just(StartGate::Current),
+        Just(StartGate::Other)
     ];
     let mask = prop_oneof![2 => 0..32_u8, 1 => Just(0), 2 => Just(31)];
     prop_oneof![
-        1 => (probes.clone(), 0..3_u16).prop_map(|(probe, version)| Step::Handler(probe, version)),
+        1 => (probes.clone(), 0..3_u16).prop_map(|(probe, version)| NodeStep::Handler(probe, version)),
         1 => (probes.clone(), (1..4_u32, 1..4_u32, 1..4_u32))
-            .prop_map(|(probe, timing)| Step::Timing(probe, timing)),
-        1 => (probes, gate).prop_map(|(probe, gate)| Step::Gate(probe, gate)),
-        2 => mask.prop_map(Step::Entries),
-        1 => any::<bool>().prop_map(Step::Gone),
-        1 => any::<bool>().prop_map(Step::Prunes),
+            .prop_map(|(probe, timing)| NodeStep::Timing(probe, timing)),
+        1 => (probes, gate).prop_map(|(probe, gate)| NodeStep::Gate(probe, gate)),
+        2 => mask.prop_map(NodeStep::Entries),
+        1 => any::<bool>().prop_map(NodeStep::Gone),
+        1 => any::<bool>().prop_map(NodeStep::Prunes),
     ]
 }
 
-fn writes() -> impl Strategy<Value = Step> {
-    let write =
-        prop_oneof![4 => Just(Write::Done), 1 => Just(Write::Failed), 1 => Just(Write::Lost)];
+fn writes() -> impl Strategy<Value = NodeStep> {
+    let write = prop_oneof![4 => Just(WriteFate::Done), 1 => Just(WriteFate::Failed), 1 => Just(WriteFate::Lost)];
     prop_oneof![
-        6 => write.prop_map(Step::EndWrite),
-        1 => Just(Step::Wipe),
-        1 => Just(Step::OtherAgent),
+        6 => write.prop_map(NodeStep::EndWrite),
+        1 => Just(NodeStep::Wipe),
+        1 => Just(NodeStep::OtherAgent),
     ]
 }

@@ -20,12 +20,12 @@ pub(in super::super) fn probe() -> Probe {
     }
 }
 
-fn entry() -> Entry {
-    Entry {
+fn entry() -> PlannedProbe {
+    PlannedProbe {
         container: "main".into(),
         probe: Arc::new(probe()),
         revision: Some("1".into()),
-        started: None,
+        started_container: None,
     }
 }
 
@@ -38,8 +38,8 @@ fn at(millis: u64) -> Now {
     }
 }
 
-fn running(id: &str) -> Container {
-    Container {
+fn running(id: &str) -> ObservedContainer {
+    ObservedContainer {
         id: id.into(),
         state: ContainerState::Running {
             started_at: Timestamp::from_second(1_000).unwrap(),
@@ -47,15 +47,15 @@ fn running(id: &str) -> Container {
     }
 }
 
-fn exited(id: &str, exit_code: i32) -> Container {
-    Container {
+fn exited(id: &str, exit_code: i32) -> ObservedContainer {
+    ObservedContainer {
         id: id.into(),
         state: ContainerState::Exited { exit_code },
     }
 }
 
-fn created(id: &str) -> Container {
-    Container {
+fn created(id: &str) -> ObservedContainer {
+    ObservedContainer {
         id: id.into(),
         state: ContainerState::Created,
     }
@@ -70,15 +70,15 @@ fn succeeding() -> Worker {
     let mut worker = Worker::new(entry(), None, Duration::ZERO);
     assert_eq!(
         worker.observe(Some(&running("a")), at(0)),
-        Wish::First(Slot::from(Duration::ZERO))
+        Reschedule::First(TimeSlot::not_before(Duration::ZERO))
     );
     run(&mut worker, 1, at(10), Ok(succeeded()));
     assert_eq!(worker.state(), Some(State::Succeeded));
     worker
 }
 
-fn run(worker: &mut Worker, id: u64, now: Now, result: Result<Outcome, CannotProbe>) -> Wish {
-    let begun = worker.begin(RunId(id), Slot::of(now.since_start));
+fn run(worker: &mut Worker, id: u64, now: Now, result: Result<Outcome, CannotProbe>) -> Reschedule {
+    let begun = worker.begin(RunId(id), TimeSlot::of(now.since_start));
     assert!(begun.is_some(), "{worker:?}");
     worker.finish(RunId(id), result, now)
 }
@@ -91,14 +91,20 @@ fn a_container_that_ended_is_failed_at_once_and_not_probed() {
     probe.failure_threshold = NonZeroU32::new(5).unwrap();
     patient.probe = Arc::new(probe);
     let mut worker = Worker::new(patient, None, Duration::ZERO);
-    assert_eq!(worker.observe(Some(&exited("a", 137)), at(0)), Wish::Rest);
+    assert_eq!(
+        worker.observe(Some(&exited("a", 137)), at(0)),
+        Reschedule::Cancel
+    );
     let verdict = worker.verdict().unwrap();
     assert_eq!(verdict.state, State::Failed);
     assert_eq!(
         &*verdict.message,
         "container main is not running (exit code 137)"
     );
-    assert_eq!(worker.begin(RunId(1), Slot::from(Duration::ZERO)), None);
+    assert_eq!(
+        worker.begin(RunId(1), TimeSlot::not_before(Duration::ZERO)),
+        None
+    );
 }
 
 // PPM-6, PRB-10
@@ -122,11 +128,11 @@ fn a_restart_makes_a_verdict_unknown_and_never_an_absent_one() {
 #[test]
 fn a_container_not_found_any_more_keeps_its_verdict() {
     let mut worker = succeeding();
-    assert_eq!(worker.observe(None, at(1_000)), Wish::Rest);
+    assert_eq!(worker.observe(None, at(1_000)), Reschedule::Cancel);
     assert_eq!(worker.state(), Some(State::Succeeded));
     assert!(matches!(
         worker.observe(Some(&running("a")), at(2_000)),
-        Wish::First(_)
+        Reschedule::First(_)
     ));
     assert_eq!(worker.state(), Some(State::Succeeded));
 }
@@ -137,12 +143,12 @@ fn the_result_of_a_run_for_another_container_is_dropped() {
     let mut worker = succeeding();
     assert!(
         worker
-            .begin(RunId(2), Slot::of(Duration::from_secs(1)))
+            .begin(RunId(2), TimeSlot::of(Duration::from_secs(1)))
             .is_some()
     );
     worker.observe(Some(&running("b")), at(1_100));
     let failed = Ok(Outcome::Failed("no".into()));
-    assert_eq!(worker.finish(RunId(2), failed, at(1_200)), Wish::Keep);
+    assert_eq!(worker.finish(RunId(2), failed, at(1_200)), Reschedule::Keep);
     assert_eq!(worker.state(), Some(State::Unknown));
 }
 
@@ -150,27 +156,33 @@ fn the_result_of_a_run_for_another_container_is_dropped() {
 #[test]
 fn the_gate_lets_one_container_through() {
     let mut gated = entry();
-    gated.started = Some("a".into());
+    gated.started_container = Some("a".into());
     let mut worker = Worker::new(gated.clone(), None, Duration::ZERO);
-    assert_eq!(worker.observe(Some(&running("b")), at(0)), Wish::Rest);
+    assert_eq!(
+        worker.observe(Some(&running("b")), at(0)),
+        Reschedule::Cancel
+    );
     assert_eq!(worker.verdict(), None);
     assert!(matches!(
         worker.observe(Some(&running("a")), at(0)),
-        Wish::First(_)
+        Reschedule::First(_)
     ));
     run(&mut worker, 1, at(0), Ok(succeeded()));
     // Restarted, and not started yet, alive or not.
     for container in [running("b"), exited("b", 1)] {
         let mut worker = worker.clone();
-        assert_eq!(worker.observe(Some(&container), at(500)), Wish::Rest);
+        assert_eq!(
+            worker.observe(Some(&container), at(500)),
+            Reschedule::Cancel
+        );
         assert_eq!(worker.state(), Some(State::Unknown));
     }
     worker.observe(Some(&running("b")), at(500));
-    gated.started = Some("b".into());
+    gated.started_container = Some("b".into());
     worker.update(gated, at(900));
     assert!(matches!(
         worker.observe(Some(&running("b")), at(900)),
-        Wish::First(_)
+        Reschedule::First(_)
     ));
 }
 
@@ -190,10 +202,10 @@ fn the_initial_delay_counts_from_the_containers_start() {
         (90_000, 900),
     ] {
         let mut worker = Worker::new(slow.clone(), None, Duration::ZERO);
-        let wish = worker.observe(Some(&running("a")), at(now));
+        let change = worker.observe(Some(&running("a")), at(now));
         assert_eq!(
-            wish,
-            Wish::First(Slot::from(Duration::from_millis(first * 100))),
+            change,
+            Reschedule::First(TimeSlot::not_before(Duration::from_millis(first * 100))),
             "{now}"
         );
     }
@@ -209,8 +221,11 @@ fn a_clock_that_was_set_back_makes_no_initial_delay_longer() {
     let mut worker = Worker::new(slow, None, Duration::ZERO);
     let mut now = at(1_000);
     now.wall -= SignedDuration::from_hours(2);
-    let wish = worker.observe(Some(&running("a")), now);
-    assert_eq!(wish, Wish::First(Slot::of(Duration::from_secs(6))));
+    let change = worker.observe(Some(&running("a")), now);
+    assert_eq!(
+        change,
+        Reschedule::First(TimeSlot::of(Duration::from_secs(6)))
+    );
 }
 
 // PRB-10, DEF-12
@@ -219,11 +234,11 @@ fn another_handler_makes_unknown_and_other_timing_keeps() {
     let mut other = entry();
     other.revision = Some("2".into());
     let mut worker = succeeding();
-    assert_eq!(worker.update(other, at(500)), Wish::Rest);
+    assert_eq!(worker.update(other, at(500)), Reschedule::Cancel);
     assert_eq!(worker.state(), Some(State::Unknown));
     assert!(matches!(
         worker.observe(Some(&running("a")), at(500)),
-        Wish::First(_)
+        Reschedule::First(_)
     ));
 
     let mut slower = entry();
@@ -231,13 +246,13 @@ fn another_handler_makes_unknown_and_other_timing_keeps() {
     probe.period_seconds = NonZeroU32::new(60).unwrap();
     slower.probe = Arc::new(probe);
     let mut worker = succeeding();
-    assert_eq!(worker.update(slower.clone(), at(500)), Wish::Keep);
+    assert_eq!(worker.update(slower.clone(), at(500)), Reschedule::Keep);
     assert_eq!(worker.state(), Some(State::Succeeded));
-    let further = Wish::Further(Slot::of(Duration::from_secs(61)));
-    assert_eq!(run(&mut worker, 2, at(1_010), Ok(succeeded())), further);
+    let next = Reschedule::Next(TimeSlot::of(Duration::from_secs(61)));
+    assert_eq!(run(&mut worker, 2, at(1_010), Ok(succeeded())), next);
     // And back: it does not wait the minute out.
-    let further = Wish::Further(Slot::of(Duration::from_secs(3)));
-    assert_eq!(worker.update(entry(), at(1_950)), further);
+    let next = Reschedule::Next(TimeSlot::of(Duration::from_secs(3)));
+    assert_eq!(worker.update(entry(), at(1_950)), next);
 }
 
 #[test]
@@ -246,7 +261,7 @@ fn a_revision_that_the_api_server_begins_to_keep_is_no_other_probe() {
     without.revision = None;
     let mut worker = succeeding();
     for same in [without.clone(), entry()] {
-        assert_eq!(worker.update(same, at(500)), Wish::Keep);
+        assert_eq!(worker.update(same, at(500)), Reschedule::Keep);
         assert_eq!(worker.state(), Some(State::Succeeded));
     }
     let mut probe = probe();
@@ -254,7 +269,7 @@ fn a_revision_that_the_api_server_begins_to_keep_is_no_other_probe() {
         port: std::num::NonZeroU16::MAX,
     };
     without.probe = Arc::new(probe);
-    assert_eq!(worker.update(without, at(500)), Wish::Rest);
+    assert_eq!(worker.update(without, at(500)), Reschedule::Cancel);
     assert_eq!(worker.state(), Some(State::Unknown));
 }
 
@@ -265,18 +280,24 @@ fn what_we_could_not_probe_is_tried_again_and_then_dropped() {
     let mut worker = succeeding();
     assert!(
         worker
-            .begin(RunId(2), Slot::of(Duration::from_secs(1)))
+            .begin(RunId(2), TimeSlot::of(Duration::from_secs(1)))
             .is_some()
     );
-    assert_eq!(worker.finish(RunId(2), busy(), at(1_010)), Wish::Again);
-    assert_eq!(worker.finish(RunId(2), busy(), at(1_020)), Wish::Again);
-    let further = Wish::Further(Slot::of(Duration::from_secs(2)));
-    assert_eq!(worker.finish(RunId(2), busy(), at(1_030)), further);
+    assert_eq!(
+        worker.finish(RunId(2), busy(), at(1_010)),
+        Reschedule::Retry
+    );
+    assert_eq!(
+        worker.finish(RunId(2), busy(), at(1_020)),
+        Reschedule::Retry
+    );
+    let next = Reschedule::Next(TimeSlot::of(Duration::from_secs(2)));
+    assert_eq!(worker.finish(RunId(2), busy(), at(1_030)), next);
     assert_eq!(worker.state(), Some(State::Succeeded));
-    assert!(worker.is_in_trouble());
+    assert!(worker.has_dropped_runs());
     assert_eq!(
         run(&mut worker, 3, at(2_010), Err(CannotProbe::Deadline)),
-        Wish::Further(Slot::of(Duration::from_secs(3)))
+        Reschedule::Next(TimeSlot::of(Duration::from_secs(3)))
     );
 }
 
@@ -297,7 +318,7 @@ fn a_runtime_that_does_not_say_disproves_no_verdict_left_behind() {
         let mut worker = Worker::new(entry(), Some(left), Duration::ZERO);
         let mut silent = running("a");
         silent.state = ContainerState::Unknown;
-        assert_eq!(worker.observe(Some(&silent), at(5_000)), Wish::Rest);
+        assert_eq!(worker.observe(Some(&silent), at(5_000)), Reschedule::Cancel);
         assert_eq!(worker.state(), Some(state), "{about:?}");
     }
 }
@@ -323,6 +344,10 @@ fn a_verdict_left_behind_is_taken_if_it_fits_the_container() {
         let mut worker = Worker::new(entry(), Some(left.clone()), Duration::ZERO);
         worker.observe(Some(&running("a")), at(5_000));
         assert_eq!(worker.state(), Some(expected), "{left:?}");
-        assert_eq!(worker.told(), Some(State::Succeeded), "{left:?}");
+        assert_eq!(
+            worker.last_known_state(),
+            Some(State::Succeeded),
+            "{left:?}"
+        );
     }
 }

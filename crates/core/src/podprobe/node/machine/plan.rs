@@ -1,0 +1,155 @@
+//! A new plan: workers come and go with its entries, and find the verdicts that were held about their probes before.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use leadsman_api::NodePodProbe;
+
+use super::super::entries::{self, PlannedProbe};
+use super::super::previous::{PreviousVerdict, previous_verdicts};
+use super::super::worker::Worker;
+use super::super::{Now, PodName, ProbeKey, SLOT};
+use super::{NodeAction, NodeProbes, Verdict};
+
+/// Verdicts by pod and probe, without the container: the same probe may be about another one now.
+type VerdictsByProbe = HashMap<(PodName, String), Verdict>;
+
+impl NodeProbes {
+    pub(super) fn follow_plan(
+        &mut self,
+        object: Option<&NodePodProbe>,
+        now: Now,
+        actions: &mut Vec<NodeAction>,
+    ) {
+        let (entries, malformed) = object.map(|o| entries::read(&o.spec)).unwrap_or_default();
+        let status = object.map(|o| o.status.clone().unwrap_or_default());
+        let previous = match &status {
+            Some(status) if !self.has_had_plan => previous_verdicts(status, now),
+            _ => HashMap::new(),
+        };
+        self.has_had_plan |= object.is_some();
+        if self.malformed != malformed {
+            self.malformed.clone_from(&malformed);
+            actions.push(NodeAction::MalformedEntries(malformed));
+        }
+        if object.is_none() {
+            self.keep_states_of_deleted();
+        }
+        if self.order.is_empty() || entries.is_empty() {
+            // By the time that there is something to probe again, the last list may be hours old.
+            self.containers = None;
+            self.probing_since = now.since_start;
+        }
+        let removed = self.remove_workers(&entries);
+        self.order = entries.iter().map(|(key, _)| key.clone()).collect();
+        for (key, entry) in entries {
+            if self.workers.contains_key(&key) {
+                self.update_entry(&key, entry, now, actions);
+            } else {
+                self.add_worker(key, entry, &previous, &removed, now);
+            }
+        }
+        self.schedule.set_even_share(self.even_execs_per_slot());
+        let workers = self.workers.iter();
+        let with_commands = workers.filter(|(_, worker)| worker.weight().is_exec());
+        self.runs
+            .divide_permits(with_commands.map(|(key, _)| &key.pod));
+        self.start_waiting_execs(now, actions);
+        self.reporter.observe(status);
+    }
+
+    /// Bounded by the last plan that had entries.
+    fn keep_states_of_deleted(&mut self) {
+        if !self.workers.is_empty() {
+            let workers = self.workers.iter();
+            self.states_of_deleted = workers
+                .filter_map(|(key, worker)| Some((key.clone(), worker.last_known_state()?)))
+                .collect();
+        }
+    }
+
+    /// Removes the workers whose entries are gone, and returns their verdicts.
+    fn remove_workers(&mut self, entries: &[(Arc<ProbeKey>, PlannedProbe)]) -> VerdictsByProbe {
+        let wanted: HashSet<&Arc<ProbeKey>> = entries.iter().map(|(key, _)| key).collect();
+        let gone: Vec<Arc<ProbeKey>> = self
+            .order
+            .iter()
+            .filter(|key| !wanted.contains(key))
+            .cloned()
+            .collect();
+        let mut verdicts = HashMap::new();
+        for key in gone {
+            self.schedule.cancel(&key);
+            self.reporter.forget(&key);
+            let Some(worker) = self.workers.remove(&key) else {
+                continue;
+            };
+            if let Some(run) = worker.running() {
+                self.runs.cancel_waiting(run);
+            }
+            if let Some(verdict) = worker.verdict() {
+                verdicts.insert((key.pod.clone(), key.id.to_string()), verdict.clone());
+            }
+        }
+        verdicts
+    }
+
+    fn update_entry(
+        &mut self,
+        key: &Arc<ProbeKey>,
+        entry: PlannedProbe,
+        now: Now,
+        actions: &mut Vec<NodeAction>,
+    ) {
+        if self
+            .workers
+            .get(key)
+            .is_none_or(|worker| *worker.planned() == entry)
+        {
+            return;
+        }
+        self.update_worker(key, actions, |worker, _| worker.update(entry, now));
+        self.observe_container(key, now, actions);
+    }
+
+    fn add_worker(
+        &mut self,
+        key: Arc<ProbeKey>,
+        entry: PlannedProbe,
+        previous: &HashMap<(PodName, String), PreviousVerdict>,
+        removed: &VerdictsByProbe,
+        now: Now,
+    ) {
+        let name = (key.pod.clone(), key.id.to_string());
+        let previous = previous.get(&name);
+        let fits = previous.is_some_and(|previous| previous.may_be_about(&entry));
+        let verdict = previous.map(|previous| &previous.verdict);
+        let verdict = verdict.or_else(|| removed.get(&name)).cloned();
+        let mut worker = Worker::new(entry, verdict, now.since_start);
+        if !fits {
+            worker.doubt("the probe has changed", None, now);
+        }
+        if let Some(state) = self.states_of_deleted.remove(&key) {
+            worker.remember_state(state);
+        }
+        self.workers.insert(key, worker);
+        self.added += 1;
+        self.has_unobserved_workers = true;
+    }
+
+    /// Commands in each slot when all of them are spread evenly, rounded up.
+    fn even_execs_per_slot(&self) -> u32 {
+        const SLOTS_PER_SECOND: f64 = 1.0 / SLOT.as_secs_f64();
+        let execs = self.workers.values().filter(|w| w.weight().is_exec());
+        let per_second: f64 = execs
+            .map(|worker| 1.0 / f64::from(worker.planned().probe.period_seconds.get()))
+            .sum();
+        // A sum of tenths may lie a little above what it should be.
+        let per_second = per_second - 1e-6;
+        let mut even = 1;
+        while f64::from(even) * SLOTS_PER_SECOND < per_second {
+            even += 1;
+        }
+        even
+    }
+}

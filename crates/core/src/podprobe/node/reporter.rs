@@ -1,0 +1,213 @@
+//! Writes of the node's status: when one is due, and how far apart they are.
+//!
+//! The verdicts are compared with what the API server shows, and what differs is due, whoever made the difference: so a
+//! status that was wiped heals. Writes are few, because a large status costs the API server a good deal (66 ms of CPU
+//! for 87 KB, measured), and each of its watchers.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leadsman_api::NodePodProbeStatus;
+
+use super::status_draft::{
+    MESSAGE_PAUSE, StatusDraft, StatusRow, Unprobed, has_same_unprobed, shows_unprobed,
+};
+use super::{Now, ProbeKey};
+
+/// From the begin of a write to the begin of the next, at least.
+const WRITE_PAUSE: Duration = Duration::from_millis(200);
+/// The same, in lengths of the write: a write that costs the API server more comes less often.
+const PAUSE_PER_LENGTH: u32 = 10;
+/// The same, however long the write took: one that was slow says little about the next.
+const MAX_WRITE_PAUSE: Duration = Duration::from_secs(5);
+const _: () = assert!(WRITE_PAUSE.as_millis() < MAX_WRITE_PAUSE.as_millis());
+/// A `Retry-After` is heeded up to this.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
+
+/// How a write of the status ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum StatusWriteEnd {
+    /// It is written. What the API server shows now comes as a [`NodeEvent::Plan`](super::NodeEvent::Plan) before this.
+    Written {
+        /// Whether the status in the reply names anything that cannot be probed.
+        shows_unprobed: bool,
+    },
+    /// It is not written, or not known to be.
+    Failed {
+        /// From the begin of the failed write to the begin of the next: it grows with the failures in a row.
+        backoff: Duration,
+        /// The API server's `Retry-After`, from now on.
+        retry_after: Option<Duration>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WritePace {
+    /// No write is under way, and none begins before `until`.
+    Pausing { until: Duration },
+    /// A write is under way.
+    Writing {
+        since: Duration,
+        /// Whether it names anything that cannot be probed.
+        shows_unprobed: bool,
+    },
+}
+
+/// The field of the status for what cannot be probed, which OpenKruise's definition of the kind lacks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct CannotProbeField {
+    /// When it was last sent with something new, or first seen with what an earlier agent has sent.
+    sent_at: Option<Duration>,
+    /// Whether the API server drops it. Then no write is due for what only this field would say.
+    is_dropped: bool,
+}
+
+/// What the API server shows, and when it is written to. Times are since the agent's start.
+#[derive(Debug)]
+pub(super) struct StatusReporter {
+    /// `None` while there is no object to write to.
+    observed: Option<NodePodProbeStatus>,
+    /// When to compare again; `None` if nothing has changed.
+    look_at: Option<Duration>,
+    pace: WritePace,
+    overdue_since: Option<Duration>,
+    /// When an entry was last sent with more than a new time.
+    sent_at: HashMap<Arc<ProbeKey>, Duration>,
+    cannot_probe: CannotProbeField,
+}
+
+impl StatusReporter {
+    pub(super) fn new() -> Self {
+        Self {
+            observed: None,
+            look_at: None,
+            pace: WritePace::Pausing {
+                until: Duration::ZERO,
+            },
+            overdue_since: None,
+            sent_at: HashMap::new(),
+            cannot_probe: CannotProbeField::default(),
+        }
+    }
+
+    /// Takes in the status that the API server shows; `None` without an object.
+    pub(super) fn observe(&mut self, status: Option<NodePodProbeStatus>) {
+        self.observed = status;
+        if let Some(shown) = &self.observed {
+            self.cannot_probe.is_dropped &= !shows_unprobed(shown);
+        } else {
+            self.overdue_since = None;
+            self.cannot_probe = CannotProbeField::default();
+        }
+        self.look_now();
+    }
+
+    /// Compares as soon as a write may begin: a verdict may have changed.
+    pub(super) fn look_now(&mut self) {
+        self.look_at = Some(Duration::ZERO);
+    }
+
+    /// Compares when the message of an entry may be sent, which alone has changed. Not before, since comparing all
+    /// entries after each run would cost the node far more than the probes do.
+    pub(super) fn look_at_message(&mut self, key: &Arc<ProbeKey>) {
+        let sent_at = self.sent_at.get(key);
+        let at = sent_at.map_or(Duration::ZERO, |sent_at| *sent_at + MESSAGE_PAUSE);
+        self.look_at = Some(self.look_at.map_or(at, |look_at| look_at.min(at)));
+    }
+
+    /// Forgets an entry that has left the plan.
+    pub(super) fn forget(&mut self, key: &Arc<ProbeKey>) {
+        self.sent_at.remove(key);
+    }
+
+    /// Since when a write has been due that did not succeed.
+    pub(super) fn overdue_since(&self) -> Option<Duration> {
+        self.overdue_since
+    }
+
+    /// When to call [`StatusReporter::begin_write`] next.
+    pub(super) fn write_at(&self) -> Option<Duration> {
+        match (self.pace, &self.observed, self.look_at) {
+            (WritePace::Pausing { until }, Some(_), Some(at)) => Some(at.max(until)),
+            _ => None,
+        }
+    }
+
+    /// The status to write, if a write is due. [`StatusReporter::end_write`] is to follow.
+    pub(super) fn begin_write(
+        &mut self,
+        rows: &[StatusRow<'_>],
+        unprobed: &[Unprobed],
+        now: Now,
+    ) -> Option<NodePodProbeStatus> {
+        if self.write_at()? > now.since_start {
+            return None;
+        }
+        let observed = self.observed.as_ref()?;
+        if self.cannot_probe.sent_at.is_none() && shows_unprobed(observed) {
+            // An earlier agent has sent it; the first runs will show whether it still holds.
+            self.cannot_probe.sent_at = Some(now.since_start);
+        }
+        let CannotProbeField {
+            sent_at,
+            is_dropped,
+        } = self.cannot_probe;
+        let mut draft = StatusDraft::new(rows, unprobed, observed, !is_dropped, &self.sent_at, now);
+        let is_news = !has_same_unprobed(&draft.status, observed);
+        if is_news && !is_dropped {
+            let at = sent_at.map_or(Duration::ZERO, |sent_at| sent_at + MESSAGE_PAUSE);
+            draft.is_due |= at <= now.since_start;
+            draft.due_at = Some(draft.due_at.map_or(at, |due_at| due_at.min(at)));
+        }
+        self.look_at = draft.due_at;
+        if !draft.is_due {
+            self.overdue_since = None;
+            return None;
+        }
+        for key in draft.changed {
+            self.sent_at.insert(key, now.since_start);
+        }
+        self.overdue_since.get_or_insert(now.since_start);
+        if is_news {
+            self.cannot_probe.sent_at = Some(now.since_start);
+        }
+        self.pace = WritePace::Writing {
+            since: now.since_start,
+            shows_unprobed: shows_unprobed(&draft.status),
+        };
+        Some(draft.status)
+    }
+
+    pub(super) fn end_write(&mut self, end: StatusWriteEnd, now: Now) {
+        let WritePace::Writing {
+            since,
+            shows_unprobed: sent,
+        } = self.pace
+        else {
+            debug_assert!(false, "a write ends once: {end:?}");
+            return;
+        };
+        let now = now.since_start;
+        let until = match end {
+            StatusWriteEnd::Written { shows_unprobed } => {
+                self.overdue_since = None;
+                if sent {
+                    self.cannot_probe.is_dropped = !shows_unprobed;
+                }
+                let took = now.saturating_sub(since);
+                since + (took * PAUSE_PER_LENGTH).clamp(WRITE_PAUSE, MAX_WRITE_PAUSE)
+            }
+            StatusWriteEnd::Failed {
+                backoff,
+                retry_after,
+            } => {
+                // From its begin: a write that timed out has been waited for. But never at once.
+                let asked = retry_after.unwrap_or_default().min(MAX_RETRY_AFTER);
+                (since + backoff).max(now + asked.max(backoff.min(WRITE_PAUSE)))
+            }
+        };
+        self.pace = WritePace::Pausing { until };
+        self.look_now();
+    }
+}

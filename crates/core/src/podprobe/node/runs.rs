@@ -1,0 +1,168 @@
+//! The runs that are under way, and the commands that wait for a permit.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::exec_permits::ExecPermits;
+use super::run::{ProbeRun, RunId};
+use super::schedule::Weight;
+use super::{PodName, ProbeKey};
+use crate::podprobe::probe::{CannotProbe, Outcome, Probe};
+
+/// A run that was started. A command keeps its permit until it ends, also when its result is not wanted any more.
+#[derive(Debug)]
+pub(super) struct ActiveRun {
+    pub(super) key: Arc<ProbeKey>,
+    pub(super) weight: Weight,
+    probe: Arc<Probe>,
+    /// When it was started; since the agent's start.
+    started: Duration,
+}
+
+/// A command that waits for a permit.
+#[derive(Debug)]
+struct WaitingExec {
+    run: ProbeRun,
+    /// Since the agent's start.
+    since: Duration,
+}
+
+/// All runs of a node that have not ended.
+#[derive(Debug)]
+pub(super) struct Runs {
+    active: HashMap<RunId, ActiveRun>,
+    waiting: HashMap<RunId, WaitingExec>,
+    permits: ExecPermits<RunId>,
+    next_id: u64,
+}
+
+impl Runs {
+    pub(super) fn new(permits: ExecPermits<RunId>) -> Self {
+        Self {
+            active: HashMap::new(),
+            waiting: HashMap::new(),
+            permits,
+            next_id: 0,
+        }
+    }
+
+    pub(super) fn next_id(&mut self) -> RunId {
+        let id = RunId(self.next_id);
+        self.next_id += 1;
+        id
+    }
+
+    /// Starts a run; a command for which there is no permit waits, and is returned by [`Runs::start_waiting`] later.
+    pub(super) fn start(
+        &mut self,
+        run: ProbeRun,
+        weight: Weight,
+        now: Duration,
+    ) -> Option<ProbeRun> {
+        if weight.is_exec() && !self.permits.acquire_or_wait(&run.key.pod, run.id) {
+            self.waiting.insert(run.id, WaitingExec { run, since: now });
+            return None;
+        }
+        Some(self.activate(run, weight, now))
+    }
+
+    /// Starts a command that has waited, if there is a permit for one.
+    pub(super) fn start_waiting(&mut self, now: Duration) -> Option<ProbeRun> {
+        let id = self.permits.grant_next()?;
+        let WaitingExec { mut run, since } = self
+            .waiting
+            .remove(&id)
+            .expect("a run waits here as long as it waits for a permit");
+        run.waited = now.saturating_sub(since);
+        let weight = Weight::exec(run.probe.period());
+        Some(self.activate(run, weight, now))
+    }
+
+    /// Starts a run again that [`Runs::end`] has returned; a command kept its permit.
+    pub(super) fn restart(&mut self, run: ProbeRun, weight: Weight, now: Duration) -> ProbeRun {
+        self.activate(run, weight, now)
+    }
+
+    fn activate(&mut self, run: ProbeRun, weight: Weight, now: Duration) -> ProbeRun {
+        let active = ActiveRun {
+            key: run.key.clone(),
+            weight,
+            probe: run.probe.clone(),
+            started: now,
+        };
+        let other = self.active.insert(run.id, active);
+        debug_assert!(other.is_none(), "a run ends before it is started again");
+        run
+    }
+
+    /// Takes out a run that has ended. Its permit is to be released or used for a retry.
+    pub(super) fn end(&mut self, id: RunId) -> Option<ActiveRun> {
+        self.active.remove(&id)
+    }
+
+    /// Releases the permit of a run that has ended, if it had one.
+    pub(super) fn release(&mut self, ended: &ActiveRun) {
+        if ended.weight.is_exec() {
+            self.permits.release(&ended.key.pod);
+        }
+    }
+
+    /// Takes a run whose result is not wanted any more out of the queue for a permit, if it is there.
+    pub(super) fn cancel_waiting(&mut self, id: RunId) {
+        if self.waiting.remove(&id).is_some() {
+            self.permits.cancel_waiting(&id);
+        }
+    }
+
+    /// Divides the permits between the pods that have commands. There may be one for a command that waits, then.
+    pub(super) fn divide_permits<'a>(&mut self, pods: impl Iterator<Item = &'a PodName>) {
+        let mut by_namespace: HashMap<Arc<str>, HashSet<&PodName>> = HashMap::new();
+        for pod in pods {
+            let of_namespace = by_namespace.entry(pod.namespace.clone()).or_default();
+            of_namespace.insert(pod);
+        }
+        let counts = by_namespace.into_iter();
+        self.permits
+            .set_pods(counts.map(|(name, pods)| (name, pods.len())).collect());
+    }
+
+    /// A result with our own deadline of a command turned into a failure by timeout, if the runtime is known to have
+    /// lived when it was to end the command: a list that began after the timeout has succeeded, so it is the command that
+    /// hangs. An earlier list proves nothing, since the runtime may hang since then.
+    pub(super) fn classify_result(
+        &self,
+        id: RunId,
+        result: Result<Outcome, CannotProbe>,
+        last_list_began: Option<Duration>,
+    ) -> Result<Outcome, CannotProbe> {
+        match self.active.get(&id) {
+            Some(run)
+                if result == Err(CannotProbe::Deadline)
+                    && run.weight.is_exec()
+                    && last_list_began > Some(run.started + run.probe.timeout()) =>
+            {
+                Ok(Outcome::timed_out(run.probe.timeout()))
+            }
+            _ => result,
+        }
+    }
+
+    /// Commands that run, and commands that wait.
+    pub(super) fn exec_counts(&self) -> (usize, usize) {
+        let counts = (self.permits.taken(), self.permits.waiting());
+        debug_assert_eq!(
+            counts.1,
+            self.waiting.len(),
+            "who waits is known by its run"
+        );
+        counts
+    }
+
+    /// Whether each command under way has its permit, and no permit is without a command.
+    #[cfg(debug_assertions)]
+    pub(super) fn is_balanced(&self) -> bool {
+        let execs = self.active.values().filter(|run| run.weight.is_exec());
+        (execs.count(), self.waiting.len()) == (self.permits.taken(), self.permits.waiting())
+    }
+}
