@@ -7,8 +7,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use jiff::Timestamp;
 use leadsman_api::NodePodProbe;
+use leadsman_core::cluster::Now;
 use leadsman_core::podprobe::node::{
-    ContainerName, ContainerState, ExecLimits, NodeAction, NodeEvent, NodeProbes, Now,
+    ContainerName, ContainerState, ExecLimits, NodeAction, NodeEvent, NodeProbes,
     ObservedContainer, ObservedContainers, PodName, ProbeRun, RunId, SLOT, StatusWriteEnd,
 };
 use leadsman_core::podprobe::{CannotProbe, Outcome};
@@ -82,7 +83,7 @@ impl Engine {
         let before = meter.held()?.rss;
         let at = now(start);
         engine.node.apply(NodeEvent::Plan(Some(&engine.object)), at);
-        let (began, containers) = (at.since_start, Some(containers));
+        let (began, containers) = (at.monotonic, Some(containers));
         engine
             .node
             .apply(NodeEvent::ContainersListed { began, containers }, at);
@@ -174,7 +175,7 @@ impl Engine {
 
 fn now(start: Instant) -> Now {
     Now {
-        since_start: Instant::from_std(clock::now()).saturating_duration_since(start),
+        monotonic: Instant::from_std(clock::now()).saturating_duration_since(start),
         wall: clock::wall(),
     }
 }

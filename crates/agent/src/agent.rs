@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use leadsman_api::NodePodProbe;
+use leadsman_core::cluster::Now;
 use leadsman_core::podprobe::node::{
-    NodeAction, NodeEvent, NodeProbes, Now, StatusWriteEnd, VerdictChange, cut,
+    NodeAction, NodeEvent, NodeProbes, StatusWriteEnd, VerdictChange, cut,
 };
 use leadsman_cri::{Containers, Runtime, View};
 use leadsman_process::{ApiServer, Component, Process, RunError, clock};
@@ -242,7 +243,7 @@ impl Agent {
                 return self.plan.works();
             }
         };
-        let now = self.now().since_start;
+        let now = self.now().monotonic;
         if self.plan.fails(&error, now) {
             tracing::warn!(
                 error,
@@ -281,13 +282,13 @@ impl Agent {
         if pods.is_empty() || self.wanted.borrow().pods.is_empty() {
             // No look tells, or none has yet.
             self.runtime.works();
-            self.looked = self.now().since_start;
+            self.looked = self.now().monotonic;
         }
         if pods.is_empty() {
             // Nobody looks any more: by the time that there is something to probe again, this may be long past.
             self.containers = None;
         }
-        self.unread = Some(self.now().since_start);
+        self.unread = Some(self.now().monotonic);
         let hired = self.node.probes_added();
         self.wanted.send_if_modified(|known| {
             let other = known.hired != hired || *known.pods != pods;
@@ -305,7 +306,7 @@ impl Agent {
         match containers {
             Ok(containers) => {
                 self.runtime.works();
-                self.looked = self.now().since_start;
+                self.looked = self.now().monotonic;
                 let same = self
                     .containers
                     .as_ref()
@@ -371,7 +372,7 @@ impl Agent {
                 }
             }
             Err(error) => {
-                let now = self.now().since_start;
+                let now = self.now().monotonic;
                 let since = self.node.write_overdue_since().unwrap_or(now);
                 if self.status.fails(&error.to_string(), since) {
                     tracing::warn!(%error, "the status was not written");
@@ -384,7 +385,7 @@ impl Agent {
     }
 
     fn check(&mut self) {
-        let now = self.now().since_start;
+        let now = self.now().monotonic;
         if self.node.write_overdue_since().is_none() {
             // What could not be written need not be any more.
             self.status.works();
@@ -403,7 +404,7 @@ impl Agent {
                     continue;
                 }
                 self.write();
-                let soon = self.now().since_start + FAREWELL;
+                let soon = self.now().monotonic + FAREWELL;
                 match self.node.write_at().filter(|at| *at < soon) {
                     _ if !self.writes.is_empty() => {}
                     Some(at) => sleep_until(self.start + at).await,
@@ -419,7 +420,7 @@ impl Agent {
 
 fn moment(start: Instant) -> Now {
     Now {
-        since_start: clock::monotonic().saturating_duration_since(start),
+        monotonic: clock::monotonic().saturating_duration_since(start),
         wall: clock::now(),
     }
 }

@@ -23,7 +23,8 @@ use super::schedule::{Schedule, TimeSlot, Weight};
 use super::status_draft::{StatusRow, Unprobed};
 use super::verdict::Verdict;
 use super::worker::{Reschedule, Worker};
-use super::{Now, PodName, ProbeKey};
+use super::{PodName, ProbeKey};
+use crate::cluster::Now;
 use crate::podprobe::probe::{CannotProbe, Outcome, State};
 
 /// How many commands the node may run.
@@ -126,7 +127,7 @@ impl NodeProbes {
 
     /// The whole status, if a write is due. The caller then owes a [`NodeEvent::StatusWritten`].
     pub fn write(&mut self, now: Now) -> Option<NodePodProbeStatus> {
-        if self.write_at()? > now.since_start {
+        if self.write_at()? > now.monotonic {
             return None;
         }
         let rows: Vec<StatusRow<'_>> = self
@@ -264,7 +265,7 @@ impl NodeProbes {
         if change == Reschedule::Retry
             && let Some(retry) = self.retry_of(key, id)
         {
-            let retry = self.runs.restart(retry, run.weight, now.since_start);
+            let retry = self.runs.restart(retry, run.weight, now.monotonic);
             actions.push(NodeAction::StartRun(retry));
             return;
         }
@@ -367,7 +368,7 @@ impl NodeProbes {
     }
 
     fn start_due_runs(&mut self, now: Now, actions: &mut Vec<NodeAction>) {
-        for (key, slot) in self.schedule.take_due(TimeSlot::of(now.since_start)) {
+        for (key, slot) in self.schedule.take_due(TimeSlot::of(now.monotonic)) {
             let Some(worker) = self.workers.get_mut(&key) else {
                 continue;
             };
@@ -381,16 +382,16 @@ impl NodeProbes {
                 key: key.clone(),
                 probe: worker.planned().probe.clone(),
                 container,
-                lag: now.since_start.saturating_sub(slot.start()),
+                lag: now.monotonic.saturating_sub(slot.start()),
                 waited: Duration::ZERO,
             };
-            let started = self.runs.start(run, weight, now.since_start);
+            let started = self.runs.start(run, weight, now.monotonic);
             actions.extend(started.map(NodeAction::StartRun));
         }
     }
 
     fn start_waiting_execs(&mut self, now: Now, actions: &mut Vec<NodeAction>) {
-        while let Some(run) = self.runs.start_waiting(now.since_start) {
+        while let Some(run) = self.runs.start_waiting(now.monotonic) {
             actions.push(NodeAction::StartRun(run));
         }
     }

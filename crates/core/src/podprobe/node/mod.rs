@@ -44,9 +44,6 @@ mod worker;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
-use std::time::Duration;
-
-use jiff::Timestamp;
 
 pub use container::{ContainerName, ContainerState, ObservedContainer, ObservedContainers};
 pub use entries::MalformedEntry;
@@ -57,15 +54,6 @@ pub use run::{ProbeRun, RunId};
 pub use schedule::SLOT;
 
 use super::probe::ProbeId;
-
-/// One moment by both clocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Now {
-    /// Monotonic, since the agent's start; due times are on it.
-    pub since_start: Duration,
-    /// The time of day; times on the wire are on it.
-    pub wall: Timestamp,
-}
 
 /// The identity of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

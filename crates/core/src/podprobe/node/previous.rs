@@ -9,7 +9,8 @@ use leadsman_api::node_pod_probe::ContainerProbeState;
 use super::entries::{PlannedProbe, without_scheme};
 use super::status_draft::{MESSAGE_BYTES, read_pod};
 use super::verdict::{Verdict, whole_seconds};
-use super::{Now, PodName, cut};
+use super::{PodName, cut};
+use crate::cluster::Now;
 
 /// A verdict of an earlier agent.
 pub(super) struct PreviousVerdict {

@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use leadsman_api::NodePodProbeStatus;
 
+use super::ProbeKey;
 use super::status_draft::{
     MESSAGE_PAUSE, StatusDraft, StatusRow, Unprobed, has_same_unprobed, shows_unprobed,
 };
-use super::{Now, ProbeKey};
+use crate::cluster::Now;
 
 /// From the begin of a write to the begin of the next, at least.
 const WRITE_PAUSE: Duration = Duration::from_millis(200);
@@ -141,13 +142,13 @@ impl StatusReporter {
         unprobed: &[Unprobed],
         now: Now,
     ) -> Option<NodePodProbeStatus> {
-        if self.write_at()? > now.since_start {
+        if self.write_at()? > now.monotonic {
             return None;
         }
         let observed = self.observed.as_ref()?;
         if self.cannot_probe.sent_at.is_none() && shows_unprobed(observed) {
             // An earlier agent has sent it; the first runs will show whether it still holds.
-            self.cannot_probe.sent_at = Some(now.since_start);
+            self.cannot_probe.sent_at = Some(now.monotonic);
         }
         let CannotProbeField {
             sent_at,
@@ -157,7 +158,7 @@ impl StatusReporter {
         let is_news = !has_same_unprobed(&draft.status, observed);
         if is_news && !is_dropped {
             let at = sent_at.map_or(Duration::ZERO, |sent_at| sent_at + MESSAGE_PAUSE);
-            draft.is_due |= at <= now.since_start;
+            draft.is_due |= at <= now.monotonic;
             draft.due_at = Some(draft.due_at.map_or(at, |due_at| due_at.min(at)));
         }
         self.look_at = draft.due_at;
@@ -166,14 +167,14 @@ impl StatusReporter {
             return None;
         }
         for key in draft.changed {
-            self.sent_at.insert(key, now.since_start);
+            self.sent_at.insert(key, now.monotonic);
         }
-        self.overdue_since.get_or_insert(now.since_start);
+        self.overdue_since.get_or_insert(now.monotonic);
         if is_news {
-            self.cannot_probe.sent_at = Some(now.since_start);
+            self.cannot_probe.sent_at = Some(now.monotonic);
         }
         self.pace = WritePace::Writing {
-            since: now.since_start,
+            since: now.monotonic,
             shows_unprobed: shows_unprobed(&draft.status),
         };
         Some(draft.status)
@@ -188,7 +189,7 @@ impl StatusReporter {
             debug_assert!(false, "a write ends once: {end:?}");
             return;
         };
-        let now = now.since_start;
+        let now = now.monotonic;
         let until = match end {
             StatusWriteEnd::Written { shows_unprobed } => {
                 self.overdue_since = None;

@@ -8,8 +8,9 @@ use leadsman_api::{NodePodProbe, NodePodProbeSpec, NodePodProbeStatus};
 use serde_json::{Value, json};
 
 use super::reporter::StatusWriteEnd;
-use super::{ContainerName, ContainerState, Now, ObservedContainer, ObservedContainers, PodName};
+use super::{ContainerName, ContainerState, ObservedContainer, ObservedContainers, PodName};
 use super::{ExecLimits, NodeAction, NodeEvent, NodeProbes, ProbeRun, RunId, VerdictChange};
+use crate::cluster::Now;
 use crate::podprobe::probe::{CannotProbe, Outcome, State};
 
 pub(super) const LIMITS: ExecLimits = ExecLimits {
@@ -133,7 +134,7 @@ impl Sim {
     }
 
     pub(super) fn look(&mut self) {
-        self.look_from(self.moment().since_start);
+        self.look_from(self.moment().monotonic);
     }
 
     /// A look that began then, and shows what is there now.
@@ -366,7 +367,7 @@ impl Sim {
 
 fn moment(now: Duration, start: Duration) -> Now {
     Now {
-        since_start: now.saturating_sub(start),
+        monotonic: now.saturating_sub(start),
         wall: epoch() + now,
     }
 }

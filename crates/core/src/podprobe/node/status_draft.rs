@@ -10,7 +10,8 @@ use leadsman_api::node_pod_probe::{CannotProbe, ContainerProbeState, PodProbeSta
 use leadsman_api::{NodePodProbeStatus, limits};
 
 use super::verdict::{Verdict, whole_seconds};
-use super::{Now, PodName, ProbeKey, cut};
+use super::{PodName, ProbeKey, cut};
+use crate::cluster::Now;
 
 /// Bytes of a message in a status, at most.
 pub(super) const MESSAGE_BYTES: usize = 1024;
@@ -189,7 +190,7 @@ fn difference(
     if state.message.as_deref().unwrap_or_default() != cut(&verdict.message, limit) {
         let until = sent_at.map_or(Duration::ZERO, |sent_at| sent_at + MESSAGE_PAUSE);
         // A status that is too large does not wait.
-        return if limit == MESSAGE_BYTES && until > now.since_start {
+        return if limit == MESSAGE_BYTES && until > now.monotonic {
             Difference::Message { until }
         } else {
             Difference::Due
@@ -202,7 +203,7 @@ fn difference(
     let left = Duration::try_from(left).unwrap_or_default();
     Difference::None {
         // A verdict that is not probed any more has nothing to refresh: look again, but not all the time.
-        until: now.since_start + left.max(MESSAGE_PAUSE),
+        until: now.monotonic + left.max(MESSAGE_PAUSE),
     }
 }
 

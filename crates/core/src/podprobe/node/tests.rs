@@ -196,7 +196,7 @@ fn a_changed_message_alone_is_not_even_looked_at_before_it_may_be_sent() {
     let mut sim = succeeding();
     sim.answer(20 * SECOND, true, "ok");
     sim.answer(SECOND, true, "players: 0");
-    let sent = sim.moment().since_start;
+    let sent = sim.moment().monotonic;
     for second in 1..8 {
         sim.pass(SECOND);
         sim.finish_all(true, &format!("players: {second}"));
@@ -233,7 +233,7 @@ fn a_failed_write_is_repeated_after_its_backoff() {
     // Every five seconds, less a part at random.
     assert!(sim.writes < 180, "{} writes", sim.writes);
     let overdue = sim.node.write_overdue_since().expect("a write is overdue");
-    assert!(sim.moment().since_start > overdue + 500 * SECOND);
+    assert!(sim.moment().monotonic > overdue + 500 * SECOND);
 }
 
 // PPM-11, DEF-10
@@ -477,7 +477,7 @@ fn a_slow_write_puts_the_next_off_by_five_seconds_at_most() {
         sim.write_takes = took;
         sim.answer(SECOND, false, "down");
         sim.write_takes = millis(5);
-        let written = sim.moment().since_start;
+        let written = sim.moment().monotonic;
         sim.answer(5 * SECOND, true, "up");
         assert_eq!(sim.shown()["m#p"], "Succeeded", "{took:?}");
         let next = sim.node.write_at().unwrap();
@@ -605,7 +605,7 @@ fn a_command_that_the_runtime_never_answers_fails_when_the_runtime_lives() {
     for _ in 0..100 {
         sim.pass(millis(100));
         sim.look();
-        let now = sim.moment().since_start;
+        let now = sim.moment().monotonic;
         for (run, _) in sim.runs.clone() {
             if !ends.iter().any(|(known, _)| *known == run) {
                 ends.push((run, now + 3 * SECOND));
@@ -675,7 +675,7 @@ fn a_command_without_an_answer_counts_nothing_while_no_later_look_succeeds() {
     let mut sim = Sim::new();
     sim.plan(&[("m#p", exec()), ("m#q", tcp())]);
     sim.container(Some(("a", running())));
-    let began = sim.moment().since_start;
+    let began = sim.moment().monotonic;
     for _ in 0..5 {
         sim.pass(3 * SECOND);
         // One that was under way when the command began has come back only now.
@@ -703,7 +703,7 @@ fn a_look_that_began_before_an_entry_came_does_not_judge_it() {
     sim.container(Some(("a", ContainerState::Exited { exit_code: 1 })));
     sim.pass(SECOND);
     let spec = sim.object.spec.clone();
-    let began = sim.moment().since_start;
+    let began = sim.moment().monotonic;
     sim.pass(millis(10));
     sim.plan(&[]);
     sim.pass(SECOND);

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::Now;
 use super::container::{ContainerState, ObservedContainer};
 use super::entries::PlannedProbe;
 use super::run::RunId;
 use super::schedule::{TimeSlot, Weight, next_due};
 use super::streak::ResultStreak;
 use super::verdict::{Verdict, whole_seconds};
+use crate::cluster::Now;
 use crate::podprobe::probe::{CannotProbe, Handler, Outcome, State};
 
 /// Attempts at one run that cannot be carried out (`maxProbeRetries` in `pkg/kubelet/prober/prober.go`).
@@ -197,7 +197,7 @@ impl Worker {
                 run_state: RunState::Due { .. },
                 ..
             } if self.planned.probe.period_seconds < old.probe.period_seconds => Reschedule::Next(
-                TimeSlot::not_before(now.since_start + self.planned.probe.period()),
+                TimeSlot::not_before(now.monotonic + self.planned.probe.period()),
             ),
             _ => Reschedule::Keep,
         }
@@ -267,7 +267,7 @@ impl Worker {
                 .max(SignedDuration::ZERO),
         );
         let left = Duration::try_from(left).unwrap_or(Duration::ZERO);
-        Reschedule::First(TimeSlot::not_before(now.since_start.saturating_add(left)))
+        Reschedule::First(TimeSlot::not_before(now.monotonic.saturating_add(left)))
     }
 
     /// Whether the verdict is known to be about a container other than this one.
@@ -352,7 +352,7 @@ impl Worker {
             Err(_) => None,
             Ok(outcome) => streak.count(outcome, &self.planned.probe),
         };
-        let (slot, caught_up) = next_due(*due, period, now.since_start);
+        let (slot, caught_up) = next_due(*due, period, now.monotonic);
         *run_state = RunState::Due { caught_up };
         let container = container.clone();
         self.take_result(result, established, &container, now);

@@ -8,8 +8,9 @@ use leadsman_api::NodePodProbe;
 use super::super::entries::{self, PlannedProbe};
 use super::super::previous::{PreviousVerdict, previous_verdicts};
 use super::super::worker::Worker;
-use super::super::{Now, PodName, ProbeKey, SLOT};
+use super::super::{PodName, ProbeKey, SLOT};
 use super::{NodeAction, NodeProbes, Verdict};
+use crate::cluster::Now;
 
 /// Verdicts by pod and probe, without the container: the same probe may be about another one now.
 type VerdictsByProbe = HashMap<(PodName, String), Verdict>;
@@ -38,7 +39,7 @@ impl NodeProbes {
         if self.order.is_empty() || entries.is_empty() {
             // By the time that there is something to probe again, the last list may be hours old.
             self.containers = None;
-            self.probing_since = now.since_start;
+            self.probing_since = now.monotonic;
         }
         let removed = self.remove_workers(&entries);
         self.order = entries.iter().map(|(key, _)| key.clone()).collect();
@@ -125,7 +126,7 @@ impl NodeProbes {
         let fits = previous.is_some_and(|previous| previous.may_be_about(&entry));
         let verdict = previous.map(|previous| &previous.verdict);
         let verdict = verdict.or_else(|| removed.get(&name)).cloned();
-        let mut worker = Worker::new(entry, verdict, now.since_start);
+        let mut worker = Worker::new(entry, verdict, now.monotonic);
         if !fits {
             worker.doubt("the probe has changed", None, now);
         }

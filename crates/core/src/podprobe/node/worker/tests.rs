@@ -31,10 +31,10 @@ fn entry() -> PlannedProbe {
 
 /// So many milliseconds after the start, which was at second 1,000.
 fn at(millis: u64) -> Now {
-    let since_start = Duration::from_millis(millis);
+    let monotonic = Duration::from_millis(millis);
     Now {
-        since_start,
-        wall: Timestamp::from_second(1_000).unwrap() + since_start,
+        monotonic,
+        wall: Timestamp::from_second(1_000).unwrap() + monotonic,
     }
 }
 
@@ -78,7 +78,7 @@ fn succeeding() -> Worker {
 }
 
 fn run(worker: &mut Worker, id: u64, now: Now, result: Result<Outcome, CannotProbe>) -> Reschedule {
-    let begun = worker.begin(RunId(id), TimeSlot::of(now.since_start));
+    let begun = worker.begin(RunId(id), TimeSlot::of(now.monotonic));
     assert!(begun.is_some(), "{worker:?}");
     worker.finish(RunId(id), result, now)
 }
