@@ -24,7 +24,7 @@ mod watches;
 pub use interner::{Interner, Interners};
 pub use invalid::{FieldErrors, Invalid};
 pub use object::{ObjectName, ResourceVersion, Source};
-pub use selector::Selector;
+pub use selector::{Operator, Selector};
 pub use sorted_map::SortedMap;
 pub use time::Now;
 pub use watches::{CompleteList, Watches};

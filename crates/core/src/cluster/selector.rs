@@ -22,11 +22,16 @@ struct Requirement {
     operator: Operator,
 }
 
+/// What is required of a label.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Operator {
+pub enum Operator {
+    /// It has one of these values.
     In(Vec<Arc<str>>),
+    /// It has none of these values, or is absent.
     NotIn(Vec<Arc<str>>),
+    /// It is there.
     Exists,
+    /// It is absent.
     DoesNotExist,
 }
 
@@ -107,6 +112,12 @@ impl Selector {
                 Operator::In(values) => Some((&requirement.key, values.as_slice())),
                 Operator::NotIn(_) | Operator::Exists | Operator::DoesNotExist => None,
             })
+    }
+
+    /// All requirements: the key of a label, and what is required of it.
+    pub fn requirements(&self) -> impl Iterator<Item = (&Arc<str>, &Operator)> {
+        let requirements = self.requirements.iter();
+        requirements.map(|requirement| (&requirement.key, &requirement.operator))
     }
 
     /// The keys it reads, with repetitions.

@@ -5,6 +5,7 @@
 //! | `probe` | what a probe is, what a run of it can come to | all |
 //! | `marker` | a marker, parsed; parsing is validation | manager, admission |
 //! | `pod`, `plan`, `marks`, `status`, `contest` | a pod as it is kept; its entries; its marks; a marker's status; fights | manager |
+//! | `serverless` | pods on virtual nodes: what their provider is asked, and what it answers | manager |
 //! | `index`, `event` | what an event changes, what is due | manager |
 //! | `schedule`, `verdict`, `worker` | when a probe runs and what its runs add up to | agent |
 
@@ -21,6 +22,7 @@ mod reserved;
 #[cfg(any(test, feature = "samples"))]
 pub mod samples;
 pub mod schemas;
+pub mod serverless;
 pub mod status;
 mod template;
 mod url;

@@ -1,0 +1,174 @@
+//! The serverless protocol: what a pod on a virtual node says to the provider that runs it, and what the provider answers.
+//!
+//! A virtual node has no agent. Its provider reads the probes from an annotation of the pod, runs them, and reports each
+//! verdict as the condition that the probe names; the pod is marked from these conditions. The keys and the form of the
+//! JSON are `OpenKruise`'s (`apis/apps/v1alpha1/pod_probe_marker_types.go`, `pkg/webhook/pod/mutating/pod_probe_marker.go`).
+//! Where a pod will run is not known when it is created, so every pod that a marker matches gets the annotations then.
+//!
+//! | module | holds |
+//! |---|---|
+//! | here | which probes of which markers a pod's provider is to run, and its verdicts |
+//! | `review` | the annotations of a pod that is being created |
+//! | `scope` | which pods the API server has to ask about |
+
+mod review;
+mod scope;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use leadsman_api::marker::PodContainerProbe;
+
+pub use self::review::{Changes, Snapshot};
+pub use self::scope::Scope;
+use super::marker::{Marker, MarkerProbe};
+use super::pod::Container;
+use super::probe::{Probe, State};
+use super::wire::to_wire;
+
+/// The annotation with the probes: a JSON array of `name`, `containerName`, `probe` and `podConditionType`.
+pub const PROBES: &str = "kruise.io/podprobe";
+/// The annotation with the names of the markers that they are from, in order, separated by commas.
+pub const MARKERS: &str = "kruise.io/podprobemarker-list";
+
+/// What the probes of one pod may take. All annotations of an object together may have 256 KiB
+/// (`TotalAnnotationSizeLimitB`, `k8s.io/apimachinery/pkg/api/validation/objectmeta.go`): half of it is left to others.
+pub const PROBES_BYTES: usize = 128 * 1024;
+
+/// The probes of one pod that its provider is to run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Injection {
+    /// For each marker, for each of its probes, why the provider is not asked to run it, if so.
+    pub plans: Vec<Vec<Result<(), NotInjected>>>,
+    /// None if no probe is to be run.
+    pub annotations: Option<Annotations>,
+}
+
+/// The values of the two annotations.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Annotations {
+    /// Of [`PROBES`].
+    pub probes: Arc<str>,
+    /// Of [`MARKERS`].
+    pub markers: Arc<str>,
+}
+
+/// Why a provider is not asked to run a probe of a matching marker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotInjected {
+    /// It names no condition by which the provider could report.
+    NoConditionType,
+    /// A probe that goes first has the condition.
+    ConditionTaken,
+    /// The pod has no such container, or it is an init container that ends.
+    ContainerNotFound,
+    /// The container has no port of this name.
+    PortNotFound(Arc<str>),
+    /// The annotation is full.
+    TooManyProbes,
+}
+
+impl Injection {
+    /// What the markers that match a pod, the one that goes first in front, ask of its provider.
+    ///
+    /// A condition belongs to the first probe that names it, whether that one can be run or not, as on nodes: whose a
+    /// condition is never depends on a pod's containers.
+    pub fn plan(markers: &[&Marker], containers: &[Container]) -> Self {
+        let mut draft = Draft::default();
+        let plans = markers.iter().map(|marker| {
+            let probes = marker.probes.iter();
+            let plans = probes.map(|probe| draft.add(marker, probe, containers));
+            plans.collect()
+        });
+        let plans = plans.collect();
+        Self {
+            plans,
+            annotations: draft.annotations(),
+        }
+    }
+}
+
+/// Annotations in the making.
+#[derive(Default)]
+struct Draft<'a> {
+    conditions: BTreeSet<&'a str>,
+    /// Names of probes by container.
+    names: BTreeMap<&'a str, BTreeSet<&'a str>>,
+    markers: BTreeSet<&'a str>,
+    probes: String,
+}
+
+impl<'a> Draft<'a> {
+    fn add(
+        &mut self,
+        marker: &'a Marker,
+        probe: &'a MarkerProbe,
+        containers: &[Container],
+    ) -> Result<(), NotInjected> {
+        let condition = probe.condition_type.as_deref();
+        let condition = condition.ok_or(NotInjected::NoConditionType)?;
+        if !self.conditions.insert(condition) {
+            return Err(NotInjected::ConditionTaken);
+        }
+        let resolved = resolve(probe, containers)?;
+        // A provider may tell probes apart by container and name, as it could when `OpenKruise` wrote them.
+        let names = self.names.entry(&probe.container).or_default();
+        let is_taken = names.contains(&*probe.name);
+        let injected = PodContainerProbe {
+            name: if is_taken { &probe.entry } else { &probe.name }.to_string(),
+            container_name: probe.container.to_string(),
+            probe: to_wire(&resolved),
+            marker_policy: Vec::new(),
+            pod_condition_type: Some(condition.to_owned()),
+        };
+        let text = serde_json::to_string(&injected).map_err(|_| NotInjected::TooManyProbes)?;
+        if "[,]".len() + self.probes.len() + text.len() > PROBES_BYTES {
+            return Err(NotInjected::TooManyProbes);
+        }
+        names.insert(&probe.name);
+        self.markers.insert(&marker.name.name);
+        self.probes
+            .push(if self.probes.is_empty() { '[' } else { ',' });
+        self.probes.push_str(&text);
+        Ok(())
+    }
+
+    fn annotations(mut self) -> Option<Annotations> {
+        if self.probes.is_empty() {
+            return None;
+        }
+        self.probes.push(']');
+        let markers: Vec<_> = self.markers.into_iter().collect();
+        Some(Annotations {
+            probes: self.probes.into(),
+            markers: markers.join(",").into(),
+        })
+    }
+}
+
+/// The probe with the ports that its container names.
+fn resolve(probe: &MarkerProbe, containers: &[Container]) -> Result<Probe, NotInjected> {
+    let mut containers = containers.iter();
+    let container = containers
+        .find(|container| container.name == probe.container)
+        .ok_or(NotInjected::ContainerNotFound)?;
+    let port = |name: &str| {
+        let mut ports = container.ports.iter();
+        let port = ports.find(|(known, _)| **known == *name);
+        port.map(|(_, number)| *number)
+    };
+    let resolved = probe.template.resolve(port);
+    resolved.map_err(|unresolved| NotInjected::PortNotFound(unresolved.0))
+}
+
+/// The verdict that a provider reports by a condition of this status. None for what is no status of a condition.
+pub fn state(condition_status: &str) -> Option<State> {
+    match condition_status {
+        "True" => Some(State::Succeeded),
+        "False" => Some(State::Failed),
+        "Unknown" => Some(State::Unknown),
+        _ => None,
+    }
+}

@@ -1,0 +1,93 @@
+//! The annotations of a pod that is being created, from the markers in force.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use leadsman_api::slim;
+
+use super::{Annotations, Injection, MARKERS, PROBES};
+use crate::cluster::Interners;
+use crate::podprobe::marker::Marker;
+use crate::podprobe::pod::Pod;
+
+/// What all annotations of an object may have, keys included (`TotalAnnotationSizeLimitB`,
+/// `k8s.io/apimachinery/pkg/api/validation/objectmeta.go`).
+const ANNOTATIONS_BYTES: usize = 256 * 1024;
+
+/// An annotation with the value that it is to have; none if it is to go.
+pub type Changes = Vec<(&'static str, Option<Arc<str>>)>;
+
+/// The markers in force that a provider can report to, by namespace, the one that goes first in front.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    pub(super) namespaces: BTreeMap<String, Vec<Arc<Marker>>>,
+}
+
+impl Snapshot {
+    /// Keeps of these markers those with a probe that names a condition.
+    pub fn new(markers: impl IntoIterator<Item = Arc<Marker>>) -> Self {
+        let mut namespaces: BTreeMap<String, Vec<Arc<Marker>>> = BTreeMap::new();
+        for marker in markers {
+            let mut probes = marker.probes.iter();
+            if probes.any(|probe| probe.condition_type.is_some()) {
+                let namespace = namespaces.entry(marker.name.namespace.clone());
+                namespace.or_default().push(marker);
+            }
+        }
+        for markers in namespaces.values_mut() {
+            markers.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
+        }
+        Self { namespaces }
+    }
+
+    /// Whether it has no marker.
+    pub fn is_empty(&self) -> bool {
+        self.namespaces.is_empty()
+    }
+
+    /// What is to be changed of a pod that is being created in this namespace, which the pod need not name itself.
+    ///
+    /// Annotations that are there already were copied from another pod or from a template, and go where no marker matches.
+    /// But [`PROBES`] alone, without [`MARKERS`], was written by somebody who has his own use for it.
+    pub fn review(&self, namespace: &str, pod: &slim::Pod) -> Changes {
+        let seen = Pod::new(pod, None, &mut Interners::default());
+        let label = |key: &str| seen.labels.get(key).map(|value| &**value);
+        let markers = self.namespaces.get(namespace).into_iter().flatten();
+        let matching = markers.filter(|marker| marker.selector.matches(label));
+        let matching: Vec<_> = matching.map(|marker| &**marker).collect();
+        let wanted = Injection::plan(&matching, &seen.containers).annotations;
+        let wanted = wanted.filter(|wanted| has_room(pod, wanted));
+        let [probes, markers] = [PROBES, MARKERS].map(|key| value(pod, key));
+        match wanted {
+            Some(wanted) => [
+                (PROBES, wanted.probes, probes),
+                (MARKERS, wanted.markers, markers),
+            ]
+            .into_iter()
+            .filter(|(_, wanted, seen)| *seen != Some(&**wanted))
+            .map(|(key, wanted, _)| (key, Some(wanted)))
+            .collect(),
+            None if markers.is_some() => {
+                let stale = [(PROBES, probes), (MARKERS, markers)].into_iter();
+                let stale = stale.filter(|(_, seen)| seen.is_some());
+                stale.map(|(key, _)| (key, None)).collect()
+            }
+            None => Changes::new(),
+        }
+    }
+}
+
+fn value<'a>(pod: &'a slim::Pod, key: &str) -> Option<&'a str> {
+    let mut annotations = pod.annotations.iter();
+    let found = annotations.find(|(known, _)| known == key);
+    found.map(|(_, value)| value.as_str())
+}
+
+/// Whether the pod could be created with these annotations: with larger ones it would be refused.
+fn has_room(pod: &slim::Pod, wanted: &Annotations) -> bool {
+    let others = pod.annotations.iter();
+    let others = others.filter(|(key, _)| key != PROBES && key != MARKERS);
+    let others: usize = others.map(|(key, value)| key.len() + value.len()).sum();
+    let ours = PROBES.len() + wanted.probes.len() + MARKERS.len() + wanted.markers.len();
+    others + ours <= ANNOTATIONS_BYTES
+}

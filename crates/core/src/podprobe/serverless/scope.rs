@@ -1,0 +1,96 @@
+//! Which pods the API server has to ask about: pods of other namespaces, or with other labels, cost no call.
+//!
+//! What is asked in vain costs a call and changes nothing; what is not asked has no probes. So where a bound is reached, more
+//! is asked.
+
+use std::collections::BTreeMap;
+
+use super::{MARKERS, Snapshot};
+use crate::cluster::{Operator, Selector};
+
+/// The pods that markers may match.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scope {
+    /// Their namespaces, in order; none if they are too many to be named.
+    pub namespaces: Option<Vec<String>>,
+    /// In CEL, over `request` and `object`, whether a pod is to be asked about: its labels match, or it has the annotations of
+    /// another pod. None if it would be too long.
+    pub expression: Option<String>,
+}
+
+impl Scope {
+    /// The most namespaces that are named: the configuration has to fit into an object of etcd with ease.
+    pub const NAMESPACES: usize = 1000;
+    /// The longest expression. What it evaluates may cost 2,500,000 for each pod (`RuntimeCELCostBudgetMatchConditions`,
+    /// `k8s.io/apiserver/pkg/apis/cel/config.go`), and a byte of this one costs about 1; where failures are ignored, an
+    /// expression that exceeds it asks about no pod at all (`pkg/admission/plugin/webhook/matchconditions/matcher.go`).
+    pub const EXPRESSION_BYTES: usize = 16 * 1024;
+
+    /// None if no pod has to be asked about.
+    pub fn new(markers: &Snapshot) -> Option<Self> {
+        if markers.is_empty() {
+            return None;
+        }
+        let mut selectors: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        for (namespace, markers) in &markers.namespaces {
+            for marker in markers {
+                let namespaces = selectors.entry(to_cel(&marker.selector)).or_default();
+                if namespaces.last() != Some(&namespace.as_str()) {
+                    namespaces.push(namespace);
+                }
+            }
+        }
+        let is_named = markers.namespaces.len() <= Self::NAMESPACES;
+        let by_namespace = selectors.iter().map(|(selector, namespaces)| {
+            if is_named && selectors.len() == 1 {
+                return selector.clone();
+            }
+            format!(
+                "request.namespace in ['{}'] && {selector}",
+                namespaces.join("', '")
+            )
+        });
+        let expression = any(by_namespace).or_else(|| any(selectors.keys().cloned()));
+        let namespaces = markers.namespaces.keys().cloned();
+        Some(Self {
+            namespaces: is_named.then(|| namespaces.collect()),
+            expression,
+        })
+    }
+
+    /// Whether pods are asked about that no marker matches, and that a shorter list of markers would leave out.
+    pub fn is_widened(&self) -> bool {
+        self.namespaces.is_none() || self.expression.is_none()
+    }
+}
+
+/// Whether one of the terms holds, or the pod was copied from another. None if that is too long.
+fn any(terms: impl Iterator<Item = String>) -> Option<String> {
+    let is_copy = format!("object.metadata.?annotations[?'{MARKERS}'].hasValue()");
+    let mut text = String::new();
+    for term in terms.chain([is_copy]) {
+        if !text.is_empty() {
+            text.push_str(" || ");
+        }
+        text.push_str(&term);
+        if text.len() > Scope::EXPRESSION_BYTES {
+            return None;
+        }
+    }
+    Some(text)
+}
+
+/// Whether the labels of `object` match. No key and no value has a character that would have to be escaped.
+fn to_cel(selector: &Selector) -> String {
+    let requirements = selector.requirements().map(|(key, operator)| {
+        let label = format!("object.metadata.?labels[?'{key}']");
+        let is_in = |values: &[_]| format!("{label}.orValue(null) in ['{}']", values.join("', '"));
+        match operator {
+            Operator::In(values) => is_in(values),
+            Operator::NotIn(values) => format!("!({})", is_in(values)),
+            Operator::Exists => format!("{label}.hasValue()"),
+            Operator::DoesNotExist => format!("!{label}.hasValue()"),
+        }
+    });
+    requirements.collect::<Vec<_>>().join(" && ")
+}
