@@ -3,8 +3,8 @@
 use futures::{Stream, StreamExt};
 use leadsman_api::{Guarded, NodePodProbe};
 use leadsman_process::ApiServer;
-use leadsman_process::list::Target;
-use leadsman_process::watch::{Event, watch};
+use leadsman_process::list::ListTarget;
+use leadsman_process::watch::{WatchEvent, watch};
 
 /// What the watch says.
 #[derive(Debug)]
@@ -37,35 +37,35 @@ enum Listed {
 
 /// Follows the object of this name, for ever.
 pub(crate) fn follow(server: ApiServer, name: &str) -> impl Stream<Item = Sight> + use<> {
-    let only = Target::all::<NodePodProbe>().fields(format!("metadata.name={name}"));
+    let only = ListTarget::all::<NodePodProbe>().fields(format!("metadata.name={name}"));
     let mut listed = Listed::Nothing;
     // Guarded: what does not decode is told, and ends no watch.
     watch::<Guarded<NodePodProbe>>(server, only, fastrand::Rng::new())
         .filter_map(move |event| std::future::ready(sight(event, &mut listed)))
 }
 
-fn sight(event: Event<Guarded<NodePodProbe>>, listed: &mut Listed) -> Option<Sight> {
+fn sight(event: WatchEvent<Guarded<NodePodProbe>>, listed: &mut Listed) -> Option<Sight> {
     match event {
-        Event::Lists => {
+        WatchEvent::ListStarted => {
             *listed = Listed::Nothing;
             None
         }
-        Event::Has(object) => {
+        WatchEvent::ListItem(object) => {
             *listed = match &object {
                 Guarded::Decoded(_) => Listed::Object,
                 Guarded::Undecodable { .. } => Listed::Undecodable,
             };
             Some(decoded(object, Sight::Listed))
         }
-        Event::Changed(object) => Some(decoded(object, Sight::Live)),
-        Event::Deleted(_) => Some(Sight::Gone),
-        Event::Listed(_) => match listed {
+        WatchEvent::Changed(object) => Some(decoded(object, Sight::Live)),
+        WatchEvent::Deleted(_) => Some(Sight::Gone),
+        WatchEvent::ListComplete(_) => match listed {
             Listed::Nothing => Some(Sight::Gone),
             Listed::Object => Some(Sight::Complete),
             Listed::Undecodable => None,
         },
-        Event::Follows => Some(Sight::Follows),
-        Event::Failed(failure) => Some(Sight::Failed(
+        WatchEvent::Following => Some(Sight::Follows),
+        WatchEvent::Failed(failure) => Some(Sight::Failed(
             failure.disposition.reason().unwrap_or_default().to_owned(),
         )),
     }
@@ -128,17 +128,19 @@ mod tests {
     fn a_list_without_the_object_says_that_it_is_gone() {
         let mut listed = Listed::Nothing;
         let mut said = |event| sight(event, &mut listed);
-        assert!(said(Event::Lists).is_none());
+        assert!(said(WatchEvent::ListStarted).is_none());
         assert!(matches!(
-            said(Event::Listed("7".to_owned())),
+            said(WatchEvent::ListComplete("7".to_owned())),
             Some(Sight::Gone)
         ));
-        assert!(said(Event::Lists).is_none());
+        assert!(said(WatchEvent::ListStarted).is_none());
         assert!(matches!(
-            said(Event::Has(Guarded::Decoded(Box::new(object("1"))))),
+            said(WatchEvent::ListItem(Guarded::Decoded(Box::new(object(
+                "1"
+            ))))),
             Some(Sight::Listed(_))
         ));
-        let complete = said(Event::Listed("7".to_owned()));
+        let complete = said(WatchEvent::ListComplete("7".to_owned()));
         assert!(matches!(complete, Some(Sight::Complete)));
     }
 
@@ -153,12 +155,12 @@ mod tests {
         let mut said = |event| sight(event, &mut listed);
         let undecodable =
             |said| matches!(said, Some(Sight::Undecodable(why)) if why.contains("integer"));
-        assert!(undecodable(said(Event::Has(read(bad.clone())))));
-        assert!(said(Event::Listed("7".to_owned())).is_none());
-        let mended = said(Event::Changed(read(good)));
+        assert!(undecodable(said(WatchEvent::ListItem(read(bad.clone())))));
+        assert!(said(WatchEvent::ListComplete("7".to_owned())).is_none());
+        let mended = said(WatchEvent::Changed(read(good)));
         assert!(matches!(mended, Some(Sight::Live(_))));
-        assert!(undecodable(said(Event::Changed(read(bad.clone())))));
-        let gone = said(Event::Deleted(read(bad)));
+        assert!(undecodable(said(WatchEvent::Changed(read(bad.clone())))));
+        let gone = said(WatchEvent::Deleted(read(bad)));
         assert!(matches!(gone, Some(Sight::Gone)));
     }
 

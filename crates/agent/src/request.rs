@@ -27,6 +27,6 @@ pub(crate) async fn send(
     } else {
         Verb::Update
     };
-    let reply = server.ask(verb, request, DEADLINE).await;
+    let reply = server.send(verb, request, DEADLINE).await;
     (reply.disposition, reply.body)
 }

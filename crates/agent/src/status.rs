@@ -75,7 +75,7 @@ pub(crate) fn failed(error: &WriteError, failures: u32) -> StatusWriteEnd {
         WriteError::Undecodable { .. } | WriteError::Lost(_) => None,
     };
     StatusWriteEnd::Failed {
-        backoff: BACKOFF.distance(failures, fastrand::f64()),
+        backoff: BACKOFF.delay(failures, fastrand::f64()),
         retry_after,
     }
 }

@@ -107,7 +107,7 @@ async fn send_patiently(
             return disposition;
         }
         let asked = disposition.slow_down().unwrap_or_default();
-        tokio::time::sleep(asked.max(BACKOFF.distance(failures, fastrand::f64()))).await;
+        tokio::time::sleep(asked.max(BACKOFF.delay(failures, fastrand::f64()))).await;
     }
 }
 

@@ -194,7 +194,7 @@ impl LeaseClient {
                 return (LeaseReply::Refused, Disposition::Refused { reason });
             }
         };
-        let reply = server.ask(verb, built, self.timeout).await;
+        let reply = server.send(verb, built, self.timeout).await;
         interpret(&request, reply.disposition, &reply.body)
     }
 

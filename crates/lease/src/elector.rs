@@ -263,13 +263,13 @@ impl Elector {
             LeaseReply::Failed { retry_after } => {
                 // A Lease that is held is worth one more attempt before it ends.
                 let asked = retry_after.unwrap_or_default().min(self.duration() / 3);
-                let wait = RETRY.distance(1, self.random.f64()).max(asked);
+                let wait = RETRY.delay(1, self.random.f64()).max(asked);
                 RequestState::BackingOff { until: now + wait }
             }
             LeaseReply::Refused => {
                 self.refusals = self.refusals.saturating_add(1);
                 let backoff = self.tenure.map_or(REFUSED, |_| RETRY);
-                let wait = backoff.distance(self.refusals, self.random.f64());
+                let wait = backoff.delay(self.refusals, self.random.f64());
                 RequestState::BackingOff { until: now + wait }
             }
         };

@@ -3,7 +3,7 @@
 use futures::stream::BoxStream;
 use k8s_openapi::api::coordination::v1::Lease;
 use leadsman_process::ApiServer;
-use leadsman_process::list::Target;
+use leadsman_process::list::ListTarget;
 use leadsman_process::reply::{Cause, Disposition};
 use leadsman_process::watch::{ObjectEvent, ObjectState, watch_object};
 
@@ -18,7 +18,7 @@ pub fn watch_lease(
     namespace: &str,
     name: &str,
 ) -> BoxStream<'static, LeaseEvent> {
-    watch_object(server, Target::in_namespace::<Lease>(namespace), name)
+    watch_object(server, ListTarget::in_namespace::<Lease>(namespace), name)
 }
 
 /// Why a request on a Lease failed, with what an operator can do about it. `action` is what was tried, such as "take or

@@ -142,7 +142,7 @@ async fn answer(
         return (unsent(), Vec::new());
     };
     let verb = verb(request.method());
-    let reply = server.ask(verb, request, left.min(TIMEOUT)).await;
+    let reply = server.send(verb, request, left.min(TIMEOUT)).await;
     (reply.disposition, reply.body)
 }
 

@@ -7,9 +7,9 @@ use futures::{Stream, StreamExt};
 use leadsman_api::slim::crd::CustomResourceDefinition;
 use leadsman_core::podprobe::event::{Event, Kind};
 use leadsman_core::podprobe::schemas::keeps_fields;
-use leadsman_process::list::Target;
+use leadsman_process::list::ListTarget;
 use leadsman_process::reply::{Cause, Disposition};
-use leadsman_process::watch::{self, Failure, Step};
+use leadsman_process::watch::{WatchEvent, WatchFailure, WatchPhase, watch};
 use leadsman_process::{ApiServer, Condition, clock};
 use tokio::sync::mpsc::Sender;
 
@@ -34,8 +34,9 @@ pub(crate) async fn follow(
     condition: Condition,
 ) {
     let name = resource(kind);
-    let only = Target::all::<CustomResourceDefinition>().fields(format!("metadata.name={name}"));
-    let crds = watch::watch(server, only, fastrand::Rng::new());
+    let only =
+        ListTarget::all::<CustomResourceDefinition>().fields(format!("metadata.name={name}"));
+    let crds = watch(server, only, fastrand::Rng::new());
     Schema::new(kind, condition).follow(crds, events).await;
 }
 
@@ -62,7 +63,7 @@ impl Schema {
 
     async fn follow(
         mut self,
-        crds: impl Stream<Item = watch::Event<CustomResourceDefinition>>,
+        crds: impl Stream<Item = WatchEvent<CustomResourceDefinition>>,
         events: Sender<Arrival>,
     ) {
         let mut crds = pin!(crds);
@@ -75,25 +76,25 @@ impl Schema {
         }
     }
 
-    fn take(&mut self, event: watch::Event<CustomResourceDefinition>) -> Option<Event> {
+    fn take(&mut self, event: WatchEvent<CustomResourceDefinition>) -> Option<Event> {
         match event {
-            watch::Event::Lists => self.exists = false,
-            watch::Event::Has(crd) | watch::Event::Changed(crd) => {
+            WatchEvent::ListStarted => self.exists = false,
+            WatchEvent::ListItem(crd) | WatchEvent::Changed(crd) => {
                 self.exists = true;
                 let read = self.read(&crd);
                 self.show();
                 return read;
             }
-            watch::Event::Listed(_) => self.show(),
-            watch::Event::Deleted(_) => {
+            WatchEvent::ListComplete(_) => self.show(),
+            WatchEvent::Deleted(_) => {
                 self.exists = false;
                 self.show();
             }
-            watch::Event::Follows => {
+            WatchEvent::Following => {
                 self.follows = true;
                 self.show();
             }
-            watch::Event::Failed(failure) => {
+            WatchEvent::Failed(failure) => {
                 self.follows = false;
                 self.condition
                     .not_ready(reason(resource(self.kind), &failure));
@@ -146,11 +147,11 @@ fn what_is_lost(kind: Kind) -> &'static str {
 }
 
 /// What an operator can do about it comes first.
-fn reason(name: &str, failure: &Failure) -> String {
+fn reason(name: &str, failure: &WatchFailure) -> String {
     let words = failure.disposition.reason().unwrap_or_default();
-    let verb = match failure.step {
-        Step::List => "list",
-        Step::Watch => "watch",
+    let verb = match failure.phase {
+        WatchPhase::Listing => "list",
+        WatchPhase::Watching => "watch",
     };
     if let Disposition::Retry {
         cause: Cause::NoRight,

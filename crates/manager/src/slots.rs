@@ -236,9 +236,7 @@ impl Slots {
                     }
                     return Next::GivenUp;
                 }
-                let backoff = cause
-                    .backoff()
-                    .distance(trouble.failures, self.random.f64());
+                let backoff = cause.backoff().delay(trouble.failures, self.random.f64());
                 self.wait(object, now + after.unwrap_or_default() + backoff, trouble);
             }
         }
@@ -329,7 +327,7 @@ impl Pace {
                 if self.until.is_none_or(|until| until <= now) {
                     self.slowed = self.slowed.saturating_add(1);
                 }
-                let distance = Cause::Throttled.backoff().distance(self.slowed, random);
+                let distance = Cause::Throttled.backoff().delay(self.slowed, random);
                 let until = now + after.unwrap_or_default().max(distance);
                 self.until = self.until.max(Some(until));
             }

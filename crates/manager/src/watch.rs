@@ -9,9 +9,9 @@ use kube::Resource;
 use leadsman_api::Guarded;
 use leadsman_core::cluster::{ObjectName, ResourceVersion, Source};
 use leadsman_core::podprobe::event::{Event, Kind};
-use leadsman_process::list::Target;
+use leadsman_process::list::ListTarget;
 use leadsman_process::reply::{Cause, Disposition};
-use leadsman_process::watch::{self, Failure, Step};
+use leadsman_process::watch::{WatchEvent, WatchFailure, WatchPhase, watch};
 use leadsman_process::{ApiServer, Condition, clock};
 use tokio::sync::mpsc::Sender;
 use tokio::time::Instant;
@@ -31,14 +31,14 @@ pub(crate) async fn follow<K: Watched>(
     metrics: Metrics,
 ) {
     // In pages, so that neither side ever holds a whole cluster as one text.
-    let target = Target::all::<K>().page(K::PAGE);
-    let objects = watch::watch::<Guarded<K>>(server, target, fastrand::Rng::new());
+    let target = ListTarget::all::<K>().page(K::PAGE);
+    let objects = watch::<Guarded<K>>(server, target, fastrand::Rng::new());
     follow_stream(objects, events, condition, metrics).await;
 }
 
 /// The condition holds while changes are being received, and at no other time.
 async fn follow_stream<K: Watched>(
-    objects: impl Stream<Item = watch::Event<Guarded<K>>>,
+    objects: impl Stream<Item = WatchEvent<Guarded<K>>>,
     events: Sender<Arrival>,
     condition: Condition,
     metrics: Metrics,
@@ -48,11 +48,11 @@ async fn follow_stream<K: Watched>(
     let mut follows = true;
     while let Some(event) = objects.next().await {
         match &event {
-            watch::Event::Follows => {
+            WatchEvent::Following => {
                 follows = true;
                 condition.ready();
             }
-            watch::Event::Failed(failure) => {
+            WatchEvent::Failed(failure) => {
                 report::<K>(failure, follows, &condition);
                 follows = false;
             }
@@ -77,32 +77,32 @@ struct Names {
 
 /// The index's event for one of the watch's.
 fn translate<K: Watched>(
-    event: watch::Event<Guarded<K>>,
+    event: WatchEvent<Guarded<K>>,
     names: &mut Names,
     metrics: &Metrics,
 ) -> Option<Event> {
     match event {
-        watch::Event::Lists => {
+        WatchEvent::ListStarted => {
             names.listing.clear();
             None
         }
-        watch::Event::Has(object) => {
+        WatchEvent::ListItem(object) => {
             names.listing.insert(name_of(&object));
             Some(sight(object, Source::List, names, metrics))
         }
-        watch::Event::Listed(version) => {
+        WatchEvent::ListComplete(version) => {
             let listed = std::mem::take(&mut names.listing);
             names.undecodable.retain(|name, _| listed.contains(name));
             let version = ResourceVersion::parse(Some(&version));
             Some(Event::Listed(K::KIND, listed, version))
         }
-        watch::Event::Changed(object) => Some(sight(object, Source::Watch, names, metrics)),
-        watch::Event::Deleted(object) => {
+        WatchEvent::Changed(object) => Some(sight(object, Source::Watch, names, metrics)),
+        WatchEvent::Deleted(object) => {
             names.undecodable.remove(&name_of(&object));
             let version = ResourceVersion::parse(object.meta().resource_version.as_deref());
             Some(Event::Gone(K::KIND, name_of(&object), version))
         }
-        watch::Event::Follows | watch::Event::Failed(_) => None,
+        WatchEvent::Following | WatchEvent::Failed(_) => None,
     }
 }
 
@@ -155,10 +155,10 @@ fn consequence(kind: Kind) -> &'static str {
 }
 
 /// Says why a kind is not followed; in the log once, until it is again.
-fn report<K: Watched>(failure: &Failure, first: bool, condition: &Condition) {
+fn report<K: Watched>(failure: &WatchFailure, first: bool, condition: &Condition) {
     let resource = resource(K::KIND);
     let reason = reason(resource, failure);
-    let wait = failure.wait;
+    let wait = failure.retry_in;
     if matches!(failure.disposition, Disposition::Expired { .. }) {
         tracing::info!(resource, reason, "the watch is too old, listing again");
     } else if first {
@@ -170,7 +170,7 @@ fn report<K: Watched>(failure: &Failure, first: bool, condition: &Condition) {
 }
 
 /// What an operator can do about it comes first.
-fn reason(resource: &str, failure: &Failure) -> String {
+fn reason(resource: &str, failure: &WatchFailure) -> String {
     let words = failure.disposition.reason().unwrap_or_default();
     let cause = match failure.disposition {
         Disposition::Retry { cause, .. } => Some(cause),
@@ -184,7 +184,7 @@ fn reason(resource: &str, failure: &Failure) -> String {
             "no right to list and watch {resource} in all namespaces: apply the output of `leadsman manifests` \
              ({words})"
         ),
-        _ if failure.step == Step::List => format!("cannot list {resource}: {words}"),
+        _ if failure.phase == WatchPhase::Listing => format!("cannot list {resource}: {words}"),
         _ => format!("cannot watch {resource}: {words}"),
     }
 }

@@ -12,7 +12,7 @@ use crate::clock;
 use crate::reply::{Cause, Disposition, Verb};
 use crate::server::ApiServer;
 
-/// For a page, after no, one, two … replies in a row that came too late. API servers give up a request after a minute
+/// For a page, after no, one, two … pages in a row whose deadline passed. API servers give up a request after a minute
 /// themselves (`--request-timeout`).
 const DEADLINES: [Duration; 4] = [
     Duration::from_secs(5),
@@ -21,26 +21,26 @@ const DEADLINES: [Duration; 4] = [
     Duration::from_mins(1),
 ];
 
-/// What is listed or watched.
+/// The objects that are listed or watched.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct ListTarget {
     pub(crate) path: String,
     pub(crate) fields: Option<String>,
     page: u32,
 }
 
-/// Some of the objects, in their order.
+/// One page of a list.
 #[derive(Debug)]
-pub struct Page<K> {
+pub struct ListPage<K> {
     /// The objects.
     pub objects: Vec<K>,
-    /// Where it goes on; none after the last page.
+    /// The continue token; none on the last page.
     pub token: Option<String>,
-    /// The version of the whole list.
+    /// The resourceVersion of the whole list.
     pub version: String,
 }
 
-impl Target {
+impl ListTarget {
     /// All objects of a kind, in all namespaces.
     pub fn all<K: Resource<DynamicType = ()>>() -> Self {
         Self {
@@ -50,7 +50,7 @@ impl Target {
         }
     }
 
-    /// Those of one namespace.
+    /// All objects of a kind in one namespace.
     pub fn in_namespace<K: Resource<DynamicType = ()>>(namespace: &str) -> Self {
         Self {
             path: K::url_path(&(), Some(namespace)),
@@ -58,27 +58,27 @@ impl Target {
         }
     }
 
-    /// Only those that this field selector selects.
+    /// Restricts the list by a field selector.
     #[must_use]
     pub fn fields(self, fields: String) -> Self {
         let fields = Some(fields);
         Self { fields, ..self }
     }
 
-    /// With so many objects in a page.
+    /// Sets the number of objects in a page; 500 otherwise, as client-go's pager does.
     #[must_use]
     pub fn page(self, page: u32) -> Self {
         Self { page, ..self }
     }
 
-    /// Reads the first page, or the one behind a token. `late` counts the replies in a row that came too late; a
-    /// connection that is refused is none, and says nothing of how long a list takes.
+    /// Reads the first page, or the one of a continue token. `timeouts` counts the pages in a row whose deadline passed; a
+    /// connection that is refused is none of them, as it says nothing about how long a list takes.
     pub async fn read<K: DeserializeOwned + Clone>(
         &self,
         server: &ApiServer,
         token: Option<String>,
-        late: &mut usize,
-    ) -> Result<Page<K>, Disposition> {
+        timeouts: &mut usize,
+    ) -> Result<ListPage<K>, Disposition> {
         let params = ListParams {
             field_selector: self.fields.clone(),
             limit: Some(self.page),
@@ -89,9 +89,9 @@ impl Target {
         let request = request.map_err(|error| unreadable(&error))?;
         let (began, deadline) = (
             clock::monotonic(),
-            DEADLINES[(*late).min(DEADLINES.len() - 1)],
+            DEADLINES[(*timeouts).min(DEADLINES.len() - 1)],
         );
-        let reply = server.ask(Verb::ListOrWatch, request, deadline).await;
+        let reply = server.send(Verb::ListOrWatch, request, deadline).await;
         if reply.disposition != Disposition::Done {
             let no_answer = matches!(
                 &reply.disposition,
@@ -101,16 +101,16 @@ impl Target {
                 }
             );
             if no_answer && clock::monotonic() >= began + deadline {
-                *late += 1;
+                *timeouts += 1;
             }
             return Err(reply.disposition);
         }
-        *late = 0;
+        *timeouts = 0;
         let list: ObjectList<K> =
             serde_json::from_slice(&reply.body).map_err(|error| unreadable(&error))?;
         let filled = |text: Option<String>| text.filter(|text| !text.is_empty());
         let version = filled(list.metadata.resource_version);
-        Ok(Page {
+        Ok(ListPage {
             objects: list.items,
             token: filled(list.metadata.continue_),
             version: version.ok_or_else(|| unreadable(&"a list without a resourceVersion"))?,
@@ -118,7 +118,7 @@ impl Target {
     }
 }
 
-/// A reply that is none.
+/// A success whose body cannot be used.
 pub(crate) fn unreadable(error: &dyn Display) -> Disposition {
     Disposition::Refused {
         reason: format!("cannot be read: {error}"),

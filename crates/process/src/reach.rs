@@ -1,7 +1,7 @@
 //! Whether the API server can be reached, as all requests of a process together have seen it.
 //!
-//! Each request tells; each watch listens. So the first success after an outage, whoever had it, wakes all that wait for
-//! their next attempt or hang on a connection that has died without a word.
+//! Each request records its outcome, and each watch is woken by the first success after an outage, whoever had it: out of
+//! its back-off, or off a connection that died unnoticed.
 
 use std::sync::Arc;
 
@@ -10,103 +10,104 @@ use tokio::time::Instant;
 
 use crate::reply::{Cause, Disposition};
 
-/// What all requests of a process have seen. Clones are the same.
+/// Outcomes of all requests of a process. Clones share them.
 #[derive(Clone, Debug)]
-pub struct Reach {
-    seen: Arc<watch::Sender<Seen>>,
+pub struct Reachability {
+    state: Arc<watch::Sender<ReachState>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
-    /// When an answer came last.
-    answered: Option<Instant>,
-    /// Since when nothing has been answered.
+struct ReachState {
+    /// When a reply came last.
+    last_reply: Option<Instant>,
+    /// When the outage began, if there is one.
     lost: Option<Instant>,
-    /// How often it has come back, and when it was lost before the last time.
+    /// How many outages are over, and when the last one of them began.
     recoveries: u64,
     lost_before: Option<Instant>,
 }
 
-/// One who waits for the API server to come back.
+/// Waits for the ends of outages.
 #[derive(Debug)]
-pub struct Listener {
-    seen: watch::Receiver<Seen>,
-    recoveries: u64,
+pub struct RecoveryListener {
+    state: watch::Receiver<ReachState>,
+    /// How many recoveries were seen.
+    seen: u64,
 }
 
-impl Default for Reach {
+impl Default for Reachability {
     fn default() -> Self {
         Self {
-            seen: Arc::new(watch::Sender::new(Seen::default())),
+            state: Arc::new(watch::Sender::new(ReachState::default())),
         }
     }
 }
 
-impl Reach {
-    /// Takes in what came of a request that began then. One that fails while another is answered is no outage: a
-    /// single slow webhook makes one request late.
-    pub fn note(&self, disposition: &Disposition, began: Instant, now: Instant) {
+impl Reachability {
+    /// Records the outcome of a request that began then. One that fails while another is answered is no outage: a slow
+    /// webhook makes a single request late.
+    pub fn record(&self, disposition: &Disposition, began: Instant, now: Instant) {
         match disposition {
             Disposition::Retry {
                 cause: Cause::NoAnswer,
                 ..
-            } => self.lost(began, now),
-            // An API server that starts, or whose store is away, answers so too.
+            } => self.record_loss(began, now),
+            // An API server that starts, or whose etcd is unavailable, replies like this too.
             Disposition::Retry {
                 cause: Cause::Throttled | Cause::Unavailable | Cause::InternalError,
                 ..
             } => {}
-            _ => self.answered(now),
+            _ => self.record_reply(now),
         }
     }
 
-    fn lost(&self, began: Instant, now: Instant) {
-        self.seen.send_if_modified(|seen| {
-            if seen.answered.is_none_or(|answered| answered <= began) {
-                seen.lost.get_or_insert(now);
+    fn record_loss(&self, began: Instant, now: Instant) {
+        self.state.send_if_modified(|state| {
+            if state.last_reply.is_none_or(|replied| replied <= began) {
+                state.lost.get_or_insert(now);
             }
             // Nobody waits for this.
             false
         });
     }
 
-    fn answered(&self, now: Instant) {
-        self.seen.send_if_modified(|seen| {
-            seen.answered = seen.answered.max(Some(now));
-            let Some(lost) = seen.lost.take() else {
+    fn record_reply(&self, now: Instant) {
+        self.state.send_if_modified(|state| {
+            state.last_reply = state.last_reply.max(Some(now));
+            let Some(lost) = state.lost.take() else {
                 return false;
             };
-            seen.recoveries += 1;
-            seen.lost_before = Some(lost);
+            state.recoveries += 1;
+            state.lost_before = Some(lost);
             true
         });
     }
 
-    /// One who hears of recoveries from now on.
-    pub fn listen(&self) -> Listener {
-        let seen = self.seen.subscribe();
-        let recoveries = seen.borrow().recoveries;
-        Listener { seen, recoveries }
+    /// A listener for recoveries from now on.
+    pub fn subscribe(&self) -> RecoveryListener {
+        let state = self.state.subscribe();
+        let seen = state.borrow().recoveries;
+        RecoveryListener { state, seen }
     }
 }
 
-impl Listener {
-    /// Waits until the API server has come back since this was last asked; since when it had been lost.
+impl RecoveryListener {
+    /// Waits for a recovery that was not seen yet; returns when its outage began.
     pub async fn recovered(&mut self) -> Instant {
-        let known = self.recoveries;
-        let recovered = self.seen.wait_for(|seen| seen.recoveries > known).await;
-        let seen = recovered.ok().map(|seen| *seen);
-        let Some((seen, lost)) = seen.and_then(|seen| Some((seen, seen.lost_before?))) else {
+        let seen = self.seen;
+        let recovered = self.state.wait_for(|state| state.recoveries > seen).await;
+        let state = recovered.ok().map(|state| *state);
+        let Some((state, lost)) = state.and_then(|state| Some((state, state.lost_before?))) else {
             // No request can be sent any more.
             return std::future::pending().await;
         };
-        self.recoveries = seen.recoveries;
+        self.seen = state.recoveries;
         lost
     }
 
-    /// Forgets recoveries up to now: what is begun now is begun after them.
-    pub fn forget(&mut self) {
-        self.recoveries = self.seen.borrow().recoveries;
+    /// Counts recoveries up to now as seen: a request that begins now begins after them.
+    pub fn skip_past(&mut self) {
+        self.seen = self.state.borrow().recoveries;
     }
 }
 
@@ -118,7 +119,7 @@ mod tests {
 
     use super::*;
     use crate::clock;
-    use crate::reply::late;
+    use crate::reply::timed_out;
 
     fn retry(cause: Cause) -> Disposition {
         Disposition::Retry {
@@ -130,31 +131,31 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_first_answer_after_a_loss_is_a_recovery_and_no_other() {
-        let reach = Reach::default();
-        let mut listener = reach.listen();
-        let heard = |listener: &mut Listener| listener.recovered().now_or_never();
-        let note = |disposition: &Disposition| {
+        let reach = Reachability::default();
+        let mut listener = reach.subscribe();
+        let recovered = |listener: &mut RecoveryListener| listener.recovered().now_or_never();
+        let record = |disposition: &Disposition| {
             let now = clock::monotonic();
-            reach.note(disposition, now, now);
+            reach.record(disposition, now, now);
         };
-        note(&Disposition::Done);
-        assert_eq!(heard(&mut listener), None, "nothing was lost");
+        record(&Disposition::Done);
+        assert_eq!(recovered(&mut listener), None, "nothing was lost");
         let lost = clock::monotonic();
-        note(&late(Duration::from_secs(1)));
+        record(&timed_out(Duration::from_secs(1)));
         tokio::time::advance(Duration::from_secs(9)).await;
-        note(&retry(Cause::NoAnswer));
+        record(&retry(Cause::NoAnswer));
         for starting in [Cause::Throttled, Cause::Unavailable, Cause::InternalError] {
-            note(&retry(starting));
+            record(&retry(starting));
         }
-        assert_eq!(heard(&mut listener), None, "it is still away");
-        note(&retry(Cause::NoRight));
-        assert_eq!(heard(&mut listener), Some(lost));
-        assert_eq!(heard(&mut listener), None, "told once");
-        note(&retry(Cause::NoAnswer));
-        note(&Disposition::Done);
-        listener.forget();
+        assert_eq!(recovered(&mut listener), None, "it is still away");
+        record(&retry(Cause::NoRight));
+        assert_eq!(recovered(&mut listener), Some(lost));
+        assert_eq!(recovered(&mut listener), None, "each is seen once");
+        record(&retry(Cause::NoAnswer));
+        record(&Disposition::Done);
+        listener.skip_past();
         assert_eq!(
-            heard(&mut listener),
+            recovered(&mut listener),
             None,
             "what is begun now is begun after it"
         );
@@ -162,22 +163,22 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_late_request_is_no_outage_while_others_are_answered() {
-        let reach = Reach::default();
-        let mut listener = reach.listen();
+        let reach = Reachability::default();
+        let mut listener = reach.subscribe();
         let second = async || tokio::time::advance(Duration::from_secs(1)).await;
         let slow = clock::monotonic();
         second().await;
         let now = clock::monotonic();
-        reach.note(&Disposition::Done, now, now);
+        reach.record(&Disposition::Done, now, now);
         second().await;
-        reach.note(&late(Duration::from_secs(2)), slow, clock::monotonic());
-        reach.note(&Disposition::Done, now, clock::monotonic());
+        reach.record(&timed_out(Duration::from_secs(2)), slow, clock::monotonic());
+        reach.record(&Disposition::Done, now, clock::monotonic());
         assert_eq!(listener.recovered().now_or_never(), None);
         // The next one begins after the last answer, and meets none.
         second().await;
         let lost = clock::monotonic();
-        reach.note(&late(Duration::ZERO), lost, lost);
-        reach.note(&Disposition::Done, lost, lost);
+        reach.record(&timed_out(Duration::ZERO), lost, lost);
+        reach.record(&Disposition::Done, lost, lost);
         assert_eq!(listener.recovered().now_or_never(), Some(lost));
     }
 }

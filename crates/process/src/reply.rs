@@ -191,7 +191,7 @@ fn judge_failure(
 }
 
 /// A request that met no reply.
-pub fn unanswered(error: &dyn std::error::Error) -> Disposition {
+pub fn no_reply(error: &dyn std::error::Error) -> Disposition {
     let mut reason = error.to_string();
     let mut source = error.source();
     while let Some(deeper) = source {
@@ -205,7 +205,7 @@ pub fn unanswered(error: &dyn std::error::Error) -> Disposition {
 }
 
 /// A request whose deadline came before its reply.
-pub fn late(deadline: Duration) -> Disposition {
+pub fn timed_out(deadline: Duration) -> Disposition {
     no_answer(format!("no answer within {:.1} s", deadline.as_secs_f64()))
 }
 

@@ -1,5 +1,5 @@
-//! The API server as the processes ask it: every request with a deadline, every reply judged, every success and loss
-//! told to those who wait.
+//! Requests to the API server: each has a deadline, each reply is judged, and each outcome is recorded for those who wait
+//! for the end of an outage.
 
 use std::time::Duration;
 
@@ -9,19 +9,19 @@ use kube::client::Body;
 use tokio::time::sleep;
 
 use crate::clock;
-use crate::reach::Reach;
+use crate::reach::Reachability;
 use crate::reply::{self, Disposition, Verb};
 
-/// How to ask the API server. Clones share connections and what was seen of it.
+/// A client of the API server. Clones share connections and the record of outages.
 #[derive(Clone)]
 pub struct ApiServer {
-    /// For requests.
+    /// For requests that need neither a deadline nor a judgement.
     pub client: Client,
-    /// What all requests have seen.
-    pub reach: Reach,
+    /// Outcomes of all requests.
+    pub reachability: Reachability,
 }
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Debug)]
 pub struct Reply {
     /// What it means.
@@ -31,17 +31,17 @@ pub struct Reply {
 }
 
 impl ApiServer {
-    /// An API server of which nothing has been seen.
+    /// An API server to which no request was sent yet.
     pub fn new(client: Client) -> Self {
         Self {
             client,
-            reach: Reach::default(),
+            reachability: Reachability::default(),
         }
     }
 
-    /// Sends a request and reads the whole reply, both within the deadline. Requests are built and replies read by hand
-    /// rather than through `kube::Api`, which drops the headers of a reply: `Retry-After` is one of them.
-    pub async fn ask(&self, verb: Verb, request: Request<Vec<u8>>, deadline: Duration) -> Reply {
+    /// Sends a request and reads the whole reply, both within the deadline. Not `kube::Api`, which drops the headers of a
+    /// reply: `Retry-After` is one of them.
+    pub async fn send(&self, verb: Verb, request: Request<Vec<u8>>, deadline: Duration) -> Reply {
         let began = clock::monotonic();
         let exchange = async {
             let response = self.client.send(request.map(Body::from)).await?;
@@ -49,18 +49,19 @@ impl ApiServer {
             Ok::<_, kube::Error>((head, body.collect_bytes().await?))
         };
         let (disposition, body) = tokio::select! {
-            // First: a process that was stopped for longer than it may write must not send what it had begun.
+            // The deadline comes first: a process that was stopped for longer than it leads must not send what it had begun.
             biased;
-            () = sleep(deadline) => (reply::late(deadline), Vec::new()),
+            () = sleep(deadline) => (reply::timed_out(deadline), Vec::new()),
             exchanged = exchange => match exchanged {
                 Ok((head, body)) => {
                     let disposition = reply::judge(verb, head.status, &head.headers, &body);
                     (disposition, Vec::from(body))
                 }
-                Err(error) => (reply::unanswered(&error), Vec::new()),
+                Err(error) => (reply::no_reply(&error), Vec::new()),
             },
         };
-        self.reach.note(&disposition, began, clock::monotonic());
+        self.reachability
+            .record(&disposition, began, clock::monotonic());
         Reply { disposition, body }
     }
 }

@@ -1,15 +1,16 @@
-//! One watch that recovers: a kind's list and what follows it, for as long as somebody listens.
+//! One watch that recovers: a kind's list and the changes after it, for as long as somebody polls it.
 //!
-//! kube's `watcher` does most of it, but hides what matters here: whether a watch stands (it is silent when it was
-//! accepted), what the API server asks for in a header, and whether an error means a new list; its requests have no
-//! deadline of their own, and a resumed watch that is too old waits like any failure. What this one guarantees:
+//! kube's `watcher` does most of it, but hides what matters here: whether a watch is established (one that was accepted
+//! is silent), what the API server asks for in a header, and whether an error calls for a new list; its requests have no
+//! deadline of their own, and a resumed watch whose version has expired backs off like any failure. What this one
+//! guarantees:
 //!
-//! - Two attempts are at most [`LONGEST`] apart, unless the API server asks for longer (Retry-After, up to 5 minutes),
-//!   and less when another request of the process succeeds after an outage.
-//! - A new list begins at once where nothing else helps (410), and a list that broke off goes on with its next page.
-//! - Every request has a deadline, and a connection that died without a word is noticed: by silence, or when the API
-//!   server answers others again.
-//! - [`Event::Follows`] and [`Event::Failed`] say at every moment whether changes are being received.
+//! - Two attempts are at most [`LONGEST_DELAY`] apart, unless the API server asks for longer (Retry-After, up to 5
+//!   minutes), and less when another request of the process succeeds after an outage.
+//! - A new list begins at once where nothing else helps (410), and a list that broke off continues with its next page.
+//! - Every request has a deadline, and a connection that died unnoticed is found: by silence, or when the API server
+//!   answers others again.
+//! - [`WatchEvent::Following`] and [`WatchEvent::Failed`] say at every moment whether changes are being received.
 //!
 //! The protocol: Kubernetes API concepts, "Efficient detection of changes"; client-go's `tools/cache/reflector.go`.
 
@@ -19,16 +20,16 @@ use futures::Stream;
 use futures::stream::unfold;
 use kube::Resource;
 use kube::api::WatchParams;
-use kube::core::{Request, WatchEvent};
+use kube::core::{Request, WatchEvent as WireEvent};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep};
 
 use self::lines::Lines;
 use crate::backoff::Backoff;
 use crate::clock;
-use crate::list::{Target, unreadable};
-use crate::reach::Listener;
-use crate::reply::{Cause, Disposition, judge_watch_error, late};
+use crate::list::{ListTarget, unreadable};
+use crate::reach::RecoveryListener;
+use crate::reply::{Cause, Disposition, judge_watch_error, timed_out};
 use crate::server::ApiServer;
 
 mod lines;
@@ -37,153 +38,164 @@ mod object;
 pub use object::{ObjectEvent, ObjectState, watch_object};
 
 /// No two attempts are further apart, unless the API server asks for longer (Retry-After, up to 5 minutes).
-pub const LONGEST: Duration = Duration::from_secs(5);
-const BACKOFF: Backoff = Backoff::new(Duration::from_millis(800), LONGEST);
-/// For the beginning of a watch's reply, which API servers send before the first event
-/// (`apiserver/pkg/endpoints/handlers/watch.go` flushes the header).
-const START_DEADLINE: Duration = Duration::from_secs(10);
-/// The API server is asked to end a watch after a time in this range, in seconds, so that not all end together.
-const LASTS: std::ops::Range<u32> = 200..290;
-/// A watch that has been silent for so long is begun again from where it was. Its API server sends a bookmark each
-/// minute (`defaultBookmarkFrequency` in `apiserver/pkg/storage/cacher/cacher.go`), unless the connection is dead.
-const SILENCE: Duration = Duration::from_secs(100);
-/// A request that is under way when others are answered again may hang on a dead connection, if it is older than this:
-/// the start of a watch, and a page of a list.
-const HANGS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
-/// A watch that ends sooner and without any event counts as a failure (as in client-go: "very short watch").
+pub const LONGEST_DELAY: Duration = Duration::from_secs(5);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(800), LONGEST_DELAY);
+/// For the header of a watch's reply, which API servers send before the first event
+/// (`ServeHTTP` in `apiserver/pkg/endpoints/handlers/watch.go` flushes it).
+const HEADER_DEADLINE: Duration = Duration::from_secs(10);
+/// The API server is asked to end a watch after a time in this range, in seconds, so that not all watches end together.
+const TIMEOUT_SECONDS: std::ops::Range<u32> = 200..290;
+/// A watch that has been silent for so long is resumed on another request. The API server sends a bookmark each minute
+/// (`defaultBookmarkFrequency` in `apiserver/pkg/storage/cacher/cacher.go`), unless the connection is dead.
+const LONGEST_SILENCE: Duration = Duration::from_secs(100);
+/// A request in flight while others are answered again after an outage may hang on a dead connection. It is given up
+/// once it is this old: the header of a watch, and a page of a list.
+const STALLED_HEADER: Duration = Duration::from_secs(1);
+const STALLED_PAGE: Duration = Duration::from_secs(5);
+/// A watch that ends sooner and without any event counts as a failure ("very short watch" in client-go's
+/// `tools/cache/reflector.go`).
 const VERY_SHORT: Duration = Duration::from_secs(1);
 
-/// What a watch says.
+const _: () = assert!(
+    LONGEST_SILENCE.as_secs() > 60,
+    "silence is a sign only after the next bookmark was due"
+);
+const _: () = assert!(STALLED_HEADER.as_secs() < HEADER_DEADLINE.as_secs());
+
+/// What a watch delivers.
 #[derive(Debug)]
-pub enum Event<K> {
-    /// A list begins: what was listed before without [`Event::Listed`] is void.
-    Lists,
+pub enum WatchEvent<K> {
+    /// A list begins. Items of an earlier list that did not complete are void.
+    ListStarted,
     /// An object of the list.
-    Has(K),
-    /// The list is complete; so it was at this version.
-    Listed(String),
-    /// Changes are being received from now on.
-    Follows,
-    /// An object as it was created or has become.
+    ListItem(K),
+    /// The list is complete, at this resourceVersion. What it did not contain does not exist.
+    ListComplete(String),
+    /// A watch is established: changes are delivered from now on.
+    Following,
+    /// An object that was created or changed.
     Changed(K),
-    /// An object was deleted; so it was last.
+    /// An object that was deleted, in its last state.
     Deleted(K),
-    /// Changes are not being received, and something will be tried again by itself.
-    Failed(Failure),
+    /// Changes are not delivered until the next [`WatchEvent::Following`]. The watch retries by itself.
+    Failed(WatchFailure),
 }
 
-/// Why a watch receives nothing.
+/// Why changes are not delivered.
 #[derive(Debug)]
-pub struct Failure {
-    /// What failed.
-    pub step: Step,
-    /// What the API server, or its absence, had to say.
+pub struct WatchFailure {
+    /// Which request failed.
+    pub phase: WatchPhase,
+    /// What its reply meant.
     pub disposition: Disposition,
-    /// Until the next attempt, at most.
-    pub wait: Duration,
+    /// The longest time until the next attempt.
+    pub retry_in: Duration,
 }
 
-/// What a watch does.
+/// The two kinds of requests of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// It lists: until that is done, what exists is not known.
-    List,
-    /// It follows what was listed.
-    Watch,
+pub enum WatchPhase {
+    /// LIST: until it is complete, what exists is not known.
+    Listing,
+    /// WATCH from the version of a complete list.
+    Watching,
 }
 
-/// Follows the target, for ever. `random` spreads attempts and ends.
+/// Lists and watches the target. The stream never ends; dropping it ends the request in flight. `random` spreads retries
+/// and the ends of watches.
 pub fn watch<K>(
     server: ApiServer,
-    target: Target,
+    target: ListTarget,
     random: fastrand::Rng,
-) -> impl Stream<Item = Event<K>> + Send
+) -> impl Stream<Item = WatchEvent<K>> + Send
 where
     K: Resource + DeserializeOwned + Clone + Send + 'static,
 {
     let watch = Watch {
-        listener: server.reach.listen(),
+        recoveries: server.reachability.subscribe(),
         server,
         target,
         random,
-        state: State::Begin,
+        state: WatchState::Unlisted,
         failures: 0,
         expired: 0,
-        late: 0,
-        rest: None,
+        timeouts: 0,
+        delay: None,
     };
     unfold(watch, async |mut watch| Some((watch.next().await, watch)))
 }
 
 struct Watch<K> {
     server: ApiServer,
-    listener: Listener,
-    target: Target,
+    recoveries: RecoveryListener,
+    target: ListTarget,
     random: fastrand::Rng,
-    state: State<K>,
-    /// Since a watch last stood.
+    state: WatchState<K>,
+    /// Failures since a watch was last established.
     failures: u32,
-    /// Those of them that asked for a new list.
+    /// How many of them were expired versions or tokens.
     expired: u32,
-    /// Pages in a row that came too late.
-    late: usize,
-    /// Before the next attempt.
-    rest: Option<Duration>,
+    /// Pages in a row whose deadline passed.
+    timeouts: usize,
+    /// Until the next attempt.
+    delay: Option<Duration>,
 }
 
-enum State<K> {
-    /// A list is to begin.
-    Begin,
-    /// A list is under way: what has come and was not handed on, and where it goes on.
-    Page {
+enum WatchState<K> {
+    /// A list is next.
+    Unlisted,
+    /// A list is under way: objects that were received and not delivered yet, and what is next.
+    Listing {
         objects: std::vec::IntoIter<K>,
-        next: Next,
+        then: AfterPage,
     },
-    /// A watch is to begin at this version.
-    Resume { version: String },
-    /// A watch stands.
-    Follow { version: String, stream: Following },
+    /// A watch from this version is next.
+    Listed { version: String },
+    /// A watch is established.
+    Following { version: String, stream: Connection },
 }
 
-/// What comes after a page.
-enum Next {
-    /// Another one; none for the first.
+/// What follows a page.
+enum AfterPage {
+    /// Another page; the first one has no token.
     Page { token: Option<String> },
-    /// The watch, from this version.
+    /// A watch from this version.
     Watch { version: String },
 }
 
-struct Following {
+/// The reply of an established watch.
+struct Connection {
     lines: Lines,
     began: Instant,
-    heard: Option<Instant>,
+    /// When the last line came.
+    last_line: Option<Instant>,
 }
 
-/// What a watch that stands meets next.
-enum Heard {
+/// What an established watch receives next.
+enum Received {
     Line(Vec<u8>),
     Ended,
     Broken(Disposition),
-    /// It has been silent for too long, or since before an outage.
-    Silent,
+    /// Nothing for too long, or since before an outage.
+    Stalled,
 }
 
 impl<K> Watch<K>
 where
     K: Resource + DeserializeOwned + Clone,
 {
-    async fn next(&mut self) -> Event<K> {
+    async fn next(&mut self) -> WatchEvent<K> {
         loop {
-            self.rest().await;
-            let event = match std::mem::replace(&mut self.state, State::Begin) {
-                State::Begin => {
-                    let (objects, next) = (Vec::new().into_iter(), Next::Page { token: None });
-                    self.state = State::Page { objects, next };
-                    Some(Event::Lists)
+            self.wait_for_retry().await;
+            let event = match std::mem::replace(&mut self.state, WatchState::Unlisted) {
+                WatchState::Unlisted => {
+                    let (objects, then) = (Vec::new().into_iter(), AfterPage::Page { token: None });
+                    self.state = WatchState::Listing { objects, then };
+                    Some(WatchEvent::ListStarted)
                 }
-                State::Page { objects, next } => self.page(objects, next).await,
-                State::Resume { version } => Some(self.begin(version).await),
-                State::Follow { version, stream } => self.follow(version, stream).await,
+                WatchState::Listing { objects, then } => self.continue_list(objects, then).await,
+                WatchState::Listed { version } => Some(self.start_watch(version).await),
+                WatchState::Following { version, stream } => self.follow(version, stream).await,
             };
             if let Some(event) = event {
                 return event;
@@ -191,237 +203,261 @@ where
         }
     }
 
-    /// Rests before the next attempt, but not longer than until the API server answers others again.
-    async fn rest(&mut self) {
-        if let Some(rest) = self.rest {
+    /// Waits before the next attempt, but not longer than until the API server answers others again.
+    async fn wait_for_retry(&mut self) {
+        if let Some(delay) = self.delay {
             tokio::select! {
-                () = sleep(rest) => {}
-                _ = self.listener.recovered() => {}
+                () = sleep(delay) => {}
+                _ = self.recoveries.recovered() => {}
             }
-            self.rest = None;
+            self.delay = None;
         }
     }
 
-    async fn page(&mut self, mut objects: std::vec::IntoIter<K>, next: Next) -> Option<Event<K>> {
+    async fn continue_list(
+        &mut self,
+        mut objects: std::vec::IntoIter<K>,
+        then: AfterPage,
+    ) -> Option<WatchEvent<K>> {
         if let Some(object) = objects.next() {
-            self.state = State::Page { objects, next };
-            return Some(Event::Has(object));
+            self.state = WatchState::Listing { objects, then };
+            return Some(WatchEvent::ListItem(object));
         }
-        let token = match next {
-            Next::Watch { version } => {
-                self.state = State::Resume {
+        let token = match then {
+            AfterPage::Watch { version } => {
+                self.state = WatchState::Listed {
                     version: version.clone(),
                 };
-                return Some(Event::Listed(version));
+                return Some(WatchEvent::ListComplete(version));
             }
-            Next::Page { token } => token,
+            AfterPage::Page { token } => token,
         };
         let read = self
             .target
-            .read(&self.server, token.clone(), &mut self.late);
-        let page = unless_hanging(read, &mut self.listener, HANGS.1).await;
+            .read(&self.server, token.clone(), &mut self.timeouts);
+        let page = unless_stalled(read, &mut self.recoveries, STALLED_PAGE).await;
         match page.and_then(|page| page) {
             Ok(page) => {
-                let next = match page.token {
-                    Some(token) => Next::Page { token: Some(token) },
-                    None => Next::Watch {
+                let then = match page.token {
+                    Some(token) => AfterPage::Page { token: Some(token) },
+                    None => AfterPage::Watch {
                         version: page.version,
                     },
                 };
                 let objects = page.objects.into_iter();
-                self.state = State::Page { objects, next };
+                self.state = WatchState::Listing { objects, then };
                 None
             }
             Err(disposition) => {
-                // The rest of a list can be had for minutes: what came before need not be sent again.
-                let again = State::Page {
+                // A continue token is valid for minutes (etcd's compaction, 5 by default): the pages before need not be
+                // sent again.
+                let retry = WatchState::Listing {
                     objects: Vec::new().into_iter(),
-                    next: Next::Page { token },
+                    then: AfterPage::Page { token },
                 };
-                Some(self.failed(Step::List, disposition, again))
+                Some(self.fail(WatchPhase::Listing, disposition, retry))
             }
         }
     }
 
-    /// Begins a watch.
-    async fn begin(&mut self, version: String) -> Event<K> {
-        match self.start(&version).await {
+    async fn start_watch(&mut self, version: String) -> WatchEvent<K> {
+        match self.send_watch(&version).await {
             Ok(lines) => {
-                let (began, heard) = (clock::monotonic(), None);
-                let stream = Following {
+                let stream = Connection {
                     lines,
-                    began,
-                    heard,
+                    began: clock::monotonic(),
+                    last_line: None,
                 };
-                self.state = State::Follow { version, stream };
-                Event::Follows
+                self.state = WatchState::Following { version, stream };
+                WatchEvent::Following
             }
-            Err(disposition) => self.failed(Step::Watch, disposition, State::Resume { version }),
+            Err(disposition) => self.fail_watch(disposition, version),
         }
     }
 
-    async fn start(&mut self, version: &str) -> Result<Lines, Disposition> {
+    async fn send_watch(&mut self, version: &str) -> Result<Lines, Disposition> {
         let began = clock::monotonic();
         let params = WatchParams {
             field_selector: self.target.fields.clone(),
-            timeout: Some(self.random.u32(LASTS)),
+            timeout: Some(self.random.u32(TIMEOUT_SECONDS)),
             ..WatchParams::default()
         };
         let request = Request::new(&self.target.path).watch(&params, version);
         let request = request.map_err(|error| unreadable(&error))?;
         let started = async {
             let started = Lines::start(&self.server.client, request);
-            let started = tokio::time::timeout(START_DEADLINE, started).await;
-            started.unwrap_or_else(|_| Err(late(START_DEADLINE)))
+            let started = tokio::time::timeout(HEADER_DEADLINE, started).await;
+            started.unwrap_or_else(|_| Err(timed_out(HEADER_DEADLINE)))
         };
-        let lines = unless_hanging(started, &mut self.listener, HANGS.0).await?;
-        let met = lines.as_ref().err().unwrap_or(&Disposition::Done);
-        self.server.reach.note(met, began, clock::monotonic());
-        self.listener.forget();
+        let lines = unless_stalled(started, &mut self.recoveries, STALLED_HEADER).await?;
+        let disposition = lines.as_ref().err().unwrap_or(&Disposition::Done);
+        let now = clock::monotonic();
+        self.server.reachability.record(disposition, began, now);
+        self.recoveries.skip_past();
         lines
     }
 
-    /// What a watch that stands has to say.
-    async fn follow(&mut self, version: String, mut stream: Following) -> Option<Event<K>> {
-        match self.hear(&mut stream).await {
-            Heard::Line(line) => self.decode(version, stream, &line),
-            // It is asked to end it now and then.
-            Heard::Ended if stands(&stream) => {
-                self.stood();
-                self.state = State::Resume { version };
-                None
-            }
-            // It did not fail: nobody knows whether its connection lives.
-            Heard::Silent => {
-                if stands(&stream) {
-                    self.stood();
-                }
-                self.state = State::Resume { version };
-                None
-            }
-            Heard::Broken(disposition) => {
-                if stands(&stream) {
-                    self.stood();
-                }
-                let heard = stream.heard.unwrap_or(stream.began);
-                let now = clock::monotonic();
-                self.server.reach.note(&disposition, heard, now);
-                Some(self.failed(Step::Watch, disposition, State::Resume { version }))
-            }
-            Heard::Ended => {
+    async fn follow(&mut self, version: String, mut stream: Connection) -> Option<WatchEvent<K>> {
+        let received = self.receive(&mut stream).await;
+        match received {
+            Received::Line(line) => return self.decode(version, stream, &line),
+            // Neither is a failure: an end after a while was asked for, and of a stalled connection nobody knows whether
+            // it lives.
+            Received::Ended | Received::Stalled if stream.was_useful() => self.reset_failures(),
+            Received::Stalled => {}
+            Received::Ended => {
                 let disposition = unavailable("the API server ended the watch at once");
-                Some(self.failed(Step::Watch, disposition, State::Resume { version }))
+                return Some(self.fail_watch(disposition, version));
+            }
+            Received::Broken(disposition) => {
+                if stream.was_useful() {
+                    self.reset_failures();
+                }
+                let (heard, now) = (stream.last_heard(), clock::monotonic());
+                self.server.reachability.record(&disposition, heard, now);
+                return Some(self.fail_watch(disposition, version));
             }
         }
+        self.state = WatchState::Listed { version };
+        None
     }
 
-    fn stood(&mut self) {
+    fn reset_failures(&mut self) {
         (self.failures, self.expired) = (0, 0);
     }
 
-    async fn hear(&mut self, stream: &mut Following) -> Heard {
-        let heard = stream.heard.unwrap_or(stream.began);
+    async fn receive(&mut self, stream: &mut Connection) -> Received {
+        let heard = stream.last_heard();
         loop {
             tokio::select! {
                 biased;
                 line = stream.lines.next() => return match line {
-                    Ok(Some(line)) => Heard::Line(line),
-                    Ok(None) => Heard::Ended,
-                    Err(disposition) => Heard::Broken(disposition),
+                    Ok(Some(line)) => Received::Line(line),
+                    Ok(None) => Received::Ended,
+                    Err(disposition) => Received::Broken(disposition),
                 },
-                lost = self.listener.recovered() => if heard <= lost {
-                    return Heard::Silent;
+                lost = self.recoveries.recovered() => if heard <= lost {
+                    return Received::Stalled;
                 },
-                () = tokio::time::sleep_until(heard + SILENCE) => return Heard::Silent,
+                () = tokio::time::sleep_until(heard + LONGEST_SILENCE) => return Received::Stalled,
             }
         }
     }
 
-    fn decode(&mut self, version: String, stream: Following, line: &[u8]) -> Option<Event<K>> {
-        let event = match serde_json::from_slice::<WatchEvent<K>>(line) {
+    fn decode(
+        &mut self,
+        version: String,
+        stream: Connection,
+        line: &[u8],
+    ) -> Option<WatchEvent<K>> {
+        let event = match serde_json::from_slice::<WireEvent<K>>(line) {
             Ok(event) => event,
             Err(error) => {
-                return Some(self.failed(Step::Watch, unreadable(&error), State::Begin));
+                let disposition = unreadable(&error);
+                return Some(self.fail(WatchPhase::Watching, disposition, WatchState::Unlisted));
             }
         };
         let (version, event) = match event {
-            WatchEvent::Error(status) => {
-                let disposition = judge_watch_error(&status);
-                return Some(self.failed(Step::Watch, disposition, State::Resume { version }));
+            WireEvent::Error(status) => {
+                return Some(self.fail_watch(judge_watch_error(&status), version));
             }
-            WatchEvent::Bookmark(bookmark) => (bookmark.metadata.resource_version, None),
-            WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                (version_of(&object), Some(Event::Changed(object)))
+            WireEvent::Bookmark(bookmark) => (bookmark.metadata.resource_version, None),
+            WireEvent::Added(object) | WireEvent::Modified(object) => {
+                (version_of(&object), Some(WatchEvent::Changed(object)))
             }
-            WatchEvent::Deleted(object) => (version_of(&object), Some(Event::Deleted(object))),
+            WireEvent::Deleted(object) => (version_of(&object), Some(WatchEvent::Deleted(object))),
         };
         if version.is_empty() {
             let disposition = unreadable(&"an event without a resourceVersion");
-            return Some(self.failed(Step::Watch, disposition, State::Begin));
+            return Some(self.fail(WatchPhase::Watching, disposition, WatchState::Unlisted));
         }
-        self.stood();
-        let heard = Some(clock::monotonic());
-        let stream = Following { heard, ..stream };
-        self.state = State::Follow { version, stream };
+        self.reset_failures();
+        let stream = Connection {
+            last_line: Some(clock::monotonic()),
+            ..stream
+        };
+        self.state = WatchState::Following { version, stream };
         event
     }
 
-    /// Decides what is tried next, and when. `again` is what failed.
-    fn failed(&mut self, step: Step, disposition: Disposition, again: State<K>) -> Event<K> {
+    fn fail_watch(&mut self, disposition: Disposition, version: String) -> WatchEvent<K> {
+        self.fail(
+            WatchPhase::Watching,
+            disposition,
+            WatchState::Listed { version },
+        )
+    }
+
+    /// Decides what is tried next, and when. `retry` repeats what failed.
+    fn fail(
+        &mut self,
+        phase: WatchPhase,
+        disposition: Disposition,
+        retry: WatchState<K>,
+    ) -> WatchEvent<K> {
         self.failures = self.failures.saturating_add(1);
-        let distance = BACKOFF.distance(self.failures, self.random.f64());
-        let wait = match &disposition {
+        let delay = BACKOFF.delay(self.failures, self.random.f64());
+        let retry_in = match &disposition {
             Disposition::Expired { .. } => {
                 self.expired = self.expired.saturating_add(1);
-                // A second one in a row is not cured by haste.
+                // A list of which the watch expires at once would be sent over and over.
                 if self.expired == 1 {
                     Duration::ZERO
                 } else {
-                    distance
+                    delay
                 }
             }
-            Disposition::Retry { after, .. } => distance.max(after.unwrap_or_default()),
-            _ => distance,
+            Disposition::Retry { after, .. } => delay.max(after.unwrap_or_default()),
+            _ => delay,
         };
         self.state = match &disposition {
             Disposition::Retry { cause, .. } => match cause {
-                Cause::InternalError | Cause::Conflict => State::Begin,
-                _ => again,
+                Cause::InternalError | Cause::Conflict => WatchState::Unlisted,
+                _ => retry,
             },
-            _ => State::Begin,
+            _ => WatchState::Unlisted,
         };
-        self.rest = Some(wait).filter(|wait| !wait.is_zero());
-        self.listener.forget();
-        Event::Failed(Failure {
-            step,
+        self.delay = Some(retry_in).filter(|delay| !delay.is_zero());
+        self.recoveries.skip_past();
+        WatchEvent::Failed(WatchFailure {
+            phase,
             disposition,
-            wait,
+            retry_in,
         })
     }
 }
 
-/// Waits for a request, but not longer than `hangs` once the API server has answered others again after an outage.
-async fn unless_hanging<T>(
-    request: impl Future<Output = T>,
-    listener: &mut Listener,
-    hangs: Duration,
-) -> Result<T, Disposition> {
-    let began = clock::monotonic();
-    listener.forget();
-    let given_up = async {
-        listener.recovered().await;
-        tokio::time::sleep_until(began + hangs).await;
-    };
-    tokio::select! {
-        biased;
-        replied = request => Ok(replied),
-        () = given_up => Err(unavailable("no answer since before an outage")),
+impl Connection {
+    /// When the API server was last known to serve it.
+    fn last_heard(&self) -> Instant {
+        self.last_line.unwrap_or(self.began)
+    }
+
+    /// Whether it has delivered a line, or lasted.
+    fn was_useful(&self) -> bool {
+        self.last_line.is_some() || clock::monotonic() >= self.began + VERY_SHORT
     }
 }
 
-/// Whether it has delivered something, or lasted.
-fn stands(stream: &Following) -> bool {
-    stream.heard.is_some() || clock::monotonic() >= stream.began + VERY_SHORT
+/// Waits for a request. Once the API server has answered others again after an outage, no longer than `age` from the
+/// request's beginning.
+async fn unless_stalled<T>(
+    request: impl Future<Output = T>,
+    recoveries: &mut RecoveryListener,
+    age: Duration,
+) -> Result<T, Disposition> {
+    let began = clock::monotonic();
+    recoveries.skip_past();
+    let given_up = async {
+        recoveries.recovered().await;
+        tokio::time::sleep_until(began + age).await;
+    };
+    tokio::select! {
+        // A reply that is there counts, also at the moment when the request would be given up.
+        biased;
+        reply = request => Ok(reply),
+        () = given_up => Err(unavailable("no reply since before an outage")),
+    }
 }
 
 fn version_of(object: &impl Resource) -> String {

@@ -11,7 +11,7 @@ use futures::stream::{BoxStream, unfold};
 use leadsman_api::{Guarded, NodePodProbe, PodProbeMarker};
 use leadsman_core::cluster::Source;
 use leadsman_core::podprobe::event::Event;
-use leadsman_process::list::Target;
+use leadsman_process::list::ListTarget;
 use leadsman_process::reply::Disposition;
 use leadsman_process::{ApiServer, Backoff};
 use tokio::time::sleep;
@@ -47,7 +47,7 @@ async fn page<K: Watched>(server: ApiServer, next: Next) -> Option<(Vec<Event>, 
     let Next::Page { mut token } = next else {
         return None;
     };
-    let target = Target::all::<K>().page(PAGE);
+    let target = ListTarget::all::<K>().page(PAGE);
     let (mut failures, mut late) = (0, 0);
     let page = loop {
         let page = target
@@ -58,7 +58,7 @@ async fn page<K: Watched>(server: ApiServer, next: Next) -> Option<(Vec<Event>, 
             Err(failed) => failed,
         };
         failures += 1;
-        let mut wait = BACKOFF.distance(failures, fastrand::f64());
+        let mut wait = BACKOFF.delay(failures, fastrand::f64());
         match &failed {
             // The rest of a list is kept for minutes only.
             Disposition::Expired { .. } => token = None,

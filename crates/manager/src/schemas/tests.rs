@@ -1,12 +1,14 @@
 use std::time::Duration;
 
 use leadsman_process::Readiness;
-use leadsman_process::watch::Event::{Changed, Deleted, Failed, Follows, Has, Listed, Lists};
+use leadsman_process::watch::WatchEvent::{
+    Changed, Deleted, Failed, Following, ListComplete, ListItem, ListStarted,
+};
 use serde_json::json;
 
 use super::*;
 
-type Item = watch::Event<CustomResourceDefinition>;
+type Item = WatchEvent<CustomResourceDefinition>;
 
 fn ours() -> CustomResourceDefinition {
     let mut crds = leadsman_api::crd::crds().into_iter();
@@ -21,18 +23,18 @@ fn theirs() -> CustomResourceDefinition {
     serde_json::from_value(crd).unwrap()
 }
 
-fn failed(step: Step, cause: Cause) -> Item {
+fn failed(phase: WatchPhase, cause: Cause) -> Item {
     let (after, reason) = (None, "the words".to_owned());
     let disposition = Disposition::Retry {
         cause,
         after,
         reason,
     };
-    let wait = Duration::from_secs(5);
-    Failed(Failure {
-        step,
+    let retry_in = Duration::from_secs(5);
+    Failed(WatchFailure {
+        phase,
         disposition,
-        wait,
+        retry_in,
     })
 }
 
@@ -57,15 +59,15 @@ fn followed(items: impl IntoIterator<Item = Item>) -> Vec<(Option<bool>, String)
 #[test]
 fn each_change_of_what_is_kept_is_told_once() {
     let items = [
-        Lists,
-        Has(ours()),
-        Listed("1".to_owned()),
-        Follows,
+        ListStarted,
+        ListItem(ours()),
+        ListComplete("1".to_owned()),
+        Following,
         Changed(ours()),
         Changed(theirs()),
-        Lists,
-        Has(theirs()),
-        Listed("1".to_owned()),
+        ListStarted,
+        ListItem(theirs()),
+        ListComplete("1".to_owned()),
         Changed(ours()),
     ];
     let said: Vec<_> = followed(items).into_iter().map(|(said, _)| said).collect();
@@ -79,13 +81,13 @@ fn each_change_of_what_is_kept_is_told_once() {
 #[test]
 fn readiness_holds_while_the_crd_is_there_and_followed() {
     let items = [
-        failed(Step::List, Cause::NoRight),
-        Lists,
-        Listed("1".to_owned()),
-        Follows,
+        failed(WatchPhase::Listing, Cause::NoRight),
+        ListStarted,
+        ListComplete("1".to_owned()),
+        Following,
         Changed(ours()),
-        failed(Step::Watch, Cause::Unavailable),
-        Follows,
+        failed(WatchPhase::Watching, Cause::Unavailable),
+        Following,
         Deleted(ours()),
         Changed(theirs()),
     ];

@@ -7,7 +7,7 @@ use tokio::sync::mpsc::{Receiver, channel};
 
 use super::*;
 
-type Item = watch::Event<Guarded<Pod>>;
+type Item = WatchEvent<Guarded<Pod>>;
 
 fn object(name: &str) -> Guarded<Pod> {
     let text = format!(r#"{{"metadata": {{"name": "{name}", "namespace": "shop"}}}}"#);
@@ -19,17 +19,17 @@ fn undecodable(name: &str) -> Guarded<Pod> {
     serde_json::from_str(&text).unwrap()
 }
 
-fn failed(step: Step, cause: Cause) -> Item {
+fn failed(phase: WatchPhase, cause: Cause) -> Item {
     let reason = "the words".to_owned();
     let after = None;
-    Item::Failed(Failure {
-        step,
+    Item::Failed(WatchFailure {
+        phase,
         disposition: Disposition::Retry {
             cause,
             after,
             reason,
         },
-        wait: Duration::from_secs(5),
+        retry_in: Duration::from_secs(5),
     })
 }
 
@@ -77,22 +77,22 @@ async fn follow_items(items: Vec<(u64, Item)>) -> (Vec<String>, Vec<String>) {
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_becomes_these_events() {
-    use watch::Event::{Changed, Deleted, Follows, Has, Listed, Lists};
+    use WatchEvent::{Changed, Deleted, Following, ListComplete, ListItem, ListStarted};
     let items = [
-        Lists,
-        Has(object("x")),
+        ListStarted,
+        ListItem(object("x")),
         // The list broke off and begins again.
-        failed(Step::List, Cause::NoAnswer),
-        Lists,
-        Has(object("a")),
-        Has(undecodable("b")),
-        Listed("7".to_owned()),
-        Follows,
+        failed(WatchPhase::Listing, Cause::NoAnswer),
+        ListStarted,
+        ListItem(object("a")),
+        ListItem(undecodable("b")),
+        ListComplete("7".to_owned()),
+        Following,
         Changed(object("c")),
         Changed(undecodable("a")),
         Deleted(undecodable("c")),
-        Lists,
-        Listed("7".to_owned()),
+        ListStarted,
+        ListComplete("7".to_owned()),
     ];
     let items = items.into_iter().map(|item| (0, item)).collect();
     let (events, _) = follow_items(items).await;
@@ -112,18 +112,18 @@ async fn a_watch_becomes_these_events() {
 
 #[tokio::test(start_paused = true)]
 async fn readiness_holds_while_changes_are_received_and_at_no_other_time() {
-    use watch::Event::{Changed, Follows, Listed, Lists};
+    use WatchEvent::{Changed, Following, ListComplete, ListStarted};
     let items = vec![
-        (1, Lists),
-        (1, failed(Step::List, Cause::NoSuchKind)),
-        (1, failed(Step::List, Cause::NoRight)),
-        (1, Listed("7".to_owned())),
-        (1, Follows),
-        (1, failed(Step::Watch, Cause::NoAnswer)),
+        (1, ListStarted),
+        (1, failed(WatchPhase::Listing, Cause::NoSuchKind)),
+        (1, failed(WatchPhase::Listing, Cause::NoRight)),
+        (1, ListComplete("7".to_owned())),
+        (1, Following),
+        (1, failed(WatchPhase::Watching, Cause::NoAnswer)),
         // However long it takes, and a list that fails and waits included.
-        (600, failed(Step::List, Cause::Unavailable)),
-        (600, Listed("7".to_owned())),
-        (1, Follows),
+        (600, failed(WatchPhase::Listing, Cause::Unavailable)),
+        (600, ListComplete("7".to_owned())),
+        (1, Following),
         (600, Changed(object("a"))),
     ];
     let (_, texts) = follow_items(items).await;

@@ -179,7 +179,7 @@ fn the_reason_is_the_status_message_or_a_cut_of_the_text() {
 
 #[test]
 fn writes_are_repeated_by_their_cause() {
-    let millis = |cause: Cause, failures| cause.backoff().distance(failures, 1.0).as_millis();
+    let millis = |cause: Cause, failures| cause.backoff().delay(failures, 1.0).as_millis();
     let no_right = |failures| millis(Cause::NoRight, failures);
     // API servers that have just started know no rights for seconds; who lacks one is not asked without end.
     assert_eq!([1, 2, 5, 99].map(no_right), [250, 500, 4000, 300_000]);

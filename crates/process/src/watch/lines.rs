@@ -5,31 +5,31 @@ use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
 
-use crate::reply::{Disposition, Verb, judge, unanswered};
+use crate::reply::{Disposition, Verb, judge, no_reply};
 
 /// A line is an object, and no API server stores larger ones than a few megabytes
 /// (`--max-request-bytes` of etcd, and 3 MiB for a request body).
 const LONGEST_LINE: usize = 16 << 20;
 
-/// A watch that was accepted.
+/// The body of a watch that was accepted.
 pub(super) struct Lines {
     body: Body,
-    /// What has come of lines that are not handed on yet, and how far it was searched for an end.
+    /// Bytes of lines that were not returned yet, and how many of them were searched for a line's end.
     received: Vec<u8>,
     searched: usize,
 }
 
 impl Lines {
-    /// Sends the request; returns when the API server has accepted it.
+    /// Sends the request; returns when the header of the reply has come.
     pub(super) async fn start(
         client: &Client,
         request: Request<Vec<u8>>,
     ) -> Result<Self, Disposition> {
         let response = client.send(request.map(Body::from)).await;
-        let (head, body) = response.map_err(|error| unanswered(&error))?.into_parts();
+        let (head, body) = response.map_err(|error| no_reply(&error))?.into_parts();
         if !head.status.is_success() {
             let body = body.collect_bytes().await;
-            let body = body.map_err(|error| unanswered(&error))?;
+            let body = body.map_err(|error| no_reply(&error))?;
             return Err(judge(Verb::ListOrWatch, head.status, &head.headers, &body));
         }
         let received = Vec::new();
@@ -40,7 +40,7 @@ impl Lines {
         })
     }
 
-    /// The next line; none when the watch has ended. Nothing is lost if this is given up and called again.
+    /// The next line; none when the watch has ended. Cancel safe: no byte is lost if the future is dropped.
     pub(super) async fn next(&mut self) -> Result<Option<Vec<u8>>, Disposition> {
         loop {
             let found = self.received[self.searched..]
@@ -58,7 +58,7 @@ impl Lines {
             }
             match self.body.frame().await {
                 None => return Ok(None),
-                Some(Err(error)) => return Err(unanswered(&error)),
+                Some(Err(error)) => return Err(no_reply(&error)),
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
                         self.received.extend_from_slice(&data);

@@ -8,8 +8,8 @@ use futures::stream::BoxStream;
 use kube::Resource;
 use serde::de::DeserializeOwned;
 
-use super::{Event, watch};
-use crate::list::Target;
+use super::{WatchEvent, watch};
+use crate::list::ListTarget;
 use crate::reply::Disposition;
 use crate::server::ApiServer;
 
@@ -38,7 +38,7 @@ pub enum ObjectState<K> {
 /// Watches one object of the target through every outage. The stream never ends.
 pub fn watch_object<K>(
     server: ApiServer,
-    target: Target,
+    target: ListTarget,
     name: &str,
 ) -> BoxStream<'static, ObjectEvent<K>>
 where
@@ -54,22 +54,24 @@ where
             ))))
         };
         ready(match event {
-            Event::Lists => {
+            WatchEvent::ListStarted => {
                 listed = false;
                 None
             }
-            Event::Has(object) => {
+            WatchEvent::ListItem(object) => {
                 listed = true;
                 present(object)
             }
-            Event::Listed(_) => (!listed).then_some(ObjectEvent::Observed(ObjectState::Absent)),
-            Event::Changed(object) => present(object),
-            Event::Deleted(object) => {
+            WatchEvent::ListComplete(_) => {
+                (!listed).then_some(ObjectEvent::Observed(ObjectState::Absent))
+            }
+            WatchEvent::Changed(object) => present(object),
+            WatchEvent::Deleted(object) => {
                 let deleted = ObjectState::Deleted(Box::new(object));
                 Some(ObjectEvent::Observed(deleted))
             }
-            Event::Follows => Some(ObjectEvent::Following),
-            Event::Failed(failure) => Some(ObjectEvent::Failed(failure.disposition)),
+            WatchEvent::Following => Some(ObjectEvent::Following),
+            WatchEvent::Failed(failure) => Some(ObjectEvent::Failed(failure.disposition)),
         })
     });
     events.boxed()

@@ -44,7 +44,7 @@ struct Bench {
     start: Instant,
 }
 
-type Events = Pin<Box<dyn Stream<Item = Event<Node>> + Send>>;
+type Events = Pin<Box<dyn Stream<Item = WatchEvent<Node>> + Send>>;
 
 fn bench(script: Vec<Answer>) -> (Bench, Events) {
     let script = Arc::new(Mutex::new(VecDeque::from(script)));
@@ -62,7 +62,7 @@ fn bench(script: Vec<Answer>) -> (Bench, Events) {
         answer_with(answer.unwrap_or(Answer::Refuse))
     });
     let server = ApiServer::new(Client::new(service, "default"));
-    let target = Target::all::<Node>().page(2);
+    let target = ListTarget::all::<Node>().page(2);
     let random = fastrand::Rng::with_seed(7);
     let events = watch::<Node>(server.clone(), target, random).boxed();
     let bench = Bench {
@@ -147,13 +147,13 @@ impl Bench {
             let at = self.start.elapsed().as_secs_f64();
             let name = |node: Node| node.metadata.name.unwrap_or_default();
             let words = match event {
-                Event::Lists => "lists".to_owned(),
-                Event::Has(node) => format!("has {}", name(node)),
-                Event::Listed(_) => "listed".to_owned(),
-                Event::Follows => "follows".to_owned(),
-                Event::Changed(node) => format!("changed {}", name(node)),
-                Event::Deleted(node) => format!("deleted {}", name(node)),
-                Event::Failed(failure) => format!("failed to {:?}", failure.step),
+                WatchEvent::ListStarted => "list started".to_owned(),
+                WatchEvent::ListItem(node) => format!("item {}", name(node)),
+                WatchEvent::ListComplete(_) => "list complete".to_owned(),
+                WatchEvent::Following => "following".to_owned(),
+                WatchEvent::Changed(node) => format!("changed {}", name(node)),
+                WatchEvent::Deleted(node) => format!("deleted {}", name(node)),
+                WatchEvent::Failed(failure) => format!("failed {:?}", failure.phase),
             };
             said.push(format!("{at:.0}: {words}"));
         }
@@ -161,9 +161,9 @@ impl Bench {
     }
 
     /// Another request that begins now and comes to this at once.
-    fn note(&self, disposition: &Disposition) {
+    fn record(&self, disposition: &Disposition) {
         let now = clock::monotonic();
-        self.server.reach.note(disposition, now, now);
+        self.server.reachability.record(disposition, now, now);
     }
 
     fn asked(&self) -> Vec<String> {
@@ -197,15 +197,15 @@ async fn a_list_in_pages_and_what_follows() {
     ]);
     let said = bench.until(&mut events, 60).await;
     let expected = [
-        "0: lists",
-        "0: has a",
-        "0: has b",
-        "0: has c",
-        "0: listed",
-        "0: follows",
+        "0: list started",
+        "0: item a",
+        "0: item b",
+        "0: item c",
+        "0: list complete",
+        "0: following",
         "2: changed a",
         "2: deleted b",
-        "3: follows",
+        "3: following",
     ];
     assert_eq!(said, expected);
     let expected = [
@@ -241,8 +241,8 @@ async fn what_is_too_old_is_listed_again_at_once() {
         script.extend([page(&["a"], "", "20"), Answer::Stream(vec![], End::Silent)]);
         let (bench, mut events) = bench(script);
         let said = bench.until(&mut events, 60).await;
-        assert_eq!(said.last().unwrap(), "0: follows", "{said:?}");
-        assert!(said.contains(&"0: failed to Watch".to_owned()), "{said:?}");
+        assert_eq!(said.last().unwrap(), "0: following", "{said:?}");
+        assert!(said.contains(&"0: failed Watching".to_owned()), "{said:?}");
         let expected = ["0: list", "0: watch from 10", "0: list", "0: watch from 20"];
         assert_eq!(bench.asked(), expected);
     }
@@ -272,7 +272,7 @@ async fn no_two_attempts_are_further_apart_than_five_seconds() {
     ]);
     // An outage of ten minutes.
     let said = bench.until(&mut events, 600).await;
-    assert_eq!(said[3..5], ["1: changed a", "1: failed to Watch"]);
+    assert_eq!(said[3..5], ["1: changed a", "1: failed Watching"]);
     let seconds: Vec<f64> = bench
         .asked()
         .iter()
@@ -305,9 +305,12 @@ async fn the_success_of_another_request_wakes_it() {
         .lock()
         .unwrap()
         .push_back(Answer::Stream(vec![], End::Silent));
-    bench.server.reach.note(&Disposition::Done, now, now);
+    bench
+        .server
+        .reachability
+        .record(&Disposition::Done, now, now);
     let said = tokio::time::timeout(Duration::from_millis(1), events.next()).await;
-    assert!(matches!(said, Ok(Some(Event::Follows))), "{said:?}");
+    assert!(matches!(said, Ok(Some(WatchEvent::Following))), "{said:?}");
     assert_eq!(bench.asked().len(), before + 1);
 }
 
@@ -323,13 +326,13 @@ async fn a_request_that_hangs_is_given_up_and_sent_again() {
     let said = bench.until(&mut events, 90).await;
     // 5 s and a wait, 15 s and a wait, 10 s and a wait.
     let expected = [
-        "0: lists",
-        "5: failed to List",
-        "21: failed to List",
-        "22: has a",
-        "22: listed",
-        "32: failed to Watch",
-        "34: follows",
+        "0: list started",
+        "5: failed Listing",
+        "21: failed Listing",
+        "22: item a",
+        "22: list complete",
+        "32: failed Watching",
+        "34: following",
     ];
     assert_eq!(said, expected);
 }
@@ -343,7 +346,10 @@ async fn a_request_that_hangs_since_an_outage_is_sent_again_when_others_are_answ
         let (bench, mut events) = bench(script);
         bench.until(&mut events, 1).await;
         let lost = clock::monotonic();
-        bench.server.reach.note(&late(Duration::ZERO), lost, lost);
+        bench
+            .server
+            .reachability
+            .record(&timed_out(Duration::ZERO), lost, lost);
         bench.until(&mut events, 8).await;
         let script = [page(&[], "", "10"), Answer::Stream(vec![], End::Silent)];
         *bench.script.lock().unwrap() = script
@@ -351,7 +357,10 @@ async fn a_request_that_hangs_since_an_outage_is_sent_again_when_others_are_answ
             .skip(usize::from(asked != "list"))
             .collect();
         let now = clock::monotonic();
-        bench.server.reach.note(&Disposition::Done, now, now);
+        bench
+            .server
+            .reachability
+            .record(&Disposition::Done, now, now);
         bench.until(&mut events, 10).await;
         let asks = bench.asked();
         assert!(
@@ -373,22 +382,27 @@ async fn a_connection_that_died_without_a_word_is_noticed() {
     let said = quiet.until(&mut events, 150).await;
     assert_eq!(
         said,
-        ["0: lists", "0: listed", "0: follows", "100: follows"]
+        [
+            "0: list started",
+            "0: list complete",
+            "0: following",
+            "100: following"
+        ]
     );
     // When others are answered again after an outage, and it has been silent since before.
     let (cut, mut events) = bench(script());
     cut.until(&mut events, 20).await;
-    cut.note(&late(Duration::ZERO));
+    cut.record(&timed_out(Duration::ZERO));
     cut.until(&mut events, 40).await;
-    cut.note(&Disposition::Done);
-    assert_eq!(cut.until(&mut events, 60).await, ["40: follows"]);
+    cut.record(&Disposition::Done);
+    assert_eq!(cut.until(&mut events, 60).await, ["40: following"]);
     // It was heard during the outage of others.
     let heard = Answer::Stream(vec![(30, changed("a", "11"))], End::Silent);
     let (fine, mut events) = bench(vec![page(&[], "", "10"), heard]);
     fine.until(&mut events, 20).await;
-    fine.note(&late(Duration::ZERO));
+    fine.record(&timed_out(Duration::ZERO));
     fine.until(&mut events, 40).await;
-    fine.note(&Disposition::Done);
+    fine.record(&Disposition::Done);
     assert!(fine.until(&mut events, 60).await.is_empty());
 }
 
@@ -406,17 +420,17 @@ async fn a_list_that_breaks_off_goes_on_with_its_next_page() {
     ]);
     let said = bench.until(&mut events, 60).await;
     let expected = [
-        "0: lists",
-        "0: has a",
-        "0: has b",
-        "0: failed to List",
-        "1: failed to List",
-        "10: has c",
-        "10: failed to List",
-        "10: lists",
-        "10: has a",
-        "10: listed",
-        "10: follows",
+        "0: list started",
+        "0: item a",
+        "0: item b",
+        "0: failed Listing",
+        "1: failed Listing",
+        "10: item c",
+        "10: failed Listing",
+        "10: list started",
+        "10: item a",
+        "10: list complete",
+        "10: following",
     ];
     assert_eq!(said, expected);
 }
@@ -442,15 +456,19 @@ async fn an_outage_within_a_watchs_first_second_is_no_failure_of_the_watch() {
     let silent = || Answer::Stream(vec![], End::Silent);
     let (bench, mut events) = bench(vec![page(&[], "", "10"), silent(), silent()]);
     let follows = async |events: &mut Events| loop {
-        if let Some(Event::Follows) = events.next().await {
+        if let Some(WatchEvent::Following) = events.next().await {
             break;
         }
     };
     follows(&mut events).await;
-    bench.note(&late(Duration::ZERO));
-    bench.note(&Disposition::Done);
+    bench.record(&timed_out(Duration::ZERO));
+    bench.record(&Disposition::Done);
     let said = bench.until(&mut events, 60).await;
-    assert_eq!(said, ["0: follows"], "begun again, and at no moment failed");
+    assert_eq!(
+        said,
+        ["0: following"],
+        "begun again, and at no moment failed"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -471,13 +489,13 @@ async fn a_recovery_soon_after_a_request_began_is_kept_in_mind() {
     let (bench, mut events) = bench(script);
     bench.until(&mut events, 0).await;
     let events = async {
-        while !matches!(events.next().await, Some(Event::Follows)) {}
+        while !matches!(events.next().await, Some(WatchEvent::Following)) {}
         clock::monotonic()
     };
     let recovery = async {
         sleep(Duration::from_millis(300)).await;
-        bench.note(&late(Duration::ZERO));
-        bench.note(&Disposition::Done);
+        bench.record(&timed_out(Duration::ZERO));
+        bench.record(&Disposition::Done);
     };
     let (follows, ()) = tokio::join!(events, recovery);
     // One second for the start, and a first wait.
