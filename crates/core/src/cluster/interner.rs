@@ -54,11 +54,12 @@ impl<T: ?Sized + Eq + Hash> Interner<T> {
 }
 
 impl Interner<str> {
-    /// The shared form of a string that is likely to be this one.
-    pub fn again(&mut self, known: Option<&Arc<str>>, name: &str) -> Arc<str> {
+    /// The shared form of a string that is likely to equal a known one: to compare the two is several times faster than
+    /// to look the string up among those of all objects, which are not in the processor's caches.
+    pub fn share_like(&mut self, known: Option<&Arc<str>>, text: &str) -> Arc<str> {
         match known {
-            Some(known) if **known == *name => known.clone(),
-            _ => self.share(name),
+            Some(known) if **known == *text => known.clone(),
+            _ => self.share(text),
         }
     }
 }

@@ -6,10 +6,11 @@
 //! |---|---|
 //! | `object` | an object's name and resourceVersion, where a snapshot of it comes from |
 //! | `watches` | how far each watch has come, which objects were deleted: whether a snapshot shows anything new |
-//! | `time` | a moment by both clocks |
+//! | `time` | a moment by both clocks, times in whole seconds |
 //! | `selector` | label selectors, parsed |
 //! | `names` | the forms of names: qualified names, values of labels, names of ports |
 //! | `invalid` | what is wrong with an object, and in which field |
+//! | `text` | texts that must fit somewhere |
 //! | `sorted_map`, `interner` | maps and strings of which a manager keeps hundreds of thousands |
 
 mod interner;
@@ -18,6 +19,7 @@ pub mod names;
 mod object;
 mod selector;
 mod sorted_map;
+mod text;
 mod time;
 mod watches;
 
@@ -26,5 +28,6 @@ pub use invalid::{FieldErrors, Invalid};
 pub use object::{ObjectName, ResourceVersion, Source};
 pub use selector::{Operator, Selector};
 pub use sorted_map::SortedMap;
-pub use time::Now;
+pub use text::truncate;
+pub use time::{Now, whole_seconds};
 pub use watches::{CompleteList, Watches};

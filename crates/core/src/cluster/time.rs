@@ -1,4 +1,4 @@
-//! A moment by both clocks.
+//! A moment by both clocks, and times as Kubernetes keeps them.
 
 use std::time::Duration;
 
@@ -12,4 +12,24 @@ pub struct Now {
     pub monotonic: Duration,
     /// The time of day.
     pub wall: Timestamp,
+}
+
+/// A time as `metav1.Time` has it, in whole seconds (`k8s.io/apimachinery/pkg/apis/meta/v1/time.go`).
+pub fn whole_seconds(time: Timestamp) -> Timestamp {
+    // Down, also before 1970.
+    let second = i64::from(time.subsec_nanosecond() < 0);
+    Timestamp::from_second(time.as_second() - second).unwrap_or(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_seconds_are_rounded_down() {
+        for (nanoseconds, second) in [(1_999_999_999, 1), (-1, -1), (0, 0)] {
+            let time = Timestamp::from_nanosecond(nanoseconds).unwrap();
+            assert_eq!(whole_seconds(time).as_second(), second);
+        }
+    }
 }

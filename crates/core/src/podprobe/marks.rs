@@ -16,10 +16,10 @@ use serde_json::{Map, Value, json};
 use super::contest::{ComparedMark, fingerprint};
 use super::event::PodMarks;
 use super::marker::{Marker, Policy};
-use super::plan::Verdict;
 use super::pod::{CoOwner, Condition, Ours, Pairs, Pod};
 use super::probe::State;
-use crate::cluster::SortedMap;
+use super::verdict::Verdict;
+use crate::cluster::{SortedMap, whole_seconds};
 
 /// What is wanted of a governed mark.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -40,20 +40,7 @@ pub struct Wants {
     /// Annotations by key.
     pub annotations: BTreeMap<Arc<str>, Want<Arc<str>>>,
     /// Conditions by type.
-    pub conditions: BTreeMap<Arc<str>, Want<FieldErrors>>,
-}
-
-/// What a condition says.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct FieldErrors {
-    /// The verdict.
-    pub state: State,
-    /// The probe's words.
-    pub message: Arc<str>,
-    /// When the verdict last changed.
-    pub last_transition_time: Option<Timestamp>,
-    /// When a probe last ran.
-    pub last_probe_time: Option<Timestamp>,
+    pub conditions: BTreeMap<Arc<str>, Want<Verdict>>,
 }
 
 /// A probe, by the place of its marker among those that match a pod, and its own place in the marker.
@@ -118,7 +105,9 @@ impl Wants {
                 let place = (first, second);
                 let verdict = verdict(place);
                 if let Some(kind) = &probe.condition_type {
-                    conditions.claim(kind, place, || report(verdict), &mut conflicts);
+                    let want =
+                        || verdict.map_or(Want::Hold, |verdict| Want::Value(verdict.clone()));
+                    conditions.claim(kind, place, want, &mut conflicts);
                 }
                 for policy in [&probe.succeeded, &probe.failed].into_iter().flatten() {
                     for key in policy.labels.keys() {
@@ -151,17 +140,6 @@ impl Wants {
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.annotations.is_empty() && self.conditions.is_empty()
     }
-}
-
-fn report(verdict: Option<&Verdict>) -> Want<FieldErrors> {
-    verdict.map_or(Want::Hold, |verdict| {
-        Want::Value(FieldErrors {
-            state: verdict.state,
-            message: verdict.message.clone(),
-            last_transition_time: verdict.last_transition_time,
-            last_probe_time: verdict.last_probe_time,
-        })
-    })
 }
 
 /// A key is there with the value of the policy that holds, or not at all.
@@ -254,14 +232,14 @@ impl Need {
 
     /// For a condition. `want` is None where no marker names it.
     fn of_condition(
-        want: Option<&Want<FieldErrors>>,
+        want: Option<&Want<Verdict>>,
         seen: Option<&Condition>,
         owner: Option<CoOwner>,
         now: Timestamp,
     ) -> Self {
         match want {
-            Some(Want::Value(report)) => {
-                let is_right = owner.is_some() && seen == Some(&condition(report, seen, now));
+            Some(Want::Value(verdict)) => {
+                let is_right = owner.is_some() && seen == Some(&condition(verdict, seen, now));
                 if is_right { Self::Nothing } else { Self::Set }
             }
             None if owner.is_some() => Self::to_take_away(owner),
@@ -306,7 +284,7 @@ pub(super) fn compare(pod: &Pod, wants: &Wants, now: Timestamp) -> Vec<ComparedM
         let need = Need::of_condition(want, pod.conditions.get(kind), owner, now);
         // Times move without anybody wanting anything else.
         let wanted = match want {
-            Some(Want::Value(report)) => fingerprint((report.state, &report.message)),
+            Some(Want::Value(verdict)) => fingerprint((verdict.state, &verdict.message)),
             Some(Want::Hold | Want::Absent) => 1,
             None => 0,
         };
@@ -471,9 +449,9 @@ fn conditions_difference(
         match (need, want, seen) {
             (Need::Release, _, _) => difference.apply = true,
             (Need::Remove, _, _) => difference.remove.push(kind.clone()),
-            (Need::Set, Some(Want::Value(report)), _) => {
+            (Need::Set, Some(Want::Value(verdict)), _) => {
                 difference.apply = true;
-                let wanted = condition(report, seen, now);
+                let wanted = condition(verdict, seen, now);
                 let mut value = condition_value(kind, &wanted);
                 if wanted.message.is_empty() && seen.is_some_and(|seen| !seen.message.is_empty()) {
                     // Left out, a message that somebody else wrote there would stay.
@@ -491,37 +469,32 @@ fn conditions_difference(
     difference
 }
 
-/// The condition for a report. It keeps both times where nothing else changes, and the time of transition while the
+/// The condition for a verdict. It keeps both times where nothing else changes, and the time of transition while the
 /// status does not: time passing alone is no reason to write a pod.
-fn condition(report: &FieldErrors, seen: Option<&Condition>, now: Timestamp) -> Condition {
-    let status = status(report.state);
+fn condition(verdict: &Verdict, seen: Option<&Condition>, now: Timestamp) -> Condition {
+    let status = status(verdict.state);
     if let Some(seen) = seen
         && *seen.status == *status
     {
-        let transition = seen.last_transition_time.or(report.last_transition_time);
-        let probe = if seen.message == report.message {
+        let transition = seen.last_transition_time.or(verdict.since);
+        let probe = if seen.message == verdict.message {
             seen.last_probe_time
         } else {
-            report.last_probe_time
+            verdict.probed
         };
         return Condition {
             status: seen.status.clone(),
-            message: report.message.clone(),
+            message: verdict.message.clone(),
             last_transition_time: transition,
             last_probe_time: probe,
         };
     }
     Condition {
         status: status.into(),
-        message: report.message.clone(),
-        last_transition_time: Some(report.last_transition_time.unwrap_or_else(|| seconds(now))),
-        last_probe_time: report.last_probe_time,
+        message: verdict.message.clone(),
+        last_transition_time: Some(verdict.since.unwrap_or_else(|| whole_seconds(now))),
+        last_probe_time: verdict.probed,
     }
-}
-
-/// Kubernetes keeps whole seconds.
-fn seconds(time: Timestamp) -> Timestamp {
-    Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
 fn condition_value(kind: &str, condition: &Condition) -> Value {

@@ -26,8 +26,10 @@ pub mod serverless;
 pub mod status;
 mod template;
 mod url;
+pub mod verdict;
 pub mod wire;
 
 pub use index::{Config, Index};
 pub use marker::{Compatibility, Marker};
 pub use probe::{CannotProbe, Handler, HttpGet, Outcome, Probe, ProbeId, Scheme, State};
+pub use verdict::Verdict;

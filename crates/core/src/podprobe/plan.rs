@@ -7,15 +7,14 @@ use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
-use jiff::Timestamp;
+use leadsman_api::node_pod_probe as wire;
 
 use super::marker::MarkerProbe;
 use super::pod::{Container, Pod};
-use super::probe::{Handler, Probe, Scheme, State};
+use super::probe::{Handler, Probe, Scheme};
+use super::verdict::Verdict;
 use super::wire::{from_wire, to_wire};
-use crate::cluster::ObjectName;
-use crate::cluster::{Interner, Interners};
-use leadsman_api::node_pod_probe as wire;
+use crate::cluster::{Interner, Interners, ObjectName, whole_seconds};
 
 /// One entry of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -129,25 +128,6 @@ pub enum Gap {
     NotStarted,
 }
 
-/// A verdict as a node's agent reports it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
-    /// `<marker>#<probe>`.
-    pub name: Arc<str>,
-    /// The verdict.
-    pub state: State,
-    /// The probe's words; empty when there are none.
-    pub message: Arc<str>,
-    /// When a probe last ran.
-    pub last_probe_time: Option<Timestamp>,
-    /// When the verdict last changed.
-    pub last_transition_time: Option<Timestamp>,
-    /// The revision of the entry it is about.
-    pub revision: Option<Arc<str>>,
-    /// The container it is about.
-    pub container_id: Option<Arc<str>>,
-}
-
 impl Entry {
     /// The entry of a marker's probe on a pod; `observed` is what the node's object says of the pod now.
     pub fn plan(
@@ -185,15 +165,15 @@ impl Entry {
             && (!extensions || (self.revision == other.revision && self.started == other.started))
     }
 
-    /// Whether a verdict is about this very entry. What its container is, [`Verdict::is_about`] tells.
-    pub fn fits(&self, verdict: &Verdict) -> bool {
+    /// Whether a verdict of this name is about this very entry. What its container is, [`Verdict::is_about`] tells.
+    pub fn fits(&self, name: &str, verdict: &Verdict) -> bool {
         let agree = |own: &Option<Arc<str>>, theirs: &Option<Arc<str>>| match (own, theirs) {
             (Some(own), Some(theirs)) => own == theirs,
             _ => true,
         };
-        self.name == verdict.name
+        *self.name == *name
             && agree(&self.revision, &verdict.revision)
-            && agree(&self.started, &verdict.container_id)
+            && agree(&self.started, &verdict.container)
     }
 }
 
@@ -314,34 +294,13 @@ impl Verdict {
     /// older of the two, and the verdict is about a container that is still to be reported. Both are the node's clock,
     /// in whole seconds (`metav1.Time`).
     pub fn is_about(&self, container: &Container) -> bool {
-        if self.container_id.is_some() && self.container_id == container.id {
+        if self.container.is_some() && self.container == container.id {
             return true;
         }
-        match (container.running_since, self.last_transition_time) {
-            (Some(started), Some(found)) => started.as_second() <= found.as_second(),
+        match (container.running_since, self.since) {
+            (Some(started), Some(found)) => whole_seconds(started) <= whole_seconds(found),
             _ => true,
         }
-    }
-
-    /// Reads a verdict; none if its state is none of the three. `known` is one that is likely to have the same strings.
-    pub fn read(
-        state: &wire::ContainerProbeState,
-        known: Option<&Self>,
-        interners: &mut Interners,
-    ) -> Option<Self> {
-        let names = &mut interners.strings;
-        let message = state.message.as_deref().unwrap_or_default();
-        let revision = known.and_then(|known| known.revision.as_ref());
-        let container = known.and_then(|known| known.container_id.as_ref());
-        Some(Self {
-            state: state.state.parse().ok()?,
-            name: names.again(known.map(|known| &known.name), &state.name),
-            message: names.again(known.map(|known| &known.message), message),
-            last_probe_time: state.last_probe_time.as_ref().map(|time| time.0),
-            last_transition_time: state.last_transition_time.as_ref().map(|time| time.0),
-            revision: (state.revision.as_deref()).map(|it| names.again(revision, it)),
-            container_id: (state.container_id.as_deref()).map(|it| names.again(container, it)),
-        })
     }
 }
 

@@ -128,7 +128,7 @@ impl Pod {
             None => interners.objects.share(ObjectName::of(meta)),
         };
         let names = &mut interners.strings;
-        let uid = names.again(
+        let uid = names.share_like(
             known.map(|known| &known.uid),
             meta.uid.as_deref().unwrap_or_default(),
         );
@@ -147,7 +147,7 @@ impl Pod {
             annotations: annotations.collect(),
             node_uid: match mirrored {
                 None => uid.clone(),
-                Some((_, hash)) => names.again(known.map(|known| &known.node_uid), hash),
+                Some((_, hash)) => names.share_like(known.map(|known| &known.node_uid), hash),
             },
             uid,
             controller: (pod.controller.as_deref()).map(|uid| names.share(uid)),
@@ -162,7 +162,7 @@ impl Pod {
             node: node
                 .filter(|node| !node.is_empty())
                 .map(|node| names.share(node)),
-            ip: names.again(
+            ip: names.share_like(
                 known.map(|known| &known.ip),
                 pod.status.pod_ip.as_deref().unwrap_or_default(),
             ),
@@ -206,7 +206,7 @@ fn containers(pod: &slim::Pod, known: Option<&Pod>, names: &mut Interner<str>) -
                 ports,
                 startup_probe: container.startup_probe.is_some(),
                 id: (id.map(bare_id).filter(|id| !id.is_empty()))
-                    .map(|id| names.again(known.and_then(|known| known.id.as_ref()), id)),
+                    .map(|id| names.share_like(known.and_then(|known| known.id.as_ref()), id)),
                 started: status.is_some_and(|status| status.started == Some(true)),
                 running_since: status.and_then(running_since),
             });

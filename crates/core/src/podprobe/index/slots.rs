@@ -13,8 +13,9 @@ use super::nodes::NodeState;
 use super::pods::slot_key;
 use super::{Index, MarkerName, Pass};
 use crate::cluster::{Interner, Interners, ObjectName};
-use crate::podprobe::plan::{Entries, Entry, PodEntries, Verdict};
+use crate::podprobe::plan::{Entries, Entry, PodEntries};
 use crate::podprobe::pod::Pod;
+use crate::podprobe::verdict::Verdict;
 
 /// Name of a pod, and its uid on the node.
 pub(super) type SlotKey = (Arc<ObjectName>, Arc<str>);
@@ -28,7 +29,7 @@ pub(super) struct Slot {
     /// There is no room for it.
     pub(super) refused: bool,
     pub(super) observed: Option<PodEntries>,
-    pub(super) verdicts: Box<[Verdict]>,
+    pub(super) verdicts: Box<[(Arc<str>, Verdict)]>,
     pub(super) obstacles: Box<[Obstacle]>,
     /// None if it is as it should be; else the markers whose entries are not.
     pub(super) differs: Option<Box<[MarkerName]>>,
@@ -235,7 +236,9 @@ impl Index {
         let mut verdicts = self.slot(pod)?.verdicts.iter();
         let mut containers = pod.containers.iter();
         let container = containers.find(|one| one.name == entry.container)?;
-        verdicts.find(|verdict| entry.fits(verdict) && verdict.is_about(container))
+        let verdict = verdicts
+            .find(|(name, verdict)| entry.fits(name, verdict) && verdict.is_about(container));
+        verdict.map(|(_, verdict)| verdict)
     }
 
     /// Whether there is no room for a pod's entries.
@@ -254,7 +257,7 @@ impl Index {
 #[derive(Debug, Default)]
 pub(super) struct SeenSlot {
     pub(super) observed: Option<PodEntries>,
-    verdicts: Vec<Verdict>,
+    verdicts: Vec<(Arc<str>, Verdict)>,
     obstacles: Vec<Obstacle>,
 }
 
@@ -311,11 +314,13 @@ pub(super) fn read_verdicts(
             None => key(&pod.namespace, &pod.name, &pod.uid, interners),
         };
         let seen = slots.entry(key).or_default();
+        let names = &mut interners.strings;
         for (place, state) in pod.probe_states.iter().enumerate() {
             let known = known.and_then(|(_, slot)| slot.verdicts.get(place));
-            seen.verdicts.extend(Verdict::read(state, known, interners));
+            let verdict = Verdict::read(state, known.map(|(_, verdict)| verdict), names);
+            let name = names.share_like(known.map(|(name, _)| name), &state.name);
+            seen.verdicts.extend(verdict.map(|verdict| (name, verdict)));
         }
-        let names = &mut interners.strings;
         let obstacles = pod.cannot_probe.iter().map(|one| Obstacle {
             name: names.share(one.name.as_str()),
             message: names.share(obstacle_message(&one.message)),
