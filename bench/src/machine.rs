@@ -28,7 +28,7 @@ impl Machine {
         let info = fs::read_to_string("/proc/cpuinfo").context("reading /proc/cpuinfo")?;
         let memory = fs::read_to_string("/proc/meminfo").context("reading /proc/meminfo")?;
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
-        let binary = leadsman_tests::process::binary()?;
+        let binary = leadsman_testkit::leadsman::program()?;
         Ok(Self {
             processor: field(&info, "model name").unwrap_or("unknown").to_owned(),
             cores: std::thread::available_parallelism()?.get(),

@@ -2,14 +2,14 @@
 
 use leadsman_testkit::cache;
 
-use crate::cluster::Cluster;
+use crate::cluster::Demo;
 
 /// A line per marker.
 const MARKER_STATUS: &str =
     r#"jsonpath={range .items[*]}{.metadata.name}{": "}{.status}{"\n"}{end}"#;
 const LAST_LINES: usize = 25;
 
-pub(crate) async fn print(cluster: &Cluster, error: &anyhow::Error) {
+pub(crate) async fn print(cluster: &Demo, error: &anyhow::Error) {
     println!("\n== Not seen: {error:#}");
     for arguments in [
         &[
@@ -50,17 +50,17 @@ pub(crate) async fn print(cluster: &Cluster, error: &anyhow::Error) {
         );
     }
     keep_logs_of_the_bed(cluster);
-    println!("\n-- all logs: {}", cluster.logs.display());
+    println!("\n-- all logs: {}", cluster.logs().display());
 }
 
 /// The bed's folder goes with it; its logs are worth keeping now.
-fn keep_logs_of_the_bed(cluster: &Cluster) {
+fn keep_logs_of_the_bed(cluster: &Demo) {
     let logs = std::fs::read_dir(cluster.bed.folder().join("logs"))
         .into_iter()
         .flatten()
         .flatten();
     for log in logs {
-        let place = cluster.logs.join(log.file_name());
+        let place = cluster.logs().join(log.file_name());
         let copied = std::fs::copy(log.path(), &place).map_err(anyhow::Error::from);
         if let Err(error) = copied.and_then(|_| cache::hand_over(&place)) {
             println!("-- {} could not be kept: {error}", log.path().display());

@@ -16,7 +16,7 @@ use anyhow::{Result, bail};
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 
-use cluster::Cluster;
+use cluster::Demo;
 use tell::Tell;
 
 /// Plays the manual's story on a real cluster.
@@ -56,16 +56,15 @@ async fn run(arguments: &Arguments) -> Result<()> {
     Tell::title(
         "A cluster: etcd, kube-apiserver, controller manager, scheduler, containerd, kubelet, kube-proxy",
     );
-    let (cluster, mut processes) = tokio::select! {
-        cluster = Cluster::raise() => cluster?,
+    let cluster = tokio::select! {
+        cluster = Demo::raise() => cluster?,
         () = interrupt() => bail!("interrupted; everything is being taken away"),
     };
     let outcome = tokio::select! {
         outcome = acts::play(&cluster, &tell) => outcome,
-        error = processes.first_to_end() => Err(error),
+        error = cluster.first_to_end() => Err(error),
         () = interrupt() => {
             println!("\n== Interrupted; taking everything away");
-            processes.end().await?;
             cluster.end().await?;
             bail!("interrupted");
         }
@@ -81,8 +80,7 @@ async fn run(arguments: &Arguments) -> Result<()> {
         cluster.say_how_to_use_it();
         interrupt().await;
     }
-    let ended = processes.end().await;
-    cluster.end().await?;
+    let ended = cluster.end().await;
     outcome
         .and(ended.inspect_err(|error| eprintln!("demo: {error:#}")))
         .map_err(|_| anyhow::anyhow!("not all of it was observed; the reason is above"))

@@ -5,10 +5,13 @@
 //! RBAC is on. Several control planes live side by side; each costs about half a gigabyte.
 
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use kube::Client;
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
 
 use crate::audit::{self, Mark};
 use crate::pki::{Authority, Identity};
@@ -84,6 +87,40 @@ impl ControlPlane {
     /// A kubeconfig of group `system:masters`.
     pub fn admin_kubeconfig(&self) -> &Path {
         &self.administrator
+    }
+
+    /// `kubectl` as an administrator; its output, or its own message as the error.
+    pub async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        self.kubectl_with(arguments, b"").await
+    }
+
+    /// [`ControlPlane::kubectl`] with this on its stdin.
+    pub async fn kubectl_with(&self, arguments: &[&str], input: &[u8]) -> Result<String> {
+        let mut kubectl = Command::new(self.programs()?.join("kubectl"))
+            .env("KUBECACHEDIR", self.folder().join("kubectl"))
+            .arg("--kubeconfig")
+            .arg(&self.administrator)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            // Ctrl-C on a terminal is for the bed's owner; a kubectl that ends by it would be taken for a failure.
+            .process_group(0)
+            .spawn()
+            .context("starting kubectl")?;
+        if let Some(mut stdin) = kubectl.stdin.take() {
+            stdin.write_all(input).await?;
+        }
+        let output = kubectl.wait_with_output().await?;
+        if !output.status.success() {
+            bail!(
+                "`kubectl {}`: {}",
+                arguments.join(" "),
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// A kubeconfig with a client certificate of this user in these groups, at most two.

@@ -3,6 +3,7 @@
 //! * [`ControlPlane`]: etcd and kube-apiserver on 127.0.0.1. No root.
 //! * [`NodeBed`]: a whole cluster of one real node (containerd, kubelet, kube-proxy, scheduler,
 //!   controller manager) in namespaces of its own. Root on Linux.
+//! * [`Cluster`]: a node bed with leadsman's manager and agent in it.
 //!
 //! What a bed guarantees: after its end, whether by drop, by failure, by Ctrl-C or by SIGKILL of its
 //! owner or its supervisor, no process, mount, network link, firewall rule, cgroup or temporary
@@ -20,15 +21,18 @@
 //! | `keep`, `supervise` | the two processes behind a bed |
 //! | `leftovers` | what was left when both owner and keeper were killed |
 //! | [`control_plane`], [`node`] | what a test holds |
+//! | [`leadsman`], [`cluster`] | leadsman installed, and running |
 //! | [`audit`] | requests, counted by user |
 
 pub mod audit;
 pub mod cache;
 pub mod clock;
+pub mod cluster;
 pub mod control_plane;
 pub mod detached;
 pub mod images;
 pub mod keep;
+pub mod leadsman;
 mod leftovers;
 pub mod node;
 mod packages;
@@ -42,6 +46,7 @@ mod readiness;
 mod request;
 pub mod supervise;
 
+pub use cluster::Cluster;
 pub use control_plane::ControlPlane;
 pub use node::NodeBed;
 pub use progress::Progress;

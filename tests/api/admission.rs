@@ -15,7 +15,7 @@ use leadsman_tests::Scene;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::World;
+use crate::Installation;
 
 /// Questions on their way to the API server at once.
 const BESIDE: usize = 16;
@@ -138,8 +138,10 @@ fn disagreement(marker: &Value, answer: &Result<Value, Box<Status>>) -> Option<S
 }
 
 // PPM-15, PRB-2, PRB-3
-pub(crate) async fn the_api_server_and_the_parser_agree(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "samples").await?;
+pub(crate) async fn the_api_server_and_the_parser_agree(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let scene = Scene::new(&installation.client, "samples").await?;
     let asker = Asker::of(&scene);
     let mut apart = Vec::new();
     for Sample {
@@ -165,12 +167,14 @@ pub(crate) async fn the_api_server_and_the_parser_agree(world: Arc<World>) -> Re
 
 /// Another seed each time; `LEADSMAN_TEST_SEED` repeats one.
 // PPM-15
-pub(crate) async fn generated_markers_get_one_verdict_from_both(world: Arc<World>) -> Result<()> {
+pub(crate) async fn generated_markers_get_one_verdict_from_both(
+    installation: Arc<Installation>,
+) -> Result<()> {
     let seed = match std::env::var("LEADSMAN_TEST_SEED") {
         Ok(seed) => seed.parse().context("LEADSMAN_TEST_SEED")?,
         Err(_) => fastrand::u64(..),
     };
-    let scene = Scene::new(&world.client, "generated").await?;
+    let scene = Scene::new(&installation.client, "generated").await?;
     let asker = Asker::of(&scene);
     let answers = futures::stream::iter(Mutations::new(seed).take(GENERATED))
         .map(|marker| {
@@ -211,8 +215,8 @@ pub(crate) async fn generated_markers_get_one_verdict_from_both(world: Arc<World
 }
 
 // PPM-15
-pub(crate) async fn all_errors_come_in_one_answer(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "errors").await?;
+pub(crate) async fn all_errors_come_in_one_answer(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "errors").await?;
     let mut marker = manual();
     let probe = &mut marker["spec"]["probes"][0];
     probe["name"] = json!("a#b");
@@ -250,8 +254,10 @@ pub(crate) async fn all_errors_come_in_one_answer(world: Arc<World>) -> Result<(
 
 /// Markers as OpenKruise's users have them, which its webhook takes.
 // PPM-15
-pub(crate) async fn what_openkruise_accepts_is_accepted(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "accepted").await?;
+pub(crate) async fn what_openkruise_accepts_is_accepted(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let scene = Scene::new(&installation.client, "accepted").await?;
     let asker = Asker::of(&scene);
     for (pointer, value) in [
         ("/spec/probes/0/name", json!("Ready")),
@@ -281,9 +287,9 @@ pub(crate) async fn what_openkruise_accepts_is_accepted(world: Arc<World>) -> Re
 
 // PPM-15
 pub(crate) async fn an_absent_list_of_the_selector_is_an_empty_one(
-    world: Arc<World>,
+    installation: Arc<Installation>,
 ) -> Result<()> {
-    let scene = Scene::new(&world.client, "same-selector").await?;
+    let scene = Scene::new(&installation.client, "same-selector").await?;
     let expressions =
         |values: Value| json!([{"key": "app", "operator": "Exists", "values": values}]);
     let first = json!({"matchExpressions": expressions(Value::Null)});

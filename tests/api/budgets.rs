@@ -9,11 +9,12 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use leadsman_testkit::audit::Request;
+use leadsman_testkit::leadsman;
 use leadsman_tests::budget::{self, Row, agent, manager};
 use leadsman_tests::{Scene, see};
 use serde_json::{Value, json};
 
-use crate::World;
+use crate::Installation;
 use crate::stage::{NODES, PODS, Stage};
 
 /// A marker's status is written at most so often.
@@ -69,12 +70,12 @@ fn paced_statuses() -> Row {
 const STEADY: Duration = Duration::from_secs(20);
 
 // PPM-11, DEF-10
-pub(crate) async fn starts(_world: Arc<World>) -> Result<()> {
+pub(crate) async fn starts(_world: Arc<Installation>) -> Result<()> {
     let stage = Stage::raise().await?;
     mark_all(&stage, "first").await?;
     mark_all(&stage, "second").await?;
     let start = async {
-        stage.world.start_manager().await?;
+        stage.installation.start_manager().await?;
         stage.probing("first").await?;
         stage.probing("second").await
     };
@@ -91,8 +92,8 @@ pub(crate) async fn starts(_world: Arc<World>) -> Result<()> {
         )
         .await?;
 
-    stage.world.stop_manager().await?;
-    let start = stage.world.start_manager();
+    stage.installation.stop_manager().await?;
+    let start = stage.installation.start_manager();
     stage
         .step(
             "a start where all NodePodProbes are right",
@@ -101,10 +102,10 @@ pub(crate) async fn starts(_world: Arc<World>) -> Result<()> {
         )
         .await?;
 
-    stage.world.stop_manager().await?;
+    stage.installation.stop_manager().await?;
     without_revisions(&stage).await?;
     let start = async {
-        stage.world.start_manager().await?;
+        stage.installation.start_manager().await?;
         with_revisions(&stage).await
     };
     let rows = vec![specs(NODES)];
@@ -124,7 +125,7 @@ pub(crate) async fn starts(_world: Arc<World>) -> Result<()> {
     stage
         .step("a steady third of a minute", steady, vec![])
         .await?;
-    stage.world.end().await;
+    stage.installation.end().await;
     Ok(())
 }
 
@@ -161,12 +162,12 @@ async fn with_revisions(stage: &Stage) -> Result<()> {
 }
 
 // PPM-11, DEF-10
-pub(crate) async fn verdicts(_world: Arc<World>) -> Result<()> {
+pub(crate) async fn verdicts(_world: Arc<Installation>) -> Result<()> {
     let stage = Stage::raise().await?;
     let crowd = &stage.crowd;
     mark_all(&stage, "first").await?;
     mark_all(&stage, "second").await?;
-    stage.world.start_manager().await?;
+    stage.installation.start_manager().await?;
     stage.rest().await?;
     let turn = async |some: &[String], state: &str| {
         crowd.verdicts(some, &["first#a"], state).await?;
@@ -210,16 +211,16 @@ pub(crate) async fn verdicts(_world: Arc<World>) -> Result<()> {
         .step("what changes nothing", changes_nothing(&stage), vec![])
         .await?;
 
-    stage.world.stop_manager().await?;
-    let start = stage.world.start_manager();
+    stage.installation.stop_manager().await?;
+    let start = stage.installation.start_manager();
     stage
         .step("a restart with nothing to do", start, stage.starts())
         .await?;
 
-    stage.world.stop_manager().await?;
+    stage.installation.stop_manager().await?;
     crowd.verdicts(&all[..1], &["first#a"], "Succeeded").await?;
     let start = async {
-        stage.world.start_manager().await?;
+        stage.installation.start_manager().await?;
         crowd.marks(&all[..1], &labelled("first", "yes")).await
     };
     let rows = vec![pods(1), statuses(1)];
@@ -231,7 +232,7 @@ pub(crate) async fn verdicts(_world: Arc<World>) -> Result<()> {
         )
         .await?;
 
-    stage.world.end().await;
+    stage.installation.end().await;
     Ok(())
 }
 
@@ -271,13 +272,13 @@ async fn changes_nothing(stage: &Stage) -> Result<()> {
 }
 
 // PPM-11
-pub(crate) async fn edits(_world: Arc<World>) -> Result<()> {
+pub(crate) async fn edits(_world: Arc<Installation>) -> Result<()> {
     let stage = Stage::raise().await?;
     let crowd = &stage.crowd;
     let all = &crowd.pods;
     mark_all(&stage, "edited").await?;
     mark_all(&stage, "other").await?;
-    stage.world.start_manager().await?;
+    stage.installation.start_manager().await?;
     crowd
         .verdicts(all, &["edited#a", "edited#b", "other#a"], "Succeeded")
         .await?;
@@ -362,12 +363,12 @@ pub(crate) async fn edits(_world: Arc<World>) -> Result<()> {
             vec![specs(NODES), pods(PODS - 2), watched_on()],
         )
         .await?;
-    stage.world.end().await;
+    stage.installation.end().await;
     Ok(())
 }
 
 /// The counting itself: each of these would go unseen if it were too kind.
-pub(crate) async fn what_no_row_lists_is_too_many(_world: Arc<World>) -> Result<()> {
+pub(crate) async fn what_no_row_lists_is_too_many(_world: Arc<Installation>) -> Result<()> {
     let request = |user: &str, verb: &str, name: &str, code: u16| Request {
         user: user.to_owned(),
         verb: verb.to_owned(),
@@ -379,7 +380,7 @@ pub(crate) async fn what_no_row_lists_is_too_many(_world: Arc<World>) -> Result<
         namespace: "ns".to_owned(),
         uri: format!("/{name}"),
     };
-    let (mine, other) = (budget::MANAGER, "system:node:n");
+    let (mine, other) = (leadsman::MANAGER, "system:node:n");
     let two = [
         request(mine, "patch", "a", 200),
         request(mine, "patch", "b", 201),
@@ -402,13 +403,13 @@ pub(crate) async fn what_no_row_lists_is_too_many(_world: Arc<World>) -> Result<
         ),
         (
             "another account",
-            with(request(budget::AGENT, "patch", "a", 200)),
+            with(request(leadsman::AGENT, "patch", "a", 200)),
             row(2),
             false,
         ),
         (
             "an account of ours in two rows",
-            with(request(budget::AGENT, "patch", "a", 200)),
+            with(request(leadsman::AGENT, "patch", "a", 200)),
             [row(2), vec![agent("patch pods/status", 1)]].concat(),
             true,
         ),

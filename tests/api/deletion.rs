@@ -10,7 +10,7 @@ use leadsman_tests::scene::differs;
 use leadsman_tests::{Scene, gone, see};
 use serde_json::json;
 
-use crate::World;
+use crate::Installation;
 use crate::marks::{idle, marked};
 use crate::stage::PLACES;
 
@@ -60,13 +60,13 @@ async fn delete(scene: &Scene) -> Result<()> {
 
 /// How often the manager has changed marker `m` itself. A patch that meets a write of the status by chance conflicts, and is
 /// sent again: the list of finalizers is replaced as a whole.
-fn patches(world: &World, ns: &str) -> Result<usize> {
-    let requests = world.plane.audit(world.start)?;
+fn patches(installation: &Installation, ns: &str) -> Result<usize> {
+    let requests = installation.plane.audit(installation.start)?;
     let ours = requests.iter().filter(|request| {
         let resource = (&*request.resource, &*request.subresource);
         resource == ("podprobemarkers", "")
             && request.verb == "patch"
-            && request.user == leadsman_tests::budget::MANAGER
+            && request.user == leadsman_testkit::leadsman::MANAGER
             && request.namespace == ns
             && request.code != 409
     });
@@ -74,19 +74,21 @@ fn patches(world: &World, ns: &str) -> Result<usize> {
 }
 
 // PPM-9, PPM-11, DEF-4
-pub(crate) async fn a_marker_goes_after_its_entries_and_marks(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "let-go").await?;
+pub(crate) async fn a_marker_goes_after_its_entries_and_marks(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let scene = Scene::new(&installation.client, "let-go").await?;
     marked_pods(&scene, &[FINALIZER]).await?;
     delete(&scene).await?;
     gone(&scene.markers(), "m").await?;
     nothing_is_left(&scene).await?;
-    ensure!(patches(&world, &scene.ns)? == 1, "not one write");
+    ensure!(patches(&installation, &scene.ns)? == 1, "not one write");
     Ok(())
 }
 
 // PPM-9
-pub(crate) async fn finalizers_of_others_stay(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "let-go-by-us").await?;
+pub(crate) async fn finalizers_of_others_stay(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "let-go-by-us").await?;
     let others = ["example.com/first", "example.com/last"];
     marked_pods(&scene, &[others[0], FINALIZER, others[1]]).await?;
     delete(&scene).await?;
@@ -110,8 +112,8 @@ pub(crate) async fn finalizers_of_others_stay(world: Arc<World>) -> Result<()> {
 
 /// Here nobody runs the namespace controller: what it would delete, in the order that hurts most, is deleted by hand.
 // PPM-9
-pub(crate) async fn a_namespace_goes(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "whole").await?;
+pub(crate) async fn a_namespace_goes(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "whole").await?;
     marked_pods(&scene, &[FINALIZER]).await?;
     let namespaces: Api<Namespace> = Api::all(scene.client.clone());
     namespaces
@@ -133,13 +135,13 @@ pub(crate) async fn a_namespace_goes(world: Arc<World>) -> Result<()> {
 
 /// As upstream's own tests have it.
 // PPM-9
-pub(crate) async fn clients_of_openkruise_find_the_finalizer(_: Arc<World>) -> Result<()> {
+pub(crate) async fn clients_of_openkruise_find_the_finalizer(_: Arc<Installation>) -> Result<()> {
     let _place = PLACES.acquire().await?;
-    let world = World::raise_idle().await?;
-    world
+    let installation = Installation::raise_idle().await?;
+    installation
         .start_manager_with(&["--compatibility=openkruise"])
         .await?;
-    let scene = Scene::new(&world.client, "kruise").await?;
+    let scene = Scene::new(&installation.client, "kruise").await?;
     marked_pods(&scene, &[]).await?;
     see(&scene.markers(), "m", "the finalizer", |marker| {
         let finalizers = marker.metadata.finalizers.clone().unwrap_or_default();
@@ -150,15 +152,15 @@ pub(crate) async fn clients_of_openkruise_find_the_finalizer(_: Arc<World>) -> R
         Ok(())
     })
     .await?;
-    let patched = patches(&world, &scene.ns)?;
+    let patched = patches(&installation, &scene.ns)?;
     ensure!(patched == 1, "{patched} writes to set it");
     delete(&scene).await?;
     gone(&scene.markers(), "m").await?;
     nothing_is_left(&scene).await?;
     ensure!(
-        patches(&world, &scene.ns)? == 2,
+        patches(&installation, &scene.ns)? == 2,
         "not one write to remove it"
     );
-    world.end().await;
+    installation.end().await;
     Ok(())
 }

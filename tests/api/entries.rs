@@ -8,7 +8,7 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use leadsman_tests::{Scene, gone, see};
 use serde_json::json;
 
-use crate::World;
+use crate::Installation;
 
 /// A probe of `main` by TCP on its named port, with a condition.
 fn tcp(name: &str, condition: &str) -> serde_json::Value {
@@ -17,8 +17,10 @@ fn tcp(name: &str, condition: &str) -> serde_json::Value {
 }
 
 // PRB-1, PRB-4, DEF-20
-pub(crate) async fn port_resolved_and_defaults_filled(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "resolved").await?;
+pub(crate) async fn port_resolved_and_defaults_filled(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let scene = Scene::new(&installation.client, "resolved").await?;
     let pod = scene.pod("one").await?;
     scene
         .marker(
@@ -56,8 +58,10 @@ pub(crate) async fn port_resolved_and_defaults_filled(world: Arc<World>) -> Resu
     Ok(())
 }
 
-pub(crate) async fn a_node_has_its_object_also_without_entries(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "empty-node").await?;
+pub(crate) async fn a_node_has_its_object_also_without_entries(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let scene = Scene::new(&installation.client, "empty-node").await?;
     scene.entries(&[]).await?;
     // Taken away by somebody, it comes back; with its node it goes.
     scene.pod("one").await?;
@@ -81,14 +85,14 @@ pub(crate) async fn a_node_has_its_object_also_without_entries(world: Arc<World>
     // Whatever the watch shows of it, the request is one.
     scene.add_node(&scene.node, json!({})).await?;
     scene.entries(&[]).await?;
-    let sent = world.sent("delete", "nodepodprobes", &scene.node)?;
+    let sent = installation.sent("delete", "nodepodprobes", &scene.node)?;
     ensure!(sent == 1, "{sent} requests to delete one object");
     Ok(())
 }
 
 // PPM-5
-pub(crate) async fn a_virtual_node_has_none(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "virtual-beside").await?;
+pub(crate) async fn a_virtual_node_has_none(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "virtual-beside").await?;
     scene
         .add_node("virtual", json!({"type": "virtual-kubelet"}))
         .await?;
@@ -106,8 +110,8 @@ pub(crate) async fn a_virtual_node_has_none(world: Arc<World>) -> Result<()> {
 }
 
 // PPM-2, DEF-6
-pub(crate) async fn a_node_that_comes_late(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "late-beside").await?;
+pub(crate) async fn a_node_that_comes_late(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "late-beside").await?;
     scene.marker("m", json!([tcp("p", "t.io/p")])).await?;
     scene
         .pod_with("early", json!({"spec": {"nodeName": "late"}}))
@@ -122,8 +126,8 @@ pub(crate) async fn a_node_that_comes_late(world: Arc<World>) -> Result<()> {
 }
 
 // PPM-3, DEF-1
-pub(crate) async fn names_that_contain_one_another(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "way").await?;
+pub(crate) async fn names_that_contain_one_another(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "way").await?;
     scene.pod("one").await?;
     scene.marker("way", json!([tcp("p", "t.io/way")])).await?;
     scene
@@ -157,8 +161,8 @@ pub(crate) async fn names_that_contain_one_another(world: Arc<World>) -> Result<
 }
 
 // PPM-2, PPM-9, DEF-4, DEF-14
-pub(crate) async fn a_pod_relabelled_in_and_out(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "relabelled").await?;
+pub(crate) async fn a_pod_relabelled_in_and_out(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "relabelled").await?;
     scene
         .pod_with("one", json!({"metadata": {"labels": {"app": "other"}}}))
         .await?;
@@ -195,8 +199,8 @@ pub(crate) async fn a_pod_relabelled_in_and_out(world: Arc<World>) -> Result<()>
 }
 
 // PPM-1
-pub(crate) async fn match_expressions(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "expressions").await?;
+pub(crate) async fn match_expressions(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "expressions").await?;
     let labels = |labels| json!({"metadata": {"labels": labels}});
     scene
         .pod_with("a", labels(json!({"tier": "front"})))
@@ -219,8 +223,8 @@ pub(crate) async fn match_expressions(world: Arc<World>) -> Result<()> {
 }
 
 // PPM-2, DEF-7
-pub(crate) async fn a_changed_address(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "address").await?;
+pub(crate) async fn a_changed_address(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "address").await?;
     scene.pod("one").await?;
     scene.marker("m", json!([tcp("p", "t.io/p")])).await?;
     scene.entries(&["one/m#p"]).await?;
@@ -237,8 +241,8 @@ pub(crate) async fn a_changed_address(world: Arc<World>) -> Result<()> {
 }
 
 // PRB-10, DEF-3
-pub(crate) async fn an_edited_marker(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "edited").await?;
+pub(crate) async fn an_edited_marker(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "edited").await?;
     scene.pod("one").await?;
     scene
         .marker("m", json!([tcp("p", "t.io/p"), tcp("q", "t.io/q")]))
@@ -284,9 +288,9 @@ pub(crate) async fn an_edited_marker(world: Arc<World>) -> Result<()> {
 
 // PPM-4
 pub(crate) async fn sidecars_are_targets_and_init_containers_are_not(
-    world: Arc<World>,
+    installation: Arc<Installation>,
 ) -> Result<()> {
-    let scene = Scene::new(&world.client, "sidecars").await?;
+    let scene = Scene::new(&installation.client, "sidecars").await?;
     scene
         .pod_with(
             "one",
@@ -316,8 +320,8 @@ pub(crate) async fn sidecars_are_targets_and_init_containers_are_not(
 }
 
 // PRB-8, DEF-26
-pub(crate) async fn startup_gate(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "startup").await?;
+pub(crate) async fn startup_gate(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "startup").await?;
     let probed = json!({"spec": {"containers": [{"name": "main", "image": "none",
         "startupProbe": {"exec": {"command": ["true"]}}}]}});
     scene.pod_with("one", probed).await?;
@@ -374,8 +378,8 @@ pub(crate) async fn startup_gate(world: Arc<World>) -> Result<()> {
 }
 
 // PPM-12
-pub(crate) async fn ended_pods_are_left_alone(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "ended").await?;
+pub(crate) async fn ended_pods_are_left_alone(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "ended").await?;
     scene.pod("one").await?;
     scene.pod("two").await?;
     scene.marker("m", json!([tcp("p", "t.io/p")])).await?;
@@ -410,8 +414,8 @@ pub(crate) async fn ended_pods_are_left_alone(world: Arc<World>) -> Result<()> {
 }
 
 // PPM-12
-pub(crate) async fn recreated_under_its_name(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "recreated").await?;
+pub(crate) async fn recreated_under_its_name(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "recreated").await?;
     let first = scene.pod("db-0").await?;
     scene.marker("m", json!([tcp("p", "t.io/p")])).await?;
     scene.verdict("db-0", "m#p", "Succeeded", "").await?;

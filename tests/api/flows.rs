@@ -22,7 +22,7 @@ use tokio::sync::watch;
 
 use self::flow::Flow;
 use self::step::{Step, steps};
-use crate::World;
+use crate::Installation;
 use crate::leadership::duo::Duo;
 use crate::leadership::link::Link;
 
@@ -32,7 +32,7 @@ const FLOWS: usize = 40;
 const AT_ONCE: usize = 10;
 
 // PPM-1, PPM-2, PPM-3, PPM-5, PPM-6, PPM-7, PPM-8, PPM-9, PPM-10, PPM-12, PPM-13
-pub(crate) async fn generated_flows_end_as_the_model_says(_: Arc<World>) -> Result<()> {
+pub(crate) async fn generated_flows_end_as_the_model_says(_: Arc<Installation>) -> Result<()> {
     let count = number("LEADSMAN_FLOWS")?.map_or(Ok(FLOWS), usize::try_from)?;
     let first =
         number("LEADSMAN_FLOW_SEED")?.unwrap_or_else(|| RandomState::new().hash_one("flows") >> 16);

@@ -13,12 +13,12 @@ use leadsman_tests::process::Signal;
 use tokio::time::Instant;
 
 use self::duo::Duo;
-use crate::World;
+use crate::Installation;
 
 /// What a hand-over may take beyond the Lease's duration: one attempt, and a busy machine.
 const SLACK: Duration = Duration::from_secs(6);
 
-pub(crate) async fn the_leader_is_killed(_: Arc<World>) -> Result<()> {
+pub(crate) async fn the_leader_is_killed(_: Arc<Installation>) -> Result<()> {
     let mut duo = Duo::raise(3).await?;
     let (mark, history) = duo.watch().await?;
     // In the midst of its writes.
@@ -41,7 +41,7 @@ pub(crate) async fn the_leader_is_killed(_: Arc<World>) -> Result<()> {
     duo.end().await
 }
 
-pub(crate) async fn the_leader_is_stopped_past_its_lease(_: Arc<World>) -> Result<()> {
+pub(crate) async fn the_leader_is_stopped_past_its_lease(_: Arc<Installation>) -> Result<()> {
     let duo = Duo::raise(3).await?;
     let (_, history) = duo.watch().await?;
     duo.signal(0, Signal::SIGSTOP)?;
@@ -64,7 +64,7 @@ pub(crate) async fn the_leader_is_stopped_past_its_lease(_: Arc<World>) -> Resul
     duo.end().await
 }
 
-pub(crate) async fn the_leader_is_cut_off(_: Arc<World>) -> Result<()> {
+pub(crate) async fn the_leader_is_cut_off(_: Arc<Installation>) -> Result<()> {
     let duo = Duo::raise(3).await?;
     let (mark, history) = duo.watch().await?;
     duo.link.close();
@@ -83,7 +83,7 @@ pub(crate) async fn the_leader_is_cut_off(_: Arc<World>) -> Result<()> {
     duo.end().await
 }
 
-pub(crate) async fn nobody_reaches_the_api_server(_: Arc<World>) -> Result<()> {
+pub(crate) async fn nobody_reaches_the_api_server(_: Arc<Installation>) -> Result<()> {
     let duo = Duo::raise(3).await?;
     let (mark, history) = duo.watch().await?;
     duo.plane.stop_apiserver().await?;
@@ -99,7 +99,7 @@ pub(crate) async fn nobody_reaches_the_api_server(_: Arc<World>) -> Result<()> {
 }
 
 /// With a Lease that nobody would wait for.
-pub(crate) async fn the_leader_ends(_: Arc<World>) -> Result<()> {
+pub(crate) async fn the_leader_ends(_: Arc<Installation>) -> Result<()> {
     let mut duo = Duo::raise(120).await?;
     let (mark, history) = duo.watch().await?;
     // A standby is ready, has seen everything, and writes nothing, the Lease included.

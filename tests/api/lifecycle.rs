@@ -1,4 +1,4 @@
-//! The manager ends, starts, and finds a world that went on without it.
+//! The manager ends, starts, and finds a installation that went on without it.
 
 use std::sync::Arc;
 
@@ -8,22 +8,25 @@ use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use leadsman_testkit::leadsman;
 use leadsman_tests::scene::differs;
 use leadsman_tests::{History, Scene, gone, see, until};
 use serde_json::{Value, json};
 
-use crate::World;
+use crate::Installation;
 use crate::marks::{idle, marked};
 
 // PPM-9, DEF-4
-pub(crate) async fn a_marker_deleted_while_it_is_down(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "down").await?;
+pub(crate) async fn a_marker_deleted_while_it_is_down(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let scene = Scene::new(&installation.client, "down").await?;
     scene.pod("one").await?;
     scene.pod("two").await?;
     scene.marker("m", idle()).await?;
     scene.verdict("one", "m#Idle", "Succeeded", "").await?;
     scene.marks("one", marked("Succeeded")).await?;
-    world.stop_manager().await?;
+    installation.stop_manager().await?;
     scene
         .markers()
         .delete("m", &DeleteParams::default())
@@ -35,34 +38,38 @@ pub(crate) async fn a_marker_deleted_while_it_is_down(world: Arc<World>) -> Resu
             json!({"metadata": {"labels": {"app": "other"}}}),
         )
         .await?;
-    world.start_manager().await?;
+    installation.start_manager().await?;
     scene.entries(&[]).await?;
     scene.marks("one", marked("")).await?;
     Ok(())
 }
 
 // PPM-2
-pub(crate) async fn a_verdict_reported_while_it_is_down(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "missed").await?;
+pub(crate) async fn a_verdict_reported_while_it_is_down(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let scene = Scene::new(&installation.client, "missed").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
     scene.verdict("one", "m#Idle", "Succeeded", "").await?;
     scene.marks("one", marked("Succeeded")).await?;
-    world.stop_manager().await?;
+    installation.stop_manager().await?;
     scene.verdict("one", "m#Idle", "Failed", "").await?;
-    world.start_manager().await?;
+    installation.start_manager().await?;
     scene.marks("one", marked("Failed")).await?;
     Ok(())
 }
 
-pub(crate) async fn an_outage_of_the_api_server_changes_no_pod(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "outage").await?;
+pub(crate) async fn an_outage_of_the_api_server_changes_no_pod(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let scene = Scene::new(&installation.client, "outage").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
     scene.verdict("one", "m#Idle", "Succeeded", "").await?;
     scene.marks("one", marked("Succeeded")).await?;
     let history = History::of(&scene.client, &scene.ns).await?;
-    world.restart_apiserver().await?;
+    installation.restart_apiserver().await?;
     scene.marks("one", marked("Succeeded")).await?;
     scene.verdict("one", "m#Idle", "Failed", "").await?;
     scene.marks("one", marked("Failed")).await?;
@@ -75,15 +82,15 @@ pub(crate) async fn an_outage_of_the_api_server_changes_no_pod(world: Arc<World>
 
 // PPM-15, DEF-24
 pub(crate) async fn pods_are_made_and_bad_markers_refused_while_it_is_down(
-    world: Arc<World>,
+    installation: Arc<Installation>,
 ) -> Result<()> {
-    let scene = Scene::new(&world.client, "nobody").await?;
-    world.stop_manager().await?;
+    let scene = Scene::new(&installation.client, "nobody").await?;
+    installation.stop_manager().await?;
     let made = scene.pod("one").await;
     let mut bad = idle();
     bad[0]["name"] = json!("NO NAME");
     let refused = scene.marker("bad", bad).await;
-    world.start_manager().await?;
+    installation.start_manager().await?;
     made?;
     let error = refused.err().map(|error| error.to_string());
     let named = error.as_deref().unwrap_or_default();
@@ -95,8 +102,8 @@ pub(crate) async fn pods_are_made_and_bad_markers_refused_while_it_is_down(
 }
 
 // PPM-9
-pub(crate) async fn leftovers_without_a_marker(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "leftovers").await?;
+pub(crate) async fn leftovers_without_a_marker(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "leftovers").await?;
     let pod = scene.pod("one").await?;
     // Entries that nobody claims, as another writer may have left them.
     let entry = json!({"name": "one", "namespace": scene.ns, "uid": pod.metadata.uid, "IP": "10.1.2.3",
@@ -117,15 +124,15 @@ const CRDS: [&str; 2] = [
 ];
 
 /// As on a cluster that has OpenKruise's CRDs: what leadsman adds to them is dropped by the API server.
-pub(crate) async fn crds_that_drop_our_fields(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "dropped").await?;
+pub(crate) async fn crds_that_drop_our_fields(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "dropped").await?;
     let crds: Api<CustomResourceDefinition> = Api::all(scene.client.clone());
-    world.stop_manager().await?;
+    installation.stop_manager().await?;
     let ours = install_openkruises_crds(&crds).await?;
-    let told = probed_with_theirs(&world, &scene).await;
+    let told = probed_with_theirs(&installation, &scene).await;
     give_back_our_crds(&crds, ours).await?;
-    world.stop_manager().await?;
-    world.start_manager().await?;
+    installation.stop_manager().await?;
+    installation.start_manager().await?;
     told
 }
 
@@ -174,7 +181,7 @@ pub(crate) async fn give_back_our_crds(
     Ok(())
 }
 
-async fn probed_with_theirs(world: &World, scene: &Scene) -> Result<()> {
+async fn probed_with_theirs(installation: &Installation, scene: &Scene) -> Result<()> {
     scene.pod("dropped-pod").await?;
     scene.marker("dropped-marker", idle()).await?;
     // The API server takes a moment to serve a new schema.
@@ -191,7 +198,7 @@ async fn probed_with_theirs(world: &World, scene: &Scene) -> Result<()> {
         Ok(conditions.is_empty().then_some(()))
     })
     .await?;
-    world.start_manager().await?;
+    installation.start_manager().await?;
     for state in ["Succeeded", "Failed", "Unknown", "Succeeded"] {
         scene
             .verdict("dropped-pod", "dropped-marker#Idle", state, "")
@@ -214,18 +221,20 @@ async fn probed_with_theirs(world: &World, scene: &Scene) -> Result<()> {
         marker.conditions.is_empty(),
         "the CRD is still ours: {marker:?}"
     );
-    let sent = world.sent("patch", "pods", "dropped-pod")?;
+    let sent = installation.sent("patch", "pods", "dropped-pod")?;
     ensure!(sent == 4, "{sent} writes of a pod for four verdicts");
-    let sent = world.sent("update", "nodepodprobes", &scene.node)?;
+    let sent = installation.sent("update", "nodepodprobes", &scene.node)?;
     ensure!(sent <= 2, "{sent} writes of a spec that never changed");
-    let sent = world.sent("patch", "podprobemarkers", "dropped-marker")?;
+    let sent = installation.sent("patch", "podprobemarkers", "dropped-marker")?;
     ensure!(sent <= 3, "{sent} writes of a status that never changed");
     Ok(())
 }
 
 /// As when OpenKruise is installed or upgraded over leadsman, and leadsman's CRDs are applied again.
-pub(crate) async fn a_crd_replaced_under_a_running_manager(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "replaced").await?;
+pub(crate) async fn a_crd_replaced_under_a_running_manager(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let scene = Scene::new(&installation.client, "replaced").await?;
     scene.pod("replaced-pod").await?;
     scene.marker("replaced-marker", idle()).await?;
     scene
@@ -234,10 +243,12 @@ pub(crate) async fn a_crd_replaced_under_a_running_manager(world: Arc<World>) ->
     scene.marks("replaced-pod", marked("Succeeded")).await?;
     revised(&scene, true).await?;
     let history = History::of(&scene.client, &scene.ns).await?;
-    let since = world.log_length();
+    let since = installation.log_length();
     let crds: Api<CustomResourceDefinition> = Api::all(scene.client.clone());
     let ours = install_openkruises_crds(&crds).await?;
-    let told = world.logs(since, "the CRD drops leadsman's fields").await;
+    let told = installation
+        .logs(since, "the CRD drops leadsman's fields")
+        .await;
     let seen = async {
         revised(&scene, false).await?;
         scene.pod("second-pod").await?;
@@ -247,11 +258,11 @@ pub(crate) async fn a_crd_replaced_under_a_running_manager(world: Arc<World>) ->
         scene.marks("second-pod", marked("Failed")).await
     }
     .await;
-    let since = world.log_length();
+    let since = installation.log_length();
     give_back_our_crds(&crds, ours).await?;
     told?;
     seen?;
-    world
+    installation
         .logs(since, "the CRD keeps leadsman's fields again")
         .await?;
     revised(&scene, true).await?;
@@ -269,7 +280,7 @@ pub(crate) async fn a_crd_replaced_under_a_running_manager(world: Arc<World>) ->
         ("update", "nodepodprobes", scene.node.as_str(), 8),
         ("patch", "podprobemarkers", "replaced-marker", 12),
     ] {
-        let sent = world.sent(verb, resource, name)?;
+        let sent = installation.sent(verb, resource, name)?;
         ensure!(
             sent <= most,
             "{sent} requests to {verb} {resource} {name}, {most} at most"
@@ -321,25 +332,27 @@ fn without_maxima(schema: &mut Value) {
     }
 }
 
-pub(crate) async fn crds_that_come_late(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "late-crds").await?;
+pub(crate) async fn crds_that_come_late(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "late-crds").await?;
     scene.pod("one").await?;
     let crds: Api<CustomResourceDefinition> = Api::all(scene.client.clone());
-    world.stop_manager().await?;
+    installation.stop_manager().await?;
     for name in CRDS {
         crds.delete(name, &DeleteParams::default()).await?;
         gone(&crds, name).await?;
     }
-    world.start_manager().await?;
-    leadsman_tests::install(&world.plane, &scene.client).await?;
+    installation.start_manager().await?;
+    leadsman::install(&installation.plane).await?;
     scene.marker("m", idle()).await?;
     scene.verdict("one", "m#Idle", "Succeeded", "").await?;
     scene.marks("one", marked("Succeeded")).await?;
     Ok(())
 }
 
-pub(crate) async fn a_right_that_is_away_for_a_while(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "no-right").await?;
+pub(crate) async fn a_right_that_is_away_for_a_while(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let scene = Scene::new(&installation.client, "no-right").await?;
     scene.pod("no-right-pod").await?;
     scene.marker("m", idle()).await?;
     scene
@@ -360,23 +373,23 @@ pub(crate) async fn a_right_that_is_away_for_a_while(world: Arc<World>) -> Resul
     scene
         .verdict("no-right-pod", "m#Idle", "Failed", "")
         .await?;
-    let before = world.sent("patch", "pods", "no-right-pod")?;
+    let before = installation.sent("patch", "pods", "no-right-pod")?;
     until("a request without the right", || async {
-        let sent = world.sent("patch", "pods", "no-right-pod")?;
+        let sent = installation.sent("patch", "pods", "no-right-pod")?;
         Ok((sent >= 2 || sent > before).then_some(()))
     })
     .await?;
     role.rules = whole;
     roles.replace("leadsman-manager", &params, &role).await?;
     scene.marks("no-right-pod", marked("Failed")).await?;
-    let sent = world.sent("patch", "pods", "no-right-pod")?;
+    let sent = installation.sent("patch", "pods", "no-right-pod")?;
     ensure!(sent <= 5, "{sent} requests without a right");
     Ok(())
 }
 
 /// The API server does not check `format: int32`.
-pub(crate) async fn an_object_that_does_not_decode(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "undecodable").await?;
+pub(crate) async fn an_object_that_does_not_decode(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "undecodable").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
     scene.entries(&["one/m#Idle"]).await?;
@@ -400,13 +413,15 @@ pub(crate) async fn an_object_that_does_not_decode(world: Arc<World>) -> Result<
 /// A manager that has just started knows nothing of a marker that it cannot read. The API server takes such a one while
 /// the schema does not bound its numbers.
 // PPM-2, PPM-9
-pub(crate) async fn a_marker_that_does_not_decode_when_it_starts(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "unread").await?;
+pub(crate) async fn a_marker_that_does_not_decode_when_it_starts(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let scene = Scene::new(&installation.client, "unread").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
     scene.verdict("one", "m#Idle", "Succeeded", "").await?;
     scene.marks("one", marked("Succeeded")).await?;
-    world.stop_manager().await?;
+    installation.stop_manager().await?;
     let crds: Api<CustomResourceDefinition> = Api::all(scene.client.clone());
     let ours = crds.get(CRDS[0]).await?;
     let mut unbounded = serde_json::to_value(&ours)?;
@@ -414,12 +429,12 @@ pub(crate) async fn a_marker_that_does_not_decode_when_it_starts(world: Arc<Worl
     let unbounded = serde_json::from_value(unbounded)?;
     crds.replace(CRDS[0], &PostParams::default(), &unbounded)
         .await?;
-    let held = held_and_mended(&world, &scene).await;
+    let held = held_and_mended(&installation, &scene).await;
     give_back_our_crds(&crds, vec![(CRDS[0], ours)]).await?;
     held
 }
 
-async fn held_and_mended(world: &World, scene: &Scene) -> Result<()> {
+async fn held_and_mended(installation: &Installation, scene: &Scene) -> Result<()> {
     let with_period = async |seconds: u64| {
         let edit =
             json!([{"op": "add", "path": "/spec/probes/0/probe/periodSeconds", "value": seconds}]);
@@ -437,7 +452,7 @@ async fn held_and_mended(world: &World, scene: &Scene) -> Result<()> {
     };
     with_period(9_000_000_000).await?;
     let history = History::of(&scene.client, &scene.ns).await?;
-    world.start_manager().await?;
+    installation.start_manager().await?;
     // The node's object is written for another marker.
     let mut other = idle();
     other[0]["podConditionType"] = json!("game.io/other");

@@ -25,9 +25,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use kube::Client;
+use leadsman_testkit::leadsman;
+use leadsman_testkit::leadsman::MANAGER as USER;
 use leadsman_testkit::{ControlPlane, Options};
-use leadsman_tests::budget::MANAGER as USER;
-use leadsman_tests::{Case, Process, case, process, until};
+use leadsman_tests::{Case, Process, case, until};
 use tokio::process::Command;
 use tokio::sync::Mutex;
 
@@ -35,7 +36,7 @@ use tokio::sync::Mutex;
 const GRACE: Duration = Duration::from_secs(20);
 
 /// A control plane with leadsman's manifests and one manager.
-struct World {
+struct Installation {
     plane: ControlPlane,
     client: Client,
     kubeconfig: PathBuf,
@@ -43,11 +44,11 @@ struct World {
     start: leadsman_testkit::audit::Mark,
 }
 
-impl World {
+impl Installation {
     async fn raise() -> Result<Self> {
-        let world = Self::raise_idle().await?;
-        world.start_manager().await?;
-        Ok(world)
+        let installation = Self::raise_idle().await?;
+        installation.start_manager().await?;
+        Ok(installation)
     }
 
     /// Without a manager.
@@ -57,7 +58,7 @@ impl World {
                 .await?;
         let start = plane.audit_mark()?;
         let client = plane.client().await?;
-        leadsman_tests::install(&plane, &client).await?;
+        leadsman::install(&plane).await?;
         let kubeconfig = plane.kubeconfig_for(USER, &["system:serviceaccounts"])?;
         Ok(Self {
             plane,
@@ -74,7 +75,7 @@ impl World {
 
     /// With these flags beside the usual ones.
     async fn start_manager_with(&self, flags: &[&str]) -> Result<()> {
-        let mut command = Command::new(process::binary()?);
+        let mut command = Command::new(leadsman::program()?);
         command
             .args([
                 "manager",
@@ -98,7 +99,7 @@ impl World {
         self.plane.folder().join("logs/leadsman-manager.log")
     }
 
-    /// The managers' log as it is now, for [`World::logs`].
+    /// The managers' log as it is now, for [`Installation::logs`].
     fn log_length(&self) -> usize {
         std::fs::read(self.log_file()).map_or(0, |log| log.len())
     }
@@ -153,7 +154,7 @@ impl World {
     }
 }
 
-fn cases() -> Vec<Case<World>> {
+fn cases() -> Vec<Case<Installation>> {
     vec![
         // The longest first.
         case!(apart flows::generated_flows_end_as_the_model_says),
@@ -241,7 +242,7 @@ fn main() -> ExitCode {
     leadsman_tests::run(
         cases(),
         None,
-        async |_| World::raise().await,
-        async |world| world.end().await,
+        async |_| Installation::raise().await,
+        async |installation| installation.end().await,
     )
 }

@@ -7,7 +7,7 @@ use kube::api::DeleteParams;
 use leadsman_tests::{History, Scene, see};
 use serde_json::{Value, json};
 
-use crate::World;
+use crate::Installation;
 
 /// The manual's policies on `main`, by exec.
 pub(crate) fn idle() -> Value {
@@ -34,8 +34,10 @@ pub(crate) fn marked(state: &str) -> Value {
 }
 
 // PPM-6, PPM-7
-pub(crate) async fn verdicts_mark_and_unknown_takes_away(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "verdicts").await?;
+pub(crate) async fn verdicts_mark_and_unknown_takes_away(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let scene = Scene::new(&installation.client, "verdicts").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
     for state in ["Succeeded", "Failed", "Unknown", "Failed"] {
@@ -60,8 +62,10 @@ pub(crate) async fn verdicts_mark_and_unknown_takes_away(world: Arc<World>) -> R
 }
 
 // PPM-6
-pub(crate) async fn a_message_alone_keeps_the_transition_time(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "message").await?;
+pub(crate) async fn a_message_alone_keeps_the_transition_time(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let scene = Scene::new(&installation.client, "message").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
     let condition = async |message: &str| {
@@ -91,8 +95,8 @@ pub(crate) async fn a_message_alone_keeps_the_transition_time(world: Arc<World>)
 }
 
 // PPM-7
-pub(crate) async fn one_policy_alone(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "one-policy").await?;
+pub(crate) async fn one_policy_alone(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "one-policy").await?;
     scene.pod("one").await?;
     let healthy =
         |state: &str, label: Value| (state.to_owned(), json!({"labels": {"healthy": label}}));
@@ -114,8 +118,8 @@ pub(crate) async fn one_policy_alone(world: Arc<World>) -> Result<()> {
     Ok(())
 }
 
-pub(crate) async fn absent_verdicts_hold(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "hold").await?;
+pub(crate) async fn absent_verdicts_hold(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "hold").await?;
     scene.pod("one").await?;
     scene.pod("two").await?;
     scene.marker("m", idle()).await?;
@@ -146,8 +150,8 @@ pub(crate) async fn absent_verdicts_hold(world: Arc<World>) -> Result<()> {
 }
 
 // PPM-12
-pub(crate) async fn a_verdict_about_something_else(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "stale").await?;
+pub(crate) async fn a_verdict_about_something_else(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "stale").await?;
     scene.pod("one").await?;
     scene.pod("two").await?;
     scene.marker("m", idle()).await?;
@@ -183,8 +187,8 @@ pub(crate) async fn a_verdict_about_something_else(world: Arc<World>) -> Result<
 }
 
 // DEF-2
-pub(crate) async fn two_probes_of_one_container(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "two-probes").await?;
+pub(crate) async fn two_probes_of_one_container(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "two-probes").await?;
     scene.pod("one").await?;
     let probe = |name: &str| {
         json!({"name": name, "containerName": "main", "podConditionType": format!("t.io/{name}"),
@@ -203,8 +207,8 @@ pub(crate) async fn two_probes_of_one_container(world: Arc<World>) -> Result<()>
 }
 
 // PPM-9, DEF-13
-pub(crate) async fn an_edited_policy(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "policy").await?;
+pub(crate) async fn an_edited_policy(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "policy").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
     scene.verdict("one", "m#Idle", "Succeeded", "").await?;
@@ -227,8 +231,10 @@ pub(crate) async fn an_edited_policy(world: Arc<World>) -> Result<()> {
 }
 
 // PPM-9, DEF-4
-pub(crate) async fn a_deleted_marker_takes_everything_along(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "deleted").await?;
+pub(crate) async fn a_deleted_marker_takes_everything_along(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let scene = Scene::new(&installation.client, "deleted").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
     scene.verdict("one", "m#Idle", "Failed", "").await?;
@@ -243,8 +249,8 @@ pub(crate) async fn a_deleted_marker_takes_everything_along(world: Arc<World>) -
 }
 
 // PPM-10, DEF-19
-pub(crate) async fn older_marker_wins(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "conflict").await?;
+pub(crate) async fn older_marker_wins(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "conflict").await?;
     scene.pod("one").await?;
     scene.marker("older", idle()).await?;
     // Creation times have whole seconds; the name decides within one.
@@ -279,8 +285,8 @@ pub(crate) async fn older_marker_wins(world: Arc<World>) -> Result<()> {
 }
 
 // PPM-8, DEF-13
-pub(crate) async fn a_mark_taken_away_comes_back(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "repaired").await?;
+pub(crate) async fn a_mark_taken_away_comes_back(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "repaired").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
     scene.verdict("one", "m#Idle", "Succeeded", "").await?;
@@ -309,8 +315,8 @@ pub(crate) async fn a_mark_taken_away_comes_back(world: Arc<World>) -> Result<()
 }
 
 // PPM-8, DEF-17
-pub(crate) async fn others_are_left_alone(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "others").await?;
+pub(crate) async fn others_are_left_alone(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "others").await?;
     scene
         .pod_with("one", json!({"metadata": {"annotations": {"mine": "1"}}}))
         .await?;

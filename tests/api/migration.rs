@@ -9,7 +9,7 @@ use kube::api::DeleteParams;
 use leadsman_tests::{History, Scene, gone, openkruise, see, until};
 use serde_json::{Value, json};
 
-use crate::World;
+use crate::Installation;
 use crate::lifecycle::{give_back_our_crds, install_openkruises_crds};
 use crate::marks::{idle, marked};
 
@@ -18,15 +18,15 @@ const PODS: [&str; 2] = ["idle", "busy"];
 // PPM-8, PPM-11, DEF-8
 /// A cluster as OpenKruise left it: nothing that anybody can see changes while leadsman takes over, and all of it goes with
 /// the markers.
-pub(crate) async fn what_it_left_is_taken_over(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "taken-over").await?;
-    world.stop_manager().await?;
+pub(crate) async fn what_it_left_is_taken_over(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "taken-over").await?;
+    installation.stop_manager().await?;
     for pod in PODS {
         scene.pod_with(pod, openkruise::annotations()).await?;
     }
     openkruise::leave_behind(&scene).await?;
     let history = History::of(&scene.client, &scene.ns).await?;
-    world.start_manager().await?;
+    installation.start_manager().await?;
     // Its agents run probes that are OpenKruise's, and come to the same.
     let entries = ["idle#idle", "web#port", "web#page"];
     let expected = PODS.map(|pod| entries.map(|entry| format!("{pod}/{entry}")));
@@ -132,10 +132,12 @@ async fn nothing_stays(scene: &Scene) -> Result<()> {
 // PPM-6, PPM-9
 /// leadsman stops, and OpenKruise's CRDs come back: what its manager and daemon read and write from then on works on what is
 /// there, and no mark changes meanwhile.
-pub(crate) async fn openkruise_goes_on_with_what_is_there(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "way-back").await?;
-    world.stop_manager().await?;
-    world
+pub(crate) async fn openkruise_goes_on_with_what_is_there(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let scene = Scene::new(&installation.client, "way-back").await?;
+    installation.stop_manager().await?;
+    installation
         .start_manager_with(&["--compatibility=openkruise"])
         .await?;
     for (pod, state) in [("idle", "Succeeded"), ("busy", "Failed")] {
@@ -162,12 +164,12 @@ pub(crate) async fn openkruise_goes_on_with_what_is_there(world: Arc<World>) -> 
     })
     .await?;
     let history = History::of(&scene.client, &scene.ns).await?;
-    world.stop_manager().await?;
+    installation.stop_manager().await?;
     let crds: Api<CustomResourceDefinition> = Api::all(scene.client.clone());
     let ours = install_openkruises_crds(&crds).await?;
     let went_on = goes_on(&scene, &history).await;
     give_back_our_crds(&crds, ours).await?;
-    world.start_manager().await?;
+    installation.start_manager().await?;
     went_on
 }
 

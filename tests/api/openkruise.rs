@@ -10,14 +10,15 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
-use leadsman_tests::budget::MANAGER as USER;
-use leadsman_tests::{Scene, process, until};
+use leadsman_testkit::leadsman;
+use leadsman_testkit::leadsman::MANAGER as USER;
+use leadsman_tests::{Scene, until};
 use serde_json::{Value, json};
 use tokio::process::Command;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::World;
+use crate::Installation;
 use crate::marks::{idle, marked};
 
 const NAMESPACE: &str = "kruise-system";
@@ -112,21 +113,23 @@ async fn renew(leases: Api<Lease>, mut holder: watch::Receiver<String>) {
 }
 
 // PPM-19
-pub(crate) async fn nothing_is_written_while_it_acts(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "beside").await?;
-    world.stop_manager().await?;
+pub(crate) async fn nothing_is_written_while_it_acts(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let scene = Scene::new(&installation.client, "beside").await?;
+    installation.stop_manager().await?;
     let neighbour = Neighbour::start(&scene.client, "kruise-a", "CloneSetShortHash=true").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
-    let start = world.plane.audit_mark()?;
-    let log = world.log_length();
-    world.start_manager().await?;
+    let start = installation.plane.audit_mark()?;
+    let log = installation.log_length();
+    installation.start_manager().await?;
     let in_the_way = "featureGates='CloneSetShortHash=true,PodProbeMarkerGate=false'";
-    world.logs(log, in_the_way).await?;
+    installation.logs(log, in_the_way).await?;
     // It leads, knows all and writes nothing.
-    world.logs(log, "became leader").await?;
+    installation.logs(log, "became leader").await?;
     for kind in ["podprobemarkers", "pods", "nodes", "nodepodprobes"] {
-        let listed = || world.plane.audit(start);
+        let listed = || installation.plane.audit(start);
         until(kind, || async {
             let listed = listed()?.into_iter();
             let mut listed = listed.filter(|r| r.user == USER && r.verb == "watch");
@@ -135,9 +138,9 @@ pub(crate) async fn nothing_is_written_while_it_acts(world: Arc<World>) -> Resul
         .await?;
     }
     ensure!(
-        written(&world, start)?.is_empty(),
+        written(&installation, start)?.is_empty(),
         "{:?}",
-        written(&world, start)?
+        written(&installation, start)?
     );
     // A leader of its own that leaves markers alone.
     neighbour
@@ -147,10 +150,10 @@ pub(crate) async fn nothing_is_written_while_it_acts(world: Arc<World>) -> Resul
     scene.verdict("one", "m#Idle", "Succeeded", "").await?;
     scene.marks("one", marked("Succeeded")).await?;
     // And one that does not: it marks the pod from now on.
-    let log = world.log_length();
+    let log = installation.log_length();
     neighbour.hand_over("kruise-c", "").await?;
-    world.logs(log, "kruise-c_").await?;
-    let start = world.plane.audit_mark()?;
+    installation.logs(log, "kruise-c_").await?;
+    let start = installation.plane.audit_mark()?;
     scene.verdict("one", "m#Idle", "Failed", "").await?;
     scene
         .marker(
@@ -159,27 +162,35 @@ pub(crate) async fn nothing_is_written_while_it_acts(world: Arc<World>) -> Resul
         "probe": {"exec": {"command": ["true"]}}}]),
         )
         .await?;
-    let early = written(&world, start)?;
+    let early = written(&installation, start)?;
     let early = early
         .iter()
         .any(|write| !write.ends_with("podprobemarkers m"));
-    ensure!(!early, "{:?}", written(&world, start)?);
-    let log = world.log_length();
+    ensure!(!early, "{:?}", written(&installation, start)?);
+    let log = installation.log_length();
     drop(neighbour);
-    world.logs(log, "OpenKruise's manager has ended").await?;
+    installation
+        .logs(log, "OpenKruise's manager has ended")
+        .await?;
     scene.entries(&["one/m#Idle", "one/later#p"]).await?;
     scene.marks("one", marked("Failed")).await?;
     // All of it after that end.
-    let log = world.log_since(log)?;
+    let log = installation.log_since(log)?;
     let first = log.find("leader and in sync, writes begin");
     ensure!(first > log.find("OpenKruise's manager has ended"), "{log}");
-    ensure!(!written(&world, start)?.is_empty(), "nothing was written");
+    ensure!(
+        !written(&installation, start)?.is_empty(),
+        "nothing was written"
+    );
     clear(&scene.client).await
 }
 
 /// What the manager wrote since then, its Lease apart.
-fn written(world: &World, since: leadsman_testkit::audit::Mark) -> Result<Vec<String>> {
-    let requests = world.plane.audit(since)?.into_iter();
+fn written(
+    installation: &Installation,
+    since: leadsman_testkit::audit::Mark,
+) -> Result<Vec<String>> {
+    let requests = installation.plane.audit(since)?.into_iter();
     let writes = requests.filter(|r| {
         r.user == USER
             && r.resource != "leases"
@@ -198,24 +209,26 @@ async fn clear(client: &Client) -> Result<()> {
 }
 
 // PPM-17
-pub(crate) async fn a_gate_that_is_off_leaves_everything_alone(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "gate-off").await?;
+pub(crate) async fn a_gate_that_is_off_leaves_everything_alone(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let scene = Scene::new(&installation.client, "gate-off").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
     scene.verdict("one", "m#Idle", "Succeeded", "").await?;
     scene.marks("one", marked("Succeeded")).await?;
-    world.stop_manager().await?;
-    let (start, log) = (world.plane.audit_mark()?, world.log_length());
-    world
+    installation.stop_manager().await?;
+    let (start, log) = (installation.plane.audit_mark()?, installation.log_length());
+    installation
         .start_manager_with(&["--feature-gates", "PodProbeMarkerGate=false"])
         .await?;
-    world
+    installation
         .logs(
             log,
             "PodProbeMarkerGate=false: no PodProbeMarker is acted on",
         )
         .await?;
-    world
+    installation
         .logs(
             log,
             "ready condition=\"PodProbeMarkerGate=false, nothing is acted on\"",
@@ -225,8 +238,8 @@ pub(crate) async fn a_gate_that_is_off_leaves_everything_alone(world: Arc<World>
         .markers()
         .delete("m", &DeleteParams::default())
         .await?;
-    world.stop_manager().await?;
-    let asked: Vec<_> = world
+    installation.stop_manager().await?;
+    let asked: Vec<_> = installation
         .plane
         .audit(start)?
         .into_iter()
@@ -234,38 +247,40 @@ pub(crate) async fn a_gate_that_is_off_leaves_everything_alone(world: Arc<World>
         .collect();
     ensure!(asked.is_empty(), "it asked for {asked:?}");
     scene.marks("one", marked("Succeeded")).await?;
-    world.start_manager().await?;
+    installation.start_manager().await?;
     scene.marks("one", marked("")).await?;
     Ok(())
 }
 
 // PPM-19
 /// `leadsman preflight` as somebody types it: what it says, and its exit status.
-pub(crate) async fn preflight_says_what_is_in_the_way(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "preflight").await?;
+pub(crate) async fn preflight_says_what_is_in_the_way(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let scene = Scene::new(&installation.client, "preflight").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
     scene.verdict("one", "m#Idle", "Succeeded", "").await?;
     scene.marks("one", marked("Succeeded")).await?;
     ensure!(
-        in_the_way(&world, &[]).await?.is_empty(),
+        in_the_way(&installation, &[]).await?.is_empty(),
         "something is in the way"
     );
     // With the manager's own rights, some of what is looked at cannot be seen; what it does is allowed.
-    let account = world.kubeconfig.display().to_string();
-    let seen = in_the_way(&world, &["--kubeconfig", &account]).await?;
+    let account = installation.kubeconfig.display().to_string();
+    let seen = in_the_way(&installation, &["--kubeconfig", &account]).await?;
     ensure!(!seen.iter().any(|(check, _)| check == "rights"), "{seen:?}");
-    let hooks: Api<ValidatingWebhookConfiguration> = Api::all(world.client.clone());
+    let hooks: Api<ValidatingWebhookConfiguration> = Api::all(installation.client.clone());
     hooks
         .create(&PostParams::default(), &serde_json::from_value(webhooks())?)
         .await?;
-    let nobody = in_the_way(&world, &[]).await;
+    let nobody = in_the_way(&installation, &[]).await;
     let neighbour = Neighbour::start(&scene.client, "kruise-d", "CloneSetShortHash=true").await?;
-    let acts = in_the_way(&world, &[]).await;
+    let acts = in_the_way(&installation, &[]).await;
     neighbour
         .hand_over("kruise-e", "PodProbeMarkerGate=false")
         .await?;
-    let aside = in_the_way(&world, &[]).await;
+    let aside = in_the_way(&installation, &[]).await;
     drop(neighbour);
     hooks.delete(WEBHOOKS, &DeleteParams::default()).await?;
     clear(&scene.client).await?;
@@ -285,13 +300,13 @@ pub(crate) async fn preflight_says_what_is_in_the_way(world: Arc<World>) -> Resu
 
 /// What is to be done, by check, with what to type; as an administrator, unless `args` have a kubeconfig. Markers are other
 /// cases' too, and some of them bad on purpose.
-async fn in_the_way(world: &World, args: &[&str]) -> Result<Vec<(String, String)>> {
-    let mut command = Command::new(process::binary()?);
+async fn in_the_way(installation: &Installation, args: &[&str]) -> Result<Vec<(String, String)>> {
+    let mut command = Command::new(leadsman::program()?);
     command.args(["preflight", "-o", "json"]).args(args);
     if !args.contains(&"--kubeconfig") {
         command
             .arg("--kubeconfig")
-            .arg(world.plane.admin_kubeconfig());
+            .arg(installation.plane.admin_kubeconfig());
     }
     let output = command.kill_on_drop(true).output().await?;
     let report: Value = serde_json::from_slice(&output.stdout)

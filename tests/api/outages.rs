@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leadsman_tests::budget::MANAGER;
+use leadsman_testkit::leadsman::MANAGER;
 use leadsman_tests::until;
 use tokio::time::{Instant, sleep};
 
-use crate::World;
+use crate::Installation;
 use crate::marks::{idle, marked};
 use crate::stage::Stage;
 
@@ -22,20 +22,20 @@ const TRUE_WITHIN: Duration = Duration::from_secs(3);
 /// Between two looks at `/readyz`.
 const LOOK: Duration = Duration::from_millis(100);
 
-pub(crate) async fn of_25_seconds(_: Arc<World>) -> Result<()> {
+pub(crate) async fn of_25_seconds(_: Arc<Installation>) -> Result<()> {
     an_outage_of(Duration::from_secs(25)).await
 }
 
 /// Longer than any back-off that doubles needs to reach its longest distance.
-pub(crate) async fn of_64_seconds(_: Arc<World>) -> Result<()> {
+pub(crate) async fn of_64_seconds(_: Arc<Installation>) -> Result<()> {
     an_outage_of(Duration::from_secs(64)).await
 }
 
 async fn an_outage_of(length: Duration) -> Result<()> {
     let stage = Stage::raise().await?;
-    let world = &stage.world;
+    let installation = &stage.installation;
     stage.scene().marker("m", idle()).await?;
-    world.start_manager().await?;
+    installation.start_manager().await?;
     stage
         .crowd
         .verdicts(&stage.crowd.pods, &["m#Idle"], "Succeeded")
@@ -47,8 +47,8 @@ async fn an_outage_of(length: Duration) -> Result<()> {
     ensure!(stage.is_ready().await?, "it is not ready");
     stage.rest().await?;
 
-    let mark = world.plane.audit_mark()?;
-    world.plane.stop_apiserver().await?;
+    let mark = installation.plane.audit_mark()?;
+    installation.plane.stop_apiserver().await?;
     let begun = Instant::now();
     until("a manager that is not ready", || async {
         Ok((!stage.is_ready().await?).then_some(()))
@@ -57,7 +57,7 @@ async fn an_outage_of(length: Duration) -> Result<()> {
     // Nothing happens in an outage but that time passes.
     sleep(length.saturating_sub(begun.elapsed())).await;
     ensure!(!stage.is_ready().await?, "ready without an API server");
-    world.plane.start_apiserver().await?;
+    installation.plane.start_apiserver().await?;
 
     let back = Instant::now();
     let ready = async {
@@ -77,7 +77,7 @@ async fn an_outage_of(length: Duration) -> Result<()> {
     eprintln!(
         "after an outage of {length:?}: reported after {reported:.1?}, marked after {right:.1?}, ready after {ready:.1?}"
     );
-    let lists = lists(world, mark)?;
+    let lists = lists(installation, mark)?;
     eprintln!("lists: {lists:?}");
     for (kind, count) in lists {
         ensure!(count <= 1, "{kind} was listed {count} times");
@@ -86,13 +86,16 @@ async fn an_outage_of(length: Duration) -> Result<()> {
     let lie = right.saturating_sub(ready.max(reported));
     ensure!(lie <= TRUE_WITHIN, "ready {lie:?} before marks were right");
     stage.rest().await?;
-    world.stop_manager().await
+    installation.stop_manager().await
 }
 
 /// How often the manager has listed each kind, pages counted as one, since then.
-fn lists(world: &World, mark: leadsman_testkit::audit::Mark) -> Result<BTreeMap<String, usize>> {
+fn lists(
+    installation: &Installation,
+    mark: leadsman_testkit::audit::Mark,
+) -> Result<BTreeMap<String, usize>> {
     let mut lists = BTreeMap::new();
-    for request in world.plane.audit(mark).context("the audit log")? {
+    for request in installation.plane.audit(mark).context("the audit log")? {
         let first = !request.uri.contains("continue=");
         if request.user == MANAGER && request.verb == "list" && request.code == 200 && first {
             // Leases and CRDs are followed by name, each by a list of its own.

@@ -8,7 +8,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use leadsman_tests::{Scene, see};
 use serde_json::{Value, json};
 
-use crate::World;
+use crate::Installation;
 
 /// One label by each verdict: `role: main`, `role: secondary`.
 fn role() -> Value {
@@ -42,8 +42,8 @@ async fn follows_the_verdict(scene: &Scene, pod: &str) -> Result<()> {
 }
 
 /// A template's value is taken over, and not restored: once taken away from the template it was ours alone.
-async fn templated(world: &World, name: &str, value: &str) -> Result<()> {
-    let scene = Scene::new(&world.client, name).await?;
+async fn templated(installation: &Installation, name: &str, value: &str) -> Result<()> {
+    let scene = Scene::new(&installation.client, name).await?;
     scene
         .pod_with("one", json!({"metadata": {"labels": {"role": value}}}))
         .await?;
@@ -63,18 +63,20 @@ async fn templated(world: &World, name: &str, value: &str) -> Result<()> {
 }
 
 // PPM-8, PPM-9
-pub(crate) async fn a_template_with_the_same_value(world: Arc<World>) -> Result<()> {
-    templated(&world, "template-same", "main").await
+pub(crate) async fn a_template_with_the_same_value(installation: Arc<Installation>) -> Result<()> {
+    templated(&installation, "template-same", "main").await
 }
 
 // PPM-8, PPM-9
-pub(crate) async fn a_template_with_another_value(world: Arc<World>) -> Result<()> {
-    templated(&world, "template-other", "unset").await
+pub(crate) async fn a_template_with_another_value(installation: Arc<Installation>) -> Result<()> {
+    templated(&installation, "template-other", "unset").await
 }
 
 // PPM-9
-pub(crate) async fn a_co_owned_label_outlives_the_marker(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "co-owned").await?;
+pub(crate) async fn a_co_owned_label_outlives_the_marker(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let scene = Scene::new(&installation.client, "co-owned").await?;
     scene
         .pod_with("one", json!({"metadata": {"labels": {"role": "main"}}}))
         .await?;
@@ -108,8 +110,8 @@ pub(crate) async fn a_co_owned_label_outlives_the_marker(world: Arc<World>) -> R
 }
 
 // PPM-8
-pub(crate) async fn kubectl_label(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "kubectl-label").await?;
+pub(crate) async fn kubectl_label(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "kubectl-label").await?;
     scene.pod("one").await?;
     scene
         .edit(
@@ -132,8 +134,8 @@ pub(crate) async fn kubectl_label(world: Arc<World>) -> Result<()> {
 }
 
 // PPM-8
-pub(crate) async fn a_put_of_the_status(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "status-put").await?;
+pub(crate) async fn a_put_of_the_status(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "status-put").await?;
     scene.pod("one").await?;
     // As OpenKruise writes: the whole object, to the status subresource.
     put(&scene, "one", |pod| {
@@ -179,8 +181,8 @@ pub(crate) async fn a_put_of_the_status(world: Arc<World>) -> Result<()> {
 }
 
 // PPM-8, DEF-13
-pub(crate) async fn edited_by_hand(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "by-hand").await?;
+pub(crate) async fn edited_by_hand(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "by-hand").await?;
     scene.pod("one").await?;
     scene.marker("m", role()).await?;
     scene.verdict("one", "m#role", "Succeeded", "").await?;
@@ -196,8 +198,8 @@ pub(crate) async fn edited_by_hand(world: Arc<World>) -> Result<()> {
     follows_the_verdict(&scene, "one").await
 }
 
-pub(crate) async fn managed_fields_cleared(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "cleared").await?;
+pub(crate) async fn managed_fields_cleared(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "cleared").await?;
     scene.pod("one").await?;
     scene.marker("m", role()).await?;
     scene.verdict("one", "m#role", "Succeeded", "").await?;

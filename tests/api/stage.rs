@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
-use crate::World;
+use crate::Installation;
 use crate::marks::{idle, marked};
 
 pub(crate) const NODES: usize = 25;
@@ -26,7 +26,7 @@ pub(crate) static PLACES: Semaphore = Semaphore::const_new(2);
 
 /// A control plane with a crowd of pods, and its manager.
 pub(crate) struct Stage {
-    pub(crate) world: World,
+    pub(crate) installation: Installation,
     pub(crate) crowd: Crowd,
     fences: AtomicUsize,
     _place: SemaphorePermit<'static>,
@@ -36,10 +36,10 @@ impl Stage {
     /// With all pods, and no manager yet.
     pub(crate) async fn raise() -> Result<Self> {
         let place = PLACES.acquire().await?;
-        let world = World::raise_idle().await?;
-        let crowd = Crowd::new(&world.client, "crowd", NODES, PODS).await?;
+        let installation = Installation::raise_idle().await?;
+        let crowd = Crowd::new(&installation.client, "crowd", NODES, PODS).await?;
         Ok(Self {
-            world,
+            installation,
             crowd,
             fences: AtomicUsize::new(0),
             _place: place,
@@ -60,10 +60,10 @@ impl Stage {
         act: impl Future<Output = Result<()>>,
         rows: Vec<Row>,
     ) -> Result<()> {
-        let (mark, begun) = (self.world.plane.audit_mark()?, Instant::now());
+        let (mark, begun) = (self.installation.plane.audit_mark()?, Instant::now());
         act.await.context(what.to_owned())?;
         self.rest().await.context(what.to_owned())?;
-        let mut requests = self.world.plane.audit(mark)?;
+        let mut requests = self.installation.plane.audit(mark)?;
         let of_fence = |name: &str| name.starts_with(FENCE);
         requests.retain(|request| !of_fence(&request.name) && !of_fence(&request.namespace));
         let rows = [rows, vec![budget::lease()]].concat();
@@ -74,7 +74,7 @@ impl Stage {
     pub(crate) async fn rest(&self) -> Result<()> {
         // A new node, pod, marker and verdict, in the end marked: whatever came before on each watch was seen before.
         let number = self.fences.fetch_add(1, Ordering::Relaxed);
-        let scene = Scene::new(&self.world.client, &format!("{FENCE}{number}")).await?;
+        let scene = Scene::new(&self.installation.client, &format!("{FENCE}{number}")).await?;
         scene.pod("one").await?;
         scene.marker("m", idle()).await?;
         scene.verdict("one", "m#Idle", "Succeeded", "").await?;
@@ -106,7 +106,11 @@ impl Stage {
     }
 
     async fn ask(&self, path: &str) -> Result<String> {
-        let log = self.world.plane.folder().join("logs/leadsman-manager.log");
+        let log = self
+            .installation
+            .plane
+            .folder()
+            .join("logs/leadsman-manager.log");
         let log = std::fs::read_to_string(log)?;
         let line = log.lines().rfind(|line| line.contains("serving /metrics"));
         let address = line

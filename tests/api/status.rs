@@ -6,10 +6,11 @@ use anyhow::{Result, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
+use leadsman_testkit::leadsman;
 use leadsman_tests::{Scene, gone, see, until};
 use serde_json::{Value, json};
 
-use crate::World;
+use crate::Installation;
 use crate::marks::{idle, marked};
 
 fn message(marker: leadsman_api::PodProbeMarker) -> String {
@@ -23,8 +24,8 @@ fn message(marker: leadsman_api::PodProbeMarker) -> String {
 }
 
 // PPM-13
-pub(crate) async fn counts_follow_the_verdicts(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "counts").await?;
+pub(crate) async fn counts_follow_the_verdicts(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "counts").await?;
     for pod in ["one", "two", "three", "four"] {
         scene.pod(pod).await?;
     }
@@ -61,8 +62,8 @@ pub(crate) async fn counts_follow_the_verdicts(world: Arc<World>) -> Result<()> 
 }
 
 // PPM-13
-pub(crate) async fn observed_generation_moves(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "generation").await?;
+pub(crate) async fn observed_generation_moves(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "generation").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
     scene.reason("m", "Probing").await?;
@@ -99,8 +100,8 @@ async fn pending(scene: &Scene, reason: &str, progress: &str) -> Result<String> 
 }
 
 // PPM-13
-pub(crate) async fn pending_is_never_silent(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "pending").await?;
+pub(crate) async fn pending_is_never_silent(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "pending").await?;
     scene
         .add_node("pending-virtual", json!({"type": "virtual-kubelet"}))
         .await?;
@@ -144,9 +145,9 @@ pub(crate) async fn pending_is_never_silent(world: Arc<World>) -> Result<()> {
 /// On a node of its own, so that no other case's agent is there.
 // PPM-13
 pub(crate) async fn an_agent_is_silent_when_it_has_not_been_ready_for_long(
-    world: Arc<World>,
+    installation: Arc<Installation>,
 ) -> Result<()> {
-    let scene = Scene::new(&world.client, "silent").await?;
+    let scene = Scene::new(&installation.client, "silent").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
     scene.verdict("one", "m#Idle", "Succeeded", "").await?;
@@ -156,8 +157,7 @@ pub(crate) async fn an_agent_is_silent_when_it_has_not_been_ready_for_long(
         ns: "leadsman-system".to_owned(),
         node: scene.node.clone(),
     };
-    let labels = json!({"metadata": {"labels": {
-        "app.kubernetes.io/name": "leadsman", "app.kubernetes.io/component": "agent"}}});
+    let labels = json!({"metadata": {"labels": leadsman::agent_labels()}});
     let agent = system.pod_with("agent-silent", labels).await?;
     let ready = |status: &str, since: &str| {
         json!({"conditions": [
@@ -184,8 +184,8 @@ pub(crate) async fn an_agent_is_silent_when_it_has_not_been_ready_for_long(
 
 // PPM-13
 /// Each selects by the label that the other sets: the younger one is stopped, until the other is gone.
-pub(crate) async fn markers_that_feed_each_other(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "feeding").await?;
+pub(crate) async fn markers_that_feed_each_other(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "feeding").await?;
     scene.pod("one").await?;
     let marker = async |name: &str, reads: &str, sets: &str| {
         let selector = json!({"matchLabels": {"app": scene.ns},
@@ -213,8 +213,8 @@ pub(crate) async fn markers_that_feed_each_other(world: Arc<World>) -> Result<()
 }
 
 // PPM-13
-pub(crate) async fn an_unknown_container(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "no-container").await?;
+pub(crate) async fn an_unknown_container(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "no-container").await?;
     scene.pod("one").await?;
     let mut probes = idle();
     let mut lost = probes[0].clone();
@@ -235,8 +235,8 @@ pub(crate) async fn an_unknown_container(world: Arc<World>) -> Result<()> {
 }
 
 // PPM-13, PRB-4, DEF-16
-pub(crate) async fn an_unresolvable_port(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "no-port").await?;
+pub(crate) async fn an_unresolvable_port(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "no-port").await?;
     scene.pod("one").await?;
     let port = |name: &str, port: &str| {
         json!({"name": name, "containerName": "main", "podConditionType": format!("t.io/{name}"),
@@ -252,8 +252,8 @@ pub(crate) async fn an_unresolvable_port(world: Arc<World>) -> Result<()> {
 }
 
 // PPM-15, PRB-2, PRB-3
-pub(crate) async fn bad_markers_are_refused(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "refused").await?;
+pub(crate) async fn bad_markers_are_refused(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "refused").await?;
     let probe = |probe: Value| json!([{"name": "p", "containerName": "main", "podConditionType": "t.io/p", "probe": probe}]);
     let exec = json!({"command": ["true"]});
     let rows = [
@@ -316,8 +316,8 @@ pub(crate) async fn bad_markers_are_refused(world: Arc<World>) -> Result<()> {
 }
 
 // PPM-15
-pub(crate) async fn the_selector_is_immutable(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "immutable").await?;
+pub(crate) async fn the_selector_is_immutable(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "immutable").await?;
     scene.marker("m", idle()).await?;
     let edit = scene
         .edit_marker(
@@ -331,8 +331,8 @@ pub(crate) async fn the_selector_is_immutable(world: Arc<World>) -> Result<()> {
 }
 
 // PPM-1, PPM-15
-pub(crate) async fn a_marker_that_slipped_in(world: Arc<World>) -> Result<()> {
-    let scene = Scene::new(&world.client, "slipped").await?;
+pub(crate) async fn a_marker_that_slipped_in(installation: Arc<Installation>) -> Result<()> {
+    let scene = Scene::new(&installation.client, "slipped").await?;
     scene.pod("one").await?;
     // As on a cluster whose CRD was OpenKruise's when the marker was made: types only, no rules.
     let crds: Api<CustomResourceDefinition> = Api::all(scene.client.clone());

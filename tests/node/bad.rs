@@ -13,11 +13,13 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::room::{is_main, probe, role};
-use crate::{Room, World};
+use leadsman_testkit::Cluster;
+
+use crate::Room;
 
 // PRB-13, PRB-16
-pub(crate) async fn none_disturbs_another(world: Arc<World>) -> Result<()> {
-    let room = Room::new(&world, "bad").await?;
+pub(crate) async fn none_disturbs_another(cluster: Arc<Cluster>) -> Result<()> {
+    let room = Room::new(&cluster, "bad").await?;
     room.pod("healthy", json!({})).await?;
     room.pod("one", json!({})).await?;
     for pod in ["healthy", "one"] {
@@ -27,7 +29,7 @@ pub(crate) async fn none_disturbs_another(world: Arc<World>) -> Result<()> {
     for pod in ["healthy", "one"] {
         room.scene.marks(pod, is_main(true)).await?;
     }
-    let history = History::of(&world.client, "bad").await?;
+    let history = History::of(&cluster.client, "bad").await?;
     let bad = json!([
         probe(
             "missing",
@@ -127,9 +129,9 @@ fn hung(name: &str, failure_threshold: u32) -> serde_json::Value {
 }
 
 // PRB-13, PRB-14, PRB-16
-pub(crate) async fn a_hung_child_fails_and_delays_nobody(world: Arc<World>) -> Result<()> {
-    let room = Room::new(&world, "hung").await?;
-    let beside = Room::new(&world, "beside").await?;
+pub(crate) async fn a_hung_child_fails_and_delays_nobody(cluster: Arc<Cluster>) -> Result<()> {
+    let room = Room::new(&cluster, "hung").await?;
+    let beside = Room::new(&cluster, "beside").await?;
     for room in [&room, &beside] {
         room.pod("one", json!({})).await?;
     }
@@ -172,13 +174,13 @@ pub(crate) async fn a_hung_child_fails_and_delays_nobody(world: Arc<World>) -> R
 }
 
 // PRB-25
-pub(crate) async fn an_agent_writes_for_its_own_node_only(world: Arc<World>) -> Result<()> {
+pub(crate) async fn an_agent_writes_for_its_own_node_only(cluster: Arc<Cluster>) -> Result<()> {
     // Another node's object; no manager drives it long, since no such node exists, so the write is a dry run.
-    let config = Kubeconfig::read_from(&world.agent_kubeconfig)?;
+    let config = Kubeconfig::read_from(&cluster.agent_kubeconfig)?;
     let config =
         kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
     let agent = Client::try_from(config)?;
-    let room = Room::new(&world, "foreign").await?;
+    let room = Room::new(&cluster, "foreign").await?;
     room.scene.add_node("elsewhere", json!({})).await?;
     see(&room.scene.probes(), "elsewhere", "its object", |_| Ok(())).await?;
     let probes: kube::Api<NodePodProbe> = kube::Api::all(agent);
@@ -188,14 +190,14 @@ pub(crate) async fn an_agent_writes_for_its_own_node_only(world: Arc<World>) -> 
         ..PatchParams::default()
     };
     probes
-        .patch_status(world.bed.node_name(), &dry, &status)
+        .patch_status(cluster.bed.node_name(), &dry, &status)
         .await
         .context("its own node's")?;
     for refused in [
         probes.patch_status("elsewhere", &dry, &status).await.err(),
         probes
             .patch(
-                world.bed.node_name(),
+                cluster.bed.node_name(),
                 &dry,
                 &Patch::Merge(json!({"spec": {"podProbes": []}})),
             )
@@ -217,7 +219,7 @@ pub(crate) async fn an_agent_writes_for_its_own_node_only(world: Arc<World>) -> 
             other => anyhow::bail!("an agent may do more than it should: {other:?}"),
         }
     }
-    let nodes: kube::Api<k8s_openapi::api::core::v1::Node> = kube::Api::all(world.client.clone());
+    let nodes: kube::Api<k8s_openapi::api::core::v1::Node> = kube::Api::all(cluster.client.clone());
     nodes
         .delete("elsewhere", &kube::api::DeleteParams::default())
         .await?;

@@ -18,7 +18,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::room::probe;
-use crate::{Room, World};
+use leadsman_testkit::Cluster;
+
+use crate::Room;
 
 const PODS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 /// Probes of each pod, one a second, by which a step is over.
@@ -46,8 +48,8 @@ fn is_healthy(yes: bool) -> Value {
 }
 
 /// Pods that are probed by HTTP and by exec and marked so, and nothing else on the node or for the manager to do.
-async fn at_rest(world: &Arc<World>, name: &str) -> Result<Room> {
-    let room = Room::new(world, name).await?;
+async fn at_rest(cluster: &Arc<Cluster>, name: &str) -> Result<Room> {
+    let room = Room::new(cluster, name).await?;
     try_join_all(PODS.map(|pod| room.pod(pod, json!({})))).await?;
     let idle = probe("idle", json!({"exec": {"command": ["/home/game/idle.sh"]}}));
     room.scene.marker("m", json!([healthy(), idle])).await?;
@@ -59,7 +61,7 @@ async fn at_rest(world: &Arc<World>, name: &str) -> Result<Room> {
         told(&room, pod, "KruiseProbeSucceeded", 2).await?;
     }
     room.alone().await?;
-    let markers: Api<PodProbeMarker> = Api::all(world.client.clone());
+    let markers: Api<PodProbeMarker> = Api::all(cluster.client.clone());
     until("no other case's marker", || async {
         let markers = markers.list(&ListParams::default()).await?.items;
         Ok((markers.len() == 1).then_some(()))
@@ -81,7 +83,7 @@ async fn rest(room: &Room) -> Result<()> {
     .await?;
     until("a manager at rest", || async {
         let metrics = room
-            .world
+            .cluster
             .bed
             .get_from_inside("http://127.0.0.1:9101/metrics")
             .await?;
@@ -104,7 +106,7 @@ async fn probed(room: &Room) -> Result<BTreeMap<&'static str, u64>> {
 
 /// Waits until events with this reason tell of so many verdicts of a pod.
 async fn told(room: &Room, pod: &str, reason: &str, count: i32) -> Result<()> {
-    let events: Api<Event> = Api::namespaced(room.world.client.clone(), &room.scene.ns);
+    let events: Api<Event> = Api::namespaced(room.cluster.client.clone(), &room.scene.ns);
     let of_pod =
         ListParams::default().fields(&format!("involvedObject.name={pod},reason={reason}"));
     until(
@@ -125,11 +127,11 @@ async fn step(
     act: impl Future<Output = Result<()>>,
     mut rows: Vec<Row>,
 ) -> Result<()> {
-    let (mark, begun) = (room.world.bed.audit_mark()?, Instant::now());
+    let (mark, begun) = (room.cluster.bed.audit_mark()?, Instant::now());
     act.await.context(what.to_owned())?;
     rest(room).await.context(what.to_owned())?;
     rows.push(budget::lease());
-    let requests = room.world.bed.audit(mark)?;
+    let requests = room.cluster.bed.audit(mark)?;
     budget::keep(&requests, begun.elapsed(), &rows).context(what.to_owned())
 }
 
@@ -144,8 +146,8 @@ fn flip(event: Row) -> Vec<Row> {
 }
 
 // PPM-11, PPM-14, DEF-11
-pub(crate) async fn changes(world: Arc<World>) -> Result<()> {
-    let room = at_rest(&world, "changes").await?;
+pub(crate) async fn changes(cluster: Arc<Cluster>) -> Result<()> {
+    let room = at_rest(&cluster, "changes").await?;
     let turn = async |healthz: &str, healthy: bool, reason: &str, count: i32| {
         room.set("a", healthz).await?;
         room.scene.marks("a", is_healthy(healthy)).await?;
@@ -192,12 +194,12 @@ async fn said(room: &Room, pod: &str, words: &str) -> Result<()> {
 }
 
 // PPM-11, PRB-11, DEF-8
-pub(crate) async fn restarts(world: Arc<World>) -> Result<()> {
-    let room = at_rest(&world, "restarts").await?;
-    let history = History::of(&world.client, "restarts").await?;
+pub(crate) async fn restarts(cluster: Arc<Cluster>) -> Result<()> {
+    let room = at_rest(&cluster, "restarts").await?;
+    let history = History::of(&cluster.client, "restarts").await?;
     let agent_anew = async {
-        world.kill_agent().await?;
-        world.start_agent().await
+        cluster.kill_agent().await?;
+        cluster.start_agent().await
     };
     step(
         &room,
@@ -207,8 +209,8 @@ pub(crate) async fn restarts(world: Arc<World>) -> Result<()> {
     )
     .await?;
 
-    world.stop_manager().await?;
-    let manager_anew = world.start_manager();
+    cluster.stop_manager().await?;
+    let manager_anew = cluster.start_manager();
     step(
         &room,
         "a manager stopped and started",
@@ -241,8 +243,8 @@ const CROWD: usize = 50;
 
 // PPM-11, PRB-11, DEF-8
 /// The agent's DaemonSet is updated under fifty probed pods: neither a mark nor a status moves.
-pub(crate) async fn a_rolling_update_of_the_agent(world: Arc<World>) -> Result<()> {
-    let room = at_rest(&world, "rollout").await?;
+pub(crate) async fn a_rolling_update_of_the_agent(cluster: Arc<Cluster>) -> Result<()> {
+    let room = at_rest(&cluster, "rollout").await?;
     let names: Vec<String> = (PODS.len()..CROWD)
         .map(|pod| format!("more-{pod}"))
         .collect();
@@ -253,11 +255,11 @@ pub(crate) async fn a_rolling_update_of_the_agent(world: Arc<World>) -> Result<(
         told(&room, pod, "KruiseProbeSucceeded", 2).await?;
     }
     rest(&room).await?;
-    let history = History::of(&world.client, "rollout").await?;
+    let history = History::of(&cluster.client, "rollout").await?;
     step(
         &room,
         "an agent replaced by another, pod and all",
-        world.replace_agent(),
+        cluster.replace_agent(),
         budget::agent_starts(),
     )
     .await?;

@@ -15,11 +15,13 @@ use leadsman_tests::{History, see};
 use serde_json::json;
 
 use crate::room::{is_main, probe, role, target};
-use crate::{Room, World};
+use leadsman_testkit::Cluster;
+
+use crate::Room;
 
 // PRB-16, PRB-17, PRB-19, PRB-20, PRB-21, PRB-22
-pub(crate) async fn all_four(world: Arc<World>) -> Result<()> {
-    let room = Room::new(&world, "four").await?;
+pub(crate) async fn all_four(cluster: Arc<Cluster>) -> Result<()> {
+    let room = Room::new(&cluster, "four").await?;
     room.pod("one", json!({})).await?;
     room.set("one", "role=main&grpc=SERVING&tcp=open").await?;
     let probes = json!([
@@ -63,8 +65,8 @@ pub(crate) async fn all_four(world: Arc<World>) -> Result<()> {
 /// The period and what everything after the probe may take.
 const BOUND: Duration = Duration::from_millis(1200);
 
-pub(crate) async fn flip_to_mark_within_a_period(world: Arc<World>) -> Result<()> {
-    let room = Room::new(&world, "flip").await?;
+pub(crate) async fn flip_to_mark_within_a_period(cluster: Arc<Cluster>) -> Result<()> {
+    let room = Room::new(&cluster, "flip").await?;
     room.alone().await?;
     room.pod("one", json!({})).await?;
     room.set("one", "role=main").await?;
@@ -94,8 +96,8 @@ pub(crate) async fn flip_to_mark_within_a_period(world: Arc<World>) -> Result<()
 }
 
 // PRB-4
-pub(crate) async fn two_containers_with_a_probe_each(world: Arc<World>) -> Result<()> {
-    let room = Room::new(&world, "two-containers").await?;
+pub(crate) async fn two_containers_with_a_probe_each(cluster: Arc<Cluster>) -> Result<()> {
+    let room = Room::new(&cluster, "two-containers").await?;
     let mut second = target("second");
     second["args"] = json!([
         "serve", "--http", "8081", "--tcp", "9091", "--grpc", "50052"
@@ -127,8 +129,8 @@ pub(crate) async fn two_containers_with_a_probe_each(world: Arc<World>) -> Resul
 }
 
 // DEF-2
-pub(crate) async fn two_probes_on_one_container(world: Arc<World>) -> Result<()> {
-    let room = Room::new(&world, "two-on-one").await?;
+pub(crate) async fn two_probes_on_one_container(cluster: Arc<Cluster>) -> Result<()> {
+    let room = Room::new(&cluster, "two-on-one").await?;
     room.pod("one", json!({})).await?;
     // Equal results of equal commands: each reports for itself.
     let exec = |name: &str| probe(name, json!({"exec": {"command": ["true"]}}));
@@ -146,8 +148,8 @@ pub(crate) async fn two_probes_on_one_container(world: Arc<World>) -> Result<()>
 }
 
 // PPM-4
-pub(crate) async fn a_native_sidecar(world: Arc<World>) -> Result<()> {
-    let room = Room::new(&world, "sidecar").await?;
+pub(crate) async fn a_native_sidecar(cluster: Arc<Cluster>) -> Result<()> {
+    let room = Room::new(&cluster, "sidecar").await?;
     let mut side = target("side");
     side["restartPolicy"] = json!("Always");
     side["args"] = json!([
@@ -178,11 +180,11 @@ pub(crate) async fn a_native_sidecar(world: Arc<World>) -> Result<()> {
 }
 
 // PRB-8, DEF-26
-pub(crate) async fn a_startup_probe_gates(world: Arc<World>) -> Result<()> {
-    let room = Room::new(&world, "gated").await?;
+pub(crate) async fn a_startup_probe_gates(cluster: Arc<Cluster>) -> Result<()> {
+    let room = Room::new(&cluster, "gated").await?;
     let mut main = target("main");
     main["startupProbe"] = json!({"exec": {"command": ["test", "-e", "/tmp/started"]}, "periodSeconds": 1, "failureThreshold": 300});
-    let history = History::of(&world.client, "gated").await?;
+    let history = History::of(&cluster.client, "gated").await?;
     room.scene
         .marker(
             "m",
@@ -216,15 +218,15 @@ const SUCCEEDED: &str = "KruiseProbeSucceeded";
 const FAILED: &str = "KruiseProbeFailed";
 
 // PPM-14, DEF-11
-pub(crate) async fn events_on_transitions(world: Arc<World>) -> Result<()> {
-    let room = Room::new(&world, "events").await?;
+pub(crate) async fn events_on_transitions(cluster: Arc<Cluster>) -> Result<()> {
+    let room = Room::new(&cluster, "events").await?;
     let pod = room.pod("one", json!({})).await?;
     room.set("one", "role=main").await?;
     room.scene.marker("m", json!([role()])).await?;
     room.scene.marks("one", is_main(true)).await?;
     room.set("one", "role=secondary").await?;
     room.scene.marks("one", is_main(false)).await?;
-    let events: Api<Event> = Api::namespaced(world.client.clone(), "events");
+    let events: Api<Event> = Api::namespaced(cluster.client.clone(), "events");
     let both = async {
         let mut seen =
             std::pin::pin!(watcher(events.clone(), watcher::Config::default()).applied_objects());
@@ -247,7 +249,8 @@ pub(crate) async fn events_on_transitions(world: Arc<World>) -> Result<()> {
         ensure!(event.type_.as_deref() == Some(kind), "{event:?}");
         ensure!(event.involved_object.uid == pod.metadata.uid, "{event:?}");
     }
-    let told = world
+    let told = cluster
+        .bed
         .kubectl(&["describe", "pod", "one", "-n", "events"])
         .await?;
     ensure!(told.contains("kruise-daemon-podprobe"), "{told}");
@@ -255,8 +258,8 @@ pub(crate) async fn events_on_transitions(world: Arc<World>) -> Result<()> {
 }
 
 // PPM-18
-pub(crate) async fn a_readiness_gate(world: Arc<World>) -> Result<()> {
-    let room = Room::new(&world, "gate").await?;
+pub(crate) async fn a_readiness_gate(cluster: Arc<Cluster>) -> Result<()> {
+    let room = Room::new(&cluster, "gate").await?;
     room.pod(
         "one",
         json!({"spec": {"readinessGates": [{"conditionType": "t.io/role"}]}}),

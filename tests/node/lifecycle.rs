@@ -15,7 +15,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::room::{is_main, probe, role};
-use crate::{Room, World};
+use leadsman_testkit::Cluster;
+
+use crate::Room;
 
 /// Whether the container is fresh: a restarted one is.
 fn fresh() -> Value {
@@ -40,8 +42,8 @@ fn shows(pod: &Pod, marks: &Value) -> bool {
 }
 
 // PRB-10
-pub(crate) async fn a_restarted_container(world: Arc<World>) -> Result<()> {
-    let room = Room::new(&world, "restarted").await?;
+pub(crate) async fn a_restarted_container(cluster: Arc<Cluster>) -> Result<()> {
+    let room = Room::new(&cluster, "restarted").await?;
     room.pod("one", json!({})).await?;
     // Without a delay the next container has its verdict within one probe, and what lay between may be skipped.
     let mut delayed = fresh();
@@ -49,7 +51,7 @@ pub(crate) async fn a_restarted_container(world: Arc<World>) -> Result<()> {
     room.scene.marker("m", json!([delayed])).await?;
     room.scene.marks("one", is_fresh(true)).await?;
     let before = room.container_id("one", "main").await?;
-    let history = History::of(&world.client, &room.scene.ns).await?;
+    let history = History::of(&cluster.client, &room.scene.ns).await?;
     room.kill_container("one", "main").await?;
     see(
         &room.scene.pods(),
@@ -81,8 +83,8 @@ pub(crate) async fn a_restarted_container(world: Arc<World>) -> Result<()> {
 }
 
 // PRB-9, DEF-9
-pub(crate) async fn an_ended_container(world: Arc<World>) -> Result<()> {
-    let room = Room::new(&world, "ended").await?;
+pub(crate) async fn an_ended_container(cluster: Arc<Cluster>) -> Result<()> {
+    let room = Room::new(&cluster, "ended").await?;
     let mut second = crate::room::target("second");
     second["args"] = json!([
         "serve", "--http", "8081", "--tcp", "9091", "--grpc", "50052"
@@ -107,8 +109,8 @@ pub(crate) async fn an_ended_container(world: Arc<World>) -> Result<()> {
 }
 
 // PPM-9, DEF-4
-pub(crate) async fn a_deleted_marker(world: Arc<World>) -> Result<()> {
-    let room = Room::new(&world, "deleted").await?;
+pub(crate) async fn a_deleted_marker(cluster: Arc<Cluster>) -> Result<()> {
+    let room = Room::new(&cluster, "deleted").await?;
     room.pod("one", json!({})).await?;
     room.set("one", "role=main").await?;
     room.scene.marker("m", json!([role()])).await?;
@@ -145,8 +147,8 @@ pub(crate) async fn a_deleted_marker(world: Arc<World>) -> Result<()> {
 }
 
 // PRB-10, DEF-12, DEF-13
-pub(crate) async fn an_edited_marker(world: Arc<World>) -> Result<()> {
-    let room = Room::new(&world, "edited").await?;
+pub(crate) async fn an_edited_marker(cluster: Arc<Cluster>) -> Result<()> {
+    let room = Room::new(&cluster, "edited").await?;
     room.pod("one", json!({})).await?;
     room.set("one", "role=main").await?;
     let mut slow = role();
@@ -154,7 +156,7 @@ pub(crate) async fn an_edited_marker(world: Arc<World>) -> Result<()> {
     room.scene.marker("m", json!([slow])).await?;
     room.scene.marks("one", is_main(true)).await?;
     // Period: the verdict stays, and the next flip is found at the new pace.
-    let history = History::of(&world.client, "edited").await?;
+    let history = History::of(&cluster.client, "edited").await?;
     room.scene
         .edit_marker("m", json!({"spec": {"probes": [role()]}}))
         .await?;
@@ -186,8 +188,8 @@ pub(crate) async fn an_edited_marker(world: Arc<World>) -> Result<()> {
 }
 
 // PPM-2, PPM-9, DEF-14
-pub(crate) async fn a_pod_relabelled_out_and_in(world: Arc<World>) -> Result<()> {
-    let room = Room::new(&world, "moved").await?;
+pub(crate) async fn a_pod_relabelled_out_and_in(cluster: Arc<Cluster>) -> Result<()> {
+    let room = Room::new(&cluster, "moved").await?;
     room.pod("one", json!({})).await?;
     room.set("one", "role=main").await?;
     room.scene.marker("m", json!([role()])).await?;
@@ -218,13 +220,13 @@ pub(crate) async fn a_pod_relabelled_out_and_in(world: Arc<World>) -> Result<()>
 }
 
 // PPM-12
-pub(crate) async fn a_stateful_pod_recreated_under_its_name(world: Arc<World>) -> Result<()> {
-    let room = Room::new(&world, "stateful").await?;
+pub(crate) async fn a_stateful_pod_recreated_under_its_name(cluster: Arc<Cluster>) -> Result<()> {
+    let room = Room::new(&cluster, "stateful").await?;
     let template = room.manifest("unused", json!({}));
     let set = json!({"metadata": {"name": "db"}, "spec": {"replicas": 1, "serviceName": "db",
         "selector": {"matchLabels": {"app": "stateful"}},
         "template": {"metadata": {"labels": {"app": "stateful"}}, "spec": template["spec"]}}});
-    let sets: Api<StatefulSet> = Api::namespaced(world.client.clone(), "stateful");
+    let sets: Api<StatefulSet> = Api::namespaced(cluster.client.clone(), "stateful");
     sets.create(&PostParams::default(), &serde_json::from_value(set)?)
         .await?;
     room.scene.marker("m", json!([fresh()])).await?;
@@ -240,18 +242,20 @@ pub(crate) async fn a_stateful_pod_recreated_under_its_name(world: Arc<World>) -
     .await
 }
 
-pub(crate) async fn a_marker_deleted_while_the_manager_is_down(world: Arc<World>) -> Result<()> {
-    let room = Room::new(&world, "down").await?;
+pub(crate) async fn a_marker_deleted_while_the_manager_is_down(
+    cluster: Arc<Cluster>,
+) -> Result<()> {
+    let room = Room::new(&cluster, "down").await?;
     room.pod("one", json!({})).await?;
     room.set("one", "role=main").await?;
     room.scene.marker("m", json!([role()])).await?;
     room.scene.marks("one", is_main(true)).await?;
-    world.stop_manager().await?;
+    cluster.stop_manager().await?;
     room.scene
         .markers()
         .delete("m", &DeleteParams::default())
         .await?;
-    world.start_manager().await?;
+    cluster.start_manager().await?;
     room.scene
         .marks(
             "one",
@@ -263,8 +267,8 @@ pub(crate) async fn a_marker_deleted_while_the_manager_is_down(world: Arc<World>
 }
 
 // PPM-12, PRB-11
-pub(crate) async fn nothing_stale_after_an_agent_was_down(world: Arc<World>) -> Result<()> {
-    let room = Room::new(&world, "stale").await?;
+pub(crate) async fn nothing_stale_after_an_agent_was_down(cluster: Arc<Cluster>) -> Result<()> {
+    let room = Room::new(&cluster, "stale").await?;
     for pod in ["edited", "restarted"] {
         room.pod(pod, json!({"metadata": {"labels": {"app": pod}}}))
             .await?;
@@ -273,7 +277,7 @@ pub(crate) async fn nothing_stale_after_an_agent_was_down(world: Arc<World>) -> 
         room.scene.marker_of(pod, selector, json!([role()])).await?;
         room.scene.marks(pod, is_main(true)).await?;
     }
-    world.stop_agent().await?;
+    cluster.stop_agent().await?;
     let mut other = role();
     other["probe"] =
         json!({"periodSeconds": 1, "failureThreshold": 1, "exec": {"command": ["false"]}});
@@ -309,8 +313,8 @@ pub(crate) async fn nothing_stale_after_an_agent_was_down(world: Arc<World>) -> 
     .await?;
     // Its fresh container is a secondary by default or by this.
     room.set("restarted", "role=secondary").await?;
-    let history = History::of(&world.client, "stale").await?;
-    world.start_agent().await?;
+    let history = History::of(&cluster.client, "stale").await?;
+    cluster.start_agent().await?;
     for pod in ["edited", "restarted"] {
         room.scene.marks(pod, is_main(false)).await?;
     }
@@ -335,14 +339,14 @@ pub(crate) async fn nothing_stale_after_an_agent_was_down(world: Arc<World>) -> 
     Ok(())
 }
 
-pub(crate) async fn a_restarted_kubelet_changes_no_mark(world: Arc<World>) -> Result<()> {
-    let room = Room::new(&world, "kubelet").await?;
+pub(crate) async fn a_restarted_kubelet_changes_no_mark(cluster: Arc<Cluster>) -> Result<()> {
+    let room = Room::new(&cluster, "kubelet").await?;
     room.pod("one", json!({})).await?;
     room.set("one", "role=main").await?;
     room.scene.marker("m", json!([role()])).await?;
     room.scene.marks("one", is_main(true)).await?;
-    let history = History::of(&world.client, "kubelet").await?;
-    world.bed.restart_kubelet().await?;
+    let history = History::of(&cluster.client, "kubelet").await?;
+    cluster.bed.restart_kubelet().await?;
     room.pod("two", json!({})).await?;
     history
         .never("a mark went away", |pod| {
@@ -355,19 +359,19 @@ pub(crate) async fn a_restarted_kubelet_changes_no_mark(world: Arc<World>) -> Re
 }
 
 // PRB-13
-pub(crate) async fn an_unreachable_runtime_changes_no_mark(world: Arc<World>) -> Result<()> {
-    let room = Room::new(&world, "runtime").await?;
+pub(crate) async fn an_unreachable_runtime_changes_no_mark(cluster: Arc<Cluster>) -> Result<()> {
+    let room = Room::new(&cluster, "runtime").await?;
     room.pod("one", json!({})).await?;
     room.scene.marker("m", json!([fresh()])).await?;
     room.scene.marks("one", is_fresh(true)).await?;
-    let history = History::of(&world.client, "runtime").await?;
-    let before = failed_looks(&world).await?;
-    world.bed.stop_runtime().await?;
+    let history = History::of(&cluster.client, "runtime").await?;
+    let before = failed_looks(&cluster).await?;
+    cluster.bed.stop_runtime().await?;
     until("a look in vain", || async {
-        Ok((failed_looks(&world).await? > before).then_some(()))
+        Ok((failed_looks(&cluster).await? > before).then_some(()))
     })
     .await?;
-    world.bed.start_runtime().await?;
+    cluster.bed.start_runtime().await?;
     // Its socket listens again before it carries streams again, on which kubectl's exec relies and ours does not.
     until("kubectl exec", || async {
         let used = room.exec("one", "main", &["touch", "/tmp/used"]).await;
@@ -386,22 +390,22 @@ pub(crate) async fn an_unreachable_runtime_changes_no_mark(world: Arc<World>) ->
 const OUTAGE: Duration = Duration::from_secs(8);
 
 // PRB-13
-pub(crate) async fn a_stopped_api_server_silences_no_node(world: Arc<World>) -> Result<()> {
-    let room = Room::new(&world, "stopped").await?;
+pub(crate) async fn a_stopped_api_server_silences_no_node(cluster: Arc<Cluster>) -> Result<()> {
+    let room = Room::new(&cluster, "stopped").await?;
     room.alone().await?;
     room.pod("one", json!({})).await?;
     room.set("one", "role=main").await?;
     room.scene.marker("m", json!([role()])).await?;
     room.scene.marks("one", is_main(true)).await?;
     let url = room.url("one", "/set").await?;
-    signal_api_server(&world, "STOP").await?;
-    let flipped = world
+    signal_api_server(&cluster, "STOP").await?;
+    let flipped = cluster
         .bed
         .post_from_inside(&format!("{url}?role=secondary"))
         .await;
     // An outage is made of time.
     tokio::time::sleep(OUTAGE).await;
-    signal_api_server(&world, "CONT").await?;
+    signal_api_server(&cluster, "CONT").await?;
     flipped?;
     let back = Instant::now();
     room.scene.marks("one", is_main(false)).await?;
@@ -417,20 +421,20 @@ pub(crate) async fn a_stopped_api_server_silences_no_node(world: Arc<World>) -> 
 }
 
 /// By its name, which no other process of the bed has.
-async fn signal_api_server(world: &World, signal: &str) -> Result<()> {
+async fn signal_api_server(cluster: &Cluster, signal: &str) -> Result<()> {
     let script = format!(
         "for process in /proc/[0-9]*; do \
          if [ \"$(cat $process/comm 2>/dev/null)\" = kube-apiserver ]; then \
          kill -{signal} ${{process#/proc/}} && signalled=yes; fi; done; [ \"$signalled\" = yes ]"
     );
-    world.bed.run_inside("sh", &["-c", &script]).await?;
+    cluster.bed.run_inside("sh", &["-c", &script]).await?;
     Ok(())
 }
 
 /// How often the agent has looked at the runtime in vain, by its own count.
-async fn failed_looks(world: &World) -> Result<u64> {
+async fn failed_looks(cluster: &Cluster) -> Result<u64> {
     let metrics = "http://127.0.0.1:9102/metrics";
-    let metrics = world.bed.get_from_inside(metrics).await?;
+    let metrics = cluster.bed.get_from_inside(metrics).await?;
     let mut lines = metrics.lines();
     let looks = lines.find(|line| line.contains("runtime_looks_total") && line.contains("failed"));
     let count = looks.and_then(|line| line.rsplit(' ').next());

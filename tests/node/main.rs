@@ -11,17 +11,16 @@ mod lifecycle;
 mod openkruise;
 mod room;
 mod unusual_pods;
-mod world;
 
 use std::process::ExitCode;
 
-use leadsman_testkit::NodeBed;
+use anyhow::Result;
+use leadsman_testkit::{Cluster, NodeBed, Options, progress};
 use leadsman_tests::{Case, case};
 
 use room::Room;
-use world::World;
 
-fn cases() -> Vec<Case<World>> {
+fn cases() -> Vec<Case<Cluster>> {
     vec![
         case!(handlers::all_four),
         case!(alone handlers::flip_to_mark_within_a_period),
@@ -55,12 +54,26 @@ fn cases() -> Vec<Case<World>> {
     ]
 }
 
+/// A node with leadsman on it, manager and agent running.
+async fn raise() -> Result<Cluster> {
+    let bed = NodeBed::start(Options::default(), progress::to_stderr()).await?;
+    let logs = bed.folder().join("logs");
+    let cluster = Cluster::install(bed, logs, "info,leadsman=debug").await?;
+    cluster.start_manager().await?;
+    cluster.start_agent().await?;
+    Ok(cluster)
+}
+
 fn main() -> ExitCode {
     let skip = NodeBed::why_not().map(ToOwned::to_owned);
     leadsman_tests::run(
         cases(),
         skip,
-        async |_| World::raise().await,
-        async |world| world.end().await,
+        async |_| raise().await,
+        async |cluster| {
+            if let Err(error) = cluster.end().await {
+                eprintln!("{error:#}");
+            }
+        },
     )
 }

@@ -8,7 +8,9 @@ use kube::api::DeleteParams;
 use leadsman_tests::{History, gone, openkruise, see};
 use serde_json::{Value, json};
 
-use crate::{Room, World};
+use leadsman_testkit::Cluster;
+
+use crate::Room;
 
 const PODS: [&str; 2] = ["idle", "busy"];
 /// Longer than the longest period of the markers, twice: so every probe has come to a verdict of its own.
@@ -17,12 +19,12 @@ const ROUNDS: Duration = Duration::from_secs(7);
 // PPM-6, PPM-8, PPM-18, DEF-8
 /// Manager and agent start for the first time over OpenKruise's statuses and marks: no mark changes, and the pod that is
 /// Ready by a marker stays so. Then they do their work, and all of it goes with the markers.
-pub(crate) async fn a_first_start_over_its_statuses(world: Arc<World>) -> Result<()> {
-    let room = Room::new(&world, "from-openkruise").await?;
+pub(crate) async fn a_first_start_over_its_statuses(cluster: Arc<Cluster>) -> Result<()> {
+    let room = Room::new(&cluster, "from-openkruise").await?;
     let scene = &room.scene;
     room.alone().await?;
-    world.stop_agent().await?;
-    world.stop_manager().await?;
+    cluster.stop_agent().await?;
+    cluster.stop_manager().await?;
     for pod in PODS {
         let mut over = openkruise::annotations();
         over["spec"] = json!({"readinessGates": [{"conditionType": "game.io/idle"}]});
@@ -35,9 +37,9 @@ pub(crate) async fn a_first_start_over_its_statuses(world: Arc<World>) -> Result
     openkruise::leave_behind(scene).await?;
     ready(&room, "idle", "True").await?;
     ready(&room, "busy", "False").await?;
-    let history = History::of(&world.client, &scene.ns).await?;
-    world.start_manager().await?;
-    world.start_agent().await?;
+    let history = History::of(&cluster.client, &scene.ns).await?;
+    cluster.start_manager().await?;
+    cluster.start_agent().await?;
     // Their own verdicts about their own entries.
     see(
         &scene.probes(),

@@ -10,25 +10,25 @@ use leadsman_tests::scene::merge;
 use leadsman_tests::{Scene, see};
 use serde_json::{Value, json};
 
-use crate::World;
+use leadsman_testkit::Cluster;
 
 /// A case's own namespace. Markers and marks as in the other suite; pods are real.
 pub(crate) struct Room {
-    pub(crate) world: Arc<World>,
+    pub(crate) cluster: Arc<Cluster>,
     pub(crate) scene: Scene,
 }
 
 impl Room {
-    pub(crate) async fn new(world: &Arc<World>, name: &str) -> Result<Self> {
-        let node = world.bed.node_name().to_owned();
+    pub(crate) async fn new(cluster: &Arc<Cluster>, name: &str) -> Result<Self> {
+        let node = cluster.bed.node_name().to_owned();
         let scene = Scene {
-            client: world.client.clone(),
+            client: cluster.client.clone(),
             ns: name.to_owned(),
             node,
         };
         scene.namespace(name).await?;
         Ok(Self {
-            world: Arc::clone(world),
+            cluster: Arc::clone(cluster),
             scene,
         })
     }
@@ -94,7 +94,7 @@ impl Room {
 
     /// Switches a pod's target server, through its own port: `role=main&tcp=closed`.
     pub(crate) async fn set(&self, pod: &str, query: &str) -> Result<()> {
-        self.world
+        self.cluster
             .bed
             .post_from_inside(&self.url(pod, &format!("/set?{query}")).await?)
             .await?;
@@ -103,7 +103,7 @@ impl Room {
 
     /// A GET of a pod's target server.
     pub(crate) async fn get(&self, pod: &str, path: &str) -> Result<String> {
-        self.world
+        self.cluster
             .bed
             .get_from_inside(&self.url(pod, path).await?)
             .await
@@ -128,12 +128,12 @@ impl Room {
     ) -> Result<String> {
         let mut arguments = vec!["exec", "-n", &self.scene.ns, pod, "-c", container, "--"];
         arguments.extend(command);
-        self.world.kubectl(&arguments).await
+        self.cluster.bed.kubectl(&arguments).await
     }
 
     /// Kills the first process of a pod's container behind the kubelet's back.
     pub(crate) async fn kill_container(&self, pod: &str, container: &str) -> Result<()> {
-        self.world
+        self.cluster
             .bed
             .stop_container(&self.container_id(pod, container).await?)
             .await

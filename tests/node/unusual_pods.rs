@@ -13,7 +13,9 @@ use leadsman_tests::{see, until};
 use serde_json::{Value, json};
 
 use crate::room::{probe, target};
-use crate::{Room, World};
+use leadsman_testkit::Cluster;
+
+use crate::Room;
 
 /// The manifest of a static pod, which ends when it is dropped.
 struct StaticPod {
@@ -24,7 +26,7 @@ struct StaticPod {
 
 impl StaticPod {
     fn new(room: &Room) -> Self {
-        let bed = &room.world.bed;
+        let bed = &room.cluster.bed;
         let (ns, node) = (&room.scene.ns, bed.node_name());
         Self {
             file: bed.static_pods().join(format!("{ns}.json")),
@@ -96,8 +98,8 @@ async fn is_matched(room: &Room, pod: &Pod) -> Result<()> {
 // PRB-10, PRB-24, PPM-12
 /// A static pod has another uid in the runtime than its mirror in the API: it is probed, and the mirror marked; so is its
 /// next container, and the next static pod of the same name.
-pub(crate) async fn a_static_pod(world: Arc<World>) -> Result<()> {
-    let room = Room::new(&world, "static").await?;
+pub(crate) async fn a_static_pod(cluster: Arc<Cluster>) -> Result<()> {
+    let room = Room::new(&cluster, "static").await?;
     let one = StaticPod::new(&room);
     one.write(&room, 1)?;
     let mirror = room.running(&one.name).await?;
@@ -145,8 +147,8 @@ async fn next(room: &Room, one: &StaticPod, before: &Pod, marks: &Value) -> Resu
 
 // PRB-24
 /// The agent has no `--node-ip`: it finds out which address is the node's own.
-pub(crate) async fn a_pod_in_the_nodes_network(world: Arc<World>) -> Result<()> {
-    let room = Room::new(&world, "host-network").await?;
+pub(crate) async fn a_pod_in_the_nodes_network(cluster: Arc<Cluster>) -> Result<()> {
+    let room = Room::new(&cluster, "host-network").await?;
     let mut main = target("main");
     main["args"] = json!([
         "serve", "--http", "18080", "--tcp", "19090", "--grpc", "15051"
@@ -160,7 +162,7 @@ pub(crate) async fn a_pod_in_the_nodes_network(world: Arc<World>) -> Result<()> 
         )
         .await?;
     let address = pod.status.and_then(|status| status.pod_ip);
-    let own = world.bed.node_address().to_string();
+    let own = cluster.bed.node_address().to_string();
     ensure!(address == Some(own), "its address is {address:?}");
     let probes = json!([
         probe(
@@ -184,13 +186,15 @@ const MOST_PODS: usize = 5;
 
 // PPM-13
 /// The marker changes a label by which a ReplicaSet knows its pods, which makes another one each time.
-pub(crate) async fn a_workload_that_selects_by_what_a_marker_sets(world: Arc<World>) -> Result<()> {
-    let room = Room::new(&world, "endless").await?;
+pub(crate) async fn a_workload_that_selects_by_what_a_marker_sets(
+    cluster: Arc<Cluster>,
+) -> Result<()> {
+    let room = Room::new(&cluster, "endless").await?;
     let labels = json!({"app": "endless", "side": "left"});
     let spec = room.manifest("pod", json!({}))["spec"].clone();
     let set = json!({"metadata": {"name": "set"}, "spec": {"replicas": 1, "selector": {"matchLabels": labels},
         "template": {"metadata": {"labels": labels}, "spec": spec}}});
-    let sets: Api<ReplicaSet> = Api::namespaced(world.client.clone(), "endless");
+    let sets: Api<ReplicaSet> = Api::namespaced(cluster.client.clone(), "endless");
     sets.create(&PostParams::default(), &serde_json::from_value(set)?)
         .await?;
     let mut turns = probe("turns", json!({"exec": {"command": ["true"]}}));

@@ -10,11 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use leadsman_testkit::audit::Request;
+use leadsman_testkit::leadsman::{AGENT, MANAGER};
 
-/// The manager's user.
-pub const MANAGER: &str = "system:serviceaccount:leadsman-system:leadsman-manager";
-/// The agents' user.
-pub const AGENT: &str = "system:serviceaccount:leadsman-system:leadsman-agent";
 /// What the users of all of leadsman's accounts begin with.
 const OURS: &str = "system:serviceaccount:leadsman-system:";
 /// The leader renews its Lease so often: a third of its duration.

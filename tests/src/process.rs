@@ -12,20 +12,6 @@ use tokio::process::{Child, Command};
 
 pub use nix::sys::signal::Signal;
 
-/// The built `leadsman` binary, named by `LEADSMAN_BIN`.
-///
-/// # Errors
-/// When the variable is unset or names no file.
-pub fn binary() -> Result<PathBuf> {
-    let path = std::env::var_os("LEADSMAN_BIN")
-        .map(PathBuf::from)
-        .context("LEADSMAN_BIN names the leadsman binary; `cargo xtask test` sets it")?;
-    path.is_file()
-        .then_some(())
-        .with_context(|| format!("{} is no file", path.display()))?;
-    Ok(path)
-}
-
 /// A started process; killed when dropped.
 pub struct Process {
     child: Child,

@@ -7,11 +7,12 @@ use leadsman_testkit::audit::Mark;
 use serde_json::{Value, json};
 
 use super::MEBI;
+use super::probed_node::ProbedNode;
 use super::proxy::Proxy;
-use super::world::{AGENT, World};
 use crate::engine::wait;
 use crate::meter::Held;
 use crate::report::{Figure, Report, Target, count};
+use leadsman_testkit::leadsman::AGENT;
 
 /// By what the pods are probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,24 +96,22 @@ impl Case {
     }
 
     /// Runs that the agent has counted.
-    async fn runs(self, world: &World) -> Result<u64> {
+    async fn runs(self, node: &ProbedNode) -> Result<u64> {
         let handler = format!("\"{}\"", self.handler.words().1);
-        world
-            .counted(&["leadsman_probe_runs_total", &handler])
-            .await
+        node.counted(&["leadsman_probe_runs_total", &handler]).await
     }
 
-    async fn runs_in_vain(self, world: &World) -> Result<u64> {
+    async fn runs_in_vain(self, node: &ProbedNode) -> Result<u64> {
         let handler = format!("\"{}\"", self.handler.words().1);
         let succeeded = ["leadsman_probe_runs_total", "\"succeeded\"", &handler];
-        let succeeded = world.counted(&succeeded).await?;
-        Ok(self.runs(world).await?.saturating_sub(succeeded))
+        let succeeded = node.counted(&succeeded).await?;
+        Ok(self.runs(node).await?.saturating_sub(succeeded))
     }
 }
 
 /// Requests of the agent since then. A watch that was opened anew, as the API server asks for every few minutes, is none.
-pub(super) fn requests(world: &World, mark: Mark) -> Result<f64> {
-    let requests = world.bed.audit(mark)?.into_iter();
+pub(super) fn requests(node: &ProbedNode, mark: Mark) -> Result<f64> {
+    let requests = node.bed.audit(mark)?.into_iter();
     let requests = requests.filter(|request| request.user == AGENT && request.verb != "watch");
     Ok(count(requests.count() as u64))
 }
@@ -128,18 +127,18 @@ pub(super) struct Window {
 }
 
 impl Window {
-    pub(super) async fn measure(world: &World, case: Case, length: Duration) -> Result<Self> {
-        let meter = world.meter()?;
-        let in_vain = case.runs_in_vain(world).await?;
-        let runs = case.runs(world).await?;
-        let mark = world.bed.audit_mark()?;
+    pub(super) async fn measure(node: &ProbedNode, case: Case, length: Duration) -> Result<Self> {
+        let meter = node.meter()?;
+        let in_vain = case.runs_in_vain(node).await?;
+        let runs = case.runs(node).await?;
+        let mark = node.bed.audit_mark()?;
         let before = meter.cpu()?;
         wait(&format!("{}: measuring", case.name()), length).await;
         let cpu = meter.cpu()?.saturating_sub(before);
         let held = meter.held()?;
-        let requests = requests(world, mark)?;
-        let runs = case.runs(world).await?.saturating_sub(runs);
-        let in_vain = case.runs_in_vain(world).await?.saturating_sub(in_vain);
+        let requests = requests(node, mark)?;
+        let runs = case.runs(node).await?.saturating_sub(runs);
+        let in_vain = case.runs_in_vain(node).await?.saturating_sub(in_vain);
         ensure!(runs > 0, "{}: nothing was probed", case.name());
         Ok(Self {
             length,
@@ -200,12 +199,12 @@ pub(super) struct Calls {
 
 impl Calls {
     pub(super) async fn count(
-        world: &World,
+        node: &ProbedNode,
         case: Case,
         proxy: &Proxy,
         length: Duration,
     ) -> Result<Self> {
-        let runs = case.runs(world).await?;
+        let runs = case.runs(node).await?;
         let before = proxy.calls();
         wait(
             &format!("{}: counting calls of the runtime", case.name()),
@@ -213,7 +212,7 @@ impl Calls {
         )
         .await;
         let mut calls = proxy.calls();
-        let runs = case.runs(world).await?.saturating_sub(runs);
+        let runs = case.runs(node).await?.saturating_sub(runs);
         ensure!(runs > 0, "{}: nothing was probed", case.name());
         for (method, count) in &mut calls {
             *count -= before.get(method).copied().unwrap_or(0);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::case::{COMMAND, Case, Handler};
-use super::world::{GROUPS, STAGGER, World};
+use super::probed_node::{GROUPS, ProbedNode, STAGGER};
 use crate::engine::wait;
 use crate::part::bare::{Exchange, Order, Tally, Target};
 use crate::part::{Part, Talk};
@@ -17,11 +17,15 @@ use leadsman_core::podprobe::node::SLOT;
 const SETTLE: Duration = Duration::from_secs(3);
 
 /// Microseconds of CPU a probe; `None` where there is no bare loop.
-pub(super) async fn measure(world: &World, case: Case, window: Duration) -> Result<Option<f64>> {
-    let Some(order) = order(world, case)? else {
+pub(super) async fn measure(
+    node: &ProbedNode,
+    case: Case,
+    window: Duration,
+) -> Result<Option<f64>> {
+    let Some(order) = order(node, case)? else {
         return Ok(None);
     };
-    let mut talk = Talk::inside(&world.bed, &Part::Bare(order)).await?;
+    let mut talk = Talk::inside(&node.bed, &Part::Bare(order)).await?;
     wait(&format!("{}: floor: settling", case.name()), SETTLE).await;
     let before: Tally = talk.ask().await?;
     let cpu_before = talk.meter.cpu()?;
@@ -41,7 +45,7 @@ pub(super) async fn measure(world: &World, case: Case, window: Duration) -> Resu
 }
 
 /// The same pods in the same slots: a group's together, each group a stagger after the one before.
-fn order(world: &World, case: Case) -> Result<Option<Order>> {
+fn order(node: &ProbedNode, case: Case) -> Result<Option<Order>> {
     let (exchange, port) = match case.handler {
         Handler::Exec => (Exchange::Exec(COMMAND.map(str::to_owned).into()), 0),
         Handler::Tcp => (Exchange::Tcp, 9090),
@@ -51,8 +55,8 @@ fn order(world: &World, case: Case) -> Result<Option<Order>> {
     let slots = |time: Duration| u64::try_from(time.as_millis() / SLOT.as_millis());
     let period = slots(Duration::from_secs(case.period.into()))?;
     let stagger = slots(STAGGER)?;
-    let pods = u64::try_from(world.targets.len())?;
-    let target = |(number, target): (u64, &super::world::Target)| {
+    let pods = u64::try_from(node.targets.len())?;
+    let target = |(number, target): (u64, &super::probed_node::Target)| {
         anyhow::Ok(match case.handler {
             // Commands are spread evenly over the period, as the agent does.
             Handler::Exec => (
@@ -65,11 +69,11 @@ fn order(world: &World, case: Case) -> Result<Option<Order>> {
             ),
         })
     };
-    let targets = (0..).zip(&world.targets).map(target);
+    let targets = (0..).zip(&node.targets).map(target);
     Ok(Some(Order {
         exchange,
         targets: targets.collect::<Result<_>>()?,
         period,
-        runtime: Some(world.bed.runtime_endpoint()),
+        runtime: Some(node.bed.runtime_endpoint()),
     }))
 }

@@ -2,7 +2,7 @@
 //!
 //! | room | what lives there |
 //! |---|---|
-//! | `world` | the node, its pods and markers, leadsman's processes |
+//! | `node` | the node, its pods and markers, leadsman's processes |
 //! | `case` | the handlers and periods that are measured, one window of each |
 //! | `floor` | the same of a bare loop |
 //! | `proxy` | the runtime's calls, counted |
@@ -10,9 +10,9 @@
 
 mod case;
 mod floor;
+mod probed_node;
 mod proxy;
 mod restart;
-mod world;
 
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ use anyhow::Result;
 use crate::engine::wait;
 use crate::report::{Figure, Report, Target, count};
 use case::Window;
+use probed_node::ProbedNode;
 use proxy::Proxy;
-use world::World;
 
 pub(crate) use restart::restart;
 
@@ -70,23 +70,26 @@ pub(crate) fn measure(scale: f64) -> Result<Report> {
         size.window.as_secs()
     );
     let mut report = Report::new("agent", scale, &how);
-    with_world(size.pods, async |world| all(world, size, &mut report).await)?;
+    with_probed_node(size.pods, async |node| all(node, size, &mut report).await)?;
     Ok(report)
 }
 
 /// Raises a node with pods, does something with it, and ends it, also after a failure and after Ctrl-C.
-fn with_world(pods: u32, work: impl AsyncFnOnce(&mut World) -> Result<()>) -> Result<()> {
+fn with_probed_node(
+    pods: u32,
+    work: impl AsyncFnOnce(&mut ProbedNode) -> Result<()>,
+) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
     runtime.block_on(async {
         let raised = async {
-            let mut world = World::raise().await?;
-            world.add_pods(pods).await?;
-            anyhow::Ok(world)
+            let mut node = ProbedNode::raise().await?;
+            node.add_pods(pods).await?;
+            anyhow::Ok(node)
         };
         // A bed that is being raised goes with what raises it.
-        let mut world = tokio::select! {
+        let mut node = tokio::select! {
             raised = raised => raised?,
             stopped = tokio::signal::ctrl_c() => {
                 stopped?;
@@ -94,57 +97,57 @@ fn with_world(pods: u32, work: impl AsyncFnOnce(&mut World) -> Result<()>) -> Re
             }
         };
         let worked = tokio::select! {
-            worked = work(&mut world) => worked,
+            worked = work(&mut node) => worked,
             stopped = tokio::signal::ctrl_c() => stopped
                 .map_err(Into::into)
                 .and_then(|()| anyhow::bail!("interrupted")),
         };
-        world.end().await;
+        node.end().await;
         worked
     })
 }
 
-async fn all(world: &mut World, size: Size, report: &mut Report) -> Result<()> {
-    let endpoint = world.bed.runtime_endpoint();
-    world.start_agent(&endpoint).await?;
-    idle(world, size, report).await?;
+async fn all(node: &mut ProbedNode, size: Size, report: &mut Report) -> Result<()> {
+    let endpoint = node.bed.runtime_endpoint();
+    node.start_ready_agent(&endpoint).await?;
+    idle(node, size, report).await?;
     for case in case::all() {
-        world.mark(&case.name(), &case.probe()).await?;
+        node.mark(&case.name(), &case.probe()).await?;
         wait(&format!("{}: settling", case.name()), case.settle()).await;
-        let window = Window::measure(world, case, size.window).await?;
-        world.unmark().await?;
-        let floor = floor::measure(world, case, size.window).await?;
+        let window = Window::measure(node, case, size.window).await?;
+        node.unmark().await?;
+        let floor = floor::measure(node, case, size.window).await?;
         window.write(case, floor, report);
     }
-    peak(world, report)?;
-    world.stop_agent().await?;
+    peak(node, report)?;
+    node.stop_agent().await?;
 
     let proxy = Proxy::start(
-        world.bed.folder().join("counted.sock"),
-        world.bed.runtime_socket(),
+        node.bed.folder().join("counted.sock"),
+        node.bed.runtime_socket(),
     )?;
-    world.start_agent(&proxy.endpoint()).await?;
+    node.start_ready_agent(&proxy.endpoint()).await?;
     idle_calls(&proxy, size, report).await;
     for case in case::all() {
-        world.mark(&case.name(), &case.probe()).await?;
+        node.mark(&case.name(), &case.probe()).await?;
         wait(&format!("{}: settling", case.name()), case.settle()).await;
-        let calls = case::Calls::count(world, case, &proxy, 2 * size.window).await?;
-        world.unmark().await?;
+        let calls = case::Calls::count(node, case, &proxy, 2 * size.window).await?;
+        node.unmark().await?;
         calls.write(case, report);
     }
-    world.stop_agent().await
+    node.stop_agent().await
 }
 
 /// An agent whose node has nothing to probe.
-async fn idle(world: &World, size: Size, report: &mut Report) -> Result<()> {
+async fn idle(node: &ProbedNode, size: Size, report: &mut Report) -> Result<()> {
     wait("idle: settling", Duration::from_secs(3)).await;
-    let meter = world.meter()?;
-    let mark = world.bed.audit_mark()?;
+    let meter = node.meter()?;
+    let mark = node.bed.audit_mark()?;
     let before = meter.cpu()?;
     wait("idle: measuring", size.window).await;
     let cpu = meter.cpu()?.saturating_sub(before);
     let held = meter.held()?;
-    let requests = case::requests(world, mark)?;
+    let requests = case::requests(node, mark)?;
     let a_minute = cpu.as_secs_f64() * 1000.0 * 60.0 / size.window.as_secs_f64();
     report.add(
         Figure::new("idle: RSS", count(held.rss) / MEBI, "MiB")
@@ -167,8 +170,8 @@ async fn idle_calls(proxy: &Proxy, size: Size, report: &mut Report) {
 }
 
 /// The largest that the agent ever was.
-fn peak(world: &World, report: &mut Report) -> Result<()> {
-    let held = world.meter()?.held()?;
+fn peak(node: &ProbedNode, report: &mut Report) -> Result<()> {
+    let held = node.meter()?.held()?;
     report.add(
         Figure::new(
             "after all handlers: largest RSS",

@@ -9,11 +9,12 @@ use leadsman_testkit::audit::{Mark, Request};
 use leadsman_tests::{see, until};
 use serde_json::json;
 
-use super::world::{AGENT, MANAGER, World};
-use super::{Size, with_world};
+use super::probed_node::ProbedNode;
+use super::{Size, with_probed_node};
 use crate::clock;
 use crate::engine::wait;
 use crate::report::{Figure, Report, Target, count};
+use leadsman_testkit::leadsman::{AGENT, MANAGER};
 
 /// The label that says what a pod's role is.
 const LABEL: &str = "bench.io/role";
@@ -34,24 +35,24 @@ pub(crate) fn restart(scale: f64, report: &mut Report) -> Result<()> {
         report.how.push(' ');
     }
     report.how.push_str(HOW);
-    with_world(size.pods, async |world| all(world, report).await)
+    with_probed_node(size.pods, async |node| all(node, report).await)
 }
 
-async fn all(world: &mut World, report: &mut Report) -> Result<()> {
-    let endpoint = world.bed.runtime_endpoint();
-    for target in &world.targets {
-        world.set(target, "role=main").await?;
+async fn all(node: &mut ProbedNode, report: &mut Report) -> Result<()> {
+    let endpoint = node.bed.runtime_endpoint();
+    for target in &node.targets {
+        node.set(target, "role=main").await?;
     }
-    world.start_agent(&endpoint).await?;
-    world.mark("restart", &probe()).await?;
-    for target in &world.targets {
-        role(world, &target.name, "main").await?;
+    node.start_ready_agent(&endpoint).await?;
+    node.mark("restart", &probe()).await?;
+    for target in &node.targets {
+        role(node, &target.name, "main").await?;
     }
     wait("settling", QUIET).await;
-    nothing(world, &endpoint, report).await?;
-    stale(world, &endpoint, report).await?;
-    flip(world, report).await?;
-    world.stop_agent().await
+    nothing(node, &endpoint, report).await?;
+    stale(node, &endpoint, report).await?;
+    flip(node, report).await?;
+    node.stop_agent().await
 }
 
 fn probe() -> serde_json::Value {
@@ -63,8 +64,8 @@ fn probe() -> serde_json::Value {
 }
 
 /// Waits until a pod bears the label.
-async fn role(world: &World, pod: &str, role: &str) -> Result<()> {
-    let pods = world.namespaced::<Pod>();
+async fn role(node: &ProbedNode, pod: &str, role: &str) -> Result<()> {
+    let pods = node.namespaced::<Pod>();
     see(&pods, pod, &format!("role {role}"), |pod| {
         let labels = pod.metadata.labels.as_ref();
         let found = labels.and_then(|labels| labels.get(LABEL));
@@ -78,8 +79,8 @@ async fn role(world: &World, pod: &str, role: &str) -> Result<()> {
 }
 
 /// What agent and manager wrote since then, leases left out.
-fn writes(world: &World, mark: Mark) -> Result<Vec<Request>> {
-    let requests = world.bed.audit(mark)?.into_iter();
+fn writes(node: &ProbedNode, mark: Mark) -> Result<Vec<Request>> {
+    let requests = node.bed.audit(mark)?.into_iter();
     let written = requests.filter(|request| {
         [AGENT, MANAGER].contains(&request.user.as_str())
             && !["get", "list", "watch"].contains(&request.verb.as_str())
@@ -117,13 +118,13 @@ fn listed(writes: &[Request]) -> String {
     kinds.collect::<Vec<_>>().join(", ")
 }
 
-async fn nothing(world: &mut World, endpoint: &str, report: &mut Report) -> Result<()> {
-    world.stop_agent().await?;
-    let mark = world.bed.audit_mark()?;
-    world.start_agent(endpoint).await?;
-    probed(world, 3).await?;
+async fn nothing(node: &mut ProbedNode, endpoint: &str, report: &mut Report) -> Result<()> {
+    node.stop_agent().await?;
+    let mark = node.bed.audit_mark()?;
+    node.start_ready_agent(endpoint).await?;
+    probed(node, 3).await?;
     wait("restart with nothing to do", QUIET).await;
-    let writes = writes(world, mark)?;
+    let writes = writes(node, mark)?;
     report.add(
         Figure::new(
             "agent's restart, nothing to do: writes",
@@ -137,41 +138,36 @@ async fn nothing(world: &mut World, endpoint: &str, report: &mut Report) -> Resu
 }
 
 /// Waits until each pod was probed so often.
-async fn probed(world: &World, times: u64) -> Result<()> {
-    let wanted = times * world.targets.len() as u64;
+async fn probed(node: &ProbedNode, times: u64) -> Result<()> {
+    let wanted = times * node.targets.len() as u64;
     until(&format!("{wanted} probes"), || async {
-        let runs = world.counted(&["leadsman_probe_runs_total"]).await?;
+        let runs = node.counted(&["leadsman_probe_runs_total"]).await?;
         Ok((runs >= wanted).then_some(()))
     })
     .await
 }
 
-async fn stale(world: &mut World, endpoint: &str, report: &mut Report) -> Result<()> {
-    let pod = world
-        .targets
-        .first()
-        .context("there are pods")?
-        .name
-        .clone();
-    world.stop_agent().await?;
-    say_failed(world, &pod).await?;
-    role(world, &pod, "secondary").await?;
+async fn stale(node: &mut ProbedNode, endpoint: &str, report: &mut Report) -> Result<()> {
+    let pod = node.targets.first().context("there are pods")?.name.clone();
+    node.stop_agent().await?;
+    say_failed(node, &pod).await?;
+    role(node, &pod, "secondary").await?;
     wait("one stale verdict: settling", QUIET).await;
-    let mark = world.bed.audit_mark()?;
+    let mark = node.bed.audit_mark()?;
     let begun = clock::now();
     let right = async {
-        shows(world, &pod, "Succeeded").await?;
+        shows(node, &pod, "Succeeded").await?;
         let status = begun.elapsed();
-        role(world, &pod, "main").await?;
+        role(node, &pod, "main").await?;
         anyhow::Ok((status, begun.elapsed()))
     };
     // Both watches stand before the agent starts; its start is within the time.
-    let agent = world.spawn_agent(endpoint);
+    let agent = node.start_agent_at(endpoint);
     let (agent, right) = tokio::join!(agent, right);
-    world.take_agent(agent?);
+    agent?;
     let (status, marked) = right?;
     wait("one stale verdict: what else is written", QUIET).await;
-    let writes = writes(world, mark)?;
+    let writes = writes(node, mark)?;
     let figure = |what: &str, value: f64, unit: &str| {
         Figure::new(
             format!("agent's restart, one stale verdict: {what}"),
@@ -193,8 +189,8 @@ async fn stale(world: &mut World, endpoint: &str, report: &mut Report) -> Result
 }
 
 /// Says in the node's status that the probe of a pod failed.
-async fn say_failed(world: &World, pod: &str) -> Result<()> {
-    let (probes, node) = (world.probes(), world.bed.node_name());
+async fn say_failed(node: &ProbedNode, pod: &str) -> Result<()> {
+    let (probes, node) = (node.probes(), node.bed.node_name());
     let mut status = probes.get(node).await?.status.unwrap_or_default();
     let of_pod = status
         .pod_probe_statuses
@@ -211,8 +207,8 @@ async fn say_failed(world: &World, pod: &str) -> Result<()> {
 }
 
 /// Waits until the node's status says this of a pod.
-async fn shows(world: &World, pod: &str, state: &str) -> Result<()> {
-    see(&world.probes(), world.bed.node_name(), state, |object| {
+async fn shows(node: &ProbedNode, pod: &str, state: &str) -> Result<()> {
+    see(&node.probes(), node.bed.node_name(), state, |object| {
         let status = object.status.clone().unwrap_or_default();
         let of_pod = status.pod_probe_statuses.into_iter();
         let verdicts = of_pod
@@ -225,16 +221,16 @@ async fn shows(world: &World, pod: &str, state: &str) -> Result<()> {
     .await
 }
 
-async fn flip(world: &World, report: &mut Report) -> Result<()> {
-    let target = world.targets.last().context("there are pods")?;
-    let mark = world.bed.audit_mark()?;
+async fn flip(node: &ProbedNode, report: &mut Report) -> Result<()> {
+    let target = node.targets.last().context("there are pods")?;
+    let mark = node.bed.audit_mark()?;
     let begun = clock::now();
-    world.set(target, "role=secondary").await?;
-    role(world, &target.name, "secondary").await?;
+    node.set(target, "role=secondary").await?;
+    role(node, &target.name, "secondary").await?;
     let took = begun.elapsed();
     wait("one flip: what else is written", QUIET).await;
-    let writes = writes(world, mark)?;
-    let name = format!("one flip among {} pods", world.targets.len());
+    let writes = writes(node, mark)?;
+    let name = format!("one flip among {} pods", node.targets.len());
     let figure = |what: &str, value: f64| {
         Figure::new(format!("{name}: {what}"), value, "writes").reach(Target::Exactly(1.0))
     };

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use kube::Client;
 use leadsman_testkit::audit::Mark;
+use leadsman_testkit::leadsman;
 use leadsman_testkit::{ControlPlane, Options};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -53,7 +54,7 @@ impl Stage {
         let progress = leadsman_testkit::progress::to_stderr();
         let plane = ControlPlane::start(Options::default(), progress).await?;
         let client = plane.client().await?;
-        leadsman_tests::install(&plane, &client).await?;
+        leadsman::install(&plane).await?;
         let kubeconfig = plane.kubeconfig_for(USER, &["system:serviceaccounts"])?;
         Ok(Self {
             plane,

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use leadsman_tests::process::{self, Process};
+use leadsman_testkit::leadsman;
+use leadsman_tests::process::Process;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
@@ -45,7 +46,7 @@ pub(super) struct Floor {
 impl Subject {
     /// Starts a manager that serves its readiness at `address`.
     pub(super) fn manager(stage: &Stage, kubeconfig: &Path, address: SocketAddr) -> Result<Self> {
-        let mut command = bound_to_us(&process::binary()?);
+        let mut command = bound_to_us(&leadsman::program()?);
         command
             .args(["manager", "--metrics-bind-address", &address.to_string()])
             .arg("--kubeconfig")

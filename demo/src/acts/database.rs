@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::{Api, ResourceExt as _};
 
 use super::{NAMESPACE, listed, value};
-use crate::cluster::Cluster;
+use crate::cluster::Demo;
 use crate::see::{Look, labelled, see};
 use crate::tell::Tell;
 
@@ -40,7 +40,7 @@ pub(super) const GRPC: Database = Database {
 };
 
 impl Database {
-    pub(super) async fn play(&self, cluster: &Cluster, tell: &Tell) -> Result<()> {
+    pub(super) async fn play(&self, cluster: &Demo, tell: &Tell) -> Result<()> {
         Tell::title(&format!(
             "A {} of two pods, asked for its role by {}",
             self.name, self.asked
@@ -54,7 +54,7 @@ impl Database {
         format!("{}-{number}", self.name)
     }
 
-    fn pods(&self, cluster: &Cluster) -> (Api<Pod>, kube::runtime::watcher::Config) {
+    fn pods(&self, cluster: &Demo) -> (Api<Pod>, kube::runtime::watcher::Config) {
         (
             Api::namespaced(cluster.client.clone(), NAMESPACE),
             labelled(&format!("app={}", self.name)),
@@ -62,7 +62,7 @@ impl Database {
     }
 
     /// The pods' own addresses, once both containers run.
-    async fn addresses(&self, cluster: &Cluster) -> Result<[String; 2]> {
+    async fn addresses(&self, cluster: &Demo) -> Result<[String; 2]> {
         let (pods, choice) = self.pods(cluster);
         see(&pods, choice, |pods| {
             let ready = |pod: &Pod| super::condition(pod, "Ready") == "True";
@@ -83,7 +83,7 @@ impl Database {
     /// Tells one pod that it is main and the other that it is not, and follows that to the Service's clients.
     async fn becomes_main(
         &self,
-        cluster: &Cluster,
+        cluster: &Demo,
         tell: &Tell,
         addresses: &[String; 2],
         main: usize,
@@ -116,7 +116,7 @@ impl Database {
 
     async fn labelled(
         &self,
-        cluster: &Cluster,
+        cluster: &Demo,
         tell: &Tell,
         since: Instant,
         main: usize,
@@ -142,7 +142,7 @@ impl Database {
     }
 
     /// Asks the Service's cluster IP, as a client in the cluster does, until the new main alone answers.
-    async fn answers(&self, cluster: &Cluster, tell: &Tell, new: &str) -> Result<()> {
+    async fn answers(&self, cluster: &Demo, tell: &Tell, new: &str) -> Result<()> {
         let services = Api::<Service>::namespaced(cluster.client.clone(), NAMESPACE);
         let service = services.get(self.name).await?;
         let address = service

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt as _};
 
 use super::{NAMESPACE, condition, listed, value};
-use crate::cluster::Cluster;
+use crate::cluster::Demo;
 use crate::see::{Look, labelled, see};
 use crate::tell::Tell;
 
@@ -30,7 +30,7 @@ fn say(pod: &Pod) -> String {
     format!("({LABEL}={label}, deletion cost {cost}, {IDLE} {idle})")
 }
 
-pub(super) async fn play(cluster: &Cluster, tell: &Tell) -> Result<()> {
+pub(super) async fn play(cluster: &Demo, tell: &Tell) -> Result<()> {
     let pods = Api::<Pod>::namespaced(cluster.client.clone(), NAMESPACE);
     Tell::title("Game servers: the marker of the manual, word for word");
     let all_in_a_match = all_marked(&pods, tell).await?;
@@ -56,12 +56,7 @@ async fn all_marked(pods: &Api<Pod>, tell: &Tell) -> Result<Vec<String>> {
     Ok(names)
 }
 
-async fn one_turns_idle(
-    cluster: &Cluster,
-    pods: &Api<Pod>,
-    tell: &Tell,
-    chosen: &str,
-) -> Result<()> {
+async fn one_turns_idle(cluster: &Demo, pods: &Api<Pod>, tell: &Tell, chosen: &str) -> Result<()> {
     let since = tell.step(
         &format!("kubectl -n ns exec {chosen} -c game-server -- rm /home/game/match"),
         &format!("{chosen} alone: {LABEL}=true, {COST}=-10, {IDLE} True"),
@@ -99,7 +94,7 @@ async fn one_turns_idle(
 }
 
 async fn the_idle_one_goes(
-    cluster: &Cluster,
+    cluster: &Demo,
     pods: &Api<Pod>,
     tell: &Tell,
     chosen: &str,

@@ -5,14 +5,14 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 
 use super::{NAMESPACE, condition, listed};
-use crate::cluster::Cluster;
+use crate::cluster::Demo;
 use crate::see::{Look, named, see};
 use crate::tell::Tell;
 
 const POD: &str = "cache";
 const WARM: &str = "example.com/warm";
 
-pub(super) async fn play(cluster: &Cluster, tell: &Tell) -> Result<()> {
+pub(super) async fn play(cluster: &Demo, tell: &Tell) -> Result<()> {
     Tell::title("A cache whose readinessGates name the marker's condition");
     let since = tell.step(
         "nothing more: it was applied above",
@@ -39,7 +39,7 @@ pub(super) async fn play(cluster: &Cluster, tell: &Tell) -> Result<()> {
 
 /// Waits for the status of the three conditions: containers ready, warm, pod ready.
 async fn conditions(
-    cluster: &Cluster,
+    cluster: &Demo,
     tell: &Tell,
     since: std::time::Instant,
     expected: [&str; 3],

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::{Api, ResourceExt as _};
 
-use crate::cluster::Cluster;
+use crate::cluster::Demo;
 use crate::see::{Look, named, see};
 use crate::tell::Tell;
 
@@ -21,7 +21,7 @@ use crate::tell::Tell;
 const NAMESPACE: &str = "ns";
 
 /// Plays all acts. An error says what was seen instead of the expected.
-pub(crate) async fn play(cluster: &Cluster, tell: &Tell) -> Result<()> {
+pub(crate) async fn play(cluster: &Demo, tell: &Tell) -> Result<()> {
     Tell::title("The manual's three game servers, two databases of two pods each, a cache");
     cluster.apply(&["namespace.yaml"]).await?;
     // A bare pod is refused until the controller manager has made its namespace an account.
@@ -50,7 +50,7 @@ pub(crate) async fn play(cluster: &Cluster, tell: &Tell) -> Result<()> {
     Ok(())
 }
 
-async fn story(cluster: &Cluster, tell: &Tell) -> Result<()> {
+async fn story(cluster: &Demo, tell: &Tell) -> Result<()> {
     database::HTTP
         .play(cluster, tell)
         .await
@@ -66,7 +66,7 @@ async fn story(cluster: &Cluster, tell: &Tell) -> Result<()> {
 }
 
 /// Says when the first pod bears anything of leadsman's.
-async fn first_mark(cluster: &Cluster, tell: &Tell) -> Result<()> {
+async fn first_mark(cluster: &Demo, tell: &Tell) -> Result<()> {
     let pods = Api::<Pod>::namespaced(cluster.client.clone(), NAMESPACE);
     let pod = see(&pods, kube::runtime::watcher::Config::default(), |pods| {
         let ours = |pod: &Pod| {

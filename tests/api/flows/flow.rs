@@ -1,5 +1,5 @@
 //! A flow: a namespace and two nodes of its own, in which steps happen. It plays user, kubelet and agents, and knows
-//! when the world is as the model says.
+//! when the installation is as the model says.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::ready;
@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::watcher::{Config, watcher};
 use kube::{Api, Client};
+use leadsman_testkit::leadsman;
 use leadsman_tests::Scene;
 use leadsman_tests::scene::merge;
 use serde_json::{Value, json};
@@ -22,7 +23,7 @@ use super::objects::{CONTAINERS, Kubelet, manifest, pod_name, probes_of};
 use super::step::{AgentIs, MARKERS, NODES, NodeIs, Step};
 use super::watched::{Seen, Watched, by_name};
 
-/// How long the world may take to be as the model says. Generous: the leader may be killed meanwhile.
+/// How long the installation may take to be as the model says. Generous: the leader may be killed meanwhile.
 const PATIENCE: Duration = Duration::from_mins(2);
 const AGENTS: &str = "leadsman-system";
 /// Names that contain one another.
@@ -224,7 +225,8 @@ impl Flow {
             }
         } else {
             if self.agents[node] == AgentIs::Gone {
-                let labels = json!({"app": null, "app.kubernetes.io/name": "leadsman", "app.kubernetes.io/component": "agent"});
+                let mut labels = leadsman::agent_labels();
+                labels["app"] = Value::Null;
                 agents
                     .pod_with(&name, json!({"metadata": {"labels": labels}}))
                     .await?;
@@ -276,19 +278,19 @@ impl Flow {
         Ok(())
     }
 
-    /// Waits until the world is as the model says, while the agents do what they owe: see [`owed`].
+    /// Waits until the installation is as the model says, while the agents do what they owe: see [`owed`].
     async fn settle(&mut self) -> Result<()> {
-        let mut world = Watched::default();
+        let mut installation = Watched::default();
         let mut last = vec!["nothing was seen".to_owned()];
         let waiting = async {
             let mut events = pin!(self.watch());
             while let Some(event) = events.next().await {
-                world.see(event);
-                if !world.is_listed() {
+                installation.see(event);
+                if !installation.is_listed() {
                     continue;
                 }
-                self.answer(&world).await?;
-                last = self.faults(&world);
+                self.answer(&installation).await?;
+                last = self.faults(&installation);
                 if last.is_empty() {
                     return Ok(());
                 }
@@ -304,27 +306,30 @@ impl Flow {
     /// What is wrong now, without waiting.
     pub(crate) async fn faults_now(&self) -> Result<Vec<String>> {
         let all = ListParams::default();
-        let mut world = Watched::default();
-        world.pods.objects = by_name(self.scene.pods().list(&all).await?.items);
-        world.markers.objects = by_name(self.scene.markers().list(&all).await?.items);
+        let mut installation = Watched::default();
+        installation.pods.objects = by_name(self.scene.pods().list(&all).await?.items);
+        installation.markers.objects = by_name(self.scene.markers().list(&all).await?.items);
         for node in 0..NODES {
             let object = self.scene.probes().get_opt(&self.node(node)).await?;
-            world.probes[node].objects = by_name(object.into_iter().collect());
+            installation.probes[node].objects = by_name(object.into_iter().collect());
         }
-        Ok(self.faults(&world))
+        Ok(self.faults(&installation))
     }
 
-    fn faults(&self, world: &Watched) -> Vec<String> {
+    fn faults(&self, installation: &Watched) -> Vec<String> {
         let of = |nodes: Vec<usize>| nodes.into_iter().map(|node| self.node(node)).collect();
         let all = || 0..NODES;
         let real: BTreeSet<_> = of(all().filter(|it| self.nodes[*it] == NodeIs::Real).collect());
         let reporting = of(all()
             .filter(|it| self.agents[*it] == AgentIs::Ready)
             .collect());
-        let probes = world.probes.iter().flat_map(|table| table.objects.clone());
+        let probes = installation
+            .probes
+            .iter()
+            .flat_map(|table| table.objects.clone());
         Observed {
-            markers: &world.markers.objects,
-            pods: &world.pods.objects,
+            markers: &installation.markers.objects,
+            pods: &installation.pods.objects,
             probes: &probes.collect(),
             real: &real,
             reporting: &reporting,
@@ -332,10 +337,10 @@ impl Flow {
         .faults()
     }
 
-    async fn answer(&self, world: &Watched) -> Result<()> {
-        for (node, table) in world.probes.iter().enumerate() {
+    async fn answer(&self, installation: &Watched) -> Result<()> {
+        for (node, table) in installation.probes.iter().enumerate() {
             for object in table.objects.values() {
-                let status = statuses(object, &world.pods.objects, owed);
+                let status = statuses(object, &installation.pods.objects, owed);
                 if status != object.status.clone().unwrap_or_default() {
                     self.patch_status(node, json!(status)).await?;
                 }

@@ -72,7 +72,7 @@ pub(crate) enum Step {
         label: usize,
         value: Option<bool>,
     },
-    /// Nothing more happens until the world is as the model says.
+    /// Nothing more happens until the installation is as the model says.
     Settle,
 }
 

@@ -10,8 +10,9 @@ use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding};
 use kube::api::PostParams;
 use kube::{Api, Client};
 use leadsman_testkit::audit::{Mark, Request};
+use leadsman_testkit::leadsman;
 use leadsman_testkit::{ControlPlane, Options};
-use leadsman_tests::process::{self, Signal};
+use leadsman_tests::process::Signal;
 use leadsman_tests::scene::differs;
 use leadsman_tests::{Crowd, History, Process, see, until};
 use serde_json::json;
@@ -55,7 +56,7 @@ impl Duo {
             ControlPlane::start(Options::default(), leadsman_testkit::progress::to_stderr())
                 .await?;
         let client = plane.client().await?;
-        leadsman_tests::install(&plane, &client).await?;
+        leadsman::install(&plane).await?;
         let server = plane.server().trim_start_matches("https://").to_owned();
         let mut duo = Self {
             link: Link::to(server).await?,
@@ -98,7 +99,7 @@ impl Duo {
         bindings.create(&params, &own).await?;
 
         let kubeconfig = self.kubeconfig(&user, server)?;
-        let mut command = Command::new(process::binary()?);
+        let mut command = Command::new(leadsman::program()?);
         command
             .args(["manager", "--metrics-bind-address", "127.0.0.1:0"])
             .args(["--lease-duration", &seconds.to_string(), "--kubeconfig"])

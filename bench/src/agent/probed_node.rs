@@ -1,34 +1,25 @@
 //! A node with pods to probe, and leadsman on it with the rights that it is given, as ordinary processes.
 
-use std::path::PathBuf;
-use std::process::Stdio;
+use std::ops::Deref;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::Api;
 use kube::api::{DeleteParams, PostParams};
-use kube::{Api, Client};
 use leadsman_api::{NodePodProbe, PodProbeMarker};
-use leadsman_testkit::node::Inside;
+use leadsman_testkit::cluster::{AGENT_METRICS, Cluster, MANAGER_METRICS};
 use leadsman_testkit::{NodeBed, Options};
-use leadsman_tests::{process, see, until};
-use nix::sys::signal::Signal;
+use leadsman_tests::{see, until};
 use serde_json::{Value, json};
 
 use crate::meter::Meter;
 use crate::progress::Step;
 
-pub(super) const MANAGER: &str = "system:serviceaccount:leadsman-system:leadsman-manager";
-pub(super) const AGENT: &str = "system:serviceaccount:leadsman-system:leadsman-agent";
-const SYSTEM: &str = "leadsman-system";
 /// Where the pods are.
 pub(super) const NAMESPACE: &str = "bench";
 const IMAGE: &str = "docker.io/local/target:1";
-const MANAGER_METRICS: &str = "127.0.0.1:9101";
-const AGENT_METRICS: &str = "127.0.0.1:9102";
-/// How long a process may take to end after SIGTERM.
-const GRACE: Duration = Duration::from_secs(20);
-/// Markers over which the pods are divided; see [`World::mark`].
+/// Markers over which the pods are divided; see [`ProbedNode::mark`].
 pub(super) const GROUPS: u32 = 10;
 /// From one marker to the next: each lands a slot of the agent's grid further into the second than the one before.
 pub(super) const STAGGER: Duration = Duration::from_millis(1100);
@@ -42,106 +33,39 @@ pub(super) struct Target {
     pub(super) container: String,
 }
 
-/// The node and what runs on it.
-pub(super) struct World {
-    pub(super) bed: NodeBed,
-    pub(super) client: Client,
+/// A node with leadsman on it, and the pods that are probed.
+pub(super) struct ProbedNode {
+    cluster: Cluster,
     pub(super) targets: Vec<Target>,
-    agent_kubeconfig: PathBuf,
-    manager_kubeconfig: PathBuf,
-    manager: Option<Inside>,
-    agent: Option<Inside>,
 }
 
-impl World {
+impl Deref for ProbedNode {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        &self.cluster
+    }
+}
+
+impl ProbedNode {
     /// Raises the bed with leadsman's CRDs and rights in it, and the manager; no agent and no pods yet.
     pub(super) async fn raise() -> Result<Self> {
         let bed =
             NodeBed::start(Options::default(), leadsman_testkit::progress::to_stderr()).await?;
-        let client = bed.client().await?;
-        leadsman_tests::install(&bed, &client).await?;
-        // The agent runs as a process; this pod stands where its DaemonSet's would, and its token is bound to it.
-        let pod = json!({"metadata": {"name": "agent", "labels":
-                {"app.kubernetes.io/name": "leadsman", "app.kubernetes.io/component": "agent"}},
-            "spec": {"serviceAccountName": "leadsman-agent", "nodeName": bed.node_name(), "hostNetwork": true,
-                "terminationGracePeriodSeconds": 0,
-                "containers": [{"name": "agent", "image": IMAGE, "imagePullPolicy": "Never", "args": ["pause"]}]}});
-        let pods: Api<Pod> = Api::namespaced(client.clone(), SYSTEM);
-        create(&pods, pod).await?;
-        running(&pods, "agent").await?;
-        let account = bed.service_account_kubeconfig(SYSTEM, "leadsman-agent", Some("agent"));
-        let agent_kubeconfig = account.await?;
-        let account = bed.service_account_kubeconfig(SYSTEM, "leadsman-manager", None);
-        let manager_kubeconfig = account.await?;
-        let mut world = Self {
-            bed,
-            client,
+        let logs = bed.folder().join("logs");
+        let node = Self {
+            cluster: Cluster::install(bed, logs, "info").await?,
             targets: Vec::new(),
-            agent_kubeconfig,
-            manager_kubeconfig,
-            manager: None,
-            agent: None,
         };
-        world.start_manager().await?;
-        Ok(world)
-    }
-
-    async fn start_manager(&mut self) -> Result<()> {
-        let kubeconfig = self.manager_kubeconfig.display().to_string();
-        let words = [
-            "manager",
-            "--metrics-bind-address",
-            MANAGER_METRICS,
-            "--kubeconfig",
-            &kubeconfig,
-        ];
-        self.manager = Some(self.start("leadsman-manager", &words).await?);
-        self.ready(MANAGER_METRICS, "the manager").await
+        node.start_manager().await?;
+        node.ready(MANAGER_METRICS, "the manager").await?;
+        Ok(node)
     }
 
     /// Starts the agent, at this endpoint of the runtime, and waits until it is ready.
-    pub(super) async fn start_agent(&mut self, endpoint: &str) -> Result<()> {
-        let agent = self.spawn_agent(endpoint).await?;
-        self.take_agent(agent);
+    pub(super) async fn start_ready_agent(&self, endpoint: &str) -> Result<()> {
+        self.start_agent_at(endpoint).await?;
         self.ready(AGENT_METRICS, "the agent").await
-    }
-
-    /// Starts the agent, for [`World::take_agent`].
-    pub(super) async fn spawn_agent(&self, endpoint: &str) -> Result<Inside> {
-        let kubeconfig = self.agent_kubeconfig.display().to_string();
-        let node_name = self.bed.node_name().to_owned();
-        let words = [
-            "agent",
-            "--metrics-bind-address",
-            AGENT_METRICS,
-            "--kubeconfig",
-            &kubeconfig,
-            "--node-name",
-            &node_name,
-            "--runtime-endpoint",
-            endpoint,
-        ];
-        self.start("leadsman-agent", &words).await
-    }
-
-    pub(super) fn take_agent(&mut self, agent: Inside) {
-        self.agent = Some(agent);
-    }
-
-    async fn start(&self, name: &str, arguments: &[&str]) -> Result<Inside> {
-        let log = self.bed.folder().join(format!("logs/{name}.log"));
-        let out = std::fs::File::options()
-            .create(true)
-            .append(true)
-            .open(&log)?;
-        let mut command = self.bed.command_inside(process::binary()?);
-        command
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(out.try_clone()?)
-            .stderr(out);
-        let started = self.bed.spawn_inside(command).await;
-        started.with_context(|| format!("starting {name}, log {}", log.display()))
     }
 
     async fn ready(&self, address: &str, who: &str) -> Result<()> {
@@ -153,15 +77,9 @@ impl World {
         Ok(())
     }
 
-    /// Ends the agent by SIGTERM.
-    pub(super) async fn stop_agent(&mut self) -> Result<()> {
-        terminate(self.agent.take().context("no agent runs")?).await
-    }
-
     /// What the agent costs.
     pub(super) fn meter(&self) -> Result<Meter> {
-        let agent = self.agent.as_ref().context("no agent runs")?;
-        Ok(Meter::new(agent.pid().as_raw().unsigned_abs()))
+        Ok(Meter::new(self.agent_pid()?))
     }
 
     /// The sum of the agent's counters whose line has all these words.
@@ -276,15 +194,8 @@ impl World {
     }
 
     pub(super) async fn end(self) {
-        for (name, process) in [("agent", self.agent), ("manager", self.manager)] {
-            if let Some(process) = process
-                && let Err(error) = terminate(process).await
-            {
-                eprintln!("bench: the {name} did not end well: {error:#}");
-            }
-        }
-        if let Err(error) = self.bed.end().await {
-            eprintln!("bench: the bed did not end well: {error:#}");
+        if let Err(error) = self.cluster.end().await {
+            eprintln!("bench: {error:#}");
         }
     }
 }
@@ -318,15 +229,4 @@ async fn running(pods: &Api<Pod>, name: &str) -> Result<(String, String)> {
         Ok((status.pod_ip.context("it has no address")?, id))
     })
     .await
-}
-
-async fn terminate(mut process: Inside) -> Result<()> {
-    process.signal(Signal::SIGTERM)?;
-    let status = tokio::time::timeout(GRACE, process.wait())
-        .await
-        .context("it did not end after SIGTERM")??;
-    if !status.success() {
-        bail!("it ended with {status} after SIGTERM");
-    }
-    Ok(())
 }

@@ -1,0 +1,64 @@
+//! leadsman on a bed: what its README has a user install, before any process of it runs.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Api;
+use kube::runtime::wait::{await_condition, conditions};
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::ControlPlane;
+
+/// The namespace that `leadsman manifests` installs into.
+pub const NAMESPACE: &str = "leadsman-system";
+/// The manager's user.
+pub const MANAGER: &str = "system:serviceaccount:leadsman-system:leadsman-manager";
+/// The agents' user.
+pub const AGENT: &str = "system:serviceaccount:leadsman-system:leadsman-agent";
+
+const CRDS: [&str; 2] = [
+    "podprobemarkers.apps.kruise.io",
+    "nodepodprobes.apps.kruise.io",
+];
+
+/// The built `leadsman` program, named by `LEADSMAN_BIN`.
+pub fn program() -> Result<PathBuf> {
+    let path = std::env::var_os("LEADSMAN_BIN")
+        .map(PathBuf::from)
+        .context("LEADSMAN_BIN names the leadsman program; `cargo xtask` sets it")?;
+    if !path.is_file() {
+        bail!("LEADSMAN_BIN is {}, which is no file", path.display());
+    }
+    Ok(path)
+}
+
+/// `leadsman manifests | kubectl apply --server-side -f -`, then waits until the CRDs are served.
+pub async fn install(plane: &ControlPlane) -> Result<()> {
+    let manifests = Command::new(program()?)
+        .arg("manifests")
+        .stderr(Stdio::inherit())
+        .output()
+        .await?;
+    if !manifests.status.success() {
+        bail!("`leadsman manifests` ended with {}", manifests.status);
+    }
+    let apply = ["apply", "--server-side", "-f", "-"];
+    plane.kubectl_with(&apply, &manifests.stdout).await?;
+    let crds: Api<CustomResourceDefinition> = Api::all(plane.client().await?);
+    for name in CRDS {
+        let established = await_condition(crds.clone(), name, conditions::is_crd_established());
+        tokio::time::timeout(Duration::from_secs(30), established)
+            .await
+            .with_context(|| format!("the CRD {name} was not established within 30 s"))??;
+    }
+    Ok(())
+}
+
+/// The labels by which the manager knows an agent's pod.
+pub fn agent_labels() -> Value {
+    json!({"app.kubernetes.io/name": "leadsman", "app.kubernetes.io/component": "agent"})
+}
