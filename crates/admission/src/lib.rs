@@ -6,8 +6,8 @@
 //! - A pod is never refused for a trouble of ours. Every webhook has `failurePolicy: Ignore`, every answer allows, and
 //!   what cannot be reviewed in time, panics or does not decode is answered with "no change" and counted.
 //! - Every replica serves, leader or not, on a thread of its own: a busy control loop delays no answer.
-//! - An object is decoded into what its reviewer reads of it and never serialised again; the answer is a patch of
-//!   additions, so that fields that are newer than this program pass through.
+//! - An object is decoded into what its reviewer reads of it and never serialised again; the answer is a patch, so that
+//!   fields that are newer than this program pass through.
 //!
 //! The protocol: `k8s.io/api/admission/v1`, `k8s.io/apiserver/pkg/admission/plugin/webhook`, and KEP-2161 (the label
 //! `kubernetes.io/metadata.name` on namespaces) and KEP-3716 (match conditions), by which the API server does not call at
@@ -21,9 +21,13 @@
 #![doc(html_no_source)]
 
 mod args;
+mod certificate;
+mod endpoint;
+mod metrics;
 mod review;
+mod server;
 mod webhook;
 
 pub use args::{Args, ServiceReference, WebhookUrl};
-pub use review::{Addition, AdmissionRequest, AdmissionResponse, Operation, Reviewer};
+pub use review::{AdmissionRequest, AdmissionResponse, Operation, PatchOperation, Reviewer};
 pub use webhook::{Webhook, WebhookSpec};

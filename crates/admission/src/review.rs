@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What a feature adds to objects as they are created or updated: a function of the request and of an immutable
+/// What a feature makes of objects as they are created or updated: a function of the request and of an immutable
 /// snapshot that the feature's control loop replaces when something changes.
 pub trait Reviewer: 'static {
     /// What is read of the object. A request whose object does not decode is answered with "no change", so each field
@@ -50,31 +50,42 @@ pub enum Operation {
     Update,
 }
 
-/// The answer: the object is allowed, with additions or without.
+/// The answer: the object is allowed, changed or as it is.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AdmissionResponse {
-    /// What is added, in this order.
-    pub additions: Vec<Addition>,
+    /// What is changed, in this order.
+    pub patch: Vec<PatchOperation>,
     /// What the client is told. The API server cuts each to 256 characters and all together to 4,096
     /// (`k8s.io/apiserver/pkg/endpoints/filters/warning.go`).
     pub warnings: Vec<String>,
 }
 
-/// An `add` of a JSON patch (RFC 6902, 4.1): an entry of an object is set, an element of a list is inserted. The parent
-/// has to exist: the first annotation of a pod is added together with its map.
+/// An operation of a JSON patch (RFC 6902).
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(tag = "op", rename = "add")]
-pub struct Addition {
+pub struct PatchOperation {
+    op: &'static str,
     path: String,
-    value: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<Value>,
 }
 
-impl Addition {
-    /// The addition of a value at this path, by its keys and indices from the root of the object.
-    pub fn new<'a>(path: impl IntoIterator<Item = &'a str>, value: impl Into<Value>) -> Self {
+impl PatchOperation {
+    /// An entry of an object is set, or an element of a list inserted, at this path of keys and indices. The parent has
+    /// to exist: the first annotation of a pod is added together with its map.
+    pub fn add<'a>(path: impl IntoIterator<Item = &'a str>, value: impl Into<Value>) -> Self {
         Self {
+            op: "add",
             path: path.into_iter().map(pointer_token).collect(),
-            value: value.into(),
+            value: Some(value.into()),
+        }
+    }
+
+    /// What is at this path is removed. It has to exist.
+    pub fn remove<'a>(path: impl IntoIterator<Item = &'a str>) -> Self {
+        Self {
+            op: "remove",
+            path: path.into_iter().map(pointer_token).collect(),
+            value: None,
         }
     }
 }
@@ -91,11 +102,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_with_slashes_and_tildes_are_escaped() {
-        let addition = Addition::new(["metadata", "annotations", "kruise.io/pod~probe"], "x");
+    fn operations_are_those_of_a_json_patch_with_escaped_keys() {
+        let key = ["metadata", "annotations", "kruise.io/pod~probe"];
+        let path = "/metadata/annotations/kruise.io~1pod~0probe";
         assert_eq!(
-            serde_json::to_value(addition).unwrap(),
-            json!({"op": "add", "path": "/metadata/annotations/kruise.io~1pod~0probe", "value": "x"})
+            serde_json::to_value([PatchOperation::add(key, "x"), PatchOperation::remove(key)])
+                .unwrap(),
+            json!([{"op": "add", "path": path, "value": "x"}, {"op": "remove", "path": path}])
         );
     }
 }

@@ -10,6 +10,9 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+/// The grace period if none is given: what an end takes by its own constants is shorter.
+pub const DEFAULT_GRACE_SECONDS: u64 = 20;
+
 /// How long an end may take.
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
@@ -21,7 +24,7 @@ pub struct Args {
         long,
         env = "LEADSMAN_SHUTDOWN_GRACE_SECONDS",
         value_name = "SECONDS",
-        default_value_t = 20
+        default_value_t = DEFAULT_GRACE_SECONDS
     )]
     pub shutdown_grace_seconds: u64,
 }

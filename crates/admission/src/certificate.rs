@@ -1,0 +1,276 @@
+//! A certificate with its key, as it is made, read and judged.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, date_time_ymd,
+};
+use rustls::RootCertStore;
+use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::sign::CertifiedKey;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+pub(crate) mod renewal;
+
+/// A clock that is behind ours by less takes a new certificate for valid.
+const SKEW: Duration = Duration::from_hours(1);
+
+/// What trust in our certificates is based on, as the API server is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum CaBundle {
+    /// It is not known yet.
+    Unknown,
+    /// These certificates, as PEM.
+    Pem(Vec<u8>),
+    /// Somebody else tells the API server.
+    Elsewhere,
+}
+
+/// A certificate that a TLS server can use.
+#[derive(Clone, Debug)]
+pub(crate) struct Certificate {
+    /// With its key. The names are those of the first certificate of the chain.
+    pub(crate) key: Arc<CertifiedKey>,
+    /// What is valid from then.
+    pub(crate) not_before: Timestamp,
+    /// What is valid until then.
+    pub(crate) not_after: Timestamp,
+}
+
+/// A chain and its key, as PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pem {
+    /// The certificate of the server, then those that it was signed by.
+    pub(crate) chain: Vec<u8>,
+    /// The private key.
+    pub(crate) key: Vec<u8>,
+}
+
+/// Why a certificate cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CertificateError {
+    #[error("{what} is no PEM: {source}")]
+    Pem {
+        what: &'static str,
+        source: rustls::pki_types::pem::Error,
+    },
+    #[error("there is no certificate in it")]
+    Empty,
+    #[error("it does not parse as X.509: {0}")]
+    Malformed(String),
+    #[error("its key cannot be used: {0}")]
+    Key(rustls::Error),
+    #[error("it does not name {name}, by which the API server calls: {source}")]
+    Name { name: String, source: rustls::Error },
+    #[error("the CA bundle does not vouch for it: {0}")]
+    Untrusted(rustls::Error),
+}
+
+impl Certificate {
+    /// Reads a chain and its key, which must fit.
+    pub(crate) fn read(pem: &Pem) -> Result<Self, CertificateError> {
+        let chain = read_chain("the certificate", &pem.chain)?;
+        let first = chain.first().ok_or(CertificateError::Empty)?;
+        let (not_before, not_after) = validity(first)?;
+        let key = PrivateKeyDer::from_pem_slice(&pem.key).map_err(|source| {
+            let what = "the key";
+            CertificateError::Pem { what, source }
+        })?;
+        let provider = rustls::crypto::ring::default_provider();
+        let key = CertifiedKey::from_der(chain, key, &provider).map_err(CertificateError::Key)?;
+        Ok(Self {
+            key: Arc::new(key),
+            not_before,
+            not_after,
+        })
+    }
+
+    /// Whether the certificate is for each of these names.
+    pub(crate) fn names(&self, names: &[String]) -> Result<(), CertificateError> {
+        let parsed = self.parsed()?;
+        for name in names {
+            let wrong = |source| {
+                let name = name.clone();
+                CertificateError::Name { name, source }
+            };
+            let server = ServerName::try_from(name.as_str());
+            let server =
+                server.map_err(|error| wrong(rustls::Error::General(error.to_string())))?;
+            verify_server_name(&parsed, &server).map_err(wrong)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a client that trusts this bundle takes the certificate, in the middle of its life.
+    pub(crate) fn trusted_by(&self, bundle: &[u8]) -> Result<(), CertificateError> {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(read_chain("the CA bundle", bundle)?);
+        let life = self.not_after.duration_since(self.not_before);
+        let middle = self.not_before + life / 2;
+        let middle = u64::try_from(middle.as_second()).unwrap_or_default();
+        let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms;
+        verify_server_cert_signed_by_trust_anchor(
+            &self.parsed()?,
+            &roots,
+            self.key.cert.get(1..).unwrap_or_default(),
+            UnixTime::since_unix_epoch(Duration::from_secs(middle)),
+            algorithms.all,
+        )
+        .map_err(CertificateError::Untrusted)
+    }
+
+    fn parsed(&self) -> Result<ParsedCertificate<'_>, CertificateError> {
+        let first = self.key.cert.first().ok_or(CertificateError::Empty)?;
+        ParsedCertificate::try_from(first)
+            .map_err(|error| CertificateError::Malformed(error.to_string()))
+    }
+}
+
+fn read_chain(
+    what: &'static str,
+    pem: &[u8],
+) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+    let certificates = CertificateDer::pem_slice_iter(pem);
+    certificates
+        .collect::<Result<_, _>>()
+        .map_err(|source| CertificateError::Pem { what, source })
+}
+
+fn validity(der: &CertificateDer<'_>) -> Result<(Timestamp, Timestamp), CertificateError> {
+    let malformed = |error: &dyn std::fmt::Display| CertificateError::Malformed(error.to_string());
+    let (_, parsed) = X509Certificate::from_der(der).map_err(|error| malformed(&error))?;
+    let time = |time: x509_parser::time::ASN1Time| {
+        Timestamp::from_second(time.timestamp()).map_err(|error| malformed(&error))
+    };
+    let validity = parsed.validity();
+    Ok((time(validity.not_before)?, time(validity.not_after)?))
+}
+
+/// A certificate that was just made, and the CA that signed it.
+pub(crate) struct Issued {
+    pub(crate) pem: Pem,
+    pub(crate) ca: Vec<u8>,
+}
+
+/// Makes a CA and a certificate for these names. The CA's key signs this one certificate and is forgotten: what a thief
+/// of the Secret gets ends with the certificate.
+pub(crate) fn issue(
+    names: &[String],
+    now: Timestamp,
+    life: Duration,
+) -> Result<Issued, rcgen::Error> {
+    let valid = |params: &mut CertificateParams| {
+        let since_1970 = |time: Timestamp| {
+            let seconds = u64::try_from(time.as_second()).unwrap_or_default();
+            date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds)
+        };
+        params.not_before = since_1970(now - SKEW);
+        params.not_after = since_1970(now + life);
+    };
+    let mut ca = CertificateParams::default();
+    // With its time, so that a log that names it tells which one it is.
+    let name = format!("leadsman webhook CA of {now:.0}");
+    ca.distinguished_name = rcgen::DistinguishedName::new();
+    ca.distinguished_name.push(DnType::CommonName, name);
+    ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    ca.key_usages = vec![
+        KeyUsagePurpose::KeyCertSign,
+        KeyUsagePurpose::DigitalSignature,
+    ];
+    valid(&mut ca);
+    let ca_key = KeyPair::generate()?;
+    let ca_certificate = ca.self_signed(&ca_key)?;
+    let issuer = Issuer::new(ca, ca_key);
+
+    let mut server = CertificateParams::new(names)?;
+    server.distinguished_name = rcgen::DistinguishedName::new();
+    let name = names.first().map_or("leadsman", String::as_str);
+    // A common name has at most 64 characters (RFC 5280, appendix A.1); the names that count are beside it.
+    let name: String = name.chars().take(64).collect();
+    server.distinguished_name.push(DnType::CommonName, name);
+    server.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    server.use_authority_key_identifier_extension = true;
+    valid(&mut server);
+    let key = KeyPair::generate()?;
+    let certificate = server.signed_by(&key, &issuer)?;
+    let chain = certificate.pem() + &ca_certificate.pem();
+    Ok(Issued {
+        pem: Pem {
+            chain: chain.into_bytes(),
+            key: key.serialize_pem().into_bytes(),
+        },
+        ca: ca_certificate.pem().into_bytes(),
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) const YEAR: Duration = Duration::from_hours(365 * 24);
+
+    pub(crate) fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(ToString::to_string).collect()
+    }
+
+    pub(crate) fn time(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn what_is_issued_serves_its_names_and_no_others() {
+        let now = time("2026-01-01T00:00:00Z");
+        let names_of = names(&["hook.ns.svc", "127.0.0.1", "::1"]);
+        let issued = issue(&names_of, now, YEAR).unwrap();
+        let certificate = Certificate::read(&issued.pem).unwrap();
+        certificate.names(&names_of).unwrap();
+        certificate.trusted_by(&issued.ca).unwrap();
+        assert_eq!(certificate.not_before, time("2025-12-31T23:00:00Z"));
+        assert_eq!(certificate.not_after, time("2027-01-01T00:00:00Z"));
+        for other in ["hook.other.svc", "127.0.0.2"] {
+            let error = certificate.names(&names(&[other])).unwrap_err();
+            assert!(error.to_string().contains(other), "{error}");
+        }
+        let another = issue(&names_of, now, YEAR).unwrap();
+        let error = certificate.trusted_by(&another.ca).unwrap_err();
+        assert!(matches!(error, CertificateError::Untrusted(_)), "{error}");
+    }
+
+    #[test]
+    fn a_certificate_with_another_key_or_none_is_refused() {
+        let now = time("2026-01-01T00:00:00Z");
+        let one = issue(&names(&["a.b.svc"]), now, YEAR).unwrap().pem;
+        let other = issue(&names(&["a.b.svc"]), now, YEAR).unwrap().pem;
+        let mixed = Pem {
+            key: other.key,
+            ..one.clone()
+        };
+        assert!(matches!(
+            Certificate::read(&mixed),
+            Err(CertificateError::Key(_))
+        ));
+        let keyless = Pem {
+            key: Vec::new(),
+            ..one.clone()
+        };
+        assert!(matches!(
+            Certificate::read(&keyless),
+            Err(CertificateError::Pem { .. })
+        ));
+        let empty = Pem {
+            chain: Vec::new(),
+            ..one
+        };
+        assert!(matches!(
+            Certificate::read(&empty),
+            Err(CertificateError::Empty)
+        ));
+    }
+}

@@ -1,0 +1,90 @@
+//! What is counted. Labels are the webhooks' names and closed lists.
+
+use jiff::Timestamp;
+use leadsman_process::Metrics as Registry;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Unit;
+use std::time::Duration;
+
+use crate::webhook::Outcome;
+
+/// The metrics of the webhooks.
+#[derive(Clone, Debug)]
+pub(crate) struct Metrics {
+    requests: Family<RequestLabels, Counter>,
+    duration: Family<WebhookLabels, Histogram>,
+    expiration: Gauge,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    webhook: &'static str,
+    outcome: Outcome,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WebhookLabels {
+    webhook: &'static str,
+}
+
+impl EncodeLabelValue for Outcome {
+    fn encode(&self, encoder: &mut LabelValueEncoder) -> Result<(), std::fmt::Error> {
+        match self {
+            Self::Patched => "patched",
+            Self::Unchanged => "unchanged",
+            Self::NotReady => "not_ready",
+            Self::Late => "late",
+            Self::Panicked => "panicked",
+            Self::Malformed => "malformed",
+        }
+        .encode(encoder)
+    }
+}
+
+impl Metrics {
+    pub(crate) fn new(registry: &Registry) -> Self {
+        let duration = || Histogram::new(exponential_buckets(0.000_1, 4.0, 10));
+        let metrics = Self {
+            requests: Family::default(),
+            duration: Family::new_with_constructor(duration),
+            expiration: Gauge::default(),
+        };
+        registry.register(|registry| {
+            registry.register(
+                "webhook_requests",
+                "Requests to admission webhooks; all but patched ones are answered without a change",
+                metrics.requests.clone(),
+            );
+            registry.register_with_unit(
+                "webhook_request_duration",
+                "From the head of a request to its answer",
+                Unit::Seconds,
+                metrics.duration.clone(),
+            );
+            registry.register_with_unit(
+                "webhook_certificate_expiration_timestamp",
+                "When the certificate that is served ends, as seconds since 1970; 0 while none is served",
+                Unit::Seconds,
+                metrics.expiration.clone(),
+            );
+        });
+        metrics
+    }
+
+    pub(crate) fn answered(&self, webhook: &'static str, outcome: Outcome, took: Duration) {
+        self.requests
+            .get_or_create(&RequestLabels { webhook, outcome })
+            .inc();
+        self.duration
+            .get_or_create(&WebhookLabels { webhook })
+            .observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn serves_until(&self, not_after: Timestamp) {
+        self.expiration.set(not_after.as_second());
+    }
+}

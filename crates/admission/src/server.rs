@@ -1,0 +1,236 @@
+//! The TLS server: HTTP/1.1 for an API server that calls a Service, HTTP/2 for one that calls a URL
+//! (`k8s.io/apiserver/pkg/util/webhook/client.go`, `issue.k8s.io/75791`).
+//!
+//! Bounds: connections, the time of a handshake, and how long a connection may idle. The end comes in two steps: while
+//! the endpoints of the Service still name this replica everything is served, and connections are given up where that
+//! fails no request; then what is under way is finished.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use rustls::ServerConfig;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use crate::endpoint::Endpoints;
+
+/// Connections at a time. An API server handles 600 requests at a time (`--max-requests-inflight`,
+/// `--max-mutating-requests-inflight`), each of which may call on a connection of its own. Further ones wait.
+const CONNECTIONS: usize = 1024;
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Longer than API servers keep idle connections: Go's `http.DefaultTransport` closes them after 90 s. Of two that close
+/// the client must be the first, since a request that meets a closed connection fails.
+const IDLE: Duration = Duration::from_mins(3);
+/// Requests at a time on a connection of HTTP/2, as of Go's own server.
+const STREAMS: u32 = 250;
+/// While the endpoints of a Service spread that this replica is ending.
+const DRAIN: Duration = Duration::from_secs(5);
+/// For requests that are under way after that.
+const FINISH: Duration = Duration::from_secs(5);
+/// After a failure to accept, which is mostly a lack of file descriptors.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+const _: () =
+    assert!(DRAIN.as_secs() + FINISH.as_secs() < leadsman_process::shutdown::DEFAULT_GRACE_SECONDS);
+
+/// What is served, and how it ends.
+pub(crate) struct Server {
+    pub(crate) endpoints: Arc<Endpoints>,
+    pub(crate) certificate: watch::Receiver<Option<Arc<CertifiedKey>>>,
+    /// Cancelled when the process is to end.
+    pub(crate) shutdown: CancellationToken,
+    /// The same token as that of the endpoints.
+    pub(crate) draining: CancellationToken,
+}
+
+/// Each handshake gets the newest certificate; connections that are open keep theirs.
+#[derive(Debug)]
+struct Newest(watch::Receiver<Option<Arc<CertifiedKey>>>);
+
+impl ResolvesServerCert for Newest {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.borrow().clone()
+    }
+}
+
+impl Server {
+    /// Serves until the process is to end and everything is drained and finished.
+    pub(crate) async fn serve(self, listener: TcpListener) {
+        let stop = CancellationToken::new();
+        let mut connections = JoinSet::new();
+        tokio::select! {
+            () = self.accept(&listener, &mut connections, &stop) => {}
+            () = self.drain() => {}
+        }
+        drop(listener);
+        stop.cancel();
+        let finished = async { while connections.join_next().await.is_some() {} };
+        if timeout(FINISH, finished).await.is_err() {
+            tracing::warn!(
+                "requests to admission webhooks were under way for too long, giving them up"
+            );
+        }
+    }
+
+    async fn drain(&self) {
+        self.shutdown.cancelled().await;
+        self.draining.cancel();
+        sleep(DRAIN).await;
+    }
+
+    async fn accept(
+        &self,
+        listener: &TcpListener,
+        connections: &mut JoinSet<()>,
+        stop: &CancellationToken,
+    ) {
+        let acceptor = acceptor(self.certificate.clone());
+        let room = Arc::new(Semaphore::new(CONNECTIONS));
+        loop {
+            let Ok(permit) = Arc::clone(&room).acquire_owned().await else {
+                return;
+            };
+            // What has ended is forgotten.
+            while connections.try_join_next().is_some() {}
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection to the admission webhooks, retrying");
+                    sleep(ACCEPT_AGAIN).await;
+                    continue;
+                }
+            };
+            let connection = Connection {
+                endpoints: Arc::clone(&self.endpoints),
+                draining: self.draining.clone(),
+                stop: stop.clone(),
+            };
+            let acceptor = acceptor.clone();
+            connections.spawn(async move {
+                connection.serve(acceptor, stream).await;
+                drop(permit);
+            });
+        }
+    }
+}
+
+fn acceptor(certificate: watch::Receiver<Option<Arc<CertifiedKey>>>) -> TlsAcceptor {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("the provider has the suites of TLS 1.2 and 1.3")
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(Newest(certificate)));
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    TlsAcceptor::from(Arc::new(config))
+}
+
+struct Connection {
+    endpoints: Arc<Endpoints>,
+    draining: CancellationToken,
+    stop: CancellationToken,
+}
+
+/// How many requests of a connection are under way; every change is a sign of life.
+type Requests = watch::Sender<usize>;
+
+/// A request that is under way. A client may give it up at any moment.
+struct UnderWay(Arc<Requests>);
+
+impl UnderWay {
+    fn new(requests: &Arc<Requests>) -> Self {
+        requests.send_modify(|requests| *requests += 1);
+        Self(Arc::clone(requests))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.send_modify(|requests| {
+            debug_assert!(*requests > 0, "each request ends once");
+            *requests -= 1;
+        });
+    }
+}
+
+impl Connection {
+    async fn serve(self, acceptor: TlsAcceptor, stream: TcpStream) {
+        // An answer is one small write.
+        let _refused = stream.set_nodelay(true);
+        let stream = match timeout(HANDSHAKE, acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "a TLS handshake with the admission webhooks failed");
+                return;
+            }
+            Err(_) => return,
+        };
+        let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        let requests = Arc::new(Requests::new(0));
+        let service = service_fn(|request| {
+            let under_way = UnderWay::new(&requests);
+            let endpoints = Arc::clone(&self.endpoints);
+            async move {
+                let response = endpoints.respond(request).await;
+                drop(under_way);
+                Ok::<_, Infallible>(response)
+            }
+        });
+        let builder = http();
+        let served = builder.serve_connection(TokioIo::new(stream), service);
+        tokio::pin!(served);
+        let ended = tokio::select! {
+            ended = &mut served => ended,
+            () = self.gives_up(is_http2, &requests) => {
+                served.as_mut().graceful_shutdown();
+                served.await
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(error, "a connection to the admission webhooks broke off");
+        }
+    }
+
+    /// Until the connection is to take no further request.
+    async fn gives_up(&self, is_http2: bool, requests: &Requests) {
+        tokio::select! {
+            () = self.stop.cancelled() => {}
+            // GOAWAY fails no request (RFC 9113, 6.8).
+            () = self.draining.cancelled(), if is_http2 => {}
+            () = idle(requests.subscribe()) => {}
+        }
+    }
+}
+
+async fn idle(mut requests: watch::Receiver<usize>) {
+    loop {
+        let silent = timeout(IDLE, requests.changed()).await.is_err();
+        if silent && *requests.borrow() == 0 {
+            return;
+        }
+    }
+}
+
+fn http() -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        // It would close idle connections; ours closes those whose head never ends as well.
+        .header_read_timeout(None);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS);
+    builder
+}
