@@ -4,7 +4,7 @@ use futures::stream::BoxStream;
 use k8s_openapi::api::coordination::v1::Lease;
 use leadsman_process::ApiServer;
 use leadsman_process::list::ListTarget;
-use leadsman_process::reply::{Cause, Disposition};
+use leadsman_process::reply::{Cause, Disposition, describe_missing_rights};
 use leadsman_process::watch::{ObjectEvent, ObjectState, watch_object};
 
 /// What the watch of a Lease delivers.
@@ -39,7 +39,8 @@ pub fn describe_lease_failure(
             "the API server does not serve Leases (coordination.k8s.io/v1), or there is no namespace {namespace} ({message})"
         ),
         Some(Cause::NoRight) => format!(
-            "RBAC does not allow to {action} the Lease {namespace}/{name}: apply the output of `leadsman manifests` ({message})"
+            "cannot {action} the Lease {namespace}/{name}: {}",
+            describe_missing_rights([message])
         ),
         _ => format!("cannot {action} the Lease {namespace}/{name}: {message}"),
     }

@@ -26,7 +26,7 @@ use crate::request::{self, Sent, WriteKind};
 use crate::schemas;
 use crate::slots::{Next, Slots, Turn};
 use crate::watch::Arrival;
-use leadsman_process::reply::{Cause, Disposition};
+use leadsman_process::reply::{Cause, Disposition, describe_missing_rights};
 
 mod anew;
 mod stage;
@@ -393,11 +393,8 @@ impl Rights {
             self.condition.ready();
             return;
         }
-        let reasons: Vec<_> = self.lacking.values().map(String::as_str).collect();
-        self.condition.not_ready(format!(
-            "apply the output of `leadsman manifests`: {}",
-            reasons.join("; ")
-        ));
+        let reasons = self.lacking.values().map(String::as_str);
+        self.condition.not_ready(describe_missing_rights(reasons));
     }
 }
 

@@ -8,7 +8,7 @@ use leadsman_api::slim::crd::CustomResourceDefinition;
 use leadsman_core::podprobe::event::{Event, Kind};
 use leadsman_core::podprobe::schemas::keeps_fields;
 use leadsman_process::list::ListTarget;
-use leadsman_process::reply::{Cause, Disposition};
+use leadsman_process::reply::{Cause, Disposition, describe_missing_rights};
 use leadsman_process::watch::{WatchEvent, WatchFailure, WatchPhase, watch};
 use leadsman_process::{ApiServer, Condition, clock};
 use tokio::sync::mpsc::Sender;
@@ -159,7 +159,8 @@ fn reason(name: &str, failure: &WatchFailure) -> String {
     } = failure.disposition
     {
         return format!(
-            "no right to {verb} the CRD {name}: apply the output of `leadsman manifests` ({words})"
+            "cannot {verb} the CRD {name}: {}",
+            describe_missing_rights([words])
         );
     }
     format!("cannot {verb} the CRD {name}: {words}")

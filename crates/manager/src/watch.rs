@@ -10,7 +10,7 @@ use leadsman_api::Guarded;
 use leadsman_core::cluster::{ObjectName, ResourceVersion, Source};
 use leadsman_core::podprobe::event::{Event, Kind};
 use leadsman_process::list::ListTarget;
-use leadsman_process::reply::{Cause, Disposition};
+use leadsman_process::reply::{Cause, Disposition, describe_missing_rights};
 use leadsman_process::watch::{WatchEvent, WatchFailure, WatchPhase, watch};
 use leadsman_process::{ApiServer, Condition, clock};
 use tokio::sync::mpsc::Sender;
@@ -178,12 +178,9 @@ fn reason(resource: &str, failure: &WatchFailure) -> String {
     };
     match cause {
         Some(Cause::NoSuchKind) => format!(
-            "the API server does not know {resource}: apply the output of `leadsman manifests` ({words})"
+            "the API server does not serve {resource}: apply the output of `leadsman manifests` ({words})"
         ),
-        Some(Cause::NoRight) => format!(
-            "no right to list and watch {resource} in all namespaces: apply the output of `leadsman manifests` \
-             ({words})"
-        ),
+        Some(Cause::NoRight) => describe_missing_rights([words]),
         _ if failure.phase == WatchPhase::Listing => format!("cannot list {resource}: {words}"),
         _ => format!("cannot watch {resource}: {words}"),
     }

@@ -1,4 +1,4 @@
-//! What a reply of the API server means for the request that it answers. Pure.
+//! The meaning of an API server's reply for the request that it answers. Pure.
 //!
 //! One judge for every request of both processes: marks, specs, statuses, the Lease, events, lists and watches. It
 //! follows what API servers send (`k8s.io/apimachinery/pkg/api/errors/errors.go`), not only what HTTP says.
@@ -12,12 +12,12 @@ use kube::core::Status;
 
 use crate::backoff::Backoff;
 
-/// A server may ask for patience, but not for ever.
+/// A longer `Retry-After` is cut to this.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_mins(5);
-/// Of a reply that is not a `Status`, so many characters go into a message.
+/// Characters of a reply that is not a `Status` in a message.
 const LONGEST_REASON: usize = 300;
 
-/// What was asked for, as far as replies differ by it.
+/// The verb of a request, as far as the meaning of a reply depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// GET of one object.
@@ -32,40 +32,40 @@ pub enum Verb {
     Delete,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Disposition {
     /// It was carried out.
     Done,
-    /// The object that was to be created is there already: a GET shows it.
+    /// The object that was to be created exists already: a GET shows it.
     AlreadyExists {
-        /// The reply's words.
+        /// The reply's message.
         reason: String,
     },
-    /// The object does not exist, or another one has its name: there is nothing to write any more. The watch tells
-    /// what is there instead.
+    /// The object does not exist, or another one has its name: there is nothing to write any more. The watch shows what
+    /// exists instead.
     Gone {
-        /// The reply's words.
+        /// The reply's message.
         reason: String,
     },
-    /// The resource version or the continue token is older than what the API server still knows, or newer than what it
-    /// knows after its store was restored: only a new list helps, and it need not wait.
+    /// The resourceVersion or the continue token is older than what the API server still has, or newer than what it has
+    /// since etcd was restored: only a new list helps, and it need not wait.
     Expired {
-        /// The reply's words.
+        /// The reply's message.
         reason: String,
     },
-    /// It was not carried out, or nobody knows; later it may be.
+    /// It was not carried out, or whether it was is unknown; later it may be.
     Retry {
         /// Why.
         cause: Cause,
-        /// Not before this.
+        /// How long the API server asked to wait (`Retry-After`).
         after: Option<Duration>,
-        /// The reply's words.
+        /// The reply's message.
         reason: String,
     },
     /// It will not be carried out, however often it is sent.
     Refused {
-        /// The reply's words.
+        /// The reply's message.
         reason: String,
     },
 }
@@ -73,37 +73,38 @@ pub enum Disposition {
 /// Why a request is to be repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// Something else wrote the object; the watch will show it.
+    /// The object was written since it was read; the watch will show it.
     Conflict,
-    /// The API server asks for patience.
+    /// The API server limits the rate of requests (429).
     Throttled,
-    /// The API server or something on the way to it is not there.
+    /// The API server, or a proxy before it, is overloaded, starting or stopping.
     Unavailable,
     /// No reply in time, or no connection.
     NoAnswer,
-    /// The API server broke on it. Objects that are too large come as this as well.
+    /// The API server failed on it (500). Objects that are too large for etcd end like this as well.
     InternalError,
-    /// The API server does not know the kind, or the namespace does not exist. Somebody has to apply it.
+    /// The API server does not serve the kind, or the namespace does not exist. Somebody has to create it.
     NoSuchKind,
-    /// Our account lacks a right. Somebody has to grant it.
+    /// The account of this process lacks a right, or is not known. Somebody has to grant it.
     NoRight,
-    /// An admission policy forbids it. Somebody has to change the policy, or something else is to be written.
+    /// Admission forbids it. Somebody has to change the policy, or something else is to be written.
     Denied,
 }
 
 impl Cause {
-    /// The distances at which a write is repeated.
+    /// The back-off of a write that failed for this.
     pub const fn backoff(self) -> Backoff {
         let (first, longest) = match self {
             Self::Conflict => (Duration::from_millis(50), Duration::from_secs(10)),
-            // What an outage held up is written soon after it.
+            // Short, so that what an outage held up is written soon after it.
             Self::Unavailable | Self::NoAnswer => {
                 (Duration::from_millis(250), Duration::from_secs(5))
             }
             Self::Throttled | Self::InternalError | Self::NoSuchKind => {
                 (Duration::from_millis(250), Duration::from_secs(30))
             }
-            // API servers that have just started answer so until they have read the roles.
+            // Begins short: an API server that has just started denies everything until its informers have listed the
+            // roles (`RBACAuthorizer`, `plugin/pkg/auth/authorizer/rbac/rbac.go`, asks their listers).
             Self::NoRight | Self::Denied => (Duration::from_millis(250), Duration::from_mins(5)),
         };
         Backoff::new(first, longest)
@@ -111,7 +112,7 @@ impl Cause {
 }
 
 impl Disposition {
-    /// The reply's words, if it was not a success.
+    /// The reply's message, if it was not a success.
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Done => None,
@@ -123,7 +124,7 @@ impl Disposition {
         }
     }
 
-    /// How long the API server asked to be left alone: for all requests of this kind, not only for this one.
+    /// How long the API server asked to wait. It means all requests of a kind, not only this one.
     pub fn slow_down(&self) -> Option<Duration> {
         match self {
             Self::Retry {
@@ -137,48 +138,50 @@ impl Disposition {
     }
 }
 
-/// Reads a reply.
-pub fn judge(verb: Verb, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Disposition {
-    if status.is_success() {
+/// The disposition of a request, from its reply.
+pub fn judge(verb: Verb, code: StatusCode, headers: &HeaderMap, body: &[u8]) -> Disposition {
+    if code.is_success() {
         return Disposition::Done;
     }
-    let told = serde_json::from_slice::<Status>(body).ok();
-    let after = retry_after(headers, told.as_ref());
-    judge_failure(verb, status, after, told.as_ref(), body)
+    let status = serde_json::from_slice::<Status>(body).ok();
+    let after = retry_after(headers, status.as_ref());
+    judge_failure(verb, code, after, status.as_ref(), body)
 }
 
-/// Reads the `ERROR` event of a watch, which is a reply without headers.
-pub fn judge_watch_error(told: &Status) -> Disposition {
-    let status = StatusCode::from_u16(told.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let after = retry_after(&HeaderMap::new(), Some(told));
-    judge_failure(Verb::ListOrWatch, status, after, Some(told), b"")
+/// The disposition of a watch, from its `ERROR` event, which is a reply without headers.
+pub fn judge_watch_error(error: &Status) -> Disposition {
+    let code = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let after = retry_after(&HeaderMap::new(), Some(error));
+    judge_failure(Verb::ListOrWatch, code, after, Some(error), b"")
 }
 
 fn judge_failure(
     verb: Verb,
-    status: StatusCode,
+    code: StatusCode,
     after: Option<Duration>,
-    told: Option<&Status>,
+    status: Option<&Status>,
     body: &[u8],
 ) -> Disposition {
-    let reason = reason(status, told, body);
+    let reason = reason(code, status, body);
     if verb == Verb::ListOrWatch
-        && (status == StatusCode::GONE || told.is_some_and(is_from_the_future))
+        && (code == StatusCode::GONE || status.is_some_and(is_version_too_large))
     {
         return Disposition::Expired { reason };
     }
-    let cause = match (status.as_u16(), verb) {
-        // What was to be created, listed or watched has no name that could be missing.
+    let cause = match (code.as_u16(), verb) {
+        // These requests name no object that could be missing: the resource or the namespace is.
         (404, Verb::Create | Verb::ListOrWatch) => Cause::NoSuchKind,
         (404 | 410, _) => return Disposition::Gone { reason },
         (409, Verb::Create) => return Disposition::AlreadyExists { reason },
         (409, _) => Cause::Conflict,
-        (422, _) if told.is_some_and(names_the_uid) => return Disposition::Gone { reason },
+        (422, _) if status.is_some_and(is_uid_mismatch) => return Disposition::Gone { reason },
         (401, _) => Cause::NoRight,
-        (403, _) if lacks_a_right(&reason) => Cause::NoRight,
+        (403, _) if denied_by_authorizer(&reason).is_some() => Cause::NoRight,
         (403, _) => Cause::Denied,
         (429, _) => Cause::Throttled,
-        (500, _) if told.is_some_and(|told| told.reason == "ServerTimeout") => Cause::Unavailable,
+        (500, _) if status.is_some_and(|status| status.reason == "ServerTimeout") => {
+            Cause::Unavailable
+        }
         (500, _) => Cause::InternalError,
         (408 | 501..=599, _) => Cause::Unavailable,
         _ => return Disposition::Refused { reason },
@@ -190,21 +193,21 @@ fn judge_failure(
     }
 }
 
-/// A request that met no reply.
+/// The disposition of a request whose connection failed.
 pub fn no_reply(error: &dyn std::error::Error) -> Disposition {
     let mut reason = error.to_string();
     let mut source = error.source();
     while let Some(deeper) = source {
-        let words = deeper.to_string();
-        if !reason.contains(&words) {
-            reason = format!("{reason}: {words}");
+        let message = deeper.to_string();
+        if !reason.contains(&message) {
+            reason = format!("{reason}: {message}");
         }
         source = deeper.source();
     }
     no_answer(reason)
 }
 
-/// A request whose deadline came before its reply.
+/// The disposition of a request whose deadline came before its reply.
 pub fn timed_out(deadline: Duration) -> Disposition {
     no_answer(format!("no answer within {:.1} s", deadline.as_secs_f64()))
 }
@@ -217,50 +220,74 @@ fn no_answer(reason: String) -> Disposition {
     }
 }
 
-fn reason(status: StatusCode, told: Option<&Status>, body: &[u8]) -> String {
-    match told {
-        Some(told) if !told.message.is_empty() => told.message.clone(),
+fn reason(code: StatusCode, status: Option<&Status>, body: &[u8]) -> String {
+    match status {
+        Some(status) if !status.message.is_empty() => status.message.clone(),
         _ => {
-            let words = String::from_utf8_lossy(body);
-            let words: String = words.trim().chars().take(LONGEST_REASON).collect();
-            format!("{status} {words}").trim_end().to_owned()
+            let text = String::from_utf8_lossy(body);
+            let text: String = text.trim().chars().take(LONGEST_REASON).collect();
+            format!("{code} {text}").trim_end().to_owned()
         }
     }
 }
 
-/// A server-side apply with the uid of a predecessor comes back as 422 with this cause.
-fn names_the_uid(told: &Status) -> bool {
-    let causes = told.details.iter().flat_map(|details| &details.causes);
+/// Whether the object has another uid than the request: a server-side apply with the uid of a predecessor is a 422 with
+/// this cause (`ValidateObjectMetaAccessorUpdate`, `k8s.io/apimachinery/pkg/api/validation/objectmeta.go`).
+fn is_uid_mismatch(status: &Status) -> bool {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
     causes
         .into_iter()
         .any(|cause| cause.field == "metadata.uid")
 }
 
-/// A resource version that the API server has not reached: its store was restored, or another API server is behind
-/// (`apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)`, which client-go's reflector re-lists on).
-fn is_from_the_future(told: &Status) -> bool {
-    let causes = told.details.iter().flat_map(|details| &details.causes);
+/// Whether the API server has not reached the resourceVersion yet: etcd was restored, or another API server is behind
+/// (`isTooLargeResourceVersionError`, `k8s.io/client-go/tools/cache/reflector.go`, which lists again on it).
+fn is_version_too_large(status: &Status) -> bool {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
     causes
         .into_iter()
         .any(|cause| cause.reason == "ResourceVersionTooLarge")
 }
 
-/// RBAC's words are `User "…" cannot patch resource …`; an admission policy's are its author's.
-fn lacks_a_right(reason: &str) -> bool {
-    reason.contains("User \"") && reason.contains(" cannot ")
+/// What the authorizer denied: `User "…" cannot list resource "pods" in API group "" at the cluster scope`
+/// (`forbiddenMessage`, `k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go`). None for a 403 of
+/// admission, whose message is its author's.
+fn denied_by_authorizer(reason: &str) -> Option<&str> {
+    let denied = &reason[reason.find("User \"")?..];
+    denied.contains(" cannot ").then_some(denied)
 }
 
-/// The header, or what says the same in the body.
-fn retry_after(headers: &HeaderMap, told: Option<&Status>) -> Option<Duration> {
-    let body = told
-        .and_then(|told| Some(u64::from(told.details.as_ref()?.retry_after_seconds)))
+/// What is missing and what to do about it, from the reasons of requests that failed by [`Cause::NoRight`].
+pub fn describe_missing_rights<'a>(reasons: impl IntoIterator<Item = &'a str>) -> String {
+    let mut denied = Vec::new();
+    for reason in reasons {
+        match denied_by_authorizer(reason) {
+            Some(missing) => denied.push(missing),
+            None => {
+                return format!(
+                    "the API server does not accept the credentials of this process ({reason}): check the kubeconfig, or the \
+                     token of the pod's service account"
+                );
+            }
+        }
+    }
+    let denied = denied.join("; ");
+    format!(
+        "missing right: {denied}. Apply the output of `leadsman manifests`, or grant it by RBAC"
+    )
+}
+
+/// The header, or `details.retryAfterSeconds` of the body.
+fn retry_after(headers: &HeaderMap, status: Option<&Status>) -> Option<Duration> {
+    let body = status
+        .and_then(|status| Some(u64::from(status.details.as_ref()?.retry_after_seconds)))
         .filter(|seconds| *seconds > 0);
     let asked = retry_after_header(headers).or(body.map(Duration::from_secs));
     asked.map(|asked| asked.min(LONGEST_RETRY_AFTER))
 }
 
-/// Seconds or a date (RFC 9110, 10.2.3). API servers send seconds; proxies on the way may send a date, which counts
-/// from the `Date` of the same reply: our own clock may be another.
+/// Seconds or a date (RFC 9110, 10.2.3). API servers send seconds; a proxy may send a date, which is compared with the
+/// `Date` of the same reply, since the clock of this machine may differ.
 fn retry_after_header(headers: &HeaderMap) -> Option<Duration> {
     let text = |name| headers.get(name)?.to_str().ok();
     let asked = text(RETRY_AFTER)?;
@@ -271,7 +298,7 @@ fn retry_after_header(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::try_from(until.duration_since(sent)).unwrap_or_default())
 }
 
-/// `Fri, 01 Jan 2027 00:00:00 GMT`.
+/// Parses `Fri, 01 Jan 2027 00:00:00 GMT`, the preferred format of RFC 9110, 5.6.7.
 fn http_date(text: &str) -> Option<Timestamp> {
     jiff::fmt::rfc2822::DateTimeParser::new()
         .parse_timestamp(text)

@@ -93,7 +93,8 @@ fn readiness_holds_while_the_crd_is_there_and_followed() {
     ];
     let shown: Vec<_> = followed(items).into_iter().map(|(_, text)| text).collect();
     let no_right = format!(
-        "[-] schema: no right to list the CRD {}: apply the output of `leadsman manifests` (the words)",
+        "[-] schema: cannot list the CRD {}: the API server does not accept the credentials of this process (the words): check \
+         the kubeconfig, or the token of the pod's service account",
         CRDS[1]
     );
     let none = format!(

@@ -127,9 +127,9 @@ async fn readiness_holds_while_changes_are_received_and_at_no_other_time() {
         (600, Changed(object("a"))),
     ];
     let (_, texts) = follow_items(items).await;
-    let unknown = "[-] pods: the API server does not know pods: apply the output of `leadsman manifests` (the words)";
-    let no_right = "[-] pods: no right to list and watch pods in all namespaces: apply the output of `leadsman manifests` \
-                    (the words)";
+    let unknown = "[-] pods: the API server does not serve pods: apply the output of `leadsman manifests` (the words)";
+    let no_right = "[-] pods: the API server does not accept the credentials of this process (the words): check the \
+                    kubeconfig, or the token of the pod's service account";
     let expected = [
         "[-] pods: waiting for the first list",
         "[-] pods: waiting for the first list",

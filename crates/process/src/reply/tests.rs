@@ -7,11 +7,11 @@ fn judged(verb: Verb, code: u16, headers: &[(&str, &str)], body: &str) -> Dispos
         .iter()
         .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()))
         .collect();
-    let status = StatusCode::from_u16(code).unwrap();
-    judge(verb, status, &headers, body.as_bytes())
+    let code = StatusCode::from_u16(code).unwrap();
+    judge(verb, code, &headers, body.as_bytes())
 }
 
-fn told(reason: &str, message: &str, details: &Value) -> String {
+fn status(reason: &str, message: &str, details: &Value) -> String {
     json!({"kind": "Status", "status": "Failure", "reason": reason, "message": message, "details": details}).to_string()
 }
 
@@ -30,49 +30,77 @@ fn word(disposition: &Disposition) -> (String, u64) {
 }
 
 #[test]
-fn replies_to_an_update_are_told_apart() {
+fn a_missing_right_is_named_with_account_verb_resource_and_scope() {
+    let denied = |verb| {
+        format!(
+            "pods is forbidden: User \"system:serviceaccount:a:b\" cannot {verb} resource \"pods\" in API group \"\" at the \
+             cluster scope"
+        )
+    };
+    let (list, watch) = (denied("list"), denied("watch"));
+    assert_eq!(
+        describe_missing_rights([&*list, &*watch]),
+        "missing right: User \"system:serviceaccount:a:b\" cannot list resource \"pods\" in API group \"\" at the cluster \
+         scope; User \"system:serviceaccount:a:b\" cannot watch resource \"pods\" in API group \"\" at the cluster scope. \
+         Apply the output of `leadsman manifests`, or grant it by RBAC"
+    );
+    let unknown = describe_missing_rights(["Unauthorized"]);
+    assert!(
+        unknown.contains("credentials") && unknown.contains("(Unauthorized)"),
+        "{unknown}"
+    );
+}
+
+#[test]
+fn each_reply_to_an_update_has_its_disposition() {
     let rbac =
         r#"pods "a" is forbidden: User "me" cannot patch resource "pods/status" in API group """#;
     let policy = r#"pods "a" is forbidden: ValidatingAdmissionPolicy 'no' denied request: no"#;
     let uid = json!({"causes": [{"field": "metadata.uid", "reason": "FieldValueInvalid"}]});
     let label = json!({"causes": [{"field": "metadata.labels", "reason": "FieldValueInvalid"}]});
-    let patience = json!({"retryAfterSeconds": 7});
+    let retry_after = json!({"retryAfterSeconds": 7});
     let none = json!({});
     let table = [
         (200, None, "{}".to_owned(), "Done", 0),
         (201, None, "{}".to_owned(), "Done", 0),
-        (400, None, told("BadRequest", "no", &none), "Refused", 0),
-        (401, None, told("Unauthorized", "no", &none), "NoRight", 0),
-        (403, None, told("Forbidden", rbac, &none), "NoRight", 0),
-        (403, None, told("Forbidden", policy, &none), "Denied", 0),
-        (404, None, told("NotFound", "no", &none), "Gone", 0),
-        (409, None, told("Conflict", "no", &none), "Conflict", 0),
+        (400, None, status("BadRequest", "no", &none), "Refused", 0),
+        (401, None, status("Unauthorized", "no", &none), "NoRight", 0),
+        (403, None, status("Forbidden", rbac, &none), "NoRight", 0),
+        (403, None, status("Forbidden", policy, &none), "Denied", 0),
+        (404, None, status("NotFound", "no", &none), "Gone", 0),
+        (409, None, status("Conflict", "no", &none), "Conflict", 0),
         (413, None, String::new(), "Refused", 0),
-        (422, None, told("Invalid", "uid", &uid), "Gone", 0),
-        (422, None, told("Invalid", "label", &label), "Refused", 0),
+        (422, None, status("Invalid", "uid", &uid), "Gone", 0),
+        (422, None, status("Invalid", "label", &label), "Refused", 0),
         (429, None, "Too many requests".to_owned(), "Throttled", 0),
         (429, Some("3"), String::new(), "Throttled", 3),
         (429, Some("99999"), String::new(), "Throttled", 300),
         (429, Some("nonsense"), String::new(), "Throttled", 0),
-        (429, None, told("", "no", &patience), "Throttled", 7),
-        (429, Some("3"), told("", "no", &patience), "Throttled", 3),
+        (429, None, status("", "no", &retry_after), "Throttled", 7),
+        (
+            429,
+            Some("3"),
+            status("", "no", &retry_after),
+            "Throttled",
+            3,
+        ),
         (
             500,
             None,
-            told("InternalError", "no", &none),
+            status("InternalError", "no", &none),
             "InternalError",
             0,
         ),
         (
             500,
             None,
-            told("ServerTimeout", "no", &patience),
+            status("ServerTimeout", "no", &retry_after),
             "Unavailable",
             7,
         ),
         (502, None, "<html>".to_owned(), "Unavailable", 0),
         (503, Some("1"), String::new(), "Unavailable", 1),
-        (504, None, told("Timeout", "no", &none), "Unavailable", 0),
+        (504, None, status("Timeout", "no", &none), "Unavailable", 0),
     ];
     for (code, header, body, expected, seconds) in table {
         let header = header.map(|seconds| ("retry-after", seconds));
@@ -83,17 +111,17 @@ fn replies_to_an_update_are_told_apart() {
 }
 
 #[test]
-fn the_same_code_means_another_thing_to_another_verb() {
+fn the_meaning_of_a_code_depends_on_the_verb() {
     use Verb::{Create, Delete, Get, ListOrWatch, Update};
-    let expired = told("Expired", "too old resource version: 1 (9)", &json!({}));
-    let restored = told(
+    let expired = status("Expired", "too old resource version: 1 (9)", &json!({}));
+    let restored = status(
         "Timeout",
         "Too large resource version: 9, current: 1",
         &json!({"retryAfterSeconds": 1, "causes": [{"reason": "ResourceVersionTooLarge"}]}),
     );
     let none = String::new();
     let table = [
-        // A POST's 409 names an object that is there, and no newer version of the one that was sent.
+        // The 409 of a POST says that the object exists, that of a PUT or PATCH that it was written meanwhile.
         (Create, 409, &none, "AlreadyExists"),
         (Update, 409, &none, "Conflict"),
         (Delete, 409, &none, "Conflict"),
@@ -122,10 +150,10 @@ fn an_error_event_of_a_watch_is_judged_like_a_reply() {
         (429, "TooManyRequests", "Throttled"),
     ];
     for (code, reason, expected) in table {
-        let status = json!({"code": code, "reason": reason, "message": "the words"});
+        let status = json!({"code": code, "reason": reason, "message": "the message"});
         let disposition = judge_watch_error(&serde_json::from_value(status).unwrap());
         assert_eq!(word(&disposition).0, expected, "{code}");
-        assert_eq!(disposition.reason(), Some("the words"));
+        assert_eq!(disposition.reason(), Some("the message"));
     }
 }
 
@@ -152,7 +180,7 @@ fn a_date_to_retry_after_counts_from_the_date_of_the_reply() {
 }
 
 #[test]
-fn who_asks_for_patience_asks_it_of_all_requests_of_its_kind() {
+fn a_429_or_a_retry_after_slows_all_requests_of_a_kind() {
     let slow = |code, header: Option<&str>| {
         let header = header.map(|seconds| ("retry-after", seconds));
         judged(Verb::Update, code, header.as_slice(), "")
@@ -168,20 +196,20 @@ fn who_asks_for_patience_asks_it_of_all_requests_of_its_kind() {
 }
 
 #[test]
-fn the_reason_is_the_status_message_or_a_cut_of_the_text() {
+fn the_reason_is_the_message_of_the_status_or_the_start_of_the_text() {
     let cut = judged(Verb::Update, 413, &[], &"é".repeat(1000));
     let cut = cut.reason().unwrap();
     assert_eq!(cut.chars().filter(|c| *c == 'é').count(), LONGEST_REASON);
-    let body = told("", "the words", &json!({}));
-    let words = judged(Verb::Update, 400, &[], &body);
-    assert_eq!(words.reason(), Some("the words"));
+    let body = status("", "the message", &json!({}));
+    let refused = judged(Verb::Update, 400, &[], &body);
+    assert_eq!(refused.reason(), Some("the message"));
 }
 
 #[test]
-fn writes_are_repeated_by_their_cause() {
+fn the_back_off_of_a_write_depends_on_the_cause() {
     let millis = |cause: Cause, failures| cause.backoff().delay(failures, 1.0).as_millis();
     let no_right = |failures| millis(Cause::NoRight, failures);
-    // API servers that have just started know no rights for seconds; who lacks one is not asked without end.
+    // Seconds for an API server that has just started, minutes for a right that nobody grants.
     assert_eq!([1, 2, 5, 99].map(no_right), [250, 500, 4000, 300_000]);
     let conflict = |failures| millis(Cause::Conflict, failures);
     assert_eq!([1, 2, 99].map(conflict), [50, 100, 10_000]);
