@@ -2,55 +2,19 @@
 //! which slipped in is never acted on and says why.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::plan::Resolved;
+use super::compatibility::Compatibility;
 use super::reserved;
-pub use super::template::{HandlerTemplate, Port, ProbeTemplate, UnresolvedPort};
+use super::resolved::ResolvedProbe;
+use super::template::ProbeTemplate;
 use crate::cluster::ObjectName;
 use crate::cluster::{FieldErrors, Invalid, Selector, names};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use leadsman_api::marker::{PodContainerProbe, ProbeMarkerPolicy};
 use leadsman_api::{PodProbeMarker, limits};
-
-/// Whose defaults fill the timing fields of a probe that are left out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Compatibility {
-    /// Initial delay 0, period 10, timeout 1, success threshold 1, failure threshold 3.
-    #[default]
-    Kubernetes,
-    /// All of them 1, as a cluster that comes from `OpenKruise` has known them.
-    OpenKruise,
-}
-
-/// Defaults of what the two sides differ in; timeout and success threshold are 1 in both.
-pub(super) struct Defaults {
-    pub(super) initial_delay: u32,
-    pub(super) period: NonZeroU32,
-    pub(super) failure_threshold: NonZeroU32,
-}
-
-impl Compatibility {
-    pub(super) fn defaults(self) -> Defaults {
-        const THREE: NonZeroU32 = NonZeroU32::new(3).unwrap();
-        const TEN: NonZeroU32 = NonZeroU32::new(10).unwrap();
-        match self {
-            Self::Kubernetes => Defaults {
-                initial_delay: 0,
-                period: TEN,
-                failure_threshold: THREE,
-            },
-            Self::OpenKruise => Defaults {
-                initial_delay: 1,
-                period: NonZeroU32::MIN,
-                failure_threshold: NonZeroU32::MIN,
-            },
-        }
-    }
-}
 
 /// A marker that can be acted on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,7 +45,7 @@ pub struct MarkerProbe {
     /// `<marker>#<probe>`.
     pub entry: Arc<str>,
     /// What is the same for every pod; none where a port has a name, which means what the pod says.
-    pub resolved: Option<Resolved>,
+    pub resolved: Option<ResolvedProbe>,
     /// The condition that bears the verdict.
     pub condition_type: Option<Arc<str>>,
     /// What the pod bears while the verdict is Succeeded.
@@ -256,7 +220,7 @@ impl MarkerProbe {
             name: probe.name.as_str().into(),
             container: probe.container_name.as_str().into(),
             entry: format!("{marker}#{}", probe.name).into(),
-            resolved: resolved.map(|resolved| Resolved::new(resolved, &probe.container_name)),
+            resolved: resolved.map(|resolved| ResolvedProbe::new(resolved, &probe.container_name)),
             template,
             condition_type: condition_type.map(Into::into),
             succeeded,

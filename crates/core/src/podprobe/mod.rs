@@ -9,6 +9,7 @@
 //! | `index`, `event` | what an event changes, what is due | manager |
 //! | `schedule`, `verdict`, `worker` | when a probe runs and what its runs add up to | agent |
 
+mod compatibility;
 mod contest;
 pub mod event;
 pub mod index;
@@ -19,6 +20,7 @@ pub mod plan;
 pub mod pod;
 pub mod probe;
 mod reserved;
+mod resolved;
 #[cfg(any(test, feature = "samples"))]
 pub mod samples;
 pub mod schemas;
@@ -29,7 +31,8 @@ mod url;
 pub mod verdict;
 pub mod wire;
 
+pub use compatibility::Compatibility;
 pub use index::{Config, Index};
-pub use marker::{Compatibility, Marker};
+pub use marker::Marker;
 pub use probe::{CannotProbe, Handler, HttpGet, Outcome, Probe, ProbeId, Scheme, State};
 pub use verdict::Verdict;

@@ -11,7 +11,8 @@ use leadsman_api::node_pod_probe as wire;
 
 use super::marker::MarkerProbe;
 use super::pod::{Container, Pod};
-use super::probe::{Handler, Probe, Scheme};
+use super::probe::Probe;
+use super::resolved::ResolvedProbe;
 use super::verdict::Verdict;
 use super::wire::{from_wire, to_wire};
 use crate::cluster::{Interner, Interners, ObjectName, whole_seconds};
@@ -29,25 +30,6 @@ pub struct Entry {
     pub revision: Option<Arc<str>>,
     /// The one container id, reported started, that may be probed.
     pub started: Option<Arc<str>>,
-}
-
-/// A probe whose ports are numbers, and what stands for it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resolved {
-    /// The probe.
-    pub probe: Arc<Probe>,
-    /// Stands for handler and container.
-    pub revision: Arc<str>,
-}
-
-impl Resolved {
-    /// What a probe comes to in this container.
-    pub(super) fn new(probe: Probe, container: &str) -> Self {
-        Self {
-            revision: revision(&probe.handler, container),
-            probe: Arc::new(probe),
-        }
-    }
 }
 
 /// The entries of one pod.
@@ -178,14 +160,14 @@ impl Entry {
 }
 
 /// A probe whose ports have the names that the container gives them.
-fn resolve(probe: &MarkerProbe, container: &Container) -> Result<Resolved, Gap> {
+fn resolve(probe: &MarkerProbe, container: &Container) -> Result<ResolvedProbe, Gap> {
     let port = |name: &str| {
         let port = container.ports.iter().find(|(known, _)| **known == *name);
         port.map(|(_, number)| *number)
     };
     let resolved = probe.template.resolve(port);
     let resolved = resolved.map_err(|unresolved| Gap::PortNotFound(unresolved.0))?;
-    Ok(Resolved::new(resolved, &probe.container))
+    Ok(ResolvedProbe::new(resolved, &probe.container))
 }
 
 /// The startup gate. It opens with the first `started` of a container id and stays open for that id: a kubelet that
@@ -301,67 +283,6 @@ impl Verdict {
             (Some(started), Some(found)) => whole_seconds(started) <= whole_seconds(found),
             _ => true,
         }
-    }
-}
-
-/// A short name of handler and container, the same on every machine and in every version: FNV-1a, 64 bits, over
-/// their fields, each behind its length.
-fn revision(handler: &Handler, container: &str) -> Arc<str> {
-    let mut hash = Fnv::new();
-    hash.text(container);
-    match handler {
-        Handler::Exec { command } => {
-            hash.text("exec");
-            for word in command {
-                hash.text(word);
-            }
-        }
-        Handler::HttpGet(get) => {
-            hash.text("httpGet");
-            hash.text(match get.scheme {
-                Scheme::Http => "HTTP",
-                Scheme::Https => "HTTPS",
-            });
-            hash.number(u64::from(get.port.get()));
-            hash.text(&get.path);
-            for (name, value) in &get.headers {
-                hash.text(name);
-                hash.text(value);
-            }
-        }
-        Handler::TcpSocket { port } => {
-            hash.text("tcpSocket");
-            hash.number(u64::from(port.get()));
-        }
-        Handler::Grpc { port, service } => {
-            hash.text("grpc");
-            hash.number(u64::from(port.get()));
-            hash.text(service);
-        }
-    }
-    format!("{:016x}", hash.0).into()
-}
-
-struct Fnv(u64);
-
-impl Fnv {
-    fn new() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-
-    fn bytes(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
-
-    fn number(&mut self, number: u64) {
-        self.bytes(&number.to_le_bytes());
-    }
-
-    fn text(&mut self, text: &str) {
-        self.number(text.len() as u64);
-        self.bytes(text.as_bytes());
     }
 }
 

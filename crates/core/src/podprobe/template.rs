@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1;
 
-use super::marker::Compatibility;
+use super::compatibility::Compatibility;
 use super::probe::{Handler, HttpGet, Probe, Scheme};
 use super::url;
 use crate::cluster::{FieldErrors, names};

@@ -6,7 +6,7 @@ use std::num::{NonZeroU16, NonZeroU32};
 
 use k8s_openapi::api::core::v1;
 
-use super::marker::Compatibility;
+use super::compatibility::Compatibility;
 use super::probe::{Handler, HttpGet, Probe, Scheme};
 use super::template::ProbeTemplate;
 use crate::cluster::{FieldErrors, Invalid};

@@ -11,9 +11,9 @@ use std::time::Duration;
 use super::markers::{MarkerState, Rules};
 use super::{DueWrite, Index, MarkerName, Pass, Sent, Timer};
 use crate::cluster::{Now, ObjectName};
+use crate::podprobe::Compatibility;
 use crate::podprobe::contest::fingerprint;
 use crate::podprobe::event::Write;
-use crate::podprobe::marker::Compatibility;
 
 /// The finalizer by which `OpenKruise`'s manager holds a marker (`pkg/controller/podprobemarker`,
 /// `PodProbeMarkerFinalizer`).

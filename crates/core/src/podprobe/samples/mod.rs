@@ -215,7 +215,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::podprobe::marker::{Compatibility, Marker};
+    use crate::podprobe::{Compatibility, Marker};
 
     // PPM-15
     #[test]

@@ -288,7 +288,7 @@ impl Random {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::podprobe::marker::{Compatibility, Marker};
+    use crate::podprobe::{Compatibility, Marker};
 
     /// How many of a thousand are accepted, refused with places, and cannot be read.
     fn verdicts(seed: u64) -> [usize; 3] {

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use super::{MARKERS, NotInjected, PROBES, PROBES_BYTES, Scope, Snapshot};
 use crate::cluster::Interners;
-use crate::podprobe::marker::{Compatibility, Marker};
 use crate::podprobe::pod::Pod;
+use crate::podprobe::{Compatibility, Marker};
 
 /// A probe that runs `command` in container `main`.
 fn probe(name: &str, condition: &str) -> Value {

@@ -7,10 +7,10 @@ use super::cluster::{Owner, Reply, SimPod, mark, name};
 use super::proof::marker;
 use super::scene::{app_x, idle, p0};
 use super::world::World;
+use crate::podprobe::Compatibility;
 use crate::podprobe::event::{Kind, Write, WriteTarget};
 use crate::podprobe::index::Config;
 use crate::podprobe::index::finalizers::FINALIZER;
-use crate::podprobe::marker::Compatibility;
 
 const OTHER: &str = "example.com/other";
 

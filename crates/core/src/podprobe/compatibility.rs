@@ -1,0 +1,40 @@
+//! Which project's defaults a marker means.
+
+use std::num::NonZeroU32;
+
+/// Whose defaults fill the timing fields of a probe that are left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Compatibility {
+    /// Initial delay 0, period 10, timeout 1, success threshold 1, failure threshold 3 (`SetDefaults_Probe`,
+    /// `pkg/apis/core/v1/defaults.go`).
+    #[default]
+    Kubernetes,
+    /// All of them 1, as in a cluster that comes from `OpenKruise` (`pkg/daemon/podprobe/worker.go`).
+    OpenKruise,
+}
+
+/// The defaults in which the two differ; timeout and success threshold are 1 in both.
+pub(super) struct TimingDefaults {
+    pub(super) initial_delay: u32,
+    pub(super) period: NonZeroU32,
+    pub(super) failure_threshold: NonZeroU32,
+}
+
+impl Compatibility {
+    pub(super) fn defaults(self) -> TimingDefaults {
+        const THREE: NonZeroU32 = NonZeroU32::new(3).unwrap();
+        const TEN: NonZeroU32 = NonZeroU32::new(10).unwrap();
+        match self {
+            Self::Kubernetes => TimingDefaults {
+                initial_delay: 0,
+                period: TEN,
+                failure_threshold: THREE,
+            },
+            Self::OpenKruise => TimingDefaults {
+                initial_delay: 1,
+                period: NonZeroU32::MIN,
+                failure_threshold: NonZeroU32::MIN,
+            },
+        }
+    }
+}
