@@ -5,6 +5,8 @@ use std::num::NonZeroU16;
 
 use leadsman_core::podprobe::node::ExecLimits;
 
+use crate::probing::ProbingConfig;
+
 /// Runs the probes of one node and reports their verdicts.
 ///
 /// One for each node, with the container runtime's socket at hand. It needs the CRDs and the rights that
@@ -54,13 +56,16 @@ pub struct Args {
 }
 
 impl Args {
-    /// Starts in one slot are a quarter of what may run at once: a command takes a few slots.
-    pub(crate) fn exec_limits(&self) -> ExecLimits {
+    pub(crate) fn probing(&self) -> ProbingConfig {
         let execs = self.exec_concurrency.get();
-        ExecLimits {
-            per_node: execs.into(),
-            per_pod: self.exec_concurrency_per_pod.get().into(),
-            per_slot: u32::from(execs).div_ceil(4),
+        ProbingConfig {
+            exec_limits: ExecLimits {
+                per_node: execs.into(),
+                per_pod: self.exec_concurrency_per_pod.get().into(),
+                // A quarter of what may run at once: a command takes a few slots.
+                per_slot: u32::from(execs).div_ceil(4),
+            },
+            node_ips: self.node_ip.clone(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One request to the API server, with a deadline, judged as all others are.
+//! A request to the API server, with a deadline.
 
 use std::time::Duration;
 
@@ -7,10 +7,13 @@ use kube::core::request::Error as BuildError;
 use leadsman_process::ApiServer;
 use leadsman_process::reply::{Disposition, Verb};
 
-/// For one request.
+/// The owner of the fields that the agent writes. Without it the API server records the user agent up to its first slash
+/// (`managerOrUserAgent` in `apiserver/pkg/endpoints/handlers/create.go`), which was `leadsman`.
+pub(crate) const FIELD_MANAGER: &str = "leadsman-agent";
+/// From the begin of a request to the end of its reply.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Sends it. What became of it, and the body of the reply.
+/// Sends a request. Returns its disposition and the body of the reply, which is empty if none came.
 pub(crate) async fn send(
     server: &ApiServer,
     request: Result<Request<Vec<u8>>, BuildError>,

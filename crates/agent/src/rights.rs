@@ -1,8 +1,8 @@
-//! What an agent may do.
+//! The rights of an agent.
 
 use leadsman_api::GROUP;
 
-/// Reading what is to be probed, telling verdicts, and events on pods: API group, resource, verb. No right on pods.
+/// API group, resource and verb: to read the plan, to write its status, and to send events. There is none on pods.
 pub const RIGHTS: [(&str, &str, &str); 8] = [
     (GROUP, "nodepodprobes", "get"),
     (GROUP, "nodepodprobes", "list"),

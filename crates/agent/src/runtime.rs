@@ -2,10 +2,10 @@
 
 use leadsman_cri::Runtime;
 
-/// Which runtime answers at this endpoint, as text.
+/// Name and version of the container runtime at this endpoint.
 ///
 /// # Errors
-/// Why none does, with the endpoint in it.
+/// Why it does not answer, with the endpoint in it.
 pub async fn runtime_version(endpoint: &str) -> Result<String, String> {
     let runtime = Runtime::connect(endpoint).map_err(|error| error.to_string())?;
     let version = runtime.version().await.map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! Runs on their way: each a task on the agent's one thread, with a deadline of its own.
+//! The runs under way: each is a task on the agent's one thread, with a deadline of its own.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -9,17 +9,17 @@ use leadsman_core::podprobe::{CannotProbe, Handler, Outcome};
 use leadsman_probe::{EXEC_SLACK, Exec, Target};
 use tokio::task::JoinSet;
 
-/// Executors keep their own deadlines; this one is for the case that one does not.
+/// Added to the executors' own deadlines, in case that one does not keep its own.
 const SLACK: Duration = Duration::from_secs(1);
 
 /// A run that has ended.
-pub(crate) struct Finished {
+pub(crate) struct FinishedRun {
     pub(crate) run: RunId,
     pub(crate) handler: HandlerKind,
     pub(crate) result: Result<Outcome, CannotProbe>,
 }
 
-/// Which executor ran.
+/// The executor of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum HandlerKind {
     Exec,
@@ -39,10 +39,10 @@ impl From<&Handler> for HandlerKind {
     }
 }
 
-/// The runs on their way. Dropping it drops them.
+/// The runs under way. Dropping this aborts them.
 pub(crate) struct Prober<E> {
     exec: E,
-    runs: JoinSet<Finished>,
+    runs: JoinSet<FinishedRun>,
 }
 
 impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
@@ -53,19 +53,19 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
         }
     }
 
-    /// Starts a run against its target; with none, its container is gone.
+    /// Starts a run. Without a target its container is gone.
     pub(crate) fn start(&mut self, run: ProbeRun, target: Option<Target>) {
         let exec = self.exec.clone();
         self.runs.spawn(async move {
             let handler = HandlerKind::from(&run.probe.handler);
             let probed = AssertUnwindSafe(probe(&run, target, &exec)).catch_unwind();
             let result = probed.await.unwrap_or_else(|_| {
-                // The panic itself has said where. It is ours, and this probe's alone.
-                tracing::error!(probe = %run.key, "a run panicked");
+                // The panic hook has logged where. It concerns this probe alone.
+                tracing::error!(probe = %run.key, "the executor of a probe panicked, which is a bug in leadsman; the run does not count");
                 Err(CannotProbe::Local("the run panicked".to_owned()))
             });
-            tracing::debug!(probe = %run.key, container = %run.container, ?result, "run");
-            Finished {
+            tracing::debug!(probe = %run.key, container = %run.container, ?result, "probe run ended");
+            FinishedRun {
                 run: run.id,
                 handler,
                 result,
@@ -73,23 +73,23 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
         });
     }
 
-    /// The next run to end; never, while none is on its way.
-    pub(crate) async fn next(&mut self) -> Finished {
+    /// Waits for the next run to end, for ever if none is under way.
+    pub(crate) async fn next_finished(&mut self) -> FinishedRun {
         loop {
             match self.runs.join_next().await {
                 Some(Ok(finished)) => return finished,
-                Some(Err(error)) => tracing::error!(%error, "a probe task failed"),
+                Some(Err(error)) => tracing::error!(%error, "the task of a probe run was lost"),
                 None => std::future::pending().await,
             }
         }
     }
 
     /// A run that has ended already.
-    pub(crate) fn ready(&mut self) -> Option<Finished> {
+    pub(crate) fn try_next_finished(&mut self) -> Option<FinishedRun> {
         loop {
             match self.runs.try_join_next()? {
                 Ok(finished) => return Some(finished),
-                Err(error) => tracing::error!(%error, "a probe task failed"),
+                Err(error) => tracing::error!(%error, "the task of a probe run was lost"),
             }
         }
     }

@@ -1,7 +1,7 @@
-//! Events on pods, by one task that nobody waits for.
+//! Events on pods, sent by one task that nobody waits for.
 //!
-//! A probe has at most two events, one for each verdict; what happens again is counted on it, with the newest words, as
-//! long as the API server keeps it (an hour, mostly).
+//! A probe has at most two events, one for each state. When a state comes again, the count, time and message of its event
+//! are updated, as long as the API server keeps it (`--event-ttl`, an hour by default).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -21,89 +21,99 @@ use leadsman_process::{ApiServer, Backoff, clock};
 use serde_json::json;
 use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError};
 
-use crate::metrics::{Metrics, Telling};
-use crate::request;
-use crate::spam::SpamFilter;
+use super::event_spam_filter::EventSpamFilter;
+use super::metrics::{EventResult, ProbingMetrics};
+use crate::request::{self, FIELD_MANAGER};
 
-/// Whose events these are: what tools that know OpenKruise's look for.
+/// The source of the events, which is OpenKruise's: tools look for it.
 const COMPONENT: &str = "kruise-daemon-podprobe";
-/// Bytes of a message that the API server takes.
-const MESSAGE: usize = 1024;
-/// Characters of an event's name, less those behind the pod's.
-const NAME: usize = 253 - 34;
-/// Events that wait to be sent.
-const WAITING: usize = 256;
-/// Events that are remembered to count on.
-const REMEMBERED: usize = 1024;
-/// Attempts at one event (`maxTriesPerEvent` of `k8s.io/client-go/tools/record/event.go`).
-const ATTEMPTS: u32 = 12;
-/// Between them, if the API server asks for no longer one; all events wait, since it would say the same to each.
+/// Bytes of a message that the API server takes (`NoteLengthLimit` in `pkg/apis/core/validation/events.go`).
+const MESSAGE_BYTES: usize = 1024;
+/// Bytes of the pod's name in an event's name, which may have 253: a dot, the time and a random number follow.
+const POD_NAME_BYTES: usize = 253 - 34;
+/// Events in the queue.
+const QUEUE: usize = 256;
+/// Events that are remembered to be counted on.
+const MAX_SERIES: usize = 1024;
+/// Attempts at one event (`maxTriesPerEvent` in `k8s.io/client-go/tools/record/event.go`).
+const MAX_ATTEMPTS: u32 = 12;
+/// Between attempts, unless the API server asks for longer. All events wait, since it would refuse each.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(10));
 
-/// A verdict to tell of, and when it came.
-type Told = (VerdictChange, Timestamp);
+/// The verdict that an event is about, and when it changed.
+type QueuedChange = (VerdictChange, Timestamp);
 
-/// Where events are handed in.
-pub(crate) struct Teller {
-    waiting: Sender<Told>,
-    metrics: Metrics,
+/// The queue of events.
+pub(crate) struct EventSender {
+    queue: Sender<QueuedChange>,
+    metrics: ProbingMetrics,
 }
 
-impl Teller {
-    /// Starts the task; it ends when this is dropped and what waits is sent.
-    pub(crate) fn start(server: ApiServer, node: &str, metrics: &Metrics) -> Self {
-        let (waiting, told) = channel(WAITING);
-        tokio::spawn(send_all(server, node.to_owned(), told, metrics.clone()));
+impl EventSender {
+    /// Starts the task that sends; it ends when this is dropped and the queue is empty.
+    pub(crate) fn start(server: ApiServer, node_name: &str, metrics: &ProbingMetrics) -> Self {
+        let (queue, queued) = channel(QUEUE);
+        tokio::spawn(send_all(
+            server,
+            node_name.to_owned(),
+            queued,
+            metrics.clone(),
+        ));
         Self {
-            waiting,
+            queue,
             metrics: metrics.clone(),
         }
     }
 
-    /// Tells of a verdict, later; never waits.
-    pub(crate) fn tell(&self, change: VerdictChange, at: Timestamp) {
-        if let Err(TrySendError::Full((change, _))) = self.waiting.try_send((change, at)) {
-            self.metrics.told(Telling::Overflowed);
-            tracing::warn!(probe = %change.key, "event dropped, queue full");
+    /// Queues the event of a verdict; drops it if the queue is full.
+    pub(crate) fn enqueue(&self, change: VerdictChange, at: Timestamp) {
+        if let Err(TrySendError::Full((change, _))) = self.queue.try_send((change, at)) {
+            self.metrics.count_event(EventResult::Overflowed);
+            tracing::warn!(probe = %change.key, "event dropped: {QUEUE} events are waiting to be sent already");
         }
     }
 }
 
-async fn send_all(server: ApiServer, node: String, mut told: Receiver<Told>, metrics: Metrics) {
-    let mut series = Series::default();
-    let mut spam = SpamFilter::default();
-    while let Some((change, at)) = told.recv().await {
-        if !spam.take(&change.key.pod.uid, clock::monotonic()) {
-            metrics.told(Telling::Suppressed);
-            tracing::debug!(probe = %change.key, "event dropped, pod over the rate limit (25, then one per 5 minutes)");
+async fn send_all(
+    server: ApiServer,
+    node_name: String,
+    mut queued: Receiver<QueuedChange>,
+    metrics: ProbingMetrics,
+) {
+    let mut series = EventSeries::default();
+    let mut spam_filter = EventSpamFilter::default();
+    while let Some((change, at)) = queued.recv().await {
+        if !spam_filter.take(&change.key.pod, clock::monotonic()) {
+            metrics.count_event(EventResult::Suppressed);
+            tracing::debug!(probe = %change.key, "event dropped: the pod has had 25 events, and gets one more every 5 minutes");
             continue;
         }
-        let disposition = send_patiently(&server, &node, &mut series, &change, at).await;
-        metrics.told(match disposition {
-            Disposition::Done => Telling::Sent,
-            _ => Telling::Failed,
+        let disposition = send_with_retries(&server, &node_name, &mut series, &change, at).await;
+        metrics.count_event(match disposition {
+            Disposition::Done => EventResult::Sent,
+            _ => EventResult::Failed,
         });
         if let Some(error) = disposition.reason() {
-            tracing::warn!(probe = %change.key, error, "an event was not sent");
+            tracing::warn!(probe = %change.key, error, "sending an event failed, it is dropped");
         }
     }
 }
 
-/// Until it is sent, or refused, or was tried often enough.
-async fn send_patiently(
+/// Sends an event until it is accepted or refused, or the attempts are used up.
+async fn send_with_retries(
     server: &ApiServer,
-    node: &str,
-    series: &mut Series,
+    node_name: &str,
+    series: &mut EventSeries,
     change: &VerdictChange,
     at: Timestamp,
 ) -> Disposition {
-    // Once, with its name: of an attempt whose reply is lost the next one must not make a second event.
-    let event = event(node, change, at);
+    // Built once, with its name: after an attempt whose reply was lost, the next one must not create a second event.
+    let event = event(node_name, change, at);
     let mut failures = 0;
     loop {
         let disposition = send(server, series, change, &event).await;
         failures += 1;
-        if failures >= ATTEMPTS || !may_pass(&disposition) {
+        if failures >= MAX_ATTEMPTS || !may_pass_by_retry(&disposition) {
             return disposition;
         }
         let asked = disposition.slow_down().unwrap_or_default();
@@ -111,8 +121,8 @@ async fn send_patiently(
     }
 }
 
-/// Whether another attempt may succeed by itself. That a right or a namespace is missing holds up no other event.
-fn may_pass(disposition: &Disposition) -> bool {
+/// Whether another attempt may succeed by itself. A missing right or namespace must not hold up the other events.
+fn may_pass_by_retry(disposition: &Disposition) -> bool {
     let Disposition::Retry { cause, .. } = disposition else {
         return false;
     };
@@ -124,7 +134,7 @@ fn may_pass(disposition: &Disposition) -> bool {
 
 async fn send(
     server: &ApiServer,
-    series: &mut Series,
+    series: &mut EventSeries,
     change: &VerdictChange,
     event: &Event,
 ) -> Disposition {
@@ -135,22 +145,30 @@ async fn send(
             message,
             ..
         } = event;
-        let again = json!({"count": count, "lastTimestamp": last_timestamp, "message": message});
-        let again = events.patch(&name, &PatchParams::default(), &Patch::Merge(&again));
-        match request::send(server, again).await.0 {
+        let patch = json!({"count": count, "lastTimestamp": last_timestamp, "message": message});
+        let params = PatchParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        let patch = events.patch(&name, &params, &Patch::Merge(&patch));
+        match request::send(server, patch).await.0 {
             Disposition::Done => {
-                series.counted(change, count);
+                series.set_count(change, count);
                 return Disposition::Done;
             }
-            // It has expired: another one begins.
+            // It has expired: a new one begins.
             Disposition::Gone { .. } => {}
             failed => return failed,
         }
     }
     let body = serde_json::to_vec(event).map_err(BuildError::SerializeBody);
-    let create = body.and_then(|body| events.create(&PostParams::default(), body));
+    let params = PostParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PostParams::default()
+    };
+    let create = body.and_then(|body| events.create(&params, body));
     match request::send(server, create).await.0 {
-        // An earlier attempt made it.
+        // An earlier attempt, whose reply was lost, has created it.
         Disposition::Done | Disposition::AlreadyExists { .. } => {
             series.begin(change, event.metadata.name.clone().unwrap_or_default());
             Disposition::Done
@@ -159,7 +177,7 @@ async fn send(
     }
 }
 
-fn event(node: &str, change: &VerdictChange, at: Timestamp) -> Event {
+fn event(node_name: &str, change: &VerdictChange, at: Timestamp) -> Event {
     let pod = &change.key.pod;
     let (reason, kind) = match change.to {
         State::Succeeded => ("KruiseProbeSucceeded", "Normal"),
@@ -167,7 +185,7 @@ fn event(node: &str, change: &VerdictChange, at: Timestamp) -> Event {
     };
     Event {
         metadata: ObjectMeta {
-            name: Some(name(&pod.name, at)),
+            name: Some(event_name(&pod.name, at)),
             namespace: Some(pod.namespace.to_string()),
             ..ObjectMeta::default()
         },
@@ -182,53 +200,54 @@ fn event(node: &str, change: &VerdictChange, at: Timestamp) -> Event {
         },
         type_: Some(kind.to_owned()),
         reason: Some(reason.to_owned()),
-        message: Some(message(change)),
+        message: Some(event_message(change)),
         count: Some(1),
         first_timestamp: Some(Time(at)),
         last_timestamp: Some(Time(at)),
         source: Some(EventSource {
             component: Some(COMPONENT.to_owned()),
-            host: Some(node.to_owned()),
+            host: Some(node_name.to_owned()),
         }),
         reporting_component: Some(COMPONENT.to_owned()),
-        reporting_instance: Some(node.to_owned()),
+        reporting_instance: Some(node_name.to_owned()),
         ..Event::default()
     }
 }
 
-/// Which probe it is, then its words.
-fn message(change: &VerdictChange) -> String {
+/// The probe's name and its message.
+fn event_message(change: &VerdictChange) -> String {
     let id = &change.key.id;
-    let told = match (change.to, &*change.message) {
+    let message = match (change.to, &*change.message) {
         (State::Succeeded, "") => format!("{id} succeeded"),
         (_, "") => format!("{id} failed"),
-        (_, words) => format!("{id}: {words}"),
+        (_, message) => format!("{id}: {message}"),
     };
-    cut(&told, MESSAGE).to_owned()
+    cut(&message, MESSAGE_BYTES).to_owned()
 }
 
-/// Like those of Kubernetes' own components: the pod's name and the time, here with some chance against two at once.
-fn name(pod: &str, at: Timestamp) -> String {
-    let pod = cut(pod, NAME).trim_end_matches(['-', '.']);
+/// The pod's name and the time, as Kubernetes' own components name events (`GenerateEventName` in
+/// `k8s.io/client-go/tools/record/util/util.go`), with a random number for two at once.
+fn event_name(pod: &str, at: Timestamp) -> String {
+    let pod = cut(pod, POD_NAME_BYTES).trim_end_matches(['-', '.']);
     format!("{pod}.{:x}{:04x}", at.as_nanosecond(), fastrand::u16(..))
 }
 
-/// The events that were sent, to count on. The oldest is forgotten when there are too many.
+/// The events that were sent: a name and a count for each probe and state. Beyond [`MAX_SERIES`] the oldest is forgotten.
 #[derive(Default)]
-struct Series {
+struct EventSeries {
     sent: HashMap<(Arc<ProbeKey>, State), (String, i32)>,
     order: VecDeque<(Arc<ProbeKey>, State)>,
 }
 
-impl Series {
-    /// The event of this verdict, and how often it has come with this time.
+impl EventSeries {
+    /// The name of a verdict's event, and its count with this time.
     fn next(&self, change: &VerdictChange) -> Option<(String, i32)> {
         let (name, count) = self.sent.get(&(change.key.clone(), change.to))?;
         Some((name.clone(), count.saturating_add(1)))
     }
 
-    /// The event says so by now.
-    fn counted(&mut self, change: &VerdictChange, count: i32) {
+    /// Sets the count that the API server has accepted.
+    fn set_count(&mut self, change: &VerdictChange, count: i32) {
         if let Some(sent) = self.sent.get_mut(&(change.key.clone(), change.to)) {
             sent.1 = count;
         }
@@ -239,7 +258,7 @@ impl Series {
         if self.sent.insert(key.clone(), (name, 1)).is_none() {
             self.order.push_back(key);
         }
-        if self.order.len() > REMEMBERED
+        if self.order.len() > MAX_SERIES
             && let Some(oldest) = self.order.pop_front()
         {
             self.sent.remove(&oldest);
@@ -281,15 +300,15 @@ mod tests {
             (change("p", State::Failed, "busy"), "m#p: busy"),
         ];
         for (change, expected) in table {
-            assert_eq!(message(&change), expected);
+            assert_eq!(event_message(&change), expected);
         }
-        let long = message(&change("p", State::Failed, &"é".repeat(2_000)));
+        let long = event_message(&change("p", State::Failed, &"é".repeat(2_000)));
         assert_eq!(long.len(), 1023);
     }
 
     #[test]
     fn a_name_is_one_that_the_api_server_takes() {
-        let name = name(&"a.".repeat(126), Timestamp::MAX);
+        let name = event_name(&"a.".repeat(126), Timestamp::MAX);
         assert!(name.len() <= 253, "{name}");
         assert!(!name.contains(".."), "{name}");
     }
@@ -297,22 +316,22 @@ mod tests {
     // PPM-14
     #[test]
     fn what_comes_again_is_counted_and_the_oldest_forgotten() {
-        let mut series = Series::default();
+        let mut series = EventSeries::default();
         let first = change("first", State::Failed, "");
         assert_eq!(series.next(&first), None);
         series.begin(&first, "e".to_owned());
         // An attempt that failed counts nothing.
         assert_eq!(series.next(&first), Some(("e".to_owned(), 2)));
         assert_eq!(series.next(&first), Some(("e".to_owned(), 2)));
-        series.counted(&first, 2);
+        series.set_count(&first, 2);
         assert_eq!(series.next(&first), Some(("e".to_owned(), 3)));
         assert_eq!(series.next(&change("first", State::Succeeded, "")), None);
-        for other in 0..REMEMBERED {
+        for other in 0..MAX_SERIES {
             let other = change(&other.to_string(), State::Failed, "");
             series.begin(&other, "e".to_owned());
         }
         assert_eq!(series.next(&first), None);
-        assert_eq!(series.sent.len(), REMEMBERED);
+        assert_eq!(series.sent.len(), MAX_SERIES);
     }
 
     // PPM-14
@@ -337,10 +356,10 @@ mod tests {
             }
         });
         let server = ApiServer::new(kube::Client::new(service, "default"));
-        let mut series = Series::default();
+        let mut series = EventSeries::default();
         let change = change("p", State::Failed, "no");
         let at = Timestamp::UNIX_EPOCH;
-        let sent = send_patiently(&server, "node", &mut series, &change, at).await;
+        let sent = send_with_retries(&server, "node", &mut series, &change, at).await;
         assert_eq!(sent, Disposition::Done);
         let names = names.lock().unwrap().clone();
         assert_eq!(names, vec![names[0].clone(); 2]);

@@ -1,4 +1,4 @@
-//! One write of the status.
+//! One write of the status of the node's `NodePodProbe`.
 
 use std::time::Duration;
 
@@ -11,50 +11,55 @@ use leadsman_process::reply::Disposition;
 use leadsman_process::{ApiServer, Backoff};
 use serde_json::json;
 
-use crate::request;
+use crate::request::{self, FIELD_MANAGER};
 
 /// From the begin of a failed write to the begin of the next.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
 
-/// Why a status was not written, or is not known to be.
+/// Why a status is not written, or not known to be.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum WriteError {
-    #[error("cannot write the status of nodepodprobe {node}: {reason}")]
+pub(crate) enum StatusWriteError {
+    #[error("writing the status of NodePodProbe {node} failed: {reason}")]
     Failed {
         node: String,
         reason: String,
-        /// How long the API server asked to be left alone.
+        /// The API server's `Retry-After`.
         retry_after: Option<Duration>,
     },
-    #[error("the reply to the status of nodepodprobe {node} cannot be decoded: {source}")]
+    #[error(
+        "the reply to the write of the status of NodePodProbe {node} cannot be decoded: {source}"
+    )]
     Undecodable {
         node: String,
         source: serde_json::Error,
     },
-    #[error("the write of the status was lost: {0}")]
+    #[error("the task that writes the status was lost: {0}")]
     Lost(#[from] tokio::task::JoinError),
 }
 
-/// Writes the whole status, as the only one who does: nothing in it depends on what is there. The object as it is after.
-pub(crate) async fn write(
+/// Writes the whole status without a resourceVersion: the agent is its only writer, and nothing in it depends on what is
+/// there. Returns the object after the write.
+pub(crate) async fn write_status(
     server: ApiServer,
     node: String,
     status: NodePodProbeStatus,
-) -> Result<Box<NodePodProbe>, WriteError> {
-    // Spelled out: an empty list must be written, too.
+) -> Result<Box<NodePodProbe>, StatusWriteError> {
+    // Not the type itself, which leaves an empty list out: that must be written, too.
     let body = json!({"status": {"podProbeStatuses": status.pod_probe_statuses}});
     let patch = Request::new(NodePodProbe::url_path(&(), None)).patch_subresource(
         "status",
         &node,
-        &PatchParams::default(),
+        &PatchParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PatchParams::default()
+        },
         &Patch::Merge(&body),
     );
     let (disposition, body) = request::send(&server, patch).await;
     match disposition {
-        Disposition::Done => {
-            serde_json::from_slice(&body).map_err(|source| WriteError::Undecodable { node, source })
-        }
-        failed => Err(WriteError::Failed {
+        Disposition::Done => serde_json::from_slice(&body)
+            .map_err(|source| StatusWriteError::Undecodable { node, source }),
+        failed => Err(StatusWriteError::Failed {
             node,
             reason: failed.reason().unwrap_or_default().to_owned(),
             retry_after: failed.slow_down(),
@@ -62,17 +67,17 @@ pub(crate) async fn write(
     }
 }
 
-/// Whether the status of an object says of anything that it cannot be probed.
+/// Whether the status of an object names anything that cannot be probed.
 pub(crate) fn shows_unprobed(object: &NodePodProbe) -> bool {
     let mut pods = object.status.iter().flat_map(|s| &s.pod_probe_statuses);
     pods.any(|pod| !pod.cannot_probe.is_empty())
 }
 
 /// The end of a write that has failed so many times in a row.
-pub(crate) fn failed(error: &WriteError, failures: u32) -> StatusWriteEnd {
+pub(crate) fn failed_write(error: &StatusWriteError, failures: u32) -> StatusWriteEnd {
     let retry_after = match error {
-        WriteError::Failed { retry_after, .. } => *retry_after,
-        WriteError::Undecodable { .. } | WriteError::Lost(_) => None,
+        StatusWriteError::Failed { retry_after, .. } => *retry_after,
+        StatusWriteError::Undecodable { .. } | StatusWriteError::Lost(_) => None,
     };
     StatusWriteEnd::Failed {
         backoff: BACKOFF.delay(failures, fastrand::f64()),

@@ -1,7 +1,8 @@
-//! What the agent counts. Labels are from closed lists.
+//! The metrics of probing. Labels have closed lists of values.
 
+use leadsman_core::podprobe::node::ProbeRun;
 use leadsman_core::podprobe::{CannotProbe, Outcome, State};
-use leadsman_process::Metrics as Shown;
+use leadsman_process::Metrics;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -9,26 +10,23 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Unit;
 
-use crate::prober::HandlerKind;
+use super::prober::HandlerKind;
 
-/// The agent's metrics.
+/// The metrics of probing. Clones share them.
 #[derive(Clone, Debug)]
-pub(crate) struct Metrics {
+pub(crate) struct ProbingMetrics {
     runs: Family<RunLabels, Counter>,
     cannot: Family<CauseLabels, Counter>,
     verdicts: Family<StateLabels, Counter>,
     writes: Family<EndLabels, Counter>,
-    looks: Family<EndLabels, Counter>,
-    events: Family<TellingLabels, Counter>,
-    /// Entries of the plan that are followed, and that cannot be.
-    pub(crate) entries: Gauge,
-    pub(crate) malformed: Gauge,
-    pub(crate) execs: Gauge,
-    pub(crate) execs_waiting: Gauge,
-    /// How long commands waited for a place.
-    pub(crate) exec_wait: Histogram,
-    /// How long after its slot had begun a run was taken up.
-    pub(crate) lag: Histogram,
+    lists: Family<EndLabels, Counter>,
+    events: Family<EventLabels, Counter>,
+    probes: Gauge,
+    malformed: Gauge,
+    execs: Gauge,
+    execs_waiting: Gauge,
+    exec_wait: Histogram,
+    lag: Histogram,
 }
 
 /// A label with a closed list of values.
@@ -74,8 +72,8 @@ label!(EndLabel {
     Failed => "failed",
 });
 label!(
-    /// What became of an event.
-    Telling {
+    /// The fate of an event.
+    EventResult {
         Sent => "sent",
         Failed => "failed",
         Overflowed => "overflowed",
@@ -105,58 +103,81 @@ struct EndLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct TellingLabels {
-    result: Telling,
+struct EventLabels {
+    result: EventResult,
 }
 
-impl Metrics {
-    pub(crate) fn new(shown: &Shown) -> Self {
+impl ProbingMetrics {
+    pub(crate) fn new(registry: &Metrics) -> Self {
         let metrics = Self {
             runs: Family::default(),
             cannot: Family::default(),
             verdicts: Family::default(),
             writes: Family::default(),
-            looks: Family::default(),
+            lists: Family::default(),
             events: Family::default(),
-            entries: Gauge::default(),
+            probes: Gauge::default(),
             malformed: Gauge::default(),
             execs: Gauge::default(),
             execs_waiting: Gauge::default(),
             exec_wait: Histogram::new(exponential_buckets(0.001, 4.0, 8)),
             lag: Histogram::new(exponential_buckets(0.001, 4.0, 8)),
         };
-        metrics.register(shown);
+        metrics.register(registry);
         metrics
     }
 
-    fn register(&self, shown: &Shown) {
-        shown.register(|r| {
-            r.register("probe_runs", "Attempts at a probe", self.runs.clone());
-            let help = "Probe attempts that could not be run, by cause";
+    fn register(&self, registry: &Metrics) {
+        registry.register(|r| {
+            let help = "Probe runs that have ended, by handler and result";
+            r.register("probe_runs", help, self.runs.clone());
+            let help = "Probe runs that could not be carried out and count neither as success nor as failure, by cause";
             r.register("probe_cannot", help, self.cannot.clone());
-            let help = "Verdicts that changed";
+            let help = "Verdicts whose state has changed, by the new state";
             r.register("verdict_changes", help, self.verdicts.clone());
-            let help = "Writes of the node's status";
+            let help = "Writes of the NodePodProbe's status, by result";
             r.register("status_writes", help, self.writes.clone());
-            let help = "Container lists read from the runtime";
-            r.register("runtime_looks", help, self.looks.clone());
-            r.register("pod_events", "Events on pods", self.events.clone());
-            let help = "Probes of the plan that are followed";
-            r.register("probes", help, self.entries.clone());
-            let help = "Probes of the plan that cannot be followed";
+            let help = "Container lists requested from the container runtime, by result";
+            r.register("runtime_looks", help, self.lists.clone());
+            let help = "Events about pods, by result: sent, failed, overflowed (queue full), suppressed (rate limit of the pod)";
+            r.register("pod_events", help, self.events.clone());
+            let help = "Probes in this node's NodePodProbe that are run";
+            r.register("probes", help, self.probes.clone());
+            let help = "Entries of this node's NodePodProbe that are ignored because they are invalid";
             r.register("probes_malformed", help, self.malformed.clone());
-            let help = "Commands that run in containers";
+            let help = "exec probes whose command is running";
             r.register("execs_running", help, self.execs.clone());
-            let help = "exec probes waiting for --exec-concurrency";
+            let help = "exec probes that wait because of --exec-concurrency";
             r.register("execs_waiting", help, self.execs_waiting.clone());
-            let help = "How long exec probes waited for --exec-concurrency";
+            let help = "Time that exec probes waited because of --exec-concurrency";
             r.register_with_unit("exec_wait", help, Unit::Seconds, self.exec_wait.clone());
             let help = "Delay between a probe's due time and its start";
             r.register_with_unit("probe_lag", help, Unit::Seconds, self.lag.clone());
         });
     }
 
-    pub(crate) fn ran(&self, handler: HandlerKind, result: &Result<Outcome, CannotProbe>) {
+    /// Observes how late a run was started, and how long it waited for a permit.
+    pub(crate) fn observe_start(&self, run: &ProbeRun) {
+        self.lag.observe(run.lag.as_secs_f64());
+        if !run.waited.is_zero() {
+            self.exec_wait.observe(run.waited.as_secs_f64());
+        }
+    }
+
+    pub(crate) fn set_probes(&self, count: usize) {
+        self.probes.set(gauge(count));
+    }
+
+    pub(crate) fn set_malformed(&self, count: usize) {
+        self.malformed.set(gauge(count));
+    }
+
+    pub(crate) fn set_execs(&self, (running, waiting): (usize, usize)) {
+        self.execs.set(gauge(running));
+        self.execs_waiting.set(gauge(waiting));
+    }
+
+    pub(crate) fn count_run(&self, handler: HandlerKind, result: &Result<Outcome, CannotProbe>) {
         let handler = match handler {
             HandlerKind::Exec => HandlerLabel::Exec,
             HandlerKind::HttpGet => HandlerLabel::HttpGet,
@@ -167,7 +188,7 @@ impl Metrics {
             Ok(Outcome::Succeeded(_)) => ResultLabel::Succeeded,
             Ok(Outcome::Failed(_)) => ResultLabel::Failed,
             Err(cause) => {
-                self.could_not(cause);
+                self.count_cause(cause);
                 ResultLabel::CannotProbe
             }
         };
@@ -176,7 +197,7 @@ impl Metrics {
             .inc();
     }
 
-    fn could_not(&self, cause: &CannotProbe) {
+    fn count_cause(&self, cause: &CannotProbe) {
         let cause = match cause {
             CannotProbe::Runtime(_) => CauseLabel::Runtime,
             CannotProbe::Deadline => CauseLabel::Deadline,
@@ -188,7 +209,7 @@ impl Metrics {
         self.cannot.get_or_create(&CauseLabels { cause }).inc();
     }
 
-    pub(crate) fn changed(&self, to: State) {
+    pub(crate) fn count_change(&self, to: State) {
         let to = match to {
             State::Succeeded => StateLabel::Succeeded,
             State::Failed => StateLabel::Failed,
@@ -197,24 +218,28 @@ impl Metrics {
         self.verdicts.get_or_create(&StateLabels { to }).inc();
     }
 
-    pub(crate) fn wrote(&self, done: bool) {
-        self.writes.get_or_create(&end(done)).inc();
+    pub(crate) fn count_write(&self, succeeded: bool) {
+        self.writes.get_or_create(&end_labels(succeeded)).inc();
     }
 
-    pub(crate) fn looked(&self, done: bool) {
-        self.looks.get_or_create(&end(done)).inc();
+    pub(crate) fn count_list(&self, succeeded: bool) {
+        self.lists.get_or_create(&end_labels(succeeded)).inc();
     }
 
-    pub(crate) fn told(&self, result: Telling) {
-        self.events.get_or_create(&TellingLabels { result }).inc();
+    pub(crate) fn count_event(&self, result: EventResult) {
+        self.events.get_or_create(&EventLabels { result }).inc();
     }
 }
 
-fn end(done: bool) -> EndLabels {
-    let result = if done {
+fn end_labels(succeeded: bool) -> EndLabels {
+    let result = if succeeded {
         EndLabel::Done
     } else {
         EndLabel::Failed
     };
     EndLabels { result }
+}
+
+fn gauge(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }

@@ -1,9 +1,10 @@
-//! Which address a run dials: what the runtime reports for the pod's own sandbox, or the node's for a pod in its network.
+//! The address that a run dials: what the runtime reports for the pod's own sandbox, or the node's for a pod in the node's
+//! network.
 //!
-//! Of a pod in the node's own network the runtime reports that alone, and no address. It is dialled at those of `--node-ip`;
-//! without them at what its plan says, as long as that is an address of a network interface that this process sees itself. So
-//! whoever writes a plan can choose among the node's own addresses, and has no other. Interfaces that are known to carry
-//! addresses of others are left out by name; exact is `--node-ip` alone.
+//! For a pod in the node's network the runtime reports no address. It is dialled at `--node-ip`; without the flag at the
+//! address in the plan, provided that a network interface that this process sees has it. So whoever writes a plan can
+//! choose among the node's own addresses, and has no others. Interfaces that are known to carry addresses of others are
+//! left out by name; only `--node-ip` is exact.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -18,33 +19,33 @@ use leadsman_process::clock;
 use nix::ifaddrs::getifaddrs;
 use tokio::time::Instant;
 
-use crate::look;
+use super::container_list::pod_labels;
 
-/// For how long the addresses of the interfaces are known. An address that leaves the node is dialled for so long at most.
-const KNOWN_FOR: Duration = Duration::from_secs(5);
+/// Age at which the addresses of the interfaces are read again. An address that leaves the node is dialled as long.
+const MAX_AGE: Duration = Duration::from_secs(5);
 
-/// What is known of the node's addresses, and of the plan's.
+/// The addresses of the node, and those in the plan.
 #[derive(Debug, Default)]
-pub(crate) struct Targets {
-    /// As `--node-ip` says, the primary one first.
-    given: Vec<IpAddr>,
-    /// As the plan says, of all its pods; empty with `--node-ip`.
+pub(crate) struct ProbeTargets {
+    /// `--node-ip`, the primary one first.
+    node_ips: Vec<IpAddr>,
+    /// The addresses of all pods in the plan; empty with `--node-ip`.
     planned: HashMap<PodName, String>,
-    interfaces: Interfaces,
+    interfaces: InterfaceAddresses,
 }
 
-impl Targets {
-    pub(crate) fn new(given: Vec<IpAddr>) -> Self {
+impl ProbeTargets {
+    pub(crate) fn new(node_ips: Vec<IpAddr>) -> Self {
         Self {
-            given,
+            node_ips,
             ..Self::default()
         }
     }
 
-    /// Takes note of the addresses of a plan.
-    pub(crate) fn plan(&mut self, spec: Option<&NodePodProbeSpec>) {
+    /// Takes over the addresses of a plan.
+    pub(crate) fn follow_plan(&mut self, spec: Option<&NodePodProbeSpec>) {
         self.planned.clear();
-        if !self.given.is_empty() {
+        if !self.node_ips.is_empty() {
             return;
         }
         for pod in spec.iter().flat_map(|spec| &spec.pod_probes) {
@@ -57,10 +58,14 @@ impl Targets {
         }
     }
 
-    /// The target of a run; none if its container is not the newest one any more.
-    pub(crate) fn of(&mut self, run: &ProbeRun, containers: Option<&Containers>) -> Option<Target> {
+    /// The target of a run; `None` if its container is not the newest one any more.
+    pub(crate) fn target_of(
+        &mut self,
+        run: &ProbeRun,
+        containers: Option<&Containers>,
+    ) -> Option<Target> {
         let pod = &run.key.pod;
-        let container = containers?.get(look::labels(pod), &run.key.container)?;
+        let container = containers?.get(pod_labels(pod), &run.key.container)?;
         if container.id != run.container {
             return None;
         }
@@ -68,22 +73,22 @@ impl Targets {
         Some(match &container.addresses {
             Addresses::Unknown => Target::unreachable(CannotProbe::NoAddress, id),
             Addresses::Pod(addresses) => Target::new(addresses, id),
-            Addresses::Node => match self.of_node(pod) {
+            Addresses::Node => match self.node_address_of(pod) {
                 Ok(addresses) => Target::new(&addresses, id),
                 Err(cause) => Target::unreachable(cause, id),
             },
         })
     }
 
-    /// Where a pod in the node's network is dialled.
-    fn of_node(&mut self, pod: &PodName) -> Result<Vec<IpAddr>, CannotProbe> {
-        if !self.given.is_empty() {
-            return Ok(self.given.clone());
+    /// The address of a pod in the node's network.
+    fn node_address_of(&mut self, pod: &PodName) -> Result<Vec<IpAddr>, CannotProbe> {
+        if !self.node_ips.is_empty() {
+            return Ok(self.node_ips.clone());
         }
         let planned = self.planned.get(pod).map_or("", String::as_str);
         let address = planned.parse().ok().map(|ip: IpAddr| ip.to_canonical());
         match address {
-            Some(ip) if dialable(ip) && self.interfaces.have(ip, clock::monotonic()) => {
+            Some(ip) if dialable(ip) && self.interfaces.contain(ip, clock::monotonic()) => {
                 Ok(vec![ip])
             }
             _ => Err(CannotProbe::NotOfNode(planned.to_owned())),
@@ -93,36 +98,39 @@ impl Targets {
 
 /// The addresses of the network interfaces in this process's network namespace.
 #[derive(Debug, Default)]
-struct Interfaces {
-    known: HashSet<IpAddr>,
-    read: Option<Instant>,
+struct InterfaceAddresses {
+    addresses: HashSet<IpAddr>,
+    read_at: Option<Instant>,
 }
 
-impl Interfaces {
-    fn have(&mut self, ip: IpAddr, now: Instant) -> bool {
-        let fresh = |read: Instant| now.saturating_duration_since(read) < KNOWN_FOR;
-        if !self.read.is_some_and(fresh) {
-            self.read = Some(now);
-            self.known = read().unwrap_or_else(|error| {
-                tracing::warn!(%error, "the addresses of the network interfaces cannot be read");
+impl InterfaceAddresses {
+    fn contain(&mut self, ip: IpAddr, now: Instant) -> bool {
+        let is_fresh = |read_at: Instant| now.saturating_duration_since(read_at) < MAX_AGE;
+        if !self.read_at.is_some_and(is_fresh) {
+            self.read_at = Some(now);
+            self.addresses = read_addresses().unwrap_or_else(|error| {
+                tracing::warn!(
+                    %error,
+                    "reading the addresses of the network interfaces failed, pods in the node's network are not probed; give --node-ip"
+                );
                 HashSet::new()
             });
         }
-        self.known.contains(&ip)
+        self.addresses.contains(&ip)
     }
 }
 
 /// Whether the addresses of an interface may be the node's own. kube-proxy binds those of all Services to one of its own
-/// (`pkg/proxy/ipvs/proxier.go`, `defaultDummyDevice`), `NodeLocal DNSCache` that of the cluster's DNS; either is a dummy,
-/// as those of this kind are named by the kernel.
-fn may_be_of_node(interface: &str) -> bool {
+/// (`pkg/proxy/ipvs/proxier.go`, `defaultDummyDevice`), `NodeLocal DNSCache` that of the cluster's DNS. Either is a dummy
+/// device, which the kernel names `dummy<N>`.
+fn may_carry_node_addresses(interface: &str) -> bool {
     let number = interface.strip_prefix("dummy");
     let dummy = number.is_some_and(|number| number.bytes().all(|b| b.is_ascii_digit()));
     !(dummy || interface == "kube-ipvs0" || interface == "nodelocaldns")
 }
 
-fn read() -> nix::Result<HashSet<IpAddr>> {
-    let own = getifaddrs()?.filter(|interface| may_be_of_node(&interface.interface_name));
+fn read_addresses() -> nix::Result<HashSet<IpAddr>> {
+    let own = getifaddrs()?.filter(|interface| may_carry_node_addresses(&interface.interface_name));
     let addresses = own.filter_map(|interface| {
         let address = interface.address?;
         let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
@@ -159,13 +167,13 @@ mod tests {
     }
 
     /// A node that has these addresses.
-    fn node(own: &[&str]) -> Targets {
-        Targets {
-            interfaces: Interfaces {
-                known: own.iter().map(|ip| ip.parse().unwrap()).collect(),
-                read: Some(clock::monotonic()),
+    fn node(own: &[&str]) -> ProbeTargets {
+        ProbeTargets {
+            interfaces: InterfaceAddresses {
+                addresses: own.iter().map(|ip| ip.parse().unwrap()).collect(),
+                read_at: Some(clock::monotonic()),
             },
-            ..Targets::default()
+            ..ProbeTargets::default()
         }
     }
 
@@ -195,8 +203,8 @@ mod tests {
         ];
         for (ip, expected) in table {
             let mut node = node(&own);
-            node.plan(Some(&planned(&[("one", ip)])));
-            match node.of_node(&pod("one")) {
+            node.follow_plan(Some(&planned(&[("one", ip)])));
+            match node.node_address_of(&pod("one")) {
                 Ok(addresses) => {
                     let ip: IpAddr = ip.parse().unwrap();
                     assert!(expected, "{ip}");
@@ -215,39 +223,40 @@ mod tests {
     #[tokio::test]
     async fn what_the_plan_says_counts_for_its_own_pod_and_not_beside_the_flag() {
         let mut by_plan = node(&["192.0.2.9"]);
-        by_plan.plan(Some(&planned(&[("one", "192.0.2.9"), ("two", "10.0.0.1")])));
-        assert!(by_plan.of_node(&pod("one")).is_ok());
-        assert!(by_plan.of_node(&pod("two")).is_err());
-        assert!(by_plan.of_node(&pod("three")).is_err());
-        by_plan.plan(None);
-        assert!(by_plan.of_node(&pod("one")).is_err());
+        by_plan.follow_plan(Some(&planned(&[("one", "192.0.2.9"), ("two", "10.0.0.1")])));
+        assert!(by_plan.node_address_of(&pod("one")).is_ok());
+        assert!(by_plan.node_address_of(&pod("two")).is_err());
+        assert!(by_plan.node_address_of(&pod("three")).is_err());
+        by_plan.follow_plan(None);
+        assert!(by_plan.node_address_of(&pod("one")).is_err());
 
-        let given: Vec<IpAddr> = vec!["192.0.2.7".parse().unwrap(), "2001:db8::7".parse().unwrap()];
+        let node_ips: Vec<IpAddr> =
+            vec!["192.0.2.7".parse().unwrap(), "2001:db8::7".parse().unwrap()];
         let mut by_flag = node(&["192.0.2.9"]);
-        by_flag.given.clone_from(&given);
-        by_flag.plan(Some(&planned(&[("one", "192.0.2.9")])));
-        assert_eq!(by_flag.of_node(&pod("one")), Ok(given));
+        by_flag.node_ips.clone_from(&node_ips);
+        by_flag.follow_plan(Some(&planned(&[("one", "192.0.2.9")])));
+        assert_eq!(by_flag.node_address_of(&pod("one")), Ok(node_ips));
     }
 
     // PRB-24
     #[test]
     fn interfaces_that_carry_the_addresses_of_others_are_left_out() {
         for name in ["kube-ipvs0", "nodelocaldns", "dummy0", "dummy12"] {
-            assert!(!may_be_of_node(name), "{name}");
+            assert!(!may_carry_node_addresses(name), "{name}");
         }
         for name in ["eth0", "lo", "kube-bridge", "dummynet", "bond0", "wg0"] {
-            assert!(may_be_of_node(name), "{name}");
+            assert!(may_carry_node_addresses(name), "{name}");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn interfaces_are_read_and_read_again_after_a_while() {
         let loopback: IpAddr = "127.0.0.1".parse().unwrap();
-        let mut interfaces = Interfaces::default();
+        let mut interfaces = InterfaceAddresses::default();
         let start = clock::monotonic();
-        assert!(interfaces.have(loopback, start));
-        interfaces.known.clear();
-        assert!(!interfaces.have(loopback, start + KNOWN_FOR - Duration::from_millis(1)));
-        assert!(interfaces.have(loopback, start + KNOWN_FOR));
+        assert!(interfaces.contain(loopback, start));
+        interfaces.addresses.clear();
+        assert!(!interfaces.contain(loopback, start + MAX_AGE - Duration::from_millis(1)));
+        assert!(interfaces.contain(loopback, start + MAX_AGE));
     }
 }

@@ -1,0 +1,138 @@
+//! Health checks of the agent's tasks: what each depends on, such as an established watch, and since when it has failed.
+//! `/readyz` fails when one of them has been failing for so long that what the agent reports may be out of date.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use leadsman_process::{Condition, Readiness};
+
+/// How long a check may fail before `/readyz` does.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The health checks of all tasks. Clones share them.
+#[derive(Clone)]
+pub(crate) struct HealthChecks {
+    readiness: Readiness,
+    checks: Arc<Mutex<Vec<Health>>>,
+}
+
+/// One health check. Clones share it; times are since the agent's start.
+#[derive(Clone)]
+pub(crate) struct Health(Arc<Mutex<HealthState>>);
+
+struct HealthState {
+    condition: Condition,
+    failing: Option<Failing>,
+}
+
+struct Failing {
+    since: Duration,
+    reason: String,
+}
+
+impl HealthChecks {
+    pub(crate) fn new(readiness: Readiness) -> Self {
+        Self {
+            readiness,
+            checks: Arc::default(),
+        }
+    }
+
+    /// Registers a check, which fails `/readyz` for this reason until its first success.
+    pub(crate) fn register(&self, name: &'static str, reason: &str) -> Health {
+        let health = Health(Arc::new(Mutex::new(HealthState {
+            condition: self.readiness.condition(name, reason),
+            failing: None,
+        })));
+        lock(&self.checks).push(health.clone());
+        health
+    }
+
+    /// Fails `/readyz` for each check that has been failing for too long.
+    pub(crate) fn check(&self, now: Duration) {
+        for health in &*lock(&self.checks) {
+            health.check(now);
+        }
+    }
+}
+
+impl Health {
+    /// Records a success.
+    pub(crate) fn succeeded(&self) {
+        let mut state = lock(&self.0);
+        state.failing = None;
+        state.condition.ready();
+    }
+
+    /// Records a failure of what last worked at `since`. Returns whether it is the first one after a success.
+    pub(crate) fn failed(&self, reason: &str, since: Duration) -> bool {
+        let mut state = lock(&self.0);
+        let is_first = state.failing.is_none();
+        let since = state
+            .failing
+            .as_ref()
+            .map_or(since, |failing| failing.since);
+        state.failing = Some(Failing {
+            since,
+            reason: reason.to_owned(),
+        });
+        is_first
+    }
+
+    pub(crate) fn is_failing(&self) -> bool {
+        lock(&self.0).failing.is_some()
+    }
+
+    fn check(&self, now: Duration) {
+        let state = lock(&self.0);
+        if let Some(failing) = &state.failing
+            && now.saturating_sub(failing.since) >= PATIENCE
+        {
+            state.condition.not_ready(&failing.reason);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each change is one assignment, so what a panicking task left is whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn readiness_is_lost_after_half_a_minute_and_regained_by_one_success() {
+        let readiness = Readiness::default();
+        let checks = HealthChecks::new(readiness.clone());
+        let health = checks.register("thing", "not tried yet");
+        assert!(!readiness.is_ready());
+        health.succeeded();
+        assert!(health.failed("away", seconds(100)));
+        checks.check(seconds(129));
+        assert!(readiness.is_ready());
+        assert!(!health.failed("still away", seconds(130)));
+        checks.check(seconds(130));
+        assert_eq!(readiness.text(), "[-] thing: still away\n");
+        health.succeeded();
+        assert!(readiness.is_ready());
+    }
+
+    #[test]
+    fn silence_is_no_success() {
+        let readiness = Readiness::default();
+        let checks = HealthChecks::new(readiness.clone());
+        let health = checks.register("watch", "not listed yet");
+        health.succeeded();
+        health.failed("away", seconds(0));
+        checks.check(seconds(30));
+        assert!(!readiness.is_ready());
+        checks.check(seconds(3600));
+        assert!(!readiness.is_ready());
+    }
+}

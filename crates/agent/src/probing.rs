@@ -1,0 +1,321 @@
+//! Probing: the agent's first task. It follows the node's `NodePodProbe`, runs its probes, and writes their verdicts into
+//! its status.
+//!
+//! It decides nothing: [`NodeProbes`] does, whose events come from here and whose actions are carried out here.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `plan` | the watch of the node's `NodePodProbe`, and which snapshot is the newest |
+//! | `container_list` | the list of containers that the runtime is asked for |
+//! | `targets` | the address that a run dials |
+//! | `prober` | the runs under way |
+//! | `status` | one write of the status |
+//! | `events` | events on pods |
+//! | `event_spam_filter` | the limit of a pod's events |
+//! | `metrics` | the metrics of all this |
+
+mod container_list;
+mod event_spam_filter;
+mod events;
+mod metrics;
+mod plan;
+mod prober;
+mod status;
+mod targets;
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{Stream, StreamExt};
+use leadsman_api::NodePodProbe;
+use leadsman_core::cluster::Now;
+use leadsman_core::podprobe::node::{
+    ExecLimits, NodeAction, NodeEvent, NodeProbes, ProbeRun, StatusWriteEnd, VerdictChange, cut,
+};
+use leadsman_cri::{Runtime, View};
+use leadsman_process::clock;
+use tokio::sync::mpsc;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, sleep_until};
+
+use self::container_list::{ContainerList, ContainerLists, poll_containers};
+use self::events::EventSender;
+use self::metrics::ProbingMetrics;
+use self::plan::{Plan, PlanEvent, PlanFollower, watch_plan};
+use self::prober::{FinishedRun, Prober};
+use self::status::{StatusWriteError, failed_write, shows_unprobed, write_status};
+use self::targets::ProbeTargets;
+use crate::health::Health;
+use crate::host::{DRAIN, TaskContext};
+
+/// Bytes of a probe's message in the log.
+const LOGGED_BYTES: usize = 256;
+/// When nothing else is due.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// Why probing ended by itself. Neither ever happens, unless there is a bug.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProbingError {
+    #[error("the watch of this node's NodePodProbe ended")]
+    WatchEnded,
+    #[error("the container runtime poller ended")]
+    PollEnded,
+}
+
+/// The flags of probing.
+#[derive(Clone, Debug)]
+pub(crate) struct ProbingConfig {
+    pub(crate) exec_limits: ExecLimits,
+    /// `--node-ip`.
+    pub(crate) node_ips: Vec<IpAddr>,
+}
+
+/// Probes the pods of the node until the task is to stop; then writes what is not written yet.
+pub(crate) async fn run(context: TaskContext, config: ProbingConfig) -> Result<(), ProbingError> {
+    let plans = watch_plan(context.server.clone(), &context.node_name);
+    let mut probing = Probing::new(&context, config);
+    let (sender, mut lists) = mpsc::channel(1);
+    let view = View::new(context.runtime.clone());
+    let polled = probing.lists.subscribe();
+    let mut polling = JoinSet::new();
+    polling.spawn(poll_containers(view, context.start, polled, sender));
+    let stopped = context.stop.cancelled();
+    probing.run_until(stopped, pin!(plans), &mut lists).await?;
+    probing.write_rest().await;
+    Ok(())
+}
+
+type StatusWrite = Result<Box<NodePodProbe>, StatusWriteError>;
+
+/// What the loop owns.
+struct Probing {
+    context: TaskContext,
+    node: NodeProbes,
+    plan: PlanFollower,
+    lists: ContainerLists,
+    targets: ProbeTargets,
+    prober: Prober<Runtime>,
+    /// At most one write is under way.
+    writes: JoinSet<StatusWrite>,
+    /// Failed writes in a row.
+    write_failures: u32,
+    write_health: Health,
+    events: EventSender,
+    metrics: ProbingMetrics,
+}
+
+impl Probing {
+    fn new(context: &TaskContext, config: ProbingConfig) -> Self {
+        let TaskContext {
+            server,
+            health,
+            node_name,
+            ..
+        } = context;
+        let metrics = ProbingMetrics::new(&context.metrics);
+        let plan_health = health.register(
+            "nodepodprobe",
+            "this node's NodePodProbe has not been read yet",
+        );
+        let write_health = health.register("status", "");
+        write_health.succeeded();
+        Self {
+            node: NodeProbes::new(config.exec_limits, now_since(context.start)),
+            plan: PlanFollower::new(node_name, plan_health),
+            lists: ContainerLists::new(health.register("runtime", "")),
+            targets: ProbeTargets::new(config.node_ips),
+            prober: Prober::new(context.runtime.clone()),
+            writes: JoinSet::new(),
+            write_failures: 0,
+            write_health,
+            events: EventSender::start(server.clone(), node_name, &metrics),
+            metrics,
+            context: context.clone(),
+        }
+    }
+
+    async fn run_until(
+        &mut self,
+        stopped: impl Future<Output = ()>,
+        mut plans: impl Stream<Item = PlanEvent> + Unpin,
+        lists: &mut mpsc::Receiver<ContainerList>,
+    ) -> Result<(), ProbingError> {
+        let mut stopped = pin!(stopped);
+        let mut alarm = pin!(sleep_until(self.context.start));
+        loop {
+            let wake_at = self.node.next().map(|at| self.context.start + at);
+            let wake_at = wake_at.unwrap_or_else(|| clock::monotonic() + IDLE);
+            if alarm.deadline() != wake_at || alarm.is_elapsed() {
+                alarm.as_mut().reset(wake_at);
+            }
+            tokio::select! {
+                () = &mut stopped => return Ok(()),
+                event = plans.next() => {
+                    self.follow_plan(event.ok_or(ProbingError::WatchEnded)?);
+                }
+                list = lists.recv() => self.observe_list(list.ok_or(ProbingError::PollEnded)?),
+                run = self.prober.next_finished() => self.finish_runs(run),
+                Some(written) = self.writes.join_next() => self.end_write(written),
+                () = &mut alarm => self.apply(NodeEvent::Tick),
+            }
+            self.write();
+        }
+    }
+
+    fn now(&self) -> Now {
+        now_since(self.context.start)
+    }
+
+    fn apply(&mut self, event: NodeEvent<'_>) {
+        let now = self.now();
+        for action in self.node.apply(event, now) {
+            match action {
+                NodeAction::StartRun(run) => self.start_run(run),
+                NodeAction::VerdictChanged(change) => self.publish_change(change, now),
+                NodeAction::RunDropped {
+                    key,
+                    cause,
+                    first: true,
+                } => {
+                    tracing::warn!(probe = %key, %cause, "could not run a probe, its verdict stays as it is; trying again each period");
+                }
+                NodeAction::RunDropped { key, cause, .. } => {
+                    tracing::debug!(probe = %key, %cause, "could still not run a probe");
+                }
+                NodeAction::MalformedEntries(entries) => {
+                    self.metrics.set_malformed(entries.len());
+                    for entry in entries {
+                        tracing::warn!(%entry, "ignoring an invalid entry of this node's NodePodProbe");
+                    }
+                }
+            }
+        }
+        self.metrics.set_execs(self.node.exec_counts());
+    }
+
+    fn start_run(&mut self, run: ProbeRun) {
+        self.metrics.observe_start(&run);
+        let target = self.targets.target_of(&run, self.lists.last());
+        self.prober.start(run, target);
+    }
+
+    fn publish_change(&mut self, change: VerdictChange, now: Now) {
+        let from = change.from.map_or("none", |from| from.as_str());
+        let to = change.to.as_str();
+        let message = cut(&change.message, LOGGED_BYTES).trim_end();
+        tracing::info!(probe = %change.key, from, to, probe_message = message, "verdict changed");
+        self.metrics.count_change(change.to);
+        if change.send_event {
+            self.events.enqueue(change, now.wall);
+        }
+    }
+
+    fn follow_plan(&mut self, event: PlanEvent) {
+        let now = self.now().monotonic;
+        let object = match self.plan.follow(event, now) {
+            Some(Plan::Object(object)) => Some(object),
+            Some(Plan::Absent) => None,
+            None => return,
+        };
+        let object = object.as_deref();
+        self.targets.follow_plan(object.map(|object| &object.spec));
+        self.apply(NodeEvent::Plan(object));
+        let containers = self.node.probed_containers();
+        let uids: HashSet<Arc<str>> = containers.map(|name| name.pod.uid).collect();
+        self.metrics
+            .set_probes(self.node.probed_containers().count());
+        self.lists
+            .follow_plan(uids, self.node.probes_added(), self.now().monotonic);
+    }
+
+    fn observe_list(&mut self, list: ContainerList) {
+        self.metrics.count_list(list.succeeded());
+        let now = self.now().monotonic;
+        let names = self.node.probed_containers();
+        if let Some(event) = self.lists.observe(list, names, now) {
+            self.apply(event);
+        }
+    }
+
+    /// Most of what is due in one slot ends together.
+    fn finish_runs(&mut self, first: FinishedRun) {
+        self.finish_run(first);
+        while let Some(finished) = self.prober.try_next_finished() {
+            self.finish_run(finished);
+        }
+    }
+
+    fn finish_run(&mut self, finished: FinishedRun) {
+        let FinishedRun {
+            run,
+            handler,
+            result,
+        } = finished;
+        let result = self.node.classify_result(run, result);
+        self.metrics.count_run(handler, &result);
+        self.apply(NodeEvent::RunFinished { run, result });
+    }
+
+    fn write(&mut self) {
+        if let Some(status) = self.node.write(self.now()) {
+            let node_name = self.context.node_name.to_string();
+            let write = write_status(self.context.server.clone(), node_name, status);
+            self.writes.spawn(write);
+        } else if self.write_health.is_failing() && self.node.write_overdue_since().is_none() {
+            // What could not be written need not be written any more.
+            self.write_health.succeeded();
+        }
+    }
+
+    fn end_write(&mut self, written: Result<StatusWrite, JoinError>) {
+        let written = written.unwrap_or_else(|lost| Err(lost.into()));
+        self.metrics.count_write(written.is_ok());
+        let end = match written {
+            Ok(object) => {
+                let shows_unprobed = shows_unprobed(&object);
+                // First what is there now, or the write would seem to be due again.
+                self.follow_plan(PlanEvent::Replied(object));
+                self.write_health.succeeded();
+                self.write_failures = 0;
+                StatusWriteEnd::Written { shows_unprobed }
+            }
+            Err(error) => {
+                let now = self.now().monotonic;
+                let since = self.node.write_overdue_since().unwrap_or(now);
+                if self.write_health.failed(&error.to_string(), since) {
+                    tracing::warn!(%error, "verdicts are not reported for now, retrying");
+                }
+                self.write_failures = self.write_failures.saturating_add(1);
+                failed_write(&error, self.write_failures)
+            }
+        };
+        self.apply(NodeEvent::StatusWritten(end));
+    }
+
+    /// Writes the verdicts that are not written yet, as far as that is due soon. Runs under way are dropped.
+    async fn write_rest(&mut self) {
+        loop {
+            if let Some(written) = self.writes.join_next().await {
+                self.end_write(written);
+                continue;
+            }
+            self.write();
+            let soon = self.now().monotonic + DRAIN;
+            match self.node.write_at().filter(|at| *at < soon) {
+                _ if !self.writes.is_empty() => {}
+                Some(at) => sleep_until(self.context.start + at).await,
+                None => return,
+            }
+        }
+    }
+}
+
+fn now_since(start: Instant) -> Now {
+    Now {
+        monotonic: clock::monotonic().saturating_duration_since(start),
+        wall: clock::now(),
+    }
+}

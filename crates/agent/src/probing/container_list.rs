@@ -1,0 +1,263 @@
+//! The list of containers that the runtime is asked for: once a second while pods are probed, at once when the plan has
+//! new probes, and not at all otherwise.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leadsman_core::podprobe::node::{
+    self, ContainerName, NodeEvent, ObservedContainer, ObservedContainers, PodName, SLOT,
+};
+use leadsman_cri::{Container, ContainerState, Containers, Error, PodLabels, View};
+use leadsman_process::clock;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+
+use crate::health::Health;
+
+/// From one list to the next.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// The pods whose containers are listed. When it changes, a list follows at once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PolledPods {
+    uids: Arc<HashSet<Arc<str>>>,
+    /// Probes that were ever added: each waits for a list that begins after it was.
+    probes_added: u64,
+}
+
+/// One answer of the runtime.
+#[derive(Debug)]
+pub(crate) struct ContainerList {
+    /// When the request was sent; since the agent's start.
+    began: Duration,
+    /// The same `Arc` as before when nothing has changed.
+    containers: Result<Arc<Containers>, Error>,
+}
+
+/// Lists containers until nobody listens any more. Times are on the grid that begins at `start`, so that no list costs a
+/// wake-up of its own.
+pub(crate) async fn poll_containers(
+    mut view: View,
+    start: Instant,
+    mut polled: watch::Receiver<PolledPods>,
+    lists: mpsc::Sender<ContainerList>,
+) {
+    loop {
+        let uids = polled.borrow_and_update().uids.clone();
+        if uids.is_empty() {
+            if polled.changed().await.is_err() {
+                return;
+            }
+            continue;
+        }
+        let began = clock::monotonic();
+        let refreshed = view.refresh(|uid| uids.contains(uid)).await;
+        let list = ContainerList {
+            began: began.saturating_duration_since(start),
+            containers: refreshed.map(|()| view.containers()),
+        };
+        if lists.send(list).await.is_err() {
+            return;
+        }
+        tokio::select! {
+            () = sleep_until(next_on_grid(start, began, PERIOD)) => {}
+            changed = polled.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                // At most one list a slot, however fast the plan changes.
+                sleep_until(next_on_grid(start, began, SLOT)).await;
+            }
+        }
+    }
+}
+
+/// The first multiple of `step` since `start` that is after `then`.
+fn next_on_grid(start: Instant, then: Instant, step: Duration) -> Instant {
+    let since = then.saturating_duration_since(start).as_millis();
+    let steps = since / step.as_millis() + 1;
+    start + step * u32::try_from(steps).unwrap_or(u32::MAX)
+}
+
+/// The last list, and which pods the next one is for. Times are since the agent's start.
+pub(crate) struct ContainerLists {
+    polled: watch::Sender<PolledPods>,
+    last: Option<Arc<Containers>>,
+    /// When the last list came, or when there began to be something to list.
+    succeeded_at: Duration,
+    /// When the plan changed, if no list that began after it has succeeded: the plan may name other containers of the
+    /// same pods, so that an equal list is news.
+    plan_changed_at: Option<Duration>,
+    health: Health,
+}
+
+impl ContainerLists {
+    pub(crate) fn new(health: Health) -> Self {
+        // Nothing is listed before there is something to probe.
+        health.succeeded();
+        Self {
+            polled: watch::Sender::default(),
+            last: None,
+            succeeded_at: Duration::ZERO,
+            plan_changed_at: None,
+            health,
+        }
+    }
+
+    pub(crate) fn subscribe(&self) -> watch::Receiver<PolledPods> {
+        self.polled.subscribe()
+    }
+
+    pub(crate) fn last(&self) -> Option<&Containers> {
+        self.last.as_deref()
+    }
+
+    /// Takes in the pods of a new plan, and how many probes were ever added.
+    pub(crate) fn follow_plan(
+        &mut self,
+        uids: HashSet<Arc<str>>,
+        probes_added: u64,
+        now: Duration,
+    ) {
+        if uids.is_empty() || self.polled.borrow().uids.is_empty() {
+            // Whether the runtime answers is not known before a list was due.
+            self.health.succeeded();
+            self.succeeded_at = now;
+        }
+        if uids.is_empty() {
+            // By the time that there is something to probe again, it may be hours old.
+            self.last = None;
+        }
+        self.plan_changed_at = Some(now);
+        self.polled.send_if_modified(|polled| {
+            let is_other = polled.probes_added != probes_added || *polled.uids != uids;
+            if is_other {
+                *polled = PolledPods {
+                    uids: Arc::new(uids),
+                    probes_added,
+                };
+            }
+            is_other
+        });
+    }
+
+    /// Takes in a list. The event for the state machine is about the containers of these names.
+    pub(crate) fn observe(
+        &mut self,
+        list: ContainerList,
+        names: impl Iterator<Item = ContainerName>,
+        now: Duration,
+    ) -> Option<NodeEvent<'static>> {
+        let ContainerList { began, containers } = list;
+        let containers = match containers {
+            Ok(containers) => containers,
+            Err(error) => {
+                if self.health.failed(&error.to_string(), self.succeeded_at) {
+                    tracing::warn!(%error, "listing containers from the container runtime failed, retrying");
+                }
+                return None;
+            }
+        };
+        self.health.succeeded();
+        self.succeeded_at = now;
+        let last = self.last.as_ref();
+        let is_equal = last.is_some_and(|last| Arc::ptr_eq(last, &containers));
+        let is_news = !is_equal || self.plan_changed_at.is_some();
+        self.plan_changed_at = self
+            .plan_changed_at
+            .filter(|changed_at| began < *changed_at);
+        let observed = is_news.then(|| observed_containers(&containers, names));
+        // A list that began before the last pod left would stay until there is another one.
+        self.last = Some(containers).filter(|_| !self.polled.borrow().uids.is_empty());
+        Some(NodeEvent::ContainersListed {
+            began,
+            containers: observed,
+        })
+    }
+}
+
+impl ContainerList {
+    pub(crate) fn succeeded(&self) -> bool {
+        self.containers.is_ok()
+    }
+}
+
+/// The labels that the kubelet gives the containers of a pod (`newContainerLabels` in
+/// `pkg/kubelet/kuberuntime/labels.go`).
+pub(crate) fn pod_labels(pod: &PodName) -> PodLabels<'_> {
+    PodLabels {
+        namespace: &pod.namespace,
+        name: &pod.name,
+        uid: &pod.uid,
+    }
+}
+
+/// The containers of these names, as the state machine sees them.
+fn observed_containers(
+    containers: &Containers,
+    names: impl Iterator<Item = ContainerName>,
+) -> ObservedContainers {
+    names
+        .filter_map(|name| {
+            let container = containers.get(pod_labels(&name.pod), &name.name)?;
+            Some((name, observed_container(container)))
+        })
+        .collect()
+}
+
+fn observed_container(container: &Container) -> ObservedContainer {
+    ObservedContainer {
+        id: container.id.clone(),
+        state: match container.state {
+            ContainerState::Created => node::ContainerState::Created,
+            ContainerState::Running { started_at } => node::ContainerState::Running { started_at },
+            ContainerState::Exited { exit_code } => node::ContainerState::Exited { exit_code },
+            ContainerState::Unknown => node::ContainerState::Unknown,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leadsman_process::Readiness;
+
+    use super::*;
+    use crate::health::HealthChecks;
+
+    #[tokio::test(start_paused = true)]
+    async fn lists_lie_on_the_grid() {
+        let start = clock::monotonic();
+        let at = |millis| start + Duration::from_millis(millis);
+        for (then, next) in [(0, 1_000), (999, 1_000), (1_000, 2_000), (2_345, 3_000)] {
+            assert_eq!(next_on_grid(start, at(then), PERIOD), at(next), "{then}");
+        }
+        assert_eq!(next_on_grid(start, at(2_345), SLOT), at(2_400));
+    }
+
+    #[test]
+    fn an_equal_list_is_news_once_after_the_plan_has_changed() {
+        let checks = HealthChecks::new(Readiness::default());
+        let mut lists = ContainerLists::new(checks.register("runtime", "not tried"));
+        let containers: Arc<Containers> = Arc::default();
+        let seconds = Duration::from_secs;
+        let list = |lists: &mut ContainerLists, began| {
+            let list = ContainerList {
+                began: seconds(began),
+                containers: Ok(containers.clone()),
+            };
+            match lists.observe(list, std::iter::empty(), seconds(began)) {
+                Some(NodeEvent::ContainersListed { containers, .. }) => containers.is_some(),
+                other => panic!("{other:?}"),
+            }
+        };
+        lists.follow_plan(HashSet::from(["u".into()]), 1, seconds(1));
+        assert!(list(&mut lists, 1) && !list(&mut lists, 2));
+        lists.follow_plan(HashSet::from(["u".into()]), 1, seconds(4));
+        // One that began before the plan changed does not settle it.
+        assert!(list(&mut lists, 3) && list(&mut lists, 4) && !list(&mut lists, 5));
+        assert!(lists.last().is_some());
+        lists.follow_plan(HashSet::new(), 1, seconds(6));
+        assert!(lists.last().is_none());
+    }
+}
