@@ -18,6 +18,7 @@ use super::event::PodMarks;
 use super::marker::{Marker, Policy};
 use super::pod::{CoOwner, Condition, Ours, Pairs, Pod};
 use super::probe::State;
+use super::serverless;
 use super::verdict::Verdict;
 use crate::cluster::{SortedMap, whole_seconds};
 
@@ -344,6 +345,11 @@ pub(super) fn names(marker: &Marker, mark: &Mark) -> bool {
         .flatten();
     match mark {
         Mark::Label(key) => policies.any(|policy| policy.labels.contains_key(key)),
+        // All markers that match have a part in these two.
+        Mark::Annotation(key) if [serverless::PROBES, serverless::MARKERS].contains(&&**key) => {
+            let mut probes = marker.probes.iter();
+            probes.any(|probe| probe.condition_type.is_some())
+        }
         Mark::Annotation(key) => policies.any(|policy| policy.annotations.contains_key(key)),
         Mark::Condition(kind) => {
             let mut probes = marker.probes.iter();

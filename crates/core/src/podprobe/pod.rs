@@ -3,13 +3,14 @@
 //! Of managedFields one thing is kept: which labels, annotations and conditions are in our own apply entry, and who
 //! else is named beside us. What is present and not in our entry belongs to others, whoever they are.
 
-use std::num::NonZeroU16;
+use std::num::{NonZeroU16, NonZeroU64};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use leadsman_api::slim::{FieldOwner, Owned};
 use leadsman_api::{limits, slim};
 
+use super::serverless;
 use crate::cluster::{Interner, Interners, ObjectName, ResourceVersion, SortedMap};
 
 /// The field manager of our applies on `pods/status`.
@@ -43,6 +44,8 @@ pub struct Pod {
     /// Its annotations. Nothing is compared with a value that is not ours, and such values can be long: they are left
     /// empty.
     pub annotations: Pairs,
+    /// Stands for the probes that it brings to the provider of a virtual node; none if it brings none.
+    pub injected: Option<NonZeroU64>,
     /// Neither ended nor being deleted.
     pub active: bool,
     /// Condition `Initialized` is True.
@@ -134,6 +137,11 @@ impl Pod {
         );
         let mut mirrored = pod.annotations.iter();
         let mirrored = mirrored.find(|(key, hash)| key == MIRROR && !hash.is_empty());
+        let [probes, markers] = [serverless::PROBES, serverless::MARKERS].map(|key| {
+            let mut annotations = pod.annotations.iter();
+            let found = annotations.find(|(known, _)| known == key);
+            found.map(|(_, value)| value.as_str())
+        });
         let node = pod.spec.node_name.as_deref();
         let ours = Ours::read(&pod.owners, names);
         let labels = pod.labels.iter();
@@ -145,6 +153,7 @@ impl Pod {
         Self {
             name,
             annotations: annotations.collect(),
+            injected: serverless::fingerprint_of(probes, markers),
             node_uid: match mirrored {
                 None => uid.clone(),
                 Some((_, hash)) => names.share_like(known.map(|known| &known.node_uid), hash),

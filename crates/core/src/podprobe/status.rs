@@ -38,6 +38,11 @@ pub enum Trouble {
         /// The port that the probe names.
         port: Arc<str>,
     },
+    /// A probe of a pod on a virtual node names no condition by which the provider could report.
+    NoConditionType {
+        /// The probe.
+        probe: Arc<str>,
+    },
     /// A node's object is full.
     TooManyProbes,
     /// The API server refuses the object of a matching pod's node.
@@ -67,6 +72,7 @@ impl Trouble {
             Self::Conflict => "Conflict",
             Self::ContainerNotFound { .. } => "ContainerNotFound",
             Self::PortNotFound { .. } => "PortNotFound",
+            Self::NoConditionType { .. } => "NoConditionType",
             Self::TooManyProbes => "TooManyProbes",
             Self::Refused => "Refused",
             Self::NoNode => "NoNode",
@@ -98,6 +104,9 @@ impl Trouble {
                 port,
             } => format!(
                 "probe {probe}: container {container} has no port {port}; name it in the pod's ports or use its number (pods {subjects})"
+            ),
+            Self::NoConditionType { probe } => format!(
+                "probe {probe}: the provider of a virtual node reports by conditions alone; set podConditionType (pods {subjects})"
             ),
             Self::TooManyProbes => format!(
                 "the NodePodProbe of the node is full (512 KiB, or this namespace's share of it); probe fewer pods or spread them over more nodes: {subjects}"
@@ -131,13 +140,17 @@ impl Trouble {
 }
 
 /// Why a probe of a matching pod has no verdict, the weightiest first: a closed list, so that pending is never silent.
-/// The last two are over by themselves, the others are [`Trouble`].
+/// The last three are over by themselves, the others are [`Trouble`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pending {
+    /// [`Trouble::Conflict`]
+    Conflict,
     /// [`Trouble::ContainerNotFound`]
     ContainerNotFound,
     /// [`Trouble::PortNotFound`]
     PortNotFound,
+    /// [`Trouble::NoConditionType`]
+    NoConditionType,
     /// [`Trouble::TooManyProbes`]
     TooManyProbes,
     /// [`Trouble::Refused`]
@@ -158,13 +171,17 @@ pub enum Pending {
     StartupProbe,
     /// The container, its first run or its first verdict is on its way.
     Starting,
+    /// The provider of a virtual node has not reported the probe's condition yet.
+    AwaitingProvider,
 }
 
 impl Pending {
     fn reason(self) -> &'static str {
         match self {
+            Self::Conflict => "Conflict",
             Self::ContainerNotFound => "ContainerNotFound",
             Self::PortNotFound => "PortNotFound",
+            Self::NoConditionType => "NoConditionType",
             Self::TooManyProbes => "TooManyProbes",
             Self::Refused => "Refused",
             Self::NoNode => "NoNode",
@@ -175,6 +192,7 @@ impl Pending {
             Self::NoAddress => "NoAddress",
             Self::StartupProbe => "StartupProbe",
             Self::Starting => "Starting",
+            Self::AwaitingProvider => "AwaitingProvider",
         }
     }
 }

@@ -108,7 +108,12 @@ impl<'a> Whereabouts<'a> {
         let node = self.pod.node.clone().unwrap_or_default();
         let (name, container) = (probe.name.clone(), probe.container.clone());
         Some(match cause {
-            Pending::Starting | Pending::StartupProbe => return None,
+            // Whose mark it is, is told by the conflict itself.
+            Pending::Conflict
+            | Pending::Starting
+            | Pending::StartupProbe
+            | Pending::AwaitingProvider => return None,
+            Pending::NoConditionType => (Trouble::NoConditionType { probe: name }, pod),
             Pending::ContainerNotFound => {
                 let probe = name;
                 (Trouble::ContainerNotFound { probe, container }, pod)

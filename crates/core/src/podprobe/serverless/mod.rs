@@ -7,10 +7,12 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | here | which probes of which markers a pod's provider is to run, and its verdicts |
+//! | here | which probes of which markers a pod's provider is to run |
 //! | `review` | the annotations of a pod that is being created |
+//! | `provider` | what follows for a pod on a virtual node |
 //! | `scope` | which pods the API server has to ask about |
 
+mod provider;
 mod review;
 mod scope;
 #[cfg(test)]
@@ -21,11 +23,12 @@ use std::sync::Arc;
 
 use leadsman_api::marker::PodContainerProbe;
 
+pub use self::provider::{Provided, fingerprint_of};
 pub use self::review::{Changes, Snapshot};
 pub use self::scope::Scope;
 use super::marker::{Marker, MarkerProbe};
 use super::pod::Container;
-use super::probe::{Probe, State};
+use super::probe::Probe;
 use super::wire::to_wire;
 
 /// The annotation with the probes: a JSON array of `name`, `containerName`, `probe` and `podConditionType`.
@@ -161,14 +164,4 @@ fn resolve(probe: &MarkerProbe, containers: &[Container]) -> Result<Probe, NotIn
     };
     let resolved = probe.template.resolve(port);
     resolved.map_err(|unresolved| NotInjected::PortNotFound(unresolved.0))
-}
-
-/// The verdict that a provider reports by a condition of this status. None for what is no status of a condition.
-pub fn state(condition_status: &str) -> Option<State> {
-    match condition_status {
-        "True" => Some(State::Succeeded),
-        "False" => Some(State::Failed),
-        "Unknown" => Some(State::Unknown),
-        _ => None,
-    }
 }

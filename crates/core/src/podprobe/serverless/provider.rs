@@ -1,0 +1,105 @@
+//! A pod on a virtual node: what its provider is to be asked, and the verdicts that it reports.
+//!
+//! The conditions are the provider's; they are read and never written. The annotations are written again where the markers
+//! that match, or their probes, are no longer those that the pod was created with, so that a pod follows its markers as it
+//! does on other nodes.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use super::{Annotations, Injection, MARKERS, NotInjected, PROBES};
+use crate::podprobe::contest::fingerprint;
+use crate::podprobe::marker::{Marker, MarkerProbe};
+use crate::podprobe::marks::{Place, Want, Wants};
+use crate::podprobe::pod::Pod;
+use crate::podprobe::probe::State;
+use crate::podprobe::verdict::Verdict;
+
+/// The probes of a pod's markers, as far as its provider runs them.
+#[derive(Debug)]
+pub struct Provided {
+    /// For each marker, for each of its probes: its verdict, none if there is none yet; or why it is not run.
+    probes: Vec<Vec<Result<Option<Verdict>, NotInjected>>>,
+    wanted: Option<Annotations>,
+}
+
+impl Provided {
+    /// What the markers that match a pod, the one that goes first in front, come to.
+    pub fn new(markers: &[&Marker], pod: &Pod) -> Self {
+        let injection = Injection::plan(markers, &pod.containers);
+        let plans = markers.iter().zip(injection.plans);
+        let probes = plans.map(|(marker, plans)| {
+            let plans = marker.probes.iter().zip(plans);
+            let probes = plans.map(|(probe, plan)| plan.map(|()| read_verdict(pod, probe)));
+            probes.collect()
+        });
+        Self {
+            probes: probes.collect(),
+            wanted: injection.annotations,
+        }
+    }
+
+    /// The verdict of a probe, or why it is not run.
+    pub fn probe(&self, place: Place) -> Result<Option<&Verdict>, &NotInjected> {
+        let probes = self.probes.get(place.0);
+        let probe = probes.and_then(|probes| probes.get(place.1));
+        probe.map_or(Ok(None), |probe| probe.as_ref().map(Option::as_ref))
+    }
+
+    /// Leaves the conditions of a pod to its provider, and governs the two annotations.
+    ///
+    /// An annotation that says what is wanted, and is not ours, stays whoever's it is: to become its owner would cost a
+    /// write of each pod after its creation.
+    pub fn govern(&self, pod: &Pod, wants: &mut Wants) {
+        for want in wants.conditions.values_mut() {
+            *want = Want::Hold;
+        }
+        let is_ours = |key| pod.ours.annotations.contains_key(key);
+        let is_any_ours = is_ours(PROBES) || is_ours(MARKERS);
+        let values = match &self.wanted {
+            Some(wanted) if !is_any_ours && pod.injected == wanted.fingerprint() => return,
+            Some(wanted) => {
+                [&wanted.probes, &wanted.markers].map(|value| Want::Value(value.clone()))
+            }
+            // `PROBES` alone is somebody else's.
+            None if is_any_ours || pod.annotations.contains_key(MARKERS) => {
+                [Want::Absent, Want::Absent]
+            }
+            None => return,
+        };
+        let keys = [PROBES, MARKERS].map(Arc::from);
+        wants.annotations.extend(keys.into_iter().zip(values));
+    }
+}
+
+impl Annotations {
+    fn fingerprint(&self) -> Option<NonZeroU64> {
+        fingerprint_of(Some(&self.probes), Some(&self.markers))
+    }
+}
+
+/// Stands for the values of [`PROBES`] and [`MARKERS`]; none where neither is there. A pod keeps it in place of the values, which
+/// anybody who makes pods may make long.
+pub fn fingerprint_of(probes: Option<&str>, markers: Option<&str>) -> Option<NonZeroU64> {
+    let is_there = probes.is_some() || markers.is_some();
+    is_there.then(|| NonZeroU64::new(fingerprint((probes, markers))).unwrap_or(NonZeroU64::MAX))
+}
+
+/// The verdict that a provider reports by the probe's condition.
+fn read_verdict(pod: &Pod, probe: &MarkerProbe) -> Option<Verdict> {
+    let condition = pod.conditions.get(probe.condition_type.as_ref()?)?;
+    let state = match &*condition.status {
+        "True" => State::Succeeded,
+        "False" => State::Failed,
+        "Unknown" => State::Unknown,
+        _ => return None,
+    };
+    Some(Verdict {
+        state,
+        message: condition.message.clone(),
+        since: condition.last_transition_time,
+        probed: condition.last_probe_time,
+        revision: None,
+        container: None,
+    })
+}
