@@ -86,16 +86,16 @@ async fn run(arguments: &Arguments) -> Result<()> {
         .map_err(|_| anyhow::anyhow!("not all of it was observed; the reason is above"))
 }
 
-/// Ctrl-C or SIGTERM. Where neither can be heard, it never comes.
+/// Waits for SIGINT or SIGTERM; for ever where no handler can be installed.
 async fn interrupt() {
-    let heard = async |kind| match signal(kind) {
+    let received = async |kind| match signal(kind) {
         Ok(mut signal) => {
             signal.recv().await;
         }
         Err(_) => std::future::pending().await,
     };
     tokio::select! {
-        () = heard(SignalKind::interrupt()) => {}
-        () = heard(SignalKind::terminate()) => {}
+        () = received(SignalKind::interrupt()) => {}
+        () = received(SignalKind::terminate()) => {}
     }
 }

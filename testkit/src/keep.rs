@@ -61,7 +61,7 @@ pub async fn keep(request: &str) -> Result<()> {
         report(&Event::Failed(format!("{error:#}")));
     }
     let failed = outcome.is_err() || outcome.as_ref().is_ok_and(|fine| !fine);
-    bury_all();
+    reap_all();
     if failed {
         save_logs(&folder.join("logs"), &request.logs_after_failure);
     }
@@ -308,7 +308,7 @@ async fn first_process(unshare: &Child) -> Result<nix::unistd::Pid> {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    bail!("`unshare` could not make the bed's namespaces (its words are above)")
+    bail!("`unshare` could not make the bed's namespaces (its message is above)")
 }
 
 async fn asked_to_end() {
@@ -333,8 +333,8 @@ async fn end(supervisor: &mut Child) -> Result<std::process::ExitStatus> {
     Ok(supervisor.wait().await?)
 }
 
-/// Kills and waits for all that the supervisor left to us.
-fn bury_all() {
+/// Kills and reaps every process that the supervisor left behind.
+fn reap_all() {
     let deadline = clock::now() + GRACE;
     while clock::now() < deadline {
         let children = processes::children();
@@ -359,6 +359,6 @@ fn save_logs(logs: &Path, place: &Path) {
         }
         cache::hand_over(place)
     };
-    // The error that led here is the one to hear of; its message has the log's last lines.
+    // Only the error that led here is reported; its message has the log's last lines.
     let _ = copy();
 }

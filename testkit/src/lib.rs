@@ -13,9 +13,9 @@
 //! *supervisor*, the first process of the bed. A closed pipe is the end of whoever reads from it.
 //! Both are the program `leadsman-bed`.
 //!
-//! | room | what lives there |
+//! | module | holds |
 //! |---|---|
-//! | [`progress`] | what is told while a bed is raised |
+//! | [`progress`] | progress reports while a bed is raised |
 //! | `programs`, `packages`, `images` | what a bed is made from, and the [`cache`] of it |
 //! | `plan`, `node::plan` | which programs with which flags, in which order |
 //! | `keep`, `supervise` | the two processes behind a bed |

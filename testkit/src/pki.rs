@@ -1,4 +1,4 @@
-//! Certificates, keys and kubeconfigs of a bed: one authority for all, made anew for every bed and
+//! Certificates, keys and kubeconfigs of a bed: one authority for all, generated for every bed and
 //! removed with it.
 
 use std::fs;

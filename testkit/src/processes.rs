@@ -43,7 +43,7 @@ pub(crate) fn tail(path: &Path, lines: usize) -> String {
 }
 
 /// Cargo, without what a cargo that runs this program says about its package: build scripts (ring's) look at that and
-/// would compile anew at each change between the two.
+/// would compile again at each change between the two.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     for (name, _) in std::env::vars_os() {

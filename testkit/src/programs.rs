@@ -123,7 +123,7 @@ fn compile(folder: &Path, flags: &str, progress: &mut dyn FnMut(Progress)) -> Re
         .output()
         .context("running go list")?;
     if !listed.status.success() {
-        bail!("`go list` could not load the modules of testbed/go.mod (its words are above)");
+        bail!("`go list` could not load the modules of testbed/go.mod (its message is above)");
     }
     let total = listed.stdout.split(|byte| *byte == b'\n').count();
     let mut go = Command::new("go")

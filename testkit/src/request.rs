@@ -50,7 +50,7 @@ pub(crate) struct Request {
     pub(crate) images: Vec<ImageArchive>,
     /// Where the logs of a failed bed go.
     pub(crate) logs_after_failure: PathBuf,
-    /// The bed is to outlive its owner (once told so by [`Order::Detach`]), so its keeper must not
+    /// The bed is to outlive its owner (after [`Order::Detach`]), so its keeper must not
     /// hold the owner's stderr.
     pub(crate) detached: bool,
 }

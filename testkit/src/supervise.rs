@@ -3,7 +3,7 @@
 //!
 //! Parts start as soon as what they come after is ready, so a bed takes as long as its longest
 //! chain. In a node bed the supervisor is process 1 of its namespace: its end is the end of every
-//! process in there, and it buries orphans. In a control plane its parts carry a parent-death
+//! process in there, and it reaps orphans. In a control plane its parts carry a parent-death
 //! signal; it starts them from its main thread, which lives as long as the process.
 
 use std::cell::RefCell;
@@ -47,7 +47,7 @@ pub async fn supervise(folder: PathBuf) -> Result<()> {
     let mut closed = false;
     let outcome = tokio::select! {
         outcome = supervisor.raise() => outcome,
-        () = supervisor.bury() => Ok(()),
+        () = supervisor.reap_orphans() => Ok(()),
         // An order before all is up is not expected; the pipe's end is.
         _ = input.next_line() => { closed = true; Ok(()) }
     };
@@ -59,8 +59,8 @@ pub async fn supervise(folder: PathBuf) -> Result<()> {
     if !closed {
         report(&Event::Raised);
         tokio::select! {
-            () = supervisor.obey(&mut input) => {}
-            () = supervisor.bury() => {}
+            () = supervisor.carry_out_orders(&mut input) => {}
+            () = supervisor.reap_orphans() => {}
             () = supervisor.watch() => {}
         }
     }
@@ -150,7 +150,7 @@ impl Supervisor {
                 bail!(
                     "{name}: `{}` ended with {status}{}",
                     command.join(" "),
-                    self.last_words(name)
+                    self.last_log_lines(name)
                 );
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -158,7 +158,7 @@ impl Supervisor {
         bail!(
             "{name}: `{}` did not end in {PATIENCE:?}{}",
             command.join(" "),
-            self.last_words(name)
+            self.last_log_lines(name)
         )
     }
 
@@ -168,7 +168,7 @@ impl Supervisor {
             if let Some(status) = self.ended(name)? {
                 bail!(
                     "{name} ended with {status} before it was ready{}",
-                    self.last_words(name)
+                    self.last_log_lines(name)
                 );
             }
             let Err(reason) = self.readiness.look(ready).await else {
@@ -177,7 +177,7 @@ impl Supervisor {
             if clock::now() > deadline {
                 bail!(
                     "{name} was not ready in {PATIENCE:?}: {reason:#}{}",
-                    self.last_words(name)
+                    self.last_log_lines(name)
                 );
             }
             tokio::time::sleep(LOOK_EVERY).await;
@@ -194,13 +194,13 @@ impl Supervisor {
             .flatten())
     }
 
-    fn last_words(&self, name: &str) -> String {
+    fn last_log_lines(&self, name: &str) -> String {
         let words = processes::tail(&log(&self.plan.logs, name), 12);
         let place = log(&self.plan.logs_after_failure, name);
         format!("\nthe last lines of its log, {}:\n{words}", place.display())
     }
 
-    async fn obey(&self, input: &mut tokio::io::Lines<BufReader<tokio::io::Stdin>>) {
+    async fn carry_out_orders(&self, input: &mut tokio::io::Lines<BufReader<tokio::io::Stdin>>) {
         while let Ok(Some(line)) = input.next_line().await {
             let outcome = match serde_json::from_str(&line) {
                 Ok(Order::Stop(name)) => self.stop(&name).await,
@@ -235,8 +235,8 @@ impl Supervisor {
         .await
     }
 
-    /// Waits for processes whose parents have died and left them to us. Never returns.
-    async fn bury(&self) {
+    /// Reaps processes that were reparented to this one. Never returns.
+    async fn reap_orphans(&self) {
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
             let ours: BTreeSet<u32> = self
@@ -253,9 +253,9 @@ impl Supervisor {
         }
     }
 
-    /// Tells of parts that end by themselves. A test that fails for it should not have to guess.
+    /// Reports parts that end by themselves, so that a test that fails because of one shows why.
     async fn watch(&self) {
-        let mut told = BTreeSet::new();
+        let mut reported = BTreeSet::new();
         loop {
             tokio::time::sleep(Duration::from_millis(200)).await;
             for (name, child) in self.running.borrow_mut().iter_mut() {
@@ -263,13 +263,13 @@ impl Supervisor {
                     .part(name)
                     .is_some_and(|part| matches!(part.work, Work::Program { .. }));
                 let Ok(Some(status)) = child.try_wait() else {
-                    told.remove(name);
+                    reported.remove(name);
                     continue;
                 };
-                if program && told.insert(name.clone()) {
+                if program && reported.insert(name.clone()) {
                     eprintln!(
                         "bed: {name} ended by itself with {status}{}",
-                        self.last_words(name)
+                        self.last_log_lines(name)
                     );
                 }
             }

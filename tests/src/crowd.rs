@@ -89,7 +89,7 @@ impl Crowd {
         all(reports).await
     }
 
-    /// Waits until each of these pods bears these marks, as [`Scene::marks`] does.
+    /// Waits until each of these pods has these marks, as [`Scene::marks`] does.
     ///
     /// # Errors
     /// After the deadline, with one that does not.

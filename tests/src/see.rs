@@ -17,7 +17,7 @@ pub const PATIENCE: Duration = Duration::from_mins(1);
 /// Watches `name` until `condition` is `Ok` and returns what it returned.
 ///
 /// # Errors
-/// After [`PATIENCE`], with what the condition said of the last sight.
+/// After [`PATIENCE`], with the condition's error for the last snapshot.
 pub async fn see<K, T>(
     api: &Api<K>,
     name: &str,
@@ -63,10 +63,10 @@ where
 {
     let mut last = anyhow!("it was never seen");
     let waiting = async {
-        let mut sights = pin!(watch_object(api.clone(), name));
-        while let Some(sight) = sights.next().await {
+        let mut snapshots = pin!(watch_object(api.clone(), name));
+        while let Some(snapshot) = snapshots.next().await {
             // An error of the watch is retried by it; a deleted or undecodable object shows as such.
-            let Ok(object) = sight else { continue };
+            let Ok(object) = snapshot else { continue };
             match condition(object.as_ref()) {
                 Ok(value) => return Ok(value),
                 Err(reason) => last = reason,
@@ -77,7 +77,7 @@ where
     match tokio::time::timeout(PATIENCE, waiting).await {
         Ok(result) => result,
         Err(_) => Err(last).with_context(|| {
-            format!("{name}: {what} was not seen within {PATIENCE:?}; last sight")
+            format!("{name}: {what} was not seen within {PATIENCE:?}; the last snapshot")
         }),
     }
 }

@@ -67,7 +67,7 @@ fn plain(
     command
 }
 
-/// Results of the full size go where they are committed, unless told otherwise.
+/// Results of the full size go where they are committed, unless `--out` names another folder.
 fn words(given: &[String]) -> Vec<String> {
     let has = |option: &str| given.iter().any(|word| word.starts_with(option));
     let mut words = given.to_vec();

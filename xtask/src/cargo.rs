@@ -1,8 +1,8 @@
-//! Calling cargo, and what it says about the workspace.
+//! Runs cargo, and reads its JSON: the workspace's metadata and the programs that a build made.
 //!
-//! Tests and demo are built with `--workspace` and a choice of targets, never with `-p`: cargo unites the features of
-//! what is selected, so one selection means that each dependency is compiled once. Only what is measured is built alone,
-//! as it is shipped.
+//! Tests and the demo are built with `--workspace` and a choice of targets, never with `-p`. Cargo unifies the features of
+//! the packages that one command selects (The Cargo Book, "Feature unification"), so with one selection each dependency is
+//! compiled once. Only the bench builds packages alone, with the features that are shipped.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -11,15 +11,16 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-/// The workspace's folder.
+/// The root folder of the workspace.
 pub(crate) fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// A cargo command at the workspace's root, the same cargo that runs this program.
+/// A command of the cargo that runs this program, at the root of the workspace.
 ///
-/// Without what that cargo says about the package `xtask` in the environment: build scripts (ring's) look at such
-/// variables and would run again at each change between this cargo and one that a user calls.
+/// Cargo sets `CARGO_PKG_*` and `CARGO_MANIFEST_*` for the package that it runs, here `xtask`. They are removed: ring's
+/// build script watches them (`rerun-if-env-changed`), and would run again whenever a build by `cargo xtask` follows one by
+/// `cargo`, or the other way round.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     for (name, _) in std::env::vars_os() {
@@ -32,7 +33,7 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
-/// What `cargo metadata` says of the workspace's own packages, without their dependencies.
+/// The output of `cargo metadata` for the packages of the workspace, without their dependencies.
 pub(crate) fn metadata() -> Result<Value> {
     let output = cargo()
         .args(["metadata", "--no-deps", "--format-version=1"])
@@ -40,38 +41,38 @@ pub(crate) fn metadata() -> Result<Value> {
         .output()
         .context("running cargo metadata")?;
     if !output.status.success() {
-        bail!("`cargo metadata` failed, its words are above");
+        bail!("`cargo metadata` failed; its message is above");
     }
-    serde_json::from_slice(&output.stdout).context("what cargo metadata printed")
+    serde_json::from_slice(&output.stdout).context("parsing the output of `cargo metadata`")
 }
 
-/// A program that cargo built.
+/// An executable that cargo built.
 #[derive(Debug)]
 pub(crate) struct Executable {
-    /// The package it belongs to.
+    /// The name of its package.
     pub(crate) package: String,
-    /// The target: for a library's unit tests its name, for an integration test the file's.
+    /// The name of its target. Unit tests have that of their library or program.
     pub(crate) target: String,
     /// `lib`, `bin`, `test`, `example`.
     pub(crate) kind: String,
-    /// A test harness, rather than the program itself.
+    /// Whether it is a test executable, and not the program itself.
     pub(crate) harness: bool,
     pub(crate) path: PathBuf,
-    /// The package's folder, where cargo starts tests.
+    /// The folder of its package, in which cargo runs tests.
     pub(crate) folder: PathBuf,
 }
 
-/// An example in every build: cargo then counts the features of dev-dependencies in, as it does for tests, and what one
-/// verb has compiled serves all others.
+/// Selects an example in every build. Cargo then unifies the features of dev-dependencies too, as it does for tests, so
+/// that all verbs of xtask share what one of them has compiled.
 const AS_FOR_TESTS: [&str; 2] = ["--example", "crds"];
 
-/// Builds the targets that `selection` names in all packages, showing cargo's own progress.
+/// Builds the selected targets of all packages. Cargo's progress goes to stderr.
 pub(crate) fn build(selection: &[&str]) -> Result<Vec<Executable>> {
     let all = ["--workspace"].iter().chain(&AS_FOR_TESTS).chain(selection);
     build_only(&all.copied().collect::<Vec<_>>())
 }
 
-/// Builds what these arguments of `cargo build` say and no more, showing cargo's own progress.
+/// Runs `cargo build` with exactly these arguments. Cargo's progress goes to stderr.
 pub(crate) fn build_only(arguments: &[&str]) -> Result<Vec<Executable>> {
     let mut child = cargo()
         .args(["build", "--message-format=json-render-diagnostics"])
@@ -91,14 +92,14 @@ pub(crate) fn build_only(arguments: &[&str]) -> Result<Vec<Executable>> {
     }
     if !child.wait()?.success() {
         bail!(
-            "`cargo build {}` failed, its words are above",
+            "`cargo build {}` failed; its messages are above",
             arguments.join(" ")
         );
     }
     Ok(built)
 }
 
-/// The program `name` among what was built.
+/// The path of the program `name` among the executables that were built.
 pub(crate) fn program(built: &[Executable], name: &str) -> Result<PathBuf> {
     let found = built.iter().find(|it| !it.harness && it.target == name);
     found
@@ -119,7 +120,7 @@ fn executable(message: &Value) -> Option<Executable> {
     })
 }
 
-/// The name in a package id: `path+file:///w/xtask#0.1.0` or `path+file:///w/crates/api#leadsman-api@0.1.0`.
+/// The package's name in a package id: `path+file:///w/xtask#0.1.0` or `path+file:///w/crates/api#leadsman-api@0.1.0`.
 fn package_name(id: &str) -> String {
     let (place, version) = id.rsplit_once('#').unwrap_or((id, ""));
     match version.split_once('@') {

@@ -32,7 +32,7 @@ struct Arguments {
 }
 
 const HABITS: &str = "\
-In the habit of a day:
+Every day:
   cargo test -p leadsman-core           the rules alone, seconds
   cargo xtask test pure                 all that needs no cluster
   cargo xtask test api marks            black-box tests whose name contains `marks`
@@ -53,7 +53,7 @@ enum Verb {
     Bed(bed::Arguments),
     /// Show which tests prove which rule of `docs/reference.md`; fail if a rule has none
     Rules(rules::Arguments),
-    /// Write the CRDs in `crates/api/crds` anew from the types, or check that they are fresh
+    /// Generate the CRDs in `crates/api/crds` from the types, or check that they are up to date
     Crds(crds::Arguments),
 }
 

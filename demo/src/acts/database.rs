@@ -15,7 +15,7 @@ use crate::tell::Tell;
 const ANSWERS: usize = 5;
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// A pair, and how its pods are told their role.
+/// A pair of database pods, and how each gets its role.
 pub(super) struct Database {
     name: &'static str,
     asked: &'static str,

@@ -65,7 +65,7 @@ async fn story(cluster: &Demo, tell: &Tell) -> Result<()> {
     game::play(cluster, tell).await.context("the game servers")
 }
 
-/// Says when the first pod bears anything of leadsman's.
+/// Reports when the first pod has a mark.
 async fn first_mark(cluster: &Demo, tell: &Tell) -> Result<()> {
     let pods = Api::<Pod>::namespaced(cluster.client.clone(), NAMESPACE);
     let pod = see(&pods, kube::runtime::watcher::Config::default(), |pods| {

@@ -55,12 +55,12 @@ enum Verb {
 
 fn main() -> ExitCode {
     let verb = Arguments::parse().verb;
-    // The two behind a bed have told its owner already what went wrong.
-    let told = matches!(verb, Verb::Keep { .. } | Verb::Supervise { .. });
+    // Keeper and supervisor have already reported to the owner what went wrong.
+    let is_reported = matches!(verb, Verb::Keep { .. } | Verb::Supervise { .. });
     match start(verb) {
         Ok(code) => code,
         Err(error) => {
-            if !told {
+            if !is_reported {
                 eprintln!("leadsman-bed: {error:#}");
             }
             ExitCode::FAILURE
@@ -143,7 +143,7 @@ fn options(arguments: &[String]) -> Result<Options> {
 }
 
 async fn up(control_plane: bool, options: Options) -> Result<()> {
-    // Heard from the start: whoever started us may have had Ctrl-C ignored, as shells do for what runs in the background.
+    // The handler is set at the start: the parent process may have had SIGINT ignored, as shells do for what runs in the background.
     let (mut interrupt, mut terminate) = (
         signal(SignalKind::interrupt())?,
         signal(SignalKind::terminate())?,

@@ -132,7 +132,7 @@ pub(crate) fn remove(name: &str) -> Result<()> {
     let deadline = clock::now() + Duration::from_secs(10);
     for root in roots() {
         let cgroup = root.join(name);
-        // A cgroup is busy until the kernel has buried its last process.
+        // A cgroup is busy until its last process has been reaped.
         while cgroup.exists() && remove_cgroup(&cgroup).is_err() {
             if clock::now() > deadline {
                 bail!(

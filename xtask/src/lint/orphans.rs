@@ -1,4 +1,5 @@
-//! Source files that no `mod` line reaches: cargo never sees them, so nothing else would say that they are dead.
+//! Source files that no `mod` line reaches. Cargo never compiles them, so neither rustc nor clippy reports that they are
+//! dead; rust-analyzer's `unlinked-file` does, but only in an editor.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -31,7 +32,7 @@ pub(super) fn check(metadata: &Value) -> Result<Findings> {
         {
             reach(Path::new(root), true, &mut reached)?;
         }
-        // A package inside another's folder speaks for itself.
+        // Files of a package inside another's folder are checked with that package.
         let nested = |path: &Path| {
             folders
                 .iter()

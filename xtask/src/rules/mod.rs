@@ -19,7 +19,7 @@ use crate::{cargo, sources};
 
 /// Where the rules are listed, from the workspace's folder.
 const REFERENCE: &str = "docs/reference.md";
-/// Files that list the cases of a black-box suite: their functions bear no test attribute.
+/// Files that list the cases of a black-box suite: their functions have no test attribute.
 const SUITES: [&str; 2] = ["tests/api", "tests/node"];
 
 /// Arguments of `rules`.

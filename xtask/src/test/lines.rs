@@ -7,7 +7,7 @@ pub(super) enum Line<'a> {
     Announced(usize),
     /// A test ended well.
     Passed(&'a str),
-    /// A test failed; its words come later.
+    /// A test failed; its output comes later.
     Failed(&'a str),
     /// A test did not run.
     Skipped(&'a str, &'a str),
@@ -15,7 +15,7 @@ pub(super) enum Line<'a> {
     Result(usize, usize, usize),
     Empty,
     /// Anything else: what a test had to say.
-    Words(&'a str),
+    Other(&'a str),
 }
 
 impl<'a> Line<'a> {
@@ -26,7 +26,7 @@ impl<'a> Line<'a> {
         sum(text)
             .or_else(|| announced(text))
             .or_else(|| one(text))
-            .unwrap_or(Self::Words(text))
+            .unwrap_or(Self::Other(text))
     }
 }
 
@@ -104,8 +104,8 @@ mod tests {
                 Line::Result(3, 1, 2),
             ),
             ("", Line::Empty),
-            ("testing, testing", Line::Words("testing, testing")),
-            ("test a ... what", Line::Words("test a ... what")),
+            ("testing, testing", Line::Other("testing, testing")),
+            ("test a ... what", Line::Other("test a ... what")),
         ] {
             assert_eq!(Line::of(text), line, "{text}");
         }

@@ -27,7 +27,7 @@ pub(super) struct Tally {
 }
 
 impl Suite {
-    /// Runs it, passing on what its tests have to say.
+    /// Runs it and prints its tests' output.
     pub(super) fn run(mut self, tally: &mut Tally) -> Result<()> {
         let started = clock::now();
         let mut child = self
@@ -42,7 +42,7 @@ impl Suite {
             ..Seen::default()
         };
         for line in BufReader::new(stdout).split(b'\n') {
-            seen.hear(&String::from_utf8_lossy(&line?), &self.title);
+            seen.read_line(&String::from_utf8_lossy(&line?), &self.title);
         }
         transient("");
         let status = child.wait()?;
@@ -62,7 +62,7 @@ impl Suite {
     }
 }
 
-/// What one program has said so far.
+/// The results that one test executable has printed so far.
 #[derive(Debug, Default)]
 struct Seen {
     slow: bool,
@@ -75,7 +75,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn hear(&mut self, text: &str, title: &str) {
+    fn read_line(&mut self, text: &str, title: &str) {
         match Line::of(text) {
             Line::Announced(count) => self.announced += count,
             Line::Passed(name) => {
@@ -96,9 +96,9 @@ impl Seen {
                 self.sums = Some((p + passed, f + failed, s + skipped));
             }
             Line::Empty => {}
-            Line::Words(words) => {
+            Line::Other(text) => {
                 transient("");
-                println!("  {words}");
+                println!("  {text}");
             }
         }
     }
