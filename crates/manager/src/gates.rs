@@ -10,6 +10,15 @@ pub struct Gates {
     pub pod_probe_marker: bool,
 }
 
+impl Gates {
+    /// No feature is on.
+    pub(crate) fn none() -> Self {
+        Self {
+            pod_probe_marker: false,
+        }
+    }
+}
+
 impl Default for Gates {
     fn default() -> Self {
         Self {

@@ -1,40 +1,31 @@
-//! The manager: watches in, the rules of `leadsman-core` decide, writes out.
+//! The manager: wires features into the control loop, and decides which of several managers writes.
 //!
-//! No rule about markers, pods or probes lives here; this room knows how to follow and write objects on a cluster
-//! that is slow, busy, half broken or away.
+//! No rule about markers, pods or probes lives here (`leadsman-core`), nor how objects are watched and written on a
+//! cluster that is slow, busy, half broken or away (`leadsman-control`).
 //!
 //! | module | holds |
 //! |---|---|
 //! | `args` | the flags |
 //! | `gates` | which features are on, here and in `OpenKruise` |
-//! | `kinds` | the four watched kinds |
-//! | `watch` | one watch, as events for the index |
-//! | `schemas` | what the API server keeps of our fields |
+//! | `run` | the features, and leadership |
+//! | `podprobe` | `PodProbeMarker` as a feature: kinds, requests |
 //! | `leader` | which of several managers writes |
 //! | `openkruise` | that nothing is written beside an `OpenKruise` manager |
 //! | `preflight` | what is to be done before the first start |
-//! | `control` | the loop that owns the index |
-//! | `slots` | who is written next |
-//! | `request` | a write as HTTP requests |
-//! | `metrics` | what is counted |
+//! | `metrics` | what is counted of leadership |
 #![doc(html_no_source)]
 
 mod args;
-mod control;
 mod gates;
-mod kinds;
 mod leader;
 mod metrics;
 pub mod openkruise;
+mod podprobe;
 pub mod preflight;
-mod request;
 mod run;
-pub mod schemas;
-mod slots;
-mod watch;
 
 pub use args::{Args, CompatibleWith};
 pub use gates::{Gates, GatesError, openkruise_probes};
 pub use leader::{LEASE, LEASE_NAMESPACE, LEASE_RIGHTS};
-pub use request::RIGHTS as WRITE_RIGHTS;
-pub use run::{ManagerError, WATCH_RIGHTS, run};
+pub use leadsman_control::Right;
+pub use run::{ManagerError, feature_rights, run};

@@ -1,79 +1,58 @@
-//! The manager's life: its watches, the control loop, and the candidate for leadership.
+//! The manager's life: its features, and leadership.
 
-use leadsman_api::slim::{Node, Pod};
-use leadsman_api::{NodePodProbe, PodProbeMarker};
-use leadsman_core::cluster::Now;
-use leadsman_core::podprobe::event::{Effects, Event, Write, WriteTarget};
-use leadsman_core::podprobe::{Config, Index};
+use leadsman_control::{Control, ControlError, Right, rights};
+use leadsman_core::podprobe::Config;
 use leadsman_lease::Shutdown;
 use leadsman_process::{Component, Process, RunError};
-use tokio::sync::mpsc::{Sender, channel};
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::JoinError;
 
 use crate::args::Args;
-use crate::control::{Control, Rules};
-use crate::kinds::{Watched, resource};
+use crate::gates::Gates;
 use crate::leader;
 use crate::metrics::Metrics;
 use crate::openkruise::Guard;
-use crate::schemas;
-use crate::slots::Slots;
-use crate::watch::{Arrival, follow};
-
-/// Events between the watches and the loop. A loop that falls behind slows the watches down, not the memory up.
-const ARRIVALS: usize = 1024;
-/// Writes in flight. The API server shares itself out fairly; more only lengthens its queue.
-const WRITES: usize = 32;
-
-/// The rights that the watches need: API group, resource; each with `get`, `list` and `watch`.
-pub const WATCH_RIGHTS: [(&str, &str); 4] = [
-    ("", "pods"),
-    ("", "nodes"),
-    (leadsman_api::GROUP, "podprobemarkers"),
-    (leadsman_api::GROUP, "nodepodprobes"),
-];
+use crate::podprobe::PodProbe;
 
 /// Why the manager ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ManagerError {
-    /// A watch broke in a way that no watch should.
-    #[error("a watch ended: {0}")]
-    Watch(#[from] JoinError),
+    /// A feature or a watch broke off.
+    #[error(transparent)]
+    Control(#[from] ControlError),
     /// The candidate for leadership broke.
     #[error("leader election ended: {0}")]
     Candidate(JoinError),
-    /// A watch came to its end.
-    #[error("a watch ended, which none does while it is listened to")]
-    WatchEnded,
-}
-
-impl Rules for Index {
-    fn apply(&mut self, event: Event, now: Now) -> Effects {
-        Index::apply(self, event, now)
-    }
-
-    fn write(&mut self, object: &WriteTarget, now: Now) -> Option<Write> {
-        Index::write(self, object, now)
-    }
+    /// The look-out for `OpenKruise` broke.
+    #[error("watching for OpenKruise ended: {0}")]
+    Guard(JoinError),
 }
 
 /// Runs the manager until SIGTERM or SIGINT.
 pub fn run(args: &Args) -> Result<(), RunError<ManagerError>> {
-    let config = Config {
-        compatibility: args.compatibility.into(),
-        agent_namespace: args.namespace.clone(),
-        ..Config::default()
-    };
-    let seconds = args.lease_duration;
-    let gates = args.feature_gates;
     leadsman_process::run(&args.process, Component::Manager, async move |process| {
-        if gates.pod_probe_marker {
-            manage(config, seconds, process).await
-        } else {
+        if args.feature_gates == Gates::none() {
             idle(&process).await;
             Ok(())
+        } else {
+            manage(args, process).await
         }
     })
+}
+
+/// Adds the features whose gates are on. One whose gate is off costs nothing.
+fn add_features(control: &mut Control, args: &Args) {
+    if args.feature_gates.pod_probe_marker {
+        control.add(PodProbe::new(Config {
+            compatibility: args.compatibility.into(),
+            agent_namespace: args.namespace.clone(),
+            ..Config::default()
+        }));
+    }
+}
+
+/// The rights that the features need, in all namespaces.
+pub fn feature_rights() -> Vec<Right> {
+    rights::<PodProbe>()
 }
 
 /// Runs without a feature: nothing is watched, written or removed.
@@ -86,20 +65,15 @@ async fn idle(process: &Process) {
     process.shutdown.cancelled().await;
 }
 
-async fn manage(config: Config, seconds: u16, process: Process) -> Result<(), ManagerError> {
-    let metrics = Metrics::new(&process.metrics);
-    let rights = process
-        .readiness
-        .condition("rights to write", "nothing has been written yet");
-    let slots = Slots::new(WRITES, fastrand::Rng::new());
+async fn manage(args: &Args, process: Process) -> Result<(), ManagerError> {
     let candidate = leader::candidate(
         process.server.clone(),
-        &config.agent_namespace,
-        seconds,
+        &args.namespace,
+        args.lease_duration,
         process
             .readiness
             .condition("leadership", "the Lease has not been read yet"),
-        metrics.clone(),
+        Metrics::new(&process.metrics),
     );
     let guard = Guard::new(
         process.server.clone(),
@@ -109,58 +83,21 @@ async fn manage(config: Config, seconds: u16, process: Process) -> Result<(), Ma
             "its Lease has not been looked for yet",
         ),
     );
-    let control = Control::new(
-        Index::new(config),
-        process.server.clone(),
-        slots,
-        guard.leadership(),
-        rights,
-        metrics.clone(),
-    );
-    let (send, arrivals) = channel(ARRIVALS);
-    let mut watches = JoinSet::new();
-    watches.spawn(guard.run());
-    watch::<PodProbeMarker>(&mut watches, &process, &send, &metrics);
-    watch::<Pod>(&mut watches, &process, &send, &metrics);
-    watch::<Node>(&mut watches, &process, &send, &metrics);
-    watch::<NodePodProbe>(&mut watches, &process, &send, &metrics);
-    for (kind, condition) in schemas::KINDS {
-        let condition = process.readiness.condition(condition, "not read yet");
-        let server = process.server.clone();
-        watches.spawn(schemas::follow(kind, server, send.clone(), condition));
-    }
-    // The Lease is kept while what is under way ends.
+    let mut control = Control::new(&process, guard.leadership());
+    add_features(&mut control, args);
+    let mut guard = tokio::spawn(guard.run());
+    // The Lease is kept while the writes in flight end.
     let shutdown = Shutdown {
         stop_taking: process.shutdown.clone(),
         ..Shutdown::default()
     };
     let mut candidate = tokio::spawn(candidate.run(shutdown.clone()));
     let ended = tokio::select! {
-        () = control.run(arrivals, process.shutdown.clone()) => Ok(()),
-        ended = watches.join_next() => match ended {
-            Some(Err(error)) => Err(error.into()),
-            _ => Err(ManagerError::WatchEnded),
-        },
+        ended = control.run() => ended.map_err(ManagerError::from),
+        Err(error) = &mut guard => Err(ManagerError::Guard(error)),
         Err(error) = &mut candidate => return Err(ManagerError::Candidate(error)),
     };
     shutdown.release.cancel();
     candidate.await.map_err(ManagerError::Candidate)?;
     ended
-}
-
-fn watch<K: Watched>(
-    watches: &mut JoinSet<()>,
-    process: &Process,
-    events: &Sender<Arrival>,
-    metrics: &Metrics,
-) {
-    let condition = process
-        .readiness
-        .condition(resource(K::KIND), "waiting for the first list");
-    watches.spawn(follow::<K>(
-        process.server.clone(),
-        events.clone(),
-        condition,
-        metrics.clone(),
-    ));
 }

@@ -3,13 +3,14 @@
 //! Ready is when all of them hold; a condition can be lost again. Before the first one is registered nothing has
 //! started, so a process without conditions is not ready.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// All conditions of a process.
 #[derive(Clone, Debug, Default)]
-pub struct Readiness(Arc<Mutex<BTreeMap<&'static str, Held>>>);
+pub struct Readiness(Arc<Mutex<BTreeMap<Cow<'static, str>, Held>>>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Held {
@@ -20,16 +21,21 @@ enum Held {
 /// The one who sets a condition. Its last word stands when it is dropped.
 #[derive(Debug)]
 pub struct Condition {
-    name: &'static str,
+    name: Cow<'static, str>,
     readiness: Readiness,
 }
 
 impl Readiness {
     /// Registers a condition that does not hold yet, for this reason. A name is one condition: registering it again
     /// takes it over.
-    pub fn condition(&self, name: &'static str, reason: impl Into<String>) -> Condition {
+    pub fn condition(
+        &self,
+        name: impl Into<Cow<'static, str>>,
+        reason: impl Into<String>,
+    ) -> Condition {
+        let name = name.into();
         let reason = reason.into();
-        self.lock().insert(name, Held::No { reason });
+        self.lock().insert(name.clone(), Held::No { reason });
         Condition {
             name,
             readiness: self.clone(),
@@ -60,11 +66,11 @@ impl Readiness {
     }
 
     /// Returns whether this changed anything.
-    fn set(&self, name: &'static str, held: &Held) -> bool {
-        self.lock().insert(name, held.clone()).as_ref() != Some(held)
+    fn set(&self, name: &Cow<'static, str>, held: &Held) -> bool {
+        self.lock().insert(name.clone(), held.clone()).as_ref() != Some(held)
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, Held>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Cow<'static, str>, Held>> {
         // Each change is one insertion, so what a panicking thread left is whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -73,8 +79,8 @@ impl Readiness {
 impl Condition {
     /// It holds from now on.
     pub fn ready(&self) {
-        if self.readiness.set(self.name, &Held::Yes) {
-            tracing::info!(condition = self.name, "ready");
+        if self.readiness.set(&self.name, &Held::Yes) {
+            tracing::info!(condition = &*self.name, "ready");
         }
     }
 
@@ -84,8 +90,8 @@ impl Condition {
         let held = Held::No {
             reason: reason.clone(),
         };
-        if self.readiness.set(self.name, &held) {
-            tracing::warn!(condition = self.name, reason, "not ready");
+        if self.readiness.set(&self.name, &held) {
+            tracing::warn!(condition = &*self.name, reason, "not ready");
         }
     }
 }

@@ -20,6 +20,16 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "leadsman-admission",
         &["leadsman-lease", "leadsman-process"],
     ),
+    // It runs any feature, so it knows none.
+    (
+        "leadsman-control",
+        &[
+            "leadsman-api",
+            "leadsman-core",
+            "leadsman-lease",
+            "leadsman-process",
+        ],
+    ),
     (
         "leadsman-agent",
         &[
@@ -34,6 +44,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "leadsman-manager",
         &[
             "leadsman-api",
+            "leadsman-control",
             "leadsman-core",
             "leadsman-lease",
             "leadsman-process",

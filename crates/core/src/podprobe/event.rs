@@ -2,6 +2,7 @@
 //! out.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::time::Duration;
 
 use leadsman_api::slim::{Node, Pod};
@@ -44,7 +45,7 @@ pub enum Event {
     /// All kinds have been listed once, and we are the one who writes from now on. Before it nothing is due to be
     /// written. It may come again, after a time in which another one wrote.
     Synced,
-    /// Whether the API server keeps our optional fields of a kind, as its CRD's schema says (`schemas`): for markers
+    /// Whether the API server keeps our optional fields of a kind, as its CRD's schema says : for markers
     /// those of the status, for `NodePodProbes` those of the entries. Other kinds have none.
     FieldsKept(Kind, bool),
     /// The API server has carried out the last write of this object, and what the reply showed has been told. If the
@@ -68,6 +69,18 @@ pub enum WriteTarget {
     MarkerStatus(ObjectName),
     /// The finalizer of a marker.
     MarkerFinalizer(ObjectName),
+}
+
+/// The object's name; the kind of the write says what of it is written.
+impl fmt::Display for WriteTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PodMarks(name) | Self::MarkerStatus(name) | Self::MarkerFinalizer(name) => {
+                name.fmt(f)
+            }
+            Self::NodePodProbe(name) => f.write_str(name),
+        }
+    }
 }
 
 /// What an event changed.

@@ -23,7 +23,6 @@ mod reserved;
 mod resolved;
 #[cfg(any(test, feature = "samples"))]
 pub mod samples;
-pub mod schemas;
 pub mod serverless;
 pub mod status;
 mod template;

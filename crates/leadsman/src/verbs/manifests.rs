@@ -8,9 +8,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use leadsman_api::{GROUP, VERSION};
-use leadsman_manager::{
-    LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, WATCH_RIGHTS, WRITE_RIGHTS, openkruise, schemas,
-};
+use leadsman_manager::{LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, Right, feature_rights, openkruise};
 use serde_json::{Value, json};
 
 const MANAGER: &str = "leadsman-manager";
@@ -150,29 +148,46 @@ fn lease_rights(namespace: &str) -> [Value; 2] {
 
 /// What the manager's own tables say that it sends.
 fn manager_rules() -> Vec<Value> {
-    let mut rights: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
-    for resource in WATCH_RIGHTS {
-        rights.insert(resource, vec!["get", "list", "watch"]);
+    let rights = feature_rights();
+    let (named, unnamed): (Vec<_>, Vec<_>) =
+        rights.iter().partition(|right| !right.name.is_empty());
+    let mut verbs: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    for right in unnamed {
+        let resource = (&*right.group, &*right.resource);
+        verbs.entry(resource).or_default().push(right.verb);
     }
-    for (group, resource, verb) in WRITE_RIGHTS {
-        rights.entry((group, resource)).or_default().push(verb);
-    }
-    let rights = rights.iter();
-    let mut rules: Vec<_> = rights
+    let verbs = verbs.iter();
+    let mut rules: Vec<_> = verbs
         .map(|((group, resource), verbs)| rule(group, resource, verbs))
         .collect();
     // In the whole cluster by that name: a Role needs OpenKruise's namespace, which may not be there.
     let mut lease = rule("coordination.k8s.io", "leases", &openkruise::LEASE_RIGHTS);
     lease["resourceNames"] = json!([openkruise::LEASE]);
     rules.push(lease);
-    let mut crds = rule(
-        "apiextensions.k8s.io",
-        "customresourcedefinitions",
-        &schemas::RIGHTS,
-    );
-    crds["resourceNames"] = json!(schemas::CRDS);
-    rules.push(crds);
+    rules.extend(named_rules(&named));
     rules
+}
+
+/// Rights on objects by their names: a rule for each resource.
+fn named_rules(rights: &[&Right]) -> Vec<Value> {
+    let mut resources: BTreeMap<(&str, &str), (Vec<&str>, Vec<&str>)> = BTreeMap::new();
+    for right in rights {
+        let resource = (&*right.group, &*right.resource);
+        let (verbs, names) = resources.entry(resource).or_default();
+        if !verbs.contains(&right.verb) {
+            verbs.push(right.verb);
+        }
+        if !names.contains(&&*right.name) {
+            names.push(&right.name);
+        }
+    }
+    let resources = resources.into_iter();
+    let rules = resources.map(|((group, resource), (verbs, names))| {
+        let mut rule = rule(group, resource, &verbs);
+        rule["resourceNames"] = json!(names);
+        rule
+    });
+    rules.collect()
 }
 
 /// What the agent's own table says that it sends.

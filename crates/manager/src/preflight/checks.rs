@@ -428,8 +428,7 @@ mod tests {
     fn right() -> Right {
         Right {
             verb: "patch",
-            group: "",
-            resource: "pods/status",
+            resource: "pods/status".into(),
             ..Right::default()
         }
     }

@@ -1,5 +1,6 @@
 //! What is read of the cluster. A look that fails is a fact too, with the reason.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
@@ -12,9 +13,7 @@ use tokio::time::timeout;
 
 use super::marks::{self, Markers};
 use super::neighbour::{self, OpenKruise};
-use crate::{
-    LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, WATCH_RIGHTS, WRITE_RIGHTS, openkruise, schemas,
-};
+use crate::{LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, feature_rights, openkruise};
 
 /// A request that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -74,13 +73,13 @@ pub struct Right {
     /// `get`, `list`, …
     pub verb: &'static str,
     /// API group; empty for the core's.
-    pub group: &'static str,
+    pub group: Cow<'static, str>,
     /// `pods` or `pods/status`.
-    pub resource: &'static str,
+    pub resource: Cow<'static, str>,
     /// In this namespace; in all, if empty.
     pub namespace: String,
     /// On this object; on all, if empty.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
 }
 
 /// Looks at everything.
@@ -196,20 +195,24 @@ fn missing(ours: &Value, theirs: &Value, place: &str, into: &mut Vec<String>) {
 
 /// The rights of what is to run.
 fn rights(scope: &Scope) -> Vec<Right> {
-    let on = |(group, resource, verb)| Right {
+    let on = |(group, resource, verb): (&'static str, &'static str, _)| Right {
         verb,
-        group,
-        resource,
+        group: group.into(),
+        resource: resource.into(),
         ..Right::default()
     };
     if let Some(agent) = &scope.agent_rights {
         return agent.iter().copied().map(on).collect();
     }
-    let watched = WATCH_RIGHTS.iter().flat_map(|(group, resource)| {
-        ["get", "list", "watch"].map(|verb| on((*group, *resource, verb)))
+    let features = feature_rights().into_iter().map(|right| Right {
+        verb: right.verb,
+        group: right.group,
+        resource: right.resource,
+        name: right.name,
+        ..Right::default()
     });
-    let lease = |verb, name, namespace: &str| Right {
-        name,
+    let lease = |verb, name: &'static str, namespace: &str| Right {
+        name: name.into(),
         namespace: namespace.to_owned(),
         ..on(("coordination.k8s.io", "leases", verb))
     };
@@ -219,26 +222,14 @@ fn rights(scope: &Scope) -> Vec<Right> {
     });
     let neighbours = openkruise::LEASE_RIGHTS.iter();
     let neighbours = neighbours.map(|verb| lease(verb, openkruise::LEASE, openkruise::NAMESPACE));
-    let crds = schemas::CRDS.iter().flat_map(|name| {
-        schemas::RIGHTS.map(|verb| Right {
-            name,
-            ..on(("apiextensions.k8s.io", "customresourcedefinitions", verb))
-        })
-    });
-    let written = WRITE_RIGHTS.iter().copied().map(on);
-    watched
-        .chain(written)
-        .chain(own)
-        .chain(neighbours)
-        .chain(crds)
-        .collect()
+    features.chain(own).chain(neighbours).collect()
 }
 
 async fn may(client: &Client, right: &Right) -> kube::Result<bool> {
     let (resource, subresource) = right
         .resource
         .split_once('/')
-        .unwrap_or((right.resource, ""));
+        .unwrap_or((&right.resource, ""));
     let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "metadata": {},
         "spec": {"resourceAttributes": {"verb": right.verb, "group": right.group, "resource": resource,
             "subresource": subresource, "namespace": right.namespace, "name": right.name}}});
@@ -283,13 +274,13 @@ mod tests {
         let rights = rights(&scope);
         assert_eq!(
             rights.len(),
-            4 * 3 + WRITE_RIGHTS.len() + LEASE_RIGHTS.len() + 3 + 2 * 3
+            feature_rights().len() + LEASE_RIGHTS.len() + openkruise::LEASE_RIGHTS.len()
         );
         let create = rights
             .iter()
             .find(|right| right.verb == "create" && right.resource == "leases");
         assert_eq!(
-            create.map(|right| (right.name, right.namespace.as_str())),
+            create.map(|right| (&*right.name, right.namespace.as_str())),
             Some(("", LEASE_NAMESPACE))
         );
     }

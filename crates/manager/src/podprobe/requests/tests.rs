@@ -49,7 +49,7 @@ fn shown(write: &Write) -> Vec<(String, String, String, Value)> {
             serde_json::from_slice(request.body()).unwrap(),
         )
     };
-    requests(write).unwrap().iter().map(shown).collect()
+    steps(write).unwrap().iter().map(shown).collect()
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn marks_are_these_patches() {
 }
 
 #[test]
-fn every_request_is_covered_by_a_right() {
+fn every_request_is_of_a_declared_kind() {
     let verbs = [
         ("POST", "create"),
         ("PUT", "update"),
@@ -221,60 +221,46 @@ fn every_request_is_covered_by_a_right() {
             verb.to_owned(),
         ));
     }
-    let granted =
-        RIGHTS.map(|(group, resource, verb)| (group.into(), resource.into(), verb.into()));
-    assert_eq!(needed, granted.into());
-}
-
-/// An API server that answers each request with this code and body, in turn; and the requests' methods.
-fn answering(
-    answers: &[(u16, Value)],
-) -> (ApiServer, std::sync::Arc<std::sync::Mutex<Vec<Method>>>) {
-    let answers: std::collections::VecDeque<_> = answers.iter().cloned().collect();
-    let answers = std::sync::Mutex::new(answers);
-    let answers = std::sync::Arc::new(answers);
-    let seen = std::sync::Arc::default();
-    let requests: std::sync::Arc<std::sync::Mutex<Vec<Method>>> = std::sync::Arc::clone(&seen);
-    let service = tower::service_fn(move |request: HttpRequest<kube::client::Body>| {
-        requests.lock().unwrap().push(request.method().clone());
-        let (code, body) = answers.lock().unwrap().pop_front().unwrap();
-        let body = kube::client::Body::from(body.to_string().into_bytes());
-        let response = http::Response::builder().status(code).body(body).unwrap();
-        std::future::ready(Ok::<_, std::convert::Infallible>(response))
+    let declared = KINDS.iter().map(|kind| {
+        let RequestKind {
+            group,
+            resource,
+            verb,
+            ..
+        } = kind;
+        ((*group).into(), (*resource).into(), (*verb).into())
     });
-    (ApiServer::new(kube::Client::new(service, "default")), seen)
+    assert_eq!(needed, declared.collect());
 }
 
-#[tokio::test(start_paused = true)]
-async fn what_is_in_the_way_of_a_creation_is_read_back_as_an_observation() {
-    let leads = Leadership::Leads {
-        term: 1,
-        after_others: false,
-        until: clock::monotonic() + std::time::Duration::from_mins(1),
+#[test]
+fn a_write_and_its_request_are_of_the_same_kind() {
+    let write = Write::DeleteNodePodProbe {
+        name: "node-1".into(),
+        uid: "u".into(),
     };
-    let (_told, leadership) = watch::channel(leads);
-    let exists = json!({"reason": "AlreadyExists", "message": "already exists", "code": 409});
-    let there = serde_json::to_value(object(Some("theirs"))).unwrap();
-    let write = Write::CreateNodePodProbe(Box::new(object(Some("ours"))));
-
-    let (server, seen) = answering(&[(409, exists.clone()), (200, there)]);
-    let sent = send(&server, &write, &leadership).await;
-    assert!(matches!(
-        sent.disposition,
-        Disposition::AlreadyExists { .. }
-    ));
-    let Some(Event::NodePodProbe(observed, Source::Reply)) = sent.observed else {
-        panic!("{:?}", sent.observed);
+    let request = request(WriteTarget::NodePodProbe("node-1".into()), write.clone());
+    assert_eq!(request.kind, DELETE_NODE_POD_PROBE);
+    assert!(request.reply.is_none(), "the watch tells of its end");
+    let Event::Refused(WriteTarget::NodePodProbe(name), refused, reason) =
+        (request.refused)("no".into())
+    else {
+        panic!("the event of a refusal");
     };
-    assert_eq!(*observed, object(Some("theirs")));
-    assert_eq!(*seen.lock().unwrap(), [Method::POST, Method::GET]);
+    assert_eq!((&*name, *refused, &*reason), ("node-1", write, "no"));
+}
 
-    // Gone again: whatever is due is found by the next attempt.
-    let (server, _) = answering(&[(409, exists), (404, json!({}))]);
-    let sent = send(&server, &write, &leadership).await;
-    assert!(matches!(
-        sent.disposition,
-        Disposition::AlreadyExists { .. }
-    ));
-    assert!(sent.observed.is_none());
+#[test]
+fn what_is_in_the_way_of_a_creation_is_read_back() {
+    let create = Write::CreateNodePodProbe(Box::new(object(None)));
+    let request = request(WriteTarget::NodePodProbe("node-1".into()), create);
+    let get = request.read_back.unwrap();
+    assert_eq!(get.method(), "GET");
+    let path = "/apis/apps.kruise.io/v1alpha1/nodepodprobes/node-1";
+    assert_eq!(get.uri().path(), path);
+    let theirs = serde_json::to_vec(&object(Some("theirs"))).unwrap();
+    let Ok(Event::NodePodProbe(shown, Source::Reply)) = request.reply.unwrap()(&theirs) else {
+        panic!("the reply shows the object");
+    };
+    assert_eq!(*shown, object(Some("theirs")));
 }

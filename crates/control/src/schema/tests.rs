@@ -4,27 +4,58 @@ use leadsman_process::Readiness;
 use leadsman_process::watch::WatchEvent::{
     Changed, Deleted, Failed, Following, ListComplete, ListItem, ListStarted,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 
 type Item = WatchEvent<CustomResourceDefinition>;
 
-fn ours() -> CustomResourceDefinition {
-    let mut crds = leadsman_api::crd::crds().into_iter();
-    let ours = crds.find(|crd| crd.metadata.name.as_deref() == Some(CRDS[1]));
-    serde_json::from_value(serde_json::to_value(ours).unwrap()).unwrap()
-}
+const CRD: &str = "lamps.example.com";
+const FIELDS: OptionalFields = OptionalFields {
+    paths: &["status.colours[].name"],
+    purpose: "by which a lamp has colours",
+};
 
-fn theirs() -> CustomResourceDefinition {
-    let version =
-        json!({"name": leadsman_api::VERSION, "schema": {"openAPIV3Schema": {"type": "object"}}});
-    let crd = json!({"metadata": {"name": CRDS[1]}, "spec": {"versions": [version]}});
+fn crd(status: &Value) -> CustomResourceDefinition {
+    let schema = json!({"type": "object", "properties": {"status": status}});
+    let version = json!({"name": "v1", "schema": {"openAPIV3Schema": schema}});
+    let crd = json!({"metadata": {"name": CRD}, "spec": {"versions": [version]}});
     serde_json::from_value(crd).unwrap()
 }
 
+fn ours() -> CustomResourceDefinition {
+    let items = json!({"type": "object", "properties": {"name": {"type": "string"}}});
+    crd(&json!({"properties": {"colours": {"items": items}}}))
+}
+
+fn theirs() -> CustomResourceDefinition {
+    crd(&json!({"type": "object"}))
+}
+
+#[test]
+fn a_field_is_kept_if_the_schema_names_it_or_preserves_what_it_does_not_name() {
+    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    for (crd, version, expected) in [
+        (ours(), "v1", true),
+        (ours(), "v2", false),
+        (theirs(), "v1", false),
+        (
+            crd(&json!({"properties": {"colours": {"items": {}}}})),
+            "v1",
+            false,
+        ),
+        (crd(&open), "v1", true),
+    ] {
+        assert_eq!(
+            FIELDS.are_kept(&crd, version),
+            expected,
+            "{version} {crd:?}"
+        );
+    }
+}
+
 fn failed(phase: WatchPhase, cause: Cause) -> Item {
-    let (after, reason) = (None, "the words".to_owned());
+    let (after, reason) = (None, "the reply".to_owned());
     let disposition = Disposition::Retry {
         cause,
         after,
@@ -41,23 +72,20 @@ fn failed(phase: WatchPhase, cause: Cause) -> Item {
 const NAME: &str = "schema";
 const READY: &str = "[+] schema";
 
-/// After each item, whether our fields are said to be kept, and what readiness says.
+/// After each item, the change of whether fields are kept, and what readiness says.
 fn followed(items: impl IntoIterator<Item = Item>) -> Vec<(Option<bool>, String)> {
     let readiness = Readiness::default();
     let condition = readiness.condition(NAME, "not read yet");
-    let mut schema = Schema::new(Kind::NodePodProbe, condition);
-    let takes = items.into_iter().map(|item| {
-        let said = schema.take(item).map(|event| match event {
-            Event::FieldsKept(Kind::NodePodProbe, kept) => kept,
-            other => panic!("{other:?}"),
-        });
-        (said, readiness.text().trim_end().to_owned())
+    let mut schema = Schema::new(CRD.to_owned(), "v1".into(), FIELDS, condition);
+    let changes = items.into_iter().map(|item| {
+        let change = schema.observe(item);
+        (change, readiness.text().trim_end().to_owned())
     });
-    takes.collect()
+    changes.collect()
 }
 
 #[test]
-fn each_change_of_what_is_kept_is_told_once() {
+fn each_change_of_what_is_kept_is_one_event() {
     let items = [
         ListStarted,
         ListItem(ours()),
@@ -93,15 +121,15 @@ fn readiness_holds_while_the_crd_is_there_and_followed() {
     ];
     let shown: Vec<_> = followed(items).into_iter().map(|(_, text)| text).collect();
     let no_right = format!(
-        "[-] schema: cannot list the CRD {}: the API server does not accept the credentials of this process (the words): check \
+        "[-] schema: cannot list the CRD {}: the API server does not accept the credentials of this process (the reply): check \
          the kubeconfig, or the token of the pod's service account",
-        CRDS[1]
+        CRD
     );
     let none = format!(
         "[-] schema: there is no CRD {}: apply the output of `leadsman manifests`",
-        CRDS[1]
+        CRD
     );
-    let broken = format!("[-] schema: cannot watch the CRD {}: the words", CRDS[1]);
+    let broken = format!("[-] schema: cannot watch the CRD {}: the reply", CRD);
     let expected = [
         &no_right, &no_right, &none, &none, READY, &broken, READY, &none, READY,
     ];

@@ -1,19 +1,22 @@
-//! The loop against a scripted API server, in paused time.
+//! The loop of a feature against a scripted API server, in paused time.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
-use http::{Request, Response};
+use http::{Request as HttpRequest, Response};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::client::Body;
-use leadsman_core::cluster::{ObjectName, ResourceVersion};
-use leadsman_core::podprobe::event::PodMarks;
+use leadsman_api::slim::Pod;
 use leadsman_process::Readiness;
 use serde_json::json;
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::time::sleep;
 
 use super::*;
+use crate::kind::{Kind, OptionalFields};
+use crate::places::Places;
+use crate::rules::{Class, Observation, Observe};
 
 /// What the server does with a request.
 #[derive(Clone, Debug)]
@@ -34,7 +37,7 @@ struct Server {
 impl Server {
     fn asked(&self, start: Instant) -> ApiServer {
         let server = self.clone();
-        let service = tower::service_fn(move |request: Request<Body>| {
+        let service = tower::service_fn(move |request: HttpRequest<Body>| {
             let server = server.clone();
             let path = request.uri().path().to_owned();
             async move { server.answer(path, start).await }
@@ -43,7 +46,7 @@ impl Server {
     }
 
     async fn answer(&self, path: String, start: Instant) -> Result<Response<Body>, Infallible> {
-        // A page of what a new leader reads anew.
+        // A page of what a new leader re-lists.
         let name = path.split('/').next_back().unwrap();
         let pod = path.split('/').nth(6).unwrap_or(name).to_owned();
         let second = start.elapsed().as_secs_f64();
@@ -95,80 +98,124 @@ impl Server {
     }
 }
 
-/// Rules by which every pod that is said to be gone is due one write, until it is observed or refused.
+/// Rules that observe two kinds, each with optional fields, by which every pod that is wanted is due one request, until it
+/// is observed or refused.
 #[derive(Clone, Default)]
 struct Script {
-    due: Arc<Mutex<BTreeSet<ObjectName>>>,
-    refused: Arc<Mutex<Vec<(WriteTarget, String)>>>,
+    due: Arc<Mutex<BTreeSet<String>>>,
+    refused: Arc<Mutex<Vec<(String, String)>>>,
     synced: bool,
+}
+
+#[derive(Debug)]
+enum Event {
+    Wanted(String),
+    Shown(String),
+    Refused(String, String),
+    Other,
+}
+
+const FIELDS: OptionalFields = OptionalFields {
+    paths: &[],
+    purpose: "",
+};
+const PATCH: RequestKind = RequestKind {
+    label: "lamp",
+    group: "",
+    resource: "pods/status",
+    verb: "patch",
+};
+
+impl<K> Observe<K> for Script {
+    fn event(_: Observation<K>) -> Event {
+        Event::Other
+    }
+}
+
+impl Rules for Script {
+    const NAME: &'static str = "lamps";
+    const KINDS: &'static [Kind<Self>] = &[
+        Kind::new::<ConfigMap>(100)
+            .relisted()
+            .with_optional_fields(FIELDS),
+        Kind::new::<Secret>(100)
+            .relisted()
+            .with_optional_fields(FIELDS),
+    ];
+    const REQUESTS: &'static [RequestKind] = &[PATCH];
+    const CLASSES: &'static [Class] = &[Class::new()];
+
+    type Event = Event;
+    type Target = String;
+
+    fn observe(&mut self, event: Event, _now: Now) -> Effects<String> {
+        let mut due = self.due.lock().unwrap();
+        let mut effects = Effects::default();
+        match event {
+            Event::Wanted(name) => {
+                due.insert(name.clone());
+                effects.dirty.push(name);
+            }
+            Event::Shown(name) => {
+                due.remove(&name);
+            }
+            Event::Refused(name, reason) => {
+                due.remove(&name);
+                self.refused.lock().unwrap().push((name, reason));
+            }
+            Event::Other => {}
+        }
+        effects
+    }
+
+    fn synced(&mut self, _now: Now) -> Effects<String> {
+        self.synced = true;
+        Effects {
+            dirty: self.due.lock().unwrap().iter().cloned().collect(),
+            deadline: None,
+        }
+    }
+
+    fn deadline_passed(&mut self, _now: Now) -> Effects<String> {
+        Effects::default()
+    }
+
+    fn due(&mut self, name: &String, _now: Now) -> Option<Request<Event>> {
+        assert!(self.synced, "asked for requests before all is listed");
+        let due = self.due.lock().unwrap().contains(name);
+        let path = format!("/api/v1/namespaces/shop/pods/{name}/status");
+        let name = name.clone();
+        due.then(|| Request {
+            kind: PATCH,
+            steps: Ok(vec![HttpRequest::patch(path).body(Vec::new()).unwrap()]),
+            reply: Some(|body| {
+                let pod: Pod = serde_json::from_slice(body)?;
+                Ok(Event::Shown(pod.identity.name.unwrap_or_default()))
+            }),
+            read_back: None,
+            written: Event::Other,
+            refused: Box::new(|reason| Event::Refused(name, reason)),
+        })
+    }
+
+    fn class(_: &String) -> usize {
+        0
+    }
 }
 
 /// The Lease, long enough for any of these tests.
 const LONG: Duration = Duration::from_hours(1);
 
-impl Rules for Script {
-    fn apply(&mut self, event: Event, _now: Now) -> Effects {
-        let mut effects = Effects::default();
-        match event {
-            Event::Gone(_, name, _) => {
-                self.due.lock().unwrap().insert(name.clone());
-                effects.dirty.push(WriteTarget::PodMarks(name));
-            }
-            Event::Pod(pod, _) => {
-                self.due
-                    .lock()
-                    .unwrap()
-                    .remove(&crate::kinds::name_of(&*pod));
-            }
-            Event::Refused(object, _, reason) => {
-                if let WriteTarget::PodMarks(name) = &object {
-                    self.due.lock().unwrap().remove(name);
-                }
-                self.refused.lock().unwrap().push((object, reason));
-            }
-            Event::Synced => {
-                self.synced = true;
-                let due = self.due.lock().unwrap();
-                effects
-                    .dirty
-                    .extend(due.iter().cloned().map(WriteTarget::PodMarks));
-            }
-            _ => {}
-        }
-        effects
-    }
-
-    fn write(&mut self, object: &WriteTarget, _now: Now) -> Option<Write> {
-        assert!(self.synced, "asked for writes before all is listed");
-        let WriteTarget::PodMarks(name) = object else {
-            return None;
-        };
-        let due = self.due.lock().unwrap().contains(name);
-        due.then(|| {
-            Write::PodMarks(Box::new(PodMarks {
-                pod: name.clone(),
-                uid: "u".into(),
-                remove: None,
-                apply: Some(json!({})),
-            }))
-        })
-    }
-}
-
 struct Bench {
     server: Server,
     script: Script,
     readiness: Readiness,
-    events: Sender<Arrival>,
+    events: Sender<Arrival<Event>>,
     stop: CancellationToken,
     leadership: watch::Sender<Leadership>,
-    shown: leadsman_process::Metrics,
+    metrics: leadsman_process::Metrics,
     running: tokio::task::JoinHandle<()>,
     start: Instant,
-}
-
-fn none() -> ResourceVersion {
-    ResourceVersion::parse(None)
 }
 
 fn bench() -> Bench {
@@ -183,20 +230,18 @@ fn standby() -> Bench {
     let readiness = Readiness::default();
     let stop = CancellationToken::new();
     let start = clock::monotonic();
-    let slots = Slots::new(4, fastrand::Rng::with_seed(7));
-    let rights = readiness.condition("rights to write", "");
-    let shown = leadsman_process::Metrics::default();
+    let metrics = leadsman_process::Metrics::default();
     let leadership = watch::Sender::new(Leadership::Standby);
-    let control = Control::new(
-        script.clone(),
-        server.asked(start),
-        slots,
-        leadership.subscribe(),
-        rights,
-        Metrics::new(&shown),
-    );
+    let shared = Shared {
+        server: server.asked(start),
+        leadership: leadership.subscribe(),
+        places: SharedPlaces::new(Places::new(4)),
+        permissions: Permissions::new(readiness.condition("rights to write", "")),
+        metrics: Metrics::new(&metrics),
+    };
+    let feature = Feature::new(script.clone(), shared, fastrand::Rng::with_seed(7));
     let (events, arrivals) = channel(64);
-    let running = tokio::spawn(control.run(arrivals, stop.clone()));
+    let running = tokio::spawn(feature.run(arrivals, stop.clone()));
     Bench {
         server,
         script,
@@ -204,28 +249,29 @@ fn standby() -> Bench {
         events,
         stop,
         leadership,
-        shown,
+        metrics,
         running,
         start,
     }
 }
 
 impl Bench {
-    async fn tell(&self, event: Event) {
-        self.events.send((clock::monotonic(), event)).await.unwrap();
+    async fn arrive(&self, event: Event, completes: Option<Prerequisite>) {
+        let arrival = Arrival {
+            at: clock::monotonic(),
+            completes,
+            event,
+        };
+        self.events.send(arrival).await.ok().unwrap();
+    }
+
+    async fn complete(&self, prerequisite: Prerequisite) {
+        self.arrive(Event::Other, Some(prerequisite)).await;
     }
 
     async fn list_all(&self) {
-        for kind in KINDS {
-            self.tell(Event::Listed(kind, BTreeSet::new(), none()))
-                .await;
-        }
-        self.read_schemas().await;
-    }
-
-    async fn read_schemas(&self) {
-        for (kind, _) in schemas::KINDS {
-            self.tell(Event::FieldsKept(kind, true)).await;
+        for prerequisite in prerequisites::<Script>() {
+            self.complete(prerequisite).await;
         }
     }
 
@@ -243,23 +289,16 @@ impl Bench {
         self.leadership.send_replace(Leadership::Standby);
     }
 
-    /// How many objects wait for their turn.
+    /// How many targets are to be written.
     fn pending(&self) -> String {
-        let text = self.shown.text().unwrap();
+        let text = self.metrics.text().unwrap();
         let mut lines = text.lines();
         let line = lines.find(|line| line.starts_with("leadsman_writes_pending"));
         line.unwrap().split(' ').next_back().unwrap().to_owned()
     }
 
     async fn due(&self, pod: &str) {
-        let namespace = "shop".into();
-        let name = pod.into();
-        self.tell(Event::Gone(
-            Kind::Pod,
-            ObjectName { namespace, name },
-            none(),
-        ))
-        .await;
+        self.arrive(Event::Wanted(pod.to_owned()), None).await;
     }
 }
 
@@ -269,40 +308,21 @@ async fn after(seconds: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_written_before_every_kind_is_listed() {
-    let bench = bench();
-    bench.due("a").await;
-    bench.read_schemas().await;
-    for kind in &KINDS[1..] {
-        bench
-            .tell(Event::Listed(*kind, BTreeSet::new(), none()))
-            .await;
+async fn nothing_is_written_before_every_kind_is_listed_and_every_schema_read() {
+    let all = prerequisites::<Script>();
+    assert_eq!(all.len(), 4);
+    for last in &all {
+        let bench = bench();
+        bench.due("a").await;
+        for prerequisite in all.iter().filter(|one| *one != last) {
+            bench.complete(*prerequisite).await;
+        }
+        after(60).await;
+        assert!(bench.server.seconds("a").is_empty(), "{last:?}");
+        bench.complete(*last).await;
+        after(1).await;
+        assert_eq!(bench.server.seconds("a").len(), 1, "{last:?}");
     }
-    after(60).await;
-    assert!(bench.server.seconds("a").is_empty());
-    bench
-        .tell(Event::Listed(KINDS[0], BTreeSet::new(), none()))
-        .await;
-    after(1).await;
-    assert_eq!(bench.server.seconds("a").len(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn nothing_is_written_before_both_schemas_are_read() {
-    let bench = bench();
-    bench.due("a").await;
-    for kind in KINDS {
-        bench
-            .tell(Event::Listed(kind, BTreeSet::new(), none()))
-            .await;
-    }
-    bench.tell(Event::FieldsKept(Kind::Marker, true)).await;
-    after(60).await;
-    assert!(bench.server.seconds("a").is_empty());
-    let kept = Event::FieldsKept(Kind::NodePodProbe, false);
-    bench.tell(kept).await;
-    after(1).await;
-    assert_eq!(bench.server.seconds("a").len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -455,29 +475,29 @@ async fn a_standby_writes_nothing_and_keeps_nothing_and_takes_over_at_once() {
     after(1).await;
     let seen = bench.server.seen.lock().unwrap().clone();
     let seen: Vec<_> = seen.iter().map(|(name, _)| name.as_str()).collect();
-    let expected = ["podprobemarkers", "nodepodprobes", "a", "b", "c"];
-    assert_eq!(seen, expected, "all is read anew, then written");
+    let expected = ["configmaps", "secrets", "a", "b", "c"];
+    assert_eq!(seen, expected, "all is re-listed, then written");
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_written_before_all_is_read_anew() {
+async fn nothing_is_written_before_all_is_re_listed() {
     let bench = standby();
     bench
         .server
-        .script("nodepodprobes", &[const { Answer::Code(503, "") }; 3]);
+        .script("secrets", &[const { Answer::Code(503, "") }; 3]);
     bench.list_all().await;
     bench.due("a").await;
     after(1).await;
     bench.lead(1, LONG);
     after(60).await;
-    let read = bench.server.seconds("nodepodprobes");
+    let read = bench.server.seconds("secrets");
     assert_eq!(read.len(), 4);
     assert!(bench.server.seconds("a")[0] > read[3]);
     // Lost in the midst of it.
     let bench = standby();
     bench
         .server
-        .script("podprobemarkers", &[const { Answer::Hang }; 9]);
+        .script("configmaps", &[const { Answer::Hang }; 9]);
     bench.list_all().await;
     bench.due("a").await;
     after(1).await;
@@ -486,7 +506,7 @@ async fn nothing_is_written_before_all_is_read_anew() {
     bench.stand_by();
     after(60).await;
     assert!(bench.server.seconds("a").is_empty());
-    bench.server.script("podprobemarkers", &[]);
+    bench.server.script("configmaps", &[]);
     bench.lead(2, LONG);
     after(1).await;
     assert_eq!(bench.server.seconds("a").len(), 1);
@@ -495,13 +515,13 @@ async fn nothing_is_written_before_all_is_read_anew() {
 #[tokio::test(start_paused = true)]
 async fn a_hung_list_delays_a_new_leader_by_its_deadline_and_no_longer() {
     let bench = standby();
-    bench.server.script("nodepodprobes", &[Answer::Hang]);
+    bench.server.script("secrets", &[Answer::Hang]);
     bench.list_all().await;
     bench.due("a").await;
     after(1).await;
     bench.lead(1, LONG);
     after(60).await;
-    assert_eq!(bench.server.seconds("nodepodprobes").len(), 2);
+    assert_eq!(bench.server.seconds("secrets").len(), 2);
     let written = bench.server.seconds("a");
     assert!(written.len() == 1 && written[0] < 8.0, "{written:?}");
 }
@@ -533,8 +553,8 @@ async fn a_request_waits_no_longer_than_the_lease_lasts() {
     bench.list_all().await;
     bench.due("a").await;
     after(5).await;
-    let text = bench.shown.text().unwrap();
-    let ended = r#"leadsman_writes_total{write="pod_marks",result="no_answer"} 1"#;
+    let text = bench.metrics.text().unwrap();
+    let ended = r#"leadsman_writes_total{write="lamp",result="no_answer"} 1"#;
     assert!(text.contains(ended), "{text}");
     bench.stand_by();
     after(600).await;
@@ -555,6 +575,6 @@ async fn a_term_between_two_looks_at_the_lease_is_noticed() {
     bench.stand_by();
     bench.lead(2, LONG);
     sleep(Duration::from_millis(200)).await;
-    assert_eq!(bench.server.seconds("nodepodprobes").len(), 1);
+    assert_eq!(bench.server.seconds("secrets").len(), 1);
     assert_eq!(bench.server.seconds("a").len(), before + 1);
 }

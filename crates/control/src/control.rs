@@ -1,0 +1,131 @@
+//! All features together: one watch a kind, one number of requests in flight, one leadership.
+
+use leadsman_lease::Leadership;
+use leadsman_process::{Process, Readiness};
+use tokio::sync::mpsc::channel;
+use tokio::sync::watch;
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::feature::{Feature, Shared};
+use crate::kind::Kind;
+use crate::metrics::Metrics;
+use crate::permissions::Permissions;
+use crate::places::{Places, SharedPlaces};
+use crate::rules::Rules;
+use crate::schema::{self, Schema};
+use crate::watch::{Context, Watches};
+
+/// Events between the watches and a feature. One that falls behind slows the watches down, not the memory up.
+const ARRIVALS: usize = 1024;
+/// Requests in flight, of all features. API priority and fairness divides the API server's time among its clients; more
+/// requests only lengthen our queue there.
+const IN_FLIGHT: usize = 32;
+
+/// Runs features. What is not added costs no watch, no memory and no right.
+pub struct Control {
+    shared: Shared,
+    readiness: Readiness,
+    stop: CancellationToken,
+    watches: Watches,
+    tasks: JoinSet<()>,
+    features: JoinSet<()>,
+}
+
+/// Why [`Control::run`] ended before it was to stop.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// A task panicked.
+    #[error("a watch or a feature broke off: {0}")]
+    Task(#[from] JoinError),
+    /// A watch ended, which none does while a feature listens.
+    #[error("a watch ended while features depend on it")]
+    WatchEnded,
+    /// A feature ended, which none does while its watches run.
+    #[error("a feature ended before the process was to stop")]
+    FeatureEnded,
+}
+
+impl Control {
+    /// No feature yet. Nothing is written but while `leadership` says so.
+    pub fn new(process: &Process, leadership: watch::Receiver<Leadership>) -> Self {
+        let condition = process
+            .readiness
+            .condition("rights to write", "nothing has been written yet");
+        let shared = Shared {
+            server: process.server.clone(),
+            leadership,
+            places: SharedPlaces::new(Places::new(IN_FLIGHT)),
+            permissions: Permissions::new(condition),
+            metrics: Metrics::new(&process.metrics),
+        };
+        Self {
+            shared,
+            readiness: process.readiness.clone(),
+            stop: process.shutdown.clone(),
+            watches: Watches::default(),
+            tasks: JoinSet::new(),
+            features: JoinSet::new(),
+        }
+    }
+
+    /// Adds a feature, which begins to observe when [`Control::run`] is called.
+    pub fn add<R: Rules>(&mut self, rules: R) {
+        let (sender, arrivals) = channel(ARRIVALS);
+        for (index, kind) in R::KINDS.iter().enumerate() {
+            (kind.subscribe)(&mut self.watches, kind, index, &sender);
+            if let Some(schema) = self.schema(kind) {
+                let follow = schema::follow(
+                    schema,
+                    self.context(),
+                    kind.fields_kept,
+                    index,
+                    sender.clone(),
+                );
+                self.tasks.spawn(follow);
+            }
+        }
+        let feature = Feature::new(rules, self.shared.clone(), fastrand::Rng::new());
+        self.features
+            .spawn(feature.run(arrivals, self.stop.clone()));
+    }
+
+    fn schema<R: Rules>(&self, kind: &Kind<R>) -> Option<Schema> {
+        let fields = kind.optional_fields?;
+        let crd = kind.crd()?;
+        let condition = self
+            .readiness
+            .condition(format!("schema of {crd}"), "not read yet");
+        Some(Schema::new(crd, (kind.version)(), fields, condition))
+    }
+
+    fn context(&self) -> Context {
+        Context {
+            server: self.shared.server.clone(),
+            readiness: self.readiness.clone(),
+            metrics: self.shared.metrics.clone(),
+        }
+    }
+
+    /// Runs until the process is to stop and every feature has ended its requests in flight.
+    pub async fn run(mut self) -> Result<(), ControlError> {
+        let context = self.context();
+        std::mem::take(&mut self.watches).spawn(&mut self.tasks, &context);
+        loop {
+            tokio::select! {
+                biased;
+                ended = self.features.join_next() => match ended {
+                    None => return Ok(()),
+                    Some(Ok(())) if self.stop.is_cancelled() => {}
+                    Some(Ok(())) => return Err(ControlError::FeatureEnded),
+                    Some(Err(error)) => return Err(error.into()),
+                },
+                Some(ended) = self.tasks.join_next() => match ended {
+                    Ok(()) if self.stop.is_cancelled() => {}
+                    Ok(()) => return Err(ControlError::WatchEnded),
+                    Err(error) => return Err(error.into()),
+                },
+            }
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! The loop of a feature: events into its rules, due requests out of them, replies back in as events.
+//!
+//! It owns the rules, so nothing here needs a lock. It guarantees that nothing is written but by the leader, and not
+//! before every kind has been listed once and every schema been read: until then what is missing would look like what is
+//! to be removed. A standby observes everything and keeps no target; when it leads, everything is looked at once.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use leadsman_core::cluster::Now;
+use leadsman_lease::Leadership;
+use leadsman_process::reply::{Cause, Disposition};
+use leadsman_process::{ApiServer, clock};
+use prometheus_client::metrics::gauge::Gauge;
+use tokio::sync::mpsc::Receiver;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::metrics::Metrics;
+use crate::permissions::Permissions;
+use crate::places::SharedPlaces;
+use crate::queue::{Retried, WriteQueue, WriteResult};
+use crate::relist::relist;
+use crate::request::{self, Outcome, Request, RequestKind};
+use crate::rules::{Effects, Rules};
+use crate::stage::Stage;
+use crate::watch::{Arrival, Prerequisite};
+
+/// Events observed before requests are looked for again.
+const BATCH: usize = 128;
+/// Requests in flight when the process stops may take this long: longer than the last of them may
+/// ([`request::TIMEOUT`]), and less than the process's grace period.
+const DRAIN: Duration = Duration::from_secs(12);
+const _: () = assert!(DRAIN.as_secs() > request::TIMEOUT.as_secs());
+
+/// A feature's rules, and what the loop keeps beside them.
+pub(crate) struct Feature<R: Rules> {
+    rules: R,
+    shared: Shared,
+    queue: WriteQueue<R::Target>,
+    in_flight: FuturesUnordered<BoxFuture<'static, Answered<R>>>,
+    missing: BTreeSet<Prerequisite>,
+    stage: Stage<R::Event>,
+    /// The rules' monotonic clock counts from here.
+    start: Instant,
+    deadline: Option<Instant>,
+    counts: Counts,
+}
+
+/// What a feature shares with the others.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) server: ApiServer,
+    pub(crate) leadership: watch::Receiver<Leadership>,
+    pub(crate) places: SharedPlaces,
+    pub(crate) permissions: Permissions,
+    pub(crate) metrics: Metrics,
+}
+
+struct Answered<R: Rules> {
+    target: R::Target,
+    kind: RequestKind,
+    outcome: Outcome<R::Event>,
+}
+
+impl<R: Rules> Feature<R> {
+    /// A loop that has observed nothing yet.
+    pub(crate) fn new(rules: R, mut shared: Shared, random: fastrand::Rng) -> Self {
+        let queue = shared
+            .places
+            .update(|places| WriteQueue::new(R::CLASSES, R::class, places, random));
+        Self {
+            rules,
+            queue,
+            in_flight: FuturesUnordered::new(),
+            missing: prerequisites::<R>(),
+            stage: Stage::Standby,
+            start: clock::monotonic(),
+            deadline: None,
+            counts: Counts::new(&shared.metrics),
+            shared,
+        }
+    }
+
+    /// Runs until it is to stop or no watch is left; then waits for the requests in flight.
+    pub(crate) async fn run(
+        mut self,
+        mut arrivals: Receiver<Arrival<R::Event>>,
+        stop: CancellationToken,
+    ) {
+        let mut batch = Vec::with_capacity(BATCH);
+        self.follow_leadership();
+        loop {
+            let looked = self.begin_writes();
+            let wake = self.queue.next_wake(looked).filter(|_| self.may_write());
+            tokio::select! {
+                () = stop.cancelled() => break,
+                Some(answered) = self.in_flight.next() => self.end_write(answered),
+                received = arrivals.recv_many(&mut batch, BATCH) => {
+                    if received == 0 {
+                        break;
+                    }
+                    batch.drain(..).for_each(|arrival| self.take_in(arrival));
+                }
+                Ok(()) = self.shared.leadership.changed() => self.follow_leadership(),
+                page = self.stage.next_page() => self.take_in_page(page),
+                () = self.shared.places.changed() => {}
+                () = clock::sleep_until(wake) => {}
+                () = clock::sleep_until(self.deadline) => {
+                    self.deadline = None;
+                    let effects = self.rules.deadline_passed(self.now());
+                    self.apply(effects);
+                }
+            }
+        }
+        self.drain().await;
+    }
+
+    fn take_in(&mut self, arrival: Arrival<R::Event>) {
+        let lag = clock::monotonic().saturating_duration_since(arrival.at);
+        self.shared.metrics.event_lag.observe(lag.as_secs_f64());
+        self.observe(arrival.event);
+        let Some(completed) = arrival.completes else {
+            return;
+        };
+        if self.missing.remove(&completed) && self.missing.is_empty() {
+            tracing::info!(feature = R::NAME, "initial lists complete, schemas read");
+            if let Stage::Listing { term } = self.stage {
+                self.begin_writing(term);
+            }
+        }
+    }
+
+    fn now(&self) -> Now {
+        Now {
+            monotonic: clock::monotonic().saturating_duration_since(self.start),
+            wall: clock::now(),
+        }
+    }
+
+    fn observe(&mut self, event: R::Event) {
+        let effects = self.rules.observe(event, self.now());
+        self.apply(effects);
+    }
+
+    fn apply(&mut self, effects: Effects<R::Target>) {
+        let deadline = effects.deadline;
+        self.deadline = deadline.and_then(|deadline| self.start.checked_add(deadline));
+        // What a standby would have to write is found when it leads, however much has changed by then.
+        if let Stage::Writing { .. } = self.stage {
+            for target in effects.dirty {
+                self.queue.mark_dirty(target);
+            }
+        }
+    }
+
+    /// The Lease was taken, renewed or lost.
+    fn follow_leadership(&mut self) {
+        let leadership = *self.shared.leadership.borrow_and_update();
+        if !self.stage.is_past(leadership) {
+            return;
+        }
+        self.stage = Stage::Standby;
+        self.queue.clear();
+        let Leadership::Leads {
+            term, after_others, ..
+        } = leadership
+        else {
+            return;
+        };
+        if !self.missing.is_empty() {
+            self.stage = Stage::Listing { term };
+        } else if after_others {
+            let pages = relist::<R>(&self.shared.server);
+            self.stage = Stage::Relisting { term, pages };
+        } else {
+            self.begin_writing(term);
+        }
+    }
+
+    fn take_in_page(&mut self, page: Option<Vec<R::Event>>) {
+        match (page, self.stage.term()) {
+            (Some(events), _) => events.into_iter().for_each(|event| self.observe(event)),
+            (None, Some(term)) => self.begin_writing(term),
+            (None, None) => {}
+        }
+    }
+
+    fn begin_writing(&mut self, term: u64) {
+        tracing::info!(feature = R::NAME, "leader and in sync, writes begin");
+        self.stage = Stage::Writing { term };
+        let effects = self.rules.synced(self.now());
+        self.apply(effects);
+    }
+
+    /// The one gate that every write passes; what is sent later asks once more how much time is left.
+    fn may_write(&self) -> bool {
+        let leadership = *self.shared.leadership.borrow();
+        matches!(self.stage, Stage::Writing { .. })
+            && !self.stage.is_past(leadership)
+            && leadership.time_left(clock::monotonic()).is_some()
+    }
+
+    /// Begins all requests for which there is room, and returns when it last looked for one.
+    fn begin_writes(&mut self) -> Instant {
+        let looked = loop {
+            let now = clock::monotonic();
+            let target = if self.may_write() {
+                let queue = &mut self.queue;
+                self.shared.places.update(|places| queue.take(now, places))
+            } else {
+                self.shared.places.update(|places| self.queue.rest(places));
+                None
+            };
+            let Some(target) = target else {
+                break now;
+            };
+            match self.rules.due(&target, self.now()) {
+                Some(request) => self.begin(target, request),
+                None => {
+                    self.end(target, WriteResult::NothingDue);
+                }
+            }
+        };
+        self.counts
+            .show(self.queue.in_flight(), self.queue.pending());
+        looked
+    }
+
+    fn begin(&mut self, target: R::Target, request: Request<R::Event>) {
+        let kind = request.kind;
+        tracing::debug!(%target, write = kind.label, "writing");
+        let Shared {
+            server, leadership, ..
+        } = self.shared.clone();
+        self.in_flight.push(Box::pin(async move {
+            let outcome = request::send(&server, request, &leadership).await;
+            Answered {
+                target,
+                kind,
+                outcome,
+            }
+        }));
+    }
+
+    fn end(&mut self, target: R::Target, result: WriteResult) -> Retried {
+        let now = clock::monotonic();
+        let queue = &mut self.queue;
+        let places = &mut self.shared.places;
+        places.update(|places| queue.end(target, result, now, places))
+    }
+
+    fn end_write(&mut self, answered: Answered<R>) {
+        let Answered {
+            target,
+            kind,
+            outcome,
+        } = answered;
+        let disposition = outcome.disposition;
+        self.shared.metrics.count_write(kind, &disposition);
+        self.shared.permissions.note(kind, &disposition);
+        let shows = outcome.observed.is_some();
+        if let Some(observed) = outcome.observed {
+            self.observe(observed);
+        }
+        if disposition == Disposition::Done {
+            self.observe(outcome.written);
+        }
+        let retried = self.end(target.clone(), write_result(&disposition, shows));
+        if let Some(reason) = report(&target, kind, disposition, retried) {
+            self.observe((outcome.refused)(reason));
+        }
+    }
+
+    async fn drain(mut self) {
+        let writes = self.in_flight.len();
+        let ended = async { while self.in_flight.next().await.is_some() {} };
+        let is_drained = timeout(DRAIN, ended).await.is_ok();
+        let given_up = if is_drained { 0 } else { self.in_flight.len() };
+        tracing::info!(feature = R::NAME, writes, given_up, "stopped writing");
+    }
+}
+
+impl<R: Rules> Drop for Feature<R> {
+    fn drop(&mut self) {
+        self.counts.show(0, 0);
+        let places = &mut self.shared.places;
+        places.update(|places| self.queue.give_up(places));
+    }
+}
+
+/// Everything that must be known before the rules are asked what is due.
+fn prerequisites<R: Rules>() -> BTreeSet<Prerequisite> {
+    let kinds = R::KINDS.iter().enumerate();
+    let prerequisites = kinds.flat_map(|(index, kind)| {
+        let schema = kind
+            .optional_fields
+            .map(|_| Prerequisite::SchemaRead(index));
+        [Some(Prerequisite::Listed(index)), schema]
+    });
+    prerequisites.flatten().collect()
+}
+
+/// What a reply means for the queue. `shows` says whether it showed the object.
+fn write_result(disposition: &Disposition, shows: bool) -> WriteResult {
+    match disposition {
+        Disposition::Done if shows => WriteResult::Written,
+        // A reply that shows nothing leaves it to the watch to show what there is now.
+        Disposition::Done
+        | Disposition::Gone { .. }
+        | Disposition::Expired { .. }
+        | Disposition::Refused { .. }
+        // It is about this request: another one may be allowed, and does not wait for it.
+        | Disposition::Retry { cause: Cause::Denied, .. } => WriteResult::Over,
+        // The object was read back and observed: with it something else may be due.
+        Disposition::AlreadyExists { .. } => WriteResult::Failed {
+            cause: Cause::Conflict,
+            after: None,
+        },
+        Disposition::Retry { cause, after, .. } => WriteResult::Failed {
+            cause: *cause,
+            after: *after,
+        },
+    }
+}
+
+/// Logs a request that was not carried out. Returns why, if it never will be.
+fn report<T: std::fmt::Display>(
+    target: &T,
+    kind: RequestKind,
+    disposition: Disposition,
+    retried: Retried,
+) -> Option<String> {
+    let write = kind.label;
+    match (disposition, retried) {
+        (Disposition::Done, _) => {}
+        (Disposition::Gone { reason } | Disposition::Expired { reason }, _) => {
+            tracing::debug!(%target, write, reason, "object is gone or was replaced, nothing to write");
+        }
+        (Disposition::AlreadyExists { reason }, _) => {
+            tracing::debug!(%target, write, reason, "already exists, comparing");
+        }
+        (
+            Disposition::Refused { reason }
+            | Disposition::Retry {
+                cause: Cause::Denied,
+                reason,
+                ..
+            },
+            _,
+        )
+        | (Disposition::Retry { reason, .. }, Retried::GivenUp) => {
+            tracing::warn!(%target, write, reason, "the API server refuses a write");
+            return Some(reason);
+        }
+        (Disposition::Retry { cause, reason, .. }, Retried::Yes) => match cause {
+            Cause::Conflict | Cause::NoRight => {
+                tracing::debug!(%target, write, ?cause, reason, "write failed, retrying");
+            }
+            _ => tracing::info!(%target, write, ?cause, reason, "write failed, retrying"),
+        },
+    }
+    None
+}
+
+/// A feature's part of the gauges that all features share.
+struct Counts {
+    in_flight: (Gauge, i64),
+    pending: (Gauge, i64),
+}
+
+impl Counts {
+    fn new(metrics: &Metrics) -> Self {
+        Self {
+            in_flight: (metrics.in_flight.clone(), 0),
+            pending: (metrics.pending.clone(), 0),
+        }
+    }
+
+    fn show(&mut self, in_flight: usize, pending: usize) {
+        for ((gauge, shown), count) in [
+            (&mut self.in_flight, in_flight),
+            (&mut self.pending, pending),
+        ] {
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            if count != *shown {
+                gauge.inc_by(count - *shown);
+                *shown = count;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

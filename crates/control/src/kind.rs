@@ -1,0 +1,134 @@
+//! A kind that a feature observes.
+
+use std::borrow::Cow;
+
+use futures::stream::BoxStream;
+use kube::Resource as KubeResource;
+use leadsman_process::ApiServer;
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc::Sender;
+
+use crate::relist;
+use crate::rules::{Observation, Observe, Rules};
+use crate::watch::{Arrival, Subscription, Watches};
+
+/// A type that can be watched: objects as far as they are read, parsed straight from the wire.
+pub trait Watchable:
+    KubeResource<DynamicType = ()> + DeserializeOwned + Clone + Send + Sync + 'static
+{
+}
+
+impl<K> Watchable for K where
+    K: KubeResource<DynamicType = ()> + DeserializeOwned + Clone + Send + Sync + 'static
+{
+}
+
+/// A resource as RBAC names it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Resource {
+    /// Empty for the core group.
+    pub group: Cow<'static, str>,
+    /// `pods`, say.
+    pub plural: Cow<'static, str>,
+}
+
+impl Resource {
+    /// The resource of a type.
+    pub fn of<K: KubeResource<DynamicType = ()>>() -> Self {
+        Self {
+            group: K::group(&()),
+            plural: K::plural(&()),
+        }
+    }
+
+    /// `pods` or `podprobemarkers.apps.kruise.io`: as `kubectl` takes it, and as a CRD is named.
+    pub fn full_name(&self) -> String {
+        if self.group.is_empty() {
+            self.plural.to_string()
+        } else {
+            format!("{}.{}", self.plural, self.group)
+        }
+    }
+}
+
+/// Fields of a kind that an older or another product's CRD may lack. An API server drops fields that the schema does not
+/// name without a word (structural schemas are pruned: `k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning`).
+#[derive(Clone, Copy, Debug)]
+pub struct OptionalFields {
+    /// `status.conditions[].type`; `[]` leads to the items of a list. They count as kept only if all of them are.
+    pub paths: &'static [&'static str],
+    /// What users miss where they are dropped, for the log.
+    pub purpose: &'static str,
+}
+
+/// A kind that the rules `R` observe.
+pub struct Kind<R: Rules> {
+    pub(crate) resource: fn() -> Resource,
+    pub(crate) version: fn() -> Cow<'static, str>,
+    pub(crate) page: u32,
+    pub(crate) if_undecodable: &'static str,
+    pub(crate) optional_fields: Option<OptionalFields>,
+    pub(crate) fields_kept: fn(bool) -> R::Event,
+    pub(crate) subscribe: fn(&mut Watches, &Self, usize, &Sender<Arrival<R::Event>>),
+    pub(crate) relist: Option<Relist<R::Event>>,
+    relist_pages: Relist<R::Event>,
+}
+
+/// Lists a kind once more, page by page.
+pub(crate) type Relist<E> = fn(ApiServer) -> BoxStream<'static, Vec<E>>;
+
+impl<R: Rules> Kind<R> {
+    /// A kind, listed in pages of so many objects. A page is in memory about four times over, as it was received, in one
+    /// piece, as text and decoded: so the size of a page is what a start takes beyond what is kept.
+    pub const fn new<K: Watchable>(page: u32) -> Self
+    where
+        R: Observe<K>,
+    {
+        Self {
+            resource: Resource::of::<K>,
+            version: || K::version(&()),
+            page,
+            if_undecodable: "what was known of it stays in force; mend or delete it",
+            optional_fields: None,
+            fields_kept: |kept| R::event(Observation::FieldsKept(kept)),
+            subscribe: |watches, kind, index, sender| {
+                let subscription =
+                    Subscription::<R>::new(index, kind.if_undecodable, sender.clone());
+                watches.subscribe::<K>(kind.page, Box::new(subscription));
+            },
+            relist: None,
+            relist_pages: relist::pages::<K, R>,
+        }
+    }
+
+    /// Read once more when this process takes over from another that wrote, before anything is written.
+    #[must_use]
+    pub const fn relisted(mut self) -> Self {
+        self.relist = Some(self.relist_pages);
+        self
+    }
+
+    /// What follows from an object that does not decode, and what to do about it, for the log.
+    #[must_use]
+    pub const fn if_undecodable(mut self, consequence: &'static str) -> Self {
+        self.if_undecodable = consequence;
+        self
+    }
+
+    /// Nothing is written before the schema of the CRD has been read, and said whether these fields are kept.
+    #[must_use]
+    pub const fn with_optional_fields(mut self, fields: OptionalFields) -> Self {
+        self.optional_fields = Some(fields);
+        self
+    }
+
+    /// The resource, which the feature needs the rights to get, list and watch.
+    pub fn resource(&self) -> Resource {
+        (self.resource)()
+    }
+
+    /// The name of the CRD whose schema is read, if one is.
+    pub fn crd(&self) -> Option<String> {
+        self.optional_fields.map(|_| self.resource().full_name())
+    }
+}

@@ -1,0 +1,57 @@
+//! Requests that the process lacks the permission for.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use leadsman_process::Condition;
+use leadsman_process::reply::{Cause, Disposition, describe_missing_rights};
+
+use crate::request::RequestKind;
+
+/// What the API server says about each kind of request that it forbids. One for all features: they share an account.
+#[derive(Clone)]
+pub(crate) struct Permissions(Arc<Mutex<Forbidden>>);
+
+struct Forbidden {
+    reasons: BTreeMap<RequestKind, String>,
+    condition: Condition,
+}
+
+impl Permissions {
+    /// None is known to be lacking.
+    pub(crate) fn new(condition: Condition) -> Self {
+        condition.ready();
+        let reasons = BTreeMap::new();
+        Self(Arc::new(Mutex::new(Forbidden { reasons, condition })))
+    }
+
+    /// Takes note of what a reply says about permissions.
+    pub(crate) fn note(&self, kind: RequestKind, disposition: &Disposition) {
+        // Each change is one insertion or removal, so what a panicking thread left is whole.
+        let mut forbidden = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_changed = match disposition {
+            Disposition::Retry {
+                cause: Cause::NoRight,
+                reason,
+                ..
+            } => forbidden.reasons.insert(kind, reason.clone()).is_none(),
+            Disposition::Done => forbidden.reasons.remove(&kind).is_some(),
+            _ => false,
+        };
+        // The reason of the first object stands for all: each names its own object.
+        if is_changed {
+            forbidden.update_condition();
+        }
+    }
+}
+
+impl Forbidden {
+    fn update_condition(&self) {
+        if self.reasons.is_empty() {
+            self.condition.ready();
+            return;
+        }
+        let reasons = self.reasons.values().map(String::as_str);
+        self.condition.not_ready(describe_missing_rights(reasons));
+    }
+}

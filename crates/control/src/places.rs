@@ -1,0 +1,157 @@
+//! Fair shares of the requests in flight.
+//!
+//! Each class of each feature is a flow. A flow has a few places of its own, which nobody else takes: so its first
+//! requests never wait for another's answers, even if none of these comes. All other places go to whoever has work, a
+//! freed one to the waiting flow that has the fewest; so flows that are all busy end up with equal shares, and one that
+//! is busy alone has nearly all.
+//!
+//! Pure: [`crate::feature`] asks for places and gives them back.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::watch;
+
+/// The places, shared by the loops of all features.
+pub(crate) struct SharedPlaces {
+    places: Arc<Mutex<Places>>,
+    changes: Arc<watch::Sender<()>>,
+    changed: watch::Receiver<()>,
+}
+
+impl Clone for SharedPlaces {
+    fn clone(&self) -> Self {
+        Self {
+            places: Arc::clone(&self.places),
+            changes: Arc::clone(&self.changes),
+            changed: self.changes.subscribe(),
+        }
+    }
+}
+
+impl SharedPlaces {
+    pub(crate) fn new(places: Places) -> Self {
+        let (changes, changed) = watch::channel(());
+        Self {
+            places: Arc::new(Mutex::new(places)),
+            changes: Arc::new(changes),
+            changed,
+        }
+    }
+
+    /// Takes places and gives them back, and wakes the other features that may now get one. Who calls this asks for
+    /// places itself before it waits for [`SharedPlaces::changed`].
+    pub(crate) fn update<T>(&mut self, update: impl FnOnce(&mut Places) -> T) -> T {
+        // Each method changes one flow completely or not at all, so what a panicking thread left is whole.
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let updated = update(&mut places);
+        if places.take_changed() {
+            self.changes.send_replace(());
+        }
+        self.changed.mark_unchanged();
+        updated
+    }
+
+    /// Waits until a flow that was refused a place may get one.
+    pub(crate) async fn changed(&mut self) {
+        self.changed
+            .changed()
+            .await
+            .expect("its sender lives as long as this");
+    }
+}
+
+/// The places of all flows.
+#[derive(Debug)]
+pub(crate) struct Places {
+    limit: usize,
+    flows: Vec<Flow>,
+    /// Something has changed by which a flow that waits may get a place.
+    changed: bool,
+}
+
+#[derive(Debug, Default)]
+struct Flow {
+    in_flight: usize,
+    /// It has work, and was refused a place.
+    waits: bool,
+}
+
+impl Places {
+    /// `limit` places together.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            flows: Vec::new(),
+            changed: false,
+        }
+    }
+
+    /// Adds flows, and returns the number of the first.
+    pub(crate) fn add_flows(&mut self, count: usize) -> usize {
+        let first = self.flows.len();
+        self.flows.resize_with(first + count, Flow::default);
+        first
+    }
+
+    /// The places that are each flow's own: a quarter of an equal share, one at least.
+    fn own(&self) -> usize {
+        let flows = self.flows.len().max(1);
+        (self.limit / (4 * flows)).max(1).min(self.limit / flows)
+    }
+
+    /// How many places each flow has.
+    #[cfg(test)]
+    pub(crate) fn flows(&self) -> Vec<usize> {
+        self.flows.iter().map(|flow| flow.in_flight).collect()
+    }
+
+    /// Takes a place for a flow, or notes that it waits for one.
+    pub(crate) fn take(&mut self, flow: usize) -> bool {
+        let may = self.may_take(flow);
+        let flow = &mut self.flows[flow];
+        if may {
+            flow.in_flight += 1;
+            // Who waited for this one to be served may be next.
+            self.changed |= flow.waits;
+        }
+        flow.waits = !may;
+        may
+    }
+
+    fn may_take(&self, flow: usize) -> bool {
+        let own = self.own();
+        let in_flight = self.flows[flow].in_flight;
+        if in_flight < own {
+            return true;
+        }
+        let taken: usize = self.flows.iter().map(|flow| flow.in_flight.max(own)).sum();
+        let is_next = self
+            .flows
+            .iter()
+            .all(|other| !other.waits || other.in_flight >= in_flight);
+        taken < self.limit && is_next
+    }
+
+    /// The flow has nothing that waits for a place.
+    pub(crate) fn rest(&mut self, flow: usize) {
+        let waits = &mut self.flows[flow].waits;
+        self.changed |= *waits;
+        *waits = false;
+    }
+
+    /// Gives a place back.
+    pub(crate) fn give_back(&mut self, flow: usize) {
+        let flow = &mut self.flows[flow];
+        debug_assert!(flow.in_flight > 0, "a place is given back once");
+        flow.in_flight = flow.in_flight.saturating_sub(1);
+        self.changed = true;
+    }
+
+    /// Whether flows that wait are to ask again; forgets that they are.
+    pub(crate) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed) && self.flows.iter().any(|flow| flow.waits)
+    }
+}
+
+#[cfg(test)]
+mod tests;

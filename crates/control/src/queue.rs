@@ -1,0 +1,383 @@
+//! Which target is written next: which are ready, which are in flight, and which wait after a failure.
+//!
+//! A pure state machine: the loop asks it for a target when there is room, and says how the request went. It guarantees
+//! that a target has at most one request in flight, that one which becomes dirty meanwhile is looked at again
+//! afterwards, and that no failure is repeated without a growing distance. It holds one entry for each target that is
+//! not at rest.
+//!
+//! When the API server asks one request to slow down (429, or 503 with Retry-After), all requests of its class do: none
+//! is begun before the time that it asked for, and then one alone, until one of them is answered otherwise. The other
+//! classes go on. A `Retry-After` is about a flow of requests and not about an object (API priority and fairness,
+//! `apiserver/pkg/server/filters/priority-and-fairness.go`).
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+
+use leadsman_process::reply::Cause;
+use tokio::time::Instant;
+
+use crate::places::Places;
+use crate::rules::{After, Class, Target};
+
+/// An internal error this often in a row, over four seconds at least, is an answer and not an accident: API servers
+/// answer so too while their store elects a leader.
+const INTERNAL_ERRORS: u32 = 6;
+
+/// All targets that are not at rest.
+#[derive(Debug)]
+pub(crate) struct WriteQueue<T> {
+    targets: HashMap<T, State>,
+    waiting: BTreeSet<(Instant, T)>,
+    classes: Vec<ClassQueue<T>>,
+    class_of: fn(&T) -> usize,
+    /// The flow of the first class; the others follow it.
+    first_flow: usize,
+    in_flight: usize,
+    random: fastrand::Rng,
+}
+
+/// The targets of a class that are ready, and how fast they may go.
+#[derive(Debug)]
+struct ClassQueue<T> {
+    class: Class,
+    ready: VecDeque<T>,
+    pace: Pace,
+    /// Since there was work and the class before it was busy: until then it waits for that class.
+    held_until: Option<Instant>,
+}
+
+/// How fast the requests of a class may go.
+#[derive(Debug, Default)]
+struct Pace {
+    /// None is begun before this.
+    until: Option<Instant>,
+    /// How often in a row the API server asked it to slow down. While there are any, one request is in flight at most.
+    slowed: u32,
+    in_flight: usize,
+}
+
+#[derive(Debug)]
+enum State {
+    /// In the queue of its class.
+    Ready { failures: Failures },
+    /// A request is on its way, or being asked for.
+    InFlight {
+        began: Instant,
+        failures: Failures,
+        dirty: bool,
+    },
+    /// Ready again at the time that it waits for.
+    Waiting { failures: Failures },
+}
+
+/// Failures in a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Failures {
+    count: u32,
+    internal_errors: u32,
+}
+
+/// How a write ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WriteResult {
+    /// There was nothing to write.
+    NothingDue,
+    /// It was carried out, and the reply showed the object as it is now.
+    Written,
+    /// It is over: the object is gone, the answer is final, or the watch shows what became of it.
+    Over,
+    /// It failed and may succeed later.
+    Failed {
+        /// Why.
+        cause: Cause,
+        /// The API server's Retry-After.
+        after: Option<Duration>,
+    },
+}
+
+/// Whether a failed write is repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Retried {
+    /// If it failed, it is.
+    Yes,
+    /// It has failed too often in the same way.
+    GivenUp,
+}
+
+impl<T: Target> WriteQueue<T> {
+    /// An empty queue, whose classes become flows of `places`. `random` spreads those that failed together.
+    pub(crate) fn new(
+        classes: &[Class],
+        class_of: fn(&T) -> usize,
+        places: &mut Places,
+        random: fastrand::Rng,
+    ) -> Self {
+        let queue = |class: &Class| ClassQueue {
+            class: *class,
+            ready: VecDeque::new(),
+            pace: Pace::default(),
+            held_until: None,
+        };
+        Self {
+            targets: HashMap::new(),
+            waiting: BTreeSet::new(),
+            classes: classes.iter().map(queue).collect(),
+            class_of,
+            first_flow: places.add_flows(classes.len()),
+            in_flight: 0,
+            random,
+        }
+    }
+
+    /// What is observed or wanted of a target has changed.
+    pub(crate) fn mark_dirty(&mut self, target: T) {
+        match self.targets.entry(target) {
+            Entry::Vacant(vacant) => {
+                let target = vacant.key().clone();
+                self.classes[(self.class_of)(&target)]
+                    .ready
+                    .push_back(target);
+                let failures = Failures::default();
+                vacant.insert(State::Ready { failures });
+            }
+            Entry::Occupied(mut occupied) => match occupied.get_mut() {
+                State::Ready { .. } | State::Waiting { .. } => {}
+                State::InFlight { dirty, .. } => *dirty = true,
+            },
+        }
+    }
+
+    /// The next target to be written, if there is room for one. [`WriteQueue::end`] must follow.
+    pub(crate) fn take(&mut self, now: Instant, places: &mut Places) -> Option<T> {
+        self.wake(now);
+        let class = self.next_class(now, places)?;
+        let queue = &mut self.classes[class];
+        let target = queue.ready.pop_front()?;
+        queue.pace.in_flight += 1;
+        self.in_flight += 1;
+        if let Some(state) = self.targets.get_mut(&target) {
+            let failures = state.failures();
+            *state = State::InFlight {
+                began: now,
+                failures,
+                dirty: false,
+            };
+        }
+        Some(target)
+    }
+
+    /// A class that may write and has a place now, the one with the fewest in flight first.
+    fn next_class(&mut self, now: Instant, places: &mut Places) -> Option<usize> {
+        let mut able = Vec::with_capacity(self.classes.len());
+        for class in 0..self.classes.len() {
+            if self.may_begin(class, now) {
+                able.push(class);
+            } else {
+                places.rest(self.first_flow + class);
+            }
+        }
+        able.sort_by_key(|class| self.classes[*class].pace.in_flight);
+        let first_flow = self.first_flow;
+        able.into_iter()
+            .find(|class| places.take(first_flow + class))
+    }
+
+    /// Whether a class has something to write, and need wait neither for its pace nor for another class.
+    fn may_begin(&mut self, class: usize, now: Instant) -> bool {
+        let after = self.classes[class].class.after;
+        let is_after = after.is_some_and(|after| self.is_busy(after.class));
+        let queue = &mut self.classes[class];
+        if !is_after {
+            queue.held_until = None;
+        }
+        if queue.ready.is_empty() || !queue.pace.may_begin(now) {
+            return false;
+        }
+        match after {
+            Some(After { at_most, .. }) if is_after => {
+                *queue.held_until.get_or_insert(now + at_most) <= now
+            }
+            _ => true,
+        }
+    }
+
+    fn is_busy(&self, class: usize) -> bool {
+        let queue = &self.classes[class];
+        !queue.ready.is_empty() || queue.pace.in_flight > 0
+    }
+
+    /// Ends the write of a target that [`WriteQueue::take`] gave.
+    pub(crate) fn end(
+        &mut self,
+        target: T,
+        result: WriteResult,
+        now: Instant,
+        places: &mut Places,
+    ) -> Retried {
+        let Some(State::InFlight {
+            began,
+            mut failures,
+            dirty,
+        }) = self.targets.remove(&target)
+        else {
+            return Retried::Yes;
+        };
+        let class = (self.class_of)(&target);
+        places.give_back(self.first_flow + class);
+        self.in_flight -= 1;
+        let random = self.random.f64();
+        let queue = &mut self.classes[class];
+        queue.pace.end(result, random, now);
+        match result {
+            WriteResult::NothingDue | WriteResult::Over => {
+                if dirty {
+                    self.mark_dirty(target);
+                }
+            }
+            // What the reply showed may not be what is wanted by now.
+            WriteResult::Written if queue.class.spacing.is_zero() => self.mark_dirty(target),
+            WriteResult::Written => {
+                let until = began + queue.class.spacing;
+                self.wait(target, until, Failures::default());
+            }
+            WriteResult::Failed { cause, after } => {
+                failures.add(cause);
+                if failures.internal_errors == INTERNAL_ERRORS {
+                    if dirty {
+                        self.mark_dirty(target);
+                    }
+                    return Retried::GivenUp;
+                }
+                let backoff = cause.backoff().delay(failures.count, self.random.f64());
+                self.wait(target, now + after.unwrap_or_default() + backoff, failures);
+            }
+        }
+        Retried::Yes
+    }
+
+    /// Forgets all targets but those in flight, which are looked at again when their writes end only if they become
+    /// dirty meanwhile.
+    pub(crate) fn clear(&mut self) {
+        self.waiting.clear();
+        for queue in &mut self.classes {
+            queue.ready.clear();
+            queue.held_until = None;
+        }
+        self.targets
+            .retain(|_, state| matches!(state, State::InFlight { .. }));
+    }
+
+    /// The first moment after `now`, when [`WriteQueue::take`] gave nothing, at which it may give something without
+    /// anything else having happened.
+    pub(crate) fn next_wake(&self, now: Instant) -> Option<Instant> {
+        let waiting = self.waiting.first().map(|(until, _)| *until);
+        let queues = self.classes.iter().filter(|queue| !queue.ready.is_empty());
+        let held = queues.flat_map(|queue| [queue.pace.until, queue.held_until]);
+        let times = held.chain([waiting]).flatten();
+        times.filter(|time| *time > now).min()
+    }
+
+    /// No class waits for a place: nothing may be written now.
+    pub(crate) fn rest(&self, places: &mut Places) {
+        for class in 0..self.classes.len() {
+            places.rest(self.first_flow + class);
+        }
+    }
+
+    /// Gives back the places of all requests in flight, whose answers nobody waits for any more.
+    pub(crate) fn give_up(&self, places: &mut Places) {
+        self.rest(places);
+        for (class, queue) in self.classes.iter().enumerate() {
+            for _ in 0..queue.pace.in_flight {
+                places.give_back(self.first_flow + class);
+            }
+        }
+    }
+
+    /// Targets in flight.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Targets that are to be written, now or later.
+    pub(crate) fn pending(&self) -> usize {
+        self.targets.len() - self.in_flight
+    }
+
+    fn wait(&mut self, target: T, until: Instant, failures: Failures) {
+        self.waiting.insert((until, target.clone()));
+        self.targets.insert(target, State::Waiting { failures });
+    }
+
+    fn wake(&mut self, now: Instant) {
+        while let Some((until, target)) = self.waiting.pop_first() {
+            if until > now {
+                self.waiting.insert((until, target));
+                return;
+            }
+            if let Some(state) = self.targets.get_mut(&target) {
+                let failures = state.failures();
+                *state = State::Ready { failures };
+                self.classes[(self.class_of)(&target)]
+                    .ready
+                    .push_back(target);
+            }
+        }
+    }
+}
+
+impl Pace {
+    fn may_begin(&self, now: Instant) -> bool {
+        self.until.is_none_or(|until| until <= now) && (self.slowed == 0 || self.in_flight == 0)
+    }
+
+    fn end(&mut self, result: WriteResult, random: f64, now: Instant) {
+        self.in_flight -= 1;
+        match result {
+            WriteResult::Failed { cause, after }
+                if cause == Cause::Throttled || after.is_some() =>
+            {
+                // Those that were in flight together count once.
+                if self.until.is_none_or(|until| until <= now) {
+                    self.slowed = self.slowed.saturating_add(1);
+                }
+                let distance = Cause::Throttled.backoff().delay(self.slowed, random);
+                let until = now + after.unwrap_or_default().max(distance);
+                self.until = self.until.max(Some(until));
+            }
+            // They say nothing about the pace.
+            WriteResult::NothingDue
+            | WriteResult::Failed {
+                cause: Cause::NoAnswer,
+                ..
+            } => {}
+            // What was sent before the API server asked to slow down may be answered after it.
+            _ if self.until.is_some_and(|until| now < until) => {}
+            _ => (self.until, self.slowed) = (None, 0),
+        }
+    }
+}
+
+impl State {
+    fn failures(&self) -> Failures {
+        match self {
+            Self::Ready { failures }
+            | Self::InFlight { failures, .. }
+            | Self::Waiting { failures } => *failures,
+        }
+    }
+}
+
+impl Failures {
+    fn add(&mut self, cause: Cause) {
+        self.count += 1;
+        self.internal_errors = match cause {
+            Cause::InternalError => self.internal_errors + 1,
+            _ => 0,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests;

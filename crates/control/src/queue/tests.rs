@@ -1,0 +1,373 @@
+use std::fmt;
+
+use super::*;
+
+/// A target of one of three classes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Lamp {
+    class: usize,
+    name: String,
+}
+
+impl fmt::Display for Lamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// The classes of markers: the statuses wait for the specs, and are spaced.
+const CLASSES: [Class; 3] = [
+    Class::new(),
+    Class::new(),
+    Class::new().spacing(Duration::from_secs(2)).after(After {
+        class: 1,
+        at_most: HELD,
+    }),
+];
+const HELD: Duration = Duration::from_secs(10);
+
+/// A queue with its places.
+struct Queue {
+    queue: WriteQueue<Lamp>,
+    places: Places,
+}
+
+impl Queue {
+    fn mark_dirty(&mut self, target: Lamp) {
+        self.queue.mark_dirty(target);
+    }
+
+    fn take(&mut self, now: Instant) -> Option<Lamp> {
+        self.queue.take(now, &mut self.places)
+    }
+
+    fn end(&mut self, target: Lamp, result: WriteResult, now: Instant) -> Retried {
+        self.queue.end(target, result, now, &mut self.places)
+    }
+
+    fn next_wake(&self, now: Instant) -> Option<Instant> {
+        self.queue.next_wake(now)
+    }
+
+    fn counts(&self) -> (usize, usize) {
+        (self.queue.pending(), self.queue.in_flight())
+    }
+}
+
+fn queue(limit: usize) -> Queue {
+    let mut places = Places::new(limit);
+    let random = fastrand::Rng::with_seed(7);
+    let queue = WriteQueue::new(&CLASSES, |lamp: &Lamp| lamp.class, &mut places, random);
+    Queue { queue, places }
+}
+
+fn lamp(class: usize, name: &str) -> Lamp {
+    let name = name.to_owned();
+    Lamp { class, name }
+}
+
+fn mark(name: &str) -> Lamp {
+    lamp(0, name)
+}
+
+fn spec(name: &str) -> Lamp {
+    lamp(1, name)
+}
+
+fn status(name: &str) -> Lamp {
+    lamp(2, name)
+}
+
+fn start() -> Instant {
+    leadsman_process::clock::monotonic()
+}
+
+fn failed(cause: Cause) -> WriteResult {
+    WriteResult::Failed { cause, after: None }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn an_object_has_one_turn_however_often_it_is_marked() {
+    let (mut queue, now) = (queue(8), start());
+    for _ in 0..3 {
+        queue.mark_dirty(mark("a"));
+    }
+    assert_eq!(queue.take(now), Some(mark("a")));
+    assert_eq!(queue.take(now), None);
+    queue.mark_dirty(mark("a"));
+    assert_eq!(queue.take(now), None, "its turn is not over");
+    queue.end(mark("a"), WriteResult::NothingDue, now);
+    assert_eq!(queue.take(now), Some(mark("a")), "it was marked meanwhile");
+    queue.end(mark("a"), WriteResult::NothingDue, now);
+    assert_eq!(queue.take(now), None);
+    assert_eq!(queue.counts(), (0, 0), "it is at rest");
+}
+
+#[test]
+fn all_together_stay_below_the_limit_first_come_first_served() {
+    let (mut queue, now) = (queue(2), start());
+    for name in ["a", "b", "c"] {
+        queue.mark_dirty(mark(name));
+    }
+    assert_eq!(queue.take(now), Some(mark("a")));
+    assert_eq!(queue.take(now), Some(mark("b")));
+    assert_eq!(queue.take(now), None);
+    queue.end(mark("b"), WriteResult::Over, now);
+    assert_eq!(queue.take(now), Some(mark("c")));
+    assert_eq!(queue.take(now), None);
+}
+
+#[test]
+fn each_ending_leads_where_it_should() {
+    // What was marked dirty, how the turn ended, whether another turn follows at once.
+    let table = [
+        (false, WriteResult::NothingDue, false),
+        (true, WriteResult::NothingDue, true),
+        (false, WriteResult::Over, false),
+        (true, WriteResult::Over, true),
+        (false, WriteResult::Written, true),
+        (true, WriteResult::Written, true),
+        (false, failed(Cause::Conflict), false),
+        (true, failed(Cause::Conflict), false),
+    ];
+    for (dirty, turn, follows) in table {
+        let (mut queue, now) = (queue(8), start());
+        queue.mark_dirty(mark("a"));
+        queue.take(now);
+        if dirty {
+            queue.mark_dirty(mark("a"));
+        }
+        queue.end(mark("a"), turn, now);
+        assert_eq!(queue.take(now).is_some(), follows, "{turn:?} {dirty}");
+    }
+}
+
+#[test]
+fn a_failure_waits_longer_each_time_and_success_forgets_it() {
+    let (mut queue, mut now) = (queue(8), start());
+    let mut waits = Vec::new();
+    queue.mark_dirty(mark("a"));
+    for _ in 0..9 {
+        assert_eq!(queue.take(now), Some(mark("a")));
+        queue.end(mark("a"), failed(Cause::Unavailable), now);
+        queue.mark_dirty(mark("a"));
+        assert_eq!(
+            queue.take(now),
+            None,
+            "being marked does not shorten the wait"
+        );
+        let wake = queue.next_wake(now).unwrap();
+        waits.push(wake - now);
+        now = wake;
+    }
+    for (n, wait) in waits.iter().enumerate() {
+        let longest =
+            (Duration::from_millis(250) * 2_u32.pow(u32::try_from(n).unwrap())).min(5 * SECOND);
+        assert!(*wait <= longest && *wait >= longest / 2, "{n}: {wait:?}");
+    }
+    queue.take(now);
+    queue.end(mark("a"), WriteResult::Written, now);
+    queue.take(now);
+    queue.end(mark("a"), failed(Cause::Unavailable), now);
+    assert!(queue.next_wake(now).unwrap() - now <= Duration::from_millis(250));
+}
+
+#[test]
+fn retry_after_is_kept_to() {
+    let (mut queue, now) = (queue(8), start());
+    queue.mark_dirty(mark("a"));
+    queue.take(now);
+    let turn = WriteResult::Failed {
+        cause: Cause::Throttled,
+        after: Some(7 * SECOND),
+    };
+    queue.end(mark("a"), turn, now);
+    assert_eq!(queue.take(now + 7 * SECOND), None);
+    assert_eq!(queue.take(now + 8 * SECOND), Some(mark("a")));
+}
+
+fn slow_down(seconds: u64) -> WriteResult {
+    WriteResult::Failed {
+        cause: Cause::Throttled,
+        after: Some(Duration::from_secs(seconds)),
+    }
+}
+
+#[test]
+fn one_that_is_asked_to_slow_down_slows_its_class_and_no_other() {
+    let (mut queue, now) = (queue(8), start());
+    for name in ["a", "b", "c", "d"] {
+        queue.mark_dirty(mark(name));
+    }
+    assert_eq!(queue.take(now), Some(mark("a")));
+    assert_eq!(queue.take(now), Some(mark("b")));
+    queue.end(mark("a"), slow_down(7), now);
+    // What was sent before is answered, which is no sign.
+    queue.end(mark("b"), WriteResult::Over, now);
+    queue.mark_dirty(spec("n"));
+    assert_eq!(queue.take(now), Some(spec("n")), "the others go on");
+    queue.end(spec("n"), WriteResult::Over, now);
+    queue.mark_dirty(mark("e"));
+    assert_eq!(queue.take(now + 6 * SECOND), None);
+    assert_eq!(queue.next_wake(now), Some(now + 7 * SECOND));
+    let later = now + 7 * SECOND;
+    assert_eq!(queue.take(later), Some(mark("c")), "one tries");
+    assert_eq!(queue.take(later), None);
+    // Again, and longer than the API server asked.
+    queue.end(mark("c"), slow_down(0), later);
+    assert_eq!(queue.take(later), None);
+    let last = later + SECOND;
+    assert_eq!(queue.take(last), Some(mark("d")));
+    queue.end(mark("d"), WriteResult::Over, last);
+    let taken: Vec<_> = std::iter::from_fn(|| queue.take(last)).collect();
+    assert_eq!(taken, ["e", "c", "a"].map(mark));
+}
+
+#[test]
+fn the_sixth_internal_error_in_a_row_is_an_answer() {
+    use Cause::{InternalError, Unavailable};
+    let table: [(&[Cause], Retried); 4] = [
+        (&[InternalError; 5], Retried::Yes),
+        (&[InternalError; 6], Retried::GivenUp),
+        (
+            &[
+                InternalError,
+                InternalError,
+                InternalError,
+                Unavailable,
+                InternalError,
+                InternalError,
+                InternalError,
+            ],
+            Retried::Yes,
+        ),
+        (&[Unavailable; 9], Retried::Yes),
+    ];
+    for (causes, last) in table {
+        let (mut queue, mut now) = (queue(8), start());
+        queue.mark_dirty(mark("a"));
+        let mut next = Retried::Yes;
+        for cause in causes {
+            now = queue.next_wake(now).unwrap_or(now);
+            queue.take(now);
+            next = queue.end(mark("a"), failed(*cause), now);
+        }
+        assert_eq!(next, last, "{causes:?}");
+        assert_eq!(
+            queue.next_wake(now).is_some(),
+            last == Retried::Yes,
+            "{causes:?}"
+        );
+    }
+}
+
+#[test]
+fn a_given_up_object_that_was_marked_meanwhile_gets_another_turn() {
+    let (mut queue, mut now) = (queue(8), start());
+    queue.mark_dirty(mark("a"));
+    for _ in 0..6 {
+        now = queue.next_wake(now).unwrap_or(now);
+        queue.take(now);
+        queue.mark_dirty(mark("a"));
+        queue.end(mark("a"), failed(Cause::InternalError), now);
+    }
+    assert_eq!(queue.take(now), Some(mark("a")));
+}
+
+// PPM-11
+#[test]
+fn a_markers_status_is_written_at_once_and_then_every_two_seconds() {
+    let (mut queue, began) = (queue(8), start());
+    queue.mark_dirty(status("m"));
+    assert_eq!(queue.take(began), Some(status("m")));
+    queue.end(status("m"), WriteResult::Written, began + SECOND / 2);
+    queue.mark_dirty(status("m"));
+    assert_eq!(queue.take(began + SECOND), None);
+    assert_eq!(queue.next_wake(began), Some(began + 2 * SECOND));
+    assert_eq!(queue.take(began + 2 * SECOND), Some(status("m")));
+    // Nothing due: the next change is free to be written at once.
+    queue.end(status("m"), WriteResult::NothingDue, began + 2 * SECOND);
+    queue.mark_dirty(status("m"));
+    assert_eq!(queue.take(began + 2 * SECOND), Some(status("m")));
+}
+
+#[test]
+fn a_markers_status_waits_for_specs_but_not_without_end() {
+    let (mut busy, began) = (queue(2), start());
+    for target in [status("m"), spec("n"), mark("a"), spec("o")] {
+        busy.mark_dirty(target);
+    }
+    // Others pass it by; room alone is no reason to write it.
+    assert_eq!(busy.take(began), Some(mark("a")));
+    assert_eq!(busy.take(began), Some(spec("n")));
+    assert_eq!(busy.take(began), None, "there is no place before an answer");
+    busy.end(mark("a"), WriteResult::Over, began);
+    assert_eq!(busy.take(began), Some(spec("o")));
+    busy.end(spec("n"), WriteResult::Over, began);
+    assert_eq!(busy.take(began), None);
+    // A spec that waits after a failure is not waited for.
+    busy.end(spec("o"), failed(Cause::NoRight), began);
+    assert_eq!(busy.take(began), Some(status("m")));
+    busy.end(status("m"), WriteResult::Over, began);
+
+    let mut endless = queue(2);
+    endless.mark_dirty(spec("n"));
+    endless.mark_dirty(status("m"));
+    assert_eq!(endless.take(began), Some(spec("n")));
+    assert_eq!(endless.take(began), None);
+    let wake = endless.next_wake(began).unwrap();
+    assert_eq!(wake, began + HELD);
+    assert_eq!(endless.take(wake), Some(status("m")));
+    assert_eq!(endless.next_wake(wake), None);
+}
+
+#[test]
+fn whatever_happens_the_counts_hold_and_everything_comes_to_rest() {
+    let mut random = fastrand::Rng::with_seed(11);
+    let causes = [
+        Cause::Conflict,
+        Cause::Throttled,
+        Cause::InternalError,
+        Cause::NoRight,
+    ];
+    let (mut queue, mut now) = (queue(3), start());
+    let mut flying: Vec<Lamp> = Vec::new();
+    for step in 0..20_000 {
+        let busy = step < 15_000;
+        match random.u8(0..4) {
+            0 if busy => queue.mark_dirty(mark(&random.u8(0..9).to_string())),
+            1 if busy && random.bool() => queue.mark_dirty(spec(&random.u8(0..3).to_string())),
+            1 if busy => queue.mark_dirty(status(&random.u8(0..3).to_string())),
+            2 if !flying.is_empty() => {
+                let object = flying.swap_remove(random.usize(..flying.len()));
+                let turn = match random.u8(0..4) {
+                    0 if busy => failed(causes[random.usize(..causes.len())]),
+                    1 if busy => WriteResult::Written,
+                    2 => WriteResult::Over,
+                    _ => WriteResult::NothingDue,
+                };
+                queue.end(object, turn, now);
+            }
+            _ => {
+                if let Some(object) = queue.take(now) {
+                    assert!(!flying.contains(&object), "two turns at once");
+                    flying.push(object);
+                }
+            }
+        }
+        assert_eq!(queue.queue.in_flight(), flying.len());
+        assert!(flying.len() <= 3);
+        now += Duration::from_millis(random.u64(0..500));
+    }
+    assert_eq!(queue.counts(), (0, 0));
+    let WriteQueue {
+        waiting, classes, ..
+    } = queue.queue;
+    assert!(waiting.is_empty());
+    for class in classes {
+        assert!(class.ready.is_empty() && class.pace.in_flight == 0);
+    }
+    assert_eq!(queue.places.flows(), [0, 0, 0]);
+}

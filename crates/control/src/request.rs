@@ -1,0 +1,142 @@
+//! A request that is due: how it is sent, and what its reply shows.
+
+use std::time::Duration;
+
+use http::Method;
+use http::request::Request as HttpRequest;
+use kube::core::request::Error as BuildError;
+use leadsman_lease::Leadership;
+use leadsman_process::reply::{Cause, Disposition, Verb};
+use leadsman_process::{ApiServer, clock};
+use tokio::sync::watch;
+
+/// A request without an answer by then is given up; whether it was carried out, the watch shows.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a request does, for rights, metrics and logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestKind {
+    /// As metrics and logs name it: `pod_marks`, say.
+    pub label: &'static str,
+    /// API group; empty for the core group.
+    pub group: &'static str,
+    /// The resource, with its subresource: `pods/status`, say.
+    pub resource: &'static str,
+    /// The verb of RBAC.
+    pub verb: &'static str,
+}
+
+/// A request that is due, and what its replies mean to the rules that asked for it.
+pub struct Request<E> {
+    /// What it does.
+    pub kind: RequestKind,
+    /// What is sent, one after another, each if the one before succeeded. Why it could not be built counts as a refusal.
+    pub steps: Result<Vec<HttpRequest<Vec<u8>>>, BuildError>,
+    /// What the reply to the last step shows, if it shows anything. (A deletion's does not: the watch tells when the
+    /// object is gone, in order with what may come after it.)
+    pub reply: Option<DecodeReply<E>>,
+    /// For a creation: how to read the object that is in the way.
+    pub read_back: Option<HttpRequest<Vec<u8>>>,
+    /// The event that it has been carried out; it follows what the reply shows.
+    pub written: E,
+    /// The event that the API server refused it for good, and why.
+    pub refused: Box<dyn FnOnce(String) -> E + Send>,
+}
+
+/// Reads the object in a reply.
+pub type DecodeReply<E> = fn(&[u8]) -> serde_json::Result<E>;
+
+/// What came of a request.
+pub(crate) struct Outcome<E> {
+    /// The judgement of the last reply.
+    pub(crate) disposition: Disposition,
+    /// The object as the last successful reply showed it.
+    pub(crate) observed: Option<E>,
+    pub(crate) written: E,
+    pub(crate) refused: Box<dyn FnOnce(String) -> E + Send>,
+}
+
+/// Sends a request and waits for the answer: [`TIMEOUT`] for each step, but no longer than the Lease lasts.
+pub(crate) async fn send<E>(
+    server: &ApiServer,
+    request: Request<E>,
+    leadership: &watch::Receiver<Leadership>,
+) -> Outcome<E> {
+    let mut outcome = Outcome {
+        disposition: Disposition::Done,
+        observed: None,
+        written: request.written,
+        refused: request.refused,
+    };
+    let steps = match request.steps {
+        Ok(steps) => steps,
+        Err(error) => {
+            let reason = format!("cannot build the request: {error}");
+            outcome.disposition = Disposition::Refused { reason };
+            return outcome;
+        }
+    };
+    for step in steps {
+        let (disposition, body) = ask(server, step, leadership).await;
+        outcome.disposition = disposition;
+        if outcome.disposition != Disposition::Done {
+            break;
+        }
+        outcome.observed = decode(request.reply, &body);
+    }
+    // Another writer was quicker, or the answer to an earlier attempt was lost: what exists decides what is due.
+    if let (Disposition::AlreadyExists { .. }, Some(get)) =
+        (&outcome.disposition, request.read_back)
+    {
+        match ask(server, get, leadership).await {
+            (Disposition::Done, body) => outcome.observed = decode(request.reply, &body),
+            (failed, _) => tracing::debug!(
+                reason = failed.reason(),
+                "reading back an object that already exists failed"
+            ),
+        }
+    }
+    outcome
+}
+
+async fn ask(
+    server: &ApiServer,
+    request: HttpRequest<Vec<u8>>,
+    leadership: &watch::Receiver<Leadership>,
+) -> (Disposition, Vec<u8>) {
+    let time_left = leadership.borrow().time_left(clock::monotonic());
+    let Some(time_left) = time_left else {
+        return (not_leading(), Vec::new());
+    };
+    let verb = verb(request.method());
+    let reply = server.send(verb, request, time_left.min(TIMEOUT)).await;
+    (reply.disposition, reply.body)
+}
+
+fn verb(method: &Method) -> Verb {
+    match *method {
+        Method::GET => Verb::Get,
+        Method::POST => Verb::Create,
+        Method::DELETE => Verb::Delete,
+        _ => Verb::Update,
+    }
+}
+
+fn not_leading() -> Disposition {
+    Disposition::Retry {
+        cause: Cause::NoAnswer,
+        after: None,
+        reason: "not sent: this process is not the leader any more".to_owned(),
+    }
+}
+
+fn decode<E>(decode: Option<DecodeReply<E>>, body: &[u8]) -> Option<E> {
+    decode?(body)
+        .inspect_err(|error| {
+            tracing::warn!(%error, "the reply to a write does not decode, waiting for the watch");
+        })
+        .ok()
+}
+
+#[cfg(test)]
+mod tests;

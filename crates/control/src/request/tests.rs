@@ -1,0 +1,109 @@
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+
+use kube::client::Body;
+
+use super::*;
+
+const POST: RequestKind = RequestKind {
+    label: "create_lamp",
+    group: "",
+    resource: "lamps",
+    verb: "create",
+};
+
+/// An API server that answers each request with this code and body, in turn; and the requests' methods.
+fn answering(answers: &[(u16, &str)]) -> (ApiServer, Arc<Mutex<Vec<Method>>>) {
+    let answers = answers
+        .iter()
+        .map(|(code, body)| (*code, (*body).to_owned()));
+    let answers: Arc<Mutex<VecDeque<_>>> = Arc::new(Mutex::new(answers.collect()));
+    let methods: Arc<Mutex<Vec<Method>>> = Arc::default();
+    let seen = Arc::clone(&methods);
+    let service = tower::service_fn(move |request: HttpRequest<Body>| {
+        seen.lock().unwrap().push(request.method().clone());
+        let (code, body) = answers.lock().unwrap().pop_front().unwrap();
+        let response = http::Response::builder().status(code);
+        let response = response.body(Body::from(body.into_bytes())).unwrap();
+        std::future::ready(Ok::<_, Infallible>(response))
+    });
+    (
+        ApiServer::new(kube::Client::new(service, "default")),
+        methods,
+    )
+}
+
+fn http(method: Method) -> HttpRequest<Vec<u8>> {
+    let request = HttpRequest::builder().method(method).uri("/api/v1/lamps/a");
+    request.body(Vec::new()).unwrap()
+}
+
+fn creation(steps: usize) -> Request<String> {
+    Request {
+        kind: POST,
+        steps: Ok(vec![http(Method::POST); steps]),
+        reply: Some(|body| serde_json::from_slice(body)),
+        read_back: Some(http(Method::GET)),
+        written: "written".to_owned(),
+        refused: Box::new(|reason| reason),
+    }
+}
+
+/// What came of a request, and the methods that were sent.
+async fn sent(
+    answers: &[(u16, &str)],
+    request: Request<String>,
+    lasts: Duration,
+) -> (Disposition, Option<String>, Vec<Method>) {
+    let leads = Leadership::Leads {
+        term: 1,
+        after_others: false,
+        until: clock::monotonic() + lasts,
+    };
+    let (_sender, leadership) = watch::channel(leads);
+    let (server, methods) = answering(answers);
+    let outcome = send(&server, request, &leadership).await;
+    let methods = methods.lock().unwrap().clone();
+    (outcome.disposition, outcome.observed, methods)
+}
+
+const EXISTS: (u16, &str) = (409, r#"{"reason": "AlreadyExists", "code": 409}"#);
+const MINUTE: Duration = Duration::from_mins(1);
+
+#[tokio::test(start_paused = true)]
+async fn what_is_in_the_way_of_a_creation_is_read_back_as_an_observation() {
+    let answers = [EXISTS, (200, r#""theirs""#)];
+    let (disposition, observed, methods) = sent(&answers, creation(1), MINUTE).await;
+    assert!(matches!(disposition, Disposition::AlreadyExists { .. }));
+    assert_eq!(observed.as_deref(), Some("theirs"));
+    assert_eq!(methods, [Method::POST, Method::GET]);
+    // Gone again: whatever is due is found by the next attempt.
+    let (disposition, observed, _) = sent(&[EXISTS, (404, "{}")], creation(1), MINUTE).await;
+    assert!(matches!(disposition, Disposition::AlreadyExists { .. }));
+    assert_eq!(observed, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_is_sent_only_after_the_one_before_has_succeeded() {
+    let answers = [(200, r#""first""#), (500, "{}"), (200, r#""third""#)];
+    let (disposition, observed, methods) = sent(&answers, creation(3), MINUTE).await;
+    assert!(
+        matches!(disposition, Disposition::Retry { .. }),
+        "{disposition:?}"
+    );
+    assert_eq!(
+        observed.as_deref(),
+        Some("first"),
+        "it is seen all the same"
+    );
+    assert_eq!(methods.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_sent_when_the_lease_is_about_to_end() {
+    let lasts = Duration::from_millis(100);
+    let (disposition, _, methods) = sent(&[], creation(1), lasts).await;
+    assert!(disposition.reason().unwrap().contains("not the leader"));
+    assert!(methods.is_empty());
+}

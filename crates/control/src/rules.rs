@@ -1,0 +1,149 @@
+//! What a feature is to the control loop: a value of [`Rules`].
+
+use std::collections::BTreeSet;
+use std::fmt::{Debug, Display};
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use leadsman_core::cluster::{Now, ObjectName, ResourceVersion, Source};
+
+use crate::kind::Kind;
+use crate::request::{Request, RequestKind};
+
+/// The rules of a feature, and what they need from the API server.
+///
+/// An event changes what is known, and yields targets that may have to be written; a request is made for a target when
+/// there is room to send it. So however often a target changed meanwhile, it costs one request.
+pub trait Rules: Sized + Send + 'static {
+    /// The feature's name in logs.
+    const NAME: &'static str;
+    /// The kinds that it observes. Nothing is due before all of them have been listed.
+    const KINDS: &'static [Kind<Self>];
+    /// The requests that it sends: the rights that it needs, and the labels by which they are counted.
+    const REQUESTS: &'static [RequestKind];
+    /// The classes of its targets; [`Rules::class`] is an index into them.
+    const CLASSES: &'static [Class];
+
+    /// What is observed.
+    type Event: Send + 'static;
+    /// What a request is about.
+    type Target: Target;
+
+    /// Takes in an event.
+    fn observe(&mut self, event: Self::Event, now: Now) -> Effects<Self::Target>;
+
+    /// Every kind has been listed, and this process writes from now on. It may come again, after a time in which
+    /// another process wrote. All targets that may have to be written are dirty: none of the time before was kept.
+    fn synced(&mut self, now: Now) -> Effects<Self::Target>;
+
+    /// The deadline of the last [`Effects`] has passed.
+    fn deadline_passed(&mut self, now: Now) -> Effects<Self::Target>;
+
+    /// The request that is due for a target, if any is. It will be sent.
+    fn due(&mut self, target: &Self::Target, now: Now) -> Option<Request<Self::Event>>;
+
+    /// The class of a target.
+    fn class(target: &Self::Target) -> usize;
+}
+
+/// Rules that observe objects of a kind. Several features may observe one kind: it is watched and decoded once.
+pub trait Observe<K>: Rules {
+    /// The event that an observation is to these rules.
+    fn event(observation: Observation<K>) -> Self::Event;
+}
+
+/// What can be a target: it has a name, and a place in maps.
+pub trait Target: Clone + Debug + Display + Hash + Ord + Send + 'static {}
+
+impl<T: Clone + Debug + Display + Hash + Ord + Send + 'static> Target for T {}
+
+/// What is observed of a kind.
+#[derive(Debug)]
+pub enum Observation<K> {
+    /// An object as a list, the watch or a reply shows it.
+    Object(Arc<K>, Source),
+    /// An object is there and does not decode.
+    Undecodable(Arc<ObjectMeta>, Source),
+    /// The watch shows that an object was deleted, with the version of its deletion. (A request that meets 404 is no
+    /// such sign: another object may have the name by then, and the watch tells both in order.)
+    Deleted(ObjectName, ResourceVersion),
+    /// A list is complete. What is not named here did not exist at the version of the list.
+    Listed(Arc<BTreeSet<ObjectName>>, ResourceVersion),
+    /// Whether the API server keeps the optional fields that were asked about ([`Kind::with_optional_fields`]).
+    FieldsKept(bool),
+}
+
+impl<K> Clone for Observation<K> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Object(object, source) => Self::Object(Arc::clone(object), *source),
+            Self::Undecodable(metadata, source) => Self::Undecodable(Arc::clone(metadata), *source),
+            Self::Deleted(name, version) => Self::Deleted(name.clone(), *version),
+            Self::Listed(names, version) => Self::Listed(Arc::clone(names), *version),
+            Self::FieldsKept(kept) => Self::FieldsKept(*kept),
+        }
+    }
+}
+
+/// What an event led to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Effects<T> {
+    /// Targets for which a request may be due.
+    pub dirty: Vec<T>,
+    /// When [`Rules::deadline_passed`] is to be called unless another event comes first; by [`Now::monotonic`].
+    pub deadline: Option<Duration>,
+}
+
+impl<T> Default for Effects<T> {
+    fn default() -> Self {
+        Self {
+            dirty: Vec::new(),
+            deadline: None,
+        }
+    }
+}
+
+/// How the targets of a class are written.
+///
+/// A class has its share of the requests in flight and its own pace: when the API server asks one request to slow down,
+/// its class does, and no other.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Class {
+    pub(crate) spacing: Duration,
+    pub(crate) after: Option<After>,
+}
+
+/// Precedence of another class.
+#[derive(Clone, Copy, Debug)]
+pub struct After {
+    /// While targets of this class, by its index, are ready or in flight, the waiting class has nothing written.
+    pub class: usize,
+    /// But it waits no longer than this: the other class may never be done.
+    pub at_most: Duration,
+}
+
+impl Class {
+    /// Targets that are written as soon as a request is due.
+    pub const fn new() -> Self {
+        Self {
+            spacing: Duration::ZERO,
+            after: None,
+        }
+    }
+
+    /// A target is written at most once in this time.
+    #[must_use]
+    pub const fn spacing(mut self, spacing: Duration) -> Self {
+        self.spacing = spacing;
+        self
+    }
+
+    /// Waits for another class.
+    #[must_use]
+    pub const fn after(mut self, after: After) -> Self {
+        self.after = Some(after);
+        self
+    }
+}

@@ -1,0 +1,192 @@
+//! What the API server keeps of a kind's optional fields: read from the schema of its CRD, before anything is written and
+//! whenever the CRD is replaced.
+
+use std::borrow::Cow;
+use std::pin::pin;
+
+use futures::{Stream, StreamExt};
+use leadsman_api::slim::crd::CustomResourceDefinition;
+use leadsman_process::list::ListTarget;
+use leadsman_process::reply::{Cause, Disposition, describe_missing_rights};
+use leadsman_process::watch::{WatchEvent, WatchFailure, WatchPhase, watch};
+use leadsman_process::{Condition, clock};
+use tokio::sync::mpsc::Sender;
+
+use crate::kind::OptionalFields;
+use crate::watch::{Arrival, Context, Prerequisite};
+
+/// Follows the CRD of a kind until the feature has ended. A CRD is forgotten as soon as it is read.
+pub(crate) async fn follow<E>(
+    schema: Schema,
+    context: Context,
+    to_event: fn(bool) -> E,
+    kind: usize,
+    events: Sender<Arrival<E>>,
+) {
+    let name = format!("metadata.name={}", schema.crd);
+    let only = ListTarget::all::<CustomResourceDefinition>().fields(name);
+    let crds = watch(context.server, only, fastrand::Rng::new());
+    let changes = schema.changes(crds);
+    let mut changes = pin!(changes);
+    while let Some(kept) = changes.next().await {
+        let arrival = Arrival {
+            at: clock::monotonic(),
+            completes: Some(Prerequisite::SchemaRead(kind)),
+            event: to_event(kept),
+        };
+        if events.send(arrival).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// What is known of a kind's schema. The condition holds while the CRD is there and changes of it are being received.
+pub(crate) struct Schema {
+    /// The name of the CRD.
+    crd: String,
+    /// The version of the API whose schema counts.
+    version: Cow<'static, str>,
+    fields: OptionalFields,
+    condition: Condition,
+    exists: bool,
+    is_receiving: bool,
+    /// Whether it keeps the fields, as it was last read.
+    keeps: Option<bool>,
+}
+
+impl Schema {
+    /// Not read yet.
+    pub(crate) fn new(
+        crd: String,
+        version: Cow<'static, str>,
+        fields: OptionalFields,
+        condition: Condition,
+    ) -> Self {
+        Self {
+            crd,
+            version,
+            fields,
+            condition,
+            exists: false,
+            is_receiving: false,
+            keeps: None,
+        }
+    }
+
+    /// Whether the fields are kept, each time that it changes.
+    fn changes(
+        mut self,
+        crds: impl Stream<Item = WatchEvent<CustomResourceDefinition>>,
+    ) -> impl Stream<Item = bool> {
+        crds.filter_map(move |event| std::future::ready(self.observe(event)))
+    }
+
+    fn observe(&mut self, event: WatchEvent<CustomResourceDefinition>) -> Option<bool> {
+        match event {
+            WatchEvent::ListStarted => self.exists = false,
+            WatchEvent::ListItem(crd) | WatchEvent::Changed(crd) => {
+                self.exists = true;
+                let change = self.read(&crd);
+                self.update_condition();
+                return change;
+            }
+            WatchEvent::ListComplete(_) => self.update_condition(),
+            WatchEvent::Deleted(_) => {
+                self.exists = false;
+                self.update_condition();
+            }
+            WatchEvent::Following => {
+                self.is_receiving = true;
+                self.update_condition();
+            }
+            WatchEvent::Failed(failure) => {
+                self.is_receiving = false;
+                self.condition.not_ready(reason(&self.crd, &failure));
+            }
+        }
+        None
+    }
+
+    /// Whether the fields are kept, if that has changed.
+    fn read(&mut self, crd: &CustomResourceDefinition) -> Option<bool> {
+        let keeps = self.fields.are_kept(crd, &self.version);
+        let before = self.keeps.replace(keeps);
+        if before == Some(keeps) {
+            return None;
+        }
+        let crd = &self.crd;
+        if !keeps {
+            tracing::warn!(
+                crd,
+                without = self.fields.purpose,
+                "the CRD drops leadsman's fields: it is another product's or an older one. Apply the output of \
+                 `leadsman manifests`"
+            );
+        } else if before.is_some() {
+            tracing::info!(crd, "the CRD keeps leadsman's fields again");
+        }
+        Some(keeps)
+    }
+
+    fn update_condition(&self) {
+        if !self.exists {
+            let crd = &self.crd;
+            self.condition.not_ready(format!(
+                "there is no CRD {crd}: apply the output of `leadsman manifests`"
+            ));
+        } else if self.is_receiving {
+            self.condition.ready();
+        }
+    }
+}
+
+impl OptionalFields {
+    /// Whether the schema of a version keeps all of them.
+    pub fn are_kept(&self, crd: &CustomResourceDefinition, version: &str) -> bool {
+        self.paths.iter().all(|path| keeps(crd, version, path))
+    }
+}
+
+/// Whether a version of a kind has a field. `[]` leads to the items of a list.
+fn keeps(crd: &CustomResourceDefinition, version: &str, path: &str) -> bool {
+    let version = crd.versions.iter().find(|one| one.name == version);
+    let mut schema = version.map(|version| &version.schema.object);
+    let path = path.replace("[]", ".[]");
+    for step in path.split('.') {
+        let Some(at) = schema else {
+            return false;
+        };
+        if at.preserves_unknown {
+            return true;
+        }
+        schema = if step == "[]" {
+            at.items.as_deref()
+        } else {
+            at.properties.get(step)
+        };
+    }
+    schema.is_some()
+}
+
+/// What an operator can do about it comes first.
+fn reason(name: &str, failure: &WatchFailure) -> String {
+    let reply = failure.disposition.reason().unwrap_or_default();
+    let verb = match failure.phase {
+        WatchPhase::Listing => "list",
+        WatchPhase::Watching => "watch",
+    };
+    if let Disposition::Retry {
+        cause: Cause::NoRight,
+        ..
+    } = failure.disposition
+    {
+        return format!(
+            "cannot {verb} the CRD {name}: {}",
+            describe_missing_rights([reply])
+        );
+    }
+    format!("cannot {verb} the CRD {name}: {reply}")
+}
+
+#[cfg(test)]
+mod tests;

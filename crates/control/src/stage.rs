@@ -1,0 +1,47 @@
+//! What keeps a feature from writing.
+
+use std::future::pending;
+
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use leadsman_lease::Leadership;
+
+/// How far a feature has come. Terms are those of [`Leadership`]. `E` is its event.
+pub(crate) enum Stage<E> {
+    /// Another process leads, or nobody does.
+    Standby,
+    /// This process leads, and not every kind has been listed, or a schema has not been read.
+    Listing { term: u64 },
+    /// It leads after another process, and reads once more what its decisions hang on.
+    Relisting {
+        term: u64,
+        pages: BoxStream<'static, Vec<E>>,
+    },
+    /// It writes.
+    Writing { term: u64 },
+}
+
+impl<E> Stage<E> {
+    /// The term that it belongs to.
+    pub(crate) fn term(&self) -> Option<u64> {
+        match self {
+            Self::Standby => None,
+            Self::Listing { term } | Self::Relisting { term, .. } | Self::Writing { term } => {
+                Some(*term)
+            }
+        }
+    }
+
+    /// Whether it belongs to another term than this leadership.
+    pub(crate) fn is_past(&self, leadership: Leadership) -> bool {
+        self.term() != leadership.term()
+    }
+
+    /// The next page of what is re-listed; none when that was the last.
+    pub(crate) async fn next_page(&mut self) -> Option<Vec<E>> {
+        match self {
+            Self::Relisting { pages, .. } => pages.next().await,
+            Self::Standby | Self::Listing { .. } | Self::Writing { .. } => pending().await,
+        }
+    }
+}

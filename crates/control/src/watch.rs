@@ -1,0 +1,336 @@
+//! One watch a kind, fanned out to the features that observe it.
+//!
+//! Each object is decoded once. Every feature has a bounded channel of its own, and an event is handed to all features
+//! before the next one is read: a feature that falls behind slows down the watches of its kinds, also for the others,
+//! but no feature ever misses an event, and nothing piles up. (Rules cost microseconds an event; a watch that is read
+//! too slowly is ended by the API server and begun again.)
+
+use std::any::{Any, TypeId};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::pin::pin;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use futures::{FutureExt, Stream, StreamExt};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource as _;
+use leadsman_api::Guarded;
+use leadsman_core::cluster::{ObjectName, ResourceVersion, Source};
+use leadsman_process::list::ListTarget;
+use leadsman_process::reply::{Cause, Disposition, describe_missing_rights};
+use leadsman_process::watch::{WatchEvent, WatchFailure, WatchPhase, watch};
+use leadsman_process::{ApiServer, Condition, Readiness, clock};
+use tokio::sync::mpsc::Sender;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::kind::{Resource, Watchable};
+use crate::metrics::Metrics;
+use crate::rules::{Observation, Observe, Rules};
+
+/// An event on its way to a feature.
+pub(crate) struct Arrival<E> {
+    /// When it was received.
+    pub(crate) at: Instant,
+    /// What it completes of what must be known before anything is written.
+    pub(crate) completes: Option<Prerequisite>,
+    /// The event.
+    pub(crate) event: E,
+}
+
+/// What must be known of a kind, by its index in [`Rules::KINDS`], before anything is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Prerequisite {
+    /// Its objects have been listed.
+    Listed(usize),
+    /// The schema of its CRD has been read.
+    SchemaRead(usize),
+}
+
+/// The watches of all kinds, by the type in which their objects are decoded.
+#[derive(Default)]
+pub(crate) struct Watches(HashMap<TypeId, Box<dyn Spawn>>);
+
+/// What all watches share.
+#[derive(Clone)]
+pub(crate) struct Context {
+    pub(crate) server: ApiServer,
+    pub(crate) readiness: Readiness,
+    pub(crate) metrics: Metrics,
+}
+
+trait Spawn: Any + Send {
+    fn spawn(self: Box<Self>, tasks: &mut JoinSet<()>, context: Context);
+    fn as_any_mut(&mut self) -> &mut dyn Any;
+}
+
+impl Watches {
+    /// Has a subscriber receive what is observed of a kind. The kind is listed in the smallest pages that were asked for.
+    pub(crate) fn subscribe<K: Watchable>(&mut self, page: u32, subscriber: Box<dyn Subscribe<K>>) {
+        let watch = self.0.entry(TypeId::of::<K>()).or_insert_with(|| {
+            Box::new(KindWatch::<K> {
+                page,
+                fan_out: FanOut::default(),
+            })
+        });
+        let watch = watch.as_any_mut().downcast_mut::<KindWatch<K>>();
+        let watch = watch.expect("a watch is filed under its type");
+        watch.page = watch.page.min(page);
+        watch.fan_out.0.push(subscriber);
+    }
+
+    /// Begins all of them.
+    pub(crate) fn spawn(self, tasks: &mut JoinSet<()>, context: &Context) {
+        for watch in self.0.into_values() {
+            watch.spawn(tasks, context.clone());
+        }
+    }
+}
+
+struct KindWatch<K> {
+    page: u32,
+    fan_out: FanOut<K>,
+}
+
+impl<K: Watchable> Spawn for KindWatch<K> {
+    fn spawn(self: Box<Self>, tasks: &mut JoinSet<()>, context: Context) {
+        let resource = Resource::of::<K>().full_name();
+        let condition = context
+            .readiness
+            .condition(resource.clone(), "waiting for the first list");
+        let target = ListTarget::all::<K>().page(self.page);
+        let objects = watch::<Guarded<K>>(context.server, target, fastrand::Rng::new());
+        let follower = Follower {
+            resource,
+            condition,
+            metrics: context.metrics,
+            fan_out: self.fan_out,
+            listing: BTreeSet::new(),
+            undecodable: BTreeMap::new(),
+            is_receiving: true,
+        };
+        tasks.spawn(follower.run(objects));
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+/// A feature, as the watch of a kind sees it.
+pub(crate) trait Subscribe<K>: Send {
+    /// Hands over an observation when there is room. False if the feature has ended.
+    fn deliver(&mut self, observation: Observation<K>, at: Instant) -> BoxFuture<'_, bool>;
+
+    /// Says what follows from an object that does not decode.
+    fn warn_undecodable(&self, resource: &str, name: &ObjectName, error: &str);
+}
+
+/// A feature's channel, for one of its kinds.
+pub(crate) struct Subscription<R: Rules> {
+    /// In [`Rules::KINDS`].
+    kind: usize,
+    if_undecodable: &'static str,
+    sender: Sender<Arrival<R::Event>>,
+}
+
+impl<R: Rules> Subscription<R> {
+    pub(crate) fn new(
+        kind: usize,
+        if_undecodable: &'static str,
+        sender: Sender<Arrival<R::Event>>,
+    ) -> Self {
+        Self {
+            kind,
+            if_undecodable,
+            sender,
+        }
+    }
+}
+
+impl<K: Watchable, R: Observe<K>> Subscribe<K> for Subscription<R> {
+    fn deliver(&mut self, observation: Observation<K>, at: Instant) -> BoxFuture<'_, bool> {
+        let completes = matches!(observation, Observation::Listed(..));
+        let arrival = Arrival {
+            at,
+            completes: completes.then_some(Prerequisite::Listed(self.kind)),
+            event: R::event(observation),
+        };
+        async { self.sender.send(arrival).await.is_ok() }.boxed()
+    }
+
+    fn warn_undecodable(&self, resource: &str, name: &ObjectName, error: &str) {
+        tracing::warn!(
+            feature = R::NAME,
+            resource,
+            namespace = name.namespace,
+            name = name.name,
+            error,
+            "an object does not decode: {}",
+            self.if_undecodable
+        );
+    }
+}
+
+/// The features that observe a kind.
+struct FanOut<K>(Vec<Box<dyn Subscribe<K>>>);
+
+impl<K> Default for FanOut<K> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<K> FanOut<K> {
+    /// Hands an observation to every feature that has not ended. False if none is left.
+    async fn deliver(&mut self, observation: Observation<K>) -> bool {
+        let at = clock::monotonic();
+        let mut left = self.0.len();
+        let mut observation = Some(observation);
+        let mut index = 0;
+        while left > 0 {
+            left -= 1;
+            // The last one gets the observation itself, so that an object which only one feature observes is not shared.
+            let own = if left == 0 {
+                observation.take()
+            } else {
+                observation.clone()
+            };
+            let Some(own) = own else { break };
+            if self.0[index].deliver(own, at).await {
+                index += 1;
+            } else {
+                self.0.swap_remove(index);
+            }
+        }
+        !self.0.is_empty()
+    }
+}
+
+/// Follows a kind until no feature is left. The condition holds while changes are being received, and at no other time.
+struct Follower<K> {
+    resource: String,
+    condition: Condition,
+    metrics: Metrics,
+    fan_out: FanOut<K>,
+    /// The names of a list under way.
+    listing: BTreeSet<ObjectName>,
+    /// The objects that do not decode, and why; no more than there are.
+    undecodable: BTreeMap<ObjectName, String>,
+    is_receiving: bool,
+}
+
+impl<K: Watchable> Follower<K> {
+    async fn run(mut self, objects: impl Stream<Item = WatchEvent<Guarded<K>>>) {
+        let mut objects = pin!(objects);
+        while let Some(event) = objects.next().await {
+            match &event {
+                WatchEvent::Following => {
+                    self.is_receiving = true;
+                    self.condition.ready();
+                }
+                WatchEvent::Failed(failure) => self.report(failure),
+                _ => {}
+            }
+            if let Some(observation) = self.observation(event)
+                && !self.fan_out.deliver(observation).await
+            {
+                return;
+            }
+        }
+    }
+
+    fn observation(&mut self, event: WatchEvent<Guarded<K>>) -> Option<Observation<K>> {
+        match event {
+            WatchEvent::ListStarted => {
+                self.listing.clear();
+                None
+            }
+            WatchEvent::ListItem(object) => {
+                self.listing.insert(ObjectName::of(object.meta()));
+                Some(self.object(object, Source::List))
+            }
+            WatchEvent::ListComplete(version) => {
+                let listed = std::mem::take(&mut self.listing);
+                self.undecodable.retain(|name, _| listed.contains(name));
+                let version = ResourceVersion::parse(Some(&version));
+                Some(Observation::Listed(Arc::new(listed), version))
+            }
+            WatchEvent::Changed(object) => Some(self.object(object, Source::Watch)),
+            WatchEvent::Deleted(object) => {
+                let name = ObjectName::of(object.meta());
+                self.undecodable.remove(&name);
+                let version = ResourceVersion::parse(object.meta().resource_version.as_deref());
+                Some(Observation::Deleted(name, version))
+            }
+            WatchEvent::Following | WatchEvent::Failed(_) => None,
+        }
+    }
+
+    fn object(&mut self, object: Guarded<K>, source: Source) -> Observation<K> {
+        match object {
+            Guarded::Decoded(object) => {
+                if !self.undecodable.is_empty() {
+                    self.undecodable.remove(&ObjectName::of(object.meta()));
+                }
+                Observation::Object(object.into(), source)
+            }
+            Guarded::Undecodable { metadata, error } => {
+                self.note_undecodable(&metadata, error);
+                Observation::Undecodable(metadata.into(), source)
+            }
+        }
+    }
+
+    /// Counts an object that does not decode, and warns of it once for the same error.
+    fn note_undecodable(&mut self, metadata: &ObjectMeta, error: String) {
+        self.metrics.undecodable(&K::kind(&()));
+        let name = ObjectName::of(metadata);
+        if self.undecodable.get(&name) != Some(&error) {
+            for subscriber in &self.fan_out.0 {
+                subscriber.warn_undecodable(&self.resource, &name, &error);
+            }
+            self.undecodable.insert(name, error);
+        }
+    }
+
+    /// Says why a kind is not followed; in the log once, until it is again.
+    fn report(&mut self, failure: &WatchFailure) {
+        let resource = &self.resource;
+        let reason = reason(resource, failure);
+        let retry_in = failure.retry_in;
+        if matches!(failure.disposition, Disposition::Expired { .. }) {
+            tracing::info!(
+                resource,
+                reason,
+                "resourceVersion is too old, listing again"
+            );
+        } else if self.is_receiving {
+            tracing::info!(resource, reason, ?retry_in, "watch failed, retrying");
+        } else {
+            tracing::debug!(resource, reason, ?retry_in, "watch still fails, retrying");
+        }
+        self.is_receiving = false;
+        self.condition.not_ready(reason);
+    }
+}
+
+/// What an operator can do about it comes first.
+fn reason(resource: &str, failure: &WatchFailure) -> String {
+    let reply = failure.disposition.reason().unwrap_or_default();
+    let cause = match failure.disposition {
+        Disposition::Retry { cause, .. } => Some(cause),
+        _ => None,
+    };
+    match cause {
+        Some(Cause::NoSuchKind) => format!(
+            "the API server does not serve {resource}: apply the output of `leadsman manifests` ({reply})"
+        ),
+        Some(Cause::NoRight) => describe_missing_rights([reply]),
+        _ if failure.phase == WatchPhase::Listing => format!("cannot list {resource}: {reply}"),
+        _ => format!("cannot watch {resource}: {reply}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

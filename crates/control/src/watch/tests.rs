@@ -1,0 +1,213 @@
+use std::sync::Mutex;
+use std::time::Duration;
+
+use futures::stream;
+use leadsman_api::slim::Pod;
+use leadsman_process::Readiness;
+
+use super::*;
+
+type Item = WatchEvent<Guarded<Pod>>;
+
+fn object(name: &str) -> Guarded<Pod> {
+    let text = format!(r#"{{"metadata": {{"name": "{name}", "namespace": "shop"}}}}"#);
+    serde_json::from_str(&text).unwrap()
+}
+
+fn undecodable(name: &str) -> Guarded<Pod> {
+    let text = format!(r#"{{"metadata": {{"name": "{name}", "namespace": "shop"}}, "spec": 7}}"#);
+    serde_json::from_str(&text).unwrap()
+}
+
+fn failed(phase: WatchPhase, cause: Cause) -> Item {
+    let reason = "the reply".to_owned();
+    let after = None;
+    Item::Failed(WatchFailure {
+        phase,
+        disposition: Disposition::Retry {
+            cause,
+            after,
+            reason,
+        },
+        retry_in: Duration::from_secs(5),
+    })
+}
+
+/// A subscriber that takes down each observation in one line, as fast as it may.
+struct Recorder {
+    lines: Arc<Mutex<Vec<String>>>,
+    rest: Duration,
+    /// Ends after so many.
+    most: usize,
+}
+
+impl Subscribe<Pod> for Recorder {
+    fn deliver(&mut self, observation: Observation<Pod>, _at: Instant) -> BoxFuture<'_, bool> {
+        let line = match observation {
+            Observation::Object(pod, source) => {
+                format!("{source:?} {}", ObjectName::of(pod.meta()))
+            }
+            Observation::Undecodable(metadata, _) => {
+                format!("Undecodable {}", ObjectName::of(&metadata))
+            }
+            Observation::Deleted(name, _) => format!("Deleted {name}"),
+            Observation::Listed(names, _) => {
+                let names: Vec<_> = names.iter().map(ToString::to_string).collect();
+                format!("Listed {}", names.join(" "))
+            }
+            Observation::FieldsKept(kept) => format!("{kept}"),
+        };
+        async move {
+            tokio::time::sleep(self.rest).await;
+            let mut lines = self.lines.lock().unwrap();
+            lines.push(line);
+            lines.len() < self.most
+        }
+        .boxed()
+    }
+
+    fn warn_undecodable(&self, _resource: &str, name: &ObjectName, _error: &str) {
+        self.lines.lock().unwrap().push(format!("Warning {name}"));
+    }
+}
+
+/// A watch with these subscribers: how long each takes for an observation, and after how many it ends.
+fn follower(
+    readiness: &Readiness,
+    subscribers: &[(u64, usize)],
+) -> (Follower<Pod>, Vec<Arc<Mutex<Vec<String>>>>) {
+    let lines: Vec<_> = subscribers.iter().map(|_| Arc::default()).collect();
+    let recorders = subscribers.iter().zip(&lines).map(|(subscriber, lines)| {
+        Box::new(Recorder {
+            lines: Arc::clone(lines),
+            rest: Duration::from_secs(subscriber.0),
+            most: subscriber.1,
+        }) as Box<dyn Subscribe<Pod>>
+    });
+    let follower = Follower {
+        resource: "pods".to_owned(),
+        condition: readiness.condition("pods", "waiting for the first list"),
+        metrics: Metrics::new(&leadsman_process::Metrics::default()),
+        fan_out: FanOut(recorders.collect()),
+        listing: BTreeSet::new(),
+        undecodable: BTreeMap::new(),
+        is_receiving: true,
+    };
+    (follower, lines)
+}
+
+/// Runs a watch over these items, each after so many seconds; returns the observations and, after each item and 1 s,
+/// what readiness says.
+async fn follow_items(items: Vec<(u64, Item)>) -> (Vec<String>, Vec<String>) {
+    let readiness = Readiness::default();
+    let (follower, lines) = follower(&readiness, &[(0, usize::MAX)]);
+    let texts: Arc<Mutex<Vec<String>>> = Arc::default();
+    let script = stream::iter(items).then(|(seconds, item)| {
+        let (readiness, texts) = (readiness.clone(), Arc::clone(&texts));
+        async move {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            let text = readiness.text().trim_end().to_owned();
+            texts.lock().unwrap().push(text);
+            item
+        }
+    });
+    follower.run(script).await;
+    let (lines, texts) = (lines[0].lock().unwrap(), texts.lock().unwrap());
+    (lines.clone(), texts.clone())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_subscriber_delays_the_others_and_nobody_misses_an_event() {
+    let names: Vec<_> = (0..50).map(|n| n.to_string()).collect();
+    let expected: Vec<_> = names.iter().map(|n| format!("Watch shop/{n}")).collect();
+    let (follower, lines) = follower(&Readiness::default(), &[(0, 99), (3, 99), (0, 20), (0, 99)]);
+    let items = names.iter().map(|name| Item::Changed(object(name)));
+    let began = clock::monotonic();
+    follower.run(stream::iter(items.collect::<Vec<_>>())).await;
+    assert_eq!(began.elapsed(), 50 * Duration::from_secs(3));
+    for index in [0, 1, 3] {
+        assert_eq!(*lines[index].lock().unwrap(), expected, "{index}");
+    }
+    assert_eq!(*lines[2].lock().unwrap(), expected[..20], "it has ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_ends_when_its_last_subscriber_has() {
+    let (follower, lines) = follower(&Readiness::default(), &[(0, 2), (0, 4)]);
+    let endless = stream::repeat_with(|| Item::Changed(object("a")));
+    follower.run(endless).await;
+    let count = |index: usize| lines[index].lock().unwrap().len();
+    assert_eq!([count(0), count(1)], [2, 4]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_becomes_these_observations() {
+    use WatchEvent::{Changed, Deleted, Following, ListComplete, ListItem, ListStarted};
+    let items = [
+        ListStarted,
+        ListItem(object("x")),
+        // The list broke off and begins again.
+        failed(WatchPhase::Listing, Cause::NoAnswer),
+        ListStarted,
+        ListItem(object("a")),
+        ListItem(undecodable("b")),
+        ListComplete("7".to_owned()),
+        Following,
+        Changed(object("c")),
+        Changed(undecodable("a")),
+        Deleted(undecodable("c")),
+        ListStarted,
+        ListComplete("7".to_owned()),
+    ];
+    let items = items.into_iter().map(|item| (0, item)).collect();
+    let (events, _) = follow_items(items).await;
+    let expected = [
+        "List shop/x",
+        "List shop/a",
+        "Warning shop/b",
+        "Undecodable shop/b",
+        // What does not decode exists all the same.
+        "Listed shop/a shop/b",
+        "Watch shop/c",
+        "Warning shop/a",
+        "Undecodable shop/a",
+        "Deleted shop/c",
+        "Listed ",
+    ];
+    assert_eq!(events, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn readiness_holds_while_changes_are_received_and_at_no_other_time() {
+    use WatchEvent::{Changed, Following, ListComplete, ListStarted};
+    let items = vec![
+        (1, ListStarted),
+        (1, failed(WatchPhase::Listing, Cause::NoSuchKind)),
+        (1, failed(WatchPhase::Listing, Cause::NoRight)),
+        (1, ListComplete("7".to_owned())),
+        (1, Following),
+        (1, failed(WatchPhase::Watching, Cause::NoAnswer)),
+        // However long it takes, and a list that fails and waits included.
+        (600, failed(WatchPhase::Listing, Cause::Unavailable)),
+        (600, ListComplete("7".to_owned())),
+        (1, Following),
+        (600, Changed(object("a"))),
+    ];
+    let (_, texts) = follow_items(items).await;
+    let unknown = "[-] pods: the API server does not serve pods: apply the output of `leadsman manifests` (the reply)";
+    let no_right = "[-] pods: the API server does not accept the credentials of this process (the reply): check the \
+                    kubeconfig, or the token of the pod's service account";
+    let expected = [
+        "[-] pods: waiting for the first list",
+        "[-] pods: waiting for the first list",
+        unknown,
+        no_right,
+        no_right,
+        "[+] pods",
+        "[-] pods: cannot watch pods: the reply",
+        "[-] pods: cannot list pods: the reply",
+        "[-] pods: cannot list pods: the reply",
+        "[+] pods",
+    ];
+    assert_eq!(texts, expected);
+}

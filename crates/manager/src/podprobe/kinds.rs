@@ -1,0 +1,178 @@
+//! The kinds that `PodProbeMarker` observes, and the event that each observation is.
+
+use std::sync::Arc;
+
+use leadsman_api::slim::{Node, Pod};
+use leadsman_api::{NodePodProbe, NodePodProbeSpec, PodProbeMarker};
+use leadsman_control::{Kind, Observation, Observe, OptionalFields};
+use leadsman_core::cluster::{ObjectName, Source};
+use leadsman_core::podprobe::event::{self, Event};
+
+use super::PodProbe;
+
+/// Fields of a marker's status that `OpenKruise`'s CRD lacks.
+const MARKER_FIELDS: OptionalFields = OptionalFields {
+    paths: &["status.probes[].name", "status.conditions[].type"],
+    purpose: "by which a marker reports its state (status.conditions, status.probes)",
+};
+
+/// Fields of an entry in a node's object, and of a verdict about it, that `OpenKruise`'s CRD lacks.
+const NODE_POD_PROBE_FIELDS: OptionalFields = OptionalFields {
+    paths: &[
+        "spec.podProbes[].probes[].revision",
+        "spec.podProbes[].probes[].startedContainerID",
+        "status.podProbeStatuses[].probeStates[].revision",
+        "status.podProbeStatuses[].probeStates[].containerID",
+    ],
+    purpose: "by which a verdict says what it is about (revision, containerID, startedContainerID)",
+};
+
+/// In pages of about a megabyte of text each, as large as the objects commonly are.
+///
+/// Markers and `NodePodProbe`s are re-listed by a new leader: with a verdict from before the last leader's mark it would
+/// put the old mark back. A pod that is seen late costs a write that changes nothing.
+pub(super) const KINDS: &[Kind<PodProbe>] = &[
+    Kind::new::<PodProbeMarker>(250)
+        .relisted()
+        .with_optional_fields(MARKER_FIELDS)
+        .if_undecodable(
+            "what was known of it stays in force, or else its probes, and the marks in its namespace that no other marker \
+             names, stay as they are; mend or delete it",
+        ),
+    Kind::new::<Pod>(150).if_undecodable(
+        "what was known of it stays in force, or else its probes and marks stay as they are; mend or delete it",
+    ),
+    Kind::new::<Node>(100),
+    Kind::new::<NodePodProbe>(25)
+        .relisted()
+        .with_optional_fields(NODE_POD_PROBE_FIELDS)
+        .if_undecodable("its spec is replaced; there is nothing to do"),
+];
+
+impl Observe<PodProbeMarker> for PodProbe {
+    fn event(observation: Observation<PodProbeMarker>) -> Event {
+        event(observation, event::Kind::Marker, Event::Marker)
+    }
+}
+
+impl Observe<Pod> for PodProbe {
+    fn event(observation: Observation<Pod>) -> Event {
+        event(observation, event::Kind::Pod, Event::Pod)
+    }
+}
+
+impl Observe<Node> for PodProbe {
+    fn event(observation: Observation<Node>) -> Event {
+        event(observation, event::Kind::Node, Event::Node)
+    }
+}
+
+impl Observe<NodePodProbe> for PodProbe {
+    fn event(observation: Observation<NodePodProbe>) -> Event {
+        let observation = match observation {
+            // Its spec is ours: what cannot be read of it is replaced, under the version that it has now.
+            Observation::Undecodable(metadata, source) => {
+                let empty = NodePodProbe {
+                    metadata: Arc::unwrap_or_clone(metadata),
+                    spec: NodePodProbeSpec::default(),
+                    status: None,
+                };
+                Observation::Object(Arc::new(empty), source)
+            }
+            observation => observation,
+        };
+        event(observation, event::Kind::NodePodProbe, Event::NodePodProbe)
+    }
+}
+
+fn event<K: Clone>(
+    observation: Observation<K>,
+    kind: event::Kind,
+    object: fn(Box<K>, Source) -> Event,
+) -> Event {
+    match observation {
+        Observation::Object(seen, source) => object(Box::new(Arc::unwrap_or_clone(seen)), source),
+        Observation::Undecodable(metadata, _) => {
+            Event::Undecodable(kind, ObjectName::of(&metadata))
+        }
+        Observation::Deleted(name, version) => Event::Gone(kind, name, version),
+        Observation::Listed(names, version) => {
+            Event::Listed(kind, Arc::unwrap_or_clone(names), version)
+        }
+        Observation::FieldsKept(kept) => Event::FieldsKept(kind, kept),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leadsman_api::slim::crd::CustomResourceDefinition;
+    use leadsman_api::{VERSION, crd::crds};
+    use serde_json::Value;
+
+    use super::*;
+
+    /// Our CRD, and without the part of its schema at a path.
+    fn ours(plural: &str, without: Option<&str>) -> CustomResourceDefinition {
+        let crd = crds()
+            .into_iter()
+            .find(|crd| crd.spec.names.plural == plural);
+        let mut crd = serde_json::to_value(crd.unwrap()).unwrap();
+        if let Some((parent, last)) = without.and_then(|path| path.rsplit_once('/')) {
+            let schema = "/spec/versions/0/schema/openAPIV3Schema/properties";
+            let parent = crd.pointer_mut(&format!("{schema}{parent}"));
+            let parent = parent.and_then(Value::as_object_mut);
+            parent.unwrap().remove(last).unwrap();
+        }
+        serde_json::from_value(crd).unwrap()
+    }
+
+    #[test]
+    fn our_own_crds_keep_the_optional_fields_and_those_without_one_do_not() {
+        const ENTRY: &str = "/spec/properties/podProbes/items/properties/probes/items/properties";
+        let (markers, nodes) = ("podprobemarkers", "nodepodprobes");
+        for (plural, fields, without, kept) in [
+            (markers, MARKER_FIELDS, None, true),
+            (nodes, NODE_POD_PROBE_FIELDS, None, true),
+            (
+                markers,
+                MARKER_FIELDS,
+                Some("/status/properties/probes".to_owned()),
+                false,
+            ),
+            (
+                markers,
+                MARKER_FIELDS,
+                Some("/status/properties/conditions".to_owned()),
+                false,
+            ),
+            (
+                nodes,
+                NODE_POD_PROBE_FIELDS,
+                Some(format!("{ENTRY}/revision")),
+                false,
+            ),
+            (
+                nodes,
+                NODE_POD_PROBE_FIELDS,
+                Some(format!("{ENTRY}/startedContainerID")),
+                false,
+            ),
+        ] {
+            let crd = ours(plural, without.as_deref());
+            assert_eq!(fields.are_kept(&crd, VERSION), kept, "{without:?}");
+        }
+    }
+
+    #[test]
+    fn a_node_pod_probe_that_does_not_decode_stands_as_an_empty_one() {
+        let metadata = NodePodProbe::new("node-1", NodePodProbeSpec::default()).metadata;
+        let undecodable = Observation::Undecodable(Arc::new(metadata), Source::List);
+        let Event::NodePodProbe(object, Source::List) =
+            <PodProbe as Observe<NodePodProbe>>::event(undecodable)
+        else {
+            panic!("it is replaced under its version");
+        };
+        assert_eq!(object.metadata.name.as_deref(), Some("node-1"));
+        assert!(object.spec.pod_probes.is_empty());
+    }
+}

@@ -1,0 +1,88 @@
+//! `PodProbeMarker` as a feature: how the rules of `leadsman_core::podprobe` are connected to the API server.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `kinds` | the kinds that are observed, as events for the index |
+//! | `requests` | writes as HTTP requests |
+
+use std::time::Duration;
+
+use leadsman_control::{After, Class, Effects, Kind, Request, RequestKind, Rules};
+use leadsman_core::cluster::Now;
+use leadsman_core::podprobe::event::{self, Event, WriteTarget};
+use leadsman_core::podprobe::{Config, Index};
+
+mod kinds;
+mod requests;
+
+/// The rules of `PodProbeMarker`.
+pub(crate) struct PodProbe {
+    index: Index,
+}
+
+impl PodProbe {
+    /// Nothing is observed yet.
+    pub(crate) fn new(config: Config) -> Self {
+        let index = Index::new(config);
+        Self { index }
+    }
+}
+
+// Indices into CLASSES.
+const MARKS: usize = 0;
+const SPECS: usize = 1;
+const STATUSES: usize = 2;
+const FINALIZERS: usize = 3;
+
+impl Rules for PodProbe {
+    const NAME: &'static str = "podprobe";
+    const KINDS: &'static [Kind<Self>] = kinds::KINDS;
+    const REQUESTS: &'static [RequestKind] = requests::KINDS;
+    const CLASSES: &'static [Class] = &[
+        Class::new(),
+        Class::new(),
+        // A marker's status changes with every pod. It says that specs are written: written before them, it would be
+        // written twice. But specs may come without end.
+        Class::new().spacing(Duration::from_secs(2)).after(After {
+            class: SPECS,
+            at_most: Duration::from_secs(10),
+        }),
+        Class::new(),
+    ];
+
+    type Event = Event;
+    type Target = WriteTarget;
+
+    fn observe(&mut self, event: Event, now: Now) -> Effects<WriteTarget> {
+        effects(self.index.apply(event, now))
+    }
+
+    fn synced(&mut self, now: Now) -> Effects<WriteTarget> {
+        self.observe(Event::Synced, now)
+    }
+
+    fn deadline_passed(&mut self, now: Now) -> Effects<WriteTarget> {
+        self.observe(Event::Deadline, now)
+    }
+
+    fn due(&mut self, target: &WriteTarget, now: Now) -> Option<Request<Event>> {
+        let write = self.index.write(target, now)?;
+        Some(requests::request(target.clone(), write))
+    }
+
+    fn class(target: &WriteTarget) -> usize {
+        match target {
+            WriteTarget::PodMarks(_) => MARKS,
+            WriteTarget::NodePodProbe(_) => SPECS,
+            WriteTarget::MarkerStatus(_) => STATUSES,
+            WriteTarget::MarkerFinalizer(_) => FINALIZERS,
+        }
+    }
+}
+
+fn effects(effects: event::Effects) -> Effects<WriteTarget> {
+    Effects {
+        dirty: effects.dirty,
+        deadline: effects.deadline,
+    }
+}

@@ -1,0 +1,204 @@
+//! A due write as HTTP requests, and what their replies show. Here and nowhere else is decided which verb, which
+//! resource and which kind of patch a write is.
+
+use http::request::Request as HttpRequest;
+use kube::Resource;
+use kube::api::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::Request as Builder;
+use kube::core::request::Error as BuildError;
+use leadsman_api::slim::Pod;
+use leadsman_api::{GROUP, NodePodProbe, PodProbeMarker};
+use leadsman_control::{DecodeReply, Request, RequestKind};
+use leadsman_core::cluster::Source;
+use leadsman_core::podprobe::event::{Event, PodMarks, Write, WriteTarget};
+use leadsman_core::podprobe::pod::FIELD_MANAGER;
+use serde_json::json;
+
+const CREATE_NODE_POD_PROBE: RequestKind = RequestKind {
+    label: "create_nodepodprobe",
+    group: GROUP,
+    resource: "nodepodprobes",
+    verb: "create",
+};
+const REPLACE_NODE_POD_PROBE: RequestKind = RequestKind {
+    label: "replace_nodepodprobe",
+    group: GROUP,
+    resource: "nodepodprobes",
+    verb: "update",
+};
+const DELETE_NODE_POD_PROBE: RequestKind = RequestKind {
+    label: "delete_nodepodprobe",
+    group: GROUP,
+    resource: "nodepodprobes",
+    verb: "delete",
+};
+const POD_MARKS: RequestKind = RequestKind {
+    label: "pod_marks",
+    group: "",
+    resource: "pods/status",
+    verb: "patch",
+};
+const MARKER_STATUS: RequestKind = RequestKind {
+    label: "marker_status",
+    group: GROUP,
+    resource: "podprobemarkers/status",
+    verb: "patch",
+};
+const MARKER_FINALIZERS: RequestKind = RequestKind {
+    label: "marker_finalizers",
+    group: GROUP,
+    resource: "podprobemarkers",
+    verb: "patch",
+};
+
+/// All of them.
+pub(super) const KINDS: &[RequestKind] = &[
+    CREATE_NODE_POD_PROBE,
+    REPLACE_NODE_POD_PROBE,
+    DELETE_NODE_POD_PROBE,
+    POD_MARKS,
+    MARKER_STATUS,
+    MARKER_FINALIZERS,
+];
+
+/// The request of a write that is due for a target.
+pub(super) fn request(target: WriteTarget, write: Write) -> Request<Event> {
+    Request {
+        kind: kind(&write),
+        steps: steps(&write),
+        reply: reply(&write),
+        read_back: read_back(&write),
+        written: Event::Written(target.clone()),
+        refused: Box::new(move |reason| Event::Refused(target, Box::new(write), reason)),
+    }
+}
+
+fn kind(write: &Write) -> RequestKind {
+    match write {
+        Write::CreateNodePodProbe(_) => CREATE_NODE_POD_PROBE,
+        Write::ReplaceNodePodProbe(_) => REPLACE_NODE_POD_PROBE,
+        Write::DeleteNodePodProbe { .. } => DELETE_NODE_POD_PROBE,
+        Write::PodMarks(_) => POD_MARKS,
+        Write::MarkerStatus { .. } => MARKER_STATUS,
+        Write::MarkerFinalizers { .. } => MARKER_FINALIZERS,
+    }
+}
+
+/// What a reply shows. The reply to a deletion shows nothing, nor does that to a write by which the last finalizer goes:
+/// the watch tells when the object is gone, in order with what may come after it.
+fn reply(write: &Write) -> Option<DecodeReply<Event>> {
+    match write {
+        Write::CreateNodePodProbe(_) | Write::ReplaceNodePodProbe(_) => Some(|body| {
+            serde_json::from_slice(body).map(|object| Event::NodePodProbe(object, Source::Reply))
+        }),
+        Write::PodMarks(_) => {
+            Some(|body| serde_json::from_slice(body).map(|pod| Event::Pod(pod, Source::Reply)))
+        }
+        Write::MarkerFinalizers { finalizers, .. } if finalizers.is_empty() => None,
+        Write::MarkerStatus { .. } | Write::MarkerFinalizers { .. } => Some(|body| {
+            serde_json::from_slice(body).map(|marker| Event::Marker(marker, Source::Reply))
+        }),
+        Write::DeleteNodePodProbe { .. } => None,
+    }
+}
+
+fn read_back(write: &Write) -> Option<HttpRequest<Vec<u8>>> {
+    let Write::CreateNodePodProbe(object) = write else {
+        return None;
+    };
+    let name = object.metadata.name.as_deref()?;
+    node_pod_probes().get(name, &GetParams::default()).ok()
+}
+
+fn node_pod_probes() -> Builder {
+    Builder::new(NodePodProbe::url_path(&(), None))
+}
+
+/// The requests of a write, in the order in which they are sent.
+fn steps(write: &Write) -> Result<Vec<HttpRequest<Vec<u8>>>, BuildError> {
+    let post = PostParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PostParams::default()
+    };
+    let body =
+        |object: &NodePodProbe| serde_json::to_vec(object).map_err(BuildError::SerializeBody);
+    let request = match write {
+        Write::CreateNodePodProbe(object) => node_pod_probes().create(&post, body(object)?),
+        Write::ReplaceNodePodProbe(object) => {
+            let name = object.metadata.name.as_deref().unwrap_or_default();
+            node_pod_probes().replace(name, &post, body(object)?)
+        }
+        Write::DeleteNodePodProbe { name, uid } => {
+            let delete = DeleteParams::default().preconditions(Preconditions {
+                uid: Some(uid.clone()),
+                resource_version: None,
+            });
+            node_pod_probes().delete(name, &delete)
+        }
+        Write::PodMarks(marks) => return marks_steps(marks),
+        Write::MarkerStatus {
+            marker,
+            uid,
+            status,
+        } => {
+            let patch = json!({"metadata": {"uid": uid}, "status": status});
+            Builder::new(PodProbeMarker::url_path(&(), Some(&marker.namespace))).patch_subresource(
+                "status",
+                &marker.name,
+                &patch_params(),
+                &Patch::Merge(patch),
+            )
+        }
+        Write::MarkerFinalizers {
+            marker,
+            uid,
+            resource_version,
+            finalizers,
+        } => {
+            let patch = json!({"metadata": {
+                "uid": uid, "resourceVersion": resource_version, "finalizers": finalizers,
+            }});
+            Builder::new(PodProbeMarker::url_path(&(), Some(&marker.namespace))).patch(
+                &marker.name,
+                &patch_params(),
+                &Patch::Merge(patch),
+            )
+        }
+    };
+    Ok(vec![request?])
+}
+
+/// The removal of what others co-own comes first: the apply's reply then shows the pod as it is to be.
+fn marks_steps(marks: &PodMarks) -> Result<Vec<HttpRequest<Vec<u8>>>, BuildError> {
+    let PodMarks {
+        pod, remove, apply, ..
+    } = marks;
+    let pods = Builder::new(Pod::url_path(&(), Some(&pod.namespace)));
+    let remove = remove.as_ref().map(|patch| {
+        pods.patch_subresource(
+            "status",
+            &pod.name,
+            &patch_params(),
+            &Patch::Strategic(patch),
+        )
+    });
+    let apply = apply.as_ref().map(|configuration| {
+        pods.patch_subresource(
+            "status",
+            &pod.name,
+            &patch_params().force(),
+            &Patch::Apply(configuration),
+        )
+    });
+    remove.into_iter().chain(apply).collect()
+}
+
+fn patch_params() -> PatchParams {
+    PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;
