@@ -9,18 +9,115 @@
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 use std::time::Duration;
 
-use super::marks::Mark;
-
 /// What has been left alone for so long is contested no more.
 const QUIET: Duration = Duration::from_mins(3);
 
-/// From this distance on the marker's status says so.
+/// From this wait on the marker's status says so.
 const VISIBLE: Duration = Duration::from_secs(4);
 
-/// How much one thing is fought over. Times are on the monotonic clock.
+/// The longest wait: shorter than `QUIET`, or else a contest would be forgotten while it is waited for.
+const LONGEST: Duration = Duration::from_mins(1);
+
+const _: () = assert!(VISIBLE.as_secs() < LONGEST.as_secs() && LONGEST.as_secs() < QUIET.as_secs());
+
+/// One thing that is written, a mark or a whole object, and how much it is fought over.
+///
+/// Values are numbers that stand for them ([`fingerprint`]). Times are on the monotonic clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Contest {
+    phase: Phase,
+    fight: Option<Fight>,
+}
+
+/// What became of the value that was wanted last.
+#[derive(Clone, Copy, Debug, Default)]
+enum Phase {
+    /// It was not seen.
+    #[default]
+    Missing,
+    /// It was the last that was seen. If it goes, somebody took it away.
+    Seen(u64),
+    /// A write of it is under way, and it was not seen since. If it is not seen when the write has been carried out,
+    /// somebody undid it.
+    Sent(SentValue),
+}
+
+/// A value that is being written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SentValue {
+    /// The value.
+    pub(super) wanted: u64,
+    /// Whether the reply to the write shows what came of it; else the watch does, a little later.
+    pub(super) is_shown: bool,
+}
+
+impl Contest {
+    /// Takes note of the thing as it is now: which value is wanted, and whether it has another one.
+    pub(super) fn observe(&mut self, wanted: u64, differs: bool, now: Duration) {
+        if !differs {
+            // Where another value is on its way, it will take the place of this one without anybody's doing.
+            if !matches!(self.phase, Phase::Sent(sent) if sent.wanted != wanted) {
+                self.phase = Phase::Seen(wanted);
+            }
+            self.fight = self.fight.and_then(|fight| fight.settle(now));
+            return;
+        }
+        if let Some(fight) = &mut self.fight {
+            fight.want(wanted);
+        }
+        if let Phase::Seen(seen) = self.phase {
+            self.phase = Phase::Missing;
+            if seen == wanted {
+                self.fight_over(wanted).take_away(now);
+            }
+        }
+    }
+
+    /// Takes note of a write that is sent.
+    pub(super) fn send(&mut self, sent: SentValue) {
+        self.phase = Phase::Sent(sent);
+    }
+
+    /// Takes note that the last write was carried out, after [`Contest::observe`] has seen what it led to. Returns
+    /// whether it was undone.
+    pub(super) fn written(&mut self, now: Duration) -> bool {
+        let Phase::Sent(sent) = self.phase else {
+            return false;
+        };
+        self.phase = Phase::Missing;
+        if self.fight.is_some_and(|fight| fight.wanted != sent.wanted) {
+            // By now something else is wanted.
+            return false;
+        }
+        let fight = self.fight_over(sent.wanted);
+        if !sent.is_shown {
+            fight.undone = fight.undone.max(1);
+        }
+        fight.undo(now);
+        true
+    }
+
+    fn fight_over(&mut self, wanted: u64) -> &mut Fight {
+        let fight = self.fight.get_or_insert_default();
+        fight.want(wanted);
+        fight
+    }
+
+    /// Whether a write has to wait.
+    pub(super) fn holds(&self, now: Duration) -> bool {
+        self.fight.is_some_and(|fight| fight.holds(now))
+    }
+
+    /// When to look again.
+    pub(super) fn deadline(&self, now: Duration) -> Option<Duration> {
+        self.fight?.deadline(now)
+    }
+}
+
+/// How often a value was taken away or undone.
 #[derive(Clone, Copy, Debug, Default)]
 struct Fight {
-    /// Stands for the value that it is about.
+    /// The value.
     wanted: u64,
     /// How often values were taken away after they had been seen, and when last.
     taken_away: Option<(u32, Duration)>,
@@ -34,11 +131,11 @@ impl Fight {
     fn take_away(&mut self, now: Duration) {
         let times = self.taken_away.map_or(0, |(times, _)| times);
         self.taken_away = Some((times.saturating_add(1), now));
-        self.not_before = Some(now.saturating_add(distance(times)));
+        self.not_before = Some(now.saturating_add(wait_after(times)));
     }
 
     fn undo(&mut self, now: Duration) {
-        let until = now.saturating_add(distance(self.undone));
+        let until = now.saturating_add(wait_after(self.undone));
         self.undone = self.undone.saturating_add(1);
         self.not_before = self.not_before.max(Some(until));
     }
@@ -56,13 +153,10 @@ impl Fight {
 
     /// The value is there. None if nothing needs to be remembered.
     fn settle(self, now: Duration) -> Option<Self> {
-        let taken_away = self
-            .taken_away
-            .filter(|(_, last)| now < last.saturating_add(QUIET));
-        taken_away?;
+        let quiet = |(_, last): &(u32, Duration)| now < last.saturating_add(QUIET);
         Some(Self {
             wanted: self.wanted,
-            taken_away,
+            taken_away: Some(self.taken_away.filter(quiet)?),
             ..Self::default()
         })
     }
@@ -73,7 +167,7 @@ impl Fight {
 
     fn is_visible(&self) -> bool {
         let times = self.taken_away.map_or(0, |(times, _)| times);
-        distance(times.max(self.undone).saturating_sub(1)) >= VISIBLE
+        wait_after(times.max(self.undone).saturating_sub(1)) >= VISIBLE
     }
 
     /// When to look again: at the end of the wait, or when quiet has lasted long enough.
@@ -85,197 +179,120 @@ impl Fight {
     }
 }
 
-/// A write of something as a whole.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SentWhole {
-    /// Stands for what is wanted.
-    pub(super) wanted: u64,
-    /// Whether its reply shows what came of it; else the watch does, a little later.
-    pub(super) is_shown: bool,
-}
-
-/// One thing that is written as a whole, and how much it is fought over.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Contest {
-    /// The value with which it was last seen.
-    settled: Option<u64>,
-    /// The write under way.
-    sent: Option<SentWhole>,
-    fight: Option<Fight>,
-}
-
-impl Contest {
-    /// Takes note of the thing as it is now: which value is wanted, by a number that stands for it, and whether the
-    /// thing lacks it.
-    pub(super) fn observe(&mut self, wanted: u64, differs: bool, now: Duration) {
-        if !differs {
-            // Another value is on its way, and will take the place of this one without anybody's doing.
-            let is_overtaken = self.sent.is_some_and(|sent| sent.wanted != wanted);
-            self.settled = (!is_overtaken).then_some(wanted);
-            self.sent = self.sent.filter(|_| is_overtaken);
-            self.fight = self.fight.and_then(|fight| fight.settle(now));
-            return;
-        }
-        if let Some(fight) = &mut self.fight {
-            fight.want(wanted);
-        }
-        if self.settled.take() == Some(wanted) {
-            let fight = self.fight.get_or_insert_default();
-            fight.want(wanted);
-            fight.take_away(now);
-        }
-    }
-
-    /// Takes note of a write that is sent, and whether its reply will show what came of it.
-    pub(super) fn send(&mut self, wanted: u64, is_shown: bool) {
-        self.sent = Some(SentWhole { wanted, is_shown });
-    }
-
-    /// Takes note that the last write was carried out, after [`Contest::observe`] was told what it led to. Returns
-    /// whether it was undone.
-    pub(super) fn written(&mut self, now: Duration) -> bool {
-        let Some(sent) = self.sent.take() else {
-            return false;
-        };
-        match &mut self.fight {
-            // By now something else is wanted.
-            Some(fight) if fight.wanted != sent.wanted => false,
-            fight => {
-                let fight = fight.get_or_insert_default();
-                fight.want(sent.wanted);
-                if !sent.is_shown {
-                    fight.undone = fight.undone.max(1);
-                }
-                fight.undo(now);
-                true
-            }
-        }
-    }
-
-    /// Whether a write has to wait.
-    pub(super) fn holds(&self, now: Duration) -> bool {
-        self.fight.is_some_and(|fight| fight.holds(now))
-    }
-
-    /// When to look again.
-    pub(super) fn deadline(&self, now: Duration) -> Option<Duration> {
-        self.fight?.deadline(now)
-    }
-}
-
-/// How much the marks of one pod are fought over, each by itself.
-#[derive(Clone, Debug, Default)]
-pub(super) struct MarkContests {
-    /// Stand for the marks that were last seen as they were wanted.
-    settled: Box<[u64]>,
-    /// The marks that the write under way changes, and what stands for each with what was wanted of it.
-    sent: Box<[(Mark, u64)]>,
-    /// Whether that write has been carried out.
-    written: bool,
-    /// Few at most, and none for most pods.
-    fights: Vec<(Mark, Fight)>,
-}
-
-/// A mark, and whether the pod has it as it is wanted.
+/// The contests of things that are written together, by a key: the marks of a pod. Each waits by itself.
 #[derive(Clone, Debug)]
-pub(super) struct ComparedMark {
-    /// The mark.
-    pub(super) mark: Mark,
-    /// Stands for the mark and what is wanted of it.
+pub(super) struct Contests<K> {
+    /// The values that were seen last and are not fought over, which is all that most pods have.
+    seen: Box<[u64]>,
+    /// What is on its way or fought over.
+    contests: Vec<(K, Contest)>,
+}
+
+/// A thing by its key, and whether it is as it is wanted.
+#[derive(Clone, Debug)]
+pub(super) struct Compared<K> {
+    /// The key.
+    pub(super) key: K,
+    /// Stands for the key and the value that is wanted.
     pub(super) wanted: u64,
     /// Whether something would have to be written.
     pub(super) differs: bool,
 }
 
-impl MarkContests {
-    /// Takes note of all marks of a pod as they are now.
-    pub(super) fn observe(&mut self, marks: &[ComparedMark], now: Duration) {
-        let mut fights = std::mem::take(&mut self.fights);
-        for compared in marks {
-            let place = fights.iter().position(|(mark, _)| *mark == compared.mark);
-            let fight = place.map(|place| fights.swap_remove(place).1);
-            if let Some(fight) = self.observe_one(compared, fight, now) {
-                self.fights.push((compared.mark.clone(), fight));
+impl<K> Default for Contests<K> {
+    fn default() -> Self {
+        Self {
+            seen: Box::default(),
+            contests: Vec::new(),
+        }
+    }
+}
+
+impl<K: Clone + PartialEq> Contests<K> {
+    /// Takes note of all things as they are now.
+    pub(super) fn observe(&mut self, all: &[Compared<K>], now: Duration) {
+        let mut before = std::mem::take(&mut self.contests);
+        for one in all {
+            let place = before.iter().position(|(key, _)| *key == one.key);
+            let mut contest = place.map_or_else(
+                || self.resting(one.wanted),
+                |place| before.swap_remove(place).1,
+            );
+            contest.observe(one.wanted, one.differs, now);
+            if contest.fight.is_some() || matches!(contest.phase, Phase::Sent(_)) {
+                self.contests.push((one.key.clone(), contest));
             }
         }
-        if std::mem::take(&mut self.written) {
-            self.sent = Box::default();
-        }
-        let seen = marks.iter().filter(|compared| !compared.differs);
-        // Where another value is on its way, it will take the place of this one without anybody's doing.
-        let sent = &self.sent;
-        let settled = seen.filter(|compared| {
-            let mut sent = sent.iter();
-            !sent.any(|(mark, wanted)| *mark == compared.mark && *wanted != compared.wanted)
+        let contests = &self.contests;
+        let seen = all.iter().filter(|one| {
+            let mut contests = contests.iter();
+            !one.differs && !contests.any(|(key, _)| *key == one.key)
         });
-        let settled = settled.map(|compared| compared.wanted);
-        if !settled.clone().eq(self.settled.iter().copied()) {
-            self.settled = settled.collect();
-        }
-        let is_seen = |(_, wanted): &&(Mark, u64)| self.settled.contains(wanted);
-        if self.sent.iter().any(|sent| is_seen(&sent)) {
-            // What happens to it from now on was not undone, but taken away.
-            let sent = self.sent.iter().filter(|sent| !is_seen(sent));
-            self.sent = sent.cloned().collect();
+        let seen = seen.map(|one| one.wanted);
+        if !seen.clone().eq(self.seen.iter().copied()) {
+            self.seen = seen.collect();
         }
     }
 
-    fn observe_one(
-        &self,
-        compared: &ComparedMark,
-        fight: Option<Fight>,
-        now: Duration,
-    ) -> Option<Fight> {
-        let wanted = compared.wanted;
-        if !compared.differs {
-            return fight.and_then(|fight| fight.settle(now));
-        }
-        let was_settled = self.settled.contains(&wanted);
-        let mut sent = self.sent.iter();
-        let is_undone = self.written && sent.any(|(_, sent)| *sent == wanted);
-        if fight.is_none() && !was_settled && !is_undone {
-            return None;
-        }
-        let mut fight = fight.unwrap_or_default();
-        fight.want(wanted);
-        if was_settled {
-            fight.take_away(now);
-        }
-        if is_undone {
-            fight.undo(now);
-        }
-        Some(fight)
+    /// The contest of a thing that is neither on its way nor fought over.
+    fn resting(&self, wanted: u64) -> Contest {
+        let phase = match self.seen.contains(&wanted) {
+            true => Phase::Seen(wanted),
+            false => Phase::Missing,
+        };
+        Contest { phase, fight: None }
     }
 
-    /// Takes note of a write that is sent, which changes these marks.
-    pub(super) fn send(&mut self, sent: Box<[(Mark, u64)]>) {
-        self.sent = sent;
-        self.written = false;
+    /// Takes note of a write that is sent, which changes these things.
+    pub(super) fn send(&mut self, sent: impl IntoIterator<Item = (K, u64)>) {
+        for (_, contest) in &mut self.contests {
+            if let Phase::Sent(_) = contest.phase {
+                contest.phase = Phase::Missing;
+            }
+        }
+        for (key, wanted) in sent {
+            let value = SentValue {
+                wanted,
+                is_shown: true,
+            };
+            let mut contests = self.contests.iter_mut();
+            if let Some((_, contest)) = contests.find(|(known, _)| *known == key) {
+                contest.send(value);
+            } else {
+                let mut contest = Contest::default();
+                contest.send(value);
+                self.contests.push((key, contest));
+            }
+        }
     }
 
-    /// Takes note that the last write was carried out. What it led to, the next [`MarkContests::observe`] says, if
-    /// anything it changed has not been seen: then this returns true.
-    pub(super) fn written(&mut self) -> bool {
-        self.written = !self.sent.is_empty();
-        self.written
+    /// Takes note that the last write was carried out, after [`Contests::observe`] has seen what it led to. Returns
+    /// whether anything it changed was undone.
+    pub(super) fn written(&mut self, now: Duration) -> bool {
+        let contests = self.contests.iter_mut();
+        contests.fold(false, |undone, (_, contest)| contest.written(now) | undone)
     }
 
-    /// Whether a mark is left as it is for now.
-    pub(super) fn holds(&self, mark: &Mark, now: Duration) -> bool {
-        let mut fights = self.fights.iter();
-        fights.any(|(fought, fight)| fought == mark && fight.holds(now))
+    /// Whether a thing is left as it is for now.
+    pub(super) fn holds(&self, key: &K, now: Duration) -> bool {
+        let mut contests = self.contests.iter();
+        contests.any(|(contested, contest)| contested == key && contest.holds(now))
     }
 
-    /// The marks of which the marker's status should say that they are fought over.
-    pub(super) fn visible(&self) -> impl Iterator<Item = &Mark> {
-        let visible = self.fights.iter().filter(|(_, fight)| fight.is_visible());
-        visible.map(|(mark, _)| mark)
+    /// The things of which the marker's status should say that they are fought over.
+    pub(super) fn visible(&self) -> impl Iterator<Item = &K> {
+        let is_visible = |fight: Fight| fight.is_visible();
+        let contests = self.contests.iter();
+        let visible = contests.filter(move |(_, contest)| contest.fight.is_some_and(is_visible));
+        visible.map(|(key, _)| key)
     }
 
     /// When to look again.
     pub(super) fn deadline(&self, now: Duration) -> Option<Duration> {
-        let fights = self.fights.iter();
-        fights.filter_map(|(_, fight)| fight.deadline(now)).min()
+        let contests = self.contests.iter();
+        contests
+            .filter_map(|(_, contest)| contest.deadline(now))
+            .min()
     }
 }
 
@@ -285,41 +302,46 @@ pub(super) fn fingerprint(value: impl Hash) -> u64 {
 }
 
 /// 0 s after the first time, then 1, 2, 4 … 60 s.
-fn distance(times_before: u32) -> Duration {
+fn wait_after(times_before: u32) -> Duration {
     match times_before {
         0 => Duration::ZERO,
         1..=6 => Duration::from_secs(1 << (times_before - 1)),
-        _ => Duration::from_mins(1),
+        _ => LONGEST,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     fn at(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
     }
 
-    fn compared(key: &str, value: &str, differs: bool) -> ComparedMark {
-        ComparedMark {
-            mark: label(key),
+    fn sent(wanted: u64) -> SentValue {
+        SentValue {
+            wanted,
+            is_shown: true,
+        }
+    }
+
+    fn compared(key: &'static str, value: &str, differs: bool) -> Compared<&'static str> {
+        Compared {
+            key,
             wanted: fingerprint((key, value)),
             differs,
         }
     }
 
-    fn label(key: &str) -> Mark {
-        Mark::Label(Arc::from(key))
-    }
-
     /// Sends the marks that differ, has the write carried out, and observes that nothing came of it.
-    fn write_in_vain(contests: &mut MarkContests, marks: &[ComparedMark], now: u64) {
+    fn write_in_vain(
+        contests: &mut Contests<&'static str>,
+        marks: &[Compared<&'static str>],
+        now: u64,
+    ) {
         let due = marks.iter().filter(|compared| compared.differs);
-        contests.send(due.map(|one| (one.mark.clone(), one.wanted)).collect());
-        contests.written();
+        contests.send(due.map(|one| (one.key, one.wanted)));
+        contests.written(at(now));
         contests.observe(marks, at(now));
     }
 
@@ -327,8 +349,8 @@ mod tests {
     /// What an admission webhook takes out of each write comes back different for ever.
     #[test]
     fn a_write_that_is_undone_each_time_is_repeated_ever_later() {
-        let (mut contests, mut now) = (MarkContests::default(), 0);
-        let role = label("role");
+        let (mut contests, mut now) = (Contests::default(), 0);
+        let role = "role";
         let main = [compared("role", "main", true)];
         let mut waits = Vec::new();
         for _ in 0..9 {
@@ -349,19 +371,19 @@ mod tests {
     // PPM-8
     #[test]
     fn a_write_that_fails_is_not_fought_over() {
-        let mut contests = MarkContests::default();
+        let mut contests = Contests::default();
         let main = [compared("role", "main", true)];
         for _ in 0..9 {
-            contests.send(Box::new([(main[0].mark.clone(), main[0].wanted)]));
+            contests.send([(main[0].key, main[0].wanted)]);
             contests.observe(&main, at(0));
         }
-        assert!(!contests.holds(&label("role"), at(0)) && contests.visible().next().is_none());
+        assert!(!contests.holds(&"role", at(0)) && contests.visible().next().is_none());
     }
 
     // PPM-8
     #[test]
     fn a_mark_that_is_fought_over_waits_alone_and_another_value_does_not_wait() {
-        let mut contests = MarkContests::default();
+        let mut contests = Contests::default();
         let mut now = 0;
         for differs in [false, true].repeat(5) {
             let marks = [
@@ -371,7 +393,7 @@ mod tests {
             contests.observe(&marks, at(now));
             now += 1;
         }
-        let (role, idle) = (label("role"), label("idle"));
+        let (role, idle) = ("role", "idle");
         assert!(contests.holds(&role, at(now)) && !contests.holds(&idle, at(now)));
         let marks = [
             compared("role", "back", true),
@@ -392,14 +414,14 @@ mod tests {
         contest.observe(1, false, at(0));
         for _ in 0..8 {
             contest.observe(2, true, at(0));
-            contest.send(2, true);
+            contest.send(sent(2));
             contest.observe(1, false, at(0));
             // The reply shows the second value.
             contest.observe(1, true, at(0));
             contest.written(at(0));
             contest.observe(1, true, at(0));
             assert!(!contest.holds(at(0)));
-            contest.send(1, true);
+            contest.send(sent(1));
             contest.observe(1, false, at(0));
             contest.written(at(0));
         }
@@ -411,7 +433,7 @@ mod tests {
         let mut contest = Contest::default();
         for _ in 0..4 {
             contest.observe(1, true, at(0));
-            contest.send(1, true);
+            contest.send(sent(1));
             contest.written(at(0));
         }
         assert!(contest.holds(at(3)) && !contest.holds(at(4)));

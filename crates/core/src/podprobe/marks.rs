@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Map, Value, json};
 
-use super::contest::{ComparedMark, fingerprint};
+use super::contest::{Compared, fingerprint};
 use super::event::PodMarks;
 use super::marker::{Marker, Policy};
 use super::pod::{CoOwner, Condition, Ours, Pairs, Pod};
@@ -260,13 +260,16 @@ fn keys<'a, T>(
         .chain(ours.filter(|key| !wants.contains_key(*key)))
 }
 
+/// A mark, and whether the pod has it as it is wanted.
+pub(super) type ComparedMark = Compared<Mark>;
+
 /// All marks that are ours or wanted, and whether the pod has them as they are wanted.
 pub(super) fn compare(pod: &Pod, wants: &Wants, now: Timestamp) -> Vec<ComparedMark> {
     let mut compared = Vec::new();
     let mut add = |mark: Mark, wanted: u64, need: Need| {
         compared.push(ComparedMark {
             wanted: fingerprint((&mark, wanted)),
-            mark,
+            key: mark,
             differs: need != Need::Nothing,
         });
     };

@@ -46,7 +46,7 @@ use self::markers::{MarkerState, Selectors};
 use self::nodes::NodeState;
 use self::pods::PodState;
 use super::compatibility::Compatibility;
-use super::contest::{Contest, MarkContests, SentWhole};
+use super::contest::{Contest, Contests, SentValue};
 use super::event::{Effects, Event, Kind, Write, WriteTarget};
 use super::marks::Mark;
 use super::plan::Entries;
@@ -159,12 +159,12 @@ enum Sent {
     /// Marks of a pod, and what stands for each with what was wanted of it.
     Marks(Box<[(Mark, u64)]>),
     /// Something that is written as a whole.
-    Whole(SentWhole),
+    Whole(SentValue),
 }
 
 impl Sent {
     fn whole(wanted: u64, is_shown: bool) -> Self {
-        Self::Whole(SentWhole { wanted, is_shown })
+        Self::Whole(SentValue { wanted, is_shown })
     }
 }
 
@@ -248,7 +248,7 @@ impl Index {
                 // While another one writes, its marks may be seen before the verdicts that they follow from: that was
                 // no fight over marks of ours.
                 for pod in self.pods.values_mut() {
-                    pod.contests = MarkContests::default();
+                    pod.contests = Contests::default();
                 }
                 for node in self.nodes.values_mut() {
                     node.contest = Contest::default();
@@ -321,7 +321,7 @@ impl Index {
             }
         };
         if let Some(contest) = contest {
-            contest.send(whole.wanted, whole.is_shown);
+            contest.send(whole);
         }
     }
 
@@ -543,7 +543,7 @@ impl Index {
         let is_undone = match object {
             WriteTarget::PodMarks(name) => {
                 let pod = self.pods.get_mut(name);
-                pod.is_some_and(|pod| pod.contests.written())
+                pod.is_some_and(|pod| pod.contests.written(now))
             }
             WriteTarget::NodePodProbe(name) => {
                 let node = self.nodes.get_mut(name.as_str());

@@ -9,10 +9,10 @@ use super::pending::Whereabouts;
 use super::slots::SlotKey;
 use super::{DueWrite, Index, MarkerName, Pass, Sent, Timer};
 use crate::cluster::{Interner, Now, ObjectName, ResourceVersion, Source};
-use crate::podprobe::contest::{ComparedMark, MarkContests};
+use crate::podprobe::contest::Contests;
 use crate::podprobe::event::{Kind, Write, WriteTarget};
 use crate::podprobe::marker::Marker;
-use crate::podprobe::marks::{self, Conflict, Mark, Wants};
+use crate::podprobe::marks::{self, ComparedMark, Conflict, Mark, Wants};
 use crate::podprobe::plan::{Entries, Entry, Gap, PodEntries};
 use crate::podprobe::pod::Pod;
 use crate::podprobe::status::{Share, Trouble};
@@ -27,7 +27,7 @@ pub(super) struct PodState {
     slot: Option<(Arc<str>, SlotKey)>,
     /// What it adds to the tallies of the markers that match it.
     pub(super) shares: Shares,
-    pub(super) contests: MarkContests,
+    pub(super) contests: Contests<Mark>,
     pub(super) timer: Option<Duration>,
     /// What it lacks; none if it has what is wanted.
     due: Option<Box<DueMarks>>,
@@ -103,7 +103,7 @@ impl Index {
                 since: pass.now.monotonic,
                 slot: None,
                 shares: Shares::new(),
-                contests: MarkContests::default(),
+                contests: Contests::default(),
                 timer: None,
                 due: None,
                 at_rest: false,
@@ -183,7 +183,7 @@ impl Index {
         state.contests.observe(&compared, now);
         compared.retain(|compared| compared.differs);
         let mut due = compared.iter();
-        if due.any(|compared| !state.contests.holds(&compared.mark, now)) {
+        if due.any(|compared| !state.contests.holds(&compared.key, now)) {
             pass.dirty.insert(WriteTarget::PodMarks((**name).clone()));
         }
         let has_turned = !state.contests.visible().eq(&was_visible);
@@ -337,8 +337,8 @@ impl Index {
         let due = state.due.as_ref()?;
         let is_held = |mark: &Mark| state.contests.holds(mark, now.monotonic);
         let marks = marks::difference(&state.seen, &due.wants, is_held, now.wall)?;
-        let changed = due.differing.iter().filter(|one| !is_held(&one.mark));
-        let changed = changed.map(|one| (one.mark.clone(), one.wanted));
+        let changed = due.differing.iter().filter(|one| !is_held(&one.key));
+        let changed = changed.map(|one| (one.key.clone(), one.wanted));
         Some(DueWrite {
             write: Write::PodMarks(Box::new(marks)),
             sent: Sent::Marks(changed.collect()),
