@@ -13,9 +13,7 @@ pub(crate) struct Machine {
     pub(crate) processor: String,
     /// Cores that this process may use.
     pub(crate) cores: usize,
-    /// Mebibytes.
     pub(crate) memory_mib: u64,
-    /// The kernel's release.
     pub(crate) kernel: String,
     /// The commit that was measured; with `-dirty` when files differed from it.
     pub(crate) commit: String,

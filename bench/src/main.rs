@@ -4,12 +4,13 @@
 //! Counts come from the API server's audit log by user and from a counting proxy on the runtime's socket, CPU and
 //! memory from the processes under `/proc`. `cargo xtask bench` builds and starts it.
 //!
-//! | room | what lives there |
+//! | module | what lives there |
 //! |---|---|
 //! | `report` | figures, their table, JSON, plots, and the comparison with an earlier run |
+//! | `requests` | what a user has asked of the API server |
 //! | `meter` | CPU, memory, threads and descriptors of a process |
 //! | `machine` | what the figures were taken on |
-//! | `progress` | what is told meanwhile |
+//! | `progress` | what is said meanwhile, and waiting |
 //! | `agent` | one agent on a real node, and its restart |
 //! | `cluster` | the manager beside a whole cluster of objects |
 //! | `engine` | rules and executors alone |
@@ -26,12 +27,14 @@ mod meter;
 mod part;
 mod progress;
 mod report;
+mod requests;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Parser, ValueEnum};
+use tokio::signal::unix::{SignalKind, signal};
 
 use machine::Machine;
 use report::Report;
@@ -56,8 +59,7 @@ struct Arguments {
     output: Output,
 }
 
-/// Which figures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum What {
     /// One agent with 50 real pods, each handler at 1 s and at 10 s. Needs root
     Agent,
@@ -73,22 +75,18 @@ enum What {
     Engine,
 }
 
-/// For whom.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// People.
+    /// For people.
     Text,
-    /// Machines.
+    /// For machines.
     Json,
 }
 
 fn main() -> ExitCode {
-    if let Some(code) = part::asked() {
-        return code;
-    }
-    let arguments = Arguments::parse();
-    match run(&arguments) {
-        Ok(code) => code,
+    let done = part::run_if_asked().unwrap_or_else(|| run(&Arguments::parse()));
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("bench: {error:#}");
             ExitCode::FAILURE
@@ -96,14 +94,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: &Arguments) -> Result<ExitCode> {
+fn run(arguments: &Arguments) -> Result<()> {
     let machine = Machine::read()?;
     let earlier = arguments.compare.as_deref().map(Report::read).transpose()?;
-    let all = if arguments.what.is_empty() {
-        What::value_variants()
-    } else {
-        &arguments.what
-    };
+    let mut all = arguments.what.as_slice();
+    if all.is_empty() {
+        all = What::value_variants();
+    }
     for what in all {
         let mut report = measure(*what, f64::from(arguments.scale) / 100.0)?;
         report.machine = machine.clone();
@@ -117,21 +114,59 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
             }
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn measure(what: What, scale: f64) -> Result<Report> {
     match what {
         What::Agent => agent::measure(scale),
-        What::ColdStart => cluster::cold_start::run(scale),
-        What::Flips => cluster::flips::run(scale),
+        What::ColdStart => cluster::cold_start::measure(scale),
+        What::Flips => cluster::flips::measure(scale),
         What::Restart => {
             let mut report = Report::new("restart", scale, "");
-            cluster::restart::manager(scale, &mut report)?;
-            agent::restart(scale, &mut report)?;
+            cluster::restart::measure(scale, &mut report)?;
+            agent::restart::measure(scale, &mut report)?;
             Ok(report)
         }
-        What::Engine => engine::measure(scale),
+        What::Engine => play(
+            async { Ok(()) },
+            async |()| engine::measure(scale).await,
+            async |()| Ok(()),
+        ),
         What::Index => index::measure(scale),
+    }
+}
+
+/// Raises something, lets `act` use it, and takes it away whatever came of it, Ctrl-C and SIGTERM included.
+///
+/// On this thread, not on a worker: processes are started that end with the thread which started them.
+fn play<S, T>(
+    raise: impl Future<Output = Result<S>>,
+    act: impl AsyncFnOnce(&mut S) -> Result<T>,
+    end: impl AsyncFnOnce(S) -> Result<()>,
+) -> Result<T> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let outcome = runtime.block_on(async {
+        let mut stage = interruptible(raise).await?;
+        let outcome = interruptible(act(&mut stage)).await;
+        let ended = end(stage).await;
+        outcome.and_then(|outcome| ended.map(|()| outcome))
+    });
+    // A bed being raised holds a thread; its keeper takes all away once this process is gone.
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn interruptible<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    let (mut interrupt, mut terminate) = (
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::terminate())?,
+    );
+    tokio::select! {
+        done = work => done,
+        _ = interrupt.recv() => bail!("interrupted; everything is being taken away"),
+        _ = terminate.recv() => bail!("interrupted; everything is being taken away"),
     }
 }

@@ -17,7 +17,7 @@ use crate::meter::Meter;
 use crate::progress::Step;
 
 /// Where the pods are.
-pub(super) const NAMESPACE: &str = "bench";
+const NAMESPACE: &str = "bench";
 const IMAGE: &str = "docker.io/local/target:1";
 /// Markers over which the pods are divided; see [`ProbedNode::mark`].
 pub(super) const GROUPS: u32 = 10;
@@ -48,17 +48,18 @@ impl Deref for ProbedNode {
 }
 
 impl ProbedNode {
-    /// Raises the bed with leadsman's CRDs and rights in it, and the manager; no agent and no pods yet.
-    pub(super) async fn raise() -> Result<Self> {
+    /// Raises the bed with leadsman's CRDs and rights in it, the manager, and so many pods; no agent yet.
+    pub(super) async fn raise(pods: u32) -> Result<Self> {
         let bed =
             NodeBed::start(Options::default(), leadsman_testkit::progress::to_stderr()).await?;
         let logs = bed.folder().join("logs");
-        let node = Self {
+        let mut node = Self {
             cluster: Cluster::install(bed, logs, "info").await?,
             targets: Vec::new(),
         };
         node.start_manager().await?;
         node.ready(MANAGER_METRICS, "the manager").await?;
+        node.add_pods(pods).await?;
         Ok(node)
     }
 
@@ -79,7 +80,7 @@ impl ProbedNode {
 
     /// What the agent costs.
     pub(super) fn meter(&self) -> Result<Meter> {
-        Ok(Meter::new(self.agent_pid()?))
+        Ok(Meter(self.agent_pid()?))
     }
 
     /// The sum of the agent's counters whose line has all these words.
@@ -88,16 +89,14 @@ impl ProbedNode {
         let text = self.bed.get_from_inside(&url).await?;
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         let lines = lines.filter(|line| words.iter().all(|word| line.contains(word)));
+        let value = |line: &str| line.rsplit(' ').next().unwrap_or_default().parse::<u64>();
         lines
-            .map(|line| {
-                let value = line.rsplit(' ').next().unwrap_or_default();
-                value.parse::<u64>().with_context(|| line.to_owned())
-            })
+            .map(|line| value(line).with_context(|| line.to_owned()))
             .sum()
     }
 
     /// Makes so many pods of one container each and waits until all of them run.
-    pub(super) async fn add_pods(&mut self, count: u32) -> Result<()> {
+    async fn add_pods(&mut self, count: u32) -> Result<()> {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         create(&namespaces, json!({"metadata": {"name": NAMESPACE}})).await?;
         let pods: Api<Pod> = self.namespaced();
@@ -111,17 +110,16 @@ impl ProbedNode {
                     "containers": [{"name": "main", "image": IMAGE, "imagePullPolicy": "Never", "args": ["serve"]}]}});
             create(&pods, pod).await?;
         }
-        let mut step = Step::begin(format!("{count} pods"), count.into());
-        for (number, name) in (1_u64..).zip(names) {
+        let step = Step::begin(format!("{count} pods"), names.len());
+        for (number, name) in names.into_iter().enumerate() {
+            step.at(number);
             let (ip, container) = running(&pods, &name).await?;
             self.targets.push(Target {
                 name,
                 ip,
                 container,
             });
-            step.at(number);
         }
-        step.end();
         Ok(())
     }
 
@@ -143,8 +141,9 @@ impl ProbedNode {
     /// waits until all pods have a verdict.
     pub(super) async fn mark(&self, what: &str, probe: &Value) -> Result<()> {
         let markers: Api<PodProbeMarker> = self.namespaced();
-        let mut step = Step::begin(format!("{what}: markers"), GROUPS.into());
+        let step = Step::begin(format!("{what}: markers"), GROUPS as usize);
         for number in 0..GROUPS {
+            step.at(number as usize);
             if number > 0 {
                 tokio::time::sleep(STAGGER).await;
             }
@@ -152,9 +151,8 @@ impl ProbedNode {
             let marker = json!({"metadata": {"name": group},
                 "spec": {"selector": {"matchLabels": {"group": group}}, "probes": [probe]}});
             create(&markers, marker).await?;
-            step.at(u64::from(number) + 1);
         }
-        step.end();
+        drop(step);
         self.verdicts(self.targets.len()).await
     }
 
@@ -193,15 +191,13 @@ impl ProbedNode {
         Ok(())
     }
 
-    pub(super) async fn end(self) {
-        if let Err(error) = self.cluster.end().await {
-            eprintln!("bench: {error:#}");
-        }
+    pub(super) async fn end(self) -> Result<()> {
+        self.cluster.end().await
     }
 }
 
 /// Makes an object.
-pub(super) async fn create<K>(api: &Api<K>, manifest: Value) -> Result<()>
+async fn create<K>(api: &Api<K>, manifest: Value) -> Result<()>
 where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned + serde::Serialize,
 {
@@ -216,11 +212,11 @@ async fn running(pods: &Api<Pod>, name: &str) -> Result<(String, String)> {
         let status = pod.status.clone().unwrap_or_default();
         let containers = status.container_statuses.unwrap_or_default();
         let main = containers.first().context("no status of its container")?;
-        let runs = main
-            .state
-            .as_ref()
-            .is_some_and(|state| state.running.is_some());
-        ensure!(runs, "{:?}", main.state);
+        let state = main.state.as_ref();
+        ensure!(
+            state.is_some_and(|state| state.running.is_some()),
+            "{state:?}"
+        );
         let id = main
             .container_id
             .as_deref()

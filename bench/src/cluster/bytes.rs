@@ -13,14 +13,13 @@ use tokio::task::{JoinHandle, JoinSet};
 /// Read at once.
 const CHUNK: usize = 64 * 1024;
 
-/// The door; closed when dropped.
+/// A door; closed when dropped.
 pub(super) struct Door {
     address: SocketAddr,
     passed: Arc<Passed>,
     task: JoinHandle<()>,
 }
 
-/// What has passed it.
 #[derive(Debug, Default)]
 struct Passed {
     sent: AtomicU64,
@@ -71,9 +70,7 @@ impl Drop for Door {
 }
 
 async fn connect(near: TcpStream, server: String, passed: Arc<Passed>) -> Result<()> {
-    let far = TcpStream::connect(&server)
-        .await
-        .with_context(|| format!("connecting to {server}"))?;
+    let far = TcpStream::connect(&server).await.context(server)?;
     near.set_nodelay(true)?;
     far.set_nodelay(true)?;
     let (from_near, to_near) = near.into_split();

@@ -10,22 +10,22 @@ use leadsman_core::podprobe::pod::FIELD_MANAGER;
 use serde_json::{Value, json};
 
 use super::bytes::Door;
-use super::exchange::{Exchange, send_all};
+use super::exchange::{Exchange, make_all};
+use super::expected::{Planned, Plans};
 use super::objects::{self, APPS};
-use super::requests::Requests;
-use super::specs::{Complete, Plans};
-use super::stage::{Stage, pass, play};
-use super::subject::{Floor, Subject, free_address};
+use super::stage::{Stage, play};
 use super::world::{NODE_POD_PROBES, World, marker_path};
-use super::{QUIET, middle};
+use super::{QUIET, add_requests, floor, middle};
+use crate::clock;
 use crate::meter::Held;
-use crate::report::{Figure, Report, Target, count};
+use crate::progress::wait;
+use crate::report::{Amount as _, Report, Target, mebibytes};
+use crate::requests::Requests;
 
 /// Each case is measured so often, manager and floor in turn.
 const ROUNDS: usize = 3;
 /// How long an idle manager is left alone before it is looked at.
 const IDLE: Duration = Duration::from_secs(5);
-const MIB: f64 = 1024.0 * 1024.0;
 
 const HOW: &str = "etcd and kube-apiserver (default flags) alone; {world}. \
 A manager is started as its own service account by certificate. Two watches of the bench tell when every NodePodProbe \
@@ -40,7 +40,6 @@ Bytes are those of a fourth run through a counting TCP proxy, TLS included, in b
 /// What is there of `NodePodProbes` when the manager starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Before {
-    /// None.
     Nothing,
     /// What a manager of ours left.
     Right,
@@ -50,178 +49,182 @@ enum Before {
 
 /// What a run came to.
 struct Run {
-    complete: Complete,
+    planned: Planned,
     cpu: Duration,
     held: Held,
     requests: Requests,
 }
 
-/// All runs of a case.
-struct Runs {
-    ours: Vec<Run>,
-    floors: Vec<Run>,
-    /// Sent and received.
-    bytes: (u64, u64),
-    floor_bytes: (u64, u64),
-}
-
 /// What a manager makes, as it made it: what floors then send.
+#[derive(Default)]
 struct Made {
     specs: Vec<Value>,
     statuses: Vec<Exchange>,
 }
 
-/// Measures it.
-pub(crate) fn run(scale: f64) -> Result<Report> {
+pub(crate) fn measure(scale: f64) -> Result<Report> {
     play(async |stage| {
-        let mut report = Report::new("cold-start", scale, HOW);
         let idle = idle(stage).await?;
         let world = World::make(&stage.client, scale).await?;
-        report.how = HOW.replace("{world}", &world.words());
-        let mut made = None;
+        let how = HOW.replace("{world}", &world.described());
+        let mut report = Report::new("cold-start", scale, how);
+        let mut made = Made::default();
         for before in [Before::Nothing, Before::Right, Before::OpenKruises] {
-            let runs = measure(stage, &world, before, &mut made).await?;
-            tell(&mut report, &world, before, runs)?;
+            case(stage, &world, before, &mut made, &mut report).await?;
         }
-        report.add(
-            memory("manager RSS, idle on an empty cluster", idle.rss).reach(Target::AtMost(15.0)),
-        );
+        report
+            .add(
+                "manager RSS, idle on an empty cluster",
+                mebibytes(idle.rss),
+                "MiB",
+            )
+            .reach(Target::AtMost(15.0));
         Ok(report)
     })
 }
 
 async fn idle(stage: &Stage) -> Result<Held> {
-    let address = free_address()?;
-    let manager = Subject::manager(stage, &stage.kubeconfig, address)?;
-    manager.ready(address).await?;
-    pass("a manager on an empty cluster", IDLE).await;
+    let manager = stage.start_manager(&stage.kubeconfig)?;
+    manager.ready().await?;
+    wait("a manager on an empty cluster", IDLE).await;
     let held = manager.meter.held()?;
     manager.end().await?;
     Ok(held)
 }
 
-async fn measure(
+async fn case(
     stage: &Stage,
     world: &World,
     before: Before,
-    made: &mut Option<Made>,
-) -> Result<Runs> {
+    made: &mut Made,
+    report: &mut Report,
+) -> Result<()> {
     let (mut ours, mut floors) = (Vec::new(), Vec::new());
+    let name = before.name();
     for round in 1..=ROUNDS {
-        let name = format!("{}, run {round} of {ROUNDS}", before.words());
-        prepare(stage, world, before, made.as_ref()).await?;
-        ours.push(one(stage, world, &name, None, None).await?);
-        if made.is_none() {
-            *made = Some(Made::read(&stage.client).await?);
+        let name = format!("{name}, run {round} of {ROUNDS}");
+        prepare(stage, world, before, made).await?;
+        ours.push(by_manager(stage, world, &name, None).await?);
+        if made.specs.is_empty() {
+            *made = Made::read(&stage.client).await?;
         }
-        let bare = prepare(stage, world, before, made.as_ref()).await?;
-        let name = format!("{name}, floor");
-        floors.push(one(stage, world, &name, Some(&bare), None).await?);
+        let bare = prepare(stage, world, before, made).await?;
+        floors.push(by_floor(stage, world, &name, &bare, None).await?);
     }
     let door = Door::open(stage.plane.server()).await?;
-    let name = format!("{}, bytes", before.words());
-    prepare(stage, world, before, made.as_ref()).await?;
-    one(stage, world, &name, None, Some(&door)).await?;
-    let bytes = door.passed();
-    let door = Door::open(stage.plane.server()).await?;
-    let bare = prepare(stage, world, before, made.as_ref()).await?;
-    let name = format!("{name}, floor");
-    one(stage, world, &name, Some(&bare), Some(&door)).await?;
-    Ok(Runs {
-        ours,
-        floors,
-        bytes,
-        floor_bytes: door.passed(),
-    })
+    prepare(stage, world, before, made).await?;
+    by_manager(stage, world, &format!("{name}, bytes"), Some(&door)).await?;
+    let floor_door = Door::open(stage.plane.server()).await?;
+    let bare = prepare(stage, world, before, made).await?;
+    by_floor(
+        stage,
+        world,
+        &format!("{name}, bytes"),
+        &bare,
+        Some(&floor_door),
+    )
+    .await?;
+
+    let [(sent, received), floor_bytes] = [door.passed(), floor_door.passed()];
+    let note = format!(
+        "{:.1} MiB sent, {:.1} MiB received",
+        mebibytes(sent),
+        mebibytes(received)
+    );
+    tell(report, world, before, ours, floors);
+    report
+        .add(format!("{name}: bytes"), mebibytes(sent + received), "MiB")
+        .floor(mebibytes(floor_bytes.0 + floor_bytes.1))
+        .note(note);
+    Ok(())
 }
 
-/// Brings the cluster to where a run begins; and what a floor has to do in that run.
+/// Brings the cluster to where a run begins. Returns what a floor has to do in that run.
 async fn prepare(
     stage: &Stage,
     world: &World,
     before: Before,
-    made: Option<&Made>,
-) -> Result<Floor> {
+    made: &Made,
+) -> Result<Vec<Exchange>> {
     let client = &stage.client;
     world.clear_statuses(client).await?;
-    let mut exchanges = match (before, made) {
-        (Before::Nothing, made) => {
+    let mut exchanges = match before {
+        Before::Nothing => {
             world.clear_probes(client).await?;
-            made.map_or_else(Vec::new, Made::creations)
+            let create = |spec| Exchange::create(NODE_POD_PROBES, FIELD_MANAGER, spec);
+            made.specs.iter().map(create).collect()
         }
-        (Before::Right, _) => Vec::new(),
-        (Before::OpenKruises, made) => {
-            let made = made.context("the case without any goes first")?;
-            made.strip(client).await?
-        }
+        Before::Right => Vec::new(),
+        Before::OpenKruises => made.strip(client).await?,
     };
-    exchanges.extend(made.iter().flat_map(|made| made.statuses.clone()));
-    Ok(Floor {
-        list: true,
-        exchanges,
+    exchanges.extend(made.statuses.clone());
+    Ok(exchanges)
+}
+
+async fn by_manager(stage: &Stage, world: &World, name: &str, door: Option<&Door>) -> Result<Run> {
+    let mut plans = Plans::watch(&stage.client, world).await?;
+    let mark = stage.plane.audit_mark()?;
+    let manager = stage.start_manager(&through(stage, door)?)?;
+    let planned = plans.complete(name, manager.started).await;
+    let planned = planned.with_context(|| format!("{name}{}", manager.last_lines()))?;
+    let cpu = manager.meter.cpu()?;
+    tokio::time::sleep(QUIET).await;
+    let (held, requests) = (manager.meter.held()?, stage.requests(mark)?);
+    manager.end().await?;
+    Ok(Run {
+        planned,
+        cpu,
+        held,
+        requests,
     })
 }
 
-async fn one(
+async fn by_floor(
     stage: &Stage,
     world: &World,
     name: &str,
-    floor: Option<&Floor>,
+    exchanges: &[Exchange],
     door: Option<&Door>,
 ) -> Result<Run> {
-    let kubeconfig = match door {
-        Some(door) => stage.kubeconfig_through(&door.server())?,
-        None => stage.kubeconfig.clone(),
-    };
     let mut plans = Plans::watch(&stage.client, world).await?;
-    let mark = stage.plane.audit_mark()?;
-    let subject = match floor {
-        Some(floor) => Subject::floor(stage, &kubeconfig, floor)?,
-        None => Subject::manager(stage, &kubeconfig, free_address()?)?,
-    };
-    let complete = plans.complete(name, subject.started).await;
-    let complete = complete.with_context(|| format!("{name}{}", subject.last_words()))?;
-    let cpu = subject.meter.cpu()?;
-    if floor.is_none() {
-        tokio::time::sleep(QUIET).await;
-    }
-    let run = Run {
-        complete,
+    let started = clock::now();
+    let floor = floor::start(stage, &through(stage, door)?, exchanges, (true, false)).await?;
+    let planned = plans.complete(&format!("{name}, floor"), started).await?;
+    let (cpu, held) = (floor.meter.cpu()?, floor.meter.held()?);
+    Ok(Run {
+        planned,
         cpu,
-        held: subject.meter.held()?,
-        requests: stage.requests(mark)?,
-    };
-    subject.end().await?;
-    Ok(run)
+        held,
+        requests: Requests::default(),
+    })
+}
+
+fn through(stage: &Stage, door: Option<&Door>) -> Result<std::path::PathBuf> {
+    door.map_or_else(
+        || Ok(stage.kubeconfig.clone()),
+        |door| stage.kubeconfig_through(&door.server()),
+    )
 }
 
 impl Made {
     async fn read(client: &Client) -> Result<Self> {
         let probes: Api<NodePodProbe> = Api::all(client.clone());
-        let mut specs = Vec::new();
-        for mut object in probes.list(&ListParams::default()).await? {
-            object.metadata.managed_fields = None;
-            object.metadata.creation_timestamp = None;
-            object.metadata.generation = None;
-            object.metadata.resource_version = None;
-            object.metadata.uid = None;
-            object.status = None;
-            specs.push(serde_json::to_value(object)?);
+        let mut made = Self::default();
+        for object in probes.list(&ListParams::default()).await? {
+            let mut bare = NodePodProbe::new(&object.name_any(), object.spec);
+            bare.metadata.labels = object.metadata.labels;
+            bare.metadata.annotations = object.metadata.annotations;
+            made.specs.push(serde_json::to_value(bare)?);
         }
-        let mut statuses = Vec::new();
         let markers: Api<PodProbeMarker> = Api::all(client.clone());
         for marker in markers.list(&ListParams::default()).await? {
             let app = (0..APPS).find(|app| objects::app(*app) == marker.name_any());
             let path = format!("{}/status", marker_path(app.context("a marker of ours")?));
             let body = json!({"metadata": {"uid": marker.metadata.uid}, "status": marker.status});
-            statuses.push(Exchange::merge(&path, FIELD_MANAGER, &body));
+            made.statuses
+                .push(Exchange::merge(&path, FIELD_MANAGER, &body));
         }
-        Ok(Self { specs, statuses })
-    }
-
-    fn creations(&self) -> Vec<Exchange> {
-        let create = |spec| Exchange::create(NODE_POD_PROBES, FIELD_MANAGER, spec);
-        self.specs.iter().map(create).collect()
+        Ok(made)
     }
 
     /// Takes our optional fields out of what is there; what puts them back.
@@ -231,12 +234,15 @@ impl Made {
             format!("{NODE_POD_PROBES}/{name}")
         };
         let stripped = self.specs.iter().map(|spec| {
-            let pods =
-                json!({"spec": {"podProbes": without_revisions(&spec["spec"]["podProbes"])}});
-            Exchange::merge(&path(spec), "kruise-manager", &pods)
+            let pods = without_revisions(&spec["spec"]["podProbes"]);
+            Exchange::merge(
+                &path(spec),
+                "kruise-manager",
+                &json!({"spec": {"podProbes": pods}}),
+            )
         });
         let name = "writing NodePodProbes as OpenKruise has them";
-        let stripped = send_all(client, name, stripped.collect()).await?;
+        let stripped = make_all(client, name, stripped.collect()).await?;
         let whole = self.specs.iter().zip(stripped).map(|(spec, stripped)| {
             let mut whole = spec.clone();
             whole["metadata"]["uid"] = json!(stripped.metadata.uid);
@@ -261,84 +267,48 @@ fn without_revisions(pods: &Value) -> Value {
 }
 
 impl Before {
-    fn words(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Self::Nothing => "no NodePodProbes before",
             Self::Right => "all NodePodProbes right before",
             Self::OpenKruises => "NodePodProbes of OpenKruise before",
         }
     }
-
-    fn spec_writes(self, world: &World) -> u64 {
-        match self {
-            Self::Nothing | Self::OpenKruises => world.nodes.len() as u64,
-            Self::Right => 0,
-        }
-    }
 }
 
-fn tell(report: &mut Report, world: &World, before: Before, runs: Runs) -> Result<()> {
-    tell_requests(report, world, before, &runs.ours);
-    let bytes = |(sent, received): (u64, u64)| count(sent + received) / MIB;
-    let figure = Figure::new(name(before, "bytes"), bytes(runs.bytes), "MiB");
-    let (sent, received) = runs.bytes;
-    let note = format!(
-        "{:.1} MiB sent, {:.1} MiB received",
-        count(sent) / MIB,
-        count(received) / MIB
-    );
-    report.add(figure.floor(bytes(runs.floor_bytes)).note(note));
-    let peak = runs.ours.iter().map(|run| run.held.peak).max();
-    let by_wall = |run: &Run| run.complete.all();
-    let run = middle(runs.ours, by_wall).context("there were runs")?;
-    let floor = middle(runs.floors, by_wall).context("there were floors")?;
-    let seconds = |of: &str, run: Duration, floor: Duration| {
-        Figure::new(name(before, of), run.as_secs_f64(), "s").floor(floor.as_secs_f64())
+fn tell(report: &mut Report, world: &World, before: Before, ours: Vec<Run>, floors: Vec<Run>) {
+    let mut add = report.section(before.name());
+    let requests = Requests::largest(ours.iter().map(|run| &run.requests));
+    let specs = requests.count("create nodepodprobes") + requests.count("update nodepodprobes");
+    let wanted = if before == Before::Right {
+        0
+    } else {
+        world.nodes.len()
     };
-    let wall = seconds("wall", run.complete.all(), floor.complete.all());
-    report.add(wall.reach(Target::TimesFloor(1.5)));
-    let specs = (run.complete.specs, floor.complete.specs);
-    report.add(seconds("last spec", specs.0, specs.1));
-    report.add(seconds("CPU", run.cpu, floor.cpu).reach(Target::AtMost(1.5)));
-    let rss = memory(name(before, "RSS after it"), run.held.rss);
-    report.add(rss.reach(Target::AtMost(35.0)).floor(mib(floor.held.rss)));
-    let peak = memory(name(before, "RSS at its peak"), peak.unwrap_or_default());
-    report.add(peak.floor(mib(floor.held.peak)));
-    Ok(())
-}
-
-fn tell_requests(report: &mut Report, world: &World, before: Before, runs: &[Run]) {
-    let most = |of: &dyn Fn(&Requests) -> u64| {
-        let counts = runs.iter().map(|run| of(&run.requests));
-        count(counts.max().unwrap_or_default())
-    };
-    let specs = |requests: &Requests| {
-        requests.count("create nodepodprobes") + requests.count("update nodepodprobes")
-    };
-    let statuses = |requests: &Requests| requests.count("patch podprobemarkers/status");
-    let other = |requests: &Requests| requests.writes() - specs(requests) - statuses(requests);
-    let figure = |of: &str, value: f64| Figure::new(name(before, of), value, "requests");
-    let words = runs.last().map(|run| run.requests.words());
-    report.add(
-        figure("spec writes", most(&specs))
-            .reach(Target::Exactly(count(before.spec_writes(world))))
-            .note(words.unwrap_or_default()),
-    );
-    let expected = Target::Exactly(count(APPS as u64));
-    report.add(figure("marker status writes", most(&statuses)).reach(expected));
-    report.add(figure("other writes", most(&other)).reach(Target::Exactly(0.0)));
-    report.add(figure("failed", most(&Requests::failed)).reach(Target::Exactly(0.0)));
-    report.add(figure("Lease requests", most(&Requests::lease)));
-}
-
-fn name(before: Before, of: &str) -> String {
-    format!("{}: {of}", before.words())
-}
-
-fn memory(name: impl Into<String>, bytes: u64) -> Figure {
-    Figure::new(name, mib(bytes), "MiB")
-}
-
-fn mib(bytes: u64) -> f64 {
-    count(bytes) / MIB
+    let statuses = requests.count("patch podprobemarkers/status");
+    let kinds = [
+        ("spec writes", specs, Some(wanted.amount())),
+        ("marker status writes", statuses, Some(APPS.amount())),
+    ];
+    add_requests(&mut add, &requests, &kinds);
+    let peak = ours
+        .iter()
+        .map(|run| run.held.peak)
+        .max()
+        .unwrap_or_default();
+    let [run, floor] = [ours, floors].map(|runs| middle(runs, |run| run.planned.all));
+    let wall = add
+        .add("wall", run.planned.all, "s")
+        .floor(floor.planned.all);
+    wall.reach(Target::TimesFloor(1.5));
+    add.add("last spec", run.planned.specs, "s")
+        .floor(floor.planned.specs);
+    add.add("CPU", run.cpu, "s")
+        .floor(floor.cpu)
+        .reach(Target::AtMost(1.5));
+    let rss = add.add("RSS after it", mebibytes(run.held.rss), "MiB");
+    rss.floor(mebibytes(floor.held.rss))
+        .reach(Target::AtMost(35.0));
+    add.add("RSS at its peak", mebibytes(peak), "MiB")
+        .floor(mebibytes(floor.held.peak));
 }

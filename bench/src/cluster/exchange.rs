@@ -10,8 +10,10 @@ use serde_json::Value;
 
 use crate::progress::Step;
 
-/// Requests of ours on their way at once, where nothing else is said.
-const AT_ONCE: usize = 48;
+/// As many requests as the manager, and as all agents together, have on their way at once.
+const AT_ONCE: usize = 32;
+/// Requests on their way at once while the world is made.
+const WHILE_MAKING: usize = 48;
 
 /// One request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -23,58 +25,68 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    fn new(method: &str, path: String, content_type: &str, body: &Value) -> Self {
+    fn new(method: &str, kind: &str, path: &str, query: &str, body: &Value) -> Self {
         Self {
             method: method.to_owned(),
-            path,
-            content_type: content_type.to_owned(),
+            path: format!("{path}?{query}"),
+            content_type: format!("application/{kind}"),
             body: body.to_string(),
         }
     }
 
     /// Makes an object, as this field manager.
     pub(super) fn create(collection: &str, manager: &str, body: &Value) -> Self {
-        let path = format!("{collection}?fieldManager={manager}");
-        Self::new("POST", path, "application/json", body)
-    }
-
-    /// Replaces an object.
-    pub(super) fn replace(path: &str, manager: &str, body: &Value) -> Self {
-        let path = format!("{path}?fieldManager={manager}");
-        Self::new("PUT", path, "application/json", body)
-    }
-
-    /// A JSON merge patch.
-    pub(super) fn merge(path: &str, manager: &str, body: &Value) -> Self {
-        let path = format!("{path}?fieldManager={manager}");
-        Self::new("PATCH", path, "application/merge-patch+json", body)
-    }
-
-    /// A strategic merge patch.
-    pub(super) fn strategic(path: &str, manager: &str, body: &Value) -> Self {
-        let path = format!("{path}?fieldManager={manager}");
         Self::new(
-            "PATCH",
-            path,
-            "application/strategic-merge-patch+json",
+            "POST",
+            "json",
+            collection,
+            &format!("fieldManager={manager}"),
             body,
         )
     }
 
-    /// A forced server-side apply.
-    pub(super) fn apply(path: &str, manager: &str, body: &Value) -> Self {
-        let path = format!("{path}?force=true&fieldManager={manager}");
-        Self::new("PATCH", path, "application/apply-patch+yaml", body)
+    pub(super) fn replace(path: &str, manager: &str, body: &Value) -> Self {
+        Self::new(
+            "PUT",
+            "json",
+            path,
+            &format!("fieldManager={manager}"),
+            body,
+        )
     }
 
-    /// Deletes what is at this path, all of a collection if it is one.
-    pub(super) fn delete(path: &str) -> Self {
-        Self {
-            method: "DELETE".to_owned(),
-            path: path.to_owned(),
-            content_type: "application/json".to_owned(),
-            body: String::new(),
-        }
+    /// A JSON merge patch.
+    pub(super) fn merge(path: &str, manager: &str, body: &Value) -> Self {
+        Self::new(
+            "PATCH",
+            "merge-patch+json",
+            path,
+            &format!("fieldManager={manager}"),
+            body,
+        )
+    }
+
+    /// A strategic merge patch.
+    pub(super) fn strategic(path: &str, manager: &str, body: &Value) -> Self {
+        let query = format!("fieldManager={manager}");
+        Self::new("PATCH", "strategic-merge-patch+json", path, &query, body)
+    }
+
+    /// A forced server-side apply.
+    pub(super) fn apply(path: &str, manager: &str, body: &Value) -> Self {
+        let query = format!("force=true&fieldManager={manager}");
+        Self::new("PATCH", "apply-patch+yaml", path, &query, body)
+    }
+
+    /// Deletes all of a collection.
+    pub(super) fn delete(collection: &str) -> Self {
+        Self::new(
+            "DELETE",
+            "json",
+            collection,
+            "",
+            &Value::Object(serde_json::Map::new()),
+        )
     }
 
     /// Sends it; the answer's body, which must be a success.
@@ -85,12 +97,15 @@ impl Exchange {
             .uri(self.path.as_str())
             .header("content-type", &self.content_type)
             .body(Body::from(self.body.clone().into_bytes()))?;
-        let answer = client.send(request).await.with_context(what)?;
-        let (head, body) = answer.into_parts();
+        let (head, body) = client.send(request).await.with_context(what)?.into_parts();
         let body = body.collect_bytes().await.with_context(what)?;
         if !head.status.is_success() {
-            let words = String::from_utf8_lossy(&body);
-            bail!("{}: {} {words}", what(), head.status);
+            bail!(
+                "{}: {} {}",
+                what(),
+                head.status,
+                String::from_utf8_lossy(&body)
+            );
         }
         Ok(body.into())
     }
@@ -102,7 +117,6 @@ pub(super) struct Made {
     pub(super) metadata: MadeMetadata,
 }
 
-/// The metadata of an answer.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct MadeMetadata {
@@ -110,23 +124,34 @@ pub(super) struct MadeMetadata {
     pub(super) resource_version: String,
 }
 
-/// Sends all of them, many at once, under a progress bar; what they made, in their order.
-pub(super) async fn send_all(
+/// Sends all of them, some at once, under a progress bar. Returns what they made, in their order.
+pub(super) async fn make_all(
     client: &Client,
     name: &str,
     exchanges: Vec<Exchange>,
 ) -> Result<Vec<Made>> {
-    let mut step = Step::begin(name, exchanges.len() as u64);
-    let mut made = Vec::with_capacity(exchanges.len());
+    let step = Step::begin(name, exchanges.len());
     let sent = exchanges.into_iter().map(|exchange| async move {
-        let answer = exchange.send(client).await?;
-        Ok::<Made, anyhow::Error>(serde_json::from_slice(&answer)?)
+        anyhow::Ok(serde_json::from_slice(&exchange.send(client).await?)?)
     });
-    let mut sent = futures::stream::iter(sent).buffered(AT_ONCE);
-    while let Some(one) = sent.try_next().await? {
-        made.push(one);
-        step.at(made.len() as u64);
-    }
-    step.end();
-    Ok(made)
+    let sent = futures::stream::iter(sent)
+        .buffered(WHILE_MAKING)
+        .enumerate();
+    sent.map(|(number, made)| {
+        step.at(number + 1);
+        made
+    })
+    .try_collect()
+    .await
+}
+
+/// Sends all of them, as many at once as the manager would.
+pub(super) async fn send_at_once(client: &Client, exchanges: Vec<Exchange>) -> Result<()> {
+    let sent = exchanges
+        .into_iter()
+        .map(|exchange| async move { exchange.send(client).await.map(drop) });
+    futures::stream::iter(sent)
+        .buffer_unordered(AT_ONCE)
+        .try_collect()
+        .await
 }

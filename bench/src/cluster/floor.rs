@@ -2,28 +2,24 @@
 //!
 //! A process of its own, so that its CPU and memory compare. It lists and watches the four kinds as the manager does,
 //! parsed no further than to names and labels, then sends requests that were prepared for it, as many at once as the
-//! manager would, and goes on watching until it is told to end.
+//! manager would, and goes on watching until it is ended.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
-use futures::{StreamExt as _, TryStreamExt as _};
+use anyhow::Result;
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::watcher::Config;
 use kube::{Api, Client};
 use leadsman_api::{GROUP, VERSION};
 use leadsman_process::Component;
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::TcpStream;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 
-use super::exchange::Exchange;
-use super::sight::{Scrap, Sight};
+use super::exchange::{Exchange, send_at_once};
+use super::stage::Stage;
+use super::watched::{Scrap, Watched};
+use crate::part::{Part, Question, Talk, converse};
 
-/// As many as the manager has.
-const AT_ONCE: usize = 32;
 /// What the manager lists and watches: group, version, kind, plural, and how many come with one page.
 const KINDS: [(&str, &str, &str, &str, u32); 4] = [
     ("", "v1", "Pod", "pods", 150),
@@ -36,83 +32,79 @@ const KINDS: [(&str, &str, &str, &str, u32); 4] = [
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
     /// Of the manager's account.
-    pub(super) kubeconfig: PathBuf,
-    /// The file of the requests to send, one JSON object a line.
-    pub(super) exchanges: PathBuf,
+    kubeconfig: PathBuf,
+    /// The file of the requests to send.
+    exchanges: PathBuf,
     /// Whether to list everything first, and to watch it from then on.
-    pub(super) list: bool,
-    /// Where to say that all is ready, and to send only when told to.
-    pub(super) gate: Option<SocketAddr>,
+    lists: bool,
+    /// Whether to send only when asked, and to answer when all is sent.
+    waits: bool,
 }
 
-/// Does it until SIGTERM.
+/// Starts one.
+pub(super) async fn start(
+    stage: &Stage,
+    kubeconfig: &Path,
+    exchanges: &[Exchange],
+    (lists, waits): (bool, bool),
+) -> Result<Talk> {
+    let file = stage.plane.folder().join("floor.json");
+    std::fs::write(&file, serde_json::to_string(exchanges)?)?;
+    let kubeconfig = kubeconfig.to_owned();
+    Talk::here(&Part::Manager(Order {
+        kubeconfig,
+        exchanges: file,
+        lists,
+        waits,
+    }))
+    .await
+}
+
+/// Does it until nobody asks any more.
 pub(crate) async fn run(order: Order) -> Result<()> {
-    let mut end = signal(SignalKind::terminate())?;
-    tokio::select! {
-        worked = work(order) => worked,
-        _ = end.recv() => Ok(()),
-    }
-}
-
-async fn work(order: Order) -> Result<()> {
-    let text = std::fs::read_to_string(&order.exchanges)?;
-    let exchanges = text.lines().map(serde_json::from_str::<Exchange>);
-    let exchanges = exchanges.collect::<Result<Vec<_>, _>>()?;
+    let exchanges: Vec<Exchange> = serde_json::from_slice(&std::fs::read(&order.exchanges)?)?;
     let client = leadsman_process::client::Args {
         kubeconfig: Some(order.kubeconfig),
         context: None,
     };
     let client = client.client(Component::Manager).await?;
-    let sights = if order.list {
+    let watches = if order.lists {
         list(&client).await?
     } else {
         // A manager has its connection long since.
         client.apiserver_version().await?;
         Vec::new()
     };
-    if let Some(gate) = order.gate {
-        wait_at(gate).await?;
-    }
-    tokio::try_join!(send(&client, exchanges), watch(sights))?;
-    std::future::pending().await
-}
-
-async fn wait_at(gate: SocketAddr) -> Result<()> {
-    let stream = TcpStream::connect(gate)
-        .await
-        .with_context(|| gate.to_string())?;
-    let mut stream = BufReader::new(stream);
-    stream.get_mut().write_all(b"ready\n").await?;
-    stream.read_line(&mut String::new()).await?;
+    let (ask, mut asked) = mpsc::channel::<Question<()>>(1);
+    let send = async {
+        let question = if order.waits {
+            asked.recv().await
+        } else {
+            None
+        };
+        send_at_once(&client, exchanges).await?;
+        question.map(|question| question.send(()));
+        Ok(())
+    };
+    let watch = futures::future::try_join_all(watches.into_iter().map(follow));
+    tokio::try_join!(converse(ask), send, watch)?;
     Ok(())
 }
 
-async fn list(client: &Client) -> Result<Vec<Sight<Scrap>>> {
-    let sights = KINDS.map(|(group, version, kind, plural, page)| {
+async fn list(client: &Client) -> Result<Vec<Watched<Scrap>>> {
+    let watches = KINDS.map(|(group, version, kind, plural, page)| {
         let kind = GroupVersionKind::gvk(group, version, kind);
         let resource = ApiResource::from_gvk_with_plural(&kind, plural);
         let api = Api::all_with(client.clone(), &resource);
-        let pages = Config::default().page_size(page);
-        async move { Ok::<_, anyhow::Error>(Sight::begin(api, pages).await?.0) }
+        Watched::begin(api, Config::default().page_size(page))
     });
-    futures::future::try_join_all(sights).await
+    let mut watches = futures::future::try_join_all(watches).await?;
+    watches.iter_mut().for_each(|watch| watch.listed.clear());
+    Ok(watches)
 }
 
-async fn watch(sights: Vec<Sight<Scrap>>) -> Result<()> {
-    futures::future::try_join_all(sights.into_iter().map(follow)).await?;
-    Ok(())
-}
-
-async fn follow(mut sight: Sight<Scrap>) -> Result<()> {
+async fn follow(mut watch: Watched<Scrap>) -> Result<()> {
     loop {
-        sight.next().await?;
+        drop(watch.next().await?);
     }
-}
-
-async fn send(client: &Client, exchanges: Vec<Exchange>) -> Result<()> {
-    let sent = futures::stream::iter(exchanges).map(|exchange| async move {
-        exchange.send(client).await?;
-        Ok::<(), anyhow::Error>(())
-    });
-    sent.buffer_unordered(AT_ONCE).try_collect().await
 }

@@ -1,47 +1,68 @@
 //! The manager against a real API server and etcd. Nodes and pods are objects that nobody runs; the bench plays
 //! ReplicaSet controller, kubelet and agent, and reads what the manager makes of it.
 //!
-//! | room | what lives there |
+//! | module | what lives there |
 //! |---|---|
 //! | `cold_start`, `flips`, `restart` | what is measured |
 //! | `floor` | the bare loop, a process of its own |
-//! | `stage` | a control plane with leadsman's manifests, taken away at the end |
+//! | `stage` | a control plane with leadsman's manifests, and the manager on it |
 //! | `world`, `objects` | nodes, pods and markers |
-//! | `specs`, `marks`, `settled` | waiting until all is planned, marked, at rest |
-//! | `agents` | what agents say, and what pods then bear |
-//! | `subject` | the process that is measured: a manager, or a floor |
-//! | `sight`, `exchange` | watches and requests of the bench's own |
-//! | `requests`, `bytes` | what the process under test has sent and received |
+//! | `agents` | what agents report, and what pods then have |
+//! | `expected` | waiting until all is planned, marked, at rest |
+//! | `watched`, `exchange` | watches and requests of the bench's own |
+//! | `bytes` | what the process under test has sent and received |
 
 mod agents;
 mod bytes;
 pub(crate) mod cold_start;
 mod exchange;
+mod expected;
 pub(crate) mod flips;
 pub(crate) mod floor;
-mod marks;
 mod objects;
-mod requests;
 pub(crate) mod restart;
-mod settled;
-mod sight;
-mod specs;
 mod stage;
-mod subject;
+mod watched;
 mod world;
 
 use std::time::Duration;
 
+use crate::report::{Section, Target};
+use crate::requests::Requests;
+
 /// How long anything may take before the bench gives up and says what is missing. Generous: a build may run beside it.
 const PATIENCE: Duration = Duration::from_mins(2);
-/// After a run: whatever the manager still has to say, a marker's status after two seconds included, is said by then.
+/// After a run: whatever the manager still has to write, a marker's status after two seconds included, is written by then.
 const QUIET: Duration = Duration::from_secs(3);
 
 /// The middle one of an odd number; of an even one the worse of the two in the middle.
-fn middle<T>(mut runs: Vec<T>, by: impl Fn(&T) -> Duration) -> Option<T> {
+///
+/// # Panics
+/// When there is none.
+fn middle<T>(mut runs: Vec<T>, by: impl Fn(&T) -> Duration) -> T {
     runs.sort_by_key(by);
-    let place = runs.len() / 2;
-    runs.into_iter().nth(place)
+    runs.swap_remove(runs.len() / 2)
+}
+
+/// Writes figures of the requests of some runs: those of these kinds with what they should be, all others, failures.
+fn add_requests(add: &mut Section<'_>, requests: &Requests, kinds: &[(&str, u64, Option<f64>)]) {
+    let mut note = requests.listed();
+    for (kind, count, exactly) in kinds {
+        let figure = add
+            .add(kind, *count, "requests")
+            .note(std::mem::take(&mut note));
+        figure.targets.extend(exactly.map(Target::Exactly));
+    }
+    let known: u64 = kinds.iter().map(|(_, count, _)| count).sum();
+    let none = Target::Exactly(0.0);
+    add.add(
+        "other writes",
+        requests.writes().saturating_sub(known),
+        "requests",
+    )
+    .reach(none);
+    add.add("failed", requests.failed(), "requests").reach(none);
+    add.add("Lease requests", requests.lease(), "requests");
 }
 
 #[cfg(test)]
@@ -51,8 +72,7 @@ mod tests {
     #[test]
     fn the_middle_run_is_no_better_than_half() {
         let middle = |runs: &[u64]| middle(runs.to_vec(), |run| Duration::from_secs(*run));
-        assert_eq!(middle(&[3, 1, 2]), Some(2));
-        assert_eq!(middle(&[4, 1, 3, 2]), Some(3));
-        assert_eq!(middle(&[]), None);
+        assert_eq!(middle(&[3, 1, 2]), 2);
+        assert_eq!(middle(&[4, 1, 3, 2]), 3);
     }
 }

@@ -26,13 +26,13 @@ pub(super) fn namespaces() -> impl Iterator<Item = String> {
     (0..NAMESPACES).map(namespace)
 }
 
-/// The label by which a probe's verdict shows on a pod.
-pub(super) fn label(probe: &str) -> String {
-    format!("game.example.com/{probe}")
+/// The name of an entry of a node's `NodePodProbe`.
+pub(super) fn entry(app: usize, probe: &str) -> String {
+    format!("{}#{probe}", self::app(app))
 }
 
-/// The condition by which it shows.
-pub(super) fn condition(probe: &str) -> String {
+/// The label and the condition by which a probe's verdict shows on a pod.
+pub(super) fn mark(probe: &str) -> String {
     format!("game.example.com/{probe}")
 }
 
@@ -190,7 +190,7 @@ pub(super) fn marker(app: usize) -> Value {
         let (key, value) = annotation(probe, succeeded);
         json!({
             "state": if succeeded { "Succeeded" } else { "Failed" },
-            "labels": {label(probe): succeeded.to_string()},
+            "labels": {mark(probe): succeeded.to_string()},
             "annotations": {key: value}
         })
     };
@@ -205,7 +205,7 @@ pub(super) fn marker(app: usize) -> Value {
             "containerName": CONTAINER,
             "probe": handler,
             "markerPolicy": [policy(probe, true), policy(probe, false)],
-            "podConditionType": condition(probe)
+            "podConditionType": mark(probe)
         })
     });
     json!({

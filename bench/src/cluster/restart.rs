@@ -3,34 +3,31 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::runtime::watcher::Config;
 use kube::{Api, Client};
+use leadsman_testkit::leadsman;
 use serde_json::json;
 
 use super::agents::Agents;
 use super::exchange::Exchange;
-use super::marks::Marks;
+use super::expected::{self, until_marked, watch_pods};
 use super::objects::{self, PROBES};
-use super::requests::Requests;
-use super::settled::{self, Settled};
-use super::sight::{Change, Sight};
-use super::stage::{Stage, pass, play};
-use super::subject::{Floor, Subject, free_address};
+use super::stage::{Stage, play};
+use super::watched::Watched;
 use super::world::World;
-use super::{PATIENCE, QUIET, middle};
+use super::{PATIENCE, QUIET, floor, middle};
 use crate::clock;
 use crate::meter::Held;
-use crate::report::{Figure, Report, Target, count};
+use crate::progress::wait;
+use crate::report::{Report, Target, mebibytes};
+use crate::requests::Requests;
 
 /// Each case is measured so often, manager and floor in turn.
 const ROUNDS: usize = 3;
 /// A manager with nothing to do is watched for so long after it is ready.
 const WATCHED: Duration = Duration::from_secs(10);
-const MIB: f64 = 1024.0 * 1024.0;
-/// Where the manager's Lease is.
-const NAMESPACE: &str = "leadsman-system";
 
 const HOW: &str = "The manager's half: etcd and kube-apiserver (default flags) alone; {world}, all planned, every probe \
 succeeded, every pod marked. The manager is ended with SIGTERM, by which it gives its Lease back, and started again; \
@@ -60,15 +57,17 @@ struct Repair {
 }
 
 /// Measures it, into `report`.
-pub(crate) fn manager(scale: f64, report: &mut Report) -> Result<()> {
+pub(crate) fn measure(scale: f64, report: &mut Report) -> Result<()> {
     play(async |stage| {
         let world = World::make(&stage.client, scale).await?;
-        report.how.push_str(&HOW.replace("{world}", &world.words()));
-        let Settled { agents, manager } = settled::settle(stage, &world).await?;
+        report
+            .how
+            .push_str(&HOW.replace("{world}", &world.described()));
+        let (agents, manager) = expected::settle(stage, &world).await?;
         manager.end().await?;
         nothing_to_do(stage, report).await?;
-        stale(stage, &world, &agents, report).await?;
-        killed(stage, &world, &agents, report).await
+        stale_pod(stage, &agents, report).await?;
+        stale_pod_after_kill(stage, &agents, report).await
     })
 }
 
@@ -78,220 +77,162 @@ async fn nothing_to_do(stage: &Stage, report: &mut Report) -> Result<()> {
         ours.push(start(stage, round).await?);
         floors.push(bare_start(stage).await?);
     }
-    let most = |of: &dyn Fn(&Requests) -> u64| {
-        let counts = ours.iter().map(|start| of(&start.requests));
-        count(counts.max().unwrap_or_default())
-    };
-    let requests = |of: &str, value: f64| Figure::new(name(of), value, "requests");
-    let words = ours.last().map(|start| start.requests.words());
-    let writes = requests("writes but the Lease's", most(&Requests::writes));
-    report.add(
-        writes
-            .reach(Target::Exactly(0.0))
-            .note(words.unwrap_or_default()),
-    );
-    report.add(requests("lists of pods", most(&|it| it.count("list pods"))));
-    report.add(requests("Lease requests", most(&Requests::lease)));
-    let run = middle(ours, |start| start.ready).context("there were runs")?;
-    let (floor, floor_cpu) = middle(floors, |(ready, _)| *ready).context("there were floors")?;
-    let ready = Figure::new(name("ready"), run.ready.as_secs_f64(), "s");
-    report.add(ready.floor(floor.as_secs_f64()).reach(Target::AtMost(3.0)));
-    let cpu = Figure::new(name("CPU until ready"), run.cpu.as_secs_f64(), "s");
-    report.add(cpu.floor(floor_cpu.as_secs_f64()));
-    report.add(Figure::new(name("RSS"), count(run.held.rss) / MIB, "MiB"));
-    report.add(Figure::new(
-        name("RSS at its peak"),
-        count(run.held.peak) / MIB,
-        "MiB",
-    ));
+    let requests = Requests::largest(ours.iter().map(|start| &start.requests));
+    let run = middle(ours, |start| start.ready);
+    let (floor, floor_cpu) = middle(floors, |(ready, _)| *ready);
+    let mut add = report.section("manager, nothing to do");
+    add.add("writes but the Lease's", requests.writes(), "requests")
+        .reach(Target::Exactly(0.0))
+        .note(requests.listed());
+    add.add("lists of pods", requests.count("list pods"), "requests");
+    add.add("Lease requests", requests.lease(), "requests");
+    add.add("ready", run.ready, "s")
+        .floor(floor)
+        .reach(Target::AtMost(3.0));
+    add.add("CPU until ready", run.cpu, "s").floor(floor_cpu);
+    add.add("RSS", mebibytes(run.held.rss), "MiB");
+    add.add("RSS at its peak", mebibytes(run.held.peak), "MiB");
     Ok(())
 }
 
 async fn start(stage: &Stage, round: usize) -> Result<Start> {
-    let address = free_address()?;
     let mark = stage.plane.audit_mark()?;
-    let manager = Subject::manager(stage, &stage.kubeconfig, address)?;
-    let ready = manager.ready(address).await?;
+    let manager = stage.start_manager(&stage.kubeconfig)?;
+    let ready = manager.ready().await?;
     let cpu = manager.meter.cpu()?;
-    pass(&format!("nothing to do, run {round} of {ROUNDS}"), WATCHED).await;
-    let start = Start {
+    wait(format!("nothing to do, run {round} of {ROUNDS}"), WATCHED).await;
+    let (held, requests) = (manager.meter.held()?, stage.requests(mark)?);
+    manager.end().await?;
+    Ok(Start {
         ready,
         cpu,
-        held: manager.meter.held()?,
-        requests: stage.requests(mark)?,
-    };
-    manager.end().await?;
-    Ok(start)
+        held,
+        requests,
+    })
 }
 
 async fn bare_start(stage: &Stage) -> Result<(Duration, Duration)> {
-    let floor = Floor {
-        list: true,
-        exchanges: Vec::new(),
-    };
-    let (subject, _gate) = Subject::gated_floor(stage, &floor).await?;
-    let listed = (subject.started.elapsed(), subject.meter.cpu()?);
-    subject.end().await?;
-    Ok(listed)
+    let started = clock::now();
+    let floor = floor::start(stage, &stage.kubeconfig, &[], (true, true)).await?;
+    Ok((started.elapsed(), floor.meter.cpu()?))
 }
 
-async fn stale(
-    stage: &Stage,
-    world: &World,
-    agents: &Agents<'_>,
-    report: &mut Report,
-) -> Result<()> {
+async fn stale_pod(stage: &Stage, agents: &Agents<'_>, report: &mut Report) -> Result<()> {
     let (mut ours, mut floors) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        ours.push(repair(stage, world, agents).await?);
-        floors.push(bare_repair(stage, world, agents).await?);
+        ours.push(repair(stage, agents).await?);
+        floors.push(bare_repair(stage, agents).await?);
     }
-    let writes = |repair: &Repair| repair.requests.writes();
-    let writes = count(ours.iter().map(writes).max().unwrap_or_default());
-    let words = ours.last().map(|repair| repair.requests.words());
-    let run = middle(ours, |repair| repair.repaired).context("there were runs")?;
-    let floor = middle(floors, |floor| *floor).context("there were floors")?;
-    let writes = Figure::new("one stale pod: writes but the Lease's", writes, "requests");
-    report.add(
-        writes
-            .reach(Target::Exactly(1.0))
-            .note(words.unwrap_or_default()),
+    let requests = Requests::largest(ours.iter().map(|repair| &repair.requests));
+    let run = middle(ours, |repair| repair.repaired);
+    let mut add = report.section("one stale pod");
+    add.add("writes but the Lease's", requests.writes(), "requests")
+        .reach(Target::Exactly(1.0))
+        .note(requests.listed());
+    let after_leading = add.add(
+        "repaired after it leads and is ready",
+        run.after_leading,
+        "s",
     );
-    let seconds = |of: &str, time: Duration| {
-        Figure::new(format!("one stale pod: {of}"), time.as_secs_f64(), "s")
-    };
-    report.add(
-        seconds("repaired after it leads and is ready", run.after_leading)
-            .reach(Target::AtMost(1.0)),
-    );
-    let since_start = seconds("repaired after the start", run.repaired);
-    report.add(since_start.floor(floor.as_secs_f64()));
+    after_leading.reach(Target::AtMost(1.0));
+    add.add("repaired after the start", run.repaired, "s")
+        .floor(middle(floors, |floor| *floor));
     let note = "the Lease was given back by a clean end: it is taken at once";
-    report.add(seconds("leads after the start", run.leads).note(note));
+    add.add("leads after the start", run.leads, "s").note(note);
     Ok(())
 }
 
 /// A label taken off by hand, as nobody looks.
 async fn make_stale(client: &Client, world: &World) -> Result<usize> {
     let place = world.pods.len() / 2;
-    let body = json!({"metadata": {"labels": {objects::label(PROBES[0]): null}}});
+    let body = json!({"metadata": {"labels": {objects::mark(PROBES[0]): null}}});
     let edit = Exchange::merge(&world.pods[place].path(), "kubectl-label", &body);
     edit.send(client).await?;
     Ok(place)
 }
 
-async fn repair(stage: &Stage, world: &World, agents: &Agents<'_>) -> Result<Repair> {
-    let place = make_stale(&stage.client, world).await?;
-    let mut marks = Marks::watch(&stage.client, world).await?;
-    let mut lease = Leadership::watch(&stage.client).await?;
-    let address = free_address()?;
+async fn repair(stage: &Stage, agents: &Agents<'_>) -> Result<Repair> {
+    let place = make_stale(&stage.client, agents.world).await?;
+    let mut pods = watch_pods(&stage.client).await?;
+    let leases: Api<Lease> = Api::namespaced(stage.client.clone(), leadsman::NAMESPACE);
+    let mut leases = Watched::begin(leases, Config::default()).await?;
     let mark = stage.plane.audit_mark()?;
-    let manager = Subject::manager(stage, &stage.kubeconfig, address)?;
+    let manager = stage.start_manager(&stage.kubeconfig)?;
     let since = manager.started;
+    let places = [place];
     let seen = tokio::try_join!(
-        manager.ready(address),
-        lease.taken(since),
-        marks.seen("one stale pod", agents, [place], since),
+        manager.ready(),
+        until_taken(&mut leases, since),
+        until_marked(&mut pods, "one stale pod", agents, &places, since),
     );
-    let (ready, leads, repaired) =
-        seen.with_context(|| format!("repair{}", manager.last_words()))?;
+    let (ready, leads, repaired) = seen.with_context(|| manager.last_lines())?;
     let repaired = repaired.first().copied().unwrap_or_default();
     tokio::time::sleep(QUIET).await;
     let requests = stage.requests(mark)?;
     manager.end().await?;
+    let after_leading = repaired.saturating_sub(ready.max(leads));
     Ok(Repair {
-        after_leading: repaired.saturating_sub(ready.max(leads)),
+        after_leading,
         leads,
         repaired,
         requests,
     })
 }
 
-async fn bare_repair(stage: &Stage, world: &World, agents: &Agents<'_>) -> Result<Duration> {
-    let place = make_stale(&stage.client, world).await?;
-    let mut marks = Marks::watch(&stage.client, world).await?;
-    let floor = Floor {
-        list: true,
-        exchanges: vec![agents.marks(place)],
-    };
-    let subject = Subject::floor(stage, &stage.kubeconfig, &floor)?;
+async fn bare_repair(stage: &Stage, agents: &Agents<'_>) -> Result<Duration> {
+    let place = make_stale(&stage.client, agents.world).await?;
+    let mut pods = watch_pods(&stage.client).await?;
+    let started = clock::now();
+    let marks = [agents.marks(place)];
+    let _floor = floor::start(stage, &stage.kubeconfig, &marks, (true, false)).await?;
     let name = "one stale pod, floor";
-    let seen = marks.seen(name, agents, [place], subject.started).await;
-    let seen = seen.with_context(|| format!("{name}{}", subject.last_words()))?;
-    subject.end().await?;
-    Ok(seen.first().copied().unwrap_or_default())
+    let times = until_marked(&mut pods, name, agents, &[place], started).await?;
+    Ok(times.first().copied().unwrap_or_default())
 }
 
-async fn killed(
+async fn stale_pod_after_kill(
     stage: &Stage,
-    world: &World,
     agents: &Agents<'_>,
     report: &mut Report,
 ) -> Result<()> {
-    let address = free_address()?;
-    let manager = Subject::manager(stage, &stage.kubeconfig, address)?;
-    manager.ready(address).await?;
-    pass("a manager that is about to be killed", QUIET).await;
+    let manager = stage.start_manager(&stage.kubeconfig)?;
+    manager.ready().await?;
+    wait("a manager that is about to be killed", QUIET).await;
     manager.kill().await?;
     let since_kill = clock::now();
-    let repair = repair(stage, world, agents).await?;
+    let repair = repair(stage, agents).await?;
     let all = since_kill.elapsed().saturating_sub(QUIET);
-    let seconds = |of: &str, time: Duration| {
-        Figure::new(
-            format!("one stale pod after SIGKILL: {of}"),
-            time.as_secs_f64(),
-            "s",
-        )
-    };
+    let mut add = report.section("one stale pod after SIGKILL");
     let note = "the Lease of the killed one has to run out first";
-    report.add(seconds("leads after the start", repair.leads).note(note));
-    report.add(
-        seconds("repaired after it leads and is ready", repair.after_leading)
-            .reach(Target::AtMost(1.0)),
-    );
-    report.add(seconds("repaired after the kill", all));
+    add.add("leads after the start", repair.leads, "s")
+        .note(note);
+    add.add(
+        "repaired after it leads and is ready",
+        repair.after_leading,
+        "s",
+    )
+    .reach(Target::AtMost(1.0));
+    add.add("repaired after the kill", all, "s");
     Ok(())
 }
 
-/// Who leads, as the Lease says.
-struct Leadership {
-    sight: Sight<Lease>,
-    holder: Option<String>,
-}
-
-impl Leadership {
-    async fn watch(client: &Client) -> Result<Self> {
-        let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
-        let (sight, leases) = Sight::begin(leases, Config::default()).await?;
-        let holder = leases.iter().find_map(holder);
-        Ok(Self { sight, holder })
-    }
-
-    /// Waits until somebody else holds it than at the beginning; when that was.
-    async fn taken(&mut self, since: Instant) -> Result<Duration> {
-        let watching = async {
-            loop {
-                let Change::Is(lease) = self.sight.next().await? else {
-                    continue;
-                };
-                let holder = holder(&lease);
-                if holder.is_some() && holder != self.holder {
-                    return Ok(since.elapsed());
-                }
+/// Waits until somebody else holds the Lease than at the beginning; when that was.
+async fn until_taken(leases: &mut Watched<Lease>, since: Instant) -> Result<Duration> {
+    let holder = |lease: &Lease| {
+        let holder = lease.spec.as_ref()?.holder_identity.clone()?;
+        (!holder.is_empty()).then_some(holder)
+    };
+    let before = leases.listed.iter().find_map(holder);
+    let watching = async {
+        loop {
+            if let Ok(lease) = leases.next().await?
+                && let Some(now) = holder(&lease)
+                && before.as_ref() != Some(&now)
+            {
+                return Ok(since.elapsed());
             }
-        };
-        match tokio::time::timeout(PATIENCE, watching).await {
-            Ok(taken) => taken,
-            Err(_) => bail!("the Lease stays with {:?}", self.holder),
         }
-    }
-}
-
-fn holder(lease: &Lease) -> Option<String> {
-    let holder = lease.spec.as_ref()?.holder_identity.clone()?;
-    (!holder.is_empty()).then_some(holder)
-}
-
-fn name(of: &str) -> String {
-    format!("manager, nothing to do: {of}")
+    };
+    let taken = tokio::time::timeout(PATIENCE, watching).await;
+    taken.with_context(|| format!("the Lease stays with {before:?}"))?
 }

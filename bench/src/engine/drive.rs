@@ -16,14 +16,15 @@ use leadsman_core::podprobe::{CannotProbe, Outcome};
 use leadsman_probe::{Exec, ExecError, Execution, Target};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::json;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::{Driven, Order, address};
 use crate::clock;
 use crate::meter::Meter;
-use crate::part;
 use crate::part::bare::{Exchange, Tally};
+use crate::part::{Question, converse};
 
 /// Until the first run.
 const DELAY: u32 = 2;
@@ -33,12 +34,11 @@ const IDLE: Duration = Duration::from_hours(1);
 /// Probes until nobody asks any more.
 pub(crate) async fn run(order: Order) -> Result<()> {
     raise_limit()?;
-    let mut engine = Engine::new(&order)?;
-    let (ask, mut asked) = tokio::sync::mpsc::channel::<tokio::sync::oneshot::Sender<Driven>>(1);
-    let answering = part::answer_later(ask);
+    let mut engine = Engine::new(order)?;
+    let (ask, asked) = mpsc::channel(1);
     tokio::select! {
-        answered = answering => answered,
-        () = engine.run(&mut asked) => Ok(()),
+        ended = converse(ask) => ended,
+        () = engine.run(asked) => Ok(()),
     }
 }
 
@@ -60,30 +60,29 @@ struct Engine {
 }
 
 impl Engine {
-    fn new(order: &Order) -> Result<Self> {
+    fn new(order: Order) -> Result<Self> {
         let limits = ExecLimits {
             per_node: 1,
             per_pod: 1,
             per_slot: 1,
         };
         let start = Instant::from_std(clock::now());
-        let wall = clock::wall();
-        let (object, containers) = (plan(order)?, containers(order.probes, wall));
+        let containers = Some(containers(order.probes, clock::wall()));
         let mut engine = Self {
             node: NodeProbes::new(limits, now(start)),
-            object,
+            object: plan(&order)?,
             start,
             runs: JoinSet::new(),
-            order: order.clone(),
+            order,
             tally: Tally::default(),
             lags: Vec::new(),
             schedule_bytes: 0,
         };
-        let meter = Meter::new(std::process::id());
+        let meter = Meter(std::process::id());
         let before = meter.held()?.rss;
         let at = now(start);
         engine.node.apply(NodeEvent::Plan(Some(&engine.object)), at);
-        let (began, containers) = (at.monotonic, Some(containers));
+        let began = at.monotonic;
         engine
             .node
             .apply(NodeEvent::ContainersListed { began, containers }, at);
@@ -91,15 +90,12 @@ impl Engine {
         Ok(engine)
     }
 
-    async fn run(
-        &mut self,
-        asked: &mut tokio::sync::mpsc::Receiver<tokio::sync::oneshot::Sender<Driven>>,
-    ) {
+    async fn run(&mut self, mut asked: mpsc::Receiver<Question<Driven>>) {
         loop {
             let wake = self.start + self.node.next().unwrap_or(IDLE);
             tokio::select! {
-                Some(answer) = asked.recv() => {
-                    let _ = answer.send(self.driven());
+                Some(question) = asked.recv() => {
+                    let _ = question.send(self.driven());
                 }
                 Some(Ok((run, result))) = self.runs.join_next() => {
                     match &result {
@@ -133,7 +129,7 @@ impl Engine {
     fn begin(&mut self, run: ProbeRun) {
         // The uid of a pod is the number of its probe.
         let probe = run.key.pod.uid.parse().unwrap_or(0);
-        let ip = address(probe, self.order.addresses, self.order.port).ip();
+        let ip = address(probe, self.order.port).ip();
         self.runs.spawn(async move {
             let target = Target::unchecked(ip, &*run.container);
             let timeout = Duration::from_secs(run.probe.timeout_seconds.get().into());
@@ -160,15 +156,13 @@ impl Engine {
         let mut lags = std::mem::take(&mut self.lags);
         lags.sort_unstable();
         let share = |percent: usize| {
-            let at = (lags.len() * percent / 100).min(lags.len().saturating_sub(1));
-            lags.get(at).copied().unwrap_or(0)
+            let place = (lags.len() * percent / 100).min(lags.len().saturating_sub(1));
+            lags.get(place).copied().unwrap_or(0)
         };
         Driven {
             tally: self.tally,
             schedule_bytes: self.schedule_bytes,
-            lag_p50: share(50),
-            lag_p99: share(99),
-            lag_max: share(100),
+            lags: [50, 99, 100].map(share),
         }
     }
 }
@@ -187,16 +181,15 @@ fn plan(order: &Order) -> Result<NodePodProbe> {
         "successThreshold": 1, "failureThreshold": 3});
     match order.exchange {
         Exchange::Http => {
-            probe["httpGet"] = json!({"port": port, "path": "/healthz", "scheme": "HTTP"});
+            probe["httpGet"] = json!({"port": port, "path": "/healthz", "scheme": "HTTP"})
         }
         _ => probe["tcpSocket"] = json!({"port": port}),
     }
-    let pods: Vec<_> = (0..order.probes)
-        .map(|number| {
-            json!({"name": format!("pod-{number}"), "namespace": "engine", "uid": number.to_string(), "IP": "",
-                "probes": [{"name": "marker#probe", "containerName": "main", "probe": probe}]})
-        })
-        .collect();
+    let pod = |number: u32| {
+        json!({"name": format!("pod-{number}"), "namespace": "engine", "uid": number.to_string(), "IP": "",
+            "probes": [{"name": "marker#probe", "containerName": "main", "probe": probe}]})
+    };
+    let pods: Vec<_> = (0..order.probes).map(pod).collect();
     let object =
         json!({"metadata": {"name": "node", "resourceVersion": "1"}, "spec": {"podProbes": pods}});
     Ok(serde_json::from_value(object)?)
@@ -206,19 +199,21 @@ fn plan(order: &Order) -> Result<NodePodProbe> {
 fn containers(probes: u32, now: Timestamp) -> ObservedContainers {
     let slots = u32::try_from(super::SLOTS).unwrap_or(1);
     let container = |number: u32| {
-        let name = ContainerName {
-            pod: PodName {
-                namespace: "engine".into(),
-                name: format!("pod-{number}").into(),
-                uid: number.to_string().into(),
-            },
-            name: "main".into(),
+        let pod = PodName {
+            namespace: "engine".into(),
+            name: format!("pod-{number}").into(),
+            uid: number.to_string().into(),
         };
-        let state = ContainerState::Running {
-            started_at: now - SLOT * (number % slots),
-        };
+        let started_at = now - SLOT * (number % slots);
+        let state = ContainerState::Running { started_at };
         let id = format!("container-{number}").into();
-        (name, ObservedContainer { id, state })
+        (
+            ContainerName {
+                pod,
+                name: "main".into(),
+            },
+            ObservedContainer { id, state },
+        )
     };
     (0..probes).map(container).collect::<HashMap<_, _>>()
 }

@@ -5,24 +5,30 @@ use std::net::Ipv4Addr;
 use anyhow::{Context as _, Result};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::mpsc;
 
-use super::{Listening, Targets};
-use crate::part;
+use crate::part::{Question, converse};
 
 /// Connections that may wait to be taken.
 const BACKLOG: u32 = 4096;
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok";
 
-/// Serves until nobody asks any more.
-pub(crate) async fn serve(targets: Targets) -> Result<()> {
+/// Serves until nobody asks any more. The answer is the port.
+pub(crate) async fn serve(addresses: u8) -> Result<()> {
     super::drive::raise_limit()?;
     let first = listen(1, 0)?;
     let port = first.local_addr()?.port();
     tokio::spawn(take(first));
-    for last in 2..=targets.addresses {
+    for last in 2..=addresses {
         tokio::spawn(take(listen(last, port)?));
     }
-    part::answer(|| Ok(Listening { port })).await
+    let (ask, mut asked) = mpsc::channel::<Question<u16>>(1);
+    tokio::spawn(async move {
+        while let Some(question) = asked.recv().await {
+            let _ = question.send(port);
+        }
+    });
+    converse(ask).await
 }
 
 fn listen(last: u8, port: u16) -> Result<TcpListener> {

@@ -275,8 +275,8 @@ fn template() -> Pod {
 /// The index that has seen the cluster.
 pub(super) struct World {
     pub(super) cluster: Cluster,
-    pub(super) index: Index,
-    pub(super) now: Now,
+    index: Index,
+    now: Now,
 }
 
 impl World {
@@ -321,8 +321,16 @@ impl World {
         Ok(world)
     }
 
-    pub(super) fn tell(&mut self, event: Event) -> Vec<WriteTarget> {
+    fn tell(&mut self, event: Event) -> Vec<WriteTarget> {
         self.index.apply(event, self.now).dirty
+    }
+
+    /// Takes an event in. Returns the writes that are due after it.
+    pub(super) fn take_in(&mut self, event: Event) -> Vec<Write> {
+        let due = self.tell(event);
+        due.iter()
+            .filter_map(|target| self.index.write(target, self.now))
+            .collect()
     }
 
     /// The first object that is to be written shows what an entry looks like.

@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use leadsman_core::podprobe::node::SLOT;
 use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use super::exchange::{self, Runtime};
+use super::{Question, converse};
 
 /// From one list of all containers to the next.
 const LOOK: Duration = Duration::from_secs(1);
@@ -20,7 +22,6 @@ const LOOK: Duration = Duration::from_secs(1);
 /// What is exchanged with whom, and when.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
-    /// What.
     pub(crate) exchange: Exchange,
     /// With each of these once in a period, in this slot of it.
     pub(crate) targets: Vec<(Target, u64)>,
@@ -30,7 +31,6 @@ pub(crate) struct Order {
     pub(crate) runtime: Option<String>,
 }
 
-/// What is exchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Exchange {
     /// A connection.
@@ -41,10 +41,8 @@ pub(crate) enum Exchange {
     Exec(Vec<String>),
 }
 
-/// With whom.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Target {
-    /// Who listens there.
     Address(SocketAddr),
     /// A container, by the runtime's id.
     Container(String),
@@ -53,9 +51,7 @@ pub(crate) enum Target {
 /// How many exchanges there were so far.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Tally {
-    /// Done.
     pub(crate) done: u64,
-    /// In vain.
     pub(crate) failed: u64,
 }
 
@@ -69,96 +65,69 @@ struct Counts {
 pub(super) async fn run(order: Order) -> Result<()> {
     let counts = Arc::new(Counts::default());
     let runtime = order.runtime.clone().map(exchange::runtime).transpose()?;
-    let answering = super::answer(|| {
-        Ok(Tally {
-            done: counts.done.load(Ordering::Relaxed),
-            failed: counts.failed.load(Ordering::Relaxed),
-        })
-    });
+    let (ask, mut asked) = mpsc::channel::<Question<Tally>>(1);
+    let answering = async {
+        while let Some(question) = asked.recv().await {
+            let (done, failed) = (&counts.done, &counts.failed);
+            let [done, failed] = [done, failed].map(|count| count.load(Ordering::Relaxed));
+            let _ = question.send(Tally { done, failed });
+        }
+    };
     tokio::select! {
-        answered = answering => answered,
+        ended = converse(ask) => ended,
         () = exchange_all(&order, runtime, &counts) => Ok(()),
+        () = answering => Ok(()),
     }
-}
-
-/// Who is due in which slot of a period.
-fn by_slot(order: &Order) -> BTreeMap<u64, Vec<Target>> {
-    let mut slots: BTreeMap<u64, Vec<Target>> = BTreeMap::new();
-    for (target, slot) in &order.targets {
-        let due = slots.entry(slot % order.period).or_default();
-        due.push(target.clone());
-    }
-    slots
 }
 
 async fn exchange_all(order: &Order, runtime: Option<Runtime>, counts: &Arc<Counts>) {
-    let slots = by_slot(order);
+    let mut slots: BTreeMap<u64, Vec<&Target>> = BTreeMap::new();
+    for (target, slot) in &order.targets {
+        slots.entry(slot % order.period).or_default().push(target);
+    }
     let a_look = u64::try_from(LOOK.as_millis() / SLOT.as_millis()).unwrap_or(1);
-    let begun = begin();
-    let mut slot: u64 = 0;
-    loop {
-        if let Some(runtime) = &runtime
-            && slot.is_multiple_of(a_look)
-        {
-            let runtime = runtime.clone();
-            count(counts, exchange::list(runtime), false);
+    let begun = Instant::from_std(crate::clock::now());
+    for slot in 0_u32.. {
+        let looks = runtime
+            .as_ref()
+            .filter(|_| u64::from(slot).is_multiple_of(a_look));
+        let due = slots.get(&(u64::from(slot) % order.period));
+        if looks.is_none() && due.is_none() {
+            // Nobody is woken where nothing is due.
+            continue;
         }
-        for target in slots.get(&(slot % order.period)).into_iter().flatten() {
-            begin_one(&order.exchange, target, runtime.as_ref(), counts);
+        sleep_until(begun + SLOT * slot).await;
+        if let Some(runtime) = looks.cloned() {
+            count(counts, false, exchange::list(runtime));
         }
-        // Nobody is woken where nothing is due.
-        slot += 1;
-        let is_due = |slot: u64| {
-            let looks = runtime.is_some() && slot.is_multiple_of(a_look);
-            looks || slots.contains_key(&(slot % order.period))
-        };
-        while !is_due(slot) {
-            slot += 1;
+        for target in due.into_iter().flatten() {
+            let exchange = one(order.exchange.clone(), (*target).clone(), runtime.clone());
+            count(counts, true, exchange);
         }
-        let passed = SLOT * u32::try_from(slot).unwrap_or(u32::MAX);
-        sleep_until(begun + passed).await;
     }
 }
 
-fn begin() -> Instant {
-    Instant::from_std(crate::clock::now())
-}
-
-fn begin_one(
-    exchange: &Exchange,
-    target: &Target,
-    runtime: Option<&Runtime>,
-    counts: &Arc<Counts>,
-) {
+async fn one(exchange: Exchange, target: Target, runtime: Option<Runtime>) -> Result<()> {
     match (exchange, target, runtime) {
-        (Exchange::Tcp, Target::Address(address), _) => {
-            count(counts, exchange::tcp(*address), true);
-        }
-        (Exchange::Http, Target::Address(address), _) => {
-            count(counts, exchange::http(*address, "/healthz"), true);
-        }
+        (Exchange::Tcp, Target::Address(address), _) => exchange::tcp(address).await,
+        (Exchange::Http, Target::Address(address), _) => exchange::http(address, "/healthz").await,
         (Exchange::Exec(command), Target::Container(id), Some(runtime)) => {
-            let exec = exchange::exec(runtime.clone(), id.clone(), command.clone());
-            count(counts, exec, true);
+            exchange::exec(runtime, id, command).await
         }
-        _ => {
-            counts.failed.fetch_add(1, Ordering::Relaxed);
-        }
+        _ => bail!("no such exchange with such a target"),
     }
 }
 
 fn count(
     counts: &Arc<Counts>,
-    exchange: impl Future<Output = Result<()>> + Send + 'static,
     counted: bool,
+    exchange: impl Future<Output = Result<()>> + Send + 'static,
 ) {
     let counts = Arc::clone(counts);
     tokio::spawn(async move {
-        let count = match exchange.await {
-            Ok(()) if !counted => return,
-            Ok(()) => &counts.done,
-            Err(_) => &counts.failed,
-        };
-        count.fetch_add(1, Ordering::Relaxed);
+        match exchange.await {
+            Ok(()) => counts.done.fetch_add(counted.into(), Ordering::Relaxed),
+            Err(_) => counts.failed.fetch_add(1, Ordering::Relaxed),
+        }
     });
 }

@@ -18,9 +18,9 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tonic::transport::{Channel, Endpoint};
 
-/// A connection, and an orderly parting: what a TCP probe is.
+/// A connection, closed in order: what a TCP probe is.
 pub(super) async fn tcp(address: SocketAddr) -> Result<()> {
-    part(TcpStream::connect(address).await?).await
+    close(TcpStream::connect(address).await?).await
 }
 
 /// One GET over a connection of its own.
@@ -39,11 +39,8 @@ pub(super) async fn http(address: SocketAddr, path: &'static str) -> Result<()> 
     headers.insert(CONNECTION, HeaderValue::from_static("close"));
     let work = pin!(async {
         let response = sender.send_request(request).await?;
-        ensure!(
-            response.status().is_success(),
-            "{address}: {}",
-            response.status()
-        );
+        let status = response.status();
+        ensure!(status.is_success(), "{address}: {status}");
         response.into_body().collect().await?;
         Ok(())
     });
@@ -51,10 +48,10 @@ pub(super) async fn http(address: SocketAddr, path: &'static str) -> Result<()> 
         Either::Left((_, work)) => work.await?,
         Either::Right((done, _)) => done?,
     }
-    part(stream).await
+    close(stream).await
 }
 
-async fn part(mut stream: TcpStream) -> Result<()> {
+async fn close(mut stream: TcpStream) -> Result<()> {
     stream.shutdown().await?;
     loop {
         stream.readable().await?;
@@ -79,12 +76,12 @@ pub(super) fn runtime(endpoint: String) -> Result<Runtime> {
 /// One command.
 pub(super) async fn exec(
     mut runtime: Runtime,
-    container: String,
-    command: Vec<String>,
+    container_id: String,
+    cmd: Vec<String>,
 ) -> Result<()> {
     let request = ExecSyncRequest {
-        container_id: container,
-        cmd: command,
+        container_id,
+        cmd,
         timeout: 5,
     };
     let answer = runtime.exec_sync(request).await?.into_inner();

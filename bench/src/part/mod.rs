@@ -4,7 +4,7 @@
 //! Such a process is told what to do by its arguments, says `ready`, answers each line that it reads with a line, and
 //! ends when its input does.
 //!
-//! | room | what lives there |
+//! | module | what lives there |
 //! |---|---|
 //! | `bare` | the same exchanges with the same libraries, and no logic |
 //! | `exchange` | one of them |
@@ -14,8 +14,6 @@ pub(crate) mod bare;
 mod exchange;
 mod talk;
 
-use std::process::ExitCode;
-
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -23,8 +21,7 @@ use tokio::sync::mpsc::Sender;
 use tokio::sync::oneshot;
 
 use crate::cluster::floor;
-use crate::engine;
-use crate::index;
+use crate::{engine, index};
 
 pub(crate) use talk::Talk;
 
@@ -36,17 +33,20 @@ const PIECE: usize = 10_000;
 /// What such a process is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Part {
-    /// The same exchanges, bare.
+    /// The agent's exchanges, bare.
     Bare(bare::Order),
     /// The manager's exchanges with the API server, bare.
     Manager(floor::Order),
     /// The rules and the executors, without a cluster.
     Engine(engine::Order),
-    /// What the engine probes.
-    Targets(engine::Targets),
+    /// What the engine probes: so many addresses that listen, 127.0.1.1 and those that follow.
+    Targets(u8),
     /// The index among so many pods.
     Index(index::Order),
 }
+
+/// A question, to be answered by another task.
+pub(crate) type Question<T> = oneshot::Sender<T>;
 
 impl Part {
     /// Its arguments, for the bench's own program.
@@ -57,9 +57,6 @@ impl Part {
     }
 
     fn run(self) -> Result<()> {
-        if let Self::Index(order) = &self {
-            return index::run(order);
-        }
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -68,8 +65,8 @@ impl Part {
                 Self::Bare(order) => bare::run(order).await,
                 Self::Manager(order) => floor::run(order).await,
                 Self::Engine(order) => engine::run(order).await,
-                Self::Targets(targets) => engine::serve(targets).await,
-                Self::Index(_) => Ok(()),
+                Self::Targets(addresses) => engine::serve(addresses).await,
+                Self::Index(order) => index::run(&order),
             }
         });
         // The one blocking thread sits in a read of the standard input.
@@ -79,48 +76,29 @@ impl Part {
 }
 
 /// Does what such a process is to do, if this is one.
-pub(crate) fn asked() -> Option<ExitCode> {
+pub(crate) fn run_if_asked() -> Option<Result<()>> {
     let mut arguments = std::env::args().skip(1);
     if arguments.next()? != SIGN {
         return None;
     }
     let order: String = arguments.collect();
     let part = serde_json::from_str::<Part>(&order).context("a part needs an order");
-    Some(match part.and_then(Part::run) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("bench: {error:#}");
-            ExitCode::FAILURE
-        }
-    })
+    Some(part.and_then(Part::run))
 }
 
-/// Says that it is ready, then answers until nobody asks any more.
-pub(crate) async fn answer<T: Serialize>(answer: impl FnMut() -> Result<T>) -> Result<()> {
-    let mut answer = answer;
-    converse(async || answer()).await
-}
-
-/// The same, with answers that another task gives.
-pub(crate) async fn answer_later<T: Serialize>(ask: Sender<oneshot::Sender<T>>) -> Result<()> {
-    converse(async || {
-        let (send, answer) = oneshot::channel();
-        ask.send(send)
-            .await
-            .ok()
-            .context("nobody is there to answer")?;
-        Ok(answer.await?)
-    })
-    .await
-}
-
-async fn converse<T: Serialize>(mut answer: impl AsyncFnMut() -> Result<T>) -> Result<()> {
+/// Says that it is ready, then passes questions on until nobody asks any more.
+pub(crate) async fn converse<T: Serialize>(ask: Sender<Question<T>>) -> Result<()> {
     let mut out = tokio::io::stdout();
     let mut questions = BufReader::new(tokio::io::stdin()).lines();
     out.write_all(b"ready\n").await?;
     out.flush().await?;
     while questions.next_line().await?.is_some() {
-        let line = serde_json::to_string(&answer().await?)? + "\n";
+        let (send, answer) = oneshot::channel();
+        ask.send(send)
+            .await
+            .ok()
+            .context("nobody is there to answer")?;
+        let line = serde_json::to_string(&answer.await?)? + "\n";
         out.write_all(line.as_bytes()).await?;
         out.flush().await?;
     }

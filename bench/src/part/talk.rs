@@ -1,35 +1,31 @@
 //! The bench's end of the conversation with a process that it has started of itself.
 
+use std::any::Any;
 use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use leadsman_testkit::NodeBed;
-use leadsman_testkit::node::Inside;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::process::{ChildStdin, ChildStdout, Command};
 
 use super::Part;
+use super::bare::Tally;
 use crate::meter::Meter;
+use crate::progress::wait;
+use crate::report::Amount as _;
 
 /// For an answer.
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// A process that does its part until this is dropped.
 pub(crate) struct Talk {
-    /// What it costs.
     pub(crate) meter: Meter,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
-    _process: Process,
-}
-
-/// Held for what dropping it does: it kills.
-#[expect(dead_code, reason = "as above")]
-enum Process {
-    Here(Child),
-    Inside(Inside),
+    /// Held for its end: it kills.
+    _process: Box<dyn Any + Send>,
 }
 
 impl Talk {
@@ -38,36 +34,38 @@ impl Talk {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(part.arguments()?).kill_on_drop(true);
         // Ctrl-C on a terminal is for the bench, whose end is the end of its pipes.
-        command.process_group(0);
-        let mut child = piped(&mut command).spawn().context("starting a part")?;
+        command
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().context("starting a part")?;
         let pid = child.id().context("it has just been started")?;
         let pipes = (child.stdin.take(), child.stdout.take());
-        Self::begin(pid, pipes, Process::Here(child)).await
+        Self::begin(pid, pipes, Box::new(child)).await
     }
 
     /// Starts a process in a bed.
     pub(crate) async fn inside(bed: &NodeBed, part: &Part) -> Result<Self> {
         let mut command = bed.command_inside(std::env::current_exe()?);
-        command.args(part.arguments()?);
-        piped(&mut command);
+        command
+            .args(part.arguments()?)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut inside = bed.spawn_inside(command).await?;
         let pid = inside.pid().as_raw().unsigned_abs();
         let pipes = (inside.stdin.take(), inside.stdout.take());
-        Self::begin(pid, pipes, Process::Inside(inside)).await
+        Self::begin(pid, pipes, Box::new(inside)).await
     }
 
     async fn begin(
         pid: u32,
         pipes: (Option<ChildStdin>, Option<ChildStdout>),
-        process: Process,
+        process: Box<dyn Any + Send>,
     ) -> Result<Self> {
-        let (Some(input), Some(output)) = pipes else {
-            anyhow::bail!("a part has no pipes");
-        };
         let mut talk = Self {
-            meter: Meter::new(pid),
-            input,
-            output: BufReader::new(output).lines(),
+            meter: Meter(pid),
+            input: pipes.0.context("a part has no input")?,
+            output: BufReader::new(pipes.1.context("a part has no output")?).lines(),
             _process: process,
         };
         let line = talk.line().await?;
@@ -84,11 +82,30 @@ impl Talk {
 
     async fn line(&mut self) -> Result<String> {
         let line = tokio::time::timeout(PATIENCE, self.output.next_line());
-        let line = line.await.context("a part does not answer")??;
-        line.context("a part has ended")
+        line.await
+            .context("a part does not answer")??
+            .context("a part has ended")
     }
-}
 
-fn piped(command: &mut Command) -> &mut Command {
-    command.stdin(Stdio::piped()).stdout(Stdio::piped())
+    /// Lets a bare loop settle. Returns the microseconds of CPU that an exchange then costs it.
+    pub(crate) async fn cost_of_exchange(
+        &mut self,
+        name: &str,
+        settle: Duration,
+        window: Duration,
+    ) -> Result<f64> {
+        wait(format!("{name}: floor: settling"), settle).await;
+        let before: Tally = self.ask().await?;
+        let cpu = self
+            .meter
+            .cpu_over(format!("{name}: floor: measuring"), window)
+            .await?;
+        let after: Tally = self.ask().await?;
+        let (done, failed) = (after.done - before.done, after.failed);
+        ensure!(
+            failed == 0 && done > 0,
+            "{name}: of the bare exchanges {done} were done and {failed} failed"
+        );
+        Ok(cpu.as_secs_f64() * 1e6 / done.amount())
+    }
 }

@@ -15,13 +15,16 @@ macro_rules! curves {
         let mut chart = $chart;
         let plot: &Plot = $plot;
         let mut mesh = chart.configure_mesh();
-        mesh.x_desc(&plot.x).y_desc(&plot.y).draw().map_err(told)?;
+        mesh.x_desc(&plot.x)
+            .y_desc(&plot.y)
+            .draw()
+            .map_err(failed)?;
         for (index, (name, points)) in plot.curves.iter().enumerate() {
             let color = Palette99::pick(index).to_rgba();
             let line = LineSeries::new(points.iter().copied(), color.stroke_width(2));
             chart
                 .draw_series(line)
-                .map_err(told)?
+                .map_err(failed)?
                 .label(name)
                 .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], color));
         }
@@ -31,9 +34,10 @@ macro_rules! curves {
             .border_style(BLACK.mix(0.3))
             .position(SeriesLabelPosition::UpperLeft)
             .draw()
-            .map_err(told)?;
+            .map_err(failed)?;
     }};
 }
+
 /// Draws into a file. An empty plot draws nothing but its axes.
 pub(super) fn draw(plot: &Plot, file: &Path) -> Result<()> {
     drawn(plot, file).with_context(|| format!("drawing {}", file.display()))
@@ -41,7 +45,7 @@ pub(super) fn draw(plot: &Plot, file: &Path) -> Result<()> {
 
 fn drawn(plot: &Plot, file: &Path) -> Result<()> {
     let area = SVGBackend::new(file, SIZE).into_drawing_area();
-    area.fill(&WHITE).map_err(told)?;
+    area.fill(&WHITE).map_err(failed)?;
     let mut builder = ChartBuilder::on(&area);
     builder
         .caption(&plot.title, ("sans-serif", 18))
@@ -51,26 +55,21 @@ fn drawn(plot: &Plot, file: &Path) -> Result<()> {
     let (x, y) = ranges(plot);
     if plot.logarithmic {
         let chart = builder.build_cartesian_2d(x.log_scale(), y.log_scale());
-        curves!(chart.map_err(told)?, plot);
+        curves!(chart.map_err(failed)?, plot);
     } else {
         let chart = builder.build_cartesian_2d(x, y);
-        curves!(chart.map_err(told)?, plot);
+        curves!(chart.map_err(failed)?, plot);
     }
-    area.present().map_err(told)
+    area.present().map_err(failed)
 }
 
 /// All points, with room above; from zero where the axes are linear.
 fn ranges(plot: &Plot) -> (std::ops::Range<f64>, std::ops::Range<f64>) {
     let points = || plot.curves.iter().flat_map(|(_, points)| points);
     let range = |of: fn(&(f64, f64)) -> f64| {
-        let least = points().map(of).fold(f64::INFINITY, f64::min);
         let most = points().map(of).fold(0.0, f64::max);
         if plot.logarithmic {
-            let least = if least.is_finite() {
-                least.max(1e-9)
-            } else {
-                1.0
-            };
+            let least = points().map(of).fold(most.max(1.0), f64::min).max(1e-9);
             least / 1.5..most.max(least) * 2.0
         } else {
             0.0..if most > 0.0 { most * 1.1 } else { 1.0 }
@@ -79,7 +78,7 @@ fn ranges(plot: &Plot) -> (std::ops::Range<f64>, std::ops::Range<f64>) {
     (range(|point| point.0), range(|point| point.1))
 }
 
-fn told(error: impl std::fmt::Display) -> anyhow::Error {
+fn failed(error: impl std::fmt::Display) -> anyhow::Error {
     anyhow!("{error}")
 }
 
@@ -88,11 +87,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plot_bears_its_words_and_its_curves() {
+    fn a_plot_has_its_title_its_axes_and_its_curves() {
         let file = std::env::temp_dir().join(format!("leadsman-plot-{}.svg", std::process::id()));
         for logarithmic in [false, true] {
             let plot = Plot {
-                name: "p".into(),
                 title: "The title".into(),
                 x: "pods".into(),
                 y: "µs".into(),
@@ -101,6 +99,7 @@ mod tests {
                     ("first".into(), vec![(1.0, 2.0), (1000.0, 4.0)]),
                     ("second".into(), vec![]),
                 ],
+                ..Plot::default()
             };
             draw(&plot, &file).unwrap();
             let text = std::fs::read_to_string(&file).unwrap();

@@ -1,14 +1,17 @@
 //! A result as a table of plain text, which is Markdown too: it goes into the docs as it is.
 
-use std::fmt::Write as _;
-
 use super::{Figure, Report, Target};
 
 /// The table, with a line above on what it is of and a line below on what was missed.
 pub(super) fn text(report: &Report, earlier: Option<&Report>) -> String {
     let machine = &report.machine;
+    let look = if report.scale < 1.0 {
+        " Below full size: no result, only a look."
+    } else {
+        ""
+    };
     let mut text = format!(
-        "## {}\n\n{}\n\nCommit {}, {}; {} cores of {}, {} MiB, Linux {}.{}\n\n",
+        "## {}\n\n{}\n\nCommit {}, {}; {} cores of {}, {} MiB, Linux {}.{look}\n\n",
         report.bench,
         report.how,
         machine.commit,
@@ -17,31 +20,26 @@ pub(super) fn text(report: &Report, earlier: Option<&Report>) -> String {
         machine.processor,
         machine.memory_mib,
         machine.kernel,
-        if report.scale < 1.0 {
-            " Below full size: no result, only a look."
-        } else {
-            ""
-        },
     );
-    let mut head = vec!["what", "measured", "to reach", "", "floor", "× floor"];
+    let mut head = vec![
+        "what", "measured", "to reach", "", "floor", "× floor", "how",
+    ];
     if earlier.is_some() {
-        head.push("earlier");
+        head.insert(6, "earlier");
     }
-    head.push("how");
-    let mut rows = vec![head.into_iter().map(str::to_owned).collect::<Vec<_>>()];
+    let mut rows = vec![head.into_iter().map(str::to_owned).collect()];
     rows.extend(report.figures.iter().map(|figure| row(figure, earlier)));
     lay_out(&rows, &mut text);
-    let missed: Vec<_> = report
+    let missed = report
         .figures
         .iter()
-        .filter(|figure| figure.reached() == Some(false))
-        .map(|figure| figure.name.as_str())
-        .collect();
-    if missed.is_empty() {
-        text.push_str("\nEvery target is reached.\n\n");
+        .filter(|figure| figure.reached() == Some(false));
+    let missed: Vec<_> = missed.map(|figure| figure.name.as_str()).collect();
+    text += &if missed.is_empty() {
+        "\nEvery target is reached.\n\n".to_owned()
     } else {
-        let _ = writeln!(text, "\nMissed: {}.\n", missed.join("; "));
-    }
+        format!("\nMissed: {}.\n\n", missed.join("; "))
+    };
     text
 }
 
@@ -58,15 +56,14 @@ fn row(figure: &Figure, earlier: Option<&Report>) -> Vec<String> {
         None => "",
     };
     let ratio = figure.floor.filter(|floor| *floor > 0.0);
+    let ratio = ratio.map(|floor| format!("{:.2}", figure.value / floor));
     let mut row = vec![
         figure.name.clone(),
         with_unit(figure.value),
         targets.collect::<Vec<_>>().join(", "),
         verdict.to_owned(),
         figure.floor.map(with_unit).unwrap_or_default(),
-        ratio
-            .map(|floor| format!("{:.2}", figure.value / floor))
-            .unwrap_or_default(),
+        ratio.unwrap_or_default(),
     ];
     if let Some(earlier) = earlier {
         let before = earlier.figures.iter().find(|it| it.name == figure.name);
@@ -93,35 +90,30 @@ fn change(before: f64, now: f64) -> String {
 }
 
 /// Three significant digits, and whole numbers whole.
-pub(super) fn number(value: f64) -> String {
-    let size = value.abs();
-    if (value - value.round()).abs() < 1e-9 || size >= 100.0 {
-        format!("{value:.0}")
-    } else if size >= 10.0 {
-        format!("{value:.1}")
-    } else if size >= 1.0 {
-        format!("{value:.2}")
-    } else {
-        format!("{value:.3}")
-    }
+fn number(value: f64) -> String {
+    let decimals = match value.abs() {
+        size if (size - size.round()).abs() < 1e-9 || size >= 100.0 => 0,
+        size if size >= 10.0 => 1,
+        size if size >= 1.0 => 2,
+        _ => 3,
+    };
+    format!("{value:.decimals$}")
 }
 
 fn lay_out(rows: &[Vec<String>], text: &mut String) {
-    let columns = rows.first().map_or(0, Vec::len);
-    let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.max().unwrap_or_default()
-    };
-    let widths: Vec<_> = (0..columns).map(width).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<_> = (0..rows[0].len())
+        .map(|column| width(column).unwrap_or_default())
+        .collect();
     for (index, row) in rows.iter().enumerate() {
         let cells = row.iter().zip(&widths);
         let cells: Vec<_> = cells
             .map(|(cell, width)| format!("{cell:<width$}"))
             .collect();
-        let _ = writeln!(text, "| {} |", cells.join(" | "));
+        *text += &format!("| {} |\n", cells.join(" | "));
         if index == 0 {
             let rules: Vec<_> = widths.iter().map(|width| "-".repeat(*width)).collect();
-            let _ = writeln!(text, "|-{}-|", rules.join("-|-"));
+            *text += &format!("|-{}-|\n", rules.join("-|-"));
         }
     }
 }
@@ -133,13 +125,11 @@ mod tests {
     #[test]
     fn a_table_says_what_was_missed_and_what_changed() {
         let mut report = Report::new("agent", 1.0, "As it is.");
-        report.add(
-            Figure::new("CPU a probe", 130.0, "µs")
-                .floor(100.0)
-                .reach(Target::AtMost(150.0))
-                .reach(Target::TimesFloor(1.25)),
-        );
-        report.add(Figure::new("calls", 1.0, "").reach(Target::Exactly(1.0)));
+        let figure = report.add("CPU a probe", 130.0, "µs").floor(100.0);
+        figure
+            .reach(Target::AtMost(150.0))
+            .reach(Target::TimesFloor(1.25));
+        report.add("calls", 1_u64, "").reach(Target::Exactly(1.0));
         let mut earlier = report.clone();
         earlier.figures[0].value = 260.0;
         let text = report.text(Some(&earlier));
@@ -151,16 +141,7 @@ mod tests {
 
     #[test]
     fn numbers_have_three_digits() {
-        let table = [
-            (0.0, "0"),
-            (0.1234, "0.123"),
-            (1.0, "1"),
-            (1.234, "1.23"),
-            (12.34, "12.3"),
-            (1234.5, "1234"),
-        ];
-        for (value, text) in table {
-            assert_eq!(number(value), text);
-        }
+        let numbers = [0.0, 0.1234, 1.0, 1.234, 12.34, 1234.5].map(number);
+        assert_eq!(numbers, ["0", "0.123", "1", "1.23", "12.3", "1234"]);
     }
 }

@@ -6,14 +6,10 @@ use leadsman_testkit::audit::Request;
 
 /// Counts by kind: `patch pods/status`, or `patch pods/status (409)` for those that were not a success.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Requests(BTreeMap<String, u64>);
-
-/// What keeps a manager the only one that writes.
-const LEASES: &str = "leases";
+pub(crate) struct Requests(BTreeMap<String, u64>);
 
 impl Requests {
-    /// Those of `user`.
-    pub(super) fn of(user: &str, requests: &[Request]) -> Self {
+    pub(crate) fn of(user: &str, requests: &[Request]) -> Self {
         let mut counts = BTreeMap::new();
         for request in requests.iter().filter(|request| request.user == user) {
             *counts.entry(kind(request)).or_default() += 1;
@@ -21,28 +17,43 @@ impl Requests {
         Self(counts)
     }
 
+    /// Of each kind the largest count of these.
+    pub(crate) fn largest<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
+        let mut largest = Self::default();
+        for (kind, count) in all.into_iter().flat_map(|one| &one.0) {
+            let most = largest.0.entry(kind.clone()).or_default();
+            *most = (*most).max(*count);
+        }
+        largest
+    }
+
     /// How many of a kind were a success.
-    pub(super) fn count(&self, kind: &str) -> u64 {
+    pub(crate) fn count(&self, kind: &str) -> u64 {
         self.0.get(kind).copied().unwrap_or_default()
     }
 
-    /// Writes of the work: not the Lease's.
-    pub(super) fn writes(&self) -> u64 {
+    /// Writes of the work: not the Lease's, which keeps a manager the only one that writes.
+    pub(crate) fn writes(&self) -> u64 {
         self.sum(|kind| !is_read(kind) && !is_lease(kind))
     }
 
+    /// Writes of this resource, its status among them.
+    pub(crate) fn writes_of(&self, resource: &str) -> u64 {
+        self.sum(|kind| !is_read(kind) && resource_of(kind) == resource)
+    }
+
     /// Those that were not a success, the Lease's aside.
-    pub(super) fn failed(&self) -> u64 {
+    pub(crate) fn failed(&self) -> u64 {
         self.sum(|kind| kind.ends_with(')') && !is_lease(kind))
     }
 
     /// All that concern the Lease.
-    pub(super) fn lease(&self) -> u64 {
+    pub(crate) fn lease(&self) -> u64 {
         self.sum(is_lease)
     }
 
-    /// All kinds in words, the Lease's aside.
-    pub(super) fn words(&self) -> String {
+    /// All kinds with their counts, the Lease's aside.
+    pub(crate) fn listed(&self) -> String {
         let kinds = self.0.iter().filter(|(kind, _)| !is_lease(kind));
         let kinds: Vec<_> = kinds
             .map(|(kind, count)| format!("{count} × {kind}"))
@@ -51,8 +62,11 @@ impl Requests {
     }
 
     fn sum(&self, which: impl Fn(&str) -> bool) -> u64 {
-        let kinds = self.0.iter().filter(|(kind, _)| which(kind));
-        kinds.map(|(_, count)| count).sum()
+        self.0
+            .iter()
+            .filter(|(kind, _)| which(kind))
+            .map(|(_, count)| count)
+            .sum()
     }
 }
 
@@ -62,20 +76,25 @@ fn kind(request: &Request) -> String {
         (resource, "") => resource.to_owned(),
         (resource, subresource) => format!("{resource}/{subresource}"),
     };
-    if request.code < 300 {
-        format!("{} {of}", request.verb)
+    let failed = if request.code < 300 {
+        String::new()
     } else {
-        format!("{} {of} ({})", request.verb, request.code)
-    }
+        format!(" ({})", request.code)
+    };
+    format!("{} {of}{failed}", request.verb)
 }
 
 fn is_read(kind: &str) -> bool {
-    let verb = kind.split(' ').next().unwrap_or_default();
-    matches!(verb, "get" | "list" | "watch")
+    matches!(kind.split(' ').next(), Some("get" | "list" | "watch"))
+}
+
+fn resource_of(kind: &str) -> &str {
+    let of = kind.split(' ').nth(1).unwrap_or_default();
+    of.split('/').next().unwrap_or_default()
 }
 
 fn is_lease(kind: &str) -> bool {
-    kind.split(' ').nth(1) == Some(LEASES)
+    resource_of(kind) == "leases"
 }
 
 #[cfg(test)]
@@ -111,10 +130,15 @@ mod tests {
         let counted = Requests::of("us", &requests);
         assert_eq!(counted.count("patch pods/status"), 2);
         assert_eq!(counted.writes(), 3, "one of them in vain");
+        assert_eq!(
+            (counted.writes_of("pods"), counted.writes_of("leases")),
+            (3, 2)
+        );
+        assert_eq!(Requests::largest([&counted, &Requests::default()]), counted);
         assert_eq!(counted.failed(), 1);
         assert_eq!(counted.lease(), 2);
         assert_eq!(
-            counted.words(),
+            counted.listed(),
             "1 × get /readyz, 1 × list pods, 2 × patch pods/status, 1 × patch pods/status (409)"
         );
     }
