@@ -31,9 +31,9 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use leadsman_api::NodePodProbe;
-use leadsman_core::cluster::Now;
+use leadsman_core::cluster::{Now, truncate};
 use leadsman_core::podprobe::node::{
-    ExecLimits, NodeAction, NodeEvent, NodeProbes, ProbeRun, StatusWriteEnd, VerdictChange, cut,
+    ExecLimits, NodeAction, NodeEvent, NodeProbes, ProbeRun, StatusWriteEnd, VerdictChange,
 };
 use leadsman_cri::{Runtime, View};
 use leadsman_process::clock;
@@ -205,7 +205,7 @@ impl Probing {
     fn publish_change(&mut self, change: VerdictChange, now: Now) {
         let from = change.from.map_or("none", |from| from.as_str());
         let to = change.to.as_str();
-        let message = cut(&change.message, LOGGED_BYTES).trim_end();
+        let message = truncate(&change.message, LOGGED_BYTES).trim_end();
         tracing::info!(probe = %change.key, from, to, probe_message = message, "verdict changed");
         self.metrics.count_change(change.to);
         if change.send_event {

@@ -14,8 +14,9 @@ use kube::Resource;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::Request;
 use kube::core::request::Error as BuildError;
+use leadsman_core::cluster::truncate;
 use leadsman_core::podprobe::State;
-use leadsman_core::podprobe::node::{ProbeKey, VerdictChange, cut};
+use leadsman_core::podprobe::node::{ProbeKey, VerdictChange};
 use leadsman_process::reply::{Cause, Disposition};
 use leadsman_process::{ApiServer, Backoff, clock};
 use serde_json::json;
@@ -222,13 +223,13 @@ fn event_message(change: &VerdictChange) -> String {
         (_, "") => format!("{id} failed"),
         (_, message) => format!("{id}: {message}"),
     };
-    cut(&message, MESSAGE_BYTES).to_owned()
+    truncate(&message, MESSAGE_BYTES).to_owned()
 }
 
 /// The pod's name and the time, as Kubernetes' own components name events (`GenerateEventName` in
 /// `k8s.io/client-go/tools/record/util/util.go`), with a random number for two at once.
 fn event_name(pod: &str, at: Timestamp) -> String {
-    let pod = cut(pod, POD_NAME_BYTES).trim_end_matches(['-', '.']);
+    let pod = truncate(pod, POD_NAME_BYTES).trim_end_matches(['-', '.']);
     format!("{pod}.{:x}{:04x}", at.as_nanosecond(), fastrand::u16(..))
 }
 

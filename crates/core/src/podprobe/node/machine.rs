@@ -21,11 +21,11 @@ use super::run::{ProbeRun, RunId};
 use super::runs::Runs;
 use super::schedule::{Schedule, TimeSlot, Weight};
 use super::status_draft::{StatusRow, Unprobed};
-use super::verdict::Verdict;
 use super::worker::{Reschedule, Worker};
 use super::{PodName, ProbeKey};
 use crate::cluster::Now;
 use crate::podprobe::probe::{CannotProbe, Outcome, State};
+use crate::podprobe::verdict::Verdict;
 
 /// How many commands the node may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -404,17 +404,15 @@ fn container_name(key: &ProbeKey) -> ContainerName {
     }
 }
 
+/// The verdict as it is written: confirmed by the last run, or by the last list of containers where nothing runs.
 fn status_row<'a>(
     key: &'a Arc<ProbeKey>,
-    worker: &'a Worker,
+    worker: &Worker,
     listed_at: Timestamp,
 ) -> Option<StatusRow<'a>> {
-    let verdict = worker.verdict()?;
+    let mut verdict = worker.verdict()?.clone();
+    debug_assert_eq!(verdict.revision, worker.planned().revision);
     let probed = verdict.probed.filter(|_| worker.is_probing());
-    Some(StatusRow {
-        key,
-        revision: worker.planned().revision.as_ref(),
-        verdict,
-        probed: probed.unwrap_or(listed_at),
-    })
+    verdict.probed = Some(probed.unwrap_or(listed_at));
+    Some(StatusRow { key, verdict })
 }

@@ -15,7 +15,6 @@
 //! | `run` | one run, as it is handed to an executor |
 //! | `runs` | the runs under way, and the commands that wait for a permit |
 //! | `exec_permits` | how many commands may run at once, and which is next |
-//! | `verdict` | the verdict about a probe |
 //! | `previous` | verdicts that an earlier agent left in the status |
 //! | `reporter` | when a write of the status is due |
 //! | `status_draft` | the status to write, compared with the one that is there |
@@ -38,7 +37,6 @@ mod status_draft;
 mod streak;
 #[cfg(test)]
 mod tests;
-mod verdict;
 mod worker;
 
 use std::fmt;
@@ -92,9 +90,4 @@ impl fmt::Display for ProbeKey {
         } = &self.pod;
         write!(f, "{namespace}/{name}/{}/{}", self.container, self.id)
     }
-}
-
-/// At most `bytes` of `message`, truncated on the boundary of a character.
-pub fn cut(message: &str, bytes: usize) -> &str {
-    &message[..message.floor_char_boundary(bytes)]
 }

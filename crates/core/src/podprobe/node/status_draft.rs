@@ -4,14 +4,14 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use leadsman_api::node_pod_probe::{CannotProbe, ContainerProbeState, PodProbeStatus};
 use leadsman_api::{NodePodProbeStatus, limits};
 
-use super::verdict::{Verdict, whole_seconds};
-use super::{PodName, ProbeKey, cut};
-use crate::cluster::Now;
+use super::{PodName, ProbeKey};
+use crate::cluster::{Now, truncate};
+use crate::podprobe::verdict::Verdict;
 
 /// Bytes of a message in a status, at most.
 pub(super) const MESSAGE_BYTES: usize = 1024;
@@ -31,10 +31,8 @@ const _: () = assert!(
 /// One verdict to be written.
 pub(super) struct StatusRow<'a> {
     pub(super) key: &'a Arc<ProbeKey>,
-    pub(super) revision: Option<&'a Arc<str>>,
-    pub(super) verdict: &'a Verdict,
-    /// When the verdict was last confirmed.
-    pub(super) probed: Timestamp,
+    /// With the time when it was last confirmed.
+    pub(super) verdict: Verdict,
 }
 
 /// One probe that cannot be run.
@@ -174,20 +172,20 @@ fn difference(
     sent_at: Option<Duration>,
     now: Now,
 ) -> Difference {
-    let verdict = row.verdict;
+    let verdict = &row.verdict;
     let has_equal_fields = !keeps_fields
-        || (state.revision.as_deref() == row.revision.map(|r| &**r)
+        || (state.revision.as_deref() == verdict.revision.as_deref()
             && state.container_id.as_deref() == verdict.container.as_deref());
     let Some(Time(shown)) = state.last_probe_time else {
         return Difference::Due;
     };
     if state.state != verdict.state.as_str()
-        || state.last_transition_time != Some(Time(verdict.since))
+        || state.last_transition_time != verdict.since.map(Time)
         || !has_equal_fields
     {
         return Difference::Due;
     }
-    if state.message.as_deref().unwrap_or_default() != cut(&verdict.message, limit) {
+    if state.message.as_deref().unwrap_or_default() != truncate(&verdict.message, limit) {
         let until = sent_at.map_or(Duration::ZERO, |sent_at| sent_at + MESSAGE_PAUSE);
         // A status that is too large does not wait.
         return if limit == MESSAGE_BYTES && until > now.monotonic {
@@ -196,7 +194,8 @@ fn difference(
             Difference::Due
         };
     }
-    if row.probed.duration_since(shown) >= REFRESH {
+    let probed = verdict.probed.unwrap_or(now.wall);
+    if probed.duration_since(shown) >= REFRESH {
         return Difference::ProbeTime;
     }
     let left = REFRESH.saturating_sub(now.wall.duration_since(shown));
@@ -223,7 +222,7 @@ fn compose(
         due_at: None,
     };
     for ((row, name), difference) in rows.iter().zip(names).zip(differences) {
-        let mut state = write_state(row, name, limit);
+        let mut state = row.verdict.write(name, limit);
         if let Some(shown) = observed.state(row, name) {
             if *difference != Difference::Due && !refresh {
                 state.last_probe_time.clone_from(&shown.last_probe_time);
@@ -245,20 +244,6 @@ fn compose(
         add_state(&mut draft.status.pod_probe_statuses, row.key, state);
     }
     draft
-}
-
-fn write_state(row: &StatusRow<'_>, name: &str, limit: usize) -> ContainerProbeState {
-    let verdict = row.verdict;
-    let message = cut(&verdict.message, limit);
-    ContainerProbeState {
-        name: name.to_owned(),
-        state: verdict.state.as_str().to_owned(),
-        last_probe_time: Some(Time(whole_seconds(row.probed))),
-        last_transition_time: Some(Time(verdict.since)),
-        message: (!message.is_empty()).then(|| message.to_owned()),
-        revision: row.revision.map(ToString::to_string),
-        container_id: verdict.container.as_ref().map(ToString::to_string),
-    }
 }
 
 /// Rows of one pod follow one another, so only the last pod is compared.
@@ -301,7 +286,7 @@ fn add_unprobed(
         if of_pod.len() < limits::CANNOT_PROBE {
             of_pod.push(CannotProbe {
                 name: one.probe.chars().take(limits::CANNOT_PROBE_NAME).collect(),
-                message: cut(&one.why, limit.min(limits::CANNOT_PROBE_MESSAGE)).to_owned(),
+                message: truncate(&one.why, limit.min(limits::CANNOT_PROBE_MESSAGE)).to_owned(),
             });
         }
     }

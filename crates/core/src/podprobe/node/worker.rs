@@ -14,9 +14,9 @@ use super::entries::PlannedProbe;
 use super::run::RunId;
 use super::schedule::{TimeSlot, Weight, next_due};
 use super::streak::ResultStreak;
-use super::verdict::{Verdict, whole_seconds};
-use crate::cluster::Now;
+use crate::cluster::{Now, whole_seconds};
 use crate::podprobe::probe::{CannotProbe, Handler, Outcome, State};
+use crate::podprobe::verdict::Verdict;
 
 /// Attempts at one run that cannot be carried out (`maxProbeRetries` in `pkg/kubelet/prober/prober.go`).
 const MAX_ATTEMPTS: u32 = 3;
@@ -96,13 +96,22 @@ impl Worker {
     /// A worker that knows of no container yet, perhaps with a verdict of an earlier agent or an earlier entry.
     pub(super) fn new(planned: PlannedProbe, verdict: Option<Verdict>, added_at: Duration) -> Self {
         let state = verdict.as_ref().map(|verdict| verdict.state);
-        Self {
+        let mut worker = Self {
             planned,
             added_at,
             phase: Phase::AwaitingContainer,
             verdict,
             last_known: state.filter(|state| *state != State::Unknown),
             dropped: None,
+        };
+        worker.adopt_revision();
+        worker
+    }
+
+    /// Makes the verdict one about the planned probe. If it is not, the caller doubts it.
+    fn adopt_revision(&mut self) {
+        if let Some(verdict) = &mut self.verdict {
+            verdict.revision.clone_from(&self.planned.revision);
         }
     }
 
@@ -182,6 +191,7 @@ impl Worker {
     /// Follows the plan. The caller observes the container again afterwards.
     pub(super) fn update(&mut self, planned: PlannedProbe, now: Now) -> Reschedule {
         let old = std::mem::replace(&mut self.planned, planned);
+        self.adopt_revision();
         let is_revised = match (&old.revision, &self.planned.revision) {
             (Some(old), Some(new)) => old != new,
             // The API server began or ceased to keep the field; the handler shows whether the probe is another.
@@ -284,7 +294,7 @@ impl Worker {
         let fits = match &verdict.container {
             Some(about) => about == id,
             // The API server drops the field: a container that started after the verdict is another one.
-            None => started_at.is_some_and(|at| whole_seconds(at) <= verdict.since),
+            None => started_at.is_some_and(|at| Some(whole_seconds(at)) <= verdict.since),
         };
         if fits {
             verdict.container = Some(id.clone());
@@ -410,12 +420,13 @@ impl Worker {
         }
         self.verdict = Some(Verdict {
             state,
-            since: kept.map_or(whole_seconds(now.wall), |kept| kept.since),
+            since: kept.map_or(Some(whole_seconds(now.wall)), |kept| kept.since),
             message: match kept {
                 Some(kept) if &*kept.message == message => kept.message.clone(),
                 _ => message.into(),
             },
             probed: old.as_ref().and_then(|old| old.probed),
+            revision: self.planned.revision.clone(),
             container: container
                 .cloned()
                 .or_else(|| old.and_then(|old| old.container)),

@@ -6,14 +6,11 @@ use std::sync::Arc;
 use leadsman_api::NodePodProbe;
 
 use super::super::entries::{self, PlannedProbe};
-use super::super::previous::{PreviousVerdict, previous_verdicts};
+use super::super::previous::{VerdictsByProbe, may_be_about, previous_verdicts};
 use super::super::worker::Worker;
-use super::super::{PodName, ProbeKey, SLOT};
-use super::{NodeAction, NodeProbes, Verdict};
+use super::super::{ProbeKey, SLOT};
+use super::{NodeAction, NodeProbes};
 use crate::cluster::Now;
-
-/// Verdicts by pod and probe, without the container: the same probe may be about another one now.
-type VerdictsByProbe = HashMap<(PodName, String), Verdict>;
 
 impl NodeProbes {
     pub(super) fn follow_plan(
@@ -117,15 +114,14 @@ impl NodeProbes {
         &mut self,
         key: Arc<ProbeKey>,
         entry: PlannedProbe,
-        previous: &HashMap<(PodName, String), PreviousVerdict>,
+        previous: &VerdictsByProbe,
         removed: &VerdictsByProbe,
         now: Now,
     ) {
         let name = (key.pod.clone(), key.id.to_string());
         let previous = previous.get(&name);
-        let fits = previous.is_some_and(|previous| previous.may_be_about(&entry));
-        let verdict = previous.map(|previous| &previous.verdict);
-        let verdict = verdict.or_else(|| removed.get(&name)).cloned();
+        let fits = previous.is_some_and(|verdict| may_be_about(verdict, &entry));
+        let verdict = previous.or_else(|| removed.get(&name)).cloned();
         let mut worker = Worker::new(entry, verdict, now.monotonic);
         if !fits {
             worker.doubt("the probe has changed", None, now);

@@ -116,7 +116,7 @@ fn a_restart_makes_a_verdict_unknown_and_never_an_absent_one() {
         let verdict = worker.verdict().unwrap();
         assert_eq!(verdict.state, State::Unknown);
         assert_eq!(verdict.container.as_deref(), Some("b"));
-        assert_eq!(verdict.since, at(2_000).wall);
+        assert_eq!(verdict.since, Some(at(2_000).wall));
     }
     let mut new = Worker::new(entry(), None, Duration::ZERO);
     new.observe(Some(&running("a")), at(0));
@@ -311,8 +311,9 @@ fn a_runtime_that_does_not_say_disproves_no_verdict_left_behind() {
         let left = Verdict {
             state: State::Succeeded,
             message: "ok".into(),
-            since: Timestamp::from_second(2_000).unwrap(),
+            since: Timestamp::from_second(2_000).ok(),
             probed: None,
+            revision: None,
             container: about.map(Arc::from),
         };
         let mut worker = Worker::new(entry(), Some(left), Duration::ZERO);
@@ -329,8 +330,9 @@ fn a_verdict_left_behind_is_taken_if_it_fits_the_container() {
     let left = |container: Option<&str>, since| Verdict {
         state: State::Succeeded,
         message: "ok".into(),
-        since: Timestamp::from_second(since).unwrap(),
+        since: Timestamp::from_second(since).ok(),
         probed: None,
+        revision: None,
         container: container.map(Arc::from),
     };
     // The container started at second 1,000.
