@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::core::Request;
+use kube::{Api, Resource};
+use leadsman_api::NodePodProbe;
 use leadsman_tests::scene::differs;
 use leadsman_tests::{History, see, until};
 use serde_json::{Value, json};
@@ -337,6 +339,70 @@ pub(crate) async fn nothing_stale_after_an_agent_was_down(cluster: Arc<Cluster>)
         );
     }
     Ok(())
+}
+
+/// What earlier agents named themselves: without a field manager the API server records the user agent up to its first
+/// slash (`managerOrUserAgent` in `apiserver/pkg/endpoints/handlers/create.go`).
+const EARLIER_AGENT: &str = "leadsman/0.0.0 (agent)";
+
+/// An agent that names its field manager takes over a status that an earlier one wrote without: nothing of it stays, and
+/// no field has two owners.
+pub(crate) async fn a_status_of_an_agent_without_a_field_manager_is_taken_over(
+    cluster: Arc<Cluster>,
+) -> Result<()> {
+    let room = Room::new(&cluster, "managers").await?;
+    room.alone().await?;
+    room.pod("one", json!({})).await?;
+    room.set("one", "role=main").await?;
+    room.scene.marker("m", json!([role()])).await?;
+    room.scene.marks("one", is_main(true)).await?;
+    ensure!(status_owners(&room).await? == ["leadsman-agent"]);
+    cluster.stop_agent().await?;
+    leave_status_of_earlier_agent(&room).await?;
+    ensure!(status_owners(&room).await? == ["leadsman"]);
+    let history = History::of(&cluster.client, "managers").await?;
+    cluster.start_agent().await?;
+    let node = &room.scene.node;
+    see(&room.scene.probes(), node, "the leftover gone", |probe| {
+        let status = probe.status.clone().unwrap_or_default().pod_probe_statuses;
+        let names: Vec<_> = status.iter().map(|pod| &*pod.name).collect();
+        ensure!(names == ["one"], "{names:?}");
+        Ok(())
+    })
+    .await?;
+    ensure!(status_owners(&room).await? == ["leadsman-agent"]);
+    let lost_mark = |pod: &Pod| !shows(pod, &is_main(true));
+    history.never("the mark went", lost_mark).await
+}
+
+/// As its last write: the verdicts that are there, and one about a pod that is gone since.
+async fn leave_status_of_earlier_agent(room: &Room) -> Result<()> {
+    let probes = room.scene.probes();
+    let status = probes.get(&room.scene.node).await?.status;
+    let mut pods = serde_json::to_value(status.unwrap_or_default().pod_probe_statuses)?;
+    let mut gone = pods[0].clone();
+    gone["name"] = json!("gone");
+    gone["uid"] = json!("gone");
+    pods.as_array_mut().context("no list")?.push(gone);
+    let body = Patch::Merge(json!({"status": {"podProbeStatuses": pods}}));
+    let request = Request::new(NodePodProbe::url_path(&(), None));
+    let mut request =
+        request.patch_subresource("status", &room.scene.node, &PatchParams::default(), &body)?;
+    let headers = request.headers_mut();
+    headers.insert("user-agent", EARLIER_AGENT.parse()?);
+    room.scene.client.request_text(request).await?;
+    Ok(())
+}
+
+/// The field managers of the node's status.
+async fn status_owners(room: &Room) -> Result<Vec<String>> {
+    let probe = room.scene.probes().get(&room.scene.node).await?;
+    let entries = probe.metadata.managed_fields.unwrap_or_default();
+    let of_status = entries.into_iter().filter(|entry| {
+        let fields = entry.fields_v1.as_ref();
+        fields.is_some_and(|fields| fields.0.get("f:status").is_some())
+    });
+    Ok(of_status.filter_map(|entry| entry.manager).collect())
 }
 
 pub(crate) async fn a_restarted_kubelet_changes_no_mark(cluster: Arc<Cluster>) -> Result<()> {

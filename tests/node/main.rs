@@ -47,6 +47,7 @@ fn cases() -> Vec<Case<Cluster>> {
         case!(alone budgets::restarts),
         case!(alone budgets::a_rolling_update_of_the_agent),
         case!(alone lifecycle::nothing_stale_after_an_agent_was_down),
+        case!(alone lifecycle::a_status_of_an_agent_without_a_field_manager_is_taken_over),
         case!(alone openkruise::a_first_start_over_its_statuses),
         case!(alone lifecycle::a_restarted_kubelet_changes_no_mark),
         case!(alone lifecycle::an_unreachable_runtime_changes_no_mark),
