@@ -16,7 +16,10 @@ use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+pub(crate) mod directory;
+pub(crate) mod publish;
 pub(crate) mod renewal;
+pub(crate) mod secret;
 
 /// A clock that is behind ours by less takes a new certificate for valid.
 const SKEW: Duration = Duration::from_hours(1);
@@ -30,6 +33,13 @@ pub(crate) enum CaBundle {
     Pem(Vec<u8>),
     /// Somebody else tells the API server.
     Elsewhere,
+}
+
+/// A bundle by which the API servers judge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BundleInForce {
+    pub(crate) bundle: CaBundle,
+    pub(crate) since: Timestamp,
 }
 
 /// A certificate that a TLS server can use.

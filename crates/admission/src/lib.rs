@@ -17,17 +17,47 @@
 //! |---|---|
 //! | `args` | the flags |
 //! | `review` | what a feature implements, and what it is asked |
-//! | `webhook` | what a feature says of its webhook: for which objects the API server is to call |
+//! | `webhook` | a feature's webhook: who answers, and for which objects the API server is to call |
+//! | `endpoint` | a request from its head to the answer |
+//! | `server` | TLS and HTTP, and an end that fails no request |
+//! | `certificate` | what is served: made and renewed in a Secret, or read from a directory |
+//! | `configuration` | the webhook configuration: what it is to say, and the loop that keeps it so |
+//! | `pace` | growing distances between writes of one object |
+//! | `metrics` | what is counted |
+//! | `admission` | all of them together |
 #![doc(html_no_source)]
 
+mod admission;
 mod args;
 mod certificate;
+mod configuration;
 mod endpoint;
 mod metrics;
+mod pace;
 mod review;
 mod server;
 mod webhook;
 
+pub use admission::{Admission, AdmissionError};
 pub use args::{Args, ServiceReference, WebhookUrl};
+pub use certificate::secret::SECRET;
+pub use configuration::CONFIGURATION;
 pub use review::{AdmissionRequest, AdmissionResponse, Operation, PatchOperation, Reviewer};
 pub use webhook::{Webhook, WebhookSpec};
+
+/// The field manager of what is written here.
+const FIELD_MANAGER: &str = "leadsman-admission";
+
+/// The rights on the one Secret, in the manager's namespace: the verb, and whether it can be granted by name. RBAC cannot
+/// restrict `create` by name.
+pub const SECRET_RIGHTS: [(&str, bool); 5] = [
+    ("create", false),
+    ("get", true),
+    ("list", true),
+    ("watch", true),
+    ("update", true),
+];
+
+/// The rights on the one configuration, all by name: an apply of what does not exist asks for `create` with its name
+/// (`createAuthorizerAttributes` in `k8s.io/apiserver/pkg/endpoints/handlers/patch.go`).
+pub const CONFIGURATION_RIGHTS: [&str; 6] = ["get", "list", "watch", "create", "patch", "delete"];

@@ -1,0 +1,191 @@
+//! All of it together: what runs on the process's own thread, and the server on its own.
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+
+use leadsman_lease::Leadership;
+use leadsman_process::Process;
+use leadsman_process::serve::BindAddress;
+use tokio::net::TcpListener;
+use tokio::sync::{oneshot, watch};
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::args::Args;
+use crate::certificate::directory::{Directory, DirectoryError};
+use crate::certificate::publish::Publisher;
+use crate::certificate::secret::{LIFE, SecretLoop, State as SecretState};
+use crate::configuration::Address;
+use crate::configuration::repair::{
+    ConfigurationLoop, State as ConfigurationState, WebhookSource, delete_leftover,
+};
+use crate::endpoint::Endpoints;
+use crate::metrics::Metrics;
+use crate::server::Server;
+use crate::webhook::Webhook;
+
+/// The webhooks of a process.
+pub struct Admission {
+    /// Ends when everything is served; none if nothing is.
+    served: Option<oneshot::Receiver<()>>,
+    loops: JoinSet<()>,
+}
+
+/// Why webhooks cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum AdmissionError {
+    /// The address is taken or not ours.
+    #[error("cannot listen on {address} (--webhook-bind-address): {source}")]
+    Listen {
+        /// The address.
+        address: BindAddress,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The system gives no thread.
+    #[error("cannot start the thread of the admission webhooks: {0}")]
+    Thread(io::Error),
+    /// The directory of the certificates cannot be followed.
+    #[error("{0} (--webhook-cert-dir)")]
+    Directory(String),
+    /// A loop broke, as none should.
+    #[error("keeping certificates or configuration of the admission webhooks broke off: {0}")]
+    Loop(JoinError),
+    /// The server broke, as it never should.
+    #[error("serving admission webhooks broke off")]
+    Server,
+}
+
+impl From<DirectoryError> for AdmissionError {
+    fn from(error: DirectoryError) -> Self {
+        Self::Directory(error.to_string())
+    }
+}
+
+impl Admission {
+    /// Serves these webhooks until the process is to end, keeps their certificates, and has the leader tell the API
+    /// server of them. Without a webhook nothing is served, and what an earlier process told the API server is taken back.
+    pub async fn start(
+        args: &Args,
+        namespace: &str,
+        webhooks: Vec<Webhook>,
+        process: &Process,
+        leadership: watch::Receiver<Leadership>,
+    ) -> Result<Self, AdmissionError> {
+        let mut loops = JoinSet::new();
+        let address = args.webhook_bind_address;
+        let listener = match webhooks.is_empty() {
+            true => None,
+            false => address
+                .listen()
+                .await
+                .map_err(|source| AdmissionError::Listen { address, source })?,
+        };
+        let Some(listener) = listener else {
+            if !webhooks.is_empty() {
+                tracing::warn!("--webhook-bind-address=0: no admission webhook is served");
+            }
+            loops.spawn(delete_leftover(process.server.clone(), leadership));
+            return Ok(Self {
+                served: None,
+                loops,
+            });
+        };
+        let metrics = Metrics::new(&process.metrics);
+        let certificates = process
+            .readiness
+            .condition("webhook certificates", "not read yet");
+        let publisher = Publisher::new(metrics.clone(), certificates);
+        let certificate = publisher.certificate();
+        let configuration = ConfigurationLoop {
+            server: process.server.clone(),
+            address: Address::of(args, namespace),
+            webhooks: webhooks.iter().map(source).collect(),
+            bundle: publisher.bundle(),
+            mounted: args.webhook_cert_dir.is_some(),
+            leadership: leadership.clone(),
+            in_force: watch::Sender::new(None),
+            condition: process
+                .readiness
+                .condition("webhook configuration", "not read yet"),
+            state: ConfigurationState::default(),
+        };
+        let names = configuration.address.names();
+        match args.webhook_cert_dir.clone() {
+            Some(path) => {
+                let directory = Directory::watch(path, names, publisher)?;
+                loops.spawn(directory.run());
+            }
+            None => {
+                let secret = SecretLoop {
+                    server: process.server.clone(),
+                    namespace: namespace.to_owned(),
+                    names,
+                    life: LIFE,
+                    leadership,
+                    in_force: configuration.in_force.subscribe(),
+                    publisher,
+                    state: SecretState::default(),
+                };
+                loops.spawn(secret.run());
+            }
+        }
+        loops.spawn(configuration.run());
+        let draining = CancellationToken::new();
+        let server = Server {
+            endpoints: Arc::new(Endpoints::new(webhooks, metrics, draining.clone())),
+            certificate,
+            shutdown: process.shutdown.clone(),
+            draining,
+        };
+        let served = Some(spawn(server, listener).map_err(AdmissionError::Thread)?);
+        Ok(Self { served, loops })
+    }
+
+    /// Waits for the end: after the process's shutdown, when what was under way is finished.
+    pub async fn ended(mut self) -> Result<(), AdmissionError> {
+        let Some(served) = self.served else {
+            // What is left to do may be left for the next process.
+            return Ok(());
+        };
+        tokio::select! {
+            served = served => served.map_err(|_| AdmissionError::Server),
+            Some(Err(error)) = self.loops.join_next() => Err(AdmissionError::Loop(error)),
+        }
+    }
+}
+
+fn source(webhook: &Webhook) -> WebhookSource {
+    WebhookSource {
+        name: webhook.name,
+        path: webhook.path(),
+        spec: webhook.spec.clone(),
+    }
+}
+
+/// A thread with a runtime of its own, so that a control loop that is busy delays no answer.
+fn spawn(server: Server, listener: TcpListener) -> io::Result<oneshot::Receiver<()>> {
+    let listener = listener.into_std()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let (ended, served) = oneshot::channel();
+    let address = listener.local_addr()?;
+    thread::Builder::new()
+        .name("webhooks".to_owned())
+        .spawn(move || {
+            runtime.block_on(async {
+                match TcpListener::from_std(listener) {
+                    Ok(listener) => {
+                        tracing::info!(%address, "serving admission webhooks");
+                        server.serve(listener).await;
+                        // Nobody waits if the process ends for another reason.
+                        let _unheard = ended.send(());
+                    }
+                    Err(error) => tracing::error!(%error, "cannot listen for admission webhooks"),
+                }
+            });
+        })?;
+    Ok(served)
+}

@@ -1,0 +1,266 @@
+//! A mounted directory with `tls.crt`, `tls.key` and `ca.crt`, as cert-manager names them in a Secret. It is followed by
+//! its events: the kubelet replaces the symlink `..data` in one step (`pkg/volume/util/atomic_writer.go`), other tools
+//! write or rename the files.
+//!
+//! Without `ca.crt` (an issuer that the API server trusts anyway), and where cert-manager's cainjector is told to fill it
+//! in, the bundle of the webhook configuration is left alone. A CA that changes is cert-manager's to bring over: what is
+//! in the directory is served at once.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use leadsman_process::clock;
+use nix::errno::Errno;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use tokio::io::unix::AsyncFd;
+
+use super::publish::Publisher;
+use super::{CaBundle, Certificate, CertificateError, Pem};
+use crate::pace::until;
+
+/// The time of day may jump, so it is looked at this often.
+const LOOK: Duration = Duration::from_hours(1);
+
+/// Why nothing new can be served from a directory.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DirectoryError {
+    #[error("cannot watch {}: {source}", path.display())]
+    Watch { path: PathBuf, source: io::Error },
+    #[error("cannot read {}: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("the certificate in {} cannot be served: {source}", path.display())]
+    Certificate {
+        path: PathBuf,
+        source: CertificateError,
+    },
+}
+
+/// The loop that follows a directory.
+pub(crate) struct Directory {
+    path: PathBuf,
+    names: Vec<String>,
+    publisher: Publisher,
+    events: AsyncFd<Events>,
+    /// When what is served ends.
+    served_until: Option<Timestamp>,
+}
+
+struct Events(Inotify);
+
+impl AsRawFd for Events {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+impl Directory {
+    /// Watches a directory with a certificate for these names.
+    pub(crate) fn watch(
+        path: PathBuf,
+        names: Vec<String>,
+        publisher: Publisher,
+    ) -> Result<Self, DirectoryError> {
+        let events = Events::of(&path);
+        let events = events.and_then(AsyncFd::new);
+        match events {
+            Ok(events) => Ok(Self {
+                path,
+                names,
+                publisher,
+                events,
+                served_until: None,
+            }),
+            Err(source) => Err(DirectoryError::Watch { path, source }),
+        }
+    }
+
+    /// Runs without an end.
+    pub(crate) async fn run(mut self) {
+        loop {
+            self.take_over();
+            let expires = self.served_until.map(|not_after| {
+                let left = not_after.duration_since(clock::now());
+                clock::monotonic() + Duration::try_from(left).unwrap_or_default().min(LOOK)
+            });
+            let changed = tokio::select! {
+                changed = self.changed() => changed,
+                () = until(expires) => continue,
+            };
+            if let Err(source) = changed {
+                let path = self.path.clone();
+                let error = DirectoryError::Watch { path, source };
+                tracing::error!(%error, "the webhooks' certificate is not followed any more");
+                self.publisher.not_ready(error.to_string());
+                return;
+            }
+        }
+    }
+
+    /// Serves what is there, or goes on with what was there before. What is half written is followed by another event.
+    fn take_over(&mut self) {
+        let read = self.read();
+        let trouble = match read {
+            Ok((certificate, bundle)) => {
+                self.publisher.publish(&certificate, bundle);
+                self.served_until = Some(certificate.not_after);
+                format!("the certificate expired at {}", certificate.not_after)
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the webhooks' certificate is not replaced");
+                error.to_string()
+            }
+        };
+        let now = clock::now();
+        match self.served_until.filter(|not_after| now < *not_after) {
+            Some(_) => self.publisher.ready(),
+            None => {
+                self.served_until = None;
+                self.publisher.not_ready(trouble);
+            }
+        }
+    }
+
+    fn read(&self) -> Result<(Certificate, CaBundle), DirectoryError> {
+        let file = |name: &str| {
+            let path = self.path.join(name);
+            std::fs::read(&path).map_err(|source| DirectoryError::Read { path, source })
+        };
+        let bundle = match file("ca.crt") {
+            Ok(bundle) if !bundle.is_empty() => CaBundle::Pem(bundle),
+            _ => CaBundle::Elsewhere,
+        };
+        let pem = Pem {
+            chain: file("tls.crt")?,
+            key: file("tls.key")?,
+        };
+        let usable = || {
+            let certificate = Certificate::read(&pem)?;
+            certificate.names(&self.names)?;
+            if let CaBundle::Pem(bundle) = &bundle {
+                certificate.trusted_by(bundle)?;
+            }
+            Ok(certificate)
+        };
+        match usable() {
+            Ok(certificate) => Ok((certificate, bundle)),
+            Err(source) => {
+                let path = self.path.clone();
+                Err(DirectoryError::Certificate { path, source })
+            }
+        }
+    }
+
+    async fn changed(&self) -> io::Result<()> {
+        loop {
+            let mut ready = self.events.readable().await?;
+            match self.events.get_ref().0.read_events() {
+                Ok(events) => {
+                    let gone = AddWatchFlags::IN_IGNORED;
+                    if events.iter().any(|event| event.mask.contains(gone)) {
+                        return Err(io::Error::from(io::ErrorKind::NotFound));
+                    }
+                    return Ok(());
+                }
+                Err(Errno::EAGAIN) => ready.clear_ready(),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl Events {
+    fn of(path: &PathBuf) -> io::Result<Self> {
+        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+        let changes = AddWatchFlags::IN_CLOSE_WRITE
+            | AddWatchFlags::IN_MOVED_TO
+            | AddWatchFlags::IN_CREATE
+            | AddWatchFlags::IN_DELETE_SELF
+            | AddWatchFlags::IN_ONLYDIR;
+        inotify.add_watch(path, changes)?;
+        Ok(Self(inotify))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
+    use leadsman_process::{Metrics as Registry, Readiness};
+
+    use super::*;
+    use crate::certificate::issue;
+    use crate::certificate::tests::{YEAR, names};
+    use crate::metrics::Metrics;
+
+    fn write(folder: &Path, name: &str) -> Vec<u8> {
+        let issued = issue(&names(&[name]), clock::now(), YEAR).unwrap();
+        fs::create_dir_all(folder).unwrap();
+        fs::write(folder.join("tls.crt"), &issued.pem.chain).unwrap();
+        fs::write(folder.join("tls.key"), &issued.pem.key).unwrap();
+        fs::write(folder.join("ca.crt"), &issued.ca).unwrap();
+        issued.ca
+    }
+
+    /// As the kubelet does it.
+    fn swap(root: &Path, version: &str) {
+        symlink(version, root.join("..data_tmp")).unwrap();
+        fs::rename(root.join("..data_tmp"), root.join("..data")).unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_the_kubelet_swaps_in_is_served_and_what_is_for_others_is_not() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        let first = write(&root.join("..1"), "a.b.svc");
+        swap(root, "..1");
+        for file in ["tls.crt", "tls.key", "ca.crt"] {
+            symlink(Path::new("..data").join(file), root.join(file)).unwrap();
+        }
+        let readiness = Readiness::default();
+        let condition = readiness.condition("webhook certificates", "not read");
+        let publisher = Publisher::new(Metrics::new(&Registry::default()), condition);
+        let (mut bundle, certificate) = (publisher.bundle(), publisher.certificate());
+        let directory = Directory::watch(root.to_owned(), names(&["a.b.svc"]), publisher);
+        let mut directory = directory.unwrap();
+        directory.take_over();
+        assert_eq!(*bundle.borrow_and_update(), CaBundle::Pem(first));
+        let served = certificate.borrow().clone().unwrap();
+
+        write(&root.join("..2"), "another.b.svc");
+        swap(root, "..2");
+        directory.take_over();
+        let still = certificate.borrow().clone().unwrap();
+        assert_eq!(served.cert, still.cert);
+        assert!(readiness.is_ready(), "{}", readiness.text());
+
+        let followed = tokio::spawn(directory.run());
+        let third = write(&root.join("..3"), "a.b.svc");
+        swap(root, "..3");
+        let third = CaBundle::Pem(third);
+        bundle.wait_for(|bundle| *bundle == third).await.unwrap();
+        assert_ne!(served.cert, certificate.borrow().clone().unwrap().cert);
+        followed.abort();
+    }
+
+    #[tokio::test]
+    async fn a_directory_without_a_certificate_is_not_ready_until_it_has_one() {
+        let root = tempfile::tempdir().unwrap();
+        let readiness = Readiness::default();
+        let condition = readiness.condition("webhook certificates", "not read");
+        let publisher = Publisher::new(Metrics::new(&Registry::default()), condition);
+        let mut certificate = publisher.certificate();
+        let directory = Directory::watch(root.path().to_owned(), names(&["a.b.svc"]), publisher);
+        let mut directory = directory.unwrap();
+        directory.take_over();
+        assert!(readiness.text().contains("tls.crt"), "{}", readiness.text());
+        let followed = tokio::spawn(directory.run());
+        write(root.path(), "a.b.svc");
+        certificate.wait_for(Option::is_some).await.unwrap();
+        followed.abort();
+    }
+}

@@ -1,0 +1,65 @@
+//! The certificate that is served, and the bundle that vouches for it, as the rest of the process is told of them.
+
+use std::sync::Arc;
+
+use leadsman_process::Condition;
+use rustls::sign::CertifiedKey;
+use tokio::sync::watch;
+
+use super::{CaBundle, Certificate};
+use crate::metrics::Metrics;
+
+/// Where a certificate goes.
+pub(crate) struct Publisher {
+    certificate: watch::Sender<Option<Arc<CertifiedKey>>>,
+    bundle: watch::Sender<CaBundle>,
+    metrics: Metrics,
+    condition: Condition,
+}
+
+impl Publisher {
+    pub(crate) fn new(metrics: Metrics, condition: Condition) -> Self {
+        Self {
+            certificate: watch::Sender::new(None),
+            bundle: watch::Sender::new(CaBundle::Unknown),
+            metrics,
+            condition,
+        }
+    }
+
+    pub(crate) fn certificate(&self) -> watch::Receiver<Option<Arc<CertifiedKey>>> {
+        self.certificate.subscribe()
+    }
+
+    pub(crate) fn bundle(&self) -> watch::Receiver<CaBundle> {
+        self.bundle.subscribe()
+    }
+
+    /// Serves this certificate from the next handshake on.
+    pub(crate) fn publish(&self, certificate: &Certificate, bundle: CaBundle) {
+        let is_new = self.certificate.send_if_modified(|served| {
+            let serves = |served: &Arc<CertifiedKey>| served.cert == certificate.key.cert;
+            let is_new = !served.as_ref().is_some_and(serves);
+            *served = Some(Arc::clone(&certificate.key));
+            is_new
+        });
+        if is_new {
+            let not_after = certificate.not_after;
+            tracing::info!(%not_after, "serving admission webhooks with a new certificate");
+            self.metrics.serves_until(not_after);
+        }
+        self.bundle.send_if_modified(|known| {
+            let is_new = *known != bundle;
+            *known = bundle;
+            is_new
+        });
+    }
+
+    pub(crate) fn ready(&self) {
+        self.condition.ready();
+    }
+
+    pub(crate) fn not_ready(&self, reason: String) {
+        self.condition.not_ready(reason);
+    }
+}

@@ -1,0 +1,265 @@
+//! The Secret that all replicas serve from: read by a watch, written under its resourceVersion, so that replicas that
+//! start together agree on one certificate.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::PostParams;
+use kube::core::Request;
+use kube::core::request::Error as BuildError;
+use kube::{Resource, ResourceExt};
+use leadsman_lease::Leadership;
+use leadsman_process::list::ListTarget;
+use leadsman_process::reply::{Cause, Disposition, Verb};
+use leadsman_process::watch::{ObjectEvent, ObjectState, watch_object};
+use leadsman_process::{ApiServer, clock};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::publish::Publisher;
+use super::renewal::{Circumstances, Data, Decision, Kept, Renewal, Stored, changed, decide};
+use super::{BundleInForce, CaBundle};
+use crate::FIELD_MANAGER;
+use crate::pace::{Pace, describe_failure, until};
+
+/// The Secret's name.
+pub const SECRET: &str = "leadsman-webhook";
+/// How long a certificate is valid.
+pub(crate) const LIFE: Duration = Duration::from_hours(365 * 24);
+const DEADLINE: Duration = Duration::from_secs(10);
+/// The time of day may jump, so it is looked at this often.
+const LOOK: Duration = Duration::from_hours(1);
+
+/// The loop that follows and writes the Secret.
+pub(crate) struct SecretLoop {
+    pub(crate) server: ApiServer,
+    pub(crate) namespace: String,
+    /// What the certificate is for.
+    pub(crate) names: Vec<String>,
+    pub(crate) life: Duration,
+    pub(crate) leadership: watch::Receiver<Leadership>,
+    pub(crate) in_force: watch::Receiver<Option<BundleInForce>>,
+    pub(crate) publisher: Publisher,
+    pub(crate) state: State,
+}
+
+/// What the loop knows.
+#[derive(Default)]
+pub(crate) struct State {
+    stored: Option<Stored>,
+    /// The Secret that `stored` was read from; a write replaces what is its own in it.
+    secret: Option<Box<Secret>>,
+    served: Option<Kept>,
+    pace: Pace,
+    /// Why the last request failed.
+    trouble: Option<String>,
+}
+
+impl SecretLoop {
+    /// Runs for as long as somebody may lead.
+    pub(crate) async fn run(mut self) {
+        let target = ListTarget::in_namespace::<Secret>(&self.namespace);
+        let mut events = watch_object::<Secret>(self.server.clone(), target, SECRET);
+        loop {
+            let wake = self.step().await;
+            self.show();
+            tokio::select! {
+                Some(event) = events.next() => self.observe_event(event),
+                changed = self.leadership.changed() => if changed.is_err() {
+                    return;
+                },
+                Ok(()) = self.in_force.changed() => {}
+                () = until(wake) => {}
+            }
+        }
+    }
+
+    fn observe_event(&mut self, event: ObjectEvent<Secret>) {
+        match event {
+            ObjectEvent::Observed(ObjectState::Present(secret)) => self.observe(Some(secret)),
+            ObjectEvent::Observed(ObjectState::Deleted(_) | ObjectState::Absent) => {
+                self.observe(None);
+            }
+            ObjectEvent::Following => self.state.trouble = None,
+            ObjectEvent::Failed(disposition) => self.failed("list or watch", &disposition),
+        }
+    }
+
+    fn observe(&mut self, secret: Option<Box<Secret>>) {
+        let stored = match &secret {
+            None => Stored::Absent,
+            Some(secret) => Stored::read(&data(secret), &self.names),
+        };
+        match &stored {
+            Stored::Usable(kept) => {
+                let bundle = CaBundle::Pem(kept.bundle.clone());
+                self.publisher.publish(&kept.current, bundle);
+                self.state.served = Some(Kept::clone(kept));
+            }
+            Stored::Unusable(error) => {
+                let secret = self.object();
+                tracing::warn!(%error, "the {secret} holds no certificate that can be served, writing another one");
+            }
+            Stored::Absent => {}
+        }
+        self.state.stored = Some(stored);
+        self.state.secret = secret;
+    }
+
+    /// Does what is to be done now, and says when to look again at the latest.
+    async fn step(&mut self) -> Option<Instant> {
+        let now = clock::monotonic();
+        let at = self.circumstances();
+        let stored = self.state.stored.as_ref()?;
+        match decide(stored, self.state.served.as_ref(), at) {
+            Decision::Wait(until) => {
+                let wait = Duration::try_from(until.duration_since(at.now)).unwrap_or_default();
+                Some(now + wait.min(LOOK))
+            }
+            Decision::Write(renewal) => {
+                if let Some(held_until) = self.state.pace.held_until(now) {
+                    return Some(held_until);
+                }
+                self.write(renewal, at.now).await;
+                Some(clock::monotonic())
+            }
+        }
+    }
+
+    fn circumstances(&mut self) -> Circumstances {
+        let bundle = self.publisher.bundle();
+        let in_force = self.in_force.borrow_and_update();
+        let in_force = in_force.as_ref();
+        let same = in_force.filter(|in_force| in_force.bundle == *bundle.borrow());
+        let leadership = *self.leadership.borrow_and_update();
+        Circumstances {
+            leads: leadership.time_left(clock::monotonic()).is_some(),
+            bundle_in_force: same.map(|in_force| in_force.since),
+            now: clock::now(),
+        }
+    }
+
+    async fn write(&mut self, renewal: Renewal, now: Timestamp) {
+        let kept = match &self.state.stored {
+            Some(Stored::Usable(kept)) => Some(&**kept),
+            _ => self.state.served.as_ref(),
+        };
+        let data = match changed(kept, renewal, &self.names, now, self.life) {
+            Ok(data) => data,
+            Err(error) => {
+                let reason = format!("cannot make a certificate for {:?}: {error}", self.names);
+                self.state.trouble = Some(reason.clone());
+                let refused = Disposition::Refused { reason };
+                self.state
+                    .pace
+                    .wrote(&refused, clock::monotonic(), fastrand::f64());
+                return;
+            }
+        };
+        let secret = secret(self.state.secret.as_deref(), &self.namespace, data);
+        tracing::info!(?renewal, "writing the {}", self.object());
+        let disposition = self.send(&secret).await;
+        self.state
+            .pace
+            .wrote(&disposition, clock::monotonic(), fastrand::f64());
+        match disposition {
+            Disposition::Done => self.state.trouble = None,
+            // Another replica was faster, as the watch will show.
+            Disposition::AlreadyExists { .. }
+            | Disposition::Gone { .. }
+            | Disposition::Retry {
+                cause: Cause::Conflict,
+                ..
+            } => {}
+            failed => self.failed("write", &failed),
+        }
+    }
+
+    async fn send(&mut self, secret: &Secret) -> Disposition {
+        let (verb, request) = match request(&self.namespace, secret) {
+            Ok(request) => request,
+            Err(error) => {
+                let reason = error.to_string();
+                return Disposition::Refused { reason };
+            }
+        };
+        let reply = self.server.send(verb, request, DEADLINE).await;
+        if reply.disposition == Disposition::Done
+            && let Ok(written) = serde_json::from_slice(&reply.body)
+        {
+            self.observe(Some(written));
+        }
+        reply.disposition
+    }
+
+    fn failed(&mut self, action: &str, disposition: &Disposition) {
+        let reason = describe_failure(action, &self.object(), disposition);
+        tracing::warn!(
+            reason,
+            "the webhooks' certificates cannot be kept, retrying"
+        );
+        self.state.trouble = Some(reason);
+    }
+
+    fn show(&self) {
+        let served = self.state.served.as_ref();
+        let lives = served.is_some_and(|served| clock::now() < served.current.not_after);
+        match (&self.state.trouble, served) {
+            _ if lives => self.publisher.ready(),
+            (Some(trouble), _) => self.publisher.not_ready(trouble.clone()),
+            (None, Some(served)) => {
+                let not_after = served.current.not_after;
+                self.publisher
+                    .not_ready(format!("the certificate expired at {not_after}"));
+            }
+            (None, None) => self
+                .publisher
+                .not_ready("no certificate has been read or made yet".to_owned()),
+        }
+    }
+
+    fn object(&self) -> String {
+        format!("Secret {}/{SECRET}", self.namespace)
+    }
+}
+
+fn data(secret: &Secret) -> Data {
+    let data = secret.data.iter().flatten();
+    data.map(|(key, value)| (key.clone(), value.0.clone()))
+        .collect()
+}
+
+/// The Secret with other data. What others have written beside it stays.
+fn secret(observed: Option<&Secret>, namespace: &str, data: Data) -> Secret {
+    let mut secret = observed.cloned().unwrap_or_else(|| {
+        let mut secret = Secret {
+            type_: Some("kubernetes.io/tls".to_owned()),
+            ..Secret::default()
+        };
+        secret.metadata.name = Some(SECRET.to_owned());
+        secret.metadata.namespace = Some(namespace.to_owned());
+        let label = ("app.kubernetes.io/name".to_owned(), "leadsman".to_owned());
+        secret.labels_mut().extend([label]);
+        secret
+    });
+    secret.metadata.managed_fields = None;
+    let data = data.into_iter();
+    secret.data = Some(data.map(|(key, value)| (key, ByteString(value))).collect());
+    secret
+}
+
+fn request(namespace: &str, secret: &Secret) -> Result<(Verb, http::Request<Vec<u8>>), BuildError> {
+    let secrets = Request::new(Secret::url_path(&(), Some(namespace)));
+    let params = PostParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PostParams::default()
+    };
+    let body = serde_json::to_vec(secret).map_err(BuildError::SerializeBody)?;
+    Ok(match secret.metadata.resource_version {
+        None => (Verb::Create, secrets.create(&params, body)?),
+        Some(_) => (Verb::Update, secrets.replace(SECRET, &params, body)?),
+    })
+}

@@ -1,0 +1,325 @@
+//! The loop that keeps the configuration as it is to be, while this replica leads.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::{BoxStream, select_all, unfold};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use kube::Resource;
+use kube::api::{DeleteParams, GetParams, Patch, PatchParams, Preconditions};
+use kube::core::Request;
+use kube::core::request::Error as BuildError;
+use leadsman_lease::Leadership;
+use leadsman_process::list::ListTarget;
+use leadsman_process::reply::{Disposition, Verb};
+use leadsman_process::watch::{ObjectEvent, ObjectState, watch_object};
+use leadsman_process::{ApiServer, Condition, clock};
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::{Address, CONFIGURATION, InForceWebhook, Observed, Step, decide, desired, is_ours};
+use crate::FIELD_MANAGER;
+use crate::certificate::{BundleInForce, CaBundle};
+use crate::pace::{Pace, describe_failure, until};
+use crate::webhook::WebhookSpec;
+
+const OBJECT: &str = "MutatingWebhookConfiguration leadsman";
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Who says when a webhook is in force.
+pub(crate) struct WebhookSource {
+    pub(crate) name: &'static str,
+    pub(crate) path: String,
+    pub(crate) spec: watch::Receiver<Option<WebhookSpec>>,
+}
+
+/// The loop that follows and applies the configuration.
+pub(crate) struct ConfigurationLoop {
+    pub(crate) server: ApiServer,
+    pub(crate) address: Address,
+    pub(crate) webhooks: Vec<WebhookSource>,
+    pub(crate) bundle: watch::Receiver<CaBundle>,
+    /// Whether the certificates are somebody else's, who may also bring their CA to the configuration.
+    pub(crate) mounted: bool,
+    pub(crate) leadership: watch::Receiver<Leadership>,
+    pub(crate) in_force: watch::Sender<Option<BundleInForce>>,
+    pub(crate) condition: Condition,
+    pub(crate) state: State,
+}
+
+/// What the loop knows.
+#[derive(Default)]
+pub(crate) struct State {
+    observed: Observed,
+    /// What was applied last in this term of leadership.
+    applied: Option<Value>,
+    term: Option<u64>,
+    pace: Pace,
+    /// Why the last request failed.
+    trouble: Option<String>,
+}
+
+impl ConfigurationLoop {
+    /// Runs for as long as somebody may lead.
+    pub(crate) async fn run(mut self) {
+        let all = ListTarget::all::<MutatingWebhookConfiguration>();
+        let mut events = watch_object(self.server.clone(), all, CONFIGURATION);
+        let mut specs = select_all(self.webhooks.iter().map(|webhook| changes(&webhook.spec)));
+        loop {
+            let wake = self.step().await;
+            tokio::select! {
+                Some(event) = events.next() => self.observe_event(event),
+                changed = self.leadership.changed() => if changed.is_err() {
+                    return;
+                },
+                Ok(()) = self.bundle.changed() => self.state.pace.forget(),
+                Some(()) = specs.next() => self.state.pace.forget(),
+                () = until(wake) => {}
+            }
+        }
+    }
+
+    fn observe_event(&mut self, event: ObjectEvent<MutatingWebhookConfiguration>) {
+        match event {
+            ObjectEvent::Observed(ObjectState::Present(object)) => {
+                self.state.observed = Observed::Present(object);
+            }
+            ObjectEvent::Observed(ObjectState::Deleted(_) | ObjectState::Absent) => {
+                self.state.observed = Observed::Absent;
+            }
+            ObjectEvent::Following => self.state.trouble = None,
+            ObjectEvent::Failed(disposition) => self.failed("list or watch", &disposition),
+        }
+    }
+
+    /// Does what is to be done now, and says when to look again at the latest.
+    async fn step(&mut self) -> Option<Instant> {
+        let bundle = self.bundle();
+        let desired = match bundle {
+            // Without a CA no call would succeed.
+            CaBundle::Unknown => return self.show(Step::Rest),
+            _ => desired(&self.in_force_webhooks(), &self.address, &bundle),
+        };
+        let leadership = *self.leadership.borrow_and_update();
+        if self.state.term != leadership.term() {
+            // Between two terms others may have applied something else.
+            self.state.term = leadership.term();
+            self.state.applied = None;
+        }
+        self.note_in_force(desired.as_ref(), &bundle);
+        let step = decide(
+            desired.as_ref(),
+            &self.state.observed,
+            self.state.applied.as_ref(),
+        );
+        let now = clock::monotonic();
+        let Some(left) = leadership.time_left(now).filter(|_| step != Step::Rest) else {
+            return self.show(step);
+        };
+        if let Some(held_until) = self.state.pace.held_until(now) {
+            self.show(step);
+            return Some(held_until);
+        }
+        match (step, desired) {
+            (Step::Apply, Some(desired)) => self.apply(desired, left.min(DEADLINE)).await,
+            _ => self.delete(left.min(DEADLINE)).await,
+        }
+        Some(clock::monotonic())
+    }
+
+    fn bundle(&mut self) -> CaBundle {
+        let bundle = self.bundle.borrow_and_update().clone();
+        if self.mounted && bundle != CaBundle::Unknown && self.state.observed.is_injected() {
+            CaBundle::Elsewhere
+        } else {
+            bundle
+        }
+    }
+
+    fn in_force_webhooks(&self) -> Vec<InForceWebhook> {
+        let webhooks = self.webhooks.iter();
+        webhooks
+            .filter_map(|webhook| {
+                Some(InForceWebhook {
+                    name: webhook.name,
+                    path: webhook.path.clone(),
+                    spec: webhook.spec.borrow().clone()?,
+                })
+            })
+            .collect()
+    }
+
+    /// Tells since when the API servers have the bundle. Without a webhook none of them calls.
+    fn note_in_force(&self, desired: Option<&Value>, bundle: &CaBundle) {
+        let observed = &self.state.observed;
+        let in_force = desired.map_or(*observed == Observed::Absent, |desired| {
+            observed.says(desired)
+        });
+        self.in_force.send_if_modified(|known| {
+            let known_bundle = known.as_ref().map(|known| &known.bundle);
+            if in_force == (known_bundle == Some(bundle)) {
+                return false;
+            }
+            *known = in_force.then(|| BundleInForce {
+                bundle: bundle.clone(),
+                since: clock::now(),
+            });
+            true
+        });
+    }
+
+    async fn apply(&mut self, desired: Value, deadline: Duration) {
+        let path = Request::new(MutatingWebhookConfiguration::url_path(&(), None));
+        let params = PatchParams::apply(FIELD_MANAGER).force();
+        let request = path.patch(CONFIGURATION, &params, &Patch::Apply(&desired));
+        let (disposition, body) = self.send(Verb::Update, request, deadline).await;
+        if disposition != Disposition::Done {
+            return self.failed("apply", &disposition);
+        }
+        tracing::info!("applied the {OBJECT}");
+        (self.state.applied, self.state.trouble) = (Some(desired), None);
+        if let Ok(object) = serde_json::from_slice(&body) {
+            self.state.observed = Observed::Present(object);
+        }
+    }
+
+    async fn delete(&mut self, deadline: Duration) {
+        let Observed::Present(observed) = &self.state.observed else {
+            return;
+        };
+        let request = delete(observed);
+        let (disposition, _) = self.send(Verb::Delete, request, deadline).await;
+        if !matches!(disposition, Disposition::Done | Disposition::Gone { .. }) {
+            return self.failed("delete", &disposition);
+        }
+        tracing::info!("no admission webhook is in force: deleted the {OBJECT}");
+        self.state.observed = Observed::Absent;
+        (self.state.applied, self.state.trouble) = (None, None);
+    }
+
+    async fn send(
+        &mut self,
+        verb: Verb,
+        request: Result<http::Request<Vec<u8>>, BuildError>,
+        deadline: Duration,
+    ) -> (Disposition, Vec<u8>) {
+        let (disposition, body) = match request {
+            Ok(request) => {
+                let reply = self.server.send(verb, request, deadline).await;
+                (reply.disposition, reply.body)
+            }
+            Err(error) => {
+                let reason = error.to_string();
+                (Disposition::Refused { reason }, Vec::new())
+            }
+        };
+        let now = clock::monotonic();
+        self.state.pace.wrote(&disposition, now, fastrand::f64());
+        (disposition, body)
+    }
+
+    fn failed(&mut self, action: &str, disposition: &Disposition) {
+        let reason = describe_failure(action, OBJECT, disposition);
+        tracing::warn!(
+            reason,
+            "the API server may not call the admission webhooks, retrying"
+        );
+        self.state.trouble = Some(reason);
+    }
+
+    fn show(&self, step: Step) -> Option<Instant> {
+        let leads = self.state.term.is_some();
+        match (&self.state.trouble, &self.state.observed) {
+            (Some(trouble), _) if leads || self.state.observed == Observed::Unknown => {
+                self.condition.not_ready(trouble.clone());
+            }
+            (None, Observed::Unknown) => self
+                .condition
+                .not_ready(format!("the {OBJECT} has not been read yet")),
+            _ if leads && step != Step::Rest => self
+                .condition
+                .not_ready(format!("the {OBJECT} is to be applied")),
+            // A standby leaves it to the leader.
+            _ => self.condition.ready(),
+        }
+        None
+    }
+}
+
+/// Deletes the configuration that a process with a feature left, before this one without it: once, when this one leads.
+pub(crate) async fn delete_leftover(
+    server: ApiServer,
+    mut leadership: watch::Receiver<Leadership>,
+) {
+    let mut pace = Pace::default();
+    loop {
+        let leads = leadership.wait_for(|leadership| leadership.term().is_some());
+        if leads.await.is_err() {
+            return;
+        }
+        let disposition = read_and_delete(&server).await;
+        let now = clock::monotonic();
+        pace.wrote(&disposition, now, fastrand::f64());
+        if matches!(disposition, Disposition::Done | Disposition::Gone { .. }) {
+            return;
+        }
+        let reason = describe_failure("get or delete", OBJECT, &disposition);
+        tracing::warn!(
+            reason,
+            "cannot look for a configuration that is not needed any more, retrying"
+        );
+        until(pace.held_until(now)).await;
+    }
+}
+
+async fn read_and_delete(server: &ApiServer) -> Disposition {
+    let path = || Request::new(MutatingWebhookConfiguration::url_path(&(), None));
+    let refused = |error: &dyn std::fmt::Display| Disposition::Refused {
+        reason: error.to_string(),
+    };
+    let get = match path().get(CONFIGURATION, &GetParams::default()) {
+        Ok(get) => get,
+        Err(error) => return refused(&error),
+    };
+    let reply = server.send(Verb::Get, get, DEADLINE).await;
+    if reply.disposition != Disposition::Done {
+        return reply.disposition;
+    }
+    let observed = match serde_json::from_slice::<MutatingWebhookConfiguration>(&reply.body) {
+        Ok(observed) => observed,
+        Err(error) => return refused(&error),
+    };
+    if !is_ours(&observed) {
+        return Disposition::Done;
+    }
+    match delete(&observed) {
+        Ok(delete) => {
+            server
+                .send(Verb::Delete, delete, DEADLINE)
+                .await
+                .disposition
+        }
+        Err(error) => refused(&error),
+    }
+}
+
+/// Of this object alone: another one of that name is not ours.
+fn delete(observed: &MutatingWebhookConfiguration) -> Result<http::Request<Vec<u8>>, BuildError> {
+    let params = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: observed.metadata.uid.clone(),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    };
+    Request::new(MutatingWebhookConfiguration::url_path(&(), None)).delete(CONFIGURATION, &params)
+}
+
+fn changes(spec: &watch::Receiver<Option<WebhookSpec>>) -> BoxStream<'static, ()> {
+    let changes = unfold(spec.clone(), async |mut spec| {
+        spec.changed().await.ok()?;
+        Some(((), spec))
+    });
+    changes.boxed()
+}

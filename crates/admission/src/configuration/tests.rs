@@ -1,0 +1,209 @@
+use super::*;
+
+use k8s_openapi::api::admissionregistration::v1::{MatchCondition, RuleWithOperations};
+
+fn strings(strings: &[&str]) -> Option<Vec<String>> {
+    Some(strings.iter().map(ToString::to_string).collect())
+}
+
+fn webhook(name: &'static str) -> InForceWebhook {
+    let rule = RuleWithOperations {
+        operations: strings(&["CREATE"]),
+        api_groups: strings(&[""]),
+        api_versions: strings(&["v1"]),
+        resources: strings(&["pods"]),
+        ..RuleWithOperations::default()
+    };
+    let condition = |name: &str| MatchCondition {
+        name: name.to_owned(),
+        expression: "true".to_owned(),
+    };
+    InForceWebhook {
+        name,
+        path: format!("/{name}"),
+        spec: WebhookSpec {
+            rules: vec![rule],
+            match_conditions: vec![condition("one"), condition("two")],
+            timeout_seconds: 2,
+            ..WebhookSpec::default()
+        },
+    }
+}
+
+fn address() -> Address {
+    Address::Service("leadsman-system/hook:8443".parse().unwrap())
+}
+
+fn wanted() -> Value {
+    let bundle = CaBundle::Pem(b"CA".to_vec());
+    desired(&[webhook("a.b.c"), webhook("d.e.f")], &address(), &bundle).unwrap()
+}
+
+/// As an API server shows it: with its defaults, ours and others' field managers.
+fn stored(desired: &Value, change: impl FnOnce(&mut Value)) -> Observed {
+    let mut object = desired.clone();
+    object["metadata"]["managedFields"] = json!([{"manager": FIELD_MANAGER}]);
+    for webhook in object["webhooks"].as_array_mut().unwrap() {
+        webhook["rules"][0]["scope"] = json!("*");
+    }
+    change(&mut object);
+    Observed::Present(serde_json::from_value(object).unwrap())
+}
+
+#[test]
+fn a_service_and_a_url_are_named_with_their_paths() {
+    let bundle = CaBundle::Pem(b"CA".to_vec());
+    let config = address().client_config("/a.b.c", &bundle);
+    let service =
+        json!({"namespace": "leadsman-system", "name": "hook", "port": 8443, "path": "/a.b.c"});
+    assert_eq!(config, json!({"service": service, "caBundle": "Q0E="}));
+    assert_eq!(address().names(), ["hook.leadsman-system.svc"]);
+    let url = Address::Url("https://127.0.0.1:9443/".parse().unwrap());
+    let config = url.client_config("/a.b.c", &CaBundle::Elsewhere);
+    assert_eq!(config, json!({"url": "https://127.0.0.1:9443/a.b.c"}));
+    assert_eq!(url.names(), ["127.0.0.1"]);
+}
+
+#[test]
+fn without_a_webhook_in_force_there_is_to_be_no_configuration() {
+    assert_eq!(desired(&[], &address(), &CaBundle::Elsewhere), None);
+}
+
+#[test]
+fn what_differs_from_ours_is_applied_and_what_others_add_stays() {
+    let wanted = wanted();
+    let table: [(&str, fn(&mut Value), Step); 11] = [
+        ("as applied", |_| {}, Step::Rest),
+        (
+            "another's label",
+            |o| o["metadata"]["labels"]["x"] = json!("y"),
+            Step::Rest,
+        ),
+        (
+            "another's webhook",
+            |o| {
+                push(
+                    &mut o["webhooks"],
+                    json!({
+                        "name": "x.y.z", "admissionReviewVersions": ["v1"], "clientConfig": {}, "sideEffects": "None",
+                    }),
+                )
+            },
+            Step::Rest,
+        ),
+        (
+            "webhooks in another order",
+            |o| o["webhooks"].as_array_mut().unwrap().reverse(),
+            Step::Rest,
+        ),
+        (
+            "another's condition",
+            |o| {
+                push(
+                    &mut o["webhooks"][0]["matchConditions"],
+                    json!({"name": "x", "expression": "false"}),
+                )
+            },
+            Step::Rest,
+        ),
+        (
+            "no label of ours",
+            |o| o["metadata"]["labels"] = json!({}),
+            Step::Apply,
+        ),
+        (
+            "a webhook missing",
+            |o| _ = o["webhooks"].as_array_mut().unwrap().pop(),
+            Step::Apply,
+        ),
+        (
+            "another policy",
+            |o| o["webhooks"][1]["failurePolicy"] = json!("Fail"),
+            Step::Apply,
+        ),
+        (
+            "another bundle",
+            |o| o["webhooks"][0]["clientConfig"]["caBundle"] = json!("eA=="),
+            Step::Apply,
+        ),
+        (
+            "a rule more",
+            |o| {
+                push(
+                    &mut o["webhooks"][0]["rules"],
+                    json!({"resources": ["nodes"]}),
+                )
+            },
+            Step::Apply,
+        ),
+        (
+            "a narrower selector",
+            |o| {
+                o["webhooks"][0]["objectSelector"] = json!({"matchLabels": {"a": "b"}});
+            },
+            Step::Apply,
+        ),
+    ];
+    for (case, change, expected) in table {
+        let observed = stored(&wanted, change);
+        assert_eq!(
+            decide(Some(&wanted), &observed, Some(&wanted)),
+            expected,
+            "{case}"
+        );
+    }
+}
+
+fn push(list: &mut Value, item: Value) {
+    list.as_array_mut().unwrap().push(item);
+}
+
+#[test]
+fn it_is_made_again_when_deleted_and_goes_when_nothing_is_in_force() {
+    let wanted = wanted();
+    let ours = stored(&wanted, |_| {});
+    let others = stored(&wanted, |o| o["metadata"]["managedFields"] = json!([]));
+    let table = [
+        (None, Observed::Unknown, Step::Rest),
+        (Some(&wanted), Observed::Unknown, Step::Rest),
+        (None, Observed::Absent, Step::Rest),
+        (Some(&wanted), Observed::Absent, Step::Apply),
+        (None, ours, Step::Delete),
+        (None, others, Step::Rest),
+    ];
+    for (desired, observed, expected) in table {
+        assert_eq!(
+            decide(desired, &observed, desired),
+            expected,
+            "{observed:?}"
+        );
+    }
+}
+
+#[test]
+fn what_is_not_wanted_any_more_goes_with_another_apply() {
+    let before = wanted();
+    let bundle = CaBundle::Pem(b"CA".to_vec());
+    let mut fewer = webhook("a.b.c");
+    fewer.spec.match_conditions.pop();
+    let now = desired(&[fewer, webhook("d.e.f")], &address(), &bundle).unwrap();
+    let observed = stored(&before, |_| {});
+    assert!(observed.says(&now), "the difference does not show");
+    assert_eq!(decide(Some(&now), &observed, Some(&before)), Step::Apply);
+    assert_eq!(
+        decide(Some(&before), &observed, None),
+        Step::Apply,
+        "a new leader"
+    );
+}
+
+#[test]
+fn cert_manager_is_left_the_bundle_where_it_injects_it() {
+    let wanted = wanted();
+    let plain = stored(&wanted, |_| {});
+    assert!(!plain.is_injected());
+    let told = stored(&wanted, |o| {
+        o["metadata"]["annotations"]["cert-manager.io/inject-ca-from"] = json!("a/b");
+    });
+    assert!(told.is_injected());
+}

@@ -1,0 +1,114 @@
+//! Distances between writes of one object: at first none, then longer each time, so that a contest with somebody who
+//! undoes them costs little. It is forgotten when it has been quiet for a while, or something else is wanted.
+
+use std::future::pending;
+use std::time::Duration;
+
+use leadsman_process::Backoff;
+use leadsman_process::reply::{Cause, Disposition};
+use tokio::time::{Instant, sleep_until};
+
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(1));
+/// Much longer than the longest distance: who undoes a write that late is not in a contest.
+const QUIET: Duration = Duration::from_mins(10);
+
+/// When an object may be written next.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    writes: u32,
+    last: Option<Instant>,
+    not_before: Option<Instant>,
+    /// The API server asked to be left alone until then.
+    throttled_until: Option<Instant>,
+}
+
+impl Pace {
+    /// When the next write may be sent, if that is not yet.
+    pub(crate) fn held_until(&self, now: Instant) -> Option<Instant> {
+        let held_until = self.not_before.max(self.throttled_until);
+        held_until.filter(|held_until| now < *held_until)
+    }
+
+    /// Records a write, whatever came of it. `random` is in 0 to 1.
+    pub(crate) fn wrote(&mut self, disposition: &Disposition, now: Instant, random: f64) {
+        if self.last.is_some_and(|last| now >= last + QUIET) {
+            self.writes = 0;
+        }
+        self.writes = self.writes.saturating_add(1);
+        self.last = Some(now);
+        self.not_before = Some(now + BACKOFF.delay(self.writes, random));
+        if let Disposition::Retry {
+            after: Some(after), ..
+        } = disposition
+        {
+            self.throttled_until = Some(now + *after);
+        }
+    }
+
+    /// Forgets the contest: something else is wanted.
+    pub(crate) fn forget(&mut self) {
+        *self = Self {
+            throttled_until: self.throttled_until,
+            ..Self::default()
+        };
+    }
+}
+
+/// Until then; without a time for ever.
+pub(crate) async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => pending().await,
+    }
+}
+
+/// Why a request failed, with what an operator can do about it. `action` is what was tried, such as "apply".
+pub(crate) fn describe_failure(action: &str, object: &str, disposition: &Disposition) -> String {
+    let message = disposition.reason().unwrap_or_default();
+    match disposition {
+        Disposition::Retry {
+            cause: Cause::NoRight,
+            ..
+        } => format!(
+            "RBAC does not allow to {action} the {object}: apply the output of `leadsman manifests` ({message})"
+        ),
+        Disposition::Retry {
+            cause: Cause::NoSuchKind,
+            ..
+        } => {
+            format!("cannot {action} the {object}: there is no such namespace or kind ({message})")
+        }
+        _ => format!("cannot {action} the {object}: {message}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn distances_grow_in_a_contest_and_are_forgotten_after_it() {
+        let mut pace = Pace::default();
+        let mut now = leadsman_process::clock::monotonic();
+        assert_eq!(pace.held_until(now), None, "the first is sent at once");
+        let mut write = |pace: &mut Pace, after| {
+            pace.wrote(&after, now, 1.0);
+            let held = pace.held_until(now).unwrap() - now;
+            now += held;
+            held.as_secs()
+        };
+        let distances = [0; 8].map(|_: u8| write(&mut pace, Disposition::Done));
+        assert_eq!(distances, [1, 2, 4, 8, 16, 32, 60, 60]);
+        let throttled = Disposition::Retry {
+            cause: Cause::Throttled,
+            after: Some(Duration::from_secs(90)),
+            reason: String::new(),
+        };
+        assert_eq!(write(&mut pace, throttled), 90);
+        pace.wrote(&Disposition::Done, now + QUIET, 1.0);
+        let again = pace.held_until(now + QUIET).unwrap() - (now + QUIET);
+        assert_eq!(again.as_secs(), 1);
+        pace.forget();
+        assert_eq!(pace.held_until(now + QUIET), None);
+    }
+}
