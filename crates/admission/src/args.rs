@@ -8,6 +8,11 @@ use std::str::FromStr;
 use http::Uri;
 use leadsman_process::serve::BindAddress;
 
+/// The Service by which the API server calls, unless it is told of another.
+pub const SERVICE: &str = "leadsman-webhook";
+/// The port that webhooks are served on by default.
+pub const WEBHOOK_PORT: u16 = 9443;
+
 /// Where the API server finds the webhooks.
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
@@ -19,7 +24,7 @@ pub struct Args {
         long,
         env = "LEADSMAN_WEBHOOK_BIND_ADDRESS",
         value_name = "ADDRESS",
-        default_value = ":9443"
+        default_value_t = BindAddress::Every { port: WEBHOOK_PORT }
     )]
     pub webhook_bind_address: BindAddress,
     /// Directory with tls.crt, tls.key and ca.crt, as cert-manager and the kubelet write them; followed while the manager
@@ -61,7 +66,7 @@ impl ServiceReference {
     pub(crate) fn in_namespace(namespace: &str) -> Self {
         Self {
             namespace: namespace.to_owned(),
-            name: "leadsman-webhook".to_owned(),
+            name: SERVICE.to_owned(),
             port: Self::PORT,
         }
     }

@@ -39,7 +39,7 @@ mod server;
 mod webhook;
 
 pub use admission::{Admission, AdmissionError};
-pub use args::{Args, ServiceReference, WebhookUrl};
+pub use args::{Args, SERVICE, ServiceReference, WEBHOOK_PORT, WebhookUrl};
 pub use certificate::secret::SECRET;
 pub use configuration::CONFIGURATION;
 pub use review::{AdmissionRequest, AdmissionResponse, Operation, PatchOperation, Reviewer};

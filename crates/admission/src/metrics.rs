@@ -1,38 +1,29 @@
 //! What is counted. Labels are the webhooks' names and closed lists.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use leadsman_process::Metrics as Registry;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Unit;
-use std::time::Duration;
 
 use crate::webhook::Outcome;
 
 /// The metrics of the webhooks.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
-    requests: Family<RequestLabels, Counter>,
-    duration: Family<WebhookLabels, Histogram>,
+    /// By `webhook` and `outcome`.
+    requests: Family<[(&'static str, &'static str); 2], Counter>,
+    /// By `webhook`.
+    duration: Family<[(&'static str, &'static str); 1], Histogram>,
     expiration: Gauge,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RequestLabels {
-    webhook: &'static str,
-    outcome: Outcome,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WebhookLabels {
-    webhook: &'static str,
-}
-
-impl EncodeLabelValue for Outcome {
-    fn encode(&self, encoder: &mut LabelValueEncoder) -> Result<(), std::fmt::Error> {
+impl Outcome {
+    fn as_str(self) -> &'static str {
         match self {
             Self::Patched => "patched",
             Self::Unchanged => "unchanged",
@@ -41,7 +32,6 @@ impl EncodeLabelValue for Outcome {
             Self::Panicked => "panicked",
             Self::Malformed => "malformed",
         }
-        .encode(encoder)
     }
 }
 
@@ -76,11 +66,12 @@ impl Metrics {
     }
 
     pub(crate) fn answered(&self, webhook: &'static str, outcome: Outcome, took: Duration) {
+        let webhook = ("webhook", webhook);
         self.requests
-            .get_or_create(&RequestLabels { webhook, outcome })
+            .get_or_create(&[webhook, ("outcome", outcome.as_str())])
             .inc();
         self.duration
-            .get_or_create(&WebhookLabels { webhook })
+            .get_or_create(&[webhook])
             .observe(took.as_secs_f64());
     }
 

@@ -43,6 +43,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "leadsman-manager",
         &[
+            "leadsman-admission",
             "leadsman-api",
             "leadsman-control",
             "leadsman-core",
@@ -53,6 +54,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "leadsman",
         &[
+            "leadsman-admission",
             "leadsman-agent",
             "leadsman-api",
             "leadsman-manager",

@@ -7,6 +7,9 @@ use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
+use leadsman_admission::{
+    CONFIGURATION, CONFIGURATION_RIGHTS, SECRET, SECRET_RIGHTS, SERVICE, WEBHOOK_PORT,
+};
 use leadsman_api::{GROUP, VERSION};
 use leadsman_manager::{LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, Right, feature_rights, openkruise};
 use serde_json::{Value, json};
@@ -47,6 +50,7 @@ fn text(namespace: &str) -> io::Result<String> {
     documents.extend(leadsman_api::CRDS.map(str::to_owned));
     let objects = accounts(namespace).into_iter();
     let objects = objects.chain(lease_rights(namespace));
+    let objects = objects.chain(webhooks(namespace));
     for object in objects.chain(policy(namespace)) {
         documents.push(yaml(&object)?);
     }
@@ -118,30 +122,59 @@ fn accounts(namespace: &str) -> Vec<Value> {
 /// The manager's rights on the Lease by which one of several leads: on this one alone, in the
 /// namespace that it is in wherever leadsman is installed.
 fn lease_rights(namespace: &str) -> [Value; 2] {
-    let rule = |named| {
-        let verbs = LEASE_RIGHTS.iter().filter(|(_, only)| *only == named);
+    let rules = rules_by_name("coordination.k8s.io", "leases", LEASE, &LEASE_RIGHTS);
+    manager_role(LEASE_NAMESPACE, namespace, &rules)
+}
+
+/// The manager's rights on the certificates of its admission webhooks, and the Service by which the API server calls
+/// these.
+fn webhooks(namespace: &str) -> Vec<Value> {
+    let rules = rules_by_name("", "secrets", SECRET, &SECRET_RIGHTS);
+    let role = manager_role(namespace, namespace, &rules);
+    let service = json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": SERVICE, "namespace": namespace, "labels": labels(Some("manager"))},
+        "spec": {
+            "selector": labels(Some("manager")),
+            "ports": [{"name": "webhooks", "port": 443, "targetPort": WEBHOOK_PORT}],
+        },
+    });
+    role.into_iter().chain([service]).collect()
+}
+
+/// Rules for one object, some of whose verbs cannot be restricted to its name.
+fn rules_by_name(group: &str, resource: &str, name: &str, rights: &[(&str, bool)]) -> [Value; 2] {
+    [false, true].map(|by_name| {
+        let verbs = rights.iter().filter(|(_, only)| *only == by_name);
         let verbs: Vec<_> = verbs.map(|(verb, _)| *verb).collect();
-        let mut rule = rule("coordination.k8s.io", "leases", &verbs);
-        if named {
-            rule["resourceNames"] = json!([LEASE]);
+        let mut rule = rule(group, resource, &verbs);
+        if by_name {
+            rule["resourceNames"] = json!([name]);
         }
         rule
-    };
+    })
+}
+
+/// A role in a namespace for the manager, whose account is in another one.
+fn manager_role(namespace: &str, account_namespace: &str, rules: &[Value]) -> [Value; 2] {
     let metadata =
-        json!({"name": MANAGER, "namespace": LEASE_NAMESPACE, "labels": labels(Some("manager"))});
+        json!({"name": MANAGER, "namespace": namespace, "labels": labels(Some("manager"))});
+    let account =
+        json!({"kind": "ServiceAccount", "name": MANAGER, "namespace": account_namespace});
     [
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "Role",
             "metadata": metadata,
-            "rules": [rule(false), rule(true)],
+            "rules": rules,
         }),
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "RoleBinding",
             "metadata": metadata,
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": MANAGER},
-            "subjects": [{"kind": "ServiceAccount", "name": MANAGER, "namespace": namespace}],
+            "subjects": [account],
         }),
     ]
 }
@@ -165,6 +198,13 @@ fn manager_rules() -> Vec<Value> {
     lease["resourceNames"] = json!([openkruise::LEASE]);
     rules.push(lease);
     rules.extend(named_rules(&named));
+    let mut webhooks = rule(
+        "admissionregistration.k8s.io",
+        "mutatingwebhookconfigurations",
+        &CONFIGURATION_RIGHTS,
+    );
+    webhooks["resourceNames"] = json!([CONFIGURATION]);
+    rules.push(webhooks);
     rules
 }
 
@@ -290,6 +330,9 @@ mod tests {
             "ClusterRoleBinding",
             "Role",
             "RoleBinding",
+            "Role",
+            "RoleBinding",
+            "Service",
             "ValidatingAdmissionPolicy",
             "ValidatingAdmissionPolicyBinding",
         ];
@@ -345,6 +388,19 @@ mod tests {
                 "apiextensions.k8s.io",
                 "customresourcedefinitions/nodepodprobes.apps.kruise.io",
                 "get list watch",
+            ),
+            (
+                MANAGER,
+                "admissionregistration.k8s.io",
+                "mutatingwebhookconfigurations/leadsman",
+                "get list watch create patch delete",
+            ),
+            (MANAGER, "", "secrets", "create"),
+            (
+                MANAGER,
+                "",
+                "secrets/leadsman-webhook",
+                "get list watch update",
             ),
             (AGENT, GROUP, "nodepodprobes", "get list watch"),
             (AGENT, GROUP, "nodepodprobes/status", "patch"),
