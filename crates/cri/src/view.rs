@@ -14,7 +14,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use leadsman_probe::dialable;
+use leadsman_probe::is_dialable;
 
 use crate::runtime::{self, Details, Error, Listed, ListedState, Network, Runtime};
 use crate::wire;
@@ -315,7 +315,9 @@ impl Memory {
         let addresses = match network {
             Network::Node => Addresses::Node,
             Network::Own(addresses) => {
-                let dialable = addresses.into_iter().filter(|address| dialable(*address));
+                let dialable = addresses
+                    .into_iter()
+                    .filter(|address| is_dialable(*address));
                 Addresses::Pod(dialable.collect())
             }
         };

@@ -1,24 +1,25 @@
-//! Commands run inside the container: the trait the container runtime's client implements, and what its answers mean.
+//! Commands inside the container: the trait that the container runtime's client implements, and the outcome of its replies.
 //!
-//! The runtime starts the command without a shell, ends it after the timeout and keeps its output; here its answer becomes an
-//! outcome. `$(VAR)` is not expanded: only the kubelet knows the container's environment.
+//! The runtime starts the command without a shell, ends it after the timeout and collects its output. `$(VAR)` is not
+//! expanded, as the kubelet does (`ExpandContainerCommandOnlyStatic`, `pkg/kubelet/container/helpers.go`): only the kubelet
+//! knows the container's environment.
 
 use std::future::Future;
 use std::time::Duration;
 
 use leadsman_core::podprobe::{CannotProbe, Outcome};
 
-use crate::message::{bounded, bounded_text};
+use crate::message::{lossy_text, truncated};
 use crate::target::Target;
 
-/// What is given to the container runtime beyond the command's timeout to say that it ran out, before the run is written off.
+/// How long after the command's timeout the runtime may take to report it, before the run is given up.
 pub const EXEC_SLACK: Duration = Duration::from_secs(2);
 
-/// The container runtime, as far as probes need it.
+/// What probes need of the container runtime.
 pub trait Exec {
-    /// Runs a command, program first and never empty, in a running container. The runtime ends it after `timeout`, rounded
-    /// up to whole seconds if it must be, never down to zero. The future may be dropped at any time: at the latest
-    /// [`EXEC_SLACK`] after the timeout.
+    /// Runs a command, which is never empty and begins with the program, in a running container. The runtime ends it after
+    /// `timeout`, rounded up to whole seconds where it must be, never down to zero. The future may be dropped at any time
+    /// and is dropped [`EXEC_SLACK`] after the timeout at the latest.
     fn exec(
         &self,
         container_id: &str,
@@ -27,57 +28,58 @@ pub trait Exec {
     ) -> impl Future<Output = Result<Execution, ExecError>> + Send;
 }
 
-/// A command that ran to its end.
+/// The result of a command that ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Execution {
-    /// 0 is success.
+    /// 0 is a success.
     pub exit_code: i32,
-    /// What it wrote to its standard output. 10 KiB is all that is used of both streams.
+    /// Its standard output. At most [`MAX_OUTPUT`](crate::MAX_OUTPUT) bytes of both streams together are used.
     pub stdout: Vec<u8>,
-    /// What it wrote to its standard error.
+    /// Its standard error.
     pub stderr: Vec<u8>,
 }
 
 /// Why there is no exit code.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExecError {
-    /// The runtime says that the command took longer than its timeout. The probe failed.
+    /// The runtime ended the command after its timeout. The probe failed.
     #[error("the command did not end in time")]
     TimedOut,
-    /// There is no such command, or it may not be run. The probe failed, in the runtime's words.
+    /// There is no such command, or it may not be executed. The probe failed, with the runtime's message.
     #[error("{0}")]
     CannotStart(String),
-    /// It wrote more than runtime or client take. The probe failed, in the runtime's words.
+    /// It wrote more than the runtime or its client accept. The probe failed, with the runtime's message.
     #[error("{0}")]
     TooMuchOutput(String),
-    /// The container does not run, or does not exist any more.
+    /// The container is not running, or does not exist any more.
     #[error("the container is gone: {0}")]
     ContainerGone(String),
-    /// The runtime is unreachable, busy, or failed in a way that says nothing about the command.
+    /// The runtime cannot be reached, is overloaded, or failed in a way that says nothing about the command.
     #[error("{0}")]
     Runtime(String),
-    /// The client gave up waiting for the runtime's answer.
-    #[error("no answer from the container runtime")]
+    /// The runtime did not reply in time.
+    #[error("no reply from the container runtime")]
     Deadline,
 }
 
-/// One run. The message is standard output, then standard error; a command that failed in silence is given its exit code.
+/// Runs a command once. The message is its standard output and then its standard error, or its exit code if it failed
+/// without output.
 pub(crate) async fn run<E: Exec>(
     command: &[String],
     target: &Target,
     timeout: Duration,
     runtime: &E,
 ) -> Result<Outcome, CannotProbe> {
-    let answer = runtime.exec(target.container_id(), command, timeout);
-    match tokio::time::timeout(timeout + EXEC_SLACK, answer).await {
-        Ok(Ok(execution)) => Ok(judge(&execution)),
-        Ok(Err(error)) => explain(error, timeout),
+    let reply = runtime.exec(target.container_id(), command, timeout);
+    match tokio::time::timeout(timeout + EXEC_SLACK, reply).await {
+        Ok(Ok(execution)) => Ok(outcome_of(&execution)),
+        Ok(Err(error)) => outcome_of_error(error, timeout),
         Err(_) => Err(CannotProbe::Deadline),
     }
 }
 
-fn judge(execution: &Execution) -> Outcome {
-    let output = bounded_text(&[&execution.stdout, &execution.stderr]);
+fn outcome_of(execution: &Execution) -> Outcome {
+    let output = lossy_text(&[&execution.stdout, &execution.stderr]);
     match execution.exit_code {
         0 => Outcome::Succeeded(output),
         code if output.is_empty() => {
@@ -87,14 +89,14 @@ fn judge(execution: &Execution) -> Outcome {
     }
 }
 
-fn explain(error: ExecError, timeout: Duration) -> Result<Outcome, CannotProbe> {
+fn outcome_of_error(error: ExecError, timeout: Duration) -> Result<Outcome, CannotProbe> {
     match error {
         ExecError::TimedOut => Ok(Outcome::timed_out(timeout)),
-        ExecError::CannotStart(words) | ExecError::TooMuchOutput(words) => {
-            Ok(Outcome::Failed(bounded(words)))
+        ExecError::CannotStart(message) | ExecError::TooMuchOutput(message) => {
+            Ok(Outcome::Failed(truncated(message)))
         }
         ExecError::ContainerGone(_) => Err(CannotProbe::ContainerGone),
-        ExecError::Runtime(words) => Err(CannotProbe::Runtime(words)),
+        ExecError::Runtime(message) => Err(CannotProbe::Runtime(message)),
         ExecError::Deadline => Err(CannotProbe::Deadline),
     }
 }
@@ -106,7 +108,7 @@ mod tests {
     use rstest::rstest;
     use std::sync::Mutex;
 
-    /// Answers once, and keeps what it was asked.
+    /// Replies once, and records requests.
     struct Scripted {
         answer: Mutex<Option<Result<Execution, ExecError>>>,
         asked: Mutex<Vec<(String, Vec<String>, Duration)>>,
@@ -175,7 +177,7 @@ mod tests {
     #[case(Err(ExecError::Runtime("busy".into())), Err(CannotProbe::Runtime("busy".into())))]
     #[case(Err(ExecError::Deadline), Err(CannotProbe::Deadline))]
     #[tokio::test]
-    async fn what_the_runtime_answers_becomes_an_outcome(
+    async fn each_reply_of_the_runtime_has_its_outcome(
         #[case] answer: Result<Execution, ExecError>,
         #[case] expected: Result<Outcome, CannotProbe>,
     ) {
@@ -184,7 +186,7 @@ mod tests {
 
     // PRB-15
     #[tokio::test]
-    async fn the_command_goes_to_the_runtime_as_it_stands() {
+    async fn the_command_is_passed_to_the_runtime_unchanged() {
         let runtime = scripted(Some(Ok(exited(0, b"", b""))));
         probe(&runtime).await.unwrap();
         let command = vec!["sh".into(), "-c".into(), "echo $(X)".into()];
@@ -206,7 +208,7 @@ mod tests {
 
     // PRB-14
     #[tokio::test(start_paused = true)]
-    async fn a_runtime_that_never_answers_is_given_up_after_the_slack() {
+    async fn a_runtime_that_never_replies_is_given_up_after_the_slack() {
         let start = tokio::time::Instant::now();
         let result = probe(&scripted(None)).await;
         assert_eq!(result, Err(CannotProbe::Deadline));

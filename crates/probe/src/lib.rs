@@ -1,37 +1,46 @@
-//! The executors: one run of one probe against one container, and what it came to.
+//! The executors: one run of one probe against one container, and its outcome.
 //!
-//! Here live `exec` (through the [`Exec`] trait), `httpGet`, `tcpSocket` and `grpc`, each meaning what the kubelet's prober
-//! means by it. What does not live here: when a probe runs and what a verdict is (`leadsman_core`), who the container runtime
-//! is (it implements [`Exec`]), and any Kubernetes object.
+//! `exec` (through the [`Exec`] trait), `httpGet`, `tcpSocket` and `grpc`, each as the kubelet's prober runs it
+//! (`pkg/kubelet/prober/prober.go`, `pkg/probe`). Not here: when a probe runs and what a verdict is (`leadsman_core`), the
+//! container runtime (`leadsman_cri` implements [`Exec`]), and any Kubernetes object.
 //!
 //! Guarantees, whatever the target does:
-//! - a run ends within the probe's timeout, plus at most [`PARTING`] for closing its connection, or [`EXEC_SLACK`] for `exec`;
-//! - a dropped future has closed its socket; no task is spawned and none outlives the run;
-//! - memory and work of one run are bounded, and so is its message ([`MAX_OUTPUT`]);
-//! - no name is ever resolved, and no address dialled but the [`Target`]'s;
-//! - our own shortage is a [`CannotProbe`], never a failure of the probe.
+//! - A run ends within the probe's timeout, plus at most [`CLOSE_TIMEOUT`] for closing its connection, or [`EXEC_SLACK`] for
+//!   `exec`.
+//! - A dropped future has closed its socket. No task is spawned.
+//! - Memory and work of one run are bounded, and so is its message ([`MAX_OUTPUT`]).
+//! - No name is resolved, and no address connected to but the [`Target`]'s.
+//! - A shortage on the agent's side is a [`CannotProbe`], never a failure of the probe.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `run` | the entry: which executor runs a handler |
+//! | `target` | the container, and which addresses may be connected to |
+//! | `exec`, `http`, `tcp`, `grpc` | the executors |
+//! | `socket` | connecting and closing |
+//! | `message` | text of bounded length from any bytes |
 
 mod exec;
 mod grpc;
 mod http;
-#[cfg(test)]
-mod listener;
 mod message;
 mod run;
 mod socket;
 mod target;
 mod tcp;
+#[cfg(test)]
+mod test_server;
 
 pub use exec::{EXEC_SLACK, Exec, ExecError, Execution};
-pub use message::{MAX_OUTPUT, truncate_message};
+pub use message::MAX_OUTPUT;
 pub use run::run;
-pub use socket::PARTING;
-pub use target::{Target, dialable};
+pub use socket::CLOSE_TIMEOUT;
+pub use target::{Target, is_dialable};
 
 #[doc(no_inline)]
 pub use leadsman_core::podprobe::{CannotProbe, Outcome};
 
-/// What HTTP and gRPC probes call themselves, as the kubelet does: `kube-probe/` and the Kubernetes minor version whose probe
-/// rules are kept. Access-log filters and meshes know probes by that name, some by the `1.` behind it too; a version of
-/// our own would slip through those.
+/// The `User-Agent` of HTTP and gRPC probes: `kube-probe/` and the Kubernetes minor version whose rules are kept, as the
+/// kubelet sends it (`userAgent`, `pkg/probe/http/request.go`). Access-log filters and meshes recognise
+/// probes by that name, some by the `1.` after it too; a version of leadsman's own would not be recognised.
 pub const USER_AGENT: &str = "kube-probe/1.34";

@@ -1,4 +1,4 @@
-//! The one door: which executor a handler goes to.
+//! The entry of the crate: which executor runs a handler.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use crate::exec::{self, Exec};
 use crate::target::Target;
 use crate::{grpc, http, tcp};
 
-/// Runs a probe once. `timeout` is the probe's own, for the whole run.
+/// Runs a probe once, within its timeout.
 ///
-/// The future may be dropped at any time and leaves nothing behind, save a command the runtime already started.
+/// The future may be dropped at any time. It leaves nothing behind but a command that the runtime has started already.
 ///
 /// # Errors
-/// The run told us nothing about the container. That the probe does not hold is an [`Outcome`].
+/// The run says nothing about the container. That the probe failed is an [`Outcome`].
 pub async fn run<E: Exec>(
     handler: &Handler,
     target: &Target,

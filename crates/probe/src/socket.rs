@@ -1,10 +1,10 @@
-//! Sockets: connecting to a target, and parting from it so that a healthy one never sees a reset.
+//! Connecting to a target, and closing so that a healthy one never sees a reset.
 //!
-//! A kernel answers with RST when a socket is closed over data nobody read, or when data come after the close. So a
-//! connection is parted from in three steps: say that nothing more will be sent, read what is still on its way until the
-//! other side closes too, close. A target that does not close gets [`PARTING`], one that does not stop sending
-//! [`PARTING_BYTES`]; then it is closed on. No linger option is set: 0 would reset, and a positive one blocks the thread in
-//! `close`.
+//! A kernel sends RST when a socket is closed with unread data, or when data arrive after the close (RFC 9293,
+//! 3.6.1). So a connection is closed in three steps: shut down writing, read what is still in flight
+//! until the other side closes too, close. A target that does not close gets [`CLOSE_TIMEOUT`], one that does not stop
+//! sending [`MAX_DRAINED`]. `SO_LINGER` is not set: 0 would reset, and a positive value, such as the
+//! kubelet's second (`pkg/probe/dialer_others.go`), blocks the thread in `close`.
 
 use std::error::Error;
 use std::io;
@@ -16,48 +16,49 @@ use nix::errno::Errno;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::message::bounded;
+use crate::message::truncated;
 
-/// The longest a target is waited for to close a connection we are done with.
-pub const PARTING: Duration = Duration::from_millis(100);
+/// How long a target may take to close its side of a connection.
+pub const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Most bytes that are read only to be thrown away while parting.
-const PARTING_BYTES: usize = 1024 * 1024;
+/// Most bytes that are read and discarded before a connection is closed.
+const MAX_DRAINED: usize = 1024 * 1024;
 
 /// Why a run ended early.
 #[derive(Debug)]
-pub(crate) enum Stop {
-    /// It told us nothing about the target.
+pub(crate) enum EarlyEnd {
+    /// It says nothing about the target.
     Cannot(CannotProbe),
-    /// The probe failed, and the words for it.
+    /// The probe failed, with this message.
     Failed(String),
 }
 
-impl Stop {
-    /// What the run came to.
+impl EarlyEnd {
+    /// The result of the run.
     pub(crate) fn into_result(self) -> Result<Outcome, CannotProbe> {
         match self {
             Self::Cannot(cannot) => Err(cannot),
-            Self::Failed(words) => Ok(Outcome::Failed(bounded(words))),
+            Self::Failed(message) => Ok(Outcome::Failed(truncated(message))),
         }
     }
 }
 
-/// Connects.
-pub(crate) async fn dial(address: SocketAddr) -> Result<TcpStream, Stop> {
+/// Connects, with the errors that are about the target told apart from those that are not.
+pub(crate) async fn connect(address: SocketAddr) -> Result<TcpStream, EarlyEnd> {
     TcpStream::connect(address).await.map_err(|error| {
         let errno = error.raw_os_error().map(Errno::from_raw);
         match errno {
             Some(errno) if is_local(errno) => {
-                Stop::Cannot(CannotProbe::Local(errno.desc().to_owned()))
+                EarlyEnd::Cannot(CannotProbe::Local(errno.desc().to_owned()))
             }
-            Some(errno) => Stop::Failed(format!("connecting to {address}: {}", errno.desc())),
-            None => Stop::Failed(format!("connecting to {address}: {error}")),
+            Some(errno) => EarlyEnd::Failed(format!("connecting to {address}: {}", errno.desc())),
+            None => EarlyEnd::Failed(format!("connecting to {address}: {error}")),
         }
     })
 }
 
-/// Whether an error of connecting says that we are out of something: descriptors, memory, ports.
+/// Whether a failed `connect` says that this node is out of something: descriptors, memory, local ports (connect(2),
+/// socket(2)).
 fn is_local(errno: Errno) -> bool {
     matches!(
         errno,
@@ -65,42 +66,42 @@ fn is_local(errno: Errno) -> bool {
     )
 }
 
-/// The words for a connection that was not accepted in time.
-pub(crate) fn not_connected(address: SocketAddr, timeout: Duration) -> String {
+/// The message for a connection that was not accepted in time.
+pub(crate) fn connect_timed_out(address: SocketAddr, timeout: Duration) -> String {
     format!("connecting to {address}: no answer within {timeout:?}")
 }
 
-/// An error and its causes on one line.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut words = error.to_string();
+/// An error and its causes, on one line.
+pub(crate) fn error_chain(error: &dyn Error) -> String {
+    let mut message = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         let more = error.to_string();
-        if !words.ends_with(&more) {
-            words.push_str(": ");
-            words.push_str(&more);
+        if !message.ends_with(&more) {
+            message.push_str(": ");
+            message.push_str(&more);
         }
         cause = error.source();
     }
-    words
+    message
 }
 
-/// Closes a connection we are done with. Errors mean that it is closed already.
-pub(crate) async fn part(mut stream: TcpStream) {
-    let _ = tokio::time::timeout(PARTING, async {
+/// Closes a connection without a reset. An error means that it is closed already.
+pub(crate) async fn close(mut stream: TcpStream) {
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, async {
         stream.shutdown().await?;
         drain(&stream).await
     })
     .await;
 }
 
-/// Reads to the end, or until it is too much.
+/// Reads and discards to the end, or up to [`MAX_DRAINED`].
 async fn drain(stream: &TcpStream) -> io::Result<()> {
-    let mut left = PARTING_BYTES;
+    let mut left = MAX_DRAINED;
     while left > 0 {
         stream.readable().await?;
-        // Not held over an await: it would make every run's future that much larger. Mostly there is nothing to read but
-        // the end, and clearing a large buffer would cost more than the rest of the parting.
+        // The buffer is not held over an await, which would make every run's future that much larger, and is small: mostly
+        // there is nothing to read but the end, and clearing a large one would cost more than the rest of the close.
         match stream.try_read(&mut [0; 2 * 1024]) {
             Ok(0) => break,
             Ok(n) => left = left.saturating_sub(n),

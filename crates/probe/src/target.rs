@@ -1,7 +1,7 @@
-//! Whom a probe is run against, and which addresses may be dialled at all.
+//! The container that a probe runs against, and which addresses may be connected to at all.
 //!
-//! The agent fills a [`Target`] from what the container runtime reports and from nothing else; the check here keeps a pod
-//! (or whoever writes its status) from pointing the agent at the node itself or at its link.
+//! The agent fills a [`Target`] from what the container runtime reports and from nothing else; the check here keeps a pod, or
+//! whoever writes its status, from directing the agent to the node itself or to its link.
 
 use std::net::IpAddr;
 
@@ -15,21 +15,21 @@ pub struct Target {
 }
 
 impl Target {
-    /// A container by its runtime's id, and the addresses the runtime reports for its sandbox (the node's own address for
-    /// a sandbox in the node's network). The first that is [`dialable`] is dialled. With none, probes that dial come to
+    /// A container by its runtime's id, and the addresses that the runtime reports for its sandbox (the node's own for a
+    /// sandbox in the node's network). The first that [`is_dialable`] is used. Without one a probe that connects ends with
     /// [`CannotProbe::NoAddress`]; `exec` needs none.
     pub fn new(addresses: &[IpAddr], container_id: impl Into<String>) -> Self {
         Self {
             address: addresses
                 .iter()
                 .map(IpAddr::to_canonical)
-                .find(|ip| dialable(*ip))
+                .find(|ip| is_dialable(*ip))
                 .ok_or(CannotProbe::NoAddress),
             container_id: container_id.into(),
         }
     }
 
-    /// A container that cannot be dialled, and why; `exec` can be run in it.
+    /// A container without an address, and why; `exec` can be run in it.
     pub fn unreachable(cause: CannotProbe, container_id: impl Into<String>) -> Self {
         Self {
             address: Err(cause),
@@ -37,7 +37,7 @@ impl Target {
         }
     }
 
-    /// A target at any address, for tests and benches, whose listeners are on the loopback interface.
+    /// A target at any address, for tests and benches: their servers listen on the loopback interface.
     #[cfg(any(test, feature = "loopback"))]
     pub fn unchecked(address: IpAddr, container_id: impl Into<String>) -> Self {
         Self {
@@ -46,7 +46,7 @@ impl Target {
         }
     }
 
-    /// The address probes dial.
+    /// The address that probes connect to.
     ///
     /// # Errors
     /// Why there is none.
@@ -60,12 +60,12 @@ impl Target {
     }
 }
 
-/// Whether a probe may connect to an address: not unspecified, loopback, link-local (where clouds keep their metadata),
-/// broadcast or multicast. An IPv4 address written as IPv6 is judged as IPv4.
-pub fn dialable(ip: IpAddr) -> bool {
+/// Whether a probe may connect to an address: not if it is unspecified, loopback, link-local (169.254.169.254 serves cloud
+/// metadata), broadcast or multicast. An IPv4-mapped IPv6 address counts as its IPv4 address.
+pub fn is_dialable(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => {
-            // All of 0.0.0.0/8 is "this network": Linux takes 0.0.0.0 for itself.
+            // All of 0.0.0.0/8 is "this network" (RFC 6890); Linux connects 0.0.0.0 to itself.
             ip.octets()[0] != 0
                 && !ip.is_loopback()
                 && !ip.is_link_local()
@@ -108,13 +108,16 @@ mod tests {
     #[case("ff02::1", false)]
     #[case("::ffff:127.0.0.1", false)]
     #[case("::ffff:169.254.169.254", false)]
-    fn says_which_addresses_may_be_dialled(#[case] ip: IpAddr, #[case] expected: bool) {
-        assert_eq!(dialable(ip), expected, "{ip}");
+    fn addresses_of_the_node_and_its_link_are_not_dialable(
+        #[case] ip: IpAddr,
+        #[case] expected: bool,
+    ) {
+        assert_eq!(is_dialable(ip), expected, "{ip}");
     }
 
     // PRB-24
     #[test]
-    fn takes_the_first_address_that_may_be_dialled() {
+    fn the_first_dialable_address_is_used() {
         let ip = |s: &str| s.parse::<IpAddr>().unwrap();
         let of = |list: &[&str]| {
             let list: Vec<_> = list.iter().map(|s| ip(s)).collect();

@@ -5,24 +5,24 @@ use std::time::Duration;
 
 use leadsman_core::podprobe::{CannotProbe, Outcome};
 
-use crate::socket::{dial, not_connected, part};
+use crate::socket::{close, connect, connect_timed_out};
 
-/// One run.
+/// Runs a probe once.
 pub(crate) async fn run(address: SocketAddr, timeout: Duration) -> Result<Outcome, CannotProbe> {
-    match tokio::time::timeout(timeout, dial(address)).await {
+    match tokio::time::timeout(timeout, connect(address)).await {
         Ok(Ok(stream)) => {
-            part(stream).await;
+            close(stream).await;
             Ok(Outcome::Succeeded(String::new()))
         }
         Ok(Err(stop)) => stop.into_result(),
-        Err(_) => Ok(Outcome::Failed(not_connected(address, timeout))),
+        Err(_) => Ok(Outcome::Failed(connect_timed_out(address, timeout))),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::listener::{AMPLE, BRIEF, End, deserted, end, listen, probe, say, serve};
+    use crate::test_server::{AMPLE, BRIEF, End, closed_port, end, listen, probe, say, serve};
     use leadsman_core::podprobe::Handler;
     use std::num::NonZeroU16;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -93,7 +93,7 @@ mod tests {
     // PRB-21
     #[tokio::test]
     async fn a_closed_port_fails_at_once() {
-        let address = deserted().await;
+        let address = closed_port().await;
         let outcome = probe(socket(address), address, AMPLE).await;
         let words = format!("connecting to {address}: Connection refused");
         assert_eq!(outcome, Outcome::Failed(words));
@@ -121,7 +121,7 @@ mod tests {
     async fn without_an_address_nothing_is_dialled() {
         let target = crate::Target::new(&["127.0.0.1".parse().unwrap()], "container");
         let handler = socket("127.0.0.1:1".parse().unwrap());
-        let outcome = crate::run(&handler, &target, AMPLE, &crate::listener::NoRuntime).await;
+        let outcome = crate::run(&handler, &target, AMPLE, &crate::test_server::NoRuntime).await;
         assert_eq!(outcome, Err(CannotProbe::NoAddress));
     }
 }

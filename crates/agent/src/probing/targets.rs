@@ -14,7 +14,7 @@ use leadsman_api::NodePodProbeSpec;
 use leadsman_core::podprobe::CannotProbe;
 use leadsman_core::podprobe::node::{PodName, ProbeRun};
 use leadsman_cri::{Addresses, Containers};
-use leadsman_probe::{Target, dialable};
+use leadsman_probe::{Target, is_dialable};
 use leadsman_process::clock;
 use nix::ifaddrs::getifaddrs;
 use tokio::time::Instant;
@@ -88,7 +88,7 @@ impl ProbeTargets {
         let planned = self.planned.get(pod).map_or("", String::as_str);
         let address = planned.parse().ok().map(|ip: IpAddr| ip.to_canonical());
         match address {
-            Some(ip) if dialable(ip) && self.interfaces.contain(ip, clock::monotonic()) => {
+            Some(ip) if is_dialable(ip) && self.interfaces.contain(ip, clock::monotonic()) => {
                 Ok(vec![ip])
             }
             _ => Err(CannotProbe::NotOfNode(planned.to_owned())),

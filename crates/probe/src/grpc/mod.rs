@@ -1,14 +1,17 @@
-//! `grpc`: asks `grpc.health.v1.Health/Check` over plaintext HTTP/2, with the rules of the kubelet's prober
-//! (`pkg/probe/grpc`).
+//! `grpc`: calls `grpc.health.v1.Health/Check` over plaintext HTTP/2, with the rules of the kubelet's prober (KEP-2727,
+//! `pkg/probe/grpc/grpc.go`).
 //!
-//! Only `SERVING` succeeds. A server that does not answer at all is told apart from one that does not answer the call, and
-//! both from one without the health service.
+//! Only `SERVING` succeeds. The message says whether a server sent nothing, did not answer the call, or has no health
+//! service.
+//!
+//! The call is made with h2 rather than through a `tonic::transport::Channel`: that spawns tasks which outlive a dropped run,
+//! and its reading of a reply panics on a malformed `grpc-status-details-bin` (`Status::from_header_map`, tonic 0.14.9),
+//! which any pod may send. Messages are prost's, codes tonic's.
 
 mod health;
-mod status;
 #[cfg(test)]
 mod tests;
-mod wire;
+mod tracked_stream;
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -17,47 +20,51 @@ use std::time::Duration;
 use futures::future::{Either, select};
 use h2::RecvStream;
 use h2::client::{Builder, SendRequest};
-use http::header::{CONTENT_TYPE, HeaderValue, TE, USER_AGENT};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE, USER_AGENT};
 use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::Bytes;
 use leadsman_core::podprobe::{CannotProbe, Outcome};
+use percent_encoding::percent_decode;
+use tonic::Code;
 
-use crate::message::MAX_OUTPUT;
-use crate::socket::{Stop, chain, dial, not_connected, part};
-use status::Status;
-use wire::Wire;
+use crate::message::{MAX_OUTPUT, lossy_text};
+use crate::socket::{EarlyEnd, close, connect, connect_timed_out, error_chain};
+use tracked_stream::TrackedStream;
 
-/// Most bytes of a response's head, after decompression.
+/// Most bytes of a response's headers, after decompression.
 const MAX_HEAD: u32 = 16 * 1024;
 
-/// One run.
+/// Runs a probe once.
 pub(crate) async fn run(
     address: SocketAddr,
     service: &str,
     timeout: Duration,
 ) -> Result<Outcome, CannotProbe> {
-    let mut wire = None;
+    let mut stream = None;
     let checked = tokio::time::timeout(timeout, async {
-        let wire = wire.insert(Wire::new(dial(address).await?));
-        call(wire, address, service, timeout).await
+        let stream = stream.insert(TrackedStream::new(connect(address).await?));
+        call(stream, address, service, timeout).await
     })
     .await;
-    match (checked, wire) {
-        (Ok(called), wire) => {
-            if let Some(wire) = wire {
-                part(wire.into_stream()).await;
+    match (checked, stream) {
+        (Ok(called), stream) => {
+            if let Some(stream) = stream {
+                close(stream.into_stream()).await;
             }
-            called.map_or_else(Stop::into_result, |status| Ok(judge(status)))
+            called.map_or_else(EarlyEnd::into_result, |status| Ok(judge(status)))
         }
-        (Err(_), Some(wire)) if wire.heard() => Ok(Outcome::Failed(not_answered(address, timeout))),
+        (Err(_), Some(stream)) if stream.has_received() => {
+            Ok(Outcome::Failed(call_timed_out(address, timeout)))
+        }
         (Err(_), Some(_)) => Ok(Outcome::Failed(format!(
             "connecting to {address}: the port accepts, but no HTTP/2 server answered within {timeout:?}"
         ))),
-        (Err(_), None) => Ok(Outcome::Failed(not_connected(address, timeout))),
+        (Err(_), None) => Ok(Outcome::Failed(connect_timed_out(address, timeout))),
     }
 }
 
-fn not_answered(address: SocketAddr, timeout: Duration) -> String {
+/// The message for a call that was not answered in time.
+fn call_timed_out(address: SocketAddr, timeout: Duration) -> String {
     format!("health check call to {address}: no answer within {timeout:?}")
 }
 
@@ -65,40 +72,40 @@ fn judge(status: i32) -> Outcome {
     if status == health::SERVING {
         Outcome::Succeeded("service healthy".to_owned())
     } else {
-        let name = health::status_name(status);
+        let name = health::serving_status_name(status);
         Outcome::Failed(format!("service unhealthy (responded with {name:?})"))
     }
 }
 
-/// The call over a connection, which is left ready to be parted from.
+/// Calls the service over a connection, which is left to be closed; returns the serving status.
 async fn call(
-    wire: &mut Wire,
+    stream: &mut TrackedStream,
     address: SocketAddr,
     service: &str,
     timeout: Duration,
-) -> Result<i32, Stop> {
-    let broken = |error: h2::Error| Stop::Failed(broken(address, &error));
+) -> Result<i32, EarlyEnd> {
+    let broken = |error: h2::Error| EarlyEnd::Failed(broken_message(address, &error));
     let (sender, connection) = Builder::new()
         .enable_push(false)
         .max_header_list_size(MAX_HEAD)
-        .handshake::<_, Bytes>(wire)
+        .handshake::<_, Bytes>(stream)
         .await
         .map_err(broken)?;
     let work = pin!(async {
         let request = request(address, timeout)?;
-        let answer = ask(sender, request, health::request(service)).await;
-        answer.map_err(broken)?.judge(address, timeout)
+        let reply = send(sender, request, health::request(service)).await;
+        reply.map_err(broken)?.serving_status(address, timeout)
     });
     match select(connection, work).await {
-        // How the connection ended reaches the work.
+        // How the connection ended reaches the work too.
         Either::Left((_, work)) => work.await,
-        Either::Right((answer, _)) => answer,
+        Either::Right((status, _)) => status,
     }
 }
 
-/// The words for a connection that broke.
-fn broken(address: SocketAddr, error: &h2::Error) -> String {
-    let error_chain = chain(error);
+/// The message for a connection that failed.
+fn broken_message(address: SocketAddr, error: &h2::Error) -> String {
+    let error_chain = error_chain(error);
     if error.is_go_away() && error.is_library() {
         format!("health check call to {address}: the answer is not HTTP/2: {error_chain}")
     } else {
@@ -106,7 +113,7 @@ fn broken(address: SocketAddr, error: &h2::Error) -> String {
     }
 }
 
-fn request(address: SocketAddr, timeout: Duration) -> Result<Request<()>, Stop> {
+fn request(address: SocketAddr, timeout: Duration) -> Result<Request<()>, EarlyEnd> {
     Request::builder()
         .method(Method::POST)
         .version(Version::HTTP_2)
@@ -116,10 +123,10 @@ fn request(address: SocketAddr, timeout: Duration) -> Result<Request<()>, Stop> 
         .header(USER_AGENT, HeaderValue::from_static(crate::USER_AGENT))
         .header("grpc-timeout", grpc_timeout(timeout))
         .body(())
-        .map_err(|error| Stop::Failed(format!("malformed address: {error}")))
+        .map_err(|error| EarlyEnd::Failed(format!("malformed address: {error}")))
 }
 
-/// A time as gRPC writes it, of at most eight digits.
+/// A timeout as gRPC writes it ("gRPC over HTTP2", Timeout): at most eight digits and a unit.
 fn grpc_timeout(timeout: Duration) -> String {
     const MAX: u128 = 99_999_999;
     match timeout.as_millis() {
@@ -128,75 +135,98 @@ fn grpc_timeout(timeout: Duration) -> String {
     }
 }
 
-/// What came back.
-struct Answer {
+/// The reply to a call.
+struct GrpcReply {
     http_status: StatusCode,
     /// From headers or trailers.
-    status: Option<Status>,
+    status: Option<GrpcStatus>,
     message: Vec<u8>,
-    /// There is more of it than anybody wants.
+    /// Whether reading stopped at [`MAX_OUTPUT`].
     too_long: bool,
 }
 
-/// Sends the request and reads its answer.
-async fn ask(
+/// How a call ended: `grpc-status` and `grpc-message`.
+struct GrpcStatus {
+    code: Code,
+    message: String,
+}
+
+impl GrpcStatus {
+    /// The status in headers or trailers, if there is one. Of a malformed message the readable parts are kept.
+    fn read(map: &HeaderMap) -> Option<Self> {
+        let code = Code::from_bytes(map.get("grpc-status")?.as_bytes());
+        let encoded = map
+            .get("grpc-message")
+            .map_or(&b""[..], HeaderValue::as_bytes);
+        let message: Vec<u8> = percent_decode(encoded).collect();
+        Some(Self {
+            code,
+            message: lossy_text(&[&message]),
+        })
+    }
+}
+
+/// Sends the request and reads its reply.
+async fn send(
     sender: SendRequest<Bytes>,
     request: Request<()>,
     message: Vec<u8>,
-) -> Result<Answer, h2::Error> {
+) -> Result<GrpcReply, h2::Error> {
     let (response, mut stream) = sender.ready().await?.send_request(request, false)?;
     stream.send_data(Bytes::from(message), true)?;
     let (head, body) = Response::into_parts(response.await?);
-    let mut answer = Answer {
+    let mut reply = GrpcReply {
         http_status: head.status,
-        status: Status::of(&head.headers),
+        status: GrpcStatus::read(&head.headers),
         message: Vec::new(),
         too_long: false,
     };
-    if answer.status.is_none() && head.status == StatusCode::OK {
-        read(body, &mut answer).await?;
+    if reply.status.is_none() && head.status == StatusCode::OK {
+        read_body(body, &mut reply).await?;
     }
-    Ok(answer)
+    Ok(reply)
 }
 
-/// Reads message and trailers; of a message that is too long only its beginning.
-async fn read(mut body: RecvStream, answer: &mut Answer) -> Result<(), h2::Error> {
+/// Reads message and trailers; of a message that is too long only the start.
+async fn read_body(mut body: RecvStream, reply: &mut GrpcReply) -> Result<(), h2::Error> {
     while let Some(data) = body.data().await {
         let data = data?;
-        answer.message.extend_from_slice(&data);
-        if answer.message.len() > MAX_OUTPUT {
-            answer.too_long = true;
+        reply.message.extend_from_slice(&data);
+        if reply.message.len() > MAX_OUTPUT {
+            reply.too_long = true;
             return Ok(());
         }
     }
-    answer.status = body.trailers().await?.as_ref().and_then(Status::of);
+    reply.status = body.trailers().await?.as_ref().and_then(GrpcStatus::read);
     Ok(())
 }
 
-impl Answer {
-    /// The serving status in an answer, or the words for why there is none.
-    fn judge(self, address: SocketAddr, timeout: Duration) -> Result<i32, Stop> {
-        let words = match self.status {
+impl GrpcReply {
+    /// The serving status, or why there is none. The codes that matter are those of the kubelet's prober.
+    fn serving_status(self, address: SocketAddr, timeout: Duration) -> Result<i32, EarlyEnd> {
+        let reason = match self.status {
             _ if self.too_long => format!("the answer is longer than {MAX_OUTPUT} bytes"),
             None if self.http_status != StatusCode::OK => {
                 format!("HTTP status {} in place of gRPC", self.http_status.as_u16())
             }
             None => "the answer has no grpc-status".to_owned(),
-            Some(Status { code: 0, .. }) => match health::status(&self.message) {
-                Ok(status) => return Ok(status),
-                Err(malformed) => malformed.to_string(),
+            Some(GrpcStatus { code, message }) => match code {
+                Code::Ok => match health::serving_status(&self.message) {
+                    Ok(status) => return Ok(status),
+                    Err(malformed) => malformed.to_string(),
+                },
+                Code::Unimplemented => format!(
+                    "the server does not implement the gRPC health protocol (grpc.health.v1.Health): {message}"
+                ),
+                Code::DeadlineExceeded => {
+                    return Err(EarlyEnd::Failed(call_timed_out(address, timeout)));
+                }
+                code if message.is_empty() => format!("{code:?}"),
+                code => format!("{code:?}: {message}"),
             },
-            Some(status) if status.code == status::UNIMPLEMENTED => format!(
-                "the server does not implement the gRPC health protocol (grpc.health.v1.Health): {}",
-                status.message
-            ),
-            Some(status) if status.code == status::DEADLINE_EXCEEDED => {
-                return Err(Stop::Failed(not_answered(address, timeout)));
-            }
-            Some(status) => status.words(),
         };
-        Err(Stop::Failed(format!(
-            "health check call to {address}: {words}"
+        Err(EarlyEnd::Failed(format!(
+            "health check call to {address}: {reason}"
         )))
     }
 }

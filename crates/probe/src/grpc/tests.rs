@@ -1,7 +1,9 @@
 //! gRPC probes against real servers.
 
 use super::*;
-use crate::listener::{AMPLE, BRIEF, End, answer, deserted, end, listen, probe, say, serve, until};
+use crate::test_server::{
+    AMPLE, BRIEF, End, answer, closed_port, end, listen, probe, say, serve, until,
+};
 use h2::server::SendResponse;
 use http::HeaderMap;
 use leadsman_core::podprobe::Handler;
@@ -181,9 +183,14 @@ async fn a_serving_status_and_its_outcome(#[case] reply: Reply, #[case] expected
     Reply::head(200, &[("grpc-status", "12"), ("grpc-message", "unknown service")]),
     "the server does not implement the gRPC health protocol (grpc.health.v1.Health): unknown service"
 )]
-#[case::not_found(Reply::head(200, &[("grpc-status", "5"), ("grpc-message", "no %22x%22")]), "NOT_FOUND: no \"x\"")]
-#[case::in_trailers(Reply::message(&[], &[("grpc-status", "14"), ("grpc-message", "later")]), "UNAVAILABLE: later")]
-#[case::with_a_message(Reply::message(&[0, 0, 0, 0, 2, 8, 1], &[("grpc-status", "2")]), "UNKNOWN")]
+#[case::not_found(Reply::head(200, &[("grpc-status", "5"), ("grpc-message", "no %22x%22")]), "NotFound: no \"x\"")]
+#[case::encoded(Reply::head(200, &[("grpc-status", "5"), ("grpc-message", "%C3%9F%20x%")]), "NotFound: ß x%")]
+#[case::badly_encoded(Reply::head(200, &[("grpc-status", "14"), ("grpc-message", "%ff%zz%1")]), "Unavailable: \u{fffd}%zz%1")]
+#[case::malformed_details(Reply::head(200, &[("grpc-status", "5"), ("grpc-status-details-bin", "!")]), "NotFound")]
+#[case::a_code_of_a_later_version(Reply::head(200, &[("grpc-status", "77"), ("grpc-message", "x")]), "Unknown: x")]
+#[case::no_code(Reply::head(200, &[("grpc-status", "x")]), "Unknown")]
+#[case::in_trailers(Reply::message(&[], &[("grpc-status", "14"), ("grpc-message", "later")]), "Unavailable: later")]
+#[case::with_a_message(Reply::message(&[0, 0, 0, 0, 2, 8, 1], &[("grpc-status", "2")]), "Unknown")]
 #[case::their_deadline(Reply::head(200, &[("grpc-status", "4")]), "no answer within 20s")]
 #[case::no_message(Reply::message(&[], &[("grpc-status", "0")]), "malformed health check response")]
 #[case::compressed(Reply::message(&[1, 0, 0, 0, 2, 8, 1], &[("grpc-status", "0")]), "malformed health check response")]
@@ -218,7 +225,7 @@ async fn a_server_with_last_words_is_not_reset() {
     };
     let server = serve(listener, vec![script]);
     let outcome = probe(grpc(address, ""), address, AMPLE).await;
-    let words = format!("health check call to {address}: NOT_FOUND");
+    let words = format!("health check call to {address}: NotFound");
     assert_eq!(outcome, failed(words));
     assert_eq!(server.await.unwrap(), [End::Closed]);
 }
@@ -253,7 +260,7 @@ async fn a_server_that_says_nothing_is_not_connected_to() {
 
 #[tokio::test]
 async fn a_port_nobody_listens_at_fails() {
-    let address = deserted().await;
+    let address = closed_port().await;
     let words = format!("connecting to {address}: Connection refused");
     assert_eq!(
         probe(grpc(address, ""), address, AMPLE).await,

@@ -1,4 +1,4 @@
-//! One request and its response over a connection, in the version of HTTP that was agreed on.
+//! One request and its response over a connection, in the version of HTTP that was negotiated.
 
 use std::error::Error;
 use std::net::IpAddr;
@@ -12,19 +12,19 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 
-use super::link::Link;
-use super::place::Place;
-use super::{Next, Progress, Step, judge, request};
-use crate::socket::Stop;
+use super::connection::HttpConnection;
+use super::url::HttpUrl;
+use super::{AfterResponse, HttpPhase, Progress, judge, request};
+use crate::socket::EarlyEnd;
 
-/// Most bytes of a response's head.
+/// Most bytes of a response's headers.
 const MAX_HEAD: u32 = 64 * 1024;
 
-/// Most headers of a response over HTTP/1.1. Room for all of them is allocated with each response, which is why it is not
-/// as many as fit in the bytes.
+/// Most headers of a response over HTTP/1.1. hyper allocates room for all of them with each response, hence not as many as
+/// fit in the bytes.
 const MAX_HEADERS: usize = 1024;
 
-/// Why a body broke off.
+/// Why a body ended early.
 pub(super) type BodyError = Box<dyn Error + Send + Sync>;
 
 /// A response's body.
@@ -34,7 +34,7 @@ pub(super) enum Body {
 }
 
 impl Body {
-    /// The next piece; none at the end.
+    /// The next chunk; none at the end.
     pub(super) async fn data(&mut self) -> Option<Result<Bytes, BodyError>> {
         match self {
             Self::Http1(body) => loop {
@@ -45,50 +45,50 @@ impl Body {
                     Err(error) => return Some(Err(error.into())),
                 }
             },
-            // All that is read of a body fits into the first window: no more is asked for.
+            // All that is read of a body fits into the initial window of 64 KiB (RFC 9113, 6.9.2): none is released.
             Self::Http2(stream) => Some(stream.data().await?.map_err(Into::into)),
         }
     }
 }
 
-/// One request and what its response means. The connection is borrowed, so that it can be closed in order afterwards.
+/// Sends one request and judges its response. The connection is borrowed, so that it can be closed in order afterwards.
 pub(super) async fn exchange(
-    link: &mut Link,
+    connection: &mut HttpConnection,
     request: Request<Empty<Bytes>>,
-    here: &Place,
+    url: &HttpUrl,
     ip: IpAddr,
     progress: &mut Progress,
-) -> Result<Next, Stop> {
-    if link.is_http2() {
-        // Large and rare: not every run is to have room for it.
-        Box::pin(over_http2(link, request, here, ip, progress)).await
+) -> Result<AfterResponse, EarlyEnd> {
+    if connection.is_http2() {
+        // Large and rare: boxed, so that not every run has room for it.
+        Box::pin(over_http2(connection, request, url, ip, progress)).await
     } else {
-        over_http1(link, request, here, ip, progress).await
+        over_http1(connection, request, url, ip, progress).await
     }
 }
 
 async fn over_http1(
-    link: &mut Link,
+    connection: &mut HttpConnection,
     request: Request<Empty<Bytes>>,
-    here: &Place,
+    url: &HttpUrl,
     ip: IpAddr,
     progress: &mut Progress,
-) -> Result<Next, Stop> {
+) -> Result<AfterResponse, EarlyEnd> {
     let handshake = http1::Builder::new()
         .title_case_headers(true)
         .allow_obsolete_multiline_headers_in_responses(true)
         .max_buf_size(MAX_HEAD as usize)
         .max_headers(MAX_HEADERS)
-        .handshake(TokioIo::new(link))
+        .handshake(TokioIo::new(connection))
         .await;
     let (mut sender, connection) = handshake.map_err(|error| progress.broken(&error))?;
     let work = pin!(async {
         let response = sender.send_request(request).await;
         let response = response.map_err(|error| progress.broken(&error))?;
-        progress.step = Step::Reading;
-        judge(response.map(Body::Http1), here, ip, progress).await
+        progress.phase = HttpPhase::Reading;
+        judge(response.map(Body::Http1), url, ip, progress).await
     });
-    // How the connection ends reaches the work; its own word adds nothing.
+    // How the connection ends reaches the work too; its own result adds nothing.
     match select(connection, work).await {
         Either::Left((_, work)) => work.await,
         Either::Right((next, _)) => next,
@@ -96,24 +96,24 @@ async fn over_http1(
 }
 
 async fn over_http2(
-    link: &mut Link,
+    connection: &mut HttpConnection,
     request: Request<Empty<Bytes>>,
-    here: &Place,
+    url: &HttpUrl,
     ip: IpAddr,
     progress: &mut Progress,
-) -> Result<Next, Stop> {
-    let request = request::for_http2(request).map_err(Stop::Failed)?;
+) -> Result<AfterResponse, EarlyEnd> {
+    let request = request::for_http2(request).map_err(EarlyEnd::Failed)?;
     let handshake = h2::client::Builder::new()
         .enable_push(false)
         .max_header_list_size(MAX_HEAD)
-        .handshake::<_, Bytes>(link)
+        .handshake::<_, Bytes>(connection)
         .await;
     let (sender, connection) = handshake.map_err(|error| progress.broken(&error))?;
     let work = pin!(async {
         let sent = async { sender.ready().await?.send_request(request, true)?.0.await };
         let response = sent.await.map_err(|error| progress.broken(&error))?;
-        progress.step = Step::Reading;
-        judge(response.map(Body::Http2), here, ip, progress).await
+        progress.phase = HttpPhase::Reading;
+        judge(response.map(Body::Http2), url, ip, progress).await
     });
     match select(connection, work).await {
         Either::Left((_, work)) => work.await,

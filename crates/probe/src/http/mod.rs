@@ -1,16 +1,23 @@
-//! `httpGet`: GET with the rules of the kubelet's prober (`pkg/probe/http`).
+//! `httpGet`: GET with the rules of the kubelet's prober (`pkg/probe/http/http.go`).
 //!
-//! A connection of its own for each request, no proxy, no compression; HTTP/1.1, and over TLS HTTP/2 where the server prefers
-//! it. A status from 200 to 399 succeeds. A redirect is followed where it names the host it came from, which is the pod's
-//! address whatever the `Host` header says; a name is never resolved. At most 10 KiB of a body is read, and none of a failed
-//! response's is shown. A body that breaks off before that is asked for again, twice, and is a failure then.
+//! A new connection for each request, no proxy, no compression; HTTP/1.1, and over TLS HTTP/2 where the server prefers it. A
+//! status from 200 to 399 succeeds. A redirect is followed if it names the host that it came from (`RedirectChecker`), which
+//! is the pod's address whatever the `Host` header says; a name is never resolved. At most 10 KiB of a body is read, and none
+//! of a failed response's is shown. A body that ends early is requested again, twice, and is a failure then.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `url` | what a path and a `Location` come to |
+//! | `request` | the headers |
+//! | `connection` | TCP or TLS |
+//! | `exchange` | HTTP/1.1 or HTTP/2 over a connection |
 
+mod connection;
 mod exchange;
-mod link;
-mod place;
 mod request;
 #[cfg(test)]
 mod tests;
+mod url;
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -19,20 +26,21 @@ use http::header::LOCATION;
 use http::{Response, StatusCode};
 use leadsman_core::podprobe::{CannotProbe, HttpGet, Outcome};
 
-use crate::message::{MAX_OUTPUT, bounded, bounded_text};
-use crate::socket::{Stop, chain, dial, not_connected};
+use crate::message::{MAX_OUTPUT, lossy_text, truncated};
+use crate::socket::{EarlyEnd, connect, connect_timed_out, error_chain};
+use connection::HttpConnection;
 use exchange::{Body, exchange};
-use link::Link;
-use place::{Place, Redirect};
+use url::{HttpUrl, Redirect};
 
-/// Requests of one attempt, the first included: Go's client stops at the tenth redirect.
+/// Requests of one attempt, the first included: the kubelet stops at the tenth redirect (`RedirectChecker`,
+/// `pkg/probe/http/http.go`), as Go's client does.
 const MAX_REQUESTS: usize = 10;
 
-/// How often a body that breaks off is asked for: `maxProbeRetries` of the kubelet (`pkg/kubelet/prober/prober.go`), which
-/// repeats a probe whose body could not be read, and no other. All attempts share the probe's one timeout.
+/// How often a response whose body ends early is requested: the kubelet repeats a probe whose body could not be read, and no
+/// other (`maxProbeRetries`, `pkg/kubelet/prober/prober.go`). All attempts share the probe's timeout.
 const MAX_ATTEMPTS: usize = 3;
 
-/// One run.
+/// Runs a probe once.
 pub(crate) async fn run(
     get: &HttpGet,
     ip: IpAddr,
@@ -40,11 +48,11 @@ pub(crate) async fn run(
 ) -> Result<Outcome, CannotProbe> {
     let mut progress = Progress {
         address: SocketAddr::new(ip, get.port.get()),
-        step: Step::Connecting,
+        phase: HttpPhase::Connecting,
     };
     match tokio::time::timeout(timeout, attempt(get, ip, &mut progress)).await {
-        Ok(Ok((outcome, link))) => {
-            link.part().await;
+        Ok(Ok((outcome, connection))) => {
+            connection.close().await;
             Ok(outcome)
         }
         Ok(Err(stop)) => stop.into_result(),
@@ -52,14 +60,14 @@ pub(crate) async fn run(
     }
 }
 
-/// How far a run has come, for the words when time is up.
+/// How far a run has come, for the message of a timeout.
 struct Progress {
     address: SocketAddr,
-    step: Step,
+    phase: HttpPhase,
 }
 
 #[derive(Clone, Copy)]
-enum Step {
+enum HttpPhase {
     Connecting,
     Handshaking,
     Requesting,
@@ -69,137 +77,139 @@ enum Step {
 impl Progress {
     fn timed_out(&self, timeout: Duration) -> String {
         let address = self.address;
-        match self.step {
-            Step::Connecting => not_connected(address, timeout),
-            Step::Handshaking => {
+        match self.phase {
+            HttpPhase::Connecting => connect_timed_out(address, timeout),
+            HttpPhase::Handshaking => {
                 format!("TLS handshake with {address}: not finished within {timeout:?}")
             }
-            Step::Requesting => format!("GET from {address}: no response within {timeout:?}"),
-            Step::Reading => {
+            HttpPhase::Requesting => format!("GET from {address}: no response within {timeout:?}"),
+            HttpPhase::Reading => {
                 format!("GET from {address}: the response did not end within {timeout:?}")
             }
         }
     }
 
-    /// The end of a run whose connection broke.
-    fn broken(&self, error: &dyn std::error::Error) -> Stop {
-        Stop::Failed(self.broken_message(error))
+    /// The end of a run whose connection failed.
+    fn broken(&self, error: &dyn std::error::Error) -> EarlyEnd {
+        EarlyEnd::Failed(self.broken_message(error))
     }
 
     fn broken_message(&self, error: &dyn std::error::Error) -> String {
         let address = self.address;
-        let what = match self.step {
-            Step::Handshaking => "TLS handshake with",
+        let what = match self.phase {
+            HttpPhase::Handshaking => "TLS handshake with",
             _ => "GET from",
         };
-        format!("{what} {address}: {}", chain(error))
+        format!("{what} {address}: {}", error_chain(error))
     }
 }
 
-/// What follows from a response.
-enum Next {
-    Follow {
-        place: Place,
-        relative: bool,
-    },
-    Judged(Outcome),
-    /// The body ended before its end. The message says how.
-    BrokeOff(String),
+/// What a response leads to.
+enum AfterResponse {
+    /// Another request follows.
+    Follow { to: HttpUrl, same_scheme: bool },
+    /// The run is over.
+    Finished(Outcome),
+    /// The body ended early, for this reason.
+    BodyBroken(String),
 }
 
-/// The attempts of a run, up to the response that counts. Its connection is still to be parted from.
+/// The attempts of a run, up to the response that counts. Its connection is still to be closed.
 async fn attempt(
     get: &HttpGet,
     ip: IpAddr,
     progress: &mut Progress,
-) -> Result<(Outcome, Link), Stop> {
+) -> Result<(Outcome, HttpConnection), EarlyEnd> {
     let mut message = String::new();
     for _ in 0..MAX_ATTEMPTS {
         match follow(get, ip, progress).await? {
             Ok(judged) => return Ok(judged),
-            Err(broke_off) => message = broke_off,
+            Err(ended_early) => message = ended_early,
         }
     }
-    Err(Stop::Failed(message))
+    Err(EarlyEnd::Failed(message))
 }
 
-/// The requests of an attempt, up to the response that counts, or the message for a body that broke off.
+/// The requests of an attempt, up to the response that counts; or why its body ended early.
 async fn follow(
     get: &HttpGet,
     ip: IpAddr,
     progress: &mut Progress,
-) -> Result<Result<(Outcome, Link), String>, Stop> {
+) -> Result<Result<(Outcome, HttpConnection), String>, EarlyEnd> {
     let mut host = request::host_header(&get.headers);
     let versions = request::versions(&get.headers);
-    let mut here = Place::of(get);
+    let mut url = HttpUrl::of_probe(get);
     for _ in 0..MAX_REQUESTS {
-        let address = SocketAddr::new(ip, here.port.get());
+        let address = SocketAddr::new(ip, url.port.get());
         let request =
-            request::build(&here.path, &get.headers, host, address).map_err(Stop::Failed)?;
+            request::build(&url.path, &get.headers, host, address).map_err(EarlyEnd::Failed)?;
         progress.address = address;
-        progress.step = Step::Connecting;
-        let stream = dial(address).await?;
-        progress.step = Step::Handshaking;
-        let mut link = Link::new(stream, here.scheme, versions, address)
+        progress.phase = HttpPhase::Connecting;
+        let stream = connect(address).await?;
+        progress.phase = HttpPhase::Handshaking;
+        let mut connection = HttpConnection::new(stream, url.scheme, versions, address)
             .await
             .map_err(|error| progress.broken(&error))?;
-        progress.step = Step::Requesting;
-        match exchange(&mut link, request, &here, ip, progress).await? {
-            Next::Judged(outcome) => return Ok(Ok((outcome, link))),
-            Next::BrokeOff(message) => return Ok(Err(message)),
-            Next::Follow { place, relative } => {
-                link.part().await;
-                here = place;
-                if !relative {
+        progress.phase = HttpPhase::Requesting;
+        match exchange(&mut connection, request, &url, ip, progress).await? {
+            AfterResponse::Finished(outcome) => return Ok(Ok((outcome, connection))),
+            AfterResponse::BodyBroken(message) => return Ok(Err(message)),
+            AfterResponse::Follow { to, same_scheme } => {
+                connection.close().await;
+                url = to;
+                // As Go's client does (`net/http/client.go`): the probe's `Host` goes along with relative redirects only.
+                if !same_scheme {
                     host = None;
                 }
             }
         }
     }
-    Err(Stop::Failed(format!(
+    Err(EarlyEnd::Failed(format!(
         "GET from {}: stopped after {MAX_REQUESTS} redirects",
         progress.address
     )))
 }
 
-/// What a response means.
+/// Judges a response, and reads its body if it succeeded.
 async fn judge(
     response: Response<Body>,
-    here: &Place,
+    url: &HttpUrl,
     ip: IpAddr,
     progress: &Progress,
-) -> Result<Next, Stop> {
+) -> Result<AfterResponse, EarlyEnd> {
     let status = response.status();
     if !(200..400).contains(&status.as_u16()) {
-        let words = format!("HTTP probe failed with statuscode: {}", status.as_u16());
-        return Ok(Next::Judged(Outcome::Failed(words)));
+        let message = format!("HTTP probe failed with statuscode: {}", status.as_u16());
+        return Ok(AfterResponse::Finished(Outcome::Failed(message)));
     }
-    let remark = match redirect(&response, here, ip) {
+    let remark = match redirect(&response, url, ip) {
         None if status.is_success() => None,
         None => Some(format!(
             "status {} names nothing to follow",
             status.as_u16()
         )),
-        Some(Redirect::Here { place, relative }) => return Ok(Next::Follow { place, relative }),
-        Some(Redirect::Elsewhere(host)) => Some(format!("redirect to {host:?} not followed")),
+        Some(Redirect::SameHost { to, same_scheme }) => {
+            return Ok(AfterResponse::Follow { to, same_scheme });
+        }
+        Some(Redirect::OtherHost(host)) => Some(format!("redirect to {host:?} not followed")),
         Some(Redirect::Malformed) => {
-            let words = format!("GET from {}: malformed Location", progress.address);
-            return Err(Stop::Failed(words));
+            let message = format!("GET from {}: malformed Location", progress.address);
+            return Err(EarlyEnd::Failed(message));
         }
     };
     let body = match read(response.into_body()).await {
         Ok(body) => body,
-        Err(error) => return Ok(Next::BrokeOff(progress.broken_message(&*error))),
+        Err(error) => return Ok(AfterResponse::BodyBroken(progress.broken_message(&*error))),
     };
     let message = match remark {
         None => body,
-        Some(remark) => bounded(format!("{remark}, response body: {body}")),
+        Some(remark) => truncated(format!("{remark}, response body: {body}")),
     };
-    Ok(Next::Judged(Outcome::Succeeded(message)))
+    Ok(AfterResponse::Finished(Outcome::Succeeded(message)))
 }
 
-/// Where a response redirects to, if it does.
-fn redirect(response: &Response<Body>, here: &Place, ip: IpAddr) -> Option<Redirect> {
+/// The redirect of a response, if it is one.
+fn redirect(response: &Response<Body>, url: &HttpUrl, ip: IpAddr) -> Option<Redirect> {
     match response.status() {
         StatusCode::MOVED_PERMANENTLY
         | StatusCode::FOUND
@@ -207,13 +217,13 @@ fn redirect(response: &Response<Body>, here: &Place, ip: IpAddr) -> Option<Redir
         | StatusCode::TEMPORARY_REDIRECT
         | StatusCode::PERMANENT_REDIRECT => {
             let location = response.headers().get(LOCATION)?.as_bytes();
-            (!location.is_empty()).then(|| here.resolve(ip, location))
+            (!location.is_empty()).then(|| url.resolve(ip, location))
         }
         _ => None,
     }
 }
 
-/// The body as text, as far as it is wanted.
+/// The body as text, up to [`MAX_OUTPUT`].
 async fn read(mut body: Body) -> Result<String, exchange::BodyError> {
     let mut bytes = Vec::new();
     while bytes.len() < MAX_OUTPUT {
@@ -222,5 +232,5 @@ async fn read(mut body: Body) -> Result<String, exchange::BodyError> {
             Some(data) => bytes.extend_from_slice(&data),
         }
     }
-    Ok(bounded_text(&[&bytes]))
+    Ok(lossy_text(&[&bytes]))
 }

@@ -1,4 +1,5 @@
-//! The request of an HTTP probe: its headers, as the kubelet's prober and Go's client beneath it send them. Pure.
+//! The request of an HTTP probe: its headers as the kubelet sends them (`NewRequestForHTTPGetAction`,
+//! `pkg/probe/http/request.go`, and Go's `net/http` below it). Pure.
 
 use std::net::SocketAddr;
 
@@ -11,7 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri, Version};
 use http_body_util::Empty;
 use hyper::body::Bytes;
 
-use super::link::Versions;
+use super::connection::HttpVersions;
 
 /// A probe's `Host` header: the first one, unless it is empty.
 pub(super) fn host_header(headers: &[(String, String)]) -> Option<&str> {
@@ -23,19 +24,19 @@ pub(super) fn host_header(headers: &[(String, String)]) -> Option<&str> {
 }
 
 /// The versions of HTTP that a probe's headers can be sent in.
-pub(super) fn versions(headers: &[(String, String)]) -> Versions {
+pub(super) fn versions(headers: &[(String, String)]) -> HttpVersions {
     let mut names = headers.iter().map(|(name, _)| name);
     if names.any(|name| name.eq_ignore_ascii_case("upgrade")) {
-        Versions::Http1
+        HttpVersions::Http1
     } else {
-        Versions::Any
+        HttpVersions::Any
     }
 }
 
 /// GET of a path, with a probe's headers. `host` is the request's host if it is not the address.
 ///
 /// # Errors
-/// The words for what is malformed.
+/// The message for what is malformed.
 pub(super) fn build(
     path: &str,
     headers: &[(String, String)],
@@ -52,7 +53,7 @@ pub(super) fn build(
     for (name, text) in headers {
         let key = HeaderName::from_bytes(name.as_bytes())
             .map_err(|_| format!("malformed header name {name:?}"))?;
-        // The first was seen to; the others would announce a body there is none of.
+        // Host is set above; the others would announce a body, and there is none.
         if ![HOST, CONTENT_LENGTH, TRANSFER_ENCODING, TRAILER].contains(&key) {
             map.append(key, value(name, text)?);
         }
@@ -68,8 +69,8 @@ pub(super) fn build(
     Ok(request)
 }
 
-/// The same request for HTTP/2: the host stands in the target, and what is about the connection is left out
-/// (RFC 9113, section 8.2.2).
+/// The same request for HTTP/2: with the host in the target (RFC 9113, section 8.3.1), and without headers about the
+/// connection (section 8.2.2).
 ///
 /// # Errors
 /// The message for a host that HTTP/2 cannot name.
@@ -96,7 +97,7 @@ pub(super) fn for_http2(request: Request<Empty<Bytes>>) -> Result<Request<()>, S
     Ok(Request::from_parts(parts, ()))
 }
 
-/// Headers about the connection, which HTTP/2 forbids.
+/// Headers about the connection, which HTTP/2 forbids (RFC 9113, section 8.2.2).
 const CONNECTION_HEADERS: [&str; 5] = [
     "connection",
     "keep-alive",
@@ -110,7 +111,7 @@ fn value(name: &str, text: &str) -> Result<HeaderValue, String> {
         .map_err(|_| format!("malformed value of header {name:?}"))
 }
 
-/// A header with a default: an empty value takes it away.
+/// Sets a header to its default unless the probe sets it; an empty value removes it.
 fn set_or_remove(map: &mut HeaderMap, name: HeaderName, default: &'static str) {
     match map.entry(name) {
         Entry::Vacant(entry) => {

@@ -1,7 +1,7 @@
 //! HTTP probes against real listeners.
 
 use super::*;
-use crate::listener::{AMPLE, BRIEF, End, answer, deserted, end, head, listen, probe, serve};
+use crate::test_server::{AMPLE, BRIEF, End, answer, closed_port, end, head, listen, probe, serve};
 use leadsman_core::podprobe::{Handler, Scheme};
 use rstest::rstest;
 use rustls::ServerConfig;
@@ -114,7 +114,7 @@ async fn what_cannot_be_sent_fails_without_a_connection(
     #[case] headers: &[(&str, &str)],
     #[case] words: &str,
 ) {
-    let address = deserted().await;
+    let address = closed_port().await;
     let handler = get(Scheme::Http, address, "/", headers);
     assert_eq!(probe(handler, address, AMPLE).await, failed(words));
 }
@@ -301,7 +301,7 @@ async fn a_head_without_end_fails() {
 // PRB-20
 #[tokio::test]
 async fn a_port_nobody_listens_at_fails() {
-    let address = deserted().await;
+    let address = closed_port().await;
     let words = format!("connecting to {address}: Connection refused");
     assert_eq!(probe(plain(address), address, AMPLE).await, failed(&words));
 }

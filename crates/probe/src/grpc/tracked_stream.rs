@@ -1,4 +1,4 @@
-//! A connection that knows whether the other side ever spoke.
+//! A connection that records whether anything was received.
 
 use std::io;
 use std::pin::Pin;
@@ -7,23 +7,22 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// A connection.
-pub(super) struct Wire {
+pub(super) struct TrackedStream {
     stream: TcpStream,
-    heard: bool,
+    received: bool,
 }
 
-impl Wire {
+impl TrackedStream {
     pub(super) fn new(stream: TcpStream) -> Self {
         Self {
             stream,
-            heard: false,
+            received: false,
         }
     }
 
     /// Whether a byte was received.
-    pub(super) fn heard(&self) -> bool {
-        self.heard
+    pub(super) fn has_received(&self) -> bool {
+        self.received
     }
 
     pub(super) fn into_stream(self) -> TcpStream {
@@ -31,7 +30,7 @@ impl Wire {
     }
 }
 
-impl AsyncRead for Wire {
+impl AsyncRead for TrackedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -39,12 +38,12 @@ impl AsyncRead for Wire {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
-        self.heard |= buf.filled().len() > before;
+        self.received |= buf.filled().len() > before;
         Poll::Ready(Ok(()))
     }
 }
 
-impl AsyncWrite for Wire {
+impl AsyncWrite for TrackedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

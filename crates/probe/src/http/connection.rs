@@ -1,9 +1,9 @@
-//! The connection under an HTTP exchange, plain or TLS.
+//! The connection of an HTTP exchange, plain or TLS.
 //!
-//! A server certificate is not verified, nor what it signs: as with the kubelet, TLS is only spoken because the server does.
-//! HTTP/2 and HTTP/1.1 are offered over TLS, in this order, as the kubelet's client does (`SetTransportDefaults` in
-//! `k8s.io/apimachinery/pkg/util/net/http.go`); the server chooses. A request that asks for an upgrade offers nothing: HTTP/2 has
-//! none (RFC 9113, section 8.6).
+//! A server certificate is not verified, nor a signature made with it, as with the kubelet (`InsecureSkipVerify` in
+//! `pkg/probe/http/http.go`). HTTP/2 and HTTP/1.1 are offered over TLS, in this order, as the kubelet's client does
+//! (`SetTransportDefaults` in `k8s.io/apimachinery/pkg/util/net/http.go`); the server chooses. For a request that asks for an
+//! upgrade nothing is offered: HTTP/2 has no upgrade (RFC 9113, section 8.6).
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,35 +21,36 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::socket::{PARTING, part};
+use crate::socket::{CLOSE_TIMEOUT, close};
 
 /// A connection.
-pub(super) enum Link {
+pub(super) enum HttpConnection {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 /// The versions of HTTP that a request can be sent in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Versions {
+pub(super) enum HttpVersions {
     /// HTTP/1.1, and over TLS HTTP/2 if the server prefers it.
     Any,
     /// HTTP/1.1 alone: the request asks for an upgrade.
     Http1,
 }
 
-impl Link {
-    /// Makes a connection speak the scheme. Being an address, the server's name is not sent.
+impl HttpConnection {
+    /// Performs the TLS handshake if the scheme asks for one. No server name is sent, since an address has none (RFC 6066,
+    /// section 3).
     pub(super) async fn new(
         stream: TcpStream,
         scheme: Scheme,
-        versions: Versions,
+        versions: HttpVersions,
         address: SocketAddr,
     ) -> io::Result<Self> {
         let connector = match (scheme, versions) {
             (Scheme::Http, _) => return Ok(Self::Plain(stream)),
-            (Scheme::Https, Versions::Any) => &CONNECTOR,
-            (Scheme::Https, Versions::Http1) => &HTTP1_CONNECTOR,
+            (Scheme::Https, HttpVersions::Any) => &CONNECTOR,
+            (Scheme::Https, HttpVersions::Http1) => &HTTP1_CONNECTOR,
         };
         let name = ServerName::IpAddress(address.ip().into());
         let stream = connector.connect(name, stream).await?;
@@ -64,20 +65,20 @@ impl Link {
         }
     }
 
-    /// Closes it without a reset.
-    pub(super) async fn part(self) {
+    /// Closes the connection without a reset.
+    pub(super) async fn close(self) {
         match self {
-            Self::Plain(stream) => part(stream).await,
+            Self::Plain(stream) => close(stream).await,
             Self::Tls(mut stream) => {
-                // Says in TLS too that this is the end. What the other side still says need not be decrypted.
-                let _ = tokio::time::timeout(PARTING, stream.shutdown()).await;
-                part(stream.into_inner().0).await;
+                // With TLS's close_notify (RFC 8446, 6.1). What the other side still sends need not be decrypted.
+                let _ = tokio::time::timeout(CLOSE_TIMEOUT, stream.shutdown()).await;
+                close(stream.into_inner().0).await;
             }
         }
     }
 }
 
-/// The names of the versions in TLS (RFC 7301, RFC 9113).
+/// The names of the versions in ALPN (RFC 7301; RFC 9113, section 3.1).
 const HTTP2: &[u8] = b"h2";
 const HTTP1: &[u8] = b"http/1.1";
 
@@ -93,12 +94,12 @@ fn connector(protocols: &[&[u8]]) -> TlsConnector {
         .with_custom_certificate_verifier(Arc::new(AnyServer))
         .with_no_client_auth();
     config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
-    // Each run proves that a full handshake works, and nothing is kept per server.
+    // Each run shows that a full handshake works, and nothing is kept for each server.
     config.resumption = Resumption::disabled();
     TlsConnector::from(Arc::new(config))
 }
 
-/// Takes every server for what it says it is, also one whose certificate cannot be parsed.
+/// Accepts every server, also one whose certificate cannot be parsed.
 #[derive(Debug)]
 struct AnyServer;
 
@@ -133,7 +134,7 @@ impl ServerCertVerifier for AnyServer {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        // All that a server may sign with, the outdated ones too, since none is verified.
+        // All schemes, outdated ones too, since no signature is verified.
         vec![
             SignatureScheme::ECDSA_NISTP256_SHA256,
             SignatureScheme::ECDSA_NISTP384_SHA384,
@@ -151,7 +152,7 @@ impl ServerCertVerifier for AnyServer {
     }
 }
 
-impl AsyncRead for Link {
+impl AsyncRead for HttpConnection {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -160,7 +161,7 @@ impl AsyncRead for Link {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Tls(stream) => match Pin::new(stream.as_mut()).poll_read(cx, buf) {
-                // Many servers just close, without TLS's own goodbye. Whether the response is whole HTTP knows.
+                // Many servers close without a close_notify. Whether the response is complete, HTTP says.
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     Poll::Ready(Ok(()))
                 }
@@ -170,7 +171,7 @@ impl AsyncRead for Link {
     }
 }
 
-impl AsyncWrite for Link {
+impl AsyncWrite for HttpConnection {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

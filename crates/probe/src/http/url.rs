@@ -1,42 +1,42 @@
-//! Where a request goes: what a probe's path, and a redirect's `Location`, come to. Pure.
+//! The URL of a request, from a probe's path or a redirect's `Location`. Pure.
 //!
-//! Paths are taken as the kubelet's prober takes them (`formatURL`): the field is a URL reference of which only path and
-//! query are used; a missing leading slash is added; what a request line cannot hold is percent-encoded. References are
-//! resolved as RFC 3986, section 5.2, says.
+//! A path is read as the kubelet's prober reads it (`formatURL`, `pkg/probe/http/request.go`): the field is a URL reference
+//! of which only path and query are used; a missing leading slash is added; what a request line cannot hold is
+//! percent-encoded. References are resolved by RFC 3986, section 5.2.
 
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 
 use leadsman_core::podprobe::{HttpGet, Scheme};
 
-/// What is asked for at the pod's address.
+/// A URL at the pod's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct HttpUrl {
     pub(super) scheme: Scheme,
     pub(super) port: NonZeroU16,
-    /// Path and query as in a request line.
+    /// Path and query, as in a request line.
     pub(super) path: String,
 }
 
-/// What a `Location` says.
+/// The meaning of a `Location`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Redirect {
-    /// The same host. `relative`: the scheme was not named, so a `Host` header of the probe's stays valid.
-    Here { place: Place, relative: bool },
-    /// Another host, or something that has none.
-    Elsewhere(String),
-    /// Not a reference at all.
+    /// The host that it came from. `same_scheme`: it names no scheme, so that the probe's `Host` header stays valid.
+    SameHost { to: HttpUrl, same_scheme: bool },
+    /// Another host, or a URL without one.
+    OtherHost(String),
+    /// No URL reference.
     Malformed,
 }
 
-impl Place {
-    /// Where a probe starts.
-    pub(super) fn of(get: &HttpGet) -> Self {
+impl HttpUrl {
+    /// The URL of a probe.
+    pub(super) fn of_probe(get: &HttpGet) -> Self {
         let path = escape(get.path.as_bytes());
         let reference = Reference::split(&path);
         let path = match reference.authority {
             Some(_) => reference.path,
-            // Without an authority a colon is one of the path's.
+            // Without an authority a colon belongs to the path.
             None => without_fragment(&path),
         };
         Self {
@@ -46,7 +46,7 @@ impl Place {
         }
     }
 
-    /// Where a redirect from here leads, `ip` being the only host that is ours.
+    /// Resolves a redirect from this URL. `ip` is the host that it came from.
     pub(super) fn resolve(&self, ip: IpAddr, location: &[u8]) -> Redirect {
         let location = escape(location);
         let reference = Reference::split(&location);
@@ -54,30 +54,30 @@ impl Place {
             None => self.scheme,
             Some(name) if name.eq_ignore_ascii_case("http") => Scheme::Http,
             Some(name) if name.eq_ignore_ascii_case("https") => Scheme::Https,
-            Some(name) => return Redirect::Elsewhere(format!("{name}:")),
+            Some(name) => return Redirect::OtherHost(format!("{name}:")),
         };
         let (port, path) = match reference.authority {
             Some(authority) => match split_authority(authority) {
                 None => return Redirect::Malformed,
                 Some((host, _)) if host.parse() != Ok(ip) => {
-                    return Redirect::Elsewhere(authority.to_owned());
+                    return Redirect::OtherHost(authority.to_owned());
                 }
                 Some((_, port)) => (port.unwrap_or(default_port(scheme)), rooted(reference.path)),
             },
-            None if reference.scheme.is_some() => return Redirect::Elsewhere(location),
+            None if reference.scheme.is_some() => return Redirect::OtherHost(location),
             None => (self.port, self.merge(reference.path)),
         };
-        Redirect::Here {
-            place: Self {
+        Redirect::SameHost {
+            to: Self {
                 scheme,
                 port,
                 path: without_dots(&path),
             },
-            relative: reference.scheme.is_none(),
+            same_scheme: reference.scheme.is_none(),
         }
     }
 
-    /// A path relative to this place's.
+    /// Resolves a path against this URL's (RFC 3986, section 5.2.3).
     fn merge(&self, reference: &str) -> String {
         let (path, _) = split_query(&self.path);
         if reference.is_empty() {
@@ -93,7 +93,7 @@ impl Place {
     }
 }
 
-/// The parts of a URL reference. The fragment, which is never sent, is gone.
+/// The parts of a URL reference. The fragment, which is never sent, is left out.
 struct Reference<'a> {
     scheme: Option<&'a str>,
     authority: Option<&'a str>,
@@ -135,7 +135,7 @@ fn without_fragment(text: &str) -> &str {
     text.split_once('#').map_or(text, |(before, _)| before)
 }
 
-/// Path and query, the latter with its question mark.
+/// Splits off the query, with its question mark.
 fn split_query(path: &str) -> (&str, &str) {
     path.split_at(path.find('?').unwrap_or(path.len()))
 }
@@ -156,17 +156,17 @@ fn default_port(scheme: Scheme) -> NonZeroU16 {
     NonZeroU16::new(port).expect("neither is 0")
 }
 
-/// Host, without brackets, and port of an authority; nothing if the port is none.
+/// The host, without brackets, and the port of an authority; none if the port is malformed.
 fn split_authority(authority: &str) -> Option<(&str, Option<NonZeroU16>)> {
-    let place = authority
+    let host_and_port = authority
         .rsplit_once('@')
-        .map_or(authority, |(_, place)| place);
-    let (host, port) = match place.strip_prefix('[') {
+        .map_or(authority, |(_, rest)| rest);
+    let (host, port) = match host_and_port.strip_prefix('[') {
         Some(rest) => {
             let (host, rest) = rest.split_once(']')?;
             (host, rest.strip_prefix(':').unwrap_or(rest))
         }
-        None => place.split_once(':').unwrap_or((place, "")),
+        None => host_and_port.split_once(':').unwrap_or((host_and_port, "")),
     };
     match port {
         "" => Some((host, None)),
@@ -174,7 +174,7 @@ fn split_authority(authority: &str) -> Option<(&str, Option<NonZeroU16>)> {
     }
 }
 
-/// The path without `.` and `..` segments; the query is kept.
+/// Removes `.` and `..` segments (RFC 3986, section 5.2.4); the query is kept.
 fn without_dots(path: &str) -> String {
     let (path, query) = split_query(path);
     let mut kept: Vec<&str> = Vec::new();
@@ -186,7 +186,7 @@ fn without_dots(path: &str) -> String {
                 if segment == ".." {
                     kept.pop();
                 }
-                // What such a segment names is a folder.
+                // Such a segment at the end names a directory.
                 if last {
                     kept.push("");
                 }
@@ -197,7 +197,7 @@ fn without_dots(path: &str) -> String {
     format!("/{}{query}", kept.join("/"))
 }
 
-/// Percent-encodes what a request line cannot hold; what is encoded already stays.
+/// Percent-encodes what a request line cannot hold. What is encoded already is kept.
 fn escape(raw: &[u8]) -> String {
     let mut text = String::with_capacity(raw.len());
     for (at, &byte) in raw.iter().enumerate() {
@@ -222,8 +222,8 @@ mod tests {
     use proptest::prelude::*;
     use rstest::rstest;
 
-    fn place(scheme: Scheme, port: u16, path: &str) -> Place {
-        Place {
+    fn url(scheme: Scheme, port: u16, path: &str) -> HttpUrl {
+        HttpUrl {
             scheme,
             port: NonZeroU16::new(port).unwrap(),
             path: path.to_owned(),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     fn of_path(path: &str) -> String {
-        Place::of(&HttpGet {
+        HttpUrl::of_probe(&HttpGet {
             scheme: Scheme::Http,
             port: NonZeroU16::MIN,
             path: path.to_owned(),
@@ -258,7 +258,7 @@ mod tests {
     #[case("http://other:1/a?b", "/a?b")]
     #[case("//other/a", "/a")]
     #[case("//other", "/")]
-    fn a_probes_path_becomes_a_request_line(#[case] path: &str, #[case] expected: &str) {
+    fn a_path_is_read_as_the_kubelet_reads_it(#[case] path: &str, #[case] expected: &str) {
         assert_eq!(of_path(path), expected);
     }
 
@@ -277,48 +277,51 @@ mod tests {
     #[case("HTTPS://10.0.0.1/b", false, Scheme::Https, 443, "/b")]
     #[case("https://user:pw@10.0.0.1:8443?b", false, Scheme::Https, 8443, "/?b")]
     #[case("http://10.0.0.1:/b c", false, Scheme::Http, 80, "/b%20c")]
-    fn redirects_within_the_host(
+    fn a_redirect_to_the_same_host_is_resolved(
         #[case] location: &str,
-        #[case] relative: bool,
+        #[case] same_scheme: bool,
         #[case] scheme: Scheme,
         #[case] port: u16,
         #[case] path: &str,
     ) {
-        let from = place(Scheme::Http, 8080, "/x/y?q");
-        let expected = Redirect::Here {
-            place: place(scheme, port, path),
-            relative,
+        let from = url(Scheme::Http, 8080, "/x/y?q");
+        let expected = Redirect::SameHost {
+            to: url(scheme, port, path),
+            same_scheme,
         };
         let ip = "10.0.0.1".parse().unwrap();
         assert_eq!(from.resolve(ip, location.as_bytes()), expected);
     }
 
     #[rstest]
-    #[case("http://other/b", Redirect::Elsewhere("other".into()))]
-    #[case("http://10.0.0.2:8080/b", Redirect::Elsewhere("10.0.0.2:8080".into()))]
-    #[case("//other:1", Redirect::Elsewhere("other:1".into()))]
-    #[case("http://10.0.0.1@other/", Redirect::Elsewhere("10.0.0.1@other".into()))]
-    #[case("http://10.0.0.1.nip.io/", Redirect::Elsewhere("10.0.0.1.nip.io".into()))]
-    #[case("http:///b", Redirect::Elsewhere(String::new()))]
-    #[case("http:b", Redirect::Elsewhere("http:b".into()))]
-    #[case("ftp://10.0.0.1/", Redirect::Elsewhere("ftp:".into()))]
-    #[case("mailto:a@b", Redirect::Elsewhere("mailto:".into()))]
+    #[case("http://other/b", Redirect::OtherHost("other".into()))]
+    #[case("http://10.0.0.2:8080/b", Redirect::OtherHost("10.0.0.2:8080".into()))]
+    #[case("//other:1", Redirect::OtherHost("other:1".into()))]
+    #[case("http://10.0.0.1@other/", Redirect::OtherHost("10.0.0.1@other".into()))]
+    #[case("http://10.0.0.1.nip.io/", Redirect::OtherHost("10.0.0.1.nip.io".into()))]
+    #[case("http:///b", Redirect::OtherHost(String::new()))]
+    #[case("http:b", Redirect::OtherHost("http:b".into()))]
+    #[case("ftp://10.0.0.1/", Redirect::OtherHost("ftp:".into()))]
+    #[case("mailto:a@b", Redirect::OtherHost("mailto:".into()))]
     #[case("http://10.0.0.1:0/", Redirect::Malformed)]
     #[case("http://10.0.0.1:99999/", Redirect::Malformed)]
     #[case("http://[::1/", Redirect::Malformed)]
-    fn redirects_that_are_not_followed(#[case] location: &str, #[case] expected: Redirect) {
-        let from = place(Scheme::Http, 8080, "/");
+    fn a_redirect_to_another_host_is_not_followed(
+        #[case] location: &str,
+        #[case] expected: Redirect,
+    ) {
+        let from = url(Scheme::Http, 8080, "/");
         let ip = "10.0.0.1".parse().unwrap();
         assert_eq!(from.resolve(ip, location.as_bytes()), expected);
     }
 
     #[test]
     fn an_address_of_ipv6_is_compared_as_an_address() {
-        let from = place(Scheme::Http, 8080, "/");
+        let from = url(Scheme::Http, 8080, "/");
         let to = from.resolve("fd00::1".parse().unwrap(), b"http://[FD00:0::1]:81/b");
-        let expected = Redirect::Here {
-            place: place(Scheme::Http, 81, "/b"),
-            relative: false,
+        let expected = Redirect::SameHost {
+            to: url(Scheme::Http, 81, "/b"),
+            same_scheme: false,
         };
         assert_eq!(to, expected);
     }
@@ -328,11 +331,11 @@ mod tests {
         fn whatever_a_path_or_location_holds_fits_a_request_line(
             path in any::<String>(), location in prop::collection::vec(any::<u8>(), 0..40)
         ) {
-            let from = place(Scheme::Http, 80, &of_path(&path));
+            let from = url(Scheme::Http, 80, &of_path(&path));
             let fits = |path: &str| path.starts_with('/') && path.parse::<http::uri::PathAndQuery>().is_ok();
             prop_assert!(fits(&from.path), "{}", from.path);
-            if let Redirect::Here { place, .. } = from.resolve("10.0.0.1".parse().unwrap(), &location) {
-                prop_assert!(fits(&place.path), "{}", place.path);
+            if let Redirect::SameHost { to, .. } = from.resolve("10.0.0.1".parse().unwrap(), &location) {
+                prop_assert!(fits(&to.path), "{}", to.path);
             }
         }
     }

@@ -49,7 +49,7 @@ pub(crate) async fn listen(ip: &str) -> (TcpListener, SocketAddr) {
 }
 
 /// An address nobody listens at.
-pub(crate) async fn deserted() -> SocketAddr {
+pub(crate) async fn closed_port() -> SocketAddr {
     listen("127.0.0.1").await.1
 }
 
