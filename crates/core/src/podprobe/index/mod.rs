@@ -3,54 +3,61 @@
 //! A state machine without a clock, a client or a task. [`Index::apply`] takes one event in and says which objects
 //! may have to be written; its cost grows with what the event changed. [`Index::write`] makes the request for an
 //! object when there is room to send it, so that many changes to one object are one request. Both are functions of
-//! what is observed alone, but for two things that are remembered: marks that are fought over, and writes refused for
-//! good.
+//! what is observed alone, but for two things that are remembered: contests over what is written, and writes that were
+//! refused for good.
+//!
+//! Three machines with private fields do the work, and this file only wires them:
+//!
+//! | machine | owns | is told | says |
+//! |---|---|---|---|
+//! | `markers` | markers, their selectors and tallies | what each pod adds to the tallies | which match a pod; statuses and finalizers that are due |
+//! | `nodes` | nodes, `NodePodProbe`s, agents | which entries each pod should have | what a node says of a pod; the objects that are due |
+//! | `pods` | pods, contests over their marks | the plan of each pod | the marks that are due |
+//!
+//! None of them knows another. Beside them:
 //!
 //! | module | holds |
 //! |---|---|
-//! | `markers` | markers, which pods they match, their tallies |
-//! | `finalizers` | when a marker that is being deleted is let go |
-//! | `pods` | pods: their entries, their marks |
-//! | `cycles` | markers that would never let the cluster come to rest |
-//! | `nodes` | nodes, their `NodePodProbe` |
-//! | `agents` | whether the agents of nodes do their work |
-//! | `pending` | why there is no verdict |
-//! | `held` | objects that do not decode |
-//! | `slots` | the place of each pod in its node's object |
-//! | `room` | who has room in a node's object |
+//! | `pod_plan` | what follows for one pod from what the three say; the one place that asks for verdicts |
+//! | `situation` | why a probe has no verdict |
+//! | `observe` | events on their way into the machines |
+//! | `context` | what the machines share: the time, timers, and the list of what an event affects |
+//! | `refusals` | writes that the API server refused |
+//! | `undecodable` | objects that do not decode |
+//!
+//! A machine that changes adds what that affects to `context::Affected`. When the event has been taken in, the pods
+//! named there are planned, then the room in nodes' objects is given away, and so on until nothing is left; last, objects,
+//! statuses and finalizers are compared. A pod is planned when something that its plan follows from has changed, and
+//! never for a write: what is due stays with the pod from one plan to the next.
 
-mod agents;
-mod cycles;
-mod finalizers;
-mod held;
+mod context;
 mod markers;
 mod nodes;
-mod pending;
+mod observe;
+mod pod_plan;
 mod pods;
-mod room;
-mod slots;
+mod refusals;
+mod situation;
 #[cfg(test)]
 mod tests;
+mod undecodable;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::BTreeMap;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 
-use self::cycles::Feeds;
-use self::finalizers::Deletions;
-pub use self::finalizers::FINALIZER;
-use self::held::Held;
-use self::markers::{MarkerState, Selectors};
-use self::nodes::NodeState;
-use self::pods::PodState;
+use self::context::{Affected, Context, DueWrite, PodName, Sent, Timer, pod_key};
+pub use self::markers::FINALIZER;
+use self::markers::{MarkerChange, Markers, Rollout};
+use self::nodes::Nodes;
+use self::pod_plan::{Observations, PlannedEntries};
+use self::pods::{Planned, PodPlan, Pods};
+use self::refusals::Refusals;
+use self::undecodable::Undecodable;
 use super::compatibility::Compatibility;
-use super::contest::{Contest, Contests, SentValue};
 use super::event::{Effects, Event, Kind, Write, WriteTarget};
-use super::marks::Mark;
-use super::plan::Entries;
-use crate::cluster::{Interner, Interners, Now, ObjectName, ResourceVersion, Watches};
+use super::marks;
+use crate::cluster::{Now, ObjectName, Watches};
 
 /// What the index is told once.
 #[derive(Clone, Debug)]
@@ -85,340 +92,247 @@ impl Default for Config {
     }
 }
 
-/// Names of markers by which counts are kept.
-type MarkerName = Arc<ObjectName>;
-
 /// All that is observed, and what follows from it.
 #[derive(Debug)]
 pub struct Index {
     config: Config,
-    synced: bool,
-    /// Whether the API server keeps our optional fields in a `NodePodProbe`.
-    extensions: bool,
-    /// Whether it keeps more of a marker's status than two numbers.
-    summaries: bool,
-    markers: HashMap<MarkerName, MarkerState>,
-    selectors: Selectors,
-    feeds: Feeds,
-    // Not in order: a search by comparisons visits names all over the memory, the more the more there are.
-    pods: HashMap<Arc<ObjectName>, Box<PodState>>,
-    /// The pods of each namespace.
-    namespaces: HashMap<String, HashSet<Arc<ObjectName>>>,
-    nodes: HashMap<Arc<str>, Box<NodeState>>,
-    /// For each marker, how many pods' entries are not in a `NodePodProbe` as they should be.
-    unacknowledged: HashMap<MarkerName, usize>,
-    deletions: Deletions,
-    held: Held,
-    refused: HashMap<WriteTarget, Refusal>,
+    markers: Markers,
+    nodes: Nodes,
+    pods: Pods,
+    undecodable: Undecodable,
+    refusals: Refusals,
     watches: Watches<Kind>,
-    /// By the monotonic clock.
-    timers: BTreeSet<(Duration, Timer)>,
-    interners: Interners,
-    /// Equal for most pods of a marker.
-    entries: Interner<Entries>,
-    /// How often a pod was worked out.
-    #[cfg(test)]
-    plans: usize,
-}
-
-/// Something that is looked at again when its time comes.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Timer {
-    Pod(Arc<ObjectName>),
-    Node(Arc<str>),
-    /// A `NodePodProbe` that is fought over.
-    Spec(Arc<str>),
-    /// A marker's status or finalizers that are fought over.
-    Marked(MarkerName),
-    Marker(MarkerName),
-    Refused(WriteTarget),
-}
-
-/// A write that the API server does not take.
-#[derive(Debug)]
-struct Refusal {
-    write: Write,
-    reason: Arc<str>,
-    /// Then it is tried again: what stood in the way may have been a webhook, a quota or the API server's store, and
-    /// no watch tells of its end. On the monotonic clock.
-    until: Duration,
-}
-
-impl Refusal {
-    const KEPT: Duration = Duration::from_mins(5);
-}
-
-/// A write that is due, and what is remembered of it when it is sent.
-struct DueWrite {
-    write: Write,
-    sent: Sent,
-}
-
-/// What a write changes, as [`contest`](super::contest) remembers it.
-enum Sent {
-    /// Marks of a pod, and what stands for each with what was wanted of it.
-    Marks(Box<[(Mark, u64)]>),
-    /// Something that is written as a whole.
-    Whole(SentValue),
-}
-
-impl Sent {
-    fn whole(wanted: u64, is_shown: bool) -> Self {
-        Self::Whole(SentValue { wanted, is_shown })
-    }
-}
-
-/// What one event has touched.
-struct Pass {
-    now: Now,
-    /// To be worked out again.
-    pods: BTreeSet<Arc<ObjectName>>,
-    /// Whose object may differ.
-    nodes: BTreeSet<Arc<str>>,
-    /// Whose room is to be given away anew: what each changed slot had of it before.
-    rooms: BTreeMap<Arc<str>, BTreeMap<slots::SlotKey, usize>>,
-    /// Whose status or finalizer may differ.
-    markers: BTreeSet<MarkerName>,
-    /// Namespaces whose markers may feed each other otherwise than before.
-    loops: BTreeSet<String>,
-    /// Pods whose marks differ.
-    dirty: BTreeSet<WriteTarget>,
+    cx: Context,
 }
 
 impl Index {
-    /// Knows nothing yet.
+    /// An index that has observed nothing yet.
     pub fn new(config: Config) -> Self {
         Self {
-            config,
-            synced: false,
-            extensions: true,
-            summaries: true,
-            markers: HashMap::new(),
-            selectors: Selectors::default(),
-            feeds: Feeds::default(),
-            pods: HashMap::new(),
-            namespaces: HashMap::new(),
-            nodes: HashMap::new(),
-            unacknowledged: HashMap::new(),
-            deletions: Deletions::default(),
-            held: Held::default(),
-            refused: HashMap::new(),
+            markers: Markers::new(config.compatibility),
+            nodes: Nodes::new(config.node_bytes, config.silent_after),
+            pods: Pods::default(),
+            undecodable: Undecodable::default(),
+            refusals: Refusals::default(),
             watches: Watches::default(),
-            timers: BTreeSet::new(),
-            interners: Interners::default(),
-            entries: Interner::default(),
-            #[cfg(test)]
-            plans: 0,
+            cx: Context::new(),
+            config,
         }
     }
 
     /// Takes in what happened at `now`.
     pub fn apply(&mut self, event: Event, now: Now) -> Effects {
-        let mut pass = Pass {
-            now,
-            pods: BTreeSet::new(),
-            nodes: BTreeSet::new(),
-            rooms: BTreeMap::new(),
-            markers: BTreeSet::new(),
-            loops: BTreeSet::new(),
-            dirty: BTreeSet::new(),
-        };
-        self.note_progress(&event);
-        match event {
-            Event::Marker(marker, source) => self.see_marker(&marker, source, &mut pass),
-            Event::Pod(pod, source) => self.see_pod(&pod, source, &mut pass),
-            Event::Node(node, source) => self.see_node(&node, source, &mut pass),
-            Event::NodePodProbe(object, source) => {
-                self.see_node_pod_probe(*object, source, &mut pass);
-            }
-            Event::Undecodable(kind, name) => self.hold(kind, name, &mut pass),
-            Event::Written(object) => self.note_written(&object, &mut pass),
-            Event::Gone(kind, name, version) => {
-                // The watch may be behind the reply to a write that made a new object of this name.
-                let known = self.version(kind, &name);
-                if !known.is_some_and(|known| known.is_later_than(version)) {
-                    self.lose(kind, &name, version, &mut pass);
-                }
-            }
-            Event::Listed(kind, names, version) => {
-                self.complete_list(kind, &names, version, &mut pass);
-            }
-            Event::Synced => {
-                self.synced = true;
-                // While another one writes, its marks may be seen before the verdicts that they follow from: that was
-                // no fight over marks of ours.
-                for pod in self.pods.values_mut() {
-                    pod.contests = Contests::default();
-                }
-                for node in self.nodes.values_mut() {
-                    node.contest = Contest::default();
-                }
-                for marker in self.markers.values_mut() {
-                    marker.status_contest = Contest::default();
-                    marker.finalizer_contest = Contest::default();
-                }
-                self.break_all_loops(&mut pass);
-                self.work_out_all(&mut pass);
-            }
-            Event::FieldsKept(Kind::Marker, kept) => self.set_summaries(kept, &mut pass),
-            Event::FieldsKept(Kind::NodePodProbe, kept) => self.set_extensions(kept, &mut pass),
-            Event::Refused(object, write, reason) => {
-                self.refuse(object, *write, &reason, &mut pass);
-            }
-            Event::FieldsKept(Kind::Pod | Kind::Node, _) | Event::Deadline => {}
+        self.cx.now = now;
+        self.observe(event);
+        while let Some(timer) = self.cx.timers.pop_due(now.monotonic) {
+            self.end_wait(timer);
         }
-        self.settle(&mut pass)
+        if self.cx.synced {
+            self.recompute();
+        } else {
+            // All is affected once every kind is listed.
+            self.cx.affected = Affected::default();
+        }
+        let due = std::mem::take(&mut self.cx.affected.due);
+        Effects {
+            dirty: due.into_iter().collect(),
+            deadline: self.cx.timers.deadline(),
+        }
     }
 
-    /// What is due for an object now, if anything is.
-    pub fn write(&mut self, object: &WriteTarget, now: Now) -> Option<Write> {
-        if !self.synced {
+    /// The write of a target that is due, if one is. It counts as sent.
+    pub fn write(&mut self, target: &WriteTarget, now: Now) -> Option<Write> {
+        if !self.cx.synced {
             return None;
         }
-        let DueWrite { write, sent } = self.due(object, now)?;
-        if let Some(refusal) = self.refused.get(object)
-            && refusal.write == without_times_and_versions(write.clone())
-        {
+        let DueWrite { write, sent } = self.due(target, now)?;
+        if self.refusals.contains(target, &write) {
             return None;
         }
-        self.remember(object, sent);
+        match (target, sent) {
+            (WriteTarget::PodMarks(name), Sent::Marks(sent)) => self.pods.note_sent(name, sent),
+            (WriteTarget::NodePodProbe(name), Sent::Whole(sent)) => {
+                self.nodes.note_sent(name, sent);
+            }
+            (WriteTarget::MarkerStatus(name), Sent::Whole(sent)) => {
+                self.markers.note_status_sent(name, sent);
+            }
+            (WriteTarget::MarkerFinalizer(name), Sent::Whole(sent)) => {
+                self.markers.note_finalizers_sent(name, sent);
+            }
+            (_, Sent::Marks(_)) | (WriteTarget::PodMarks(_), Sent::Whole(_)) => {}
+        }
         Some(write)
     }
 
     fn due(&self, target: &WriteTarget, now: Now) -> Option<DueWrite> {
         match target {
-            WriteTarget::PodMarks(name) => self.marks_due(name, now),
-            WriteTarget::NodePodProbe(name) => self.node_pod_probe_due(name, now),
-            WriteTarget::MarkerStatus(name) => self.status_due(name, now),
-            WriteTarget::MarkerFinalizer(name) => self.finalizers_due(name, now),
-        }
-    }
-
-    /// Takes note of what is being written, so that what becomes of it can be told from what others do.
-    fn remember(&mut self, target: &WriteTarget, sent: Sent) {
-        let whole = match sent {
-            Sent::Marks(marks) => {
-                if let WriteTarget::PodMarks(name) = target {
-                    self.send_marks(name, marks);
-                }
-                return;
-            }
-            Sent::Whole(whole) => whole,
-        };
-        let contest = match target {
-            WriteTarget::PodMarks(_) => None,
-            WriteTarget::NodePodProbe(name) => {
-                let node = self.nodes.get_mut(name.as_str());
-                node.map(|node| &mut node.contest)
-            }
+            WriteTarget::PodMarks(name) => self.pods.due(name, now),
+            WriteTarget::NodePodProbe(name) => self.nodes.due(name, now.monotonic),
             WriteTarget::MarkerStatus(name) => {
-                let marker = self.markers.get_mut(name);
-                marker.map(|marker| &mut marker.status_contest)
+                self.markers.due_status(name, self.rollout(name), now)
             }
             WriteTarget::MarkerFinalizer(name) => {
-                let marker = self.markers.get_mut(name);
-                marker.map(|marker| &mut marker.finalizer_contest)
+                let rollout = self.rollout(name);
+                self.markers.due_finalizers(name, rollout, now.monotonic)
             }
-        };
-        if let Some(contest) = contest {
-            contest.send(whole);
         }
     }
 
-    /// Works out everything, which is not done before it is needed: while the kinds are being listed each object would
-    /// be worked out with every list that it occurs in.
-    fn work_out_all(&mut self, pass: &mut Pass) {
-        pass.markers.extend(self.markers.keys().cloned());
-        self.limit_all_deletions(pass.now);
-        let held = self.held.pods.iter().cloned();
-        let pods: Vec<_> = self.pods.keys().cloned().chain(held).collect();
-        for pod in pods {
-            self.work_out(&pod, pass);
-        }
-        // What no pod wants is not seen from the pods.
-        let nodes: Vec<_> = self.nodes.keys().cloned().collect();
-        for node in nodes {
-            self.check_all(&node, pass);
+    /// How far the cluster follows a marker.
+    fn rollout(&self, marker: &ObjectName) -> Rollout {
+        Rollout {
+            is_acknowledged: self.nodes.is_acknowledged(marker),
+            leaves_marks: self.pods.has_unclaimed_in(&marker.namespace),
         }
     }
 
-    /// Works out what follows, until nothing more does.
-    fn settle(&mut self, pass: &mut Pass) -> Effects {
-        self.take_due_timers(pass);
-        if !self.synced {
-            return Effects {
-                dirty: Vec::new(),
-                deadline: self.timers.first().map(|(time, _)| *time),
-            };
+    /// Recomputes what follows from what is affected, until nothing more does.
+    fn recompute(&mut self) {
+        for change in self.markers.break_loops(&mut self.cx) {
+            self.plan_pods_of(&change);
         }
-        self.break_loops(pass);
         loop {
-            while let Some(pod) = pass.pods.pop_first() {
-                self.work_out(&pod, pass);
+            while let Some(pod) = self.cx.affected.pods.pop_first() {
+                self.plan_pod(&pod);
             }
-            // Only now: room is given to the pods of an event together, not to the first of them.
-            let Some((node, changed)) = pass.rooms.pop_first() else {
+            if !self.nodes.allocate_room(&mut self.cx) {
                 break;
-            };
-            self.make_room(&node, &changed, pass);
-        }
-        let mut dirty = std::mem::take(&mut pass.dirty);
-        for name in std::mem::take(&mut pass.nodes) {
-            if self.observe_node_pod_probe(&name, pass.now) {
-                dirty.insert(WriteTarget::NodePodProbe(name.to_string()));
             }
         }
-        for name in std::mem::take(&mut pass.markers) {
-            dirty.extend(self.observe_marker(&name, pass.now));
+        for name in std::mem::take(&mut self.cx.affected.nodes) {
+            if self.nodes.compare(&name, &mut self.cx) {
+                let target = WriteTarget::NodePodProbe(name.to_string());
+                self.cx.affected.due.insert(target);
+            }
         }
-        Effects {
-            dirty: dirty.into_iter().collect(),
-            deadline: self.timers.first().map(|(time, _)| *time),
+        for name in std::mem::take(&mut self.cx.affected.markers) {
+            let rollout = self.rollout(&name);
+            self.markers.compare(&name, rollout, &mut self.cx);
         }
     }
 
-    /// Takes the timers that are due.
-    fn take_due_timers(&mut self, pass: &mut Pass) {
-        while let Some((time, timer)) = self.timers.pop_first() {
-            if time > pass.now.monotonic {
-                self.timers.insert((time, timer));
-                break;
+    /// Plans all pods and compares all objects. Deferred until every kind is listed: otherwise each would be recomputed
+    /// with every list that it occurs in.
+    fn affect_all(&mut self) {
+        let affected = &mut self.cx.affected;
+        affected.markers.extend(self.markers.names().cloned());
+        affected.pods.extend(self.pods.names().cloned());
+        affected.pods.extend(self.undecodable.pods().cloned());
+        self.markers.limit_all_deletions(&mut self.cx);
+        // What no pod wants is not found from the pods.
+        self.nodes.compare_all(&mut self.cx);
+    }
+
+    /// Has the pods planned that a marker has changed for.
+    fn plan_pods_of(&mut self, change: &MarkerChange) {
+        for pod in &change.uncounted {
+            self.pods.forget_share(pod, &change.name);
+            self.cx.affected.pods.insert(pod.clone());
+        }
+        if change.selects_others
+            && self.cx.synced
+            && let Some(selector) = self.markers.selector(&change.name)
+        {
+            let selected = self.pods.selected(&change.name.namespace, selector);
+            self.cx.affected.pods.extend(selected.cloned());
+        }
+    }
+
+    /// Plans a pod from what is observed, and hands the plan on to the machines.
+    fn plan_pod(&mut self, name: &PodName) {
+        let cx = &mut self.cx;
+        let Some(pod) = self.pods.get(name) else {
+            if self.undecodable.contains_pod(name) {
+                self.nodes.set_wanted_as_observed(name, true, cx);
             }
-            match timer {
-                Timer::Pod(name) => {
-                    if let Some(pod) = self.pods.get_mut(&name) {
-                        pod.timer = None;
-                        pass.pods.insert(name);
-                    }
+            return;
+        };
+        let matching = self.markers.matching(pod);
+        let observed = self.nodes.view(pod).entries();
+        let entries = PlannedEntries::new(pod, &matching, observed);
+        let undecodable = self.undecodable.entries_of_markers(pod, observed);
+        let wanted = entries.wanted(pod, undecodable, cx);
+        let on_node = wanted.as_ref().and_then(|_| pod_key(pod));
+        let was_on_node = self.pods.on_node(name);
+        if let Some((node, key)) = was_on_node.filter(|before| Some(*before) != on_node.as_ref()) {
+            self.nodes.set_wanted(node, key, None, cx);
+        }
+        if let Some((node, key)) = &on_node {
+            self.nodes.set_wanted(node, key, wanted, cx);
+        }
+        let observations = Observations {
+            pod,
+            node: self.nodes.view(pod),
+            refused_object: self.refusals.reason_of_object(pod),
+            refused_marks: self.refusals.reason_of_marks(name),
+            contested: self.pods.contested(name).collect(),
+            keeps_unclaimed: self.undecodable.has_marker_in(&name.namespace),
+        };
+        let (wants, shares) = observations.marks(&matching, &entries);
+        let leaves_marks = pod.active && marks::has_unclaimed(pod, &wants);
+        if self.pods.set_unclaimed(name, leaves_marks) {
+            self.markers.affect_held(&name.namespace, cx);
+        }
+        let plan = PodPlan {
+            on_node,
+            wants,
+            shares,
+        };
+        let Some(planned) = self.pods.set_plan(name, plan, cx) else {
+            return;
+        };
+        let Planned {
+            shares_before,
+            shares,
+            is_outdated,
+        } = planned;
+        self.markers.count(name, shares_before, shares, cx);
+        let is_accepted = self.forget_refusal_of_another_write(name);
+        if is_outdated || is_accepted {
+            // It was planned before it was known what is contested or refused.
+            self.cx.affected.pods.insert(name.clone());
+        }
+    }
+
+    /// Forgets that a pod's marks were refused, if another write is due by now or none. Returns whether it did.
+    fn forget_refusal_of_another_write(&mut self, name: &ObjectName) -> bool {
+        if self.refusals.reason_of_marks(name).is_none() {
+            return false;
+        }
+        let target = WriteTarget::PodMarks(name.clone());
+        let due = self.due(&target, self.cx.now);
+        let is_same = due.is_some_and(|due| self.refusals.contains(&target, &due.write));
+        !is_same && self.refusals.remove(&target)
+    }
+
+    /// Looks again at what was put off until now.
+    fn end_wait(&mut self, timer: Timer) {
+        let cx = &mut self.cx;
+        match timer {
+            Timer::PodContest(name) => self.pods.end_wait(name, cx),
+            Timer::SpecContest(name) => self.nodes.end_wait(name, cx),
+            Timer::MarkerContest(name) => self.markers.end_wait(name, cx),
+            Timer::Agent(name) => self.nodes.judge_agent_in_time(&name, cx),
+            Timer::Deletion(name) => {
+                cx.affected.markers.insert(name);
+            }
+            Timer::Refusal(target) => {
+                if self.refusals.expire(&target, cx.now.monotonic) {
+                    self.affect(&target);
                 }
-                Timer::Node(name) => {
-                    if let Some(node) = self.nodes.get_mut(&name) {
-                        node.timer = None;
-                        self.listen(&name, pass);
-                    }
-                }
-                Timer::Marker(name) => {
-                    pass.markers.insert(name);
-                }
-                Timer::Spec(name) => {
-                    if let Some(node) = self.nodes.get_mut(&name) {
-                        node.contest_timer = None;
-                        pass.nodes.insert(name);
-                    }
-                }
-                Timer::Marked(name) => {
-                    if let Some(marker) = self.markers.get_mut(&name) {
-                        marker.contest_timer = None;
-                        pass.markers.insert(name);
-                    }
-                }
-                Timer::Refused(object) => {
-                    let refusal = self.refused.get(&object);
-                    if refusal.is_some_and(|refusal| refusal.until <= pass.now.monotonic) {
-                        self.refused.remove(&object);
-                        self.look_at(&object, pass);
-                    }
-                }
+            }
+        }
+    }
+
+    /// Has what a write is about recomputed.
+    fn affect(&mut self, target: &WriteTarget) {
+        let cx = &mut self.cx;
+        match target {
+            WriteTarget::PodMarks(name) => self.pods.affect(name, cx),
+            WriteTarget::NodePodProbe(name) => self.nodes.affect(name, cx),
+            WriteTarget::MarkerStatus(name) | WriteTarget::MarkerFinalizer(name) => {
+                self.markers.affect(name, cx);
             }
         }
     }
@@ -426,189 +340,9 @@ impl Index {
     /// Whether nothing is put off.
     #[cfg(test)]
     fn waits_for_nothing(&self) -> bool {
-        let mut pods = self.pods.values();
-        let mut nodes = self.nodes.values();
-        let mut markers = self.markers.values();
-        self.refused.is_empty()
-            && pods.all(|pod| pod.contests.deadline(Duration::ZERO).is_none())
-            && nodes.all(|node| node.contest_timer.is_none())
-            && markers.all(|marker| marker.contest_timer.is_none())
+        self.refusals.is_empty()
+            && self.pods.waits_for_nothing()
+            && self.nodes.waits_for_nothing()
+            && self.markers.waits_for_nothing()
     }
-
-    /// Takes note of how far the watch of a kind has come.
-    fn note_progress(&mut self, event: &Event) {
-        let (kind, source, version) = match event {
-            Event::Marker(marker, source) => (Kind::Marker, source, &marker.metadata),
-            Event::Pod(pod, source) => (Kind::Pod, source, &pod.identity),
-            Event::Node(node, source) => (Kind::Node, source, &node.identity),
-            Event::NodePodProbe(object, source) => (Kind::NodePodProbe, source, &object.metadata),
-            _ => return,
-        };
-        let version = ResourceVersion::parse(version.resource_version.as_deref());
-        self.watches.observe(kind, *source, version);
-    }
-
-    /// Takes away what a complete list of a kind does not name, unless it is newer than the list: made since, and shown
-    /// by the reply to the write that made it.
-    fn complete_list(
-        &mut self,
-        kind: Kind,
-        names: &BTreeSet<ObjectName>,
-        version: ResourceVersion,
-        pass: &mut Pass,
-    ) {
-        let list = self.watches.complete_list(kind, version);
-        let held = self.held.missing(kind, names);
-        for name in self.missing(kind, names).into_iter().chain(held) {
-            if list.proves_deletion(self.version(kind, &name)) {
-                self.lose(kind, &name, version, pass);
-            }
-        }
-    }
-
-    /// Takes an object away that does not exist at `version`.
-    fn lose(&mut self, kind: Kind, name: &ObjectName, version: ResourceVersion, pass: &mut Pass) {
-        self.let_go(kind, name, pass);
-        let known = match kind {
-            Kind::Marker => self.lose_marker(name, pass),
-            Kind::Pod => self.lose_pod(name, pass),
-            Kind::Node => self.lose_node(name, pass),
-            Kind::NodePodProbe => self.lose_node_pod_probe(name, pass),
-        };
-        let version = if version == ResourceVersion::UNKNOWN {
-            known.unwrap_or(version)
-        } else {
-            version
-        };
-        self.watches
-            .note_deletion(kind, name, version, pass.now.monotonic);
-    }
-
-    /// The version in which an object is known.
-    fn version(&self, kind: Kind, name: &ObjectName) -> Option<ResourceVersion> {
-        let node = || self.nodes.get(name.name.as_str());
-        match kind {
-            Kind::Marker => Some(self.markers.get(name)?.version),
-            Kind::Pod => Some(self.pods.get(name)?.seen.version),
-            Kind::Node => Some(node()?.seen.as_ref()?.version),
-            Kind::NodePodProbe => Some(node()?.object.as_ref()?.version),
-        }
-    }
-
-    /// The objects known of a kind that a complete list does not name.
-    fn missing(&self, kind: Kind, listed: &BTreeSet<ObjectName>) -> Vec<ObjectName> {
-        let gone = |name: &ObjectName| (!listed.contains(name)).then(|| name.clone());
-        let of_node = |name: &Arc<str>| ObjectName {
-            namespace: String::new(),
-            name: name.to_string(),
-        };
-        match kind {
-            Kind::Marker => self.markers.keys().filter_map(|name| gone(name)).collect(),
-            Kind::Pod => self.pods.keys().filter_map(|name| gone(name)).collect(),
-            Kind::Node => {
-                let nodes = self.nodes.iter().filter(|(_, node)| node.seen.is_some());
-                nodes.filter_map(|(name, _)| gone(&of_node(name))).collect()
-            }
-            Kind::NodePodProbe => {
-                let nodes = self.nodes.iter().filter(|(_, node)| node.object.is_some());
-                nodes.filter_map(|(name, _)| gone(&of_node(name))).collect()
-            }
-        }
-    }
-
-    /// Remembers the refusal of a write. If another one is due by now, that one is tried.
-    fn refuse(&mut self, object: WriteTarget, write: Write, reason: &str, pass: &mut Pass) {
-        let write = without_times_and_versions(write);
-        let due = self
-            .due(&object, pass.now)
-            .map(|due| without_times_and_versions(due.write));
-        if due.as_ref() != Some(&write) {
-            return;
-        }
-        self.look_at(&object, pass);
-        let reason = reason.into();
-        let until = pass.now.monotonic.saturating_add(Refusal::KEPT);
-        self.timers.insert((until, Timer::Refused(object.clone())));
-        let refusal = Refusal {
-            write,
-            reason,
-            until,
-        };
-        self.refused.insert(object, refusal);
-    }
-
-    /// Has what was written compared with what it led to.
-    fn note_written(&mut self, object: &WriteTarget, pass: &mut Pass) {
-        let now = pass.now.monotonic;
-        let is_undone = match object {
-            WriteTarget::PodMarks(name) => {
-                let pod = self.pods.get_mut(name);
-                pod.is_some_and(|pod| pod.contests.written(now))
-            }
-            WriteTarget::NodePodProbe(name) => {
-                let node = self.nodes.get_mut(name.as_str());
-                node.is_some_and(|node| node.contest.written(now))
-            }
-            WriteTarget::MarkerStatus(name) => {
-                let marker = self.markers.get_mut(name);
-                marker.is_some_and(|marker| marker.status_contest.written(now))
-            }
-            WriteTarget::MarkerFinalizer(name) => {
-                let marker = self.markers.get_mut(name);
-                marker.is_some_and(|marker| marker.finalizer_contest.written(now))
-            }
-        };
-        if is_undone {
-            self.look_at(object, pass);
-        }
-    }
-
-    /// Has an object that is known worked out again.
-    fn look_at(&self, object: &WriteTarget, pass: &mut Pass) {
-        match object {
-            WriteTarget::PodMarks(name) => {
-                let known = self.pods.get_key_value(name);
-                pass.pods.extend(known.map(|(name, _)| name.clone()));
-            }
-            WriteTarget::NodePodProbe(name) => {
-                let known = self.nodes.get_key_value(name.as_str());
-                pass.nodes.extend(known.map(|(name, _)| name.clone()));
-                // Their markers say whether it is refused.
-                let pods = known.into_iter().flat_map(|(_, node)| node.pods());
-                pass.pods.extend(pods.cloned());
-            }
-            WriteTarget::MarkerStatus(name) | WriteTarget::MarkerFinalizer(name) => {
-                let known = self.markers.get_key_value(name);
-                pass.markers.extend(known.map(|(name, _)| name.clone()));
-            }
-        }
-    }
-}
-
-/// A write without its times and versions: one that differs in nothing else is refused for the same reason.
-fn without_times_and_versions(mut write: Write) -> Write {
-    match &mut write {
-        Write::PodMarks(marks) => {
-            let conditions = marks
-                .apply
-                .as_mut()
-                .and_then(|body| body.pointer_mut("/status/conditions"))
-                .and_then(|conditions| conditions.as_array_mut());
-            for condition in conditions.into_iter().flatten() {
-                if let Some(condition) = condition.as_object_mut() {
-                    condition.remove("lastTransitionTime");
-                    condition.remove("lastProbeTime");
-                }
-            }
-        }
-        Write::MarkerStatus { status, .. } => {
-            for condition in &mut status.conditions {
-                condition.last_transition_time.0 = Timestamp::UNIX_EPOCH;
-            }
-        }
-        // It moves with each verdict that the agent reports.
-        Write::ReplaceNodePodProbe(object) => object.metadata.resource_version = None,
-        _ => {}
-    }
-    write
 }

@@ -10,7 +10,7 @@ use super::world::World;
 use crate::podprobe::Compatibility;
 use crate::podprobe::event::{Kind, Write, WriteTarget};
 use crate::podprobe::index::Config;
-use crate::podprobe::index::finalizers::FINALIZER;
+use crate::podprobe::index::FINALIZER;
 
 const OTHER: &str = "example.com/other";
 

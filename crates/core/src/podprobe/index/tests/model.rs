@@ -12,7 +12,7 @@ use leadsman_api::marker::{PodContainerProbe, ProbeSummary};
 use leadsman_api::node_pod_probe::{ContainerProbe, ContainerProbeState, NodePodProbe, PodProbe};
 use serde_json::json;
 
-use super::cluster::{Cluster, Marks, Owner, SimPod};
+use super::cluster::{Cluster, Mark, Marks, Owner, SimPod};
 use super::world::World;
 use crate::cluster::ObjectName;
 use crate::podprobe::index::Config;
@@ -335,68 +335,40 @@ impl<'a> Model<'a> {
     }
 
     fn check_marks(&self, name: &ObjectName, pod: &SimPod, faults: &mut Vec<String>) {
-        let rows = self.rows(name, pod);
         let mut claimed: [BTreeSet<&str>; 3] = Default::default();
-        for row in &rows {
+        for row in &self.rows(name, pod) {
             let verdict = self.verdict(name, pod, row);
-            let state = verdict.map(|verdict| verdict.state.as_str());
             if let Some(kind) = &row.probe.pod_condition_type
                 && claimed[2].insert(kind)
                 && let Some(verdict) = verdict
             {
-                let status = match verdict.state.as_str() {
-                    "Succeeded" => "True",
-                    "Failed" => "False",
-                    _ => "Unknown",
-                };
                 let mark = pod.conditions.get(kind.as_str());
-                let message = verdict.message.as_deref().unwrap_or_default();
-                let right = mark.is_some_and(|mark| {
-                    mark.value["status"] == status
-                        && mark.value["message"].as_str().unwrap_or_default() == message
-                        && mark.owners.contains(&Owner::Ours)
-                });
-                if !right {
+                if !mark.is_some_and(|mark| is_condition_of(mark, verdict)) {
                     faults.push(format!("{name}: condition {kind} {mark:?} for {verdict:?}"));
                 }
             }
-            let mut wanted: [BTreeMap<&str, Option<&str>>; 2] = Default::default();
-            for policy in &row.probe.marker_policy {
-                let holds = state == Some(&policy.state);
-                for (wanted, pairs) in wanted.iter_mut().zip([&policy.labels, &policy.annotations])
-                {
-                    for (key, value) in pairs {
-                        let before = wanted.get(key.as_str()).copied().flatten();
-                        wanted.insert(key, if holds { Some(value) } else { before });
-                    }
-                }
-            }
-            for (place, (wanted, marks)) in wanted
-                .iter()
-                .zip([&pod.labels, &pod.annotations])
-                .enumerate()
-            {
+            let wanted = wanted_pairs(row.probe, verdict.map(|verdict| verdict.state.as_str()));
+            let pairs = wanted.into_iter().zip([&pod.labels, &pod.annotations]);
+            for (claimed, (wanted, marks)) in claimed.iter_mut().zip(pairs) {
                 for (key, value) in wanted {
-                    if !claimed[place].insert(key) || verdict.is_none() {
+                    if !claimed.insert(key) || verdict.is_none() {
                         continue;
                     }
-                    let mark = marks.get(*key);
-                    let right = match value {
+                    let mark = marks.get(key);
+                    let is_right = match value {
                         None => mark.is_none(),
                         Some(value) => mark.is_some_and(|mark| {
                             mark.value == *value && mark.owners.contains(&Owner::Ours)
                         }),
                     };
-                    if !right {
+                    if !is_right {
                         faults.push(format!("{name}: {key} is {mark:?}, should be {value:?}"));
                     }
                 }
             }
         }
-        for (claimed, marks) in claimed
-            .iter()
-            .zip([&pod.labels, &pod.annotations, &pod.conditions])
-        {
+        let marks = [&pod.labels, &pod.annotations, &pod.conditions];
+        for (claimed, marks) in claimed.iter().zip(marks) {
             for (key, mark) in marks {
                 if mark.owners.contains(&Owner::Ours) && !claimed.contains(key.as_str()) {
                     faults.push(format!("{name}: {key} is ours, and no marker names it"));
@@ -405,9 +377,9 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// What a node's agent leads to for a pod that it has been told of: whether it does not report any more, and whether
-    /// it was never there to take up what was asked last.
-    fn hearing(&self, node: &str) -> (bool, bool) {
+    /// The agent of a node that was asked something: whether it does not report any more, and whether it was never there to
+    /// take up what was asked last.
+    fn agent_state(&self, node: &str) -> (bool, bool) {
         let (grace, now) = (SignedDuration::from_mins(2), self.cluster.now);
         let agents = self.cluster.pods.iter().filter(|(name, pod)| {
             name.namespace == "leadsman-system"
@@ -446,7 +418,7 @@ impl<'a> Model<'a> {
         (silent, unanswered && !silent)
     }
 
-    /// The agent's words if it cannot run a probe.
+    /// The agent's message if it cannot run a probe.
     fn obstacle(&self, name: &ObjectName, pod: &SimPod, row: &Row<'_>) -> Option<&'a str> {
         let statuses = &self.object(pod)?.status.as_ref()?.pod_probe_statuses;
         let own = statuses.iter().filter(|one| {
@@ -461,7 +433,7 @@ impl<'a> Model<'a> {
     /// Why a probe has no verdict, or what is wrong though it has one.
     fn cause(&self, name: &ObjectName, pod: &SimPod, row: &Row<'_>) -> Option<&'static str> {
         let node = pod.node.as_deref().unwrap_or_default();
-        let (silent, unanswered) = self.hearing(node);
+        let (silent, unanswered) = self.agent_state(node);
         let obstacle = self.obstacle(name, pod, row).is_some();
         if self.verdict(name, pod, row).is_some() {
             return if silent {
@@ -489,68 +461,52 @@ impl<'a> Model<'a> {
         })
     }
 
-    fn check_status(&self, name: &ObjectName, marker: &PodProbeMarker, faults: &mut Vec<String>) {
-        let status = marker.status.clone().unwrap_or_default();
-        let mut matched = 0;
-        let mut probes: Vec<_> = marker
-            .spec
-            .probes
-            .iter()
-            .map(|probe| ProbeSummary {
-                name: probe.name.clone(),
-                ..ProbeSummary::default()
-            })
-            .collect();
-        let mut troubles: BTreeMap<usize, BTreeSet<String>> = BTreeMap::new();
-        let mut pending: BTreeMap<usize, i64> = BTreeMap::new();
-        let mut trouble = |reason: &str, subject: &str| {
-            troubles
-                .entry(place_of(reason))
-                .or_default()
-                .insert(subject.to_owned());
+    /// What the status of a marker should count.
+    fn expected_counts(&self, name: &ObjectName, marker: &PodProbeMarker) -> ExpectedCounts {
+        let probes = marker.spec.probes.iter().map(|probe| ProbeSummary {
+            name: probe.name.clone(),
+            ..ProbeSummary::default()
+        });
+        let mut expected = ExpectedCounts {
+            probes: probes.collect(),
+            ..ExpectedCounts::default()
         };
         for (pod_name, pod) in &self.cluster.pods {
             let rows = self.rows(pod_name, pod);
-            let own = rows.iter().filter(|row| row.marker == name);
-            matched += i64::from(own.clone().next().is_some());
+            let own: Vec<_> = rows.iter().filter(|row| row.marker == name).collect();
+            expected.matched += i64::from(!own.is_empty());
             let mut causes = BTreeSet::new();
-            for (row, summary) in own.zip(&mut probes) {
-                match self
-                    .verdict(pod_name, pod, row)
-                    .map(|verdict| verdict.state.as_str())
-                {
-                    Some("Succeeded") => summary.succeeded += 1,
-                    Some("Failed") => summary.failed += 1,
-                    Some(_) => summary.unknown += 1,
-                    None => summary.pending += 1,
-                }
+            for (place, row) in own.into_iter().enumerate() {
+                let verdict = self.verdict(pod_name, pod, row);
                 let cause = self.cause(pod_name, pod, row);
+                let summary = &mut expected.probes[place];
+                *match verdict.map(|verdict| verdict.state.as_str()) {
+                    Some("Succeeded") => &mut summary.succeeded,
+                    Some("Failed") => &mut summary.failed,
+                    Some(_) => &mut summary.unknown,
+                    None => &mut summary.pending,
+                } += 1;
                 summary.silent += i64::from(cause == Some("AgentSilent"));
-                if let Some(reason) = cause {
-                    if reason != "Starting" && reason != "StartupProbe" {
-                        trouble(reason, &pod_name.name);
-                    }
-                    if self.verdict(pod_name, pod, row).is_none() {
-                        causes.insert(place_of(reason));
-                    }
+                let lasting = |reason: &&str| !["Starting", "StartupProbe"].contains(reason);
+                if let Some(reason) = cause.filter(lasting) {
+                    expected.add_trouble(reason, &pod_name.name);
                 }
+                causes.extend(cause.filter(|_| verdict.is_none()).map(place_of));
                 for winner in winners(&rows, row) {
-                    trouble("Conflict", &winner.name);
+                    expected.add_trouble("Conflict", &winner.name);
                 }
             }
             if let Some(cause) = causes.first() {
-                *pending.entry(*cause).or_insert(0) += 1;
+                *expected.pending.entry(*cause).or_insert(0) += 1;
             }
         }
-        let ready = status
-            .conditions
-            .first()
-            .map(|one| (one.status.as_str(), one.reason.as_str()));
-        let first = troubles.first_key_value();
-        let stopped = self.is_stopped(name).then_some("Cycle");
-        let stopped = refusal(marker).or(stopped);
-        let reason = stopped.or(first.map(|(place, _)| REASONS[*place]));
-        let expected = reason.map_or(("True", "Probing"), |reason| ("False", reason));
+        expected
+    }
+
+    fn check_status(&self, name: &ObjectName, marker: &PodProbeMarker, faults: &mut Vec<String>) {
+        let status = marker.status.clone().unwrap_or_default();
+        let expected = self.expected_counts(name, marker);
+        let (matched, probes) = (expected.matched, &expected.probes);
         let generation = marker.metadata.generation.unwrap();
         let numbers =
             status.matched_pods == Some(matched) && status.observed_generation == generation;
@@ -560,29 +516,89 @@ impl<'a> Model<'a> {
             }
             return;
         }
-        let right = ready == Some(expected) && status.probes == probes && numbers;
-        if !right {
+        let stopped = self.is_stopped(name).then_some("Cycle");
+        let stopped = refusal(marker).or(stopped);
+        let first = expected.troubles.first_key_value();
+        let reason = stopped.or(first.map(|(place, _)| REASONS[*place]));
+        let ready = reason.map_or(("True", "Probing"), |reason| ("False", reason));
+        let observed = status.conditions.first();
+        let observed = observed.map(|one| (one.status.as_str(), one.reason.as_str()));
+        if observed != Some(ready) || status.probes != *probes || !numbers {
             faults.push(format!(
-                "{name}: {} should be {expected:?} {matched} {probes:?} {generation}",
+                "{name}: {} should be {ready:?} {matched} {probes:?} {generation}",
                 json!(status)
             ));
         }
-        if let (None, Some((_, subjects))) = (stopped, first) {
-            let message = &status.conditions[0].message;
-            for named in subjects.iter().take(3) {
-                if !message.contains(named) {
-                    faults.push(format!("{name}: {message} should name {named:?}"));
-                }
+        if stopped.is_none()
+            && let Some(condition) = status.conditions.first()
+        {
+            expected.check_message(name, &condition.message, faults);
+        }
+    }
+}
+
+/// What the status of a marker should count.
+#[derive(Default)]
+struct ExpectedCounts {
+    matched: i64,
+    probes: Vec<ProbeSummary>,
+    /// Subjects by the place of the reason.
+    troubles: BTreeMap<usize, BTreeSet<String>>,
+    /// Pods without a verdict by the place of the reason.
+    pending: BTreeMap<usize, i64>,
+}
+
+impl ExpectedCounts {
+    fn add_trouble(&mut self, reason: &str, subject: &str) {
+        let subjects = self.troubles.entry(place_of(reason)).or_default();
+        subjects.insert(subject.to_owned());
+    }
+
+    /// The message of a marker that is acted on names its weightiest trouble, and how far its pods are probed.
+    fn check_message(&self, name: &ObjectName, message: &str, faults: &mut Vec<String>) {
+        let subjects = self.troubles.values().next().into_iter().flatten();
+        for named in subjects.take(3) {
+            if !message.contains(named) {
+                faults.push(format!("{name}: {message} should name {named:?}"));
             }
         }
-        if stopped.is_none() {
-            let message = &status.conditions[0].message;
-            let progress = progress(matched, &pending);
-            if (first.is_none() || !pending.is_empty()) && !message.ends_with(&progress) {
-                faults.push(format!("{name}: {message} should end with {progress}"));
+        let progress = progress(self.matched, &self.pending);
+        let tells_progress = self.troubles.is_empty() || !self.pending.is_empty();
+        if tells_progress && !message.ends_with(&progress) {
+            faults.push(format!("{name}: {message} should end with {progress}"));
+        }
+    }
+}
+
+/// Whether a condition is ours and says what a verdict says.
+fn is_condition_of(mark: &Mark, verdict: &ContainerProbeState) -> bool {
+    let status = match verdict.state.as_str() {
+        "Succeeded" => "True",
+        "Failed" => "False",
+        _ => "Unknown",
+    };
+    mark.value["status"] == status
+        && mark.value["message"].as_str().unwrap_or_default()
+            == verdict.message.as_deref().unwrap_or_default()
+        && mark.owners.contains(&Owner::Ours)
+}
+
+/// The labels and annotations that a probe names, each with its value by a verdict, or none.
+fn wanted_pairs<'a>(
+    probe: &'a PodContainerProbe,
+    state: Option<&str>,
+) -> [BTreeMap<&'a str, Option<&'a str>>; 2] {
+    let mut wanted: [BTreeMap<&str, Option<&str>>; 2] = Default::default();
+    for policy in &probe.marker_policy {
+        let holds = state == Some(&policy.state);
+        for (wanted, pairs) in wanted.iter_mut().zip([&policy.labels, &policy.annotations]) {
+            for (key, value) in pairs {
+                let before = wanted.get(key.as_str()).copied().flatten();
+                wanted.insert(key, if holds { Some(value) } else { before });
             }
         }
     }
+    wanted
 }
 
 /// How many pods have a verdict, and why the others have none.

@@ -18,7 +18,7 @@ use super::world::{Fate, World};
 use crate::cluster::ObjectName;
 use crate::podprobe::event::{Kind, WriteTarget};
 use crate::podprobe::index::Config;
-use crate::podprobe::index::finalizers::FINALIZER;
+use crate::podprobe::index::FINALIZER;
 
 const KINDS: [Kind; 4] = [Kind::Marker, Kind::Pod, Kind::Node, Kind::NodePodProbe];
 

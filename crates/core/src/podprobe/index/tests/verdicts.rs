@@ -107,8 +107,8 @@ fn a_flip_is_planned_when_it_is_seen_and_when_its_reply_is_seen_and_not_to_be_wr
     let mut world = World::probing(&[idle()]);
     world.verdict("way#idle", "Succeeded", "");
     world.settle();
-    let before = world.index.plans;
+    let before = world.index.pods.plans;
     world.verdict("way#idle", "Failed", "");
     assert_eq!(world.pod_writes().len(), 1);
-    assert_eq!(world.index.plans - before, 2);
+    assert_eq!(world.index.pods.plans - before, 2);
 }

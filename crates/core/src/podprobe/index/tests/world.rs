@@ -125,7 +125,7 @@ impl World {
 
     /// The nodes whose agents' pods the manager has seen.
     fn known_agents(&self) -> BTreeSet<String> {
-        let pods = self.index.pods.keys();
+        let pods = self.index.pods.names();
         let agents = pods.filter_map(|pod| pod.name.strip_prefix("agent-"));
         agents.map(str::to_owned).collect()
     }

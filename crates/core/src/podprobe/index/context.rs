@@ -1,0 +1,157 @@
+//! What the machines of the index share while an event is taken in: the time, the interners, the timers, and the list of
+//! what the event affects.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cluster::{Interner, Interners, Now, ObjectName};
+use crate::podprobe::contest::SentValue;
+use crate::podprobe::event::{Write, WriteTarget};
+use crate::podprobe::marks::Mark;
+use crate::podprobe::plan::Entries;
+use crate::podprobe::pod::Pod;
+use crate::podprobe::status::Share;
+
+/// Name of a marker.
+pub(super) type MarkerName = Arc<ObjectName>;
+/// Name of a pod.
+pub(super) type PodName = Arc<ObjectName>;
+/// Name of a node, and of its `NodePodProbe`.
+pub(super) type NodeName = Arc<str>;
+
+/// Name of a pod, and the uid by which its node knows it.
+pub(super) type PodKey = (PodName, Arc<str>);
+
+/// Where the entries of a pod are.
+pub(super) fn pod_key(pod: &Pod) -> Option<(NodeName, PodKey)> {
+    let node = pod.node.clone()?;
+    Some((node, (pod.name.clone(), pod.node_uid.clone())))
+}
+
+/// What a pod adds to the tally of each marker that matches it, the one that goes first in front.
+pub(super) type Shares = Vec<(MarkerName, Share)>;
+
+/// What a machine uses beside its own state.
+#[derive(Debug)]
+pub(super) struct Context {
+    /// When the event happened that is being taken in.
+    pub(super) now: Now,
+    /// Whether every kind has been listed. Nothing is planned or written before.
+    pub(super) synced: bool,
+    pub(super) affected: Affected,
+    pub(super) timers: Timers,
+    pub(super) interners: Interners,
+    /// Equal for most pods of a marker.
+    pub(super) entries: Interner<Entries>,
+}
+
+impl Context {
+    pub(super) fn new() -> Self {
+        Self {
+            now: Now {
+                monotonic: Duration::ZERO,
+                wall: jiff::Timestamp::UNIX_EPOCH,
+            },
+            synced: false,
+            affected: Affected::default(),
+            timers: Timers::default(),
+            interners: Interners::default(),
+            entries: Interner::default(),
+        }
+    }
+}
+
+/// What an event affects. Empty between events.
+#[derive(Debug, Default)]
+pub(super) struct Affected {
+    /// Pods to be planned again.
+    pub(super) pods: BTreeSet<PodName>,
+    /// Nodes whose `NodePodProbe` may differ from what is wanted, or not any more.
+    pub(super) nodes: BTreeSet<NodeName>,
+    /// Markers whose status or finalizers may.
+    pub(super) markers: BTreeSet<MarkerName>,
+    /// What is to be written.
+    pub(super) due: BTreeSet<WriteTarget>,
+}
+
+/// Something that is looked at again when its time comes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Timer {
+    /// Marks of a pod that are contested.
+    PodContest(PodName),
+    /// The spec of a `NodePodProbe` that is contested.
+    SpecContest(NodeName),
+    /// The status or the finalizers of a marker that are contested.
+    MarkerContest(MarkerName),
+    /// The agent of a node, which may count as silent from now on.
+    Agent(NodeName),
+    /// A marker that is being deleted, and is held no longer.
+    Deletion(MarkerName),
+    /// A write that was refused, and is tried again.
+    Refusal(WriteTarget),
+}
+
+/// Timers by the monotonic clock.
+#[derive(Debug, Default)]
+pub(super) struct Timers(BTreeSet<(Duration, Timer)>);
+
+impl Timers {
+    /// Moves a timer from the time that it is `set` for to the `next`.
+    pub(super) fn reset(
+        &mut self,
+        set: &mut Option<Duration>,
+        next: Option<Duration>,
+        timer: impl Fn() -> Timer,
+    ) {
+        let before = std::mem::replace(set, next);
+        if before == next {
+            return;
+        }
+        if let Some(before) = before {
+            self.0.remove(&(before, timer()));
+        }
+        self.0.extend(next.map(|next| (next, timer())));
+    }
+
+    /// Sets a timer that is never moved.
+    pub(super) fn set(&mut self, time: Duration, timer: Timer) {
+        self.0.insert((time, timer));
+    }
+
+    /// Takes a timer out whose time has come.
+    pub(super) fn pop_due(&mut self, now: Duration) -> Option<Timer> {
+        let (time, _) = self.0.first()?;
+        if *time > now {
+            return None;
+        }
+        self.0.pop_first().map(|(_, timer)| timer)
+    }
+
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        self.0.first().map(|(time, _)| *time)
+    }
+}
+
+/// A write that is due, with what is remembered of it once it is sent.
+#[derive(Debug)]
+pub(super) struct DueWrite {
+    pub(super) write: Write,
+    pub(super) sent: Sent,
+}
+
+/// What a write changes, as [`contest`](crate::podprobe::contest) remembers it.
+#[derive(Debug)]
+pub(super) enum Sent {
+    /// Marks of a pod, each with a number that stands for what was wanted of it.
+    Marks(Box<[(Mark, u64)]>),
+    /// Something that is written as a whole.
+    Whole(SentValue),
+}
+
+impl Sent {
+    /// `wanted` stands for the value; `is_shown` says whether the reply will show it.
+    pub(super) fn whole(wanted: u64, is_shown: bool) -> Self {
+        Self::Whole(SentValue { wanted, is_shown })
+    }
+}

@@ -1,0 +1,123 @@
+//! The finalizer of markers: how long one that is being deleted is held.
+//!
+//! `OpenKruise` sets a finalizer on every marker, and whoever deletes one may wait for it: once the marker is gone, its
+//! entries and marks are. Here nothing depends on it, since what no marker claims is found without the marker. So it is
+//! honoured where it is found, set only for clients that wait for it, and never holds a marker for long.
+
+use std::time::Duration;
+
+use super::{MarkerState, Markers, Phase, Rollout};
+use crate::cluster::ObjectName;
+use crate::podprobe::Compatibility;
+use crate::podprobe::contest::fingerprint;
+use crate::podprobe::event::Write;
+use crate::podprobe::index::context::{Context, DueWrite, MarkerName, Sent, Timer};
+
+/// The finalizer by which `OpenKruise`'s manager holds a marker (`pkg/controller/podprobemarker`,
+/// `PodProbeMarkerFinalizer`).
+pub const FINALIZER: &str = "kruise.io/node-pod-probe-cleanup";
+
+/// A marker that is being deleted is held no longer than this, whatever is left of it: a pod whose write is refused or
+/// contested, or a node that was deleted, must not keep a marker, and with it its namespace, for ever. Ten thousand pods
+/// take less; what is left then goes without the marker.
+const MOST_HELD: Duration = Duration::from_mins(1);
+
+impl MarkerState {
+    fn is_held(&self) -> bool {
+        let ours = self.finalizers.iter().any(|one| one == FINALIZER);
+        ours && matches!(self.phase, Phase::Deleting)
+    }
+}
+
+impl Markers {
+    /// Compares the markers of a namespace that are held: what one of them waited for may be gone.
+    pub(in crate::podprobe::index) fn affect_held(&self, namespace: &str, cx: &mut Context) {
+        let held = self.held.iter();
+        let held = held.filter(|marker| marker.namespace == namespace);
+        cx.affected.markers.extend(held.cloned());
+    }
+
+    /// Begins to count again how long each marker that is being deleted has been held: before every kind was listed, and
+    /// while another manager wrote, nothing could be done about it.
+    pub(in crate::podprobe::index) fn limit_all_deletions(&mut self, cx: &mut Context) {
+        let names: Vec<_> = self.by_name.keys().cloned().collect();
+        for name in names {
+            self.unlimit_deletion(&name, cx);
+            self.limit_deletion(&name, cx);
+        }
+    }
+
+    /// Begins to count how long a marker has been held, if it is.
+    pub(super) fn limit_deletion(&mut self, name: &MarkerName, cx: &mut Context) {
+        let Some(marker) = self.by_name.get_mut(name) else {
+            return;
+        };
+        if cx.synced && marker.is_held() && marker.held_until.is_none() {
+            let until = cx.now.monotonic.saturating_add(MOST_HELD);
+            cx.timers.reset(&mut marker.held_until, Some(until), || {
+                Timer::Deletion(name.clone())
+            });
+            self.held.insert(name.clone());
+        }
+    }
+
+    /// Takes back what [`Markers::limit_deletion`] began.
+    pub(super) fn unlimit_deletion(&mut self, name: &MarkerName, cx: &mut Context) {
+        self.held.remove(name);
+        if let Some(marker) = self.by_name.get_mut(name) {
+            cx.timers.reset(&mut marker.held_until, None, || {
+                Timer::Deletion(name.clone())
+            });
+        }
+    }
+
+    /// The finalizers that a marker should have, if it has others. Ours goes when the marker is being deleted and its
+    /// entries and marks are gone, or its time is up; those of others stay.
+    pub(super) fn wanted_finalizers(
+        &self,
+        marker: &MarkerState,
+        rollout: Rollout,
+        now: Duration,
+    ) -> Option<Vec<String>> {
+        let mut finalizers = marker.finalizers.clone();
+        if marker.is_held() {
+            let is_overdue = marker.held_until.is_some_and(|time| time <= now);
+            let is_gone = rollout.is_acknowledged && !rollout.leaves_marks;
+            if !is_gone && !is_overdue {
+                return None;
+            }
+            finalizers.retain(|one| one != FINALIZER);
+        } else {
+            let is_wanted = self.compatibility == Compatibility::OpenKruise;
+            let is_deleting = matches!(marker.phase, Phase::Deleting);
+            if !is_wanted || is_deleting || finalizers.iter().any(|one| one == FINALIZER) {
+                return None;
+            }
+            finalizers.push(FINALIZER.to_owned());
+        }
+        Some(finalizers)
+    }
+
+    /// The write of a marker's finalizers that is due.
+    pub(in crate::podprobe::index) fn due_finalizers(
+        &self,
+        name: &ObjectName,
+        rollout: Rollout,
+        now: Duration,
+    ) -> Option<DueWrite> {
+        let marker = self.by_name.get(name)?;
+        if marker.finalizer_contest.holds(now) {
+            return None;
+        }
+        let finalizers = self.wanted_finalizers(marker, rollout, now)?;
+        // That a marker without any is gone the watch says, not the reply.
+        let sent = Sent::whole(fingerprint(&finalizers), !finalizers.is_empty());
+        let write = Write::MarkerFinalizers {
+            marker: name.clone(),
+            uid: marker.uid.clone(),
+            resource_version: marker.resource_version.clone(),
+            finalizers,
+        };
+        Some(DueWrite { write, sent })
+    }
+}

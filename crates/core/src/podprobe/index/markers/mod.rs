@@ -1,0 +1,602 @@
+//! Markers: which of them match a pod, what their statuses count, and which are not acted on.
+//!
+//! The machine is told which markers there are ([`Markers::observe`], [`Markers::remove`]) and what each pod adds to their
+//! tallies ([`Markers::count`]). It says which markers match a pod ([`Markers::matching`]), and what of a marker is to be
+//! written ([`Markers::due_status`], [`Markers::due_finalizers`]). It knows no pod but by name, and no node; how far
+//! these follow a marker it is told with [`Rollout`].
+//!
+//! | module | holds |
+//! |---|---|
+//! | `selectors` | markers by the labels that they require |
+//! | `loops` | markers that set what others select by, and these in turn |
+//! | `releases` | markers whose labels make a workload give up its pods |
+//! | `finalizers` | how long a marker that is being deleted is held |
+
+mod finalizers;
+mod loops;
+mod releases;
+mod selectors;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leadsman_api::{PodProbeMarker, PodProbeMarkerStatus};
+
+pub use self::finalizers::FINALIZER;
+use self::loops::LabelUses;
+use self::releases::Releases;
+use self::selectors::SelectorIndex;
+use super::context::{Context, DueWrite, MarkerName, PodName, Sent, Shares, Timer};
+use crate::cluster::{Invalid, Now, ObjectName, ResourceVersion, Selector};
+use crate::podprobe::Compatibility;
+use crate::podprobe::contest::{Contest, SentValue, fingerprint};
+use crate::podprobe::event::{Write, WriteTarget};
+use crate::podprobe::marker::Marker;
+use crate::podprobe::pod::Pod;
+use crate::podprobe::status::{self, Circumstances, Tally, Trouble};
+
+/// All markers.
+#[derive(Debug)]
+pub(super) struct Markers {
+    by_name: HashMap<MarkerName, MarkerState>,
+    selectors: SelectorIndex,
+    labels: LabelUses,
+    /// Markers that are being deleted and that our finalizer holds.
+    held: BTreeSet<MarkerName>,
+    compatibility: Compatibility,
+    /// Whether the API server keeps more of a marker's status than two numbers.
+    keeps_summaries: bool,
+}
+
+/// A marker.
+#[derive(Debug)]
+struct MarkerState {
+    version: ResourceVersion,
+    uid: String,
+    generation: i64,
+    /// The resourceVersion as it is written.
+    resource_version: Option<String>,
+    finalizers: Vec<String>,
+    /// Being deleted, it is held no longer than until then. None while that is not counted.
+    held_until: Option<Duration>,
+    status: PodProbeMarkerStatus,
+    status_contest: Contest,
+    finalizer_contest: Contest,
+    contest_timer: Option<Duration>,
+    phase: Phase,
+    /// The pods that are counted in the tally.
+    pods: BTreeSet<PodName>,
+    tally: Tally,
+    releases: Releases,
+}
+
+/// Whether a marker is acted on.
+#[derive(Debug)]
+enum Phase {
+    /// It is.
+    Active(Marker),
+    /// It could be, but the cluster would never come to rest.
+    Stopped(Marker, StopReason),
+    /// It is not, and its status says why.
+    Invalid(Trouble, String),
+    /// It is being deleted: it has no entry and no mark any more.
+    Deleting,
+}
+
+/// Why a marker is stopped, with the message for its status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum StopReason {
+    /// It and others change what each other matches.
+    Loop(String),
+    /// Its labels make a workload give up its pods.
+    Release(String),
+}
+
+impl StopReason {
+    fn message(&self) -> &str {
+        match self {
+            Self::Loop(message) | Self::Release(message) => message,
+        }
+    }
+}
+
+impl Phase {
+    fn active(&self) -> Option<&Marker> {
+        match self {
+            Self::Active(marker) => Some(marker),
+            Self::Stopped(..) | Self::Invalid(..) | Self::Deleting => None,
+        }
+    }
+
+    /// The marker, if it may be part of a loop: one that is stopped for a loop would close it again.
+    fn loop_member(&self) -> Option<&Marker> {
+        match self {
+            Self::Active(marker) | Self::Stopped(marker, StopReason::Loop(_)) => Some(marker),
+            Self::Stopped(_, StopReason::Release(_)) | Self::Invalid(..) | Self::Deleting => None,
+        }
+    }
+}
+
+/// A marker that matches other pods than before, or asks other things of them.
+#[derive(Debug)]
+pub(super) struct MarkerChange {
+    pub(super) name: MarkerName,
+    /// The pods that were counted in its tally, which begins to count again.
+    pub(super) uncounted: BTreeSet<PodName>,
+    /// Whether it selects pods that are not among those counted.
+    pub(super) selects_others: bool,
+}
+
+/// How far the cluster follows a marker.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rollout {
+    /// Every `NodePodProbe` says of it what it should.
+    pub(super) is_acknowledged: bool,
+    /// A pod of its namespace has marks of ours that no marker claims.
+    pub(super) leaves_marks: bool,
+}
+
+impl Markers {
+    /// No marker yet.
+    pub(super) fn new(compatibility: Compatibility) -> Self {
+        Self {
+            by_name: HashMap::new(),
+            selectors: SelectorIndex::default(),
+            labels: LabelUses::default(),
+            held: BTreeSet::new(),
+            compatibility,
+            keeps_summaries: true,
+        }
+    }
+
+    /// The markers that match a pod, the one that goes first in front: the older, then by name.
+    pub(super) fn matching(&self, pod: &Pod) -> Vec<(&MarkerName, &Marker)> {
+        if !pod.is_target() {
+            return Vec::new();
+        }
+        let label = |key: &str| pod.labels.get(key).map(|value| &**value);
+        let candidates = self.selectors.candidates(pod);
+        let active = candidates.filter_map(|name| Some((name, self.active(name)?)));
+        let mut found: Vec<_> = active
+            .filter(|(_, marker)| marker.selector.matches(label))
+            .collect();
+        found.sort_by(|(name, marker), (other_name, other)| {
+            (marker.created, name).cmp(&(other.created, other_name))
+        });
+        found
+    }
+
+    /// A marker that is acted on.
+    fn active(&self, name: &ObjectName) -> Option<&Marker> {
+        self.by_name.get(name)?.phase.active()
+    }
+
+    /// The selector of a marker that is acted on.
+    pub(super) fn selector(&self, name: &ObjectName) -> Option<&Selector> {
+        self.active(name).map(|marker| &marker.selector)
+    }
+
+    pub(super) fn version(&self, name: &ObjectName) -> Option<ResourceVersion> {
+        self.by_name.get(name).map(|marker| marker.version)
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &MarkerName> {
+        self.by_name.keys()
+    }
+
+    /// Takes a marker in. None if nothing of it has to be planned again.
+    pub(super) fn observe(
+        &mut self,
+        wire: &PodProbeMarker,
+        cx: &mut Context,
+    ) -> Option<MarkerChange> {
+        let name = Arc::new(ObjectName::of(&wire.metadata));
+        let phase = self.keep_stopped(&name, self.parse(wire));
+        let mut new = MarkerState::new(wire, phase);
+        cx.affected.markers.insert(name.clone());
+        if let Some(known) = self.by_name.get_mut(&name)
+            && known.uid == new.uid
+            && is_same_phase(&known.phase, &new.phase)
+        {
+            known.replace_contents(new);
+            return None;
+        }
+        let (before, uncounted) = self.take_out(&name, cx).unzip();
+        if let Some(before) = before.as_ref().filter(|before| before.uid == new.uid) {
+            new.status_contest = before.status_contest;
+            new.finalizer_contest = before.finalizer_contest;
+        }
+        let selector = before
+            .as_ref()
+            .and_then(|before| Some(&before.phase.active()?.selector));
+        let selects_others = new
+            .phase
+            .active()
+            .is_some_and(|marker| selector != Some(&marker.selector));
+        self.put_in(&name, new);
+        self.limit_deletion(&name, cx);
+        Some(MarkerChange {
+            name,
+            uncounted: uncounted.unwrap_or_default(),
+            selects_others,
+        })
+    }
+
+    /// Removes a marker. Returns the version in which it was known, too.
+    pub(super) fn remove(
+        &mut self,
+        name: &ObjectName,
+        cx: &mut Context,
+    ) -> Option<(ResourceVersion, MarkerChange)> {
+        let (name, _) = self.by_name.get_key_value(name)?;
+        let name = name.clone();
+        let (state, uncounted) = self.take_out(&name, cx)?;
+        let change = MarkerChange {
+            name,
+            uncounted,
+            selects_others: false,
+        };
+        Some((state.version, change))
+    }
+
+    /// Acts on a marker otherwise than before, though it was not edited.
+    fn replace_phase(
+        &mut self,
+        name: &MarkerName,
+        phase: Phase,
+        cx: &mut Context,
+    ) -> Option<MarkerChange> {
+        let (mut state, uncounted) = self.take_out(name, cx)?;
+        if let Phase::Active(marker) | Phase::Stopped(marker, _) = &phase {
+            state.tally = Tally::new(marker.probes.iter().map(|probe| &*probe.name));
+        }
+        let selects_others = phase.active().is_some();
+        state.phase = phase;
+        cx.affected.markers.insert(name.clone());
+        self.put_in(name, state);
+        Some(MarkerChange {
+            name: name.clone(),
+            uncounted,
+            selects_others,
+        })
+    }
+
+    /// Puts a marker in that is not there.
+    fn put_in(&mut self, name: &MarkerName, state: MarkerState) {
+        if let Some(marker) = state.phase.loop_member() {
+            let is_stopped = matches!(state.phase, Phase::Stopped(..));
+            self.labels.insert(name, marker, is_stopped);
+        }
+        if let Some(marker) = state.phase.active() {
+            self.selectors.insert(name, &marker.selector);
+        }
+        self.by_name.insert(name.clone(), state);
+    }
+
+    /// Takes a marker out, and the pods that are counted in its tally.
+    fn take_out(
+        &mut self,
+        name: &MarkerName,
+        cx: &mut Context,
+    ) -> Option<(MarkerState, BTreeSet<PodName>)> {
+        self.unlimit_deletion(name, cx);
+        let mut state = self.by_name.remove(name)?;
+        cx.timers.reset(&mut state.contest_timer, None, || {
+            Timer::MarkerContest(name.clone())
+        });
+        if let Some(marker) = state.phase.active() {
+            self.selectors.remove(name, &marker.selector);
+        }
+        if let Some(marker) = state.phase.loop_member() {
+            self.labels.remove(name, marker);
+        }
+        let pods = std::mem::take(&mut state.pods);
+        Some((state, pods))
+    }
+
+    fn parse(&self, wire: &PodProbeMarker) -> Phase {
+        if wire.metadata.deletion_timestamp.is_some() {
+            return Phase::Deleting;
+        }
+        match Marker::parse(wire, self.compatibility) {
+            Ok(marker) => Phase::Active(marker),
+            Err(errors) => {
+                let trouble = if loops::selects_by_own_label(wire) {
+                    Trouble::Cycle
+                } else {
+                    Trouble::InvalidSpec
+                };
+                let errors: Vec<_> = errors.iter().map(Invalid::to_string).collect();
+                Phase::Invalid(trouble, errors.join("; "))
+            }
+        }
+    }
+
+    /// A marker that is stopped is not started by being observed again: only by an edit of its spec, or with the end of the
+    /// loop that it is stopped for.
+    fn keep_stopped(&self, name: &ObjectName, phase: Phase) -> Phase {
+        let known = self.by_name.get(name).map(|known| &known.phase);
+        match (known, phase) {
+            (Some(Phase::Stopped(known, reason)), Phase::Active(new))
+                if known.uid == new.uid
+                    && asks_the_same(known, &new)
+                    && (matches!(reason, StopReason::Loop(_))
+                        || known.generation == new.generation) =>
+            {
+                Phase::Stopped(new, reason.clone())
+            }
+            (_, phase) => phase,
+        }
+    }
+
+    /// Stops a marker, or starts it again. None if that is what it is already.
+    fn set_stopped(
+        &mut self,
+        name: &MarkerName,
+        reason: Option<StopReason>,
+        cx: &mut Context,
+    ) -> Option<MarkerChange> {
+        let phase = match (&self.by_name.get(name)?.phase, reason) {
+            (Phase::Stopped(_, known), Some(reason)) if *known == reason => return None,
+            (Phase::Active(marker) | Phase::Stopped(marker, _), Some(reason)) => {
+                Phase::Stopped(marker.clone(), reason)
+            }
+            (Phase::Stopped(marker, _), None) => Phase::Active(marker.clone()),
+            (Phase::Active(_) | Phase::Invalid(..) | Phase::Deleting, _) => return None,
+        };
+        self.replace_phase(name, phase, cx)
+    }
+
+    /// Takes note of whether the API server keeps more of a marker's status than two numbers.
+    pub(super) fn set_keeps_summaries(&mut self, keeps: bool, cx: &mut Context) {
+        if std::mem::replace(&mut self.keeps_summaries, keeps) != keeps {
+            cx.affected.markers.extend(self.by_name.keys().cloned());
+        }
+    }
+
+    /// Replaces what a pod adds to the tallies.
+    pub(super) fn count(
+        &mut self,
+        pod: &PodName,
+        mut before: Shares,
+        after: &Shares,
+        cx: &mut Context,
+    ) {
+        for (name, share) in after {
+            let place = before.iter().position(|(known, _)| known == name);
+            let old = place.map(|place| before.swap_remove(place).1);
+            if old.as_ref() == Some(share) {
+                continue;
+            }
+            let Some(marker) = self.by_name.get_mut(name) else {
+                continue;
+            };
+            match old {
+                Some(old) => marker.tally.remove(&old),
+                None => {
+                    marker.pods.insert(pod.clone());
+                }
+            }
+            marker.tally.add(share);
+            cx.affected.markers.insert(name.clone());
+        }
+        for (name, old) in before {
+            if let Some(marker) = self.by_name.get_mut(&name) {
+                marker.tally.remove(&old);
+                marker.pods.remove(pod);
+                cx.affected.markers.insert(name);
+            }
+        }
+    }
+
+    /// Has a marker's status and finalizers compared again.
+    pub(super) fn affect(&self, name: &ObjectName, cx: &mut Context) {
+        if let Some((name, _)) = self.by_name.get_key_value(name) {
+            cx.affected.markers.insert(name.clone());
+        }
+    }
+
+    /// Forgets all contests: while another manager writes, its writes may be seen before what they follow from.
+    pub(super) fn forget_contests(&mut self) {
+        for marker in self.by_name.values_mut() {
+            marker.status_contest = Contest::default();
+            marker.finalizer_contest = Contest::default();
+        }
+    }
+
+    /// Compares a marker's status and finalizers with what is wanted, and has written what differs.
+    pub(super) fn compare(&mut self, name: &MarkerName, rollout: Rollout, cx: &mut Context) {
+        let Some(marker) = self.by_name.get(name) else {
+            return;
+        };
+        let status = self.wanted_status(marker, rollout, cx.now.wall);
+        let wanted_status = fingerprint_of_status(status.as_ref().unwrap_or(&marker.status));
+        let now = cx.now.monotonic;
+        let finalizers = self.wanted_finalizers(marker, rollout, now);
+        let wanted_finalizers = fingerprint(finalizers.as_ref().unwrap_or(&marker.finalizers));
+        let Some(marker) = self.by_name.get_mut(name) else {
+            return;
+        };
+        let contest = &mut marker.status_contest;
+        contest.observe(wanted_status, status.is_some(), now);
+        if status.is_some() && !contest.holds(now) {
+            let target = WriteTarget::MarkerStatus((**name).clone());
+            cx.affected.due.insert(target);
+        }
+        let contest = &mut marker.finalizer_contest;
+        contest.observe(wanted_finalizers, finalizers.is_some(), now);
+        if finalizers.is_some() && !contest.holds(now) {
+            let target = WriteTarget::MarkerFinalizer((**name).clone());
+            cx.affected.due.insert(target);
+        }
+        let contests = [marker.status_contest, marker.finalizer_contest];
+        let deadlines = contests.iter().filter_map(|contest| contest.deadline(now));
+        cx.timers
+            .reset(&mut marker.contest_timer, deadlines.min(), || {
+                Timer::MarkerContest(name.clone())
+            });
+    }
+
+    /// The write of a marker's status that is due.
+    pub(super) fn due_status(
+        &self,
+        name: &ObjectName,
+        rollout: Rollout,
+        now: Now,
+    ) -> Option<DueWrite> {
+        let marker = self.by_name.get(name)?;
+        if marker.status_contest.holds(now.monotonic) {
+            return None;
+        }
+        let status = self.wanted_status(marker, rollout, now.wall)?;
+        let sent = Sent::whole(fingerprint_of_status(&status), true);
+        let write = Write::MarkerStatus {
+            marker: name.clone(),
+            uid: marker.uid.clone(),
+            status: Box::new(status),
+        };
+        Some(DueWrite { write, sent })
+    }
+
+    /// The status that a marker should have, if it has another.
+    fn wanted_status(
+        &self,
+        marker: &MarkerState,
+        rollout: Rollout,
+        now: jiff::Timestamp,
+    ) -> Option<PodProbeMarkerStatus> {
+        let refused = match &marker.phase {
+            Phase::Active(_) => None,
+            Phase::Stopped(_, reason) => Some((&Trouble::Cycle, reason.message())),
+            Phase::Invalid(trouble, errors) => Some((trouble, errors.as_str())),
+            Phase::Deleting => return None,
+        };
+        let circumstances = Circumstances {
+            generation: marker.generation,
+            acknowledged: rollout.is_acknowledged,
+            refused,
+            status: &marker.status,
+            summaries: self.keeps_summaries,
+        };
+        status::difference(&marker.tally, &circumstances, now)
+    }
+
+    /// Takes note that a marker's status is being written.
+    pub(super) fn note_status_sent(&mut self, name: &ObjectName, sent: SentValue) {
+        if let Some(marker) = self.by_name.get_mut(name) {
+            marker.status_contest.send(sent);
+        }
+    }
+
+    /// Takes note that a marker's finalizers are being written.
+    pub(super) fn note_finalizers_sent(&mut self, name: &ObjectName, sent: SentValue) {
+        if let Some(marker) = self.by_name.get_mut(name) {
+            marker.finalizer_contest.send(sent);
+        }
+    }
+
+    /// Takes note that a write of the status was carried out. Returns whether it was undone.
+    pub(super) fn note_status_written(&mut self, name: &ObjectName, now: Duration) -> bool {
+        let marker = self.by_name.get_mut(name);
+        marker.is_some_and(|marker| marker.status_contest.written(now))
+    }
+
+    /// Takes note that a write of the finalizers was carried out. Returns whether it was undone.
+    pub(super) fn note_finalizers_written(&mut self, name: &ObjectName, now: Duration) -> bool {
+        let marker = self.by_name.get_mut(name);
+        marker.is_some_and(|marker| marker.finalizer_contest.written(now))
+    }
+
+    /// Looks again at what was put off until now.
+    pub(super) fn end_wait(&mut self, name: MarkerName, cx: &mut Context) {
+        if let Some(marker) = self.by_name.get_mut(&name) {
+            marker.contest_timer = None;
+            cx.affected.markers.insert(name);
+        }
+    }
+
+    /// Whether no write is put off.
+    #[cfg(test)]
+    pub(super) fn waits_for_nothing(&self) -> bool {
+        let mut markers = self.by_name.values();
+        markers.all(|marker| marker.contest_timer.is_none())
+    }
+}
+
+impl MarkerState {
+    fn new(wire: &PodProbeMarker, phase: Phase) -> Self {
+        let meta = &wire.metadata;
+        let names = wire.spec.probes.iter().map(|probe| probe.name.as_str());
+        Self {
+            version: ResourceVersion::parse(meta.resource_version.as_deref()),
+            uid: meta.uid.clone().unwrap_or_default(),
+            generation: meta.generation.unwrap_or_default(),
+            resource_version: meta.resource_version.clone(),
+            finalizers: meta.finalizers.clone().unwrap_or_default(),
+            held_until: None,
+            status: wire.status.clone().unwrap_or_default(),
+            status_contest: Contest::default(),
+            finalizer_contest: Contest::default(),
+            contest_timer: None,
+            phase,
+            pods: BTreeSet::new(),
+            tally: Tally::new(names),
+            releases: Releases::default(),
+        }
+    }
+
+    /// Takes over what does not touch its pods.
+    fn replace_contents(&mut self, new: Self) {
+        if self.generation != new.generation {
+            self.releases = Releases::default();
+        }
+        self.version = new.version;
+        self.generation = new.generation;
+        self.resource_version = new.resource_version;
+        self.finalizers = new.finalizers;
+        self.status = new.status;
+        self.phase = new.phase;
+    }
+}
+
+/// A number that stands for a status, whatever its times are.
+fn fingerprint_of_status(status: &PodProbeMarkerStatus) -> u64 {
+    let probes = status.probes.iter().map(|probe| {
+        let counts = [
+            probe.succeeded,
+            probe.failed,
+            probe.unknown,
+            probe.pending,
+            probe.silent,
+        ];
+        (&probe.name, counts)
+    });
+    let conditions = status.conditions.iter();
+    let conditions = conditions.map(|one| (&one.type_, &one.status, &one.reason, &one.message));
+    fingerprint((
+        status.observed_generation,
+        status.matched_pods,
+        probes.collect::<Vec<_>>(),
+        conditions.collect::<Vec<_>>(),
+    ))
+}
+
+/// Whether no pod has to be planned again; a generation alone changes nothing.
+fn is_same_phase(known: &Phase, new: &Phase) -> bool {
+    match (known, new) {
+        (Phase::Active(known), Phase::Active(new)) => asks_the_same(known, new),
+        (Phase::Stopped(known, reason), Phase::Stopped(new, same)) => {
+            reason == same && asks_the_same(known, new)
+        }
+        (Phase::Deleting, Phase::Deleting) => true,
+        // The names of the probes may have changed too.
+        _ => false,
+    }
+}
+
+fn asks_the_same(known: &Marker, new: &Marker) -> bool {
+    known.selector == new.selector && known.probes == new.probes && known.created == new.created
+}

@@ -1,0 +1,112 @@
+//! Released pods: a label that a marker sets is in a workload's selector.
+//!
+//! The workload's controller lets a pod go whose labels do not match any more (`ReleasePod`,
+//! `pkg/controller/controller_ref_manager.go`) and makes another one in its place, which is marked too: pods without end.
+//! That is told from what is seen: pods with the marker's labels lose their controller, and one of them came only after
+//! others had lost the same. The marker is stopped, and goes on when its spec is edited; what was counted is forgotten with
+//! the process, and counted again.
+//!
+//! Its marks go rather than stay because a pod without them may be one that the workload takes back.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::loops::labels_set;
+use super::{MarkerChange, Markers, StopReason};
+use crate::podprobe::index::context::{Context, MarkerName, PodName};
+use crate::podprobe::pod::Pod;
+
+/// Pods with a marker's labels that lost their controller.
+#[derive(Debug, Default)]
+pub(super) struct Releases {
+    latest: VecDeque<Release>,
+}
+
+#[derive(Debug)]
+struct Release {
+    controller: Arc<str>,
+    pod: PodName,
+    /// The marker's labels that the pod had.
+    keys: BTreeSet<Arc<str>>,
+    /// When the pod was first seen, and when it lost its controller; both monotonic.
+    pod_since: Duration,
+    at: Duration,
+}
+
+impl Releases {
+    /// So many within [`Releases::WITHIN`] are no accident.
+    const ENOUGH: usize = 3;
+    const WITHIN: Duration = Duration::from_mins(10);
+    const KEPT: usize = 64;
+
+    /// Counts one more. The message, if they have no end: there are enough of one controller, and one of the pods was
+    /// created after another had been released. Where somebody orphans the pods of a workload, none is.
+    fn count(&mut self, release: Release) -> Option<String> {
+        let (now, controller) = (release.at, release.controller.clone());
+        self.latest.push_back(release);
+        while let Some(first) = self.latest.front()
+            && (now.saturating_sub(first.at) > Self::WITHIN || self.latest.len() > Self::KEPT)
+        {
+            self.latest.pop_front();
+        }
+        let same = || {
+            let latest = self.latest.iter();
+            latest.filter(|release| release.controller == controller)
+        };
+        let first = same().map(|release| release.at).min()?;
+        let is_replaced = same().any(|release| release.pod_since > first);
+        if !is_replaced || same().count() < Self::ENOUGH {
+            return None;
+        }
+        let pods: Vec<_> = same().map(|release| release.pod.name.as_str()).collect();
+        let pods = &pods[pods.len() - Self::ENOUGH..];
+        let keys: BTreeSet<_> = same().flat_map(|release| &release.keys).collect();
+        let keys: Vec<_> = keys.iter().map(|key| &***key).collect();
+        Some(format!(
+            "with label {} set, pods {} left their workload, whose selector reads it, and which makes new pods without end; this marker is stopped: take the label out of its policies",
+            keys.join(" or "),
+            pods.join(", "),
+        ))
+    }
+}
+
+const _: () = assert!(Releases::ENOUGH < Releases::KEPT);
+
+impl Markers {
+    /// Counts a pod that has lost its controller against the markers whose labels it has, and stops those whose pods are
+    /// released without end. `since` is when the pod was first seen.
+    pub(in crate::podprobe::index) fn count_release(
+        &mut self,
+        markers: &[MarkerName],
+        (pod, since): (&Pod, Duration),
+        controller: &Arc<str>,
+        cx: &mut Context,
+    ) -> Vec<MarkerChange> {
+        let mut changes = Vec::new();
+        for name in markers {
+            let Some(state) = self.by_name.get_mut(name) else {
+                continue;
+            };
+            let Some(marker) = state.phase.active() else {
+                continue;
+            };
+            let mut keys = labels_set(marker);
+            keys.retain(|key| pod.ours.labels.contains_key(key));
+            if keys.is_empty() {
+                continue;
+            }
+            let endless = state.releases.count(Release {
+                controller: controller.clone(),
+                pod: pod.name.clone(),
+                keys,
+                pod_since: since,
+                at: cx.now.monotonic,
+            });
+            if let Some(message) = endless {
+                changes.extend(self.set_stopped(name, Some(StopReason::Release(message)), cx));
+            }
+        }
+        changes
+    }
+}

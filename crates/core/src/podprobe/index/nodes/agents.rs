@@ -1,0 +1,212 @@
+//! The agents: whether the one of a node works, as far as a manager can tell.
+//!
+//! An agent that runs as a pod is judged by that pod's condition `Ready`, any other by what it writes. Only the agent's
+//! own signs count: the spec of a `NodePodProbe` is ours. All times come from objects, so that a manager that starts
+//! comes to the same result as the one before it; only how long an agent's pod has been away is remembered.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use leadsman_api::node_pod_probe::NodePodProbe;
+use leadsman_api::slim;
+
+use super::{NodeState, Nodes};
+use crate::cluster::Now;
+use crate::podprobe::index::context::{Context, NodeName, Timer};
+use crate::podprobe::pod::Pod;
+
+/// How long an agent's pod may be away or not Ready before markers' statuses say so. A rolling update replaces the pod of
+/// a node within that time, image pull included, and writes no marker's status.
+const GRACE: Duration = Duration::from_mins(2);
+
+/// Whether the agent of a node takes up what is asked of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::podprobe::index) enum AgentState {
+    /// As far as is known.
+    #[default]
+    Reporting,
+    /// No agent's pod is there, and nothing was reported since the spec was last written.
+    NoAgent,
+    /// It does not report any more.
+    Silent,
+}
+
+/// The pod of an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AgentPod {
+    /// Its condition `Ready` is True.
+    Ready,
+    /// It is not.
+    NotReady {
+        /// Since when, as the pod's condition says.
+        since: Option<Timestamp>,
+        /// When, on the monotonic clock, that has lasted too long.
+        silent_from: Duration,
+    },
+}
+
+/// The ends of two waits, on the monotonic clock, that begin with what an object shows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct AgentDeadlines {
+    /// Then the agent's last sign of life is too old. None if there was never one.
+    silent_from: Option<Duration>,
+    /// Then an agent would have answered what the spec asks. None if it has since.
+    unanswered_from: Option<Duration>,
+}
+
+impl AgentDeadlines {
+    pub(super) fn new(object: &NodePodProbe, silent_after: SignedDuration, now: Now) -> Self {
+        let (heard, asked) = (last_sign_of_life(object), last_spec_write(object));
+        let unanswered = asked.filter(|asked| heard.is_none_or(|heard| heard < *asked));
+        let silent_after = Duration::try_from(silent_after).unwrap_or_default();
+        Self {
+            silent_from: heard.map(|heard| end_of_wait(heard, silent_after, now)),
+            unanswered_from: unanswered.map(|asked| end_of_wait(asked, GRACE, now)),
+        }
+    }
+}
+
+/// When, on the monotonic clock, a wait ends that began at a time of day. The time of day counts only here: a jump of it
+/// later changes nothing, and one into the past does not lengthen the wait.
+fn end_of_wait(began: Timestamp, wait: Duration, now: Now) -> Duration {
+    let age = Duration::try_from(now.wall.duration_since(began)).unwrap_or_default();
+    now.monotonic.saturating_add(wait.saturating_sub(age))
+}
+
+/// The agent's last sign of life: a probe that it ran, or a write of the status.
+fn last_sign_of_life(object: &NodePodProbe) -> Option<Timestamp> {
+    let statuses = object.status.iter();
+    let pods = statuses.flat_map(|status| &status.pod_probe_statuses);
+    let states = pods.flat_map(|pod| &pod.probe_states);
+    let probed = states.filter_map(|state| state.last_probe_time.as_ref());
+    let written = object.metadata.managed_fields.iter().flatten();
+    let written = written
+        .filter(|entry| entry.subresource.as_deref() == Some("status"))
+        .filter_map(|entry| entry.time.as_ref());
+    probed.chain(written).map(|time| time.0).max()
+}
+
+/// When the spec was last written.
+fn last_spec_write(object: &NodePodProbe) -> Option<Timestamp> {
+    let meta = &object.metadata;
+    let written = meta.managed_fields.iter().flatten();
+    let written = written
+        .filter(|entry| entry.subresource.as_deref().unwrap_or_default().is_empty())
+        .filter_map(|entry| entry.time.as_ref());
+    let times = written.chain(&meta.creation_timestamp);
+    times.map(|time| time.0).max()
+}
+
+impl NodeState {
+    /// Whether its agent works, and when that may change by itself.
+    fn agent_state(&self, now: Duration) -> (AgentState, Option<Duration>) {
+        let is_over = |time: &Duration| *time <= now;
+        if !self.agents.is_empty() {
+            let ends = self.agents.values().map(|agent| match agent {
+                AgentPod::Ready => None,
+                AgentPod::NotReady { silent_from, .. } => Some(*silent_from),
+            });
+            // One that is Ready, or still has time, is enough.
+            let end = ends.collect::<Option<Vec<_>>>();
+            return match end.and_then(|ends| ends.into_iter().max()) {
+                None => (AgentState::Reporting, None),
+                Some(end) if is_over(&end) => (AgentState::Silent, None),
+                waiting => (AgentState::Reporting, waiting),
+            };
+        }
+        let deadlines = self.object.as_ref().map(|object| object.deadlines);
+        let AgentDeadlines {
+            silent_from,
+            unanswered_from,
+        } = deadlines.unwrap_or_default();
+        if silent_from.is_some_and(|time| is_over(&time)) {
+            return (AgentState::Silent, None);
+        }
+        let unanswered_from = unanswered_from.map(|time| time.max(self.absent_from));
+        if unanswered_from.is_some_and(|time| is_over(&time)) {
+            return (AgentState::NoAgent, silent_from);
+        }
+        let next = silent_from.into_iter().chain(unanswered_from).min();
+        (AgentState::Reporting, next)
+    }
+}
+
+impl Nodes {
+    /// Takes the pod of an agent in.
+    pub(in crate::podprobe::index) fn observe_agent(
+        &mut self,
+        pod: &Pod,
+        wire: &slim::Pod,
+        cx: &mut Context,
+    ) {
+        let Some(name) = pod.node.as_ref() else {
+            return;
+        };
+        let node = self.by_name.entry(name.clone()).or_default();
+        let known = node.agents.get(&pod.name).copied();
+        let agent = if pod.ready {
+            AgentPod::Ready
+        } else {
+            not_ready(known, wire, cx.now)
+        };
+        if known != Some(agent) {
+            node.agents.insert(pod.name.clone(), agent);
+            self.judge_agent(name, cx);
+        }
+    }
+
+    /// Removes a pod that is no agent's, or not any more.
+    pub(in crate::podprobe::index) fn remove_agent(&mut self, pod: &Pod, cx: &mut Context) {
+        let Some(name) = pod.node.as_ref() else {
+            return;
+        };
+        if let Some(node) = self.by_name.get_mut(name)
+            && node.agents.remove(&pod.name).is_some()
+        {
+            node.absent_from = cx.now.monotonic.saturating_add(GRACE);
+            self.judge_agent(name, cx);
+            self.forget_if_empty(name, cx);
+        }
+    }
+
+    /// Decides again whether a node's agent works, when that may have changed by itself.
+    pub(in crate::podprobe::index) fn judge_agent_in_time(
+        &mut self,
+        name: &NodeName,
+        cx: &mut Context,
+    ) {
+        if let Some(node) = self.by_name.get_mut(name) {
+            node.agent_timer = None;
+            self.judge_agent(name, cx);
+        }
+    }
+
+    /// Decides again whether a node's agent works.
+    pub(super) fn judge_agent(&mut self, name: &NodeName, cx: &mut Context) {
+        let Some(node) = self.by_name.get_mut(name) else {
+            return;
+        };
+        let (state, next) = node.agent_state(cx.now.monotonic);
+        if std::mem::replace(&mut node.agent, state) != state {
+            cx.affected.pods.extend(node.wanting_pods().cloned());
+        }
+        cx.timers
+            .reset(&mut node.agent_timer, next, || Timer::Agent(name.clone()));
+    }
+}
+
+/// An agent's pod that is not Ready. The wait that it has begun goes on while its condition is the same.
+fn not_ready(known: Option<AgentPod>, wire: &slim::Pod, now: Now) -> AgentPod {
+    let mut conditions = wire.status.conditions.iter();
+    let ready = conditions.find(|condition| condition.type_ == "Ready");
+    let since = ready.and_then(|ready| ready.last_transition_time.as_ref());
+    let since = since.map(|time| time.0);
+    match known {
+        Some(AgentPod::NotReady { since: before, .. }) if before == since => known,
+        _ => None,
+    }
+    .unwrap_or_else(|| AgentPod::NotReady {
+        since,
+        silent_from: end_of_wait(since.unwrap_or(now.wall), GRACE, now),
+    })
+}

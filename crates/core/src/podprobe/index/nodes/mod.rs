@@ -1,0 +1,464 @@
+//! Nodes: what is wanted and found in their `NodePodProbe`.
+//!
+//! The machine is told which entries each pod should have ([`Nodes::set_wanted`]) and what the objects show
+//! (`observe_*`, `remove_*`). It says what a node's object shows of a pod ([`Nodes::view`]), which markers' entries are not
+//! yet where they should be ([`Nodes::is_acknowledged`]), and what is to be written ([`Nodes::due`]). It knows no marker
+//! and no mark.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `pod` | one pod on a node: its entries, wanted and observed, and its verdicts |
+//! | `read` | the pods of an object, as they are read |
+//! | `view` | what a node says of one pod |
+//! | `capacity` | whose entries an object has room for |
+//! | `agents` | whether the agent of a node works |
+
+mod agents;
+mod capacity;
+mod pod;
+mod read;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use leadsman_api::node_pod_probe::{NodePodProbe, NodePodProbeSpec};
+use leadsman_api::slim::Node;
+
+pub(super) use self::agents::AgentState;
+use self::agents::{AgentDeadlines, AgentPod};
+use self::pod::PodOnNode;
+pub(super) use self::view::{Absence, NodeView};
+use super::context::{Context, DueWrite, MarkerName, NodeName, PodKey, PodName, Sent, Timer};
+use crate::cluster::{ObjectName, ResourceVersion, Source};
+use crate::podprobe::contest::{Contest, SentValue, fingerprint};
+use crate::podprobe::event::Write;
+use crate::podprobe::plan::PodEntries;
+
+/// All nodes, and the `NodePodProbe`s.
+#[derive(Debug)]
+pub(super) struct Nodes {
+    by_name: HashMap<NodeName, Box<NodeState>>,
+    /// For each marker, how many pods' entries are not in a `NodePodProbe` as they should be.
+    unacknowledged: HashMap<MarkerName, usize>,
+    /// Nodes on which the entries of pods changed in this event, and the room that each such pod had before.
+    resized: BTreeMap<NodeName, BTreeMap<PodKey, usize>>,
+    /// Whether the API server keeps our optional fields of entries.
+    keeps_fields: bool,
+    /// How many bytes the spec of an object may have.
+    max_bytes: usize,
+    /// For agents without a pod: without a sign of life for so long an agent counts as silent.
+    silent_after: SignedDuration,
+}
+
+/// A node, or what is known under its name.
+#[derive(Debug, Default)]
+struct NodeState {
+    /// None while there is no such node.
+    node: Option<ObservedNode>,
+    /// None while there is no such object.
+    object: Option<ObservedObject>,
+    pods: BTreeMap<PodKey, PodOnNode>,
+    /// How many of the pods' entries are not as they should be.
+    differing: usize,
+    /// Bytes of all entries that are wanted.
+    wanted_bytes: usize,
+    /// Grows whenever other entries may be wanted of the object.
+    wanted_revision: u64,
+    contest: Contest,
+    contest_timer: Option<Duration>,
+    /// The pods of the node's agent.
+    agents: BTreeMap<PodName, AgentPod>,
+    /// When, on the monotonic clock, an agent's pod that was deleted has been away for too long.
+    absent_from: Duration,
+    agent: AgentState,
+    agent_timer: Option<Duration>,
+}
+
+#[derive(Debug)]
+struct ObservedNode {
+    version: ResourceVersion,
+    /// Its pods have no entries: a provider runs their probes.
+    is_virtual: bool,
+}
+
+/// A `NodePodProbe`, but for its pods.
+#[derive(Debug)]
+struct ObservedObject {
+    version: ResourceVersion,
+    /// What a PUT has to repeat.
+    meta: ObjectMeta,
+    /// It names a pod twice.
+    malformed: bool,
+    deadlines: AgentDeadlines,
+}
+
+impl ObservedObject {
+    /// The finalizers that keep it from being deleted, if it is being deleted. Without any it would not be there: the API
+    /// server shows as being deleted only what waits for a finalizer (`pkg/registry/generic/registry/store.go` of apiserver,
+    /// `Delete`).
+    fn blocking_finalizers(&self) -> Option<&[String]> {
+        blocking_finalizers(&self.meta)
+    }
+}
+
+fn blocking_finalizers(meta: &ObjectMeta) -> Option<&[String]> {
+    let finalizers = meta.finalizers.as_deref().unwrap_or_default();
+    meta.deletion_timestamp.as_ref().map(|_| finalizers)
+}
+
+impl NodeState {
+    /// Whether it should have a `NodePodProbe`.
+    fn is_served(&self) -> bool {
+        self.node.as_ref().is_some_and(|node| !node.is_virtual)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.node.is_none()
+            && self.object.is_none()
+            && self.agents.is_empty()
+            && self.pods.is_empty()
+    }
+
+    /// Whether the object has to be written.
+    fn differs(&self) -> bool {
+        match &self.object {
+            // What is being deleted takes no write.
+            Some(object) if object.meta.deletion_timestamp.is_some() => false,
+            Some(object) => !self.is_served() || self.differing > 0 || object.malformed,
+            None => self.is_served(),
+        }
+    }
+
+    /// The entries that the object should have of a pod.
+    fn desired(&self, key: &PodKey) -> Option<&PodEntries> {
+        let pod = self.pods.get(key)?;
+        let wanted = pod.wanted.as_ref()?;
+        (self.is_served() && !pod.lacks_room).then_some(wanted)
+    }
+
+    /// Pods whose entries are wanted here.
+    fn wanting_pods(&self) -> impl Iterator<Item = &PodName> {
+        let pods = self.pods.iter();
+        pods.filter(|(_, pod)| pod.wanted.is_some())
+            .map(|((name, _), _)| name)
+    }
+}
+
+impl Nodes {
+    /// No node yet.
+    pub(super) fn new(max_bytes: usize, silent_after: SignedDuration) -> Self {
+        Self {
+            by_name: HashMap::new(),
+            unacknowledged: HashMap::new(),
+            resized: BTreeMap::new(),
+            keeps_fields: true,
+            max_bytes,
+            silent_after,
+        }
+    }
+
+    pub(super) fn node_version(&self, name: &str) -> Option<ResourceVersion> {
+        Some(self.by_name.get(name)?.node.as_ref()?.version)
+    }
+
+    pub(super) fn object_version(&self, name: &str) -> Option<ResourceVersion> {
+        Some(self.by_name.get(name)?.object.as_ref()?.version)
+    }
+
+    pub(super) fn node_names(&self) -> impl Iterator<Item = &NodeName> {
+        let nodes = self.by_name.iter();
+        let nodes = nodes.filter(|(_, state)| state.node.is_some());
+        nodes.map(|(name, _)| name)
+    }
+
+    pub(super) fn object_names(&self) -> impl Iterator<Item = &NodeName> {
+        let nodes = self.by_name.iter();
+        let nodes = nodes.filter(|(_, state)| state.object.is_some());
+        nodes.map(|(name, _)| name)
+    }
+
+    pub(super) fn observe_node(&mut self, wire: &Node, cx: &mut Context) {
+        let name = wire.identity.name.as_deref().unwrap_or_default();
+        let name = cx.interners.strings.share(name);
+        let version = ResourceVersion::parse(wire.identity.resource_version.as_deref());
+        let mut labels = wire.labels.iter();
+        let is_virtual = labels.any(|(key, value)| key == "type" && value == "virtual-kubelet");
+        let state = self.by_name.entry(name.clone()).or_default();
+        let was_virtual = state.node.as_ref().map(|node| node.is_virtual);
+        state.node = Some(ObservedNode {
+            version,
+            is_virtual,
+        });
+        if was_virtual != Some(is_virtual) {
+            cx.affected.pods.extend(state.wanting_pods().cloned());
+            self.compare_pods(&name, cx);
+        }
+        cx.affected.nodes.insert(name);
+    }
+
+    /// Removes a node. Returns the version in which it was known.
+    pub(super) fn remove_node(&mut self, name: &str, cx: &mut Context) -> Option<ResourceVersion> {
+        let (name, state) = self.by_name.get_key_value(name)?;
+        let version = state.node.as_ref()?.version;
+        let name = name.clone();
+        let state = self.by_name.get_mut(&name)?;
+        state.node = None;
+        cx.affected.pods.extend(state.wanting_pods().cloned());
+        self.compare_pods(&name, cx);
+        self.forget_if_empty(&name, cx);
+        Some(version)
+    }
+
+    /// Takes a `NodePodProbe` in. Returns whether its spec is another one: not the agent's reports alone changed.
+    pub(super) fn observe_object(
+        &mut self,
+        wire: NodePodProbe,
+        source: Source,
+        cx: &mut Context,
+    ) -> bool {
+        let name = wire.metadata.name.as_deref().unwrap_or_default();
+        let name = cx.interners.strings.share(name);
+        let version = ResourceVersion::parse(wire.metadata.resource_version.as_deref());
+        let (pods, malformed) = self.read_pods(&name, &wire, source, cx);
+        let deadlines = AgentDeadlines::new(&wire, self.silent_after, cx.now);
+        let state = self.by_name.entry(name.clone()).or_default();
+        let known = state.object.as_ref();
+        let is_same_spec = known.is_some_and(|known| {
+            let (known, new) = (&known.meta, &wire.metadata);
+            known.uid == new.uid && known.generation == new.generation
+        });
+        let was_blocked_by = known.and_then(ObservedObject::blocking_finalizers);
+        if was_blocked_by != blocking_finalizers(&wire.metadata) {
+            cx.affected.pods.extend(state.wanting_pods().cloned());
+        }
+        state.object = Some(ObservedObject {
+            version,
+            meta: ObjectMeta {
+                managed_fields: None,
+                ..wire.metadata
+            },
+            malformed,
+            deadlines,
+        });
+        self.set_observed(&name, pods, cx);
+        self.judge_agent(&name, cx);
+        cx.affected.nodes.insert(name);
+        !is_same_spec
+    }
+
+    /// Removes a `NodePodProbe`. Returns the version in which it was known.
+    pub(super) fn remove_object(
+        &mut self,
+        name: &str,
+        cx: &mut Context,
+    ) -> Option<ResourceVersion> {
+        let (name, state) = self.by_name.get_key_value(name)?;
+        let version = state.object.as_ref()?.version;
+        let name = name.clone();
+        let state = self.by_name.get_mut(&name)?;
+        let removed = state.object.take()?;
+        if removed.blocking_finalizers().is_some() {
+            cx.affected.pods.extend(state.wanting_pods().cloned());
+        }
+        self.set_observed(&name, BTreeMap::new(), cx);
+        self.judge_agent(&name, cx);
+        cx.affected.nodes.insert(name.clone());
+        self.forget_if_empty(&name, cx);
+        Some(version)
+    }
+
+    /// Takes note of whether the API server keeps our optional fields of entries.
+    pub(super) fn set_keeps_fields(&mut self, keeps_fields: bool, cx: &mut Context) {
+        if std::mem::replace(&mut self.keeps_fields, keeps_fields) == keeps_fields {
+            return;
+        }
+        self.compare_all(cx);
+        let pods = self.by_name.values().flat_map(|node| node.wanting_pods());
+        cx.affected.pods.extend(pods.cloned());
+    }
+
+    /// Replaces which entries a pod should have on a node, as far as the node can have any.
+    pub(super) fn set_wanted(
+        &mut self,
+        name: &NodeName,
+        key: &PodKey,
+        wanted: Option<PodEntries>,
+        cx: &mut Context,
+    ) {
+        let known = self.by_name.get(name).and_then(|node| node.pods.get(key));
+        let known = known.and_then(|pod| pod.wanted.as_ref());
+        if known != wanted.as_ref() {
+            // Measured only when it changes: a verdict must not cost a serialization of the pod's entries.
+            let bytes_of = |wanted: &PodEntries| wanted.bytes(&key.0, &key.1);
+            let bytes = wanted.as_ref().map_or(0, bytes_of);
+            let node = self.by_name.entry(name.clone()).or_default();
+            let pod = node.pods.entry(key.clone()).or_default();
+            let had = if pod.lacks_room { 0 } else { pod.bytes };
+            let resized = self.resized.entry(name.clone()).or_default();
+            resized.entry(key.clone()).or_insert(had);
+            node.wanted_bytes = node.wanted_bytes - pod.bytes + bytes;
+            pod.bytes = bytes;
+            pod.wanted = wanted;
+            node.wanted_revision += 1;
+            cx.affected.nodes.insert(name.clone());
+        }
+        self.compare_pod(name, key, cx);
+        self.forget_if_empty(name, cx);
+    }
+
+    /// Has all that is observed of a pod stay as it is, or go. The node is not known: the pod does not decode.
+    pub(super) fn set_wanted_as_observed(&mut self, name: &PodName, kept: bool, cx: &mut Context) {
+        let first = (name.clone(), Arc::from(""));
+        let on_nodes = self.by_name.iter().flat_map(|(node, state)| {
+            let pods = state.pods.range(first.clone()..);
+            let pods = pods.take_while(|((pod, _), _)| pod == name);
+            pods.map(|(key, pod)| {
+                let observed = pod.observed.clone().filter(|observed| {
+                    let mut entries = observed.entries.iter();
+                    kept && entries.all(|entry| entry.probe.is_some())
+                });
+                (node.clone(), key.clone(), observed)
+            })
+        });
+        let on_nodes: Vec<_> = on_nodes.collect();
+        for (node, key, wanted) in on_nodes {
+            self.set_wanted(&node, &key, wanted, cx);
+        }
+    }
+
+    /// Whether every `NodePodProbe` says of a marker what it should.
+    pub(super) fn is_acknowledged(&self, marker: &ObjectName) -> bool {
+        !self.unacknowledged.contains_key(marker)
+    }
+
+    /// Has a node's object compared again, and its pods planned: their markers say whether it is refused.
+    pub(super) fn affect(&self, name: &str, cx: &mut Context) {
+        if let Some((name, state)) = self.by_name.get_key_value(name) {
+            cx.affected.nodes.insert(name.clone());
+            cx.affected.pods.extend(state.wanting_pods().cloned());
+        }
+    }
+
+    /// Compares all pods of all nodes: also those that no pod wants anything of.
+    pub(super) fn compare_all(&mut self, cx: &mut Context) {
+        let names: Vec<_> = self.by_name.keys().cloned().collect();
+        for name in names {
+            self.compare_pods(&name, cx);
+        }
+    }
+
+    /// Forgets all contests: while another manager writes, its writes may be seen before what they follow from.
+    pub(super) fn forget_contests(&mut self) {
+        for node in self.by_name.values_mut() {
+            node.contest = Contest::default();
+        }
+    }
+
+    /// A number that stands for what is wanted of a node's object.
+    fn wanted(&self, node: &NodeState) -> u64 {
+        fingerprint((node.wanted_revision, node.is_served(), self.keeps_fields))
+    }
+
+    /// Compares a node's object with what is wanted. Returns whether it is to be written now.
+    pub(super) fn compare(&mut self, name: &NodeName, cx: &mut Context) -> bool {
+        let Some(node) = self.by_name.get(name) else {
+            return false;
+        };
+        let (wanted, differs) = (self.wanted(node), node.differs());
+        let Some(node) = self.by_name.get_mut(name) else {
+            return false;
+        };
+        let now = cx.now.monotonic;
+        node.contest.observe(wanted, differs, now);
+        let next = node.contest.deadline(now);
+        cx.timers.reset(&mut node.contest_timer, next, || {
+            Timer::SpecContest(name.clone())
+        });
+        differs && !node.contest.holds(now)
+    }
+
+    /// The write that is due of a node's object.
+    pub(super) fn due(&self, name: &str, now: Duration) -> Option<DueWrite> {
+        let node = self.by_name.get(name).filter(|node| node.differs())?;
+        if node.contest.holds(now) {
+            return None;
+        }
+        let wanted = self.wanted(node);
+        let object = node.object.as_ref();
+        if !node.is_served() {
+            return Some(DueWrite {
+                write: Write::DeleteNodePodProbe {
+                    name: name.to_owned(),
+                    uid: object?.meta.uid.clone().unwrap_or_default(),
+                },
+                // That it is gone the watch says, not the reply.
+                sent: Sent::whole(wanted, false),
+            });
+        }
+        let pods = node.pods.keys().filter_map(|key| {
+            let entries = node.desired(key)?;
+            Some(entries.write(&key.0, &key.1, self.keeps_fields))
+        });
+        let spec = NodePodProbeSpec {
+            pod_probes: pods.collect(),
+        };
+        let mut replacement = NodePodProbe::new(name, spec);
+        let write = match object {
+            None => Write::CreateNodePodProbe(Box::new(replacement)),
+            Some(object) => {
+                replacement.metadata = object.meta.clone();
+                Write::ReplaceNodePodProbe(Box::new(replacement))
+            }
+        };
+        Some(DueWrite {
+            write,
+            sent: Sent::whole(wanted, true),
+        })
+    }
+
+    /// Takes note that a node's object is being written.
+    pub(super) fn note_sent(&mut self, name: &str, sent: SentValue) {
+        if let Some(node) = self.by_name.get_mut(name) {
+            node.contest.send(sent);
+        }
+    }
+
+    /// Takes note that a write was carried out. Returns whether it was undone.
+    pub(super) fn note_written(&mut self, name: &str, now: Duration) -> bool {
+        let node = self.by_name.get_mut(name);
+        node.is_some_and(|node| node.contest.written(now))
+    }
+
+    /// Looks again at what was put off until now.
+    pub(super) fn end_wait(&mut self, name: NodeName, cx: &mut Context) {
+        if let Some(node) = self.by_name.get_mut(&name) {
+            node.contest_timer = None;
+            cx.affected.nodes.insert(name);
+        }
+    }
+
+    fn forget_if_empty(&mut self, name: &NodeName, cx: &mut Context) {
+        if self.by_name.get(name).is_some_and(|node| node.is_empty())
+            && let Some(mut node) = self.by_name.remove(name)
+        {
+            let timers = &mut cx.timers;
+            timers.reset(&mut node.agent_timer, None, || Timer::Agent(name.clone()));
+            timers.reset(&mut node.contest_timer, None, || {
+                Timer::SpecContest(name.clone())
+            });
+        }
+    }
+
+    /// Whether no write is put off.
+    #[cfg(test)]
+    pub(super) fn waits_for_nothing(&self) -> bool {
+        let mut nodes = self.by_name.values();
+        nodes.all(|node| node.contest_timer.is_none())
+    }
+}

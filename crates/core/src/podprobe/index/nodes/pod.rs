@@ -1,0 +1,201 @@
+//! One pod on a node: its entries, wanted and observed, and what the agent says of it.
+//!
+//! A node's object differs from what is wanted while one of its pods does. Whether a marker's entries are where they should
+//! be is counted over all pods, also of nodes and pods that were deleted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::Nodes;
+use crate::cluster::{Interners, ObjectName};
+use crate::podprobe::index::context::{Context, MarkerName, NodeName, PodKey};
+use crate::podprobe::plan::{Entry, PodEntries};
+use crate::podprobe::verdict::Verdict;
+
+/// One pod on a node.
+#[derive(Debug, Default)]
+pub(super) struct PodOnNode {
+    pub(super) wanted: Option<PodEntries>,
+    /// How many bytes the wanted entries take in the object.
+    pub(super) bytes: usize,
+    /// The object has no room for them.
+    pub(super) lacks_room: bool,
+    pub(super) observed: Option<PodEntries>,
+    /// By entry: `<marker>#<probe>`.
+    pub(super) verdicts: Box<[(Arc<str>, Verdict)]>,
+    pub(super) obstacles: Box<[Obstacle]>,
+    /// The markers whose entries are not as they should be. None if the pod's entries are.
+    pub(super) differs: Option<Box<[MarkerName]>>,
+}
+
+/// What is observed of one pod on a node.
+#[derive(Debug, Default)]
+pub(super) struct ObservedPod {
+    pub(super) entries: Option<PodEntries>,
+    pub(super) verdicts: Vec<(Arc<str>, Verdict)>,
+    pub(super) obstacles: Vec<Obstacle>,
+}
+
+/// Why the agent cannot run a probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Obstacle {
+    /// `<marker>#<probe>`.
+    pub(super) entry: Arc<str>,
+    /// The agent's message.
+    pub(super) message: Arc<str>,
+}
+
+impl PodOnNode {
+    /// Whether the agent says anything of the pod.
+    pub(super) fn is_reported(&self) -> bool {
+        !self.verdicts.is_empty() || !self.obstacles.is_empty()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.wanted.is_none() && self.observed.is_none() && !self.is_reported()
+    }
+}
+
+impl Nodes {
+    /// Replaces what is observed of all pods of a node.
+    pub(super) fn set_observed(
+        &mut self,
+        name: &NodeName,
+        mut pods: BTreeMap<PodKey, ObservedPod>,
+        cx: &mut Context,
+    ) {
+        let Some(node) = self.by_name.get_mut(name) else {
+            return;
+        };
+        for (key, pod) in &node.pods {
+            if pod.observed.is_some() || pod.is_reported() {
+                pods.entry(key.clone()).or_default();
+            }
+        }
+        for (key, new) in pods {
+            let pod = node.pods.entry(key.clone()).or_default();
+            if pod.observed == new.entries
+                && *pod.verdicts == *new.verdicts
+                && *pod.obstacles == *new.obstacles
+            {
+                continue;
+            }
+            pod.observed = new.entries;
+            pod.verdicts = new.verdicts.into();
+            pod.obstacles = new.obstacles.into();
+            cx.affected.pods.insert(key.0);
+        }
+        self.compare_pods(name, cx);
+    }
+
+    /// Compares all pods of a node.
+    pub(super) fn compare_pods(&mut self, name: &NodeName, cx: &mut Context) {
+        let Some(node) = self.by_name.get(name) else {
+            return;
+        };
+        cx.affected.nodes.insert(name.clone());
+        // Whether a lack of room counts depends on whether the node is served.
+        let lacking = node.pods.iter().filter(|(_, pod)| pod.lacks_room);
+        let lacking = lacking.map(|(key, _)| key.0.clone());
+        cx.affected.pods.extend(lacking);
+        let keys: Vec<_> = node.pods.keys().cloned().collect();
+        for key in keys {
+            self.compare_pod(name, &key, cx);
+        }
+    }
+
+    /// Compares the entries of a pod with those that it should have.
+    pub(super) fn compare_pod(&mut self, name: &NodeName, key: &PodKey, cx: &mut Context) {
+        let Some(node) = self.by_name.get_mut(name) else {
+            return;
+        };
+        let desired = node.desired(key).filter(|_| cx.synced).cloned();
+        let Some(pod) = node.pods.get_mut(key) else {
+            return;
+        };
+        let observed = pod.observed.as_ref().filter(|_| cx.synced);
+        let pair = (desired.as_ref(), observed);
+        let differs = differing_markers(&key.0, pair, self.keeps_fields, &mut cx.interners);
+        let is_empty = pod.is_empty();
+        let before = std::mem::replace(&mut pod.differs, differs.clone());
+        if is_empty {
+            node.pods.remove(key);
+        }
+        if before == differs {
+            return;
+        }
+        debug_assert!(
+            node.differing >= usize::from(before.is_some()),
+            "a pod that differed was not counted"
+        );
+        node.differing -= usize::from(before.is_some());
+        node.differing += usize::from(differs.is_some());
+        cx.affected.nodes.insert(name.clone());
+        cx.affected.pods.insert(key.0.clone());
+        self.count_unacknowledged(
+            &before.unwrap_or_default(),
+            &differs.unwrap_or_default(),
+            cx,
+        );
+    }
+
+    /// Counts the pods in which markers' entries are not as they should be.
+    fn count_unacknowledged(
+        &mut self,
+        before: &[MarkerName],
+        after: &[MarkerName],
+        cx: &mut Context,
+    ) {
+        for marker in after {
+            *self.unacknowledged.entry(marker.clone()).or_default() += 1;
+        }
+        for marker in before {
+            if let Some(count) = self.unacknowledged.get_mut(marker) {
+                *count -= 1;
+                if *count == 0 {
+                    self.unacknowledged.remove(marker);
+                }
+            }
+        }
+        let markers = before.iter().chain(after).cloned();
+        cx.affected.markers.extend(markers);
+    }
+}
+
+/// The markers whose entries are in one and not, or not equal, in the other of the entries desired and observed. None if
+/// there is no difference.
+fn differing_markers(
+    pod: &ObjectName,
+    (desired, observed): (Option<&PodEntries>, Option<&PodEntries>),
+    keeps_fields: bool,
+    interners: &mut Interners,
+) -> Option<Box<[MarkerName]>> {
+    match (desired, observed) {
+        (None, None) => return None,
+        (Some(desired), Some(observed)) if desired.is_equal(observed, keeps_fields) => return None,
+        _ => {}
+    }
+    let moved = match (desired, observed) {
+        (Some(desired), Some(observed)) => desired.ip != observed.ip,
+        _ => true,
+    };
+    let entries = |one: Option<&PodEntries>| one.map(|one| one.entries.clone()).unwrap_or_default();
+    let (desired, observed) = (entries(desired), entries(observed));
+    let is_in =
+        |entry: &Entry, all: &[Entry]| all.iter().any(|other| entry.is_equal(other, keeps_fields));
+    let lacking = desired
+        .iter()
+        .filter(|entry| moved || !is_in(entry, &observed));
+    let surplus = observed
+        .iter()
+        .filter(|entry| moved || !is_in(entry, &desired));
+    let markers = lacking.chain(surplus).filter_map(|entry| {
+        let (marker, _) = entry.name.split_once('#')?;
+        Some(interners.objects.share(ObjectName {
+            namespace: pod.namespace.clone(),
+            name: marker.to_owned(),
+        }))
+    });
+    let markers: BTreeSet<_> = markers.collect();
+    Some(markers.into_iter().collect())
+}

@@ -1,0 +1,338 @@
+//! Events on their way into the machines: whether a snapshot shows anything new, and what it means for more than one of
+//! them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use leadsman_api::slim;
+use leadsman_api::{NodePodProbe, PodProbeMarker};
+
+use super::Index;
+use crate::cluster::{ObjectName, ResourceVersion, Source};
+use crate::podprobe::event::{Event, Kind, Write, WriteTarget};
+use crate::podprobe::pod::Pod;
+
+impl Index {
+    /// Takes an event in. What follows from it is recomputed later.
+    pub(super) fn observe(&mut self, event: Event) {
+        let cx = &mut self.cx;
+        match event {
+            Event::Marker(marker, source) => self.observe_marker(&marker, source),
+            Event::Pod(pod, source) => self.observe_pod(&pod, source),
+            Event::Node(node, source) => self.observe_node(&node, source),
+            Event::NodePodProbe(object, source) => self.observe_object(*object, source),
+            Event::Undecodable(kind, name) => self.observe_undecodable(kind, name),
+            Event::Gone(kind, name, version) => {
+                // The watch may be behind the reply to a write that created a new object of this name.
+                let known = self.version(kind, &name);
+                if !known.is_some_and(|known| known.is_later_than(version)) {
+                    self.remove(kind, &name, version);
+                }
+            }
+            Event::Listed(kind, names, version) => self.complete_list(kind, &names, version),
+            Event::Synced => {
+                cx.synced = true;
+                self.pods.forget_contests();
+                self.nodes.forget_contests();
+                self.markers.forget_contests();
+                self.affect_all();
+            }
+            Event::FieldsKept(Kind::Marker, kept) => self.markers.set_keeps_summaries(kept, cx),
+            Event::FieldsKept(Kind::NodePodProbe, kept) => self.nodes.set_keeps_fields(kept, cx),
+            Event::FieldsKept(Kind::Pod | Kind::Node, _) | Event::Deadline => {}
+            Event::Written(target) => self.observe_written(&target),
+            Event::Refused(target, write, reason) => {
+                self.observe_refused(&target, *write, &reason);
+            }
+        }
+    }
+
+    /// Whether a snapshot shows nothing new.
+    fn is_stale(
+        &mut self,
+        kind: Kind,
+        name: &ObjectName,
+        meta: &ObjectMeta,
+        source: Source,
+    ) -> bool {
+        let version = ResourceVersion::parse(meta.resource_version.as_deref());
+        self.watches.observe(kind, source, version);
+        let known = self.version(kind, name);
+        self.watches.is_stale(source, kind, name, version, known)
+    }
+
+    fn observe_marker(&mut self, wire: &PodProbeMarker, source: Source) {
+        let name = ObjectName::of(&wire.metadata);
+        if self.is_stale(Kind::Marker, &name, &wire.metadata, source) {
+            return;
+        }
+        self.forget_undecodable(Kind::Marker, &name);
+        self.forget_marker_refusals(&name);
+        if let Some(change) = self.markers.observe(wire, &mut self.cx) {
+            self.plan_pods_of(&change);
+        }
+    }
+
+    fn observe_pod(&mut self, wire: &slim::Pod, source: Source) {
+        let name = ObjectName::of(&wire.identity);
+        if self.is_stale(Kind::Pod, &name, &wire.identity, source) {
+            return;
+        }
+        let known = self.pods.get(&name);
+        let pod = Pod::new(wire, known, &mut self.cx.interners);
+        if known.is_some_and(|known| known.uid != pod.uid) {
+            self.remove_pod(&pod.name);
+        }
+        self.forget_undecodable(Kind::Pod, &pod.name);
+        // Of an agent's pod more is read than is kept.
+        let may_be_agent = pod.name.namespace == self.config.agent_namespace;
+        if self.pods.is_unchanged(&pod) && !may_be_agent {
+            return;
+        }
+        self.count_release(&pod);
+        self.observe_agent(&pod, wire);
+        self.cx.affected.pods.insert(pod.name.clone());
+        self.pods.insert(pod, self.cx.now);
+    }
+
+    /// Counts a pod that has lost its controller.
+    fn count_release(&mut self, pod: &Pod) {
+        let controller = self
+            .pods
+            .get(&pod.name)
+            .and_then(|known| known.controller.clone());
+        if let Some(controller) = controller
+            && pod.controller.is_none()
+            && pod.active
+            && let Some((since, markers)) = self.pods.history(&pod.name)
+        {
+            let cx = &mut self.cx;
+            let changes = self
+                .markers
+                .count_release(&markers, (pod, since), &controller, cx);
+            for change in changes {
+                self.plan_pods_of(&change);
+            }
+        }
+    }
+
+    /// Takes note of a pod that may be an agent.
+    fn observe_agent(&mut self, pod: &Pod, wire: &slim::Pod) {
+        // A pod is bound once, but a list may show another pod under its name.
+        if let Some(known) = self.pods.get(&pod.name)
+            && known.node != pod.node
+        {
+            self.nodes.remove_agent(known, &mut self.cx);
+        }
+        let config = &self.config;
+        let is_agent = pod.active
+            && pod.name.namespace == config.agent_namespace
+            && config.agent_labels.iter().all(|(key, value)| {
+                let known = pod.labels.get(key.as_str());
+                known.is_some_and(|known| **known == **value)
+            });
+        if is_agent {
+            self.nodes.observe_agent(pod, wire, &mut self.cx);
+        } else {
+            self.nodes.remove_agent(pod, &mut self.cx);
+        }
+    }
+
+    fn observe_node(&mut self, wire: &slim::Node, source: Source) {
+        let name = ObjectName::of(&wire.identity);
+        if !self.is_stale(Kind::Node, &name, &wire.identity, source) {
+            self.nodes.observe_node(wire, &mut self.cx);
+        }
+    }
+
+    fn observe_object(&mut self, wire: NodePodProbe, source: Source) {
+        let name = ObjectName::of(&wire.metadata);
+        if self.is_stale(Kind::NodePodProbe, &name, &wire.metadata, source) {
+            return;
+        }
+        // The agent's reports change nothing about a spec that is refused.
+        if self.nodes.observe_object(wire, source, &mut self.cx) {
+            self.forget_object_refusal(name.name);
+        }
+    }
+
+    /// Keeps what may be an undecodable object's, unless the object was known before.
+    fn observe_undecodable(&mut self, kind: Kind, name: ObjectName) {
+        if self.version(kind, &name).is_some() {
+            return;
+        }
+        match kind {
+            Kind::Marker => {
+                if self.undecodable.insert_marker(&name) {
+                    self.affect_namespace(&name.namespace);
+                }
+            }
+            Kind::Pod => {
+                let name = Arc::new(name);
+                self.undecodable.insert_pod(name.clone());
+                self.cx.affected.pods.insert(name);
+            }
+            // Of a node little is read, and what is not understood of a NodePodProbe is replaced.
+            Kind::Node | Kind::NodePodProbe => {}
+        }
+    }
+
+    /// Keeps nothing for an object any more, which decodes or was deleted.
+    fn forget_undecodable(&mut self, kind: Kind, name: &ObjectName) {
+        match kind {
+            Kind::Marker => {
+                if self.undecodable.remove_marker(name) {
+                    self.affect_namespace(&name.namespace);
+                }
+            }
+            Kind::Pod => {
+                if let Some(name) = self.undecodable.remove_pod(name) {
+                    let cx = &mut self.cx;
+                    self.nodes.set_wanted_as_observed(&name, false, cx);
+                }
+            }
+            Kind::Node | Kind::NodePodProbe => {}
+        }
+    }
+
+    /// Has the pods of a namespace planned.
+    fn affect_namespace(&mut self, namespace: &str) {
+        // Before that, nothing is planned, and then everything is.
+        if self.cx.synced {
+            let pods = self.pods.in_namespace(namespace);
+            self.cx.affected.pods.extend(pods.cloned());
+        }
+    }
+
+    /// Has what was written compared with what it led to.
+    fn observe_written(&mut self, target: &WriteTarget) {
+        let now = self.cx.now.monotonic;
+        let is_undone = match target {
+            WriteTarget::PodMarks(name) => self.pods.note_written(name, now),
+            WriteTarget::NodePodProbe(name) => self.nodes.note_written(name, now),
+            WriteTarget::MarkerStatus(name) => self.markers.note_status_written(name, now),
+            WriteTarget::MarkerFinalizer(name) => self.markers.note_finalizers_written(name, now),
+        };
+        if is_undone {
+            self.affect(target);
+        }
+    }
+
+    /// Remembers the refusal of a write. If another one is due by now, that one is tried.
+    fn observe_refused(&mut self, target: &WriteTarget, write: Write, reason: &str) {
+        let due = self.due(target, self.cx.now).map(|due| due.write);
+        let (now, timers) = (self.cx.now.monotonic, &mut self.cx.timers);
+        let is_kept = self
+            .refusals
+            .insert(target, (write, due), reason, now, timers);
+        if is_kept {
+            self.affect(target);
+        }
+    }
+
+    fn forget_marker_refusals(&mut self, name: &ObjectName) {
+        let status = WriteTarget::MarkerStatus(name.clone());
+        let finalizers = WriteTarget::MarkerFinalizer(name.clone());
+        self.refusals.remove(&status);
+        self.refusals.remove(&finalizers);
+    }
+
+    fn forget_object_refusal(&mut self, name: String) {
+        let target = WriteTarget::NodePodProbe(name);
+        if self.refusals.remove(&target) {
+            self.affect(&target);
+        }
+    }
+
+    /// Removes what a complete list of a kind does not name, unless it is newer than the list.
+    fn complete_list(
+        &mut self,
+        kind: Kind,
+        listed: &BTreeSet<ObjectName>,
+        version: ResourceVersion,
+    ) {
+        let list = self.watches.complete_list(kind, version);
+        let mut names = self.known_names(kind);
+        names.retain(|name| !listed.contains(name));
+        for name in names {
+            if list.proves_deletion(self.version(kind, &name)) {
+                self.remove(kind, &name, version);
+            }
+        }
+    }
+
+    /// Removes an object that does not exist at `version`.
+    fn remove(&mut self, kind: Kind, name: &ObjectName, version: ResourceVersion) {
+        self.forget_undecodable(kind, name);
+        let known = match kind {
+            Kind::Marker => self.remove_marker(name),
+            Kind::Pod => self.remove_pod(name),
+            Kind::Node => self.nodes.remove_node(&name.name, &mut self.cx),
+            Kind::NodePodProbe => self.remove_object(&name.name),
+        };
+        let version = if version == ResourceVersion::UNKNOWN {
+            known.unwrap_or(version)
+        } else {
+            version
+        };
+        let now = self.cx.now.monotonic;
+        self.watches.note_deletion(kind, name, version, now);
+    }
+
+    fn remove_marker(&mut self, name: &ObjectName) -> Option<ResourceVersion> {
+        let (version, change) = self.markers.remove(name, &mut self.cx)?;
+        self.plan_pods_of(&change);
+        self.forget_marker_refusals(name);
+        Some(version)
+    }
+
+    fn remove_pod(&mut self, name: &ObjectName) -> Option<ResourceVersion> {
+        let cx = &mut self.cx;
+        let removed = self.pods.remove(name, cx)?;
+        let pod = &removed.pod;
+        self.nodes.remove_agent(pod, cx);
+        if self.pods.set_unclaimed(&pod.name, false) {
+            self.markers.affect_held(&name.namespace, cx);
+        }
+        self.refusals.remove(&WriteTarget::PodMarks(name.clone()));
+        if let Some((node, key)) = &removed.on_node {
+            self.nodes.set_wanted(node, key, None, cx);
+        }
+        let none = Vec::new();
+        self.markers.count(&pod.name, removed.shares, &none, cx);
+        Some(pod.version)
+    }
+
+    fn remove_object(&mut self, name: &str) -> Option<ResourceVersion> {
+        let version = self.nodes.remove_object(name, &mut self.cx)?;
+        self.forget_object_refusal(name.to_owned());
+        Some(version)
+    }
+
+    /// The version in which an object is known.
+    fn version(&self, kind: Kind, name: &ObjectName) -> Option<ResourceVersion> {
+        match kind {
+            Kind::Marker => self.markers.version(name),
+            Kind::Pod => self.pods.version(name),
+            Kind::Node => self.nodes.node_version(&name.name),
+            Kind::NodePodProbe => self.nodes.object_version(&name.name),
+        }
+    }
+
+    /// All objects known of a kind.
+    fn known_names(&self, kind: Kind) -> Vec<ObjectName> {
+        let of_node = |name: &Arc<str>| ObjectName {
+            namespace: String::new(),
+            name: name.to_string(),
+        };
+        let mut names: Vec<_> = match kind {
+            Kind::Marker => self.markers.names().map(|name| (**name).clone()).collect(),
+            Kind::Pod => self.pods.names().map(|name| (**name).clone()).collect(),
+            Kind::Node => self.nodes.node_names().map(of_node).collect(),
+            Kind::NodePodProbe => self.nodes.object_names().map(of_node).collect(),
+        };
+        names.extend(self.undecodable.names(kind));
+        names
+    }
+}

@@ -1,0 +1,131 @@
+//! The plan of a pod: which entries its node should have, and which marks it should have by the verdicts about them.
+//!
+//! The one place where the three machines meet. It changes none of them.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::context::{Context, MarkerName, Shares};
+use super::nodes::NodeView;
+use super::situation::PodSituation;
+use crate::podprobe::marker::Marker;
+use crate::podprobe::marks::{self, Conflict, Mark, Place, Wants};
+use crate::podprobe::plan::{Entry, Gap, PodEntries};
+use crate::podprobe::pod::Pod;
+use crate::podprobe::status::{Share, Trouble};
+use crate::podprobe::verdict::Verdict;
+
+/// The markers that match a pod, the one that goes first in front.
+pub(super) type Matching<'a> = [(&'a MarkerName, &'a Marker)];
+
+/// For each matching marker, for each of its probes: the entry of the pod, or why there is none.
+pub(super) struct PlannedEntries(Vec<Vec<Result<Entry, Gap>>>);
+
+impl PlannedEntries {
+    /// `observed` is what the object of the pod's node says of the pod now.
+    pub(super) fn new(pod: &Pod, matching: &Matching<'_>, observed: Option<&PodEntries>) -> Self {
+        let plans = matching.iter().map(|(_, marker)| {
+            let probes = marker.probes.iter();
+            let entries = probes.map(|probe| Entry::plan(pod, probe, observed));
+            entries.collect()
+        });
+        Self(plans.collect())
+    }
+
+    /// All entries that a pod should have, `undecodable` being those of markers that do not decode. None if there is not
+    /// one.
+    pub(super) fn wanted(
+        &self,
+        pod: &Pod,
+        undecodable: Vec<Entry>,
+        cx: &mut Context,
+    ) -> Option<PodEntries> {
+        let planned = self.0.iter().flatten().flatten().cloned();
+        let entries: Vec<_> = planned.chain(undecodable).collect();
+        let is_any = !entries.is_empty();
+        is_any.then(|| PodEntries::new(pod.ip.clone(), entries, &mut cx.entries))
+    }
+}
+
+/// The verdict about an entry of a pod, from whoever runs the pod's probes. Nothing else asks for one.
+fn verdict<'a>(pod: &Pod, entry: &Entry, node: NodeView<'a>) -> Option<Cow<'a, Verdict>> {
+    node.verdict(pod, entry).map(Cow::Borrowed)
+}
+
+/// What the marks and shares of a pod follow from, beside its entries.
+pub(super) struct Observations<'a> {
+    pub(super) pod: &'a Pod,
+    pub(super) node: NodeView<'a>,
+    /// Why the object of its node was refused.
+    pub(super) refused_object: Option<&'a Arc<str>>,
+    /// Why its marks were refused.
+    pub(super) refused_marks: Option<&'a Arc<str>>,
+    /// Marks that are contested.
+    pub(super) contested: Vec<&'a Mark>,
+    /// Whether a marker of its namespace does not decode: marks that no other claims may be its own.
+    pub(super) keeps_unclaimed: bool,
+}
+
+impl Observations<'_> {
+    /// The marks that the pod should have, and what it adds to the tallies.
+    pub(super) fn marks(
+        &self,
+        matching: &Matching<'_>,
+        PlannedEntries(entries): &PlannedEntries,
+    ) -> (Wants, Shares) {
+        let verdicts = entries.iter().map(|probes| {
+            let entries = probes.iter().map(|entry| entry.as_ref().ok());
+            let verdicts = entries.map(|entry| verdict(self.pod, entry?, self.node));
+            verdicts.collect::<Vec<_>>()
+        });
+        let verdicts: Vec<_> = verdicts.collect();
+        let verdict_at = |(marker, probe): Place| -> Option<&Verdict> {
+            verdicts.get(marker)?.get(probe)?.as_deref()
+        };
+        let markers: Vec<_> = matching.iter().map(|(_, marker)| *marker).collect();
+        let (mut wants, conflicts) = Wants::new(&markers, verdict_at);
+        if self.keeps_unclaimed {
+            wants.hold_unclaimed(&self.pod.ours);
+        }
+        let situation = PodSituation::new(self.pod, self.node, self.refused_object);
+        let mut shares = Shares::with_capacity(matching.len());
+        for (first, ((name, marker), entries)) in matching.iter().zip(entries).enumerate() {
+            let mut share = Share::default();
+            for (second, (entry, probe)) in entries.iter().zip(&marker.probes).enumerate() {
+                let state = verdict_at((first, second)).map(|verdict| verdict.state);
+                situation.count(&mut share, probe, entry, state);
+            }
+            share.troubles.extend(self.troubles(marker));
+            let own = conflicts.iter();
+            let own = own.filter(|conflict| conflict.loser.0 == first);
+            let lost = own.filter_map(|conflict| lost(conflict, matching));
+            share.troubles.extend(lost);
+            share.troubles.sort();
+            share.troubles.dedup();
+            shares.push(((*name).clone(), share));
+        }
+        (wants, shares)
+    }
+
+    /// What is wrong with the pod's marks of a marker.
+    fn troubles(&self, marker: &Marker) -> impl Iterator<Item = (Trouble, Arc<str>)> {
+        let subject = &self.pod.name.name;
+        let contested = self.contested.iter();
+        let contested = contested.filter(|mark| marks::names(marker, mark));
+        let contested = contested.map(move |mark| {
+            let subject = format!("{subject} ({mark})");
+            (Trouble::Contested, subject.into())
+        });
+        let refused = self.refused_marks.map(|reason| {
+            let subject = format!("{subject}: {reason}");
+            (Trouble::InvalidSpec, subject.into())
+        });
+        contested.chain(refused)
+    }
+}
+
+/// The marker that has what another wants.
+fn lost(conflict: &Conflict, matching: &Matching<'_>) -> Option<(Trouble, Arc<str>)> {
+    let (winner, _) = matching.get(conflict.winner.0)?;
+    Some((Trouble::Conflict, winner.name.as_str().into()))
+}

@@ -1,0 +1,128 @@
+//! Writes that the API server refused for good. They are not repeated until another write of the same target is due, what
+//! they are about has changed, or some minutes have passed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::context::{Timer, Timers};
+use crate::cluster::ObjectName;
+use crate::podprobe::event::{Write, WriteTarget};
+use crate::podprobe::pod::Pod;
+
+/// Then the write is tried again: what stood in the way may have been a webhook, a quota or the API server's store, and no
+/// watch tells of its end.
+const KEPT: Duration = Duration::from_mins(5);
+
+/// The refused writes by target.
+#[derive(Debug, Default)]
+pub(super) struct Refusals {
+    by_target: HashMap<WriteTarget, Refusal>,
+}
+
+#[derive(Debug)]
+struct Refusal {
+    write: Write,
+    reason: Arc<str>,
+    /// On the monotonic clock.
+    until: Duration,
+}
+
+impl Refusals {
+    /// Keeps a refusal if the write is still the one that is due. Returns whether it is.
+    pub(super) fn insert(
+        &mut self,
+        target: &WriteTarget,
+        (refused, due): (Write, Option<Write>),
+        reason: &str,
+        now: Duration,
+        timers: &mut Timers,
+    ) -> bool {
+        let write = without_times_and_versions(refused);
+        if due.map(without_times_and_versions).as_ref() != Some(&write) {
+            return false;
+        }
+        let until = now.saturating_add(KEPT);
+        timers.set(until, Timer::Refusal(target.clone()));
+        let refusal = Refusal {
+            write,
+            reason: reason.into(),
+            until,
+        };
+        self.by_target.insert(target.clone(), refusal);
+        true
+    }
+
+    /// Whether this very write was refused.
+    pub(super) fn contains(&self, target: &WriteTarget, write: &Write) -> bool {
+        let refusal = self.by_target.get(target);
+        refusal.is_some_and(|refusal| refusal.write == without_times_and_versions(write.clone()))
+    }
+
+    /// Why a write of this target was refused.
+    fn reason(&self, target: &WriteTarget) -> Option<&Arc<str>> {
+        self.by_target.get(target).map(|refusal| &refusal.reason)
+    }
+
+    /// Why the marks of a pod were refused.
+    pub(super) fn reason_of_marks(&self, pod: &ObjectName) -> Option<&Arc<str>> {
+        if self.by_target.is_empty() {
+            return None;
+        }
+        self.reason(&WriteTarget::PodMarks(pod.clone()))
+    }
+
+    /// Why the object of a pod's node was refused.
+    pub(super) fn reason_of_object(&self, pod: &Pod) -> Option<&Arc<str>> {
+        if self.by_target.is_empty() {
+            return None;
+        }
+        self.reason(&WriteTarget::NodePodProbe(pod.node.as_ref()?.to_string()))
+    }
+
+    /// Forgets the refusal of a target. Returns whether there was one.
+    pub(super) fn remove(&mut self, target: &WriteTarget) -> bool {
+        self.by_target.remove(target).is_some()
+    }
+
+    /// Forgets the refusal of a target if its time is over. Returns whether it was.
+    pub(super) fn expire(&mut self, target: &WriteTarget, now: Duration) -> bool {
+        let refusal = self.by_target.get(target);
+        refusal.is_some_and(|refusal| refusal.until <= now) && self.remove(target)
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_target.is_empty()
+    }
+}
+
+/// A write without its times and versions: one that differs in nothing else is refused for the same reason.
+fn without_times_and_versions(mut write: Write) -> Write {
+    match &mut write {
+        Write::PodMarks(marks) => {
+            let conditions = marks
+                .apply
+                .as_mut()
+                .and_then(|body| body.pointer_mut("/status/conditions"))
+                .and_then(|conditions| conditions.as_array_mut());
+            for condition in conditions.into_iter().flatten() {
+                if let Some(condition) = condition.as_object_mut() {
+                    condition.remove("lastTransitionTime");
+                    condition.remove("lastProbeTime");
+                }
+            }
+        }
+        Write::MarkerStatus { status, .. } => {
+            for condition in &mut status.conditions {
+                condition.last_transition_time.0 = Timestamp::UNIX_EPOCH;
+            }
+        }
+        // It moves with each verdict that the agent reports.
+        Write::ReplaceNodePodProbe(object) => object.metadata.resource_version = None,
+        _ => {}
+    }
+    write
+}

@@ -1,0 +1,166 @@
+//! Why a probe of a matching pod has no verdict: a marker's status names the reason of each that is pending.
+
+use std::sync::Arc;
+
+use super::nodes::{Absence, AgentState, NodeView};
+use crate::podprobe::marker::MarkerProbe;
+use crate::podprobe::plan::{Entry, Gap};
+use crate::podprobe::pod::Pod;
+use crate::podprobe::probe::{Handler, State};
+use crate::podprobe::status::{Pending, ProbeShare, Share, Trouble};
+
+/// What all probes of one pod have in common.
+pub(super) struct PodSituation<'a> {
+    pod: &'a Pod,
+    node: NodeView<'a>,
+    /// Why the object of the node was refused.
+    refused_object: Option<&'a Arc<str>>,
+    absence: Option<Pending>,
+    agent: AgentState,
+}
+
+impl<'a> PodSituation<'a> {
+    pub(super) fn new(
+        pod: &'a Pod,
+        node: NodeView<'a>,
+        refused_object: Option<&'a Arc<str>>,
+    ) -> Self {
+        let absence = match node.absence() {
+            Some(Absence::NoNode) => Some(Pending::NoNode),
+            Some(Absence::VirtualNode) => Some(Pending::VirtualNode),
+            Some(Absence::NoRoom) => Some(Pending::TooManyProbes),
+            Some(Absence::BeingDeleted) => Some(Pending::Refused),
+            None => (refused_object.is_some() && node.differs()).then_some(Pending::Refused),
+        };
+        Self {
+            pod,
+            node,
+            refused_object,
+            absence,
+            agent: node.agent(),
+        }
+    }
+
+    /// Adds a probe of the pod to what the pod adds to its marker's tally.
+    pub(super) fn count(
+        &self,
+        share: &mut Share,
+        probe: &MarkerProbe,
+        entry: &Result<Entry, Gap>,
+        state: Option<State>,
+    ) {
+        let cause = match state {
+            None => Some(self.pending(probe, entry)),
+            // What was reported is still there, but nobody looks after it any more.
+            Some(_) if self.agent == AgentState::Silent => Some(Pending::AgentSilent),
+            Some(_) => self
+                .node
+                .obstacle(&probe.entry)
+                .map(|_| Pending::CannotProbe),
+        };
+        share.probes.push(ProbeShare {
+            state,
+            silent: cause == Some(Pending::AgentSilent),
+        });
+        if state.is_none() {
+            share.pending = share.pending.into_iter().chain(cause).min();
+        }
+        let trouble = cause.and_then(|cause| self.trouble(cause, probe, entry));
+        share.troubles.extend(trouble);
+    }
+
+    fn pending(&self, probe: &MarkerProbe, entry: &Result<Entry, Gap>) -> Pending {
+        let entry = match entry {
+            Err(Gap::ContainerNotFound) => return Pending::ContainerNotFound,
+            Err(Gap::PortNotFound(_)) => return Pending::PortNotFound,
+            // Whatever its node is like: the startup probe is the kubelet's.
+            Err(Gap::NotStarted) => return Pending::StartupProbe,
+            Ok(entry) => entry,
+        };
+        if let Some(absence) = self.absence {
+            return absence;
+        }
+        match self.agent {
+            AgentState::Silent => return Pending::AgentSilent,
+            AgentState::NoAgent => return Pending::NoAgent,
+            AgentState::Reporting => {}
+        }
+        if self.node.obstacle(&probe.entry).is_some() {
+            return Pending::CannotProbe;
+        }
+        let needs_address = entry
+            .probe
+            .as_ref()
+            .is_some_and(|probe| !matches!(probe.handler, Handler::Exec { .. }));
+        // A pod that only begins to run gets its address with its containers.
+        if needs_address && self.pod.ip.is_empty() && self.has_container(entry) {
+            return Pending::NoAddress;
+        }
+        Pending::Starting
+    }
+
+    fn has_container(&self, entry: &Entry) -> bool {
+        let mut containers = self.pod.containers.iter();
+        containers.any(|one| one.name == entry.container && one.id.is_some())
+    }
+
+    /// What is wrong, and with what; none if it is over by itself.
+    fn trouble(
+        &self,
+        cause: Pending,
+        probe: &MarkerProbe,
+        entry: &Result<Entry, Gap>,
+    ) -> Option<(Trouble, Arc<str>)> {
+        let pod: Arc<str> = self.pod.name.name.as_str().into();
+        let node = self.pod.node.as_deref().unwrap_or_default();
+        let (name, container) = (probe.name.clone(), probe.container.clone());
+        Some(match cause {
+            // Whose mark it is, is told by the conflict itself.
+            Pending::Conflict
+            | Pending::Starting
+            | Pending::StartupProbe
+            | Pending::AwaitingProvider => return None,
+            Pending::NoConditionType => (Trouble::NoConditionType { probe: name }, pod),
+            Pending::ContainerNotFound => {
+                let probe = name;
+                (Trouble::ContainerNotFound { probe, container }, pod)
+            }
+            Pending::PortNotFound => {
+                let Err(Gap::PortNotFound(port)) = entry else {
+                    return None;
+                };
+                let trouble = Trouble::PortNotFound {
+                    probe: name,
+                    container,
+                    port: port.clone(),
+                };
+                (trouble, pod)
+            }
+            Pending::TooManyProbes => (Trouble::TooManyProbes, pod),
+            Pending::Refused => (Trouble::Refused, self.refusal(node)?),
+            Pending::NoNode => (Trouble::NoNode, format!("{pod} on {node}").into()),
+            Pending::VirtualNode => (Trouble::VirtualNode, pod),
+            Pending::NoAgent => (Trouble::NoAgent, format!("{pod} on {node}").into()),
+            Pending::AgentSilent => (Trouble::AgentSilent, pod),
+            Pending::CannotProbe => {
+                let message = self.node.obstacle(&probe.entry)?;
+                let subject = format!("{pod}, probe {name}: {message}");
+                (Trouble::CannotProbe, subject.into())
+            }
+            Pending::NoAddress => (Trouble::NoAddress, pod),
+        })
+    }
+
+    /// Why the object of the pod's node is not written.
+    fn refusal(&self, node: &str) -> Option<Arc<str>> {
+        if let Some(finalizers) = self.node.blocking_finalizers() {
+            let finalizers = finalizers.join(", ");
+            let text = format!(
+                "NodePodProbe {node} is being deleted and held by finalizer {finalizers}; remove it"
+            );
+            return Some(text.into());
+        }
+        let reason = self.refused_object?;
+        Some(format!("{node}: {reason}").into())
+    }
+}

@@ -1,0 +1,99 @@
+//! Markers and pods that are there and do not decode, and of which nothing is known: what may be theirs stays as it is.
+//!
+//! A manager that knew such an object goes on with what it knows. One that has just started knows nothing, and would take
+//! valid entries and marks for those of an object that was deleted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::context::PodName;
+use crate::cluster::ObjectName;
+use crate::podprobe::event::Kind;
+use crate::podprobe::plan::{Entry, PodEntries};
+use crate::podprobe::pod::Pod;
+
+/// The names of such objects: no more than there are.
+#[derive(Debug, Default)]
+pub(super) struct Undecodable {
+    /// By namespace.
+    markers: BTreeMap<String, BTreeSet<String>>,
+    pods: BTreeSet<PodName>,
+}
+
+impl Undecodable {
+    /// Adds a marker. Returns whether it is new.
+    pub(super) fn insert_marker(&mut self, name: &ObjectName) -> bool {
+        let names = self.markers.entry(name.namespace.clone()).or_default();
+        names.insert(name.name.clone())
+    }
+
+    pub(super) fn insert_pod(&mut self, name: PodName) {
+        self.pods.insert(name);
+    }
+
+    /// Removes a marker, which decodes or was deleted. Returns whether it was there.
+    pub(super) fn remove_marker(&mut self, name: &ObjectName) -> bool {
+        let Some(names) = self.markers.get_mut(&name.namespace) else {
+            return false;
+        };
+        let was_there = names.remove(&name.name);
+        if names.is_empty() {
+            self.markers.remove(&name.namespace);
+        }
+        was_there
+    }
+
+    /// Removes a pod, which decodes or was deleted, if it was there.
+    pub(super) fn remove_pod(&mut self, name: &ObjectName) -> Option<PodName> {
+        self.pods.take(name)
+    }
+
+    pub(super) fn pods(&self) -> impl Iterator<Item = &PodName> {
+        self.pods.iter()
+    }
+
+    pub(super) fn contains_pod(&self, name: &ObjectName) -> bool {
+        self.pods.contains(name)
+    }
+
+    /// Whether there is a marker in this namespace: our marks there that no marker claims may be its own.
+    pub(super) fn has_marker_in(&self, namespace: &str) -> bool {
+        self.markers.contains_key(namespace)
+    }
+
+    /// All of a kind.
+    pub(super) fn names(&self, kind: Kind) -> Vec<ObjectName> {
+        match kind {
+            Kind::Marker => self.marker_names().collect(),
+            Kind::Pod => self.pods.iter().map(|name| (**name).clone()).collect(),
+            Kind::Node | Kind::NodePodProbe => Vec::new(),
+        }
+    }
+
+    fn marker_names(&self) -> impl Iterator<Item = ObjectName> {
+        self.markers.iter().flat_map(|(namespace, names)| {
+            names.iter().map(|name| ObjectName {
+                namespace: namespace.clone(),
+                name: name.clone(),
+            })
+        })
+    }
+
+    /// The entries of markers that do not decode among those that the object of a pod's node has.
+    pub(super) fn entries_of_markers(
+        &self,
+        pod: &Pod,
+        observed: Option<&PodEntries>,
+    ) -> Vec<Entry> {
+        let markers = self.markers.get(&pod.name.namespace);
+        let Some(markers) = markers.filter(|_| pod.is_target()) else {
+            return Vec::new();
+        };
+        let entries = observed.into_iter().flat_map(|one| one.entries.iter());
+        let theirs = entries.filter(|entry| {
+            let marker = entry.name.split_once('#').map(|(marker, _)| marker);
+            // One that cannot be read cannot be written as it is.
+            entry.probe.is_some() && marker.is_some_and(|marker| markers.contains(marker))
+        });
+        theirs.cloned().collect()
+    }
+}
