@@ -1,0 +1,287 @@
+//! A second feature takes a file of rules and a file of wiring, and nothing of this crate. Here two of them run beside
+//! each other against a small API server: the kinds that both observe are listed once, and a kind that one of them lacks
+//! stops that one alone.
+
+mod api_server;
+mod rules;
+mod wiring;
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Secret;
+use leadsman_api::slim::Pod;
+use leadsman_control::{
+    Class, Control, Effects, Kind, Observation, Observe, Request, RequestKind, Rules, rights,
+};
+use leadsman_core::cluster::{Now, ObjectName};
+use leadsman_lease::Leadership;
+use leadsman_process::{ApiServer, Metrics, Process, Readiness, clock};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use self::api_server::Cluster;
+use self::wiring::CopyLabels;
+
+/// A feature that observes pods and secrets, and has a request for each pod once it is in sync.
+struct Greedy;
+
+const CREATE: RequestKind = RequestKind {
+    label: "create_secret",
+    group: "",
+    resource: "secrets",
+    verb: "create",
+};
+
+impl<K> Observe<K> for Greedy {
+    fn event(_: Observation<K>) {}
+}
+
+impl Rules for Greedy {
+    const NAME: &'static str = "greedy";
+    const KINDS: &'static [Kind<Self>] = &[Kind::new::<Pod>(500), Kind::new::<Secret>(500)];
+    const REQUESTS: &'static [RequestKind] = &[CREATE];
+    const CLASSES: &'static [Class] = &[Class::new()];
+
+    type Event = ();
+    type Target = usize;
+
+    fn observe(&mut self, (): (), _now: Now) -> Effects<usize> {
+        Effects::default()
+    }
+
+    fn synced(&mut self, _now: Now) -> Effects<usize> {
+        Effects {
+            dirty: (0..10_000).collect(),
+            deadline: None,
+        }
+    }
+
+    fn deadline_passed(&mut self, _now: Now) -> Effects<usize> {
+        Effects::default()
+    }
+
+    fn due(&mut self, _: &usize, _now: Now) -> Option<Request<()>> {
+        let post = http::Request::post("/api/v1/namespaces/shop/secrets");
+        Some(Request {
+            kind: CREATE,
+            steps: Ok(vec![post.body(Vec::new()).ok()?]),
+            reply: None,
+            read_back: None,
+            written: (),
+            refused: Box::new(|_| ()),
+        })
+    }
+
+    fn class(_: &usize) -> usize {
+        0
+    }
+}
+
+struct Running {
+    cluster: Cluster,
+    process: Process,
+    _leadership: watch::Sender<Leadership>,
+    control: JoinHandle<()>,
+}
+
+/// Features that run against a cluster, as its leader.
+fn run(cluster: &Cluster, add: impl FnOnce(&mut Control)) -> Running {
+    let process = Process {
+        server: ApiServer::new(cluster.client()),
+        shutdown: CancellationToken::new(),
+        readiness: Readiness::default(),
+        metrics: Metrics::default(),
+    };
+    let leadership = watch::Sender::new(Leadership::Leads {
+        term: 1,
+        after_others: false,
+        until: clock::monotonic() + Duration::from_hours(1),
+    });
+    let mut control = Control::new(&process, leadership.subscribe());
+    add(&mut control);
+    Running {
+        cluster: cluster.clone(),
+        process,
+        _leadership: leadership,
+        control: tokio::spawn(async move { control.run().await.unwrap() }),
+    }
+}
+
+async fn seconds(seconds: u64) {
+    sleep(Duration::from_secs(seconds)).await;
+}
+
+/// A shop with a ConfigMap and two pods that name it, and one that does not.
+fn shop() -> Cluster {
+    let cluster = Cluster::default();
+    cluster.put(
+        "configmaps",
+        "paint",
+        &[("example.com/colour", "red")],
+        None,
+    );
+    cluster.put("pods", "a", &[], Some("paint"));
+    cluster.put(
+        "pods",
+        "b",
+        &[("example.com/colour", "blue")],
+        Some("paint"),
+    );
+    cluster.put("pods", "c", &[], None);
+    cluster
+}
+
+fn colours(cluster: &Cluster) -> [Option<String>; 3] {
+    ["a", "b", "c"].map(|pod| cluster.label("pods", pod, rules::COLOUR))
+}
+
+fn red() -> Option<String> {
+    Some("red".to_owned())
+}
+
+#[tokio::test(start_paused = true)]
+async fn labels_are_copied_and_follow_their_config_map() {
+    let cluster = shop();
+    let running = run(&cluster, |control| control.add(CopyLabels::default()));
+    seconds(5).await;
+    assert_eq!(colours(&cluster), [red(), red(), None]);
+    assert_eq!(cluster.count("PATCH"), 2, "one request a pod, and no more");
+    cluster.put(
+        "configmaps",
+        "paint",
+        &[("example.com/colour", "green")],
+        None,
+    );
+    cluster.put("pods", "c", &[], Some("paint"));
+    seconds(5).await;
+    let green = Some("green".to_owned());
+    assert_eq!(colours(&cluster), [green.clone(), green.clone(), green]);
+    assert_eq!(cluster.count("PATCH"), 5);
+    running.process.shutdown.cancel();
+    running.control.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_is_missing_stops_the_features_that_need_it_and_no_other() {
+    let cluster = shop();
+    cluster.forget("secrets");
+    let running = run(&cluster, |control| {
+        control.add(CopyLabels::default());
+        control.add(Greedy);
+    });
+    seconds(30).await;
+    assert_eq!(colours(&cluster), [red(), red(), None]);
+    assert_eq!(cluster.count("POST"), 0);
+    let text = running.process.readiness.text();
+    assert!(text.contains("[+] pods\n"), "{text}");
+    assert!(text.contains("does not serve secrets"), "{text}");
+    cluster.serve("secrets");
+    seconds(60).await;
+    assert!(running.cluster.count("POST") > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_of_two_features_is_listed_and_watched_once() {
+    let cluster = shop();
+    let _running = run(&cluster, |control| {
+        control.add(CopyLabels::default());
+        control.add(CopyLabels::default());
+    });
+    seconds(5).await;
+    assert_eq!(cluster.count("LIST pods"), 1);
+    assert_eq!(cluster.count("WATCH pods"), 1);
+    assert_eq!(cluster.count("LIST configmaps"), 1);
+    assert_eq!(colours(&cluster), [red(), red(), None]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_requests_of_one_feature_do_not_hold_up_another() {
+    let cluster = shop();
+    cluster.put("pods", "b", &[], None);
+    let _running = run(&cluster, |control| {
+        control.add(Greedy);
+        control.add(CopyLabels::default());
+    });
+    // Each request takes a tenth of a second: thirty-two at a time, ten thousand take half a minute.
+    sleep(Duration::from_secs(2)).await;
+    assert!(cluster.count("POST") > 300 && cluster.count("POST") < 1000);
+    let asked = clock::monotonic();
+    cluster.put("pods", "b", &[], Some("paint"));
+    while cluster.label("pods", "b", rules::COLOUR).is_none() {
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert!(
+        asked.elapsed() < Duration::from_millis(150),
+        "{:?}",
+        asked.elapsed()
+    );
+    assert!(cluster.most_in_flight() <= 32);
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_that_hang_hold_up_no_other_feature() {
+    let cluster = shop();
+    cluster.hang("POST");
+    let _running = run(&cluster, |control| {
+        control.add(Greedy);
+        control.add(CopyLabels::default());
+    });
+    seconds(2).await;
+    assert_eq!(colours(&cluster), [red(), red(), None]);
+}
+
+#[test]
+fn rights_follow_from_kinds_and_requests() {
+    let rights = rights::<CopyLabels>();
+    let rights = rights.iter().map(|right| {
+        assert!(right.group.is_empty() && right.name.is_empty());
+        format!("{} {}", right.verb, right.resource)
+    });
+    let expected = [
+        "get configmaps",
+        "list configmaps",
+        "watch configmaps",
+        "get pods",
+        "list pods",
+        "watch pods",
+        "patch pods",
+    ];
+    assert_eq!(rights.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn a_pod_is_due_the_colour_of_the_config_map_that_it_names() {
+    use leadsman_core::cluster::{ResourceVersion, Source};
+    let name = |name: &str| ObjectName {
+        namespace: "shop".into(),
+        name: name.into(),
+    };
+    let version = |version: &str| ResourceVersion::parse(Some(version));
+    let mut labels = rules::Labels::default();
+    let pod = |at: &str, colour: Option<&str>| rules::Event::Pod {
+        name: name("a"),
+        version: version(at),
+        source: Source::Watch,
+        colour: colour.map(Into::into),
+        from: Some("paint".into()),
+    };
+    labels.observe(pod("2", None));
+    assert_eq!(labels.due(&name("a")), None, "there is no such ConfigMap");
+    let dirty = labels.observe(rules::Event::ConfigMap {
+        name: name("paint"),
+        version: version("3"),
+        source: Source::Watch,
+        colour: red(),
+    });
+    assert_eq!(dirty, [name("a")]);
+    assert_eq!(labels.due(&name("a")), Some(red()));
+    labels.observe(pod("4", Some("red")));
+    labels.observe(pod("3", None));
+    assert_eq!(
+        labels.due(&name("a")),
+        None,
+        "it has it; the older event is late"
+    );
+}

@@ -1,0 +1,147 @@
+//! The rules of a second, tiny feature: a pod that names a ConfigMap of its namespace by the annotation
+//! `example.com/colour-from` gets that ConfigMap's label `example.com/colour`. What a crate of rules would hold: pure, and
+//! without a client.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leadsman_core::cluster::{ObjectName, ResourceVersion, Source};
+
+/// The label that is copied.
+pub(crate) const COLOUR: &str = "example.com/colour";
+/// The annotation of a pod that names the ConfigMap.
+pub(crate) const COLOUR_FROM: &str = "example.com/colour-from";
+
+/// What happened.
+#[derive(Debug)]
+pub(crate) enum Event {
+    ConfigMap {
+        name: ObjectName,
+        version: ResourceVersion,
+        source: Source,
+        colour: Option<String>,
+    },
+    Pod {
+        name: ObjectName,
+        version: ResourceVersion,
+        source: Source,
+        colour: Option<String>,
+        from: Option<String>,
+    },
+    Deleted(Kind, ObjectName),
+    Listed(Kind, BTreeSet<ObjectName>),
+    /// It is not tried again until another colour is due.
+    Refused(ObjectName, Option<String>),
+    /// Nothing that these rules need.
+    Other,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    ConfigMap,
+    Pod,
+}
+
+/// What is observed.
+#[derive(Default)]
+pub(crate) struct Labels {
+    colours: BTreeMap<ObjectName, (ResourceVersion, Option<String>)>,
+    pods: BTreeMap<ObjectName, Pod>,
+    refused: BTreeMap<ObjectName, Option<String>>,
+}
+
+struct Pod {
+    version: ResourceVersion,
+    colour: Option<String>,
+    from: Option<String>,
+}
+
+impl Labels {
+    /// Takes in an event. Returns the pods whose label may have to be written.
+    pub(crate) fn observe(&mut self, event: Event) -> Vec<ObjectName> {
+        match event {
+            Event::ConfigMap {
+                name,
+                version,
+                source,
+                colour,
+            } => {
+                let known = self.colours.get(&name).map(|(version, _)| *version);
+                if is_news(source, version, known) {
+                    self.colours.insert(name.clone(), (version, colour));
+                }
+                self.pods_from(&name)
+            }
+            Event::Pod {
+                name,
+                version,
+                source,
+                colour,
+                from,
+            } => {
+                let known = self.pods.get(&name).map(|pod| pod.version);
+                if is_news(source, version, known) {
+                    let pod = Pod {
+                        version,
+                        colour,
+                        from,
+                    };
+                    self.pods.insert(name.clone(), pod);
+                }
+                vec![name]
+            }
+            Event::Deleted(Kind::ConfigMap, name) => {
+                self.colours.remove(&name);
+                self.pods_from(&name)
+            }
+            Event::Deleted(Kind::Pod, name) => {
+                self.pods.remove(&name);
+                self.refused.remove(&name);
+                Vec::new()
+            }
+            Event::Listed(Kind::ConfigMap, names) => {
+                self.colours.retain(|name, _| names.contains(name));
+                self.all()
+            }
+            Event::Listed(Kind::Pod, names) => {
+                self.pods.retain(|name, _| names.contains(name));
+                self.refused.retain(|name, _| names.contains(name));
+                Vec::new()
+            }
+            Event::Refused(name, colour) => {
+                self.refused.insert(name, colour);
+                Vec::new()
+            }
+            Event::Other => Vec::new(),
+        }
+    }
+
+    /// All pods.
+    pub(crate) fn all(&self) -> Vec<ObjectName> {
+        self.pods.keys().cloned().collect()
+    }
+
+    /// The colour that a pod is due, if it is due another one than it has; none for no label.
+    pub(crate) fn due(&self, name: &ObjectName) -> Option<Option<String>> {
+        let pod = self.pods.get(name)?;
+        let config_map = ObjectName {
+            namespace: name.namespace.clone(),
+            name: pod.from.clone()?,
+        };
+        let colour = self.colours.get(&config_map);
+        let wanted = colour.and_then(|(_, colour)| colour.clone());
+        let is_refused = self.refused.get(name) == Some(&wanted);
+        (pod.colour != wanted && !is_refused).then_some(wanted)
+    }
+
+    fn pods_from(&self, config_map: &ObjectName) -> Vec<ObjectName> {
+        let pods = self.pods.iter().filter(|(name, pod)| {
+            name.namespace == config_map.namespace
+                && pod.from.as_deref() == Some(config_map.name.as_str())
+        });
+        pods.map(|(name, _)| name.clone()).collect()
+    }
+}
+
+fn is_news(source: Source, version: ResourceVersion, known: Option<ResourceVersion>) -> bool {
+    source == Source::List || known.is_none_or(|known| version.is_newer_than(known))
+}

@@ -1,0 +1,126 @@
+//! The tiny feature as the control loop runs it: its kinds and its one request. What a manager would hold.
+
+use http::Request as HttpRequest;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Resource;
+use kube::api::{Patch, PatchParams};
+use kube::core::Request as Builder;
+use leadsman_api::slim::Pod;
+use leadsman_control::{Class, Effects, Kind, Observation, Observe, Request, RequestKind, Rules};
+use leadsman_core::cluster::{Now, ObjectName, ResourceVersion, Source};
+use serde_json::json;
+
+use crate::rules::{self, COLOUR, COLOUR_FROM, Event, Labels};
+
+/// The feature.
+#[derive(Default)]
+pub(crate) struct CopyLabels(Labels);
+
+const POD_LABEL: RequestKind = RequestKind {
+    label: "pod_label",
+    group: "",
+    resource: "pods",
+    verb: "patch",
+};
+
+impl Rules for CopyLabels {
+    const NAME: &'static str = "copylabels";
+    const KINDS: &'static [Kind<Self>] = &[
+        Kind::new::<ConfigMap>(500).relisted(),
+        Kind::new::<Pod>(500),
+    ];
+    const REQUESTS: &'static [RequestKind] = &[POD_LABEL];
+    const CLASSES: &'static [Class] = &[Class::new()];
+
+    type Event = Event;
+    type Target = ObjectName;
+
+    fn observe(&mut self, event: Event, _now: Now) -> Effects<ObjectName> {
+        effects(self.0.observe(event))
+    }
+
+    fn synced(&mut self, _now: Now) -> Effects<ObjectName> {
+        effects(self.0.all())
+    }
+
+    fn deadline_passed(&mut self, _now: Now) -> Effects<ObjectName> {
+        Effects::default()
+    }
+
+    fn due(&mut self, pod: &ObjectName, _now: Now) -> Option<Request<Event>> {
+        let colour = self.0.due(pod)?;
+        let patch = Patch::Merge(json!({"metadata": {"labels": {COLOUR: colour}}}));
+        let pods = Builder::new(Pod::url_path(&(), Some(&pod.namespace)));
+        let patch = pods.patch(&pod.name, &PatchParams::default(), &patch);
+        let pod = pod.clone();
+        Some(Request {
+            kind: POD_LABEL,
+            steps: patch.map(|patch: HttpRequest<_>| vec![patch]),
+            reply: Some(|body| Ok(pod_event(&serde_json::from_slice(body)?, Source::Reply))),
+            read_back: None,
+            written: Event::Other,
+            refused: Box::new(|_| Event::Refused(pod, colour)),
+        })
+    }
+
+    fn class(_: &ObjectName) -> usize {
+        0
+    }
+}
+
+fn effects(dirty: Vec<ObjectName>) -> Effects<ObjectName> {
+    Effects {
+        dirty,
+        deadline: None,
+    }
+}
+
+impl Observe<ConfigMap> for CopyLabels {
+    fn event(observation: Observation<ConfigMap>) -> Event {
+        event(observation, rules::Kind::ConfigMap, |object, source| {
+            let mut labels = object.metadata.labels.iter().flatten();
+            Event::ConfigMap {
+                name: ObjectName::of(&object.metadata),
+                version: ResourceVersion::parse(object.metadata.resource_version.as_deref()),
+                source,
+                colour: labels
+                    .find(|(key, _)| *key == COLOUR)
+                    .map(|(_, colour)| colour.clone()),
+            }
+        })
+    }
+}
+
+impl Observe<Pod> for CopyLabels {
+    fn event(observation: Observation<Pod>) -> Event {
+        event(observation, rules::Kind::Pod, pod_event)
+    }
+}
+
+fn pod_event(pod: &Pod, source: Source) -> Event {
+    let value = |pairs: &[(String, String)], wanted: &str| {
+        let mut pairs = pairs.iter();
+        let found = pairs.find(|(key, _)| key == wanted);
+        found.map(|(_, value)| value.clone())
+    };
+    Event::Pod {
+        name: ObjectName::of(&pod.identity),
+        version: ResourceVersion::parse(pod.identity.resource_version.as_deref()),
+        source,
+        colour: value(&pod.labels, COLOUR),
+        from: value(&pod.annotations, COLOUR_FROM),
+    }
+}
+
+fn event<K>(
+    observation: Observation<K>,
+    kind: rules::Kind,
+    object: impl Fn(&K, Source) -> Event,
+) -> Event {
+    match observation {
+        Observation::Object(seen, source) => object(&seen, source),
+        Observation::Deleted(name, _) => Event::Deleted(kind, name),
+        Observation::Listed(names, _) => Event::Listed(kind, names.iter().cloned().collect()),
+        Observation::Undecodable(..) | Observation::FieldsKept(_) => Event::Other,
+    }
+}
