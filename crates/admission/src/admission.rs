@@ -161,6 +161,7 @@ fn source(webhook: &Webhook) -> WebhookSource {
         name: webhook.name,
         path: webhook.path(),
         spec: webhook.spec.clone(),
+        answers: Arc::clone(&webhook.answers),
     }
 }
 

@@ -61,3 +61,6 @@ pub const SECRET_RIGHTS: [(&str, bool); 5] = [
 /// The rights on the one configuration, all by name: an apply of what does not exist asks for `create` with its name
 /// (`createAuthorizerAttributes` in `k8s.io/apiserver/pkg/endpoints/handlers/patch.go`).
 pub const CONFIGURATION_RIGHTS: [&str; 6] = ["get", "list", "watch", "create", "patch", "delete"];
+
+/// The rights to delete the configuration that a process with a feature left behind, for one without.
+pub const LEFTOVER_RIGHTS: [&str; 2] = ["get", "delete"];

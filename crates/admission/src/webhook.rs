@@ -3,6 +3,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{MatchCondition, RuleWithOperations};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -60,7 +62,7 @@ impl Webhook {
         }
     }
 
-    /// The path below which the webhook is served.
+    /// The path at which the webhook is served.
     pub(crate) fn path(&self) -> String {
         format!("/{}", self.name)
     }
@@ -92,6 +94,12 @@ pub(crate) struct Answer {
 
 /// A reviewer of any type.
 pub(crate) trait Answers: Send + Sync {
+    /// Whether there is a snapshot. Until then a webhook without a spec is one of which nothing is known.
+    fn is_ready(&self) -> bool;
+
+    /// Waits for the first snapshot.
+    fn ready(&self) -> BoxFuture<'static, ()>;
+
     /// Answers an `AdmissionReview`, with "no change" after the deadline.
     fn answer(&self, body: &[u8], deadline: Instant) -> Answer;
 }
@@ -101,6 +109,21 @@ struct Reviewing<R: Reviewer> {
 }
 
 impl<R: Reviewer> Answers for Reviewing<R> {
+    fn is_ready(&self) -> bool {
+        self.snapshot.borrow().is_some()
+    }
+
+    fn ready(&self) -> BoxFuture<'static, ()> {
+        let mut snapshot = self.snapshot.clone();
+        async move {
+            if snapshot.wait_for(Option::is_some).await.is_err() {
+                // The feature ended before it knew anything.
+                std::future::pending().await
+            }
+        }
+        .boxed()
+    }
+
     fn answer(&self, body: &[u8], deadline: Instant) -> Answer {
         // The lock is held for one clone, so the control loop never waits for a review.
         let Some(snapshot) = self.snapshot.borrow().clone() else {

@@ -7,15 +7,14 @@
 //! in the directory is served at once.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use leadsman_process::clock;
-use nix::errno::Errno;
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
-use tokio::io::unix::AsyncFd;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent};
+use tokio::sync::watch;
 
 use super::publish::Publisher;
 use super::{CaBundle, Certificate, CertificateError, Pem};
@@ -43,17 +42,9 @@ pub(crate) struct Directory {
     path: PathBuf,
     names: Vec<String>,
     publisher: Publisher,
-    events: AsyncFd<Events>,
+    events: watch::Receiver<()>,
     /// When what is served ends.
     served_until: Option<Timestamp>,
-}
-
-struct Events(Inotify);
-
-impl AsRawFd for Events {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
 }
 
 impl Directory {
@@ -63,9 +54,7 @@ impl Directory {
         names: Vec<String>,
         publisher: Publisher,
     ) -> Result<Self, DirectoryError> {
-        let events = Events::of(&path);
-        let events = events.and_then(AsyncFd::new);
-        match events {
+        match follow(&path) {
             Ok(events) => Ok(Self {
                 path,
                 names,
@@ -85,18 +74,17 @@ impl Directory {
                 let left = not_after.duration_since(clock::now());
                 clock::monotonic() + Duration::try_from(left).unwrap_or_default().min(LOOK)
             });
-            let changed = tokio::select! {
-                changed = self.changed() => changed,
-                () = until(expires) => continue,
-            };
-            if let Err(source) = changed {
-                let path = self.path.clone();
-                let error = DirectoryError::Watch { path, source };
-                tracing::error!(%error, "the webhooks' certificate is not followed any more");
-                self.publisher.not_ready(error.to_string());
-                return;
+            tokio::select! {
+                changed = self.events.changed() => if changed.is_err() {
+                    break;
+                },
+                () = until(expires) => {}
             }
         }
+        let path = self.path.display();
+        let reason = format!("the directory {path} was removed or cannot be watched any more");
+        tracing::error!(reason, "the webhooks' certificate is not followed any more");
+        self.publisher.not_ready(reason);
     }
 
     /// Serves what is there, or goes on with what was there before. What is half written is followed by another event.
@@ -152,43 +140,35 @@ impl Directory {
             }
         }
     }
-
-    async fn changed(&self) -> io::Result<()> {
-        loop {
-            let mut ready = self.events.readable().await?;
-            match self.events.get_ref().0.read_events() {
-                Ok(events) => {
-                    let gone = AddWatchFlags::IN_IGNORED;
-                    if events.iter().any(|event| event.mask.contains(gone)) {
-                        return Err(io::Error::from(io::ErrorKind::NotFound));
-                    }
-                    return Ok(());
-                }
-                Err(Errno::EAGAIN) => ready.clear_ready(),
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
 }
 
-impl Events {
-    fn of(path: &PathBuf) -> io::Result<Self> {
-        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-        let changes = AddWatchFlags::IN_CLOSE_WRITE
-            | AddWatchFlags::IN_MOVED_TO
-            | AddWatchFlags::IN_CREATE
-            | AddWatchFlags::IN_DELETE_SELF
-            | AddWatchFlags::IN_ONLYDIR;
-        inotify.add_watch(path, changes)?;
-        Ok(Self(inotify))
-    }
+/// A thread that waits for events in a directory, and a receiver that changes with each; closed when the directory is
+/// gone. It takes no descriptor into the runtime, which is unsafe (`AsyncFd::register` of tokio).
+fn follow(path: &Path) -> io::Result<watch::Receiver<()>> {
+    let inotify = Inotify::init(InitFlags::IN_CLOEXEC)?;
+    let changes = AddWatchFlags::IN_CLOSE_WRITE
+        | AddWatchFlags::IN_MOVED_TO
+        | AddWatchFlags::IN_CREATE
+        | AddWatchFlags::IN_ONLYDIR;
+    inotify.add_watch(path, changes)?;
+    let (changed, receiver) = watch::channel(());
+    thread::Builder::new()
+        .name("webhook-certs".to_owned())
+        .spawn(move || {
+            let gone = |event: &InotifyEvent| event.mask.contains(AddWatchFlags::IN_IGNORED);
+            while let Ok(events) = inotify.read_events() {
+                if events.iter().any(gone) || changed.send(()).is_err() {
+                    return;
+                }
+            }
+        })?;
+    Ok(receiver)
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
-    use std::path::Path;
 
     use leadsman_process::{Metrics as Registry, Readiness};
 

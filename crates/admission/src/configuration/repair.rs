@@ -1,9 +1,10 @@
 //! The loop that keeps the configuration as it is to be, while this replica leads.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
-use futures::stream::{BoxStream, select_all, unfold};
+use futures::stream::{BoxStream, select, select_all, unfold};
+use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::Resource;
 use kube::api::{DeleteParams, GetParams, Patch, PatchParams, Preconditions};
@@ -11,7 +12,7 @@ use kube::core::Request;
 use kube::core::request::Error as BuildError;
 use leadsman_lease::Leadership;
 use leadsman_process::list::ListTarget;
-use leadsman_process::reply::{Disposition, Verb};
+use leadsman_process::reply::{Cause, Disposition, Verb};
 use leadsman_process::watch::{ObjectEvent, ObjectState, watch_object};
 use leadsman_process::{ApiServer, Condition, clock};
 use serde_json::Value;
@@ -22,7 +23,7 @@ use super::{Address, CONFIGURATION, InForceWebhook, Observed, Step, decide, desi
 use crate::FIELD_MANAGER;
 use crate::certificate::{BundleInForce, CaBundle};
 use crate::pace::{Pace, describe_failure, until};
-use crate::webhook::WebhookSpec;
+use crate::webhook::{Answers, WebhookSpec};
 
 const OBJECT: &str = "MutatingWebhookConfiguration leadsman";
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -32,6 +33,7 @@ pub(crate) struct WebhookSource {
     pub(crate) name: &'static str,
     pub(crate) path: String,
     pub(crate) spec: watch::Receiver<Option<WebhookSpec>>,
+    pub(crate) answers: Arc<dyn Answers>,
 }
 
 /// The loop that follows and applies the configuration.
@@ -65,7 +67,7 @@ impl ConfigurationLoop {
     pub(crate) async fn run(mut self) {
         let all = ListTarget::all::<MutatingWebhookConfiguration>();
         let mut events = watch_object(self.server.clone(), all, CONFIGURATION);
-        let mut specs = select_all(self.webhooks.iter().map(|webhook| changes(&webhook.spec)));
+        let mut specs = select_all(self.webhooks.iter().map(changes));
         loop {
             let wake = self.step().await;
             tokio::select! {
@@ -96,11 +98,15 @@ impl ConfigurationLoop {
     /// Does what is to be done now, and says when to look again at the latest.
     async fn step(&mut self) -> Option<Instant> {
         let bundle = self.bundle();
-        let desired = match bundle {
-            // Without a CA no call would succeed.
-            CaBundle::Unknown => return self.show(Step::Rest),
-            _ => desired(&self.in_force_webhooks(), &self.address, &bundle),
-        };
+        let known = self
+            .webhooks
+            .iter()
+            .all(|webhook| webhook.answers.is_ready());
+        // Without a CA no call would succeed, and what a feature does not know yet must not go.
+        if bundle == CaBundle::Unknown || !known {
+            return self.show(Step::Rest);
+        }
+        let desired = desired(&self.in_force_webhooks(), &self.address, &bundle);
         let leadership = *self.leadership.borrow_and_update();
         if self.state.term != leadership.term() {
             // Between two terms others may have applied something else.
@@ -265,6 +271,19 @@ pub(crate) async fn delete_leftover(
             return;
         }
         let reason = describe_failure("get or delete", OBJECT, &disposition);
+        if matches!(
+            disposition,
+            Disposition::Retry {
+                cause: Cause::NoRight,
+                ..
+            }
+        ) {
+            tracing::info!(
+                reason,
+                "not looking for a configuration that is not needed any more"
+            );
+            return;
+        }
         tracing::warn!(
             reason,
             "cannot look for a configuration that is not needed any more, retrying"
@@ -316,10 +335,11 @@ fn delete(observed: &MutatingWebhookConfiguration) -> Result<http::Request<Vec<u
     Request::new(MutatingWebhookConfiguration::url_path(&(), None)).delete(CONFIGURATION, &params)
 }
 
-fn changes(spec: &watch::Receiver<Option<WebhookSpec>>) -> BoxStream<'static, ()> {
-    let changes = unfold(spec.clone(), async |mut spec| {
+/// Every change of what is desired of a webhook.
+fn changes(webhook: &WebhookSource) -> BoxStream<'static, ()> {
+    let specs = unfold(webhook.spec.clone(), async |mut spec| {
         spec.changed().await.ok()?;
         Some(((), spec))
     });
-    changes.boxed()
+    select(specs, webhook.answers.ready().into_stream()).boxed()
 }
