@@ -313,7 +313,7 @@ impl World {
         }
         let left = due
             .iter()
-            .filter(|object| world.index.write(object, world.now).is_some());
+            .filter(|object| world.index.due(object, world.now).is_some());
         ensure!(
             left.count() == 0,
             "something is left to do in a cluster that is as it should be"
@@ -322,14 +322,14 @@ impl World {
     }
 
     fn tell(&mut self, event: Event) -> Vec<WriteTarget> {
-        self.index.apply(event, self.now).dirty
+        self.index.observe(event, self.now).dirty
     }
 
     /// Takes an event in. Returns the writes that are due after it.
     pub(super) fn take_in(&mut self, event: Event) -> Vec<Write> {
         let due = self.tell(event);
         due.iter()
-            .filter_map(|target| self.index.write(target, self.now))
+            .filter_map(|target| self.index.due(target, self.now))
             .collect()
     }
 
@@ -337,7 +337,7 @@ impl World {
     fn learn_entries(&mut self, due: &[WriteTarget]) -> Result<()> {
         let mut writes = due
             .iter()
-            .filter_map(|object| self.index.write(object, self.now));
+            .filter_map(|object| self.index.due(object, self.now));
         let first = writes.find_map(|write| match write {
             Write::CreateNodePodProbe(object) => object.spec.pod_probes.into_iter().next(),
             _ => None,
@@ -361,7 +361,7 @@ impl World {
             name: marker_name(number),
         };
         let object = WriteTarget::MarkerStatus(name);
-        if let Some(Write::MarkerStatus { status, .. }) = self.index.write(&object, self.now) {
+        if let Some(Write::MarkerStatus { status, .. }) = self.index.due(&object, self.now) {
             marker.status = Some(*status);
             self.tell(Event::Marker(Box::new(marker), Source::Watch));
         }

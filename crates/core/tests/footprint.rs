@@ -118,7 +118,7 @@ fn now() -> Now {
 
 fn answered(index: &mut Index, number: usize, now: Now) -> Option<NodePodProbe> {
     let Write::CreateNodePodProbe(mut object) =
-        index.write(&WriteTarget::NodePodProbe(node(number)), now)?
+        index.due(&WriteTarget::NodePodProbe(node(number)), now)?
     else {
         return None;
     };
@@ -152,27 +152,27 @@ fn answered(index: &mut Index, number: usize, now: Now) -> Option<NodePodProbe> 
 fn settled(marked: bool) -> Index {
     let now = now();
     let mut index = Index::new(Config::default());
-    index.apply(marker(), now);
+    index.observe(marker(), now);
     for number in 0..PODS / NODE {
         let node: slim::Node =
             serde_json::from_value(json!({ "metadata": { "name": node(number) } })).unwrap();
-        index.apply(Event::Node(Box::new(node), Source::List), now);
+        index.observe(Event::Node(Box::new(node), Source::List), now);
     }
     for number in 0..PODS {
         let pod: Pod = serde_json::from_str(&pod(number, 2, marked)).unwrap();
-        index.apply(Event::Pod(Box::new(pod), Source::List), now);
+        index.observe(Event::Pod(Box::new(pod), Source::List), now);
     }
-    index.apply(Event::Synced, now);
+    index.observe(Event::Synced, now);
     for number in 0..PODS / NODE {
         let object = answered(&mut index, number, now).unwrap();
         assert_eq!(object.spec.pod_probes.len(), if marked { NODE } else { 0 });
-        index.apply(Event::NodePodProbe(Box::new(object), Source::Watch), now);
+        index.observe(Event::NodePodProbe(Box::new(object), Source::Watch), now);
     }
     let name = ObjectName {
         namespace: "games".to_owned(),
         name: "game-server-6b9f7d5c84-00007".to_owned(),
     };
-    assert!(index.write(&WriteTarget::PodMarks(name), now).is_none());
+    assert!(index.due(&WriteTarget::PodMarks(name), now).is_none());
     index
 }
 
@@ -204,7 +204,7 @@ fn a_pod_takes_few_bytes_and_few_allocations() {
     let mut index = settled(true);
     let again: Pod = serde_json::from_str(&pod(7, 9, true)).unwrap();
     let heartbeat = Event::Pod(Box::new(again), Source::Watch);
-    let event = allocations(|| index.apply(heartbeat, now));
+    let event = allocations(|| index.observe(heartbeat, now));
     let found = json!({ "bytes of a matched pod": matched, "of another": other, "allocations of the whole pod": whole,
                         "of the slim one": slim, "of an event that changes nothing": event });
     println!("{found:#}");

@@ -39,7 +39,7 @@ pub enum Event {
     Undecodable(Kind, ObjectName),
     /// An object was deleted, as the watch shows it, with the version of its deletion. A write that meets 404 is no such
     /// sign: another object may have the name by then, and the watch tells both in order.
-    Gone(Kind, ObjectName, ResourceVersion),
+    Deleted(Kind, ObjectName, ResourceVersion),
     /// A list of a kind is complete. What is not named here did not exist at the version of the list.
     Listed(Kind, BTreeSet<ObjectName>, ResourceVersion),
     /// All kinds have been listed once, and we are the one who writes from now on. Before it nothing is due to be
@@ -86,7 +86,7 @@ impl fmt::Display for WriteTarget {
 /// What an event changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
-    /// Objects whose desired or observed state changed: ask `Index::write` what is due, when there is room to write.
+    /// Objects whose desired or observed state changed: ask `Index::due` what is due, when there is room to write.
     pub dirty: Vec<WriteTarget>,
     /// When to call again with [`Event::Deadline`], if nothing else happens before. On the monotonic clock of
     /// [`Now`](crate::cluster::Now).

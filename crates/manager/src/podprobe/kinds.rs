@@ -95,7 +95,7 @@ fn event<K: Clone>(
         Observation::Undecodable(metadata, _) => {
             Event::Undecodable(kind, ObjectName::of(&metadata))
         }
-        Observation::Deleted(name, version) => Event::Gone(kind, name, version),
+        Observation::Deleted(name, version) => Event::Deleted(kind, name, version),
         Observation::Listed(names, version) => {
             Event::Listed(kind, Arc::unwrap_or_clone(names), version)
         }

@@ -54,7 +54,7 @@ impl Rules for PodProbe {
     type Target = WriteTarget;
 
     fn observe(&mut self, event: Event, now: Now) -> Effects<WriteTarget> {
-        effects(self.index.apply(event, now))
+        effects(self.index.observe(event, now))
     }
 
     fn synced(&mut self, now: Now) -> Effects<WriteTarget> {
@@ -66,7 +66,7 @@ impl Rules for PodProbe {
     }
 
     fn due(&mut self, target: &WriteTarget, now: Now) -> Option<Request<Event>> {
-        let write = self.index.write(target, now)?;
+        let write = self.index.due(target, now)?;
         Some(requests::request(target.clone(), write))
     }
 

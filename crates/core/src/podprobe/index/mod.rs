@@ -1,7 +1,7 @@
 //! The index: what is observed of the cluster, and what follows from it.
 //!
-//! A state machine without a clock, a client or a task. [`Index::apply`] takes one event in and says which objects
-//! may have to be written; its cost grows with what the event changed. [`Index::write`] makes the request for an
+//! A state machine without a clock, a client or a task. [`Index::observe`] takes one event in and says which objects
+//! may have to be written; its cost grows with what the event changed. [`Index::due`] makes the request for an
 //! object when there is room to send it, so that many changes to one object are one request. Both are functions of
 //! what is observed alone, but for two things that are remembered: contests over what is written, and writes that were
 //! refused for good.
@@ -121,9 +121,9 @@ impl Index {
     }
 
     /// Takes in what happened at `now`.
-    pub fn apply(&mut self, event: Event, now: Now) -> Effects {
+    pub fn observe(&mut self, event: Event, now: Now) -> Effects {
         self.cx.now = now;
-        self.observe(event);
+        self.take_in(event);
         while let Some(timer) = self.cx.timers.pop_due(now.monotonic) {
             self.end_wait(timer);
         }
@@ -141,11 +141,11 @@ impl Index {
     }
 
     /// The write of a target that is due, if one is. It counts as sent.
-    pub fn write(&mut self, target: &WriteTarget, now: Now) -> Option<Write> {
+    pub fn due(&mut self, target: &WriteTarget, now: Now) -> Option<Write> {
         if !self.cx.synced {
             return None;
         }
-        let DueWrite { write, sent } = self.due(target, now)?;
+        let DueWrite { write, sent } = self.due_write(target, now)?;
         if self.refusals.contains(target, &write) {
             return None;
         }
@@ -165,7 +165,7 @@ impl Index {
         Some(write)
     }
 
-    fn due(&self, target: &WriteTarget, now: Now) -> Option<DueWrite> {
+    fn due_write(&self, target: &WriteTarget, now: Now) -> Option<DueWrite> {
         match target {
             WriteTarget::PodMarks(name) => self.pods.due(name, now),
             WriteTarget::NodePodProbe(name) => self.nodes.due(name, now.monotonic),
@@ -301,7 +301,7 @@ impl Index {
             return false;
         }
         let target = WriteTarget::PodMarks(name.clone());
-        let due = self.due(&target, self.cx.now);
+        let due = self.due_write(&target, self.cx.now);
         let is_same = due.is_some_and(|due| self.refusals.contains(&target, &due.write));
         !is_same && self.refusals.remove(&target)
     }

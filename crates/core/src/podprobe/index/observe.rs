@@ -15,7 +15,7 @@ use crate::podprobe::pod::Pod;
 
 impl Index {
     /// Takes an event in. What follows from it is recomputed later.
-    pub(super) fn observe(&mut self, event: Event) {
+    pub(super) fn take_in(&mut self, event: Event) {
         let cx = &mut self.cx;
         match event {
             Event::Marker(marker, source) => self.observe_marker(&marker, source),
@@ -23,7 +23,7 @@ impl Index {
             Event::Node(node, source) => self.observe_node(&node, source),
             Event::NodePodProbe(object, source) => self.observe_object(*object, source),
             Event::Undecodable(kind, name) => self.observe_undecodable(kind, name),
-            Event::Gone(kind, name, version) => {
+            Event::Deleted(kind, name, version) => {
                 // The watch may be behind the reply to a write that created a new object of this name.
                 let known = self.version(kind, &name);
                 if !known.is_some_and(|known| known.is_later_than(version)) {
@@ -221,7 +221,7 @@ impl Index {
 
     /// Remembers the refusal of a write. If another one is due by now, that one is tried.
     fn observe_refused(&mut self, target: &WriteTarget, write: Write, reason: &str) {
-        let due = self.due(target, self.cx.now).map(|due| due.write);
+        let due = self.due_write(target, self.cx.now).map(|due| due.write);
         let (now, timers) = (self.cx.now.monotonic, &mut self.cx.timers);
         let is_kept = self
             .refusals

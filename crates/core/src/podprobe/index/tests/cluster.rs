@@ -532,7 +532,7 @@ impl Cluster {
         };
         if known {
             let version = self.next_version();
-            self.queue(kind, Event::Gone(kind, name.clone(), at(version)));
+            self.queue(kind, Event::Deleted(kind, name.clone(), at(version)));
         }
     }
 

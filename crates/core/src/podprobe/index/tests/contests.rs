@@ -157,7 +157,7 @@ fn an_object_that_is_made_again_outlives_the_late_event_of_its_predecessors_end(
     world.cluster.delete(Kind::NodePodProbe, &name("", "n0"));
     world.drain();
     assert_eq!(world.entries(), ["way#idle"]);
-    world.tell(Event::Gone(
+    world.tell(Event::Deleted(
         Kind::NodePodProbe,
         name("", "n0"),
         super::cluster::at(old),
@@ -207,7 +207,7 @@ fn a_refusal_is_of_the_write_that_was_sent() {
         .cluster
         .edit_pod(&p0(), |pod| drop(pod.labels.remove("role")));
     while world.deliver() {}
-    let sent = world.index.write(&marks, world.now()).unwrap();
+    let sent = world.index.due(&marks, world.now()).unwrap();
     // Before the refusal comes, something else is due.
     world.verdict("way#idle", "Failed", "no");
     world
@@ -236,7 +236,7 @@ fn a_refused_write_is_not_repeated_for_another_time_in_it() {
     let marks = WriteTarget::PodMarks(p0());
     world.refuse(&marks, "no");
     world.pass(SignedDuration::from_secs(7));
-    assert_eq!(world.index.write(&marks, world.now()), None);
+    assert_eq!(world.index.due(&marks, world.now()), None);
 }
 
 // PPM-2

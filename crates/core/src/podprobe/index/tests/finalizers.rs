@@ -46,7 +46,7 @@ fn delete(world: &mut World) {
 
 /// Lets the manager write one object; what is due of it at all.
 fn write(world: &mut World, object: &WriteTarget) -> Option<Write> {
-    let write = world.index.write(object, world.now())?;
+    let write = world.index.due(object, world.now())?;
     if let Reply::Done(Some(reply)) = world.cluster.execute(write.clone()) {
         world.tell(reply);
     }
@@ -131,7 +131,7 @@ fn a_list_of_finalizers_that_has_changed_is_not_replaced() {
         write(&mut world, &object);
     }
     let object = WriteTarget::MarkerFinalizer(name("a", "way"));
-    let due = world.index.write(&object, world.now()).unwrap();
+    let due = world.index.due(&object, world.now()).unwrap();
     world.cluster.edit_marker(&name("a", "way"), |marker| {
         marker.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
     });

@@ -46,7 +46,7 @@ fn an_object_that_is_being_deleted_is_left_alone_until_it_is_gone() {
     assert_eq!(
         world
             .index
-            .write(&WriteTarget::NodePodProbe("n0".to_owned()), world.now()),
+            .due(&WriteTarget::NodePodProbe("n0".to_owned()), world.now()),
         None
     );
     world.cluster.delete(Kind::NodePodProbe, &name("", "n0"));
@@ -201,7 +201,7 @@ fn a_stray_event_without_our_fields_is_not_taken_for_the_api_servers_doing() {
     world.cluster.edit_node_pod_probe("n0", without_fields);
     while world.deliver() {}
     let written = WriteTarget::NodePodProbe("n0".to_owned());
-    let lost = world.index.write(&written, world.now());
+    let lost = world.index.due(&written, world.now());
     assert!(lost.is_some());
     world.cluster.edit_node_pod_probe("n0", without_fields);
     world.cluster.edit_marker(&name("a", "way"), |marker| {
@@ -210,7 +210,7 @@ fn a_stray_event_without_our_fields_is_not_taken_for_the_api_servers_doing() {
     });
     while world.deliver() {}
     let written = WriteTarget::MarkerStatus(name("a", "way"));
-    let lost = world.index.write(&written, world.now());
+    let lost = world.index.due(&written, world.now());
     assert!(lost.is_some());
     world.cluster.edit_marker(&name("a", "way"), |marker| {
         let status = marker.status.as_mut().unwrap();
@@ -470,7 +470,7 @@ fn a_generation_counts_as_observed_when_its_entries_are_acknowledged(#[case] pro
     while world.deliver() {}
     // The status is written first; the node's object is not there yet.
     let object = WriteTarget::MarkerStatus(name("a", "way"));
-    let write = world.index.write(&object, world.now()).unwrap();
+    let write = world.index.due(&object, world.now()).unwrap();
     let Reply::Done(Some(reply)) = world.cluster.execute(write) else {
         unreachable!()
     };
@@ -493,11 +493,11 @@ fn nothing_is_due_before_all_is_listed() {
     let kinds = [Kind::Marker, Kind::Pod, Kind::Node, Kind::NodePodProbe];
     for event in world.cluster.lists(kinds) {
         let synced = matches!(event, Event::Synced);
-        let effects = index.apply(event, world.now());
+        let effects = index.observe(event, world.now());
         assert_eq!(!effects.dirty.is_empty(), synced);
         let mut due = objects
             .iter()
-            .filter_map(|object| index.write(object, world.now()));
+            .filter_map(|object| index.due(object, world.now()));
         assert_eq!(due.next().is_some(), synced);
     }
 }
@@ -561,7 +561,7 @@ fn a_refused_write_is_left_alone_until_another_is_due() {
     while world.deliver() {}
     let now = world.now();
     world.refuse(&object, "too long");
-    assert_eq!(world.index.write(&object, now), None);
+    assert_eq!(world.index.due(&object, now), None);
     world.drain();
     let (reason, message) = world.ready("way");
     assert_eq!(reason, "InvalidSpec");
@@ -670,9 +670,9 @@ fn entries_are_read_again_where_the_generation_moved_and_from_every_list() {
         emptied.metadata.resource_version = Some("999".to_owned());
         emptied.metadata.generation = generation;
         let event = Event::NodePodProbe(Box::new(emptied), source);
-        world.index.apply(event, world.now());
+        world.index.observe(event, world.now());
         let object = WriteTarget::NodePodProbe("n0".to_owned());
-        world.index.write(&object, world.now()).is_some()
+        world.index.due(&object, world.now()).is_some()
     };
     let probing = || World::probing(&[idle()]);
     let generation = probing().cluster.node_pod_probes["n0"].metadata.generation;
@@ -697,7 +697,7 @@ fn a_pod_that_lacks_its_marks_is_due_with_every_sight() {
         let mut pod = world.pod().clone();
         pod.version = version;
         let event = Event::Pod(Box::new(pod.wire(&p0())), Source::Watch);
-        world.index.apply(event, world.now()).dirty
+        world.index.observe(event, world.now()).dirty
     };
     assert_eq!(dirty(&mut world, 900), []);
     let marks = WriteTarget::PodMarks(p0());

@@ -283,7 +283,7 @@ fn pods_are_counted_by_why_they_are_pending() {
     assert!(message.ends_with(progress), "{message}");
     assert_eq!(world.pod().labels["role"].value, "main");
     let status = WriteTarget::MarkerStatus(name("a", "way"));
-    assert_eq!(world.index.write(&status, world.now()), None);
+    assert_eq!(world.index.due(&status, world.now()), None);
 }
 
 // PPM-13
@@ -308,7 +308,7 @@ fn a_refused_spec_is_told_and_not_repeated_with_each_verdict() {
     let marker = marker(&app_x(), &[idle(), probe("p", "main", exec("a"))]);
     world.cluster.put_marker(&name("a", "way"), marker);
     while world.deliver() {}
-    let write = world.index.write(&node, world.now()).unwrap();
+    let write = world.index.due(&node, world.now()).unwrap();
     let refused = Event::Refused(node, Box::new(write), "quota exceeded".to_owned());
     world.tell(refused);
     world.drain();

@@ -445,7 +445,7 @@ fn pods_that_end_are_probed_no_more_and_written_no_more(#[case] end: fn(&mut Sim
     assert!(world.entries().is_empty());
     assert_eq!(world.pod_writes().len(), 0);
     let now = world.now();
-    assert_eq!(world.index.write(&WriteTarget::PodMarks(p0()), now), None);
+    assert_eq!(world.index.due(&WriteTarget::PodMarks(p0()), now), None);
 }
 
 // PPM-8
@@ -503,9 +503,9 @@ fn a_jump_of_the_time_of_day_changes_no_wait(#[case] jump: SignedDuration) {
     world.refuse(&object, "no");
     world.cluster.now = world.cluster.now.checked_add(jump).unwrap();
     world.tell(Event::Deadline);
-    assert_eq!(world.index.write(&object, world.now()), None);
+    assert_eq!(world.index.due(&object, world.now()), None);
     world.pass(SignedDuration::from_mins(5));
-    assert!(world.index.write(&object, world.now()).is_some());
+    assert!(world.index.due(&object, world.now()).is_some());
 }
 
 // PPM-8
@@ -535,13 +535,13 @@ fn marks_that_another_wrote_before_a_take_over_were_no_fight() {
     let mut standby = Index::new(world.config.clone());
     let kinds = [Kind::Pod, Kind::Marker, Kind::Node, Kind::NodePodProbe];
     for event in world.cluster.lists(kinds) {
-        standby.apply(event, world.now());
+        standby.observe(event, world.now());
     }
     for state in ["Succeeded", "Failed"].repeat(4) {
         world.verdict("way#idle", state, "");
         let lists = world.cluster.lists(kinds).into_iter();
         for event in lists.filter(|event| !matches!(event, Event::Synced)) {
-            standby.apply(event, world.now());
+            standby.observe(event, world.now());
         }
     }
     world.index = standby;

@@ -110,7 +110,7 @@ impl World {
 
     pub(super) fn tell(&mut self, event: Event) {
         let before = self.known_agents();
-        let Effects { dirty, deadline } = self.index.apply(event, self.now());
+        let Effects { dirty, deadline } = self.index.observe(event, self.now());
         let after = self.known_agents();
         for node in before.difference(&after) {
             self.agents_left.insert(node.clone(), self.cluster.now);
@@ -162,7 +162,7 @@ impl World {
             return false;
         };
         self.dirty.remove(&object);
-        if let Some(write) = self.index.write(&object, self.now()) {
+        if let Some(write) = self.index.due(&object, self.now()) {
             self.writes.push((object.clone(), write.clone()));
             let flight = Flight {
                 write,
@@ -354,7 +354,7 @@ impl World {
 
     /// The API server refuses the write that is due on an object.
     pub(super) fn refuse(&mut self, object: &WriteTarget, reason: &str) {
-        let write = self.index.write(object, self.now()).unwrap();
+        let write = self.index.due(object, self.now()).unwrap();
         self.tell(Event::Refused(
             object.clone(),
             Box::new(write),
