@@ -24,7 +24,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError};
 
 use super::event_spam_filter::EventSpamFilter;
 use super::metrics::{EventResult, ProbingMetrics};
-use crate::request::{self, FIELD_MANAGER};
+use crate::request::{self, FIELD_MANAGER, explain};
 
 /// The source of the events, which is OpenKruise's: tools look for it.
 const COMPONENT: &str = "kruise-daemon-podprobe";
@@ -94,7 +94,8 @@ async fn send_all(
             Disposition::Done => EventResult::Sent,
             _ => EventResult::Failed,
         });
-        if let Some(error) = disposition.reason() {
+        if disposition != Disposition::Done {
+            let error = explain(&disposition);
             tracing::warn!(probe = %change.key, error, "sending an event failed, it is dropped");
         }
     }

@@ -1,26 +1,26 @@
 //! The metrics of probing. Labels have closed lists of values.
 
 use leadsman_core::podprobe::node::ProbeRun;
-use leadsman_core::podprobe::{CannotProbe, Outcome, State};
+use leadsman_core::podprobe::{CannotProbe, Handler, Outcome, State};
 use leadsman_process::Metrics;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Unit;
 
-use super::prober::HandlerKind;
+/// Counters by the values of `N` labels, each with its name.
+type Counters<const N: usize> = Family<[(&'static str, &'static str); N], Counter>;
 
 /// The metrics of probing. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct ProbingMetrics {
-    runs: Family<RunLabels, Counter>,
-    cannot: Family<CauseLabels, Counter>,
-    verdicts: Family<StateLabels, Counter>,
-    writes: Family<EndLabels, Counter>,
-    lists: Family<EndLabels, Counter>,
-    events: Family<EventLabels, Counter>,
+    runs: Counters<2>,
+    cannot_probe: Counters<1>,
+    verdicts: Counters<1>,
+    writes: Counters<1>,
+    lists: Counters<1>,
+    events: Counters<1>,
     probes: Gauge,
     malformed: Gauge,
     execs: Gauge,
@@ -29,89 +29,22 @@ pub(crate) struct ProbingMetrics {
     lag: Histogram,
 }
 
-/// A label with a closed list of values.
-macro_rules! label {
-    ($(#[$doc:meta])* $label:ident { $($value:ident => $text:literal,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub(crate) enum $label { $($value,)* }
-
-        impl EncodeLabelValue for $label {
-            fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
-                match self { $(Self::$value => $text,)* }.encode(encoder)
-            }
-        }
-    };
-}
-label!(ResultLabel {
-    Succeeded => "succeeded",
-    Failed => "failed",
-    CannotProbe => "cannot_probe",
-});
-label!(HandlerLabel {
-    Exec => "exec",
-    HttpGet => "http_get",
-    TcpSocket => "tcp_socket",
-    Grpc => "grpc",
-});
-label!(CauseLabel {
-    Runtime => "runtime",
-    Deadline => "deadline",
-    Local => "local",
-    NoAddress => "no_address",
-    NotOfNode => "not_of_node",
-    ContainerGone => "container_gone",
-});
-label!(StateLabel {
-    Succeeded => "succeeded",
-    Failed => "failed",
-    Unknown => "unknown",
-});
-label!(EndLabel {
-    Done => "done",
-    Failed => "failed",
-});
-label!(
-    /// The fate of an event.
-    EventResult {
-        Sent => "sent",
-        Failed => "failed",
-        Overflowed => "overflowed",
-        Suppressed => "suppressed",
-    }
-);
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RunLabels {
-    handler: HandlerLabel,
-    result: ResultLabel,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CauseLabels {
-    cause: CauseLabel,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StateLabels {
-    to: StateLabel,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct EndLabels {
-    result: EndLabel,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct EventLabels {
-    result: EventResult,
+/// The fate of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EventResult {
+    Sent,
+    Failed,
+    /// The queue was full.
+    Overflowed,
+    /// The pod has had its share.
+    Suppressed,
 }
 
 impl ProbingMetrics {
     pub(crate) fn new(registry: &Metrics) -> Self {
         let metrics = Self {
             runs: Family::default(),
-            cannot: Family::default(),
+            cannot_probe: Family::default(),
             verdicts: Family::default(),
             writes: Family::default(),
             lists: Family::default(),
@@ -132,7 +65,7 @@ impl ProbingMetrics {
             let help = "Probe runs that have ended, by handler and result";
             r.register("probe_runs", help, self.runs.clone());
             let help = "Probe runs that could not be carried out and count neither as success nor as failure, by cause";
-            r.register("probe_cannot", help, self.cannot.clone());
+            r.register("probe_cannot", help, self.cannot_probe.clone());
             let help = "Verdicts whose state has changed, by the new state";
             r.register("verdict_changes", help, self.verdicts.clone());
             let help = "Writes of the NodePodProbe's status, by result";
@@ -177,67 +110,72 @@ impl ProbingMetrics {
         self.execs_waiting.set(gauge(waiting));
     }
 
-    pub(crate) fn count_run(&self, handler: HandlerKind, result: &Result<Outcome, CannotProbe>) {
-        let handler = match handler {
-            HandlerKind::Exec => HandlerLabel::Exec,
-            HandlerKind::HttpGet => HandlerLabel::HttpGet,
-            HandlerKind::TcpSocket => HandlerLabel::TcpSocket,
-            HandlerKind::Grpc => HandlerLabel::Grpc,
-        };
+    pub(crate) fn count_run(&self, handler: &'static str, result: &Result<Outcome, CannotProbe>) {
         let result = match result {
-            Ok(Outcome::Succeeded(_)) => ResultLabel::Succeeded,
-            Ok(Outcome::Failed(_)) => ResultLabel::Failed,
+            Ok(Outcome::Succeeded(_)) => "succeeded",
+            Ok(Outcome::Failed(_)) => "failed",
             Err(cause) => {
-                self.count_cause(cause);
-                ResultLabel::CannotProbe
+                increment(&self.cannot_probe, [("cause", cause_label(cause))]);
+                "cannot_probe"
             }
         };
-        self.runs
-            .get_or_create(&RunLabels { handler, result })
-            .inc();
-    }
-
-    fn count_cause(&self, cause: &CannotProbe) {
-        let cause = match cause {
-            CannotProbe::Runtime(_) => CauseLabel::Runtime,
-            CannotProbe::Deadline => CauseLabel::Deadline,
-            CannotProbe::Local(_) => CauseLabel::Local,
-            CannotProbe::NoAddress => CauseLabel::NoAddress,
-            CannotProbe::NotOfNode(_) => CauseLabel::NotOfNode,
-            CannotProbe::ContainerGone => CauseLabel::ContainerGone,
-        };
-        self.cannot.get_or_create(&CauseLabels { cause }).inc();
+        increment(&self.runs, [("handler", handler), ("result", result)]);
     }
 
     pub(crate) fn count_change(&self, to: State) {
         let to = match to {
-            State::Succeeded => StateLabel::Succeeded,
-            State::Failed => StateLabel::Failed,
-            State::Unknown => StateLabel::Unknown,
+            State::Succeeded => "succeeded",
+            State::Failed => "failed",
+            State::Unknown => "unknown",
         };
-        self.verdicts.get_or_create(&StateLabels { to }).inc();
+        increment(&self.verdicts, [("to", to)]);
     }
 
     pub(crate) fn count_write(&self, succeeded: bool) {
-        self.writes.get_or_create(&end_labels(succeeded)).inc();
+        increment(&self.writes, [("result", end_label(succeeded))]);
     }
 
     pub(crate) fn count_list(&self, succeeded: bool) {
-        self.lists.get_or_create(&end_labels(succeeded)).inc();
+        increment(&self.lists, [("result", end_label(succeeded))]);
     }
 
     pub(crate) fn count_event(&self, result: EventResult) {
-        self.events.get_or_create(&EventLabels { result }).inc();
+        let result = match result {
+            EventResult::Sent => "sent",
+            EventResult::Failed => "failed",
+            EventResult::Overflowed => "overflowed",
+            EventResult::Suppressed => "suppressed",
+        };
+        increment(&self.events, [("result", result)]);
     }
 }
 
-fn end_labels(succeeded: bool) -> EndLabels {
-    let result = if succeeded {
-        EndLabel::Done
-    } else {
-        EndLabel::Failed
-    };
-    EndLabels { result }
+fn increment<const N: usize>(counters: &Counters<N>, labels: [(&'static str, &'static str); N]) {
+    counters.get_or_create(&labels).inc();
+}
+
+pub(crate) fn handler_label(handler: &Handler) -> &'static str {
+    match handler {
+        Handler::Exec { .. } => "exec",
+        Handler::HttpGet(_) => "http_get",
+        Handler::TcpSocket { .. } => "tcp_socket",
+        Handler::Grpc { .. } => "grpc",
+    }
+}
+
+fn cause_label(cause: &CannotProbe) -> &'static str {
+    match cause {
+        CannotProbe::Runtime(_) => "runtime",
+        CannotProbe::Deadline => "deadline",
+        CannotProbe::Local(_) => "local",
+        CannotProbe::NoAddress => "no_address",
+        CannotProbe::NotOfNode(_) => "not_of_node",
+        CannotProbe::ContainerGone => "container_gone",
+    }
+}
+
+fn end_label(succeeded: bool) -> &'static str {
+    if succeeded { "done" } else { "failed" }
 }
 
 fn gauge(count: usize) -> i64 {

@@ -10,6 +10,7 @@ use leadsman_process::list::ListTarget;
 use leadsman_process::watch::{WatchEvent, watch};
 
 use crate::health::Health;
+use crate::request::explain;
 
 /// One thing that the API server says about the node's object.
 #[derive(Debug)]
@@ -86,9 +87,7 @@ fn plan_event(
             ListedObject::Undecodable => return None,
         },
         WatchEvent::Following => PlanEvent::Following,
-        WatchEvent::Failed(failure) => {
-            PlanEvent::Failed(failure.disposition.reason().unwrap_or_default().to_owned())
-        }
+        WatchEvent::Failed(failure) => PlanEvent::Failed(explain(&failure.disposition)),
     })
 }
 

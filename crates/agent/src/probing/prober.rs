@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use leadsman_core::podprobe::node::{ProbeRun, RunId};
-use leadsman_core::podprobe::{CannotProbe, Handler, Outcome};
+use leadsman_core::podprobe::{CannotProbe, Outcome};
 use leadsman_probe::{EXEC_SLACK, Exec, Target};
 use tokio::task::JoinSet;
+
+use super::metrics::handler_label;
 
 /// Added to the executors' own deadlines, in case that one does not keep its own.
 const SLACK: Duration = Duration::from_secs(1);
@@ -15,28 +17,9 @@ const SLACK: Duration = Duration::from_secs(1);
 /// A run that has ended.
 pub(crate) struct FinishedRun {
     pub(crate) run: RunId,
-    pub(crate) handler: HandlerKind,
+    /// The executor, as metrics name it.
+    pub(crate) handler: &'static str,
     pub(crate) result: Result<Outcome, CannotProbe>,
-}
-
-/// The executor of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum HandlerKind {
-    Exec,
-    HttpGet,
-    TcpSocket,
-    Grpc,
-}
-
-impl From<&Handler> for HandlerKind {
-    fn from(handler: &Handler) -> Self {
-        match handler {
-            Handler::Exec { .. } => Self::Exec,
-            Handler::HttpGet(_) => Self::HttpGet,
-            Handler::TcpSocket { .. } => Self::TcpSocket,
-            Handler::Grpc { .. } => Self::Grpc,
-        }
-    }
 }
 
 /// The runs under way. Dropping this aborts them.
@@ -57,7 +40,7 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
     pub(crate) fn start(&mut self, run: ProbeRun, target: Option<Target>) {
         let exec = self.exec.clone();
         self.runs.spawn(async move {
-            let handler = HandlerKind::from(&run.probe.handler);
+            let handler = handler_label(&run.probe.handler);
             let probed = AssertUnwindSafe(probe(&run, target, &exec)).catch_unwind();
             let result = probed.await.unwrap_or_else(|_| {
                 // The panic hook has logged where. It concerns this probe alone.

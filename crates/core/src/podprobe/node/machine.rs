@@ -292,7 +292,7 @@ impl NodeProbes {
         })
     }
 
-    /// Lets a worker decide, and carries out what follows: its place in the schedule, its verdict's change.
+    /// Lets a worker decide, and carries out what follows: its due time, its verdict's change.
     fn update_worker(
         &mut self,
         key: &Arc<ProbeKey>,

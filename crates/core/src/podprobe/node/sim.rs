@@ -81,13 +81,13 @@ impl Sim {
         }
     }
 
-    /// One pod `p` with these probes, each `(name, probe)`, of container `main`; the node sees it, and looks at the
-    /// runtime if it had looked before.
+    /// One pod `p` with these probes, each `(name, probe)`, of container `main`; the node sees it, and lists containers if
+    /// it had before.
     pub(super) fn plan(&mut self, probes: &[(&str, Value)]) {
         self.ask_for(probes);
         self.show();
         if !self.containers.is_empty() {
-            self.look();
+            self.list_containers();
         }
     }
 
@@ -130,15 +130,15 @@ impl Sim {
                 self.containers.remove(&name);
             }
         }
-        self.look();
+        self.list_containers();
     }
 
-    pub(super) fn look(&mut self) {
-        self.look_from(self.moment().monotonic);
+    pub(super) fn list_containers(&mut self) {
+        self.list_containers_from(self.moment().monotonic);
     }
 
-    /// A look that began then, and shows what is there now.
-    pub(super) fn look_from(&mut self, began: Duration) {
+    /// A list that began then, and shows what is there now.
+    pub(super) fn list_containers_from(&mut self, began: Duration) {
         let containers = Some(self.containers.clone());
         self.apply(NodeEvent::ContainersListed { began, containers });
     }
@@ -358,7 +358,7 @@ impl Sim {
         state.message.clone().unwrap_or_default()
     }
 
-    /// From what to what verdicts changed, and whether users are told.
+    /// From what to what verdicts changed, and whether there is an event.
     pub(super) fn changed(&mut self) -> Vec<(Option<State>, State, bool)> {
         let changes = std::mem::take(&mut self.changes).into_iter();
         changes.map(|c| (c.from, c.to, c.send_event)).collect()

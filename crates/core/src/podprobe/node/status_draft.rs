@@ -201,7 +201,7 @@ fn difference(
     let left = REFRESH.saturating_sub(now.wall.duration_since(shown));
     let left = Duration::try_from(left).unwrap_or_default();
     Difference::None {
-        // A verdict that is not probed any more has nothing to refresh: look again, but not all the time.
+        // A verdict that is not probed any more has nothing to refresh: compare again, but not all the time.
         until: now.monotonic + left.max(MESSAGE_PAUSE),
     }
 }

@@ -1,4 +1,4 @@
-//! What users are owed by a node as a whole, case by case.
+//! A node as a whole, case by case.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn millis(millis: u64) -> Duration {
 
 // PPM-11, PPM-14, PRB-9, DEF-11
 #[test]
-fn the_first_verdict_is_written_at_once_and_told_once() {
+fn the_first_verdict_is_written_at_once_and_has_one_event() {
     let mut sim = Sim::new();
     sim.plan(&[("m#p", tcp())]);
     sim.pass(SECOND);
@@ -35,7 +35,7 @@ fn the_first_verdict_is_written_at_once_and_told_once() {
 
 // PPM-11, PRB-11, DEF-8, DEF-10
 #[test]
-fn an_agents_restart_with_nothing_new_writes_and_tells_nothing() {
+fn an_agents_restart_with_nothing_new_writes_nothing_and_sends_no_event() {
     for prunes in [false, true] {
         let mut sim = succeeding();
         if prunes {
@@ -48,7 +48,7 @@ fn an_agents_restart_with_nothing_new_writes_and_tells_nothing() {
         sim.pass(SECOND);
         sim.writes = 0;
         sim.changes.clear();
-        sim.look();
+        sim.list_containers();
         sim.answer(60 * SECOND, true, "ok");
         assert_eq!((sim.writes, sim.changed()), (0, vec![]), "{prunes}");
     }
@@ -56,7 +56,7 @@ fn an_agents_restart_with_nothing_new_writes_and_tells_nothing() {
 
 // PRB-10, PRB-11
 #[test]
-fn a_verdict_left_behind_is_held_until_the_runtime_was_looked_at() {
+fn a_previous_verdict_is_kept_until_containers_were_listed() {
     let mut sim = succeeding();
     sim.restart();
     let before = sim.object.status.clone();
@@ -79,13 +79,13 @@ fn a_verdict_left_behind_is_held_until_the_runtime_was_looked_at() {
 
 // PRB-10, PRB-11
 #[test]
-fn a_verdict_left_behind_for_another_handler_is_unknown_once_the_runtime_was_looked_at() {
+fn a_previous_verdict_of_another_handler_is_unknown_once_containers_were_listed() {
     let mut sim = succeeding();
     sim.object.spec.pod_probes[0].probes[0].revision = Some("other".to_owned());
     sim.restart();
     sim.pass(60 * SECOND);
     assert_eq!(sim.writes, 0);
-    sim.look();
+    sim.list_containers();
     sim.pass(millis(1));
     assert_eq!(sim.shown()["m#p"], "Unknown");
 }
@@ -169,7 +169,7 @@ fn a_malformed_entry_disturbs_no_other() {
     assert_eq!(
         (sim.writes, sim.shown().len()),
         (1, 1),
-        "both are told, once"
+        "both are reported, once"
     );
     assert_eq!((sim.changed(), sim.cannot_probe().len()), (vec![], 2));
 }
@@ -192,7 +192,7 @@ fn a_changed_message_alone_is_sent_once_in_ten_seconds_the_newest() {
 }
 
 #[test]
-fn a_changed_message_alone_is_not_even_looked_at_before_it_may_be_sent() {
+fn a_changed_message_alone_is_not_even_compared_before_it_may_be_sent() {
     let mut sim = succeeding();
     sim.answer(20 * SECOND, true, "ok");
     sim.answer(SECOND, true, "players: 0");
@@ -245,12 +245,12 @@ fn time_alone_costs_a_write_in_ten_minutes() {
     sim.answer(3_600 * SECOND, true, "ok");
     assert_eq!(sim.writes, 6);
     assert_eq!(sim.changed(), []);
-    // Also where nothing can be probed; it is looked at all the same.
+    // Also where nothing can be probed; containers are listed all the same.
     sim.container(Some(("a", ContainerState::Exited { exit_code: 1 })));
     sim.pass(SECOND);
     sim.writes = 0;
     for _ in 0..3_600 {
-        sim.look();
+        sim.list_containers();
         sim.pass(SECOND);
     }
     assert!((5..=6).contains(&sim.writes), "{} writes", sim.writes);
@@ -331,7 +331,7 @@ fn execs_are_bounded_and_none_is_forgotten() {
     }
     ran.sort();
     assert_eq!(ran, names);
-    // A container that goes takes those that wait with it, and those on their way keep their places.
+    // A container that goes takes those that wait with it, and those under way keep their permits.
     sim.pass(SECOND);
     sim.container(Some(("b", ContainerState::Created)));
     assert_eq!(sim.node.exec_counts().1, 0);
@@ -377,7 +377,7 @@ fn commands_that_hang_in_one_namespace_delay_no_others() {
         if second % 30 == 0 {
             sim.object.spec = serde_json::from_value(json!({"podProbes": pods})).unwrap();
             sim.show();
-            sim.look();
+            sim.list_containers();
         }
         sim.pass_with(SECOND, |sim| {
             for (id, run) in sim.runs.clone() {
@@ -399,7 +399,7 @@ fn commands_that_hang_in_one_namespace_delay_no_others() {
 
 // PRB-13, PRB-14
 #[test]
-fn what_cannot_be_probed_is_tried_three_times_in_its_place() {
+fn what_cannot_be_probed_is_tried_three_times_with_its_permit() {
     let mut sim = Sim::new();
     sim.plan(&[("m#p", exec())]);
     sim.container(Some(("a", running())));
@@ -429,7 +429,7 @@ fn without_an_object_no_write_is_overdue() {
 }
 
 #[test]
-fn trouble_is_told_apart_from_trouble_that_lasts() {
+fn the_first_dropped_run_of_a_row_is_marked() {
     let mut sim = succeeding();
     let mut seen = Vec::new();
     for succeed in [false, false, true, false] {
@@ -531,7 +531,7 @@ fn verdicts_of_openkruises_agent_hold_where_the_container_does() {
     sim.pass(SECOND);
     for run in sim.runs.keys().copied().collect::<Vec<_>>() {
         let succeeds = &*sim.runs[&run].key.id.probe != "page";
-        sim.finish(run, Ok(outcome(succeeds, "words")));
+        sim.finish(run, Ok(outcome(succeeds, "message")));
     }
     sim.pass(SECOND);
     as_openkruise(&mut sim);
@@ -539,11 +539,11 @@ fn verdicts_of_openkruises_agent_hold_where_the_container_does() {
     assert_eq!(before["web#page"], "Failed");
     // The manager has written revisions by now, the agent starts after it.
     sim.restart();
-    sim.look();
+    sim.list_containers();
     sim.pass_with(30 * SECOND, |sim| {
         for run in sim.runs.keys().copied().collect::<Vec<_>>() {
             let succeeds = &*sim.runs[&run].key.id.probe != "page";
-            sim.finish(run, Ok(outcome(succeeds, "words")));
+            sim.finish(run, Ok(outcome(succeeds, "message")));
         }
         assert_eq!(sim.shown(), before);
     });
@@ -574,7 +574,7 @@ fn fields_that_the_api_server_begins_or_ceases_to_keep_change_no_verdict() {
             sim.object.spec.pod_probes[0].probes[0].revision = None;
         }
         sim.restart();
-        sim.look();
+        sim.list_containers();
         sim.answer(5 * SECOND, true, "ok");
         assert_eq!(sim.changed(), [], "{spec_prunes} {status_prunes}");
     }
@@ -587,7 +587,7 @@ fn a_message_of_another_agent_is_cut_on_a_character_when_it_is_read() {
     let state = &mut sim.object.status.as_mut().unwrap().pod_probe_statuses[0].probe_states[0];
     state.message = Some("é".repeat(100_000) + "é");
     sim.restart();
-    sim.look();
+    sim.list_containers();
     sim.pass(SECOND);
     assert_eq!(sim.node.messages().map(str::len).max(), Some(1_024));
     assert_eq!(sim.message().len(), 1_024);
@@ -604,7 +604,7 @@ fn a_command_that_the_runtime_never_answers_fails_when_the_runtime_lives() {
     let mut ends = Vec::new();
     for _ in 0..100 {
         sim.pass(millis(100));
-        sim.look();
+        sim.list_containers();
         let now = sim.moment().monotonic;
         for (run, _) in sim.runs.clone() {
             if !ends.iter().any(|(known, _)| *known == run) {
@@ -648,30 +648,30 @@ fn containers_are_forgotten_with_the_last_probed_pod() {
 
 // PPM-14, DEF-11
 #[test]
-fn an_object_made_again_tells_no_verdict_twice() {
+fn an_object_created_again_sends_no_event_twice() {
     let mut sim = succeeding();
     sim.apply(NodeEvent::Plan(None));
     sim.pass(SECOND);
     sim.object.status = None;
     sim.show();
-    sim.look();
+    sim.list_containers();
     sim.answer(SECOND, true, "ok");
     assert_eq!(sim.changed(), [(None, State::Succeeded, false)]);
     sim.answer(SECOND, false, "no");
-    let told = [(Some(State::Succeeded), State::Failed, true)];
-    assert_eq!(sim.changed(), told);
-    // An entry that went by itself is told anew.
+    let reported = [(Some(State::Succeeded), State::Failed, true)];
+    assert_eq!(sim.changed(), reported);
+    // An entry that went by itself is reported again.
     sim.plan(&[]);
     sim.pass(SECOND);
     sim.plan(&[("m#p", tcp())]);
-    sim.look();
+    sim.list_containers();
     sim.answer(SECOND, false, "no");
     assert_eq!(sim.changed(), [(None, State::Failed, true)]);
 }
 
 // PRB-13, PRB-16
 #[test]
-fn a_command_without_an_answer_counts_nothing_while_no_later_look_succeeds() {
+fn a_command_without_an_answer_does_not_count_while_no_later_list_succeeds() {
     let mut sim = Sim::new();
     sim.plan(&[("m#p", exec()), ("m#q", tcp())]);
     sim.container(Some(("a", running())));
@@ -679,15 +679,15 @@ fn a_command_without_an_answer_counts_nothing_while_no_later_look_succeeds() {
     for _ in 0..5 {
         sim.pass(3 * SECOND);
         // One that was under way when the command began has come back only now.
-        sim.look_from(began);
+        sim.list_containers_from(began);
         for run in sim.runs.keys().copied().collect::<Vec<_>>() {
             sim.finish(run, Err(CannotProbe::Deadline));
         }
     }
     assert!(sim.shown().is_empty() && sim.dropped >= 8);
-    // The runtime lives, and of a connection our own deadline tells nothing all the same.
+    // The runtime lives, but of a connection our own deadline proves nothing.
     sim.pass(3 * SECOND);
-    sim.look();
+    sim.list_containers();
     for run in sim.runs.keys().copied().collect::<Vec<_>>() {
         sim.finish(run, Err(CannotProbe::Deadline));
     }
@@ -697,7 +697,7 @@ fn a_command_without_an_answer_counts_nothing_while_no_later_look_succeeds() {
 
 // PRB-9
 #[test]
-fn a_look_that_began_before_an_entry_came_does_not_judge_it() {
+fn a_list_that_began_before_an_entry_came_does_not_concern_it() {
     let mut sim = Sim::new();
     sim.plan(&[("m#p", tcp())]);
     sim.container(Some(("a", ContainerState::Exited { exit_code: 1 })));
@@ -710,7 +710,7 @@ fn a_look_that_began_before_an_entry_came_does_not_judge_it() {
     sim.object.spec = spec;
     sim.show();
     sim.changes.clear();
-    sim.look_from(began);
+    sim.list_containers_from(began);
     sim.pass(SECOND);
     assert_eq!((sim.changed(), sim.runs.len()), (vec![], 0));
     sim.container(Some(("b", running())));
@@ -720,7 +720,7 @@ fn a_look_that_began_before_an_entry_came_does_not_judge_it() {
 
 // PRB-13
 #[test]
-fn what_cannot_be_probed_is_told_once_and_taken_back() {
+fn what_cannot_be_probed_is_reported_once_and_taken_back() {
     let mut sim = succeeding();
     sim.plan(&[("m#p", tcp()), ("m#new", tcp())]);
     sim.pass(SECOND);
@@ -738,7 +738,7 @@ fn what_cannot_be_probed_is_told_once_and_taken_back() {
     assert_eq!(sim.cannot_probe(), both);
     assert_eq!(sim.shown().into_keys().collect::<Vec<_>>(), ["m#p"]);
     assert!((1..=2).contains(&sim.writes), "{} writes", sim.writes);
-    // Another kind, then other words of the same.
+    // Another kind, then another text of the same.
     sim.writes = 0;
     for attempt in 0..100 {
         sim.pass(SECOND);
@@ -761,22 +761,22 @@ fn what_cannot_be_probed_is_told_once_and_taken_back() {
 
 // PRB-13
 #[test]
-fn an_entry_that_cannot_be_followed_is_told_to_its_pod() {
+fn an_entry_that_cannot_be_followed_is_reported_with_its_pod() {
     let mut sim = succeeding();
     let long = format!("m#{}", "é".repeat(600));
     sim.plan(&[("m#p", tcp()), ("m#bad", json!({})), (&long, json!({}))]);
     sim.answer(SECOND, true, "ok");
-    let told = sim.cannot_probe();
-    assert_eq!(told.len(), 2);
-    assert_eq!(told[0].0, "m#bad");
+    let reported = sim.cannot_probe();
+    assert_eq!(reported.len(), 2);
+    assert_eq!(reported[0].0, "m#bad");
     assert!(
-        told[0].1.starts_with("the entry cannot be followed: "),
-        "{told:?}"
+        reported[0].1.starts_with("the entry cannot be followed: "),
+        "{reported:?}"
     );
-    assert!(told[1].0.chars().count() <= 512);
+    assert!(reported[1].0.chars().count() <= 512);
     assert_eq!(sim.writes, 1);
     sim.restart();
-    sim.look();
+    sim.list_containers();
     sim.answer(60 * SECOND, true, "ok");
     assert_eq!((sim.writes, sim.cannot_probe().len()), (1, 2));
     // The last entry of its pod that can be followed goes.
@@ -790,20 +790,20 @@ fn an_entry_that_cannot_be_followed_is_told_to_its_pod() {
 
 // PRB-10, PRB-13
 #[test]
-fn that_a_container_is_gone_is_told_only_when_it_lasts() {
+fn that_a_container_is_gone_is_reported_only_when_it_lasts() {
     let mut sim = succeeding();
-    for (times, told) in [(1, 0), (2, 1)] {
+    for (times, reported) in [(1, 0), (2, 1)] {
         for _ in 0..times {
             sim.pass(SECOND);
             let run = *sim.runs.keys().next().unwrap();
             sim.finish(run, Err(CannotProbe::ContainerGone));
         }
         sim.pass(millis(300));
-        assert_eq!(sim.cannot_probe().len(), told, "{times}");
+        assert_eq!(sim.cannot_probe().len(), reported, "{times}");
         sim.finish_all(true, "ok");
         sim.answer(12 * SECOND, true, "ok");
     }
-    // What was told of a container ends with it.
+    // What was reported of a container ends with it.
     sim.answer(12 * SECOND, true, "ok");
     sim.pass(SECOND);
     let run = *sim.runs.keys().next().unwrap();
@@ -817,7 +817,7 @@ fn that_a_container_is_gone_is_told_only_when_it_lasts() {
 
 // PRB-13
 #[test]
-fn an_api_server_that_drops_what_cannot_be_probed_is_not_told_again_and_again() {
+fn an_api_server_that_drops_what_cannot_be_probed_is_not_written_to_again_and_again() {
     let mut sim = succeeding();
     sim.prunes = true;
     sim.plan(&[("m#p", tcp()), ("m#bad", json!({}))]);
@@ -857,7 +857,7 @@ fn an_api_server_that_drops_a_pod_of_nothing_else_is_not_written_to_for_ever() {
             .insert(ContainerName { pod, name }, container);
     }
     sim.show();
-    sim.look();
+    sim.list_containers();
     sim.writes = 0;
     sim.pass_with(600 * SECOND, |sim| {
         for (id, run) in sim.runs.clone() {
@@ -875,7 +875,7 @@ fn an_api_server_that_drops_a_pod_of_nothing_else_is_not_written_to_for_ever() {
 // PRB-13, PRB-16
 #[test]
 fn a_runtime_that_hangs_during_a_long_command_is_no_failure_of_the_command() {
-    for (looks, expected) in [(9, None), (29, None), (31, Some("Failed"))] {
+    for (lists, expected) in [(9, None), (29, None), (31, Some("Failed"))] {
         let mut sim = Sim::new();
         let mut probe = exec();
         probe["timeoutSeconds"] = json!(30);
@@ -883,20 +883,20 @@ fn a_runtime_that_hangs_during_a_long_command_is_no_failure_of_the_command() {
         sim.container(Some(("a", running())));
         for second in 1..=32 {
             sim.pass(SECOND);
-            if second <= looks {
-                sim.look();
+            if second <= lists {
+                sim.list_containers();
             }
         }
         let run = *sim.runs.keys().next().unwrap();
         sim.finish(run, Err(CannotProbe::Deadline));
         sim.pass(millis(10));
-        assert_eq!(sim.shown().get("m#p").map(|s| &**s), expected, "{looks}");
+        assert_eq!(sim.shown().get("m#p").map(|s| &**s), expected, "{lists}");
     }
 }
 
 // PRB-11, PRB-13
 #[test]
-fn an_agents_restart_with_the_same_trouble_writes_nothing() {
+fn an_agents_restart_with_the_same_cause_writes_nothing() {
     let mut sim = succeeding();
     let fail = |sim: &mut Sim, time: Duration| {
         sim.pass_with(time, |sim| {
@@ -911,13 +911,13 @@ fn an_agents_restart_with_the_same_trouble_writes_nothing() {
     sim.writes = 0;
     // The runtime answers late.
     sim.pass(20 * SECOND);
-    sim.look();
+    sim.list_containers();
     sim.pass(millis(100));
     fail(&mut sim, 60 * SECOND);
     assert_eq!((sim.writes, sim.cannot_probe().len()), (0, 1));
     // DroppedRuns that ended meanwhile is taken back.
     sim.restart();
-    sim.look();
+    sim.list_containers();
     sim.answer(15 * SECOND, true, "ok");
     assert_eq!((sim.writes, sim.cannot_probe().len()), (1, 0));
 }
@@ -951,7 +951,7 @@ fn only_the_reply_to_a_write_says_that_the_api_server_drops_what_cannot_be_probe
     sim.prunes = false;
     sim.apply(NodeEvent::Plan(None));
     sim.show();
-    sim.look();
+    sim.list_containers();
     sim.answer(12 * SECOND, true, "ok");
     assert_eq!(sim.cannot_probe().len(), 1);
 }
@@ -987,7 +987,7 @@ fn pods_that_share_a_uid_share_no_verdict() {
         });
     };
     sim.show();
-    sim.look();
+    sim.list_containers();
     answer(&mut sim, 15 * SECOND);
     let shown = |sim: &Sim| -> Vec<_> {
         let status = sim.object.status.clone().unwrap();
@@ -1011,7 +1011,7 @@ fn pods_that_share_a_uid_share_no_verdict() {
     answer(&mut sim, 60 * SECOND);
     assert_eq!(sim.writes, 0);
     sim.restart();
-    sim.look();
+    sim.list_containers();
     answer(&mut sim, 60 * SECOND);
     assert_eq!((sim.writes, sim.changed()), (0, vec![]));
     assert_eq!(shown(&sim), expected);

@@ -21,11 +21,11 @@ impl NodeModel {
             .filter(|probe| !self.sim.gone && self.mask >> probe & 1 == 1)
             .collect();
         let live = !self.sim.gone;
-        let told = &mut self.told;
+        let last_known = &mut self.last_known;
         self.references.retain(|probe, _| {
             let stays = wanted.contains(probe);
             if !stays && live {
-                told.remove(probe);
+                last_known.remove(probe);
             }
             stays
         });
@@ -39,8 +39,8 @@ impl NodeModel {
                 continue;
             }
             let left = first.then(|| self.left(probe)).flatten();
-            if let Some(told) = left.as_ref().and_then(|(verdict, _)| verdict.told()) {
-                self.told.insert(probe, told);
+            if let Some(state) = left.as_ref().and_then(|(verdict, _)| verdict.known_state()) {
+                self.last_known.insert(probe, state);
             }
             let mut reference = ReferenceProbe::new(asked, time);
             if let Some((verdict, fits)) = left {

@@ -1,5 +1,5 @@
 //! The node against a reference that is as naive as the rules are written, over random histories: several probes of
-//! several containers, plans that come and go, looks and status writes that are late, fail or are lost, statuses of
+//! several containers, plans that come and go, lists of containers and status writes that are late, fail or are lost, statuses of
 //! another agent.
 //!
 //! | module | holds |
@@ -47,16 +47,16 @@ struct NodeModel {
     /// By the probe's number; those of the plan.
     references: BTreeMap<usize, ReferenceProbe>,
     /// What users know, by the probe's number.
-    told: HashMap<usize, &'static str>,
+    last_known: HashMap<usize, &'static str>,
     /// Whether an object was seen since the agent's start.
     planned: bool,
     /// The containers as they are.
     containers: [Option<ModelContainer>; CONTAINERS.len()],
     newest_id: u32,
-    /// A look that is under way: when it began, and what it will show.
-    look: Option<(Duration, [Option<ModelContainer>; CONTAINERS.len()])>,
-    /// When the newest look that has succeeded began.
-    looked: Option<Duration>,
+    /// A list of containers that is under way: when it began, and what it will show.
+    list: Option<(Duration, [Option<ModelContainer>; CONTAINERS.len()])>,
+    /// When the newest list that has succeeded began.
+    last_list_began: Option<Duration>,
     /// The probe and the era of each run that was noted.
     eras: HashMap<RunId, (usize, u64)>,
     order: Vec<RunId>,
@@ -77,18 +77,18 @@ impl NodeModel {
             asked: [asked; PROBES.len()],
             mask: 0b1_1111,
             references: BTreeMap::new(),
-            told: HashMap::new(),
+            last_known: HashMap::new(),
             planned: false,
             containers: [None; CONTAINERS.len()],
             newest_id: 0,
-            look: None,
-            looked: None,
+            list: None,
+            last_list_began: None,
             eras: HashMap::new(),
             order: Vec::new(),
             attempts: HashMap::new(),
         };
         bench.plan();
-        bench.look_now();
+        bench.list_now();
         bench
     }
 
@@ -102,14 +102,14 @@ impl NodeModel {
                     container.seen = *seen;
                 }
             }
-            NodeStep::BeginLook => self.look = Some((self.sim.time(), self.containers)),
-            NodeStep::EndLook => {
-                if let Some((began, containers)) = self.look.take() {
-                    self.look(began, containers);
+            NodeStep::BeginList => self.list = Some((self.sim.time(), self.containers)),
+            NodeStep::EndList => {
+                if let Some((began, containers)) = self.list.take() {
+                    self.end_list(began, containers);
                 }
             }
-            NodeStep::FailLook => self.look = None,
-            NodeStep::Look => self.look_now(),
+            NodeStep::FailList => self.list = None,
+            NodeStep::List => self.list_now(),
             NodeStep::Finish(ago, ended) => self.finish(*ago, *ended),
             NodeStep::Pass(millis) => self.pass(Duration::from_millis(*millis)),
             NodeStep::Handler(probe, version) => self.ask(*probe, |asked| asked.version = *version),
@@ -158,17 +158,21 @@ impl NodeModel {
         });
     }
 
-    fn look_now(&mut self) {
-        self.look = None;
-        self.look(self.sim.time(), self.containers);
+    fn list_now(&mut self) {
+        self.list = None;
+        self.end_list(self.sim.time(), self.containers);
     }
 
-    fn look(&mut self, began: Duration, containers: [Option<ModelContainer>; CONTAINERS.len()]) {
-        self.looked = self.looked.max(Some(began));
+    fn end_list(
+        &mut self,
+        began: Duration,
+        containers: [Option<ModelContainer>; CONTAINERS.len()],
+    ) {
+        self.last_list_began = self.last_list_began.max(Some(began));
         let now = self.sim.moment().wall;
         for (probe, reference) in &mut self.references {
             if began >= reference.added {
-                reference.look(containers[PROBES[*probe].0], now);
+                reference.observe(containers[PROBES[*probe].0], now);
             }
         }
         self.sim.containers = CONTAINERS
@@ -182,7 +186,8 @@ impl NodeModel {
                 Some((name, container(observed?)))
             })
             .collect();
-        self.sim.look_from(began.saturating_sub(self.sim.start()));
+        self.sim
+            .list_containers_from(began.saturating_sub(self.sim.start()));
     }
 
     fn ask(&mut self, probe: usize, change: impl FnOnce(&mut AskedProbe)) {
@@ -195,7 +200,8 @@ impl NodeModel {
             self.sim.object.status = None;
             if !self.references.is_empty() {
                 let references = &self.references;
-                self.told.retain(|probe, _| references.contains_key(probe));
+                self.last_known
+                    .retain(|probe, _| references.contains_key(probe));
             }
         }
         self.sim.gone = gone;
@@ -233,8 +239,8 @@ impl NodeModel {
         };
         // Nobody but a hung command lets a runtime that lives pass our deadline.
         let timeout = Duration::from_secs(1);
-        let looked = self.looked > Some(begun + timeout);
-        let hung = ended == RunFate::Deadline && PROBES[probe].2 && looked;
+        let is_alive = self.last_list_began > Some(begun + timeout);
+        let hung = ended == RunFate::Deadline && PROBES[probe].2 && is_alive;
         if let Some(reference) = reference {
             if ended == RunFate::Succeeded {
                 reference.result(true, now);
@@ -263,10 +269,10 @@ impl NodeModel {
             self.sim.keep(status);
         }
         self.references.clear();
-        self.told.clear();
+        self.last_known.clear();
         self.planned = false;
-        self.look = None;
-        self.looked = None;
+        self.list = None;
+        self.last_list_began = None;
         self.eras.clear();
         self.order.clear();
         self.attempts.clear();
@@ -318,19 +324,19 @@ impl NodeModel {
         for change in std::mem::take(&mut self.sim.changes) {
             let probe = number(&change.key);
             let to = change.to.as_str();
-            let news = to != "Unknown" && self.told.get(&probe) != Some(&to);
+            let news = to != "Unknown" && self.last_known.get(&probe) != Some(&to);
             assert_eq!(change.send_event, news, "{change:?}");
             if news {
-                self.told.insert(probe, to);
+                self.last_known.insert(probe, to);
             }
         }
     }
 
-    /// Whatever was lost or wiped, the API server is told in the end; and what may be probed is probed.
+    /// Whatever was lost or wiped, the API server has it in the end; and what may be probed is probed.
     fn settle(&mut self) {
         self.sim.gone = false;
         self.plan();
-        self.look_now();
+        self.list_now();
         self.sim.holds_writes = false;
         self.sim.end_write(true, true);
         self.pass(Duration::from_secs(11));

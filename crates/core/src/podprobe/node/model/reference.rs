@@ -25,7 +25,7 @@ pub(super) struct ModelVerdict {
 
 impl ModelVerdict {
     /// What users know by it.
-    pub(super) fn told(&self) -> Option<&'static str> {
+    pub(super) fn known_state(&self) -> Option<&'static str> {
         (self.state != "Unknown").then_some(self.state)
     }
 }
@@ -35,12 +35,12 @@ pub(super) struct ReferenceProbe {
     asked: AskedProbe,
     /// When it came into the plan.
     pub(super) added: Duration,
-    /// Whether a look has judged it; what the last one said, and as what that is taken.
-    judged: bool,
+    /// Whether a list has shown it; what the last one showed, and as what that is taken.
+    observed: bool,
     shown: Option<ModelContainer>,
     container: Option<ModelContainer>,
     pub(super) verdict: Option<ModelVerdict>,
-    /// Moves whenever probing begins anew.
+    /// Moves whenever probing begins again.
     pub(super) era: u64,
     /// Results of this era.
     results: Vec<bool>,
@@ -51,7 +51,7 @@ impl ReferenceProbe {
         Self {
             asked,
             added,
-            judged: false,
+            observed: false,
             shown: None,
             container: None,
             verdict: None,
@@ -78,7 +78,7 @@ impl ReferenceProbe {
         self.asked.gate.is_none_or(|gate| gate == container.id)
     }
 
-    fn anew(&mut self) {
+    fn begin_era(&mut self) {
         self.era += 1;
         self.results.clear();
     }
@@ -102,13 +102,13 @@ impl ReferenceProbe {
         }
     }
 
-    pub(super) fn look(&mut self, shown: Option<ModelContainer>, now: Timestamp) {
-        self.judged = true;
+    pub(super) fn observe(&mut self, shown: Option<ModelContainer>, now: Timestamp) {
+        self.observed = true;
         self.shown = shown;
         let before = self.is_probing();
         let old = std::mem::replace(&mut self.container, shown);
         let Some(container) = shown else {
-            return self.anew();
+            return self.begin_era();
         };
         // What the runtime does not say for a moment changes nothing about a container that is probed.
         if container.seen == ModelState::Unknown
@@ -126,7 +126,7 @@ impl ReferenceProbe {
             self.compare(container, now);
         }
         if before.is_none() || self.is_probing() != before {
-            self.anew();
+            self.begin_era();
         }
     }
 
@@ -159,14 +159,14 @@ impl ReferenceProbe {
             let about = self.verdict.as_ref().and_then(|verdict| verdict.about);
             self.doubt(about, now);
             self.container = None;
-            self.anew();
+            self.begin_era();
         }
-        if self.judged {
-            // Taken as it was when it was looked at, by the entry of now.
+        if self.observed {
+            // Taken as it was when it was listed, by the entry of now.
             if old.gate != asked.gate && old.version == asked.version {
                 self.reopen(old, now);
             } else {
-                self.look(self.shown, now);
+                self.observe(self.shown, now);
             }
         }
     }
@@ -178,7 +178,7 @@ impl ReferenceProbe {
         if closed {
             self.container = None;
         }
-        self.look(self.shown, now);
+        self.observe(self.shown, now);
     }
 
     pub(super) fn result(&mut self, succeeded: bool, now: Timestamp) {

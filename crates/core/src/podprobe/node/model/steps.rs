@@ -10,12 +10,12 @@ pub(super) enum NodeStep {
     Container(usize, Option<ModelState>),
     /// Its container does something else.
     State(usize, ModelState),
-    /// A look begins; it will show what is there now.
-    BeginLook,
-    EndLook,
-    FailLook,
-    /// A look that takes no time.
-    Look,
+    /// A list of containers begins; it will show what is there now.
+    BeginList,
+    EndList,
+    FailList,
+    /// A list that takes no time.
+    List,
     /// Ends the run that began so many runs ago, if it is still on its way.
     Finish(usize, RunFate),
     /// So many milliseconds.
@@ -105,10 +105,10 @@ fn world() -> impl Strategy<Value = NodeStep> {
         3 => (containers.clone(), prop::option::weighted(0.9, seen()))
             .prop_map(|(container, seen)| NodeStep::Container(container, seen)),
         3 => (containers, seen()).prop_map(|(container, seen)| NodeStep::State(container, seen)),
-        6 => Just(NodeStep::Look),
-        2 => Just(NodeStep::BeginLook),
-        2 => Just(NodeStep::EndLook),
-        1 => Just(NodeStep::FailLook),
+        6 => Just(NodeStep::List),
+        2 => Just(NodeStep::BeginList),
+        2 => Just(NodeStep::EndList),
+        1 => Just(NodeStep::FailList),
     ]
 }
 

@@ -275,7 +275,7 @@ fn a_revision_that_the_api_server_begins_to_keep_is_no_other_probe() {
 
 // PRB-13
 #[test]
-fn what_we_could_not_probe_is_tried_again_and_then_dropped() {
+fn what_could_not_be_probed_is_retried_and_then_dropped() {
     let busy = || Err(CannotProbe::Runtime("busy".into()));
     let mut worker = succeeding();
     assert!(
@@ -302,7 +302,7 @@ fn what_we_could_not_probe_is_tried_again_and_then_dropped() {
 }
 
 #[test]
-fn a_runtime_that_does_not_say_disproves_no_verdict_left_behind() {
+fn a_runtime_that_does_not_know_disproves_no_previous_verdict() {
     for (about, state) in [
         (None, State::Succeeded),
         (Some("a"), State::Succeeded),
@@ -326,7 +326,7 @@ fn a_runtime_that_does_not_say_disproves_no_verdict_left_behind() {
 
 // PPM-12, PRB-11
 #[test]
-fn a_verdict_left_behind_is_taken_if_it_fits_the_container() {
+fn a_previous_verdict_is_taken_if_it_fits_the_container() {
     let left = |container: Option<&str>, since| Verdict {
         state: State::Succeeded,
         message: "ok".into(),
