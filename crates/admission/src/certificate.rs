@@ -142,7 +142,7 @@ impl Certificate {
     }
 }
 
-fn read_chain(
+pub(crate) fn read_chain(
     what: &'static str,
     pem: &[u8],
 ) -> Result<Vec<CertificateDer<'static>>, CertificateError> {

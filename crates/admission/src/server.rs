@@ -234,3 +234,6 @@ fn http() -> auto::Builder<TokioExecutor> {
         .max_concurrent_streams(STREAMS);
     builder
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,361 @@
+//! The server met by clients of TLS that trust what an API server would.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::{http1, http2};
+use leadsman_process::{Metrics as Registry, Readiness, clock};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use serde_json::{Value, json};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::*;
+use crate::certificate::publish::Publisher;
+use crate::certificate::renewal::{Kept, Renewal, Stored, changed};
+use crate::certificate::tests::{YEAR, names};
+use crate::certificate::{CaBundle, read_chain};
+use crate::metrics::Metrics;
+use crate::webhook::tests::{echo, pod_review};
+
+const NAME: &str = "leadsman-webhook.leadsman-system.svc";
+const PATH: &str = "/echo.leadsman.test?timeout=10s";
+
+/// A server on loopback, with a first certificate.
+struct Bench {
+    address: SocketAddr,
+    publisher: Publisher,
+    kept: Kept,
+    shutdown: CancellationToken,
+    served: tokio::task::JoinHandle<()>,
+}
+
+impl Bench {
+    async fn start() -> Self {
+        let condition = Readiness::default().condition("webhook certificates", "not read");
+        let metrics = Metrics::new(&Registry::default());
+        let publisher = Publisher::new(metrics.clone(), condition);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (shutdown, draining) = (CancellationToken::new(), CancellationToken::new());
+        let (_, spec) = watch::channel(None);
+        let server = Server {
+            endpoints: Arc::new(Endpoints::new(vec![echo(spec)], metrics, draining.clone())),
+            certificate: publisher.certificate(),
+            shutdown: shutdown.clone(),
+            draining,
+        };
+        let served = tokio::spawn(server.serve(listener));
+        let kept = renewed(None, Renewal::Create);
+        let mut bench = Self {
+            address,
+            publisher,
+            kept: kept.clone(),
+            shutdown,
+            served,
+        };
+        bench.serve(kept);
+        bench
+    }
+
+    /// As the loops do when they have read the Secret.
+    fn serve(&mut self, kept: Kept) {
+        let bundle = CaBundle::Pem(kept.bundle.clone());
+        self.publisher.publish(&kept.current, bundle);
+        self.kept = kept;
+    }
+
+    fn client(&self) -> Client {
+        Client {
+            address: self.address,
+            bundle: self.publisher.bundle(),
+        }
+    }
+}
+
+fn renewed(kept: Option<&Kept>, renewal: Renewal) -> Kept {
+    let data = changed(kept, renewal, &names(&[NAME]), clock::now(), YEAR).unwrap();
+    match Stored::read(&data, &names(&[NAME])) {
+        Stored::Usable(kept) => *kept,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// One that verifies as an API server: the bundle of the configuration, and the name of the Service.
+#[derive(Clone)]
+struct Client {
+    address: SocketAddr,
+    bundle: watch::Receiver<CaBundle>,
+}
+
+#[derive(Clone, Copy)]
+enum Protocol {
+    Http1,
+    Http2,
+}
+
+impl Client {
+    /// Connects, trusting a bundle.
+    async fn connect(
+        &self,
+        bundle: &CaBundle,
+        protocol: Protocol,
+    ) -> std::io::Result<TlsStream<TcpStream>> {
+        let CaBundle::Pem(pem) = bundle else {
+            panic!("no bundle: {bundle:?}");
+        };
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(read_chain("the bundle", pem).unwrap());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![match protocol {
+            Protocol::Http1 => b"http/1.1".to_vec(),
+            Protocol::Http2 => b"h2".to_vec(),
+        }];
+        let stream = TcpStream::connect(self.address).await?;
+        stream.set_nodelay(true)?;
+        let name = ServerName::try_from(NAME).unwrap();
+        TlsConnector::from(Arc::new(config))
+            .connect(name, stream)
+            .await
+    }
+
+    /// One request on a connection of its own.
+    async fn call(&self, protocol: Protocol) -> Result<Value, String> {
+        let bundle = self.bundle.borrow().clone();
+        self.call_trusting(&bundle, protocol).await
+    }
+
+    async fn call_trusting(&self, bundle: &CaBundle, protocol: Protocol) -> Result<Value, String> {
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let stream = self.connect(bundle, protocol).await;
+        let mut sender = Sender::handshake(stream.map_err(|error| text(&error))?, protocol).await;
+        let response = sender.send(review_request(PATH)).await;
+        let response = response.map_err(|error| text(&error))?;
+        let body = response.into_body().collect().await;
+        let body = body.map_err(|error| text(&error))?.to_bytes();
+        serde_json::from_slice(&body).map_err(|error| text(&error))
+    }
+}
+
+enum Sender {
+    Http1(http1::SendRequest<Full<Bytes>>),
+    Http2(http2::SendRequest<Full<Bytes>>),
+}
+
+impl Sender {
+    async fn handshake(stream: TlsStream<TcpStream>, protocol: Protocol) -> Self {
+        let io = TokioIo::new(stream);
+        match protocol {
+            Protocol::Http1 => {
+                let (sender, connection) = http1::handshake(io).await.unwrap();
+                tokio::spawn(connection);
+                Self::Http1(sender)
+            }
+            Protocol::Http2 => {
+                let handshake = http2::handshake(TokioExecutor::new(), io);
+                let (sender, connection) = handshake.await.unwrap();
+                tokio::spawn(connection);
+                Self::Http2(sender)
+            }
+        }
+    }
+
+    async fn send(&mut self, request: Request<Full<Bytes>>) -> hyper::Result<Response<Incoming>> {
+        match self {
+            Self::Http1(sender) => {
+                sender.ready().await?;
+                sender.send_request(request).await
+            }
+            Self::Http2(sender) => {
+                sender.ready().await?;
+                sender.send_request(request).await
+            }
+        }
+    }
+}
+
+fn review_request(path: &str) -> Request<Full<Bytes>> {
+    let body = pod_review("a", &json!({}));
+    Request::post(format!("https://{NAME}{path}"))
+        .body(Full::from(body))
+        .unwrap()
+}
+
+fn is_patched(review: &Value) -> bool {
+    review["response"]["allowed"] == true && review["response"]["patchType"] == "JSONPatch"
+}
+
+#[tokio::test]
+async fn both_protocols_are_answered() {
+    let bench = Bench::start().await;
+    for protocol in [Protocol::Http1, Protocol::Http2] {
+        let review = bench.client().call(protocol).await.unwrap();
+        assert!(is_patched(&review), "{review}");
+    }
+}
+
+/// How many times the certificate is replaced under load.
+const ROTATIONS: usize = 12;
+/// Clients that connect anew for each call, and clients that keep their connection.
+const CLIENTS: usize = 4;
+
+/// Loads the server while certificates rotate. Each client learns of a bundle some time after it was published, but
+/// before a certificate relies on it, which the leader waits for.
+#[tokio::test]
+async fn certificates_rotate_under_load_and_no_call_fails() {
+    let mut bench = Bench::start().await;
+    let (calls, stop) = (Arc::new(AtomicUsize::new(0)), CancellationToken::new());
+    let mut clients = JoinSet::new();
+    for number in 0..CLIENTS {
+        let protocol = [Protocol::Http1, Protocol::Http2][number % 2];
+        clients.spawn(load_by_new_connections(
+            bench.client(),
+            protocol,
+            Arc::clone(&calls),
+            stop.clone(),
+        ));
+        clients.spawn(load_by_one_connection(
+            bench.client(),
+            protocol,
+            Arc::clone(&calls),
+            stop.clone(),
+        ));
+    }
+    for _ in 0..ROTATIONS {
+        for renewal in [Renewal::Prepare, Renewal::TakeOver] {
+            let next = renewed(Some(&bench.kept), renewal);
+            bench.serve(next);
+            let enough = calls.load(Ordering::Relaxed) + 10 * CLIENTS;
+            while calls.load(Ordering::Relaxed) < enough {
+                tokio::task::yield_now().await;
+                assert!(
+                    clients.try_join_next().is_none(),
+                    "a client has met an error"
+                );
+            }
+        }
+    }
+    stop.cancel();
+    while let Some(ended) = clients.join_next().await {
+        ended.unwrap().unwrap();
+    }
+}
+
+type Loaded = Result<(), String>;
+
+async fn load_by_new_connections(
+    client: Client,
+    protocol: Protocol,
+    calls: Arc<AtomicUsize>,
+    stop: CancellationToken,
+) -> Loaded {
+    // The bundle of the round before: an API server that is behind.
+    let mut bundles = client.bundle.clone();
+    let mut late = bundles.borrow_and_update().clone();
+    while !stop.is_cancelled() {
+        let review = client.call_trusting(&late, protocol).await?;
+        if !is_patched(&review) {
+            return Err(review.to_string());
+        }
+        calls.fetch_add(1, Ordering::Relaxed);
+        late = bundles.borrow_and_update().clone();
+    }
+    Ok(())
+}
+
+async fn load_by_one_connection(
+    client: Client,
+    protocol: Protocol,
+    calls: Arc<AtomicUsize>,
+    stop: CancellationToken,
+) -> Loaded {
+    let bundle = client.bundle.borrow().clone();
+    let stream = client.connect(&bundle, protocol).await;
+    let mut sender = Sender::handshake(stream.map_err(|error| error.to_string())?, protocol).await;
+    while !stop.is_cancelled() {
+        let response = sender.send(review_request(PATH)).await;
+        let body = response.map_err(|error| error.to_string())?.into_body();
+        body.collect().await.map_err(|error| error.to_string())?;
+        calls.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// That the test above could fail.
+#[tokio::test]
+async fn a_certificate_whose_ca_is_not_known_yet_is_refused() {
+    let mut bench = Bench::start().await;
+    let before = bench.publisher.bundle().borrow().clone();
+    let prepared = renewed(Some(&bench.kept), Renewal::Prepare);
+    bench.serve(renewed(Some(&prepared), Renewal::TakeOver));
+    let error = bench.client().call_trusting(&before, Protocol::Http1).await;
+    let error = error.unwrap_err();
+    assert!(error.contains("invalid peer certificate"), "{error}");
+}
+
+#[tokio::test]
+async fn what_is_no_review_is_refused_without_harm() {
+    let bench = Bench::start().await;
+    let client = bench.client();
+    let bundle = client.bundle.borrow().clone();
+    let stream = client.connect(&bundle, Protocol::Http2).await.unwrap();
+    let mut sender = Sender::handshake(stream, Protocol::Http2).await;
+    let post = |path: &str, body: Vec<u8>| {
+        let request = Request::post(format!("https://{NAME}{path}"));
+        request.body(Full::from(body)).unwrap()
+    };
+    let table = [
+        (post("/none", Vec::new()), StatusCode::NOT_FOUND),
+        (post(PATH, b"no JSON".to_vec()), StatusCode::BAD_REQUEST),
+        (
+            post(PATH, vec![b' '; 8 * 1024 * 1024]),
+            StatusCode::PAYLOAD_TOO_LARGE,
+        ),
+        (
+            Request::get(format!("https://{NAME}{PATH}"))
+                .body(Full::default())
+                .unwrap(),
+            StatusCode::METHOD_NOT_ALLOWED,
+        ),
+        (review_request(PATH), StatusCode::OK),
+    ];
+    for (request, expected) in table {
+        let uri = request.uri().clone();
+        let response = sender.send(request).await.unwrap();
+        assert_eq!(response.status(), expected, "{uri}");
+    }
+}
+
+#[tokio::test]
+async fn the_end_gives_connections_up_and_fails_no_request() {
+    let bench = Bench::start().await;
+    let client = bench.client();
+    let bundle = client.bundle.borrow().clone();
+    let stream = client.connect(&bundle, Protocol::Http1).await.unwrap();
+    let mut kept = Sender::handshake(stream, Protocol::Http1).await;
+    let before = kept.send(review_request(PATH)).await.unwrap();
+    assert_eq!(before.headers().get("connection"), None);
+    before.into_body().collect().await.unwrap();
+
+    bench.shutdown.cancel();
+    tokio::task::yield_now().await;
+    let last = kept.send(review_request(PATH)).await.unwrap();
+    assert_eq!(last.headers()["connection"], "close");
+    // Endpoints of the Service may still name this replica.
+    assert!(is_patched(&client.call(Protocol::Http1).await.unwrap()));
+    assert!(is_patched(&client.call(Protocol::Http2).await.unwrap()));
+    timeout(DRAIN + FINISH, bench.served)
+        .await
+        .unwrap()
+        .unwrap();
+    client.call(Protocol::Http1).await.unwrap_err();
+}
