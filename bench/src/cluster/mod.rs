@@ -19,7 +19,7 @@ mod exchange;
 mod expected;
 pub(crate) mod flips;
 pub(crate) mod floor;
-mod objects;
+pub(crate) mod objects;
 pub(crate) mod restart;
 mod stage;
 mod watched;

@@ -10,7 +10,8 @@ use leadsman_api::{NodePodProbe, PodProbeMarker};
 use leadsman_core::cluster::{Now, ObjectName, Source};
 use leadsman_core::podprobe::event::{Event, Write, WriteTarget};
 use leadsman_core::podprobe::{Config, Index};
-use serde_json::{Value, json};
+
+use crate::cluster::objects::filled;
 
 /// Pods of a node.
 pub(super) const NODE: u64 = 25;
@@ -104,29 +105,16 @@ impl Cluster {
     /// A marker of the workload of its number, if there is one, with this command in its first probe.
     pub(super) fn marker(&mut self, number: u64, command: &str) -> PodProbeMarker {
         let namespace = namespace((number % self.workloads()) * WORKLOAD);
-        let probe = |name: &str, command: &str, policy: Value| {
-            json!({
-                "name": name, "containerName": "main", "podConditionType": format!("game.io/{name}"),
-                "probe": { "exec": { "command": ["/bin/sh", "-c", command] }, "periodSeconds": 10 },
-                "markerPolicy": policy,
-            })
-        };
-        let marker = json!({
-            "apiVersion": "apps.kruise.io/v1alpha1", "kind": "PodProbeMarker",
-            "metadata": {
-                "namespace": namespace, "name": marker_name(number), "uid": uid(number),
-                "resourceVersion": self.next_version(), "generation": 1, "creationTimestamp": TIME,
-            },
-            "spec": {
-                "selector": { "matchLabels": {
-                    "app.kubernetes.io/instance": format!("shard-{number}"), "app.kubernetes.io/component": "game",
-                } },
-                "probes": [
-                    probe("idle", command, json!([{ "state": "Succeeded", "labels": { "game.io/idle": "true" } }])),
-                    probe("ready", "/home/game/ready.sh", json!([])),
-                ],
-            },
-        });
+        let (name, uid, version) = (marker_name(number), uid(number), self.next_version());
+        let values = [
+            ("$namespace", namespace.as_str()),
+            ("$marker", &name),
+            ("$uid", &uid),
+            ("$version", &version),
+            ("$workload", &format!("shard-{number}")),
+            ("$command", command),
+        ];
+        let marker = filled(include_str!("objects/marker.json"), &values);
         serde_json::from_value(marker).expect("a marker is well formed")
     }
 
@@ -230,46 +218,7 @@ fn container(pod: u64) -> String {
 
 /// A pod as it commonly is.
 fn template() -> Pod {
-    let pod = json!({
-        "metadata": {
-            "labels": {
-                "app.kubernetes.io/name": "game-server", "app.kubernetes.io/instance": "",
-                "app.kubernetes.io/component": "game", "pod-template-hash": "6b9f7d5c84", "game.io/idle": "true",
-            },
-            "annotations": {
-                "cni.example.net/status": "x".repeat(400), "prometheus.io/scrape": "true", "prometheus.io/port": "9090",
-            },
-            "managedFields": [
-                { "manager": "kube-controller-manager", "operation": "Update", "fieldsV1": { "f:metadata": { "f:labels": {
-                    "f:app.kubernetes.io/name": {}, "f:app.kubernetes.io/instance": {}, "f:pod-template-hash": {} } } } },
-                { "manager": "leadsman-podprobe", "operation": "Apply", "subresource": "status", "fieldsV1": {
-                    "f:metadata": { "f:labels": { "f:game.io/idle": {} } },
-                    "f:status": { "f:conditions": { "k:{\"type\":\"game.io/idle\"}": {}, "k:{\"type\":\"game.io/ready\"}": {} } } } },
-                { "manager": "kubelet", "operation": "Update", "subresource": "status", "fieldsV1": { "f:status": {
-                    "f:conditions": { "k:{\"type\":\"Ready\"}": {}, "k:{\"type\":\"Initialized\"}": {} } } } },
-            ],
-        },
-        "spec": { "containers": [
-            { "name": "main", "ports": [{ "name": "http", "containerPort": 8080 }] },
-            { "name": "sidecar" },
-        ] },
-        "status": {
-            "phase": "Running",
-            "conditions": [
-                { "type": "PodReadyToStartContainers", "status": "True", "lastTransitionTime": TIME },
-                { "type": "Initialized", "status": "True", "lastTransitionTime": TIME },
-                { "type": "Ready", "status": "True", "lastTransitionTime": TIME },
-                { "type": "ContainersReady", "status": "True", "lastTransitionTime": TIME },
-                { "type": "PodScheduled", "status": "True", "lastTransitionTime": TIME },
-                { "type": "game.io/idle", "status": "True", "message": "as it should be",
-                  "lastTransitionTime": TIME, "lastProbeTime": TIME },
-                { "type": "game.io/ready", "status": "True", "message": "as it should be",
-                  "lastTransitionTime": TIME, "lastProbeTime": TIME },
-            ],
-            "containerStatuses": [{ "name": "main", "started": true }, { "name": "sidecar", "started": true }],
-        },
-    });
-    serde_json::from_value(pod).expect("a pod is well formed")
+    serde_json::from_str(include_str!("objects/pod.json")).expect("a pod is well formed")
 }
 
 /// The index that has seen the cluster.
