@@ -1,5 +1,6 @@
 //! A cluster of any size, made up object by object, and an index that has seen all of it and has nothing to do.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -241,21 +242,21 @@ impl World {
         };
         for number in 0..world.cluster.markers {
             let marker = world.cluster.marker(number, "/home/game/idle.sh");
-            world.tell(Event::Marker(Box::new(marker), Source::List));
+            world.tell(Event::Marker(Arc::new(marker), Source::List));
         }
         for number in 0..world.cluster.nodes() {
             let node = world.cluster.node(number);
-            world.tell(Event::Node(Box::new(node), Source::List));
+            world.tell(Event::Node(Arc::new(node), Source::List));
         }
         for number in 0..world.cluster.pods {
             let pod = world.cluster.pod(number, true);
-            world.tell(Event::Pod(Box::new(pod), Source::List));
+            world.tell(Event::Pod(Arc::new(pod), Source::List));
         }
         let due = world.tell(Event::Synced);
         world.learn_entries(&due)?;
         for number in 0..world.cluster.nodes() {
             let object = world.cluster.node_pod_probe(number, None);
-            world.tell(Event::NodePodProbe(Box::new(object), Source::Watch));
+            world.tell(Event::NodePodProbe(Arc::new(object), Source::Watch));
         }
         for number in 0..world.cluster.markers {
             world.answer_status(number);
@@ -312,7 +313,7 @@ impl World {
         let object = WriteTarget::MarkerStatus(name);
         if let Some(Write::MarkerStatus { status, .. }) = self.index.due(&object, self.now) {
             marker.status = Some(*status);
-            self.tell(Event::Marker(Box::new(marker), Source::Watch));
+            self.tell(Event::Marker(Arc::new(marker), Source::Watch));
         }
     }
 }

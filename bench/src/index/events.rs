@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::Duration;
 
 use leadsman_core::cluster::Source;
@@ -32,13 +33,13 @@ fn event(kind: usize, world: &mut World, turn: u64) -> Event {
     match kind {
         0 => {
             let object = cluster.node_pod_probe(number / NODE, (!back).then_some(number));
-            Event::NodePodProbe(Box::new(object), Source::Watch)
+            Event::NodePodProbe(Arc::new(object), Source::Watch)
         }
-        1 => Event::Pod(Box::new(cluster.pod(number, back)), Source::Watch),
-        2 => Event::Pod(Box::new(cluster.pod(number, true)), Source::Watch),
+        1 => Event::Pod(Arc::new(cluster.pod(number, back)), Source::Watch),
+        2 => Event::Pod(Arc::new(cluster.pod(number, true)), Source::Watch),
         3 => {
             let number = pick(cluster.nodes());
-            Event::Node(Box::new(cluster.node(number)), Source::Watch)
+            Event::Node(Arc::new(cluster.node(number)), Source::Watch)
         }
         _ => {
             let command = if back {
@@ -47,7 +48,7 @@ fn event(kind: usize, world: &mut World, turn: u64) -> Event {
                 "/home/game/lazy.sh"
             };
             let marker = cluster.marker(pick(cluster.matched() / WORKLOAD), command);
-            Event::Marker(Box::new(marker), Source::Watch)
+            Event::Marker(Arc::new(marker), Source::Watch)
         }
     }
 }

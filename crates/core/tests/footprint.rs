@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failure is what a test reports")]
 
 use std::alloc::System;
+use std::sync::Arc;
 use std::time::Duration;
 
 use leadsman_api::node_pod_probe::{ContainerProbeState, PodProbeStatus};
@@ -103,7 +104,7 @@ fn marker() -> Event {
         "spec": { "selector": { "matchLabels": { "app": "game" } }, "probes": [probe("idle"), probe("ready")] },
     });
     Event::Marker(
-        Box::new(serde_json::from_value(marker).unwrap()),
+        Arc::new(serde_json::from_value(marker).unwrap()),
         Source::List,
     )
 }
@@ -156,17 +157,17 @@ fn settled(marked: bool) -> Index {
     for number in 0..PODS / NODE {
         let node: slim::Node =
             serde_json::from_value(json!({ "metadata": { "name": node(number) } })).unwrap();
-        index.observe(Event::Node(Box::new(node), Source::List), now);
+        index.observe(Event::Node(Arc::new(node), Source::List), now);
     }
     for number in 0..PODS {
         let pod: Pod = serde_json::from_str(&pod(number, 2, marked)).unwrap();
-        index.observe(Event::Pod(Box::new(pod), Source::List), now);
+        index.observe(Event::Pod(Arc::new(pod), Source::List), now);
     }
     index.observe(Event::Synced, now);
     for number in 0..PODS / NODE {
         let object = answered(&mut index, number, now).unwrap();
         assert_eq!(object.spec.pod_probes.len(), if marked { NODE } else { 0 });
-        index.observe(Event::NodePodProbe(Box::new(object), Source::Watch), now);
+        index.observe(Event::NodePodProbe(Arc::new(object), Source::Watch), now);
     }
     let name = ObjectName {
         namespace: "games".to_owned(),
@@ -203,7 +204,7 @@ fn a_pod_takes_few_bytes_and_few_allocations() {
     let now = now();
     let mut index = settled(true);
     let again: Pod = serde_json::from_str(&pod(7, 9, true)).unwrap();
-    let heartbeat = Event::Pod(Box::new(again), Source::Watch);
+    let heartbeat = Event::Pod(Arc::new(again), Source::Watch);
     let event = allocations(|| index.observe(heartbeat, now));
     let found = json!({ "bytes of a matched pod": matched, "of another": other, "allocations of the whole pod": whole,
                         "of the slim one": slim, "of an event that changes nothing": event });

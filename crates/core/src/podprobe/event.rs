@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use leadsman_api::slim::{Node, Pod};
@@ -27,13 +28,13 @@ pub enum Kind {
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A marker as the API server shows it.
-    Marker(Box<PodProbeMarker>, Source),
+    Marker(Arc<PodProbeMarker>, Source),
     /// A pod as the API server shows it.
-    Pod(Box<Pod>, Source),
+    Pod(Arc<Pod>, Source),
     /// A node as the API server shows it.
-    Node(Box<Node>, Source),
+    Node(Arc<Node>, Source),
     /// A `NodePodProbe` as the API server shows it.
-    NodePodProbe(Box<NodePodProbe>, Source),
+    NodePodProbe(Arc<NodePodProbe>, Source),
     /// An object is there and does not decode, as a list or the watch shows it. What was known of it stays known; if
     /// nothing was, what may be its own is left as it is until it decodes or is gone.
     Undecodable(Kind, ObjectName),

@@ -85,13 +85,13 @@ impl Observe<NodePodProbe> for PodProbe {
     }
 }
 
-fn event<K: Clone>(
+fn event<K>(
     observation: Observation<K>,
     kind: event::Kind,
-    object: fn(Box<K>, Source) -> Event,
+    object: fn(Arc<K>, Source) -> Event,
 ) -> Event {
     match observation {
-        Observation::Object(seen, source) => object(Box::new(Arc::unwrap_or_clone(seen)), source),
+        Observation::Object(seen, source) => object(seen, source),
         Observation::Undecodable(metadata, _) => {
             Event::Undecodable(kind, ObjectName::of(&metadata))
         }

@@ -1,6 +1,8 @@
 //! A due write as HTTP requests, and what their replies show. Here and nowhere else is decided which verb, which
 //! resource and which kind of patch a write is.
 
+use std::sync::Arc;
+
 use http::request::Request as HttpRequest;
 use kube::Resource;
 use kube::api::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
@@ -89,14 +91,16 @@ fn kind(write: &Write) -> RequestKind {
 fn reply(write: &Write) -> Option<DecodeReply<Event>> {
     match write {
         Write::CreateNodePodProbe(_) | Write::ReplaceNodePodProbe(_) => Some(|body| {
-            serde_json::from_slice(body).map(|object| Event::NodePodProbe(object, Source::Reply))
+            serde_json::from_slice(body)
+                .map(|object| Event::NodePodProbe(Arc::new(object), Source::Reply))
         }),
-        Write::PodMarks(_) => {
-            Some(|body| serde_json::from_slice(body).map(|pod| Event::Pod(pod, Source::Reply)))
-        }
+        Write::PodMarks(_) => Some(|body| {
+            serde_json::from_slice(body).map(|pod| Event::Pod(Arc::new(pod), Source::Reply))
+        }),
         Write::MarkerFinalizers { finalizers, .. } if finalizers.is_empty() => None,
         Write::MarkerStatus { .. } | Write::MarkerFinalizers { .. } => Some(|body| {
-            serde_json::from_slice(body).map(|marker| Event::Marker(marker, Source::Reply))
+            serde_json::from_slice(body)
+                .map(|marker| Event::Marker(Arc::new(marker), Source::Reply))
         }),
         Write::DeleteNodePodProbe { .. } => None,
     }

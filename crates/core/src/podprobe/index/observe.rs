@@ -21,7 +21,9 @@ impl Index {
             Event::Marker(marker, source) => self.observe_marker(&marker, source),
             Event::Pod(pod, source) => self.observe_pod(&pod, source),
             Event::Node(node, source) => self.observe_node(&node, source),
-            Event::NodePodProbe(object, source) => self.observe_object(*object, source),
+            Event::NodePodProbe(object, source) => {
+                self.observe_object(Arc::unwrap_or_clone(object), source);
+            }
             Event::Undecodable(kind, name) => self.observe_undecodable(kind, name),
             Event::Deleted(kind, name, version) => {
                 // The watch may be behind the reply to a write that created a new object of this name.

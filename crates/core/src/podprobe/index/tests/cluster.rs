@@ -1,6 +1,7 @@
 //! An API server in one struct: who owns a mark, what an apply removes, when a version moves.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta, Time};
@@ -408,7 +409,7 @@ impl Cluster {
         }
         let wire = pod.wire(name);
         self.pods.insert(name.clone(), pod);
-        self.publish(Kind::Pod, Event::Pod(Box::new(wire), Source::Watch));
+        self.publish(Kind::Pod, Event::Pod(Arc::new(wire), Source::Watch));
     }
 
     pub(super) fn put_marker(&mut self, name: &ObjectName, mut marker: PodProbeMarker) {
@@ -433,7 +434,7 @@ impl Cluster {
         meta.resource_version = Some(version.to_string());
         marker.metadata = meta;
         self.markers.insert(name.clone(), marker.clone());
-        self.publish(Kind::Marker, Event::Marker(Box::new(marker), Source::Watch));
+        self.publish(Kind::Marker, Event::Marker(Arc::new(marker), Source::Watch));
     }
 
     /// Changes a marker's metadata or status.
@@ -451,14 +452,14 @@ impl Cluster {
         }
         marker.metadata.resource_version = Some(self.next_version().to_string());
         self.markers.insert(name.clone(), marker.clone());
-        self.publish(Kind::Marker, Event::Marker(Box::new(marker), Source::Watch));
+        self.publish(Kind::Marker, Event::Marker(Arc::new(marker), Source::Watch));
     }
 
     pub(super) fn put_node(&mut self, name: &str, is_virtual: bool) {
         let version = self.next_version();
         self.nodes.insert(name.to_owned(), is_virtual);
         let node = node(name, is_virtual, version);
-        self.publish(Kind::Node, Event::Node(Box::new(node), Source::Watch));
+        self.publish(Kind::Node, Event::Node(Arc::new(node), Source::Watch));
     }
 
     pub(super) fn put_node_pod_probe(&mut self, mut object: NodePodProbe) {
@@ -498,7 +499,7 @@ impl Cluster {
         self.node_pod_probes.insert(name, object.clone());
         self.publish(
             Kind::NodePodProbe,
-            Event::NodePodProbe(Box::new(object), Source::Watch),
+            Event::NodePodProbe(Arc::new(object), Source::Watch),
         );
     }
 
@@ -575,15 +576,15 @@ impl Cluster {
             return seen.then(|| Event::Undecodable(kind, name.clone()));
         }
         Some(match kind {
-            Kind::Marker => Event::Marker(Box::new(self.markers.get(name)?.clone()), source),
-            Kind::Pod => Event::Pod(Box::new(self.pods.get(name)?.wire(name)), source),
+            Kind::Marker => Event::Marker(Arc::new(self.markers.get(name)?.clone()), source),
+            Kind::Pod => Event::Pod(Arc::new(self.pods.get(name)?.wire(name)), source),
             Kind::Node => {
                 let is_virtual = *self.nodes.get(&name.name)?;
-                Event::Node(Box::new(node(&name.name, is_virtual, self.version)), source)
+                Event::Node(Arc::new(node(&name.name, is_virtual, self.version)), source)
             }
             Kind::NodePodProbe => {
                 let object = self.node_pod_probes.get(&name.name)?.clone();
-                Event::NodePodProbe(Box::new(object), source)
+                Event::NodePodProbe(Arc::new(object), source)
             }
         })
     }
@@ -716,7 +717,7 @@ impl Cluster {
                 let version = self.next_version();
                 new.metadata.resource_version = Some(version.to_string());
                 self.markers.insert(marker.clone(), new.clone());
-                self.publish(Kind::Marker, Event::Marker(Box::new(new), Source::Watch));
+                self.publish(Kind::Marker, Event::Marker(Arc::new(new), Source::Watch));
                 self.sight(Kind::Marker, &marker, Source::Reply)
             }
             Write::MarkerFinalizers {

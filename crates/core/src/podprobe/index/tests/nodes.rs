@@ -1,5 +1,7 @@
 //! Nodes, their objects, and a marker's status, rule by rule.
 
+use std::sync::Arc;
+
 use jiff::SignedDuration;
 use leadsman_api::node_pod_probe::NodePodProbe;
 use rstest::rstest;
@@ -669,7 +671,7 @@ fn entries_are_read_again_where_the_generation_moved_and_from_every_list() {
         emptied.spec.pod_probes.clear();
         emptied.metadata.resource_version = Some("999".to_owned());
         emptied.metadata.generation = generation;
-        let event = Event::NodePodProbe(Box::new(emptied), source);
+        let event = Event::NodePodProbe(Arc::new(emptied), source);
         world.index.observe(event, world.now());
         let object = WriteTarget::NodePodProbe("n0".to_owned());
         world.index.due(&object, world.now()).is_some()
@@ -696,7 +698,7 @@ fn a_pod_that_lacks_its_marks_is_due_with_every_sight() {
     let dirty = |world: &mut World, version: u64| {
         let mut pod = world.pod().clone();
         pod.version = version;
-        let event = Event::Pod(Box::new(pod.wire(&p0())), Source::Watch);
+        let event = Event::Pod(Arc::new(pod.wire(&p0())), Source::Watch);
         world.index.observe(event, world.now()).dirty
     };
     assert_eq!(dirty(&mut world, 900), []);
