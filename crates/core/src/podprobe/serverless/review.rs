@@ -6,7 +6,7 @@ use std::sync::Arc;
 use leadsman_api::slim;
 
 use super::{Annotations, Injection, MARKERS, PROBES};
-use crate::cluster::Interners;
+use crate::cluster::{Interners, ObjectName};
 use crate::podprobe::marker::Marker;
 use crate::podprobe::pod::Pod;
 
@@ -18,26 +18,33 @@ const ANNOTATIONS_BYTES: usize = 256 * 1024;
 pub type Changes = Vec<(&'static str, Option<Arc<str>>)>;
 
 /// The markers in force that a provider can report to, by namespace, the one that goes first in front.
+///
+/// A clone is cheap: namespaces are shared until they change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    pub(super) namespaces: BTreeMap<String, Vec<Arc<Marker>>>,
+    pub(super) namespaces: BTreeMap<Arc<str>, Arc<Vec<Arc<Marker>>>>,
 }
 
 impl Snapshot {
-    /// Keeps of these markers those with a probe that names a condition.
-    pub fn new(markers: impl IntoIterator<Item = Arc<Marker>>) -> Self {
-        let mut namespaces: BTreeMap<String, Vec<Arc<Marker>>> = BTreeMap::new();
-        for marker in markers {
+    /// Puts a marker in the place of the one of its name; none takes it out. One without a probe that names a condition is no
+    /// better than none.
+    pub fn set(&mut self, name: &ObjectName, marker: Option<Arc<Marker>>) {
+        let names_condition = |marker: &Arc<Marker>| {
             let mut probes = marker.probes.iter();
-            if probes.any(|probe| probe.condition_type.is_some()) {
-                let namespace = namespaces.entry(marker.name.namespace.clone());
-                namespace.or_default().push(marker);
-            }
+            probes.any(|probe| probe.condition_type.is_some())
+        };
+        let marker = marker.filter(names_condition);
+        if marker.is_none() && !self.namespaces.contains_key(&*name.namespace) {
+            return;
         }
-        for markers in namespaces.values_mut() {
-            markers.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
+        let namespace = self.namespaces.entry(name.namespace.as_str().into());
+        let markers = Arc::make_mut(namespace.or_default());
+        markers.retain(|known| known.name != *name);
+        markers.extend(marker);
+        markers.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
+        if markers.is_empty() {
+            self.namespaces.remove(&*name.namespace);
         }
-        Self { namespaces }
     }
 
     /// Whether it has no marker.
@@ -52,7 +59,8 @@ impl Snapshot {
     pub fn review(&self, namespace: &str, pod: &slim::Pod) -> Changes {
         let seen = Pod::new(pod, None, &mut Interners::default());
         let label = |key: &str| seen.labels.get(key).map(|value| &**value);
-        let markers = self.namespaces.get(namespace).into_iter().flatten();
+        let markers = self.namespaces.get(namespace).into_iter();
+        let markers = markers.flat_map(|markers| markers.iter());
         let matching = markers.filter(|marker| marker.selector.matches(label));
         let matching: Vec<_> = matching.map(|marker| &**marker).collect();
         let wanted = Injection::plan(&matching, &seen.containers).annotations;

@@ -33,9 +33,9 @@ impl Scope {
         }
         let mut selectors: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         for (namespace, markers) in &markers.namespaces {
-            for marker in markers {
+            for marker in markers.iter() {
                 let namespaces = selectors.entry(to_cel(&marker.selector)).or_default();
-                if namespaces.last() != Some(&namespace.as_str()) {
+                if namespaces.last() != Some(&&**namespace) {
                     namespaces.push(namespace);
                 }
             }
@@ -51,7 +51,7 @@ impl Scope {
             )
         });
         let expression = any(by_namespace).or_else(|| any(selectors.keys().cloned()));
-        let namespaces = markers.namespaces.keys().cloned();
+        let namespaces = markers.namespaces.keys().map(ToString::to_string);
         Some(Self {
             namespaces: is_named.then(|| namespaces.collect()),
             expression,

@@ -58,9 +58,17 @@ fn pod(annotations: &Value) -> Value {
                       "initContainers": [{ "name": "init" }, { "name": "native", "restartPolicy": "Always" }] } })
 }
 
+fn snapshot(markers: &[Arc<Marker>]) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    for marker in markers {
+        snapshot.set(&marker.name, Some(marker.clone()));
+    }
+    snapshot
+}
+
 fn review(markers: &[Arc<Marker>], pod: &Value) -> BTreeMap<&'static str, Option<String>> {
     let pod: slim::Pod = serde_json::from_value(pod.clone()).unwrap();
-    let changes = Snapshot::new(markers.iter().cloned()).review("a", &pod);
+    let changes = snapshot(markers).review("a", &pod);
     let changes = changes.into_iter();
     changes
         .map(|(key, value)| (key, value.map(|value| value.to_string())))
@@ -234,9 +242,30 @@ fn what_does_not_fit_is_left_out_and_no_pod_is_refused_for_it() {
     assert_eq!(review(&[marker], &full), BTreeMap::new());
 }
 
+// PPM-16
+#[test]
+fn a_marker_that_is_deleted_or_names_no_condition_any_more_is_in_force_no_longer() {
+    let way = marker("a", "way", 0, &[probe("p", "t")]);
+    let mut silent = probe("p", "");
+    silent["markerPolicy"] = json!([{ "state": "Failed", "labels": { "k": "v" } }]);
+    for after in [None, Some(marker("a", "way", 0, &[silent]))] {
+        let mut snapshot = snapshot(&[way.clone(), marker("b", "way", 0, &[probe("p", "t")])]);
+        let before = snapshot.clone();
+        snapshot.set(&way.name, after.clone());
+        assert_ne!(snapshot, before);
+        assert_eq!(
+            Scope::new(&snapshot).unwrap().namespaces,
+            Some(vec!["b".to_owned()])
+        );
+        snapshot.set(&way.name, after);
+        snapshot.set(&way.name, Some(way.clone()));
+        assert_eq!(snapshot, before);
+    }
+}
+
 /// The pods that are asked about, in CEL.
 fn scope(markers: &[Arc<Marker>]) -> Option<Scope> {
-    Scope::new(&Snapshot::new(markers.iter().cloned()))
+    Scope::new(&snapshot(markers))
 }
 
 const COPY: &str = "object.metadata.?annotations[?'kruise.io/podprobemarker-list'].hasValue()";
