@@ -43,6 +43,7 @@ mod tests;
 mod undecodable;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::SignedDuration;
 
@@ -56,6 +57,7 @@ use self::refusals::Refusals;
 use self::undecodable::Undecodable;
 use super::compatibility::Compatibility;
 use super::event::{Effects, Event, Kind, Write, WriteTarget};
+use super::marker::Marker;
 use super::marks;
 use crate::cluster::{Now, ObjectName, Watches};
 
@@ -72,6 +74,8 @@ pub struct Config {
     pub silent_after: SignedDuration,
     /// How many bytes the spec of a `NodePodProbe` may have.
     pub node_bytes: usize,
+    /// Whether providers run the probes of pods on virtual nodes.
+    pub serverless: bool,
 }
 
 impl Default for Config {
@@ -88,6 +92,7 @@ impl Default for Config {
                 .into(),
             silent_after: SignedDuration::from_mins(20),
             node_bytes: 512 * 1024,
+            serverless: false,
         }
     }
 }
@@ -109,7 +114,7 @@ impl Index {
     /// An index that has observed nothing yet.
     pub fn new(config: Config) -> Self {
         Self {
-            markers: Markers::new(config.compatibility),
+            markers: Markers::new(config.compatibility, config.serverless),
             nodes: Nodes::new(config.node_bytes, config.silent_after),
             pods: Pods::default(),
             undecodable: Undecodable::default(),
@@ -163,6 +168,12 @@ impl Index {
             (_, Sent::Marks(_)) | (WriteTarget::PodMarks(_), Sent::Whole(_)) => {}
         }
         Some(write)
+    }
+
+    /// The markers that are acted on otherwise than when this was last asked: each as it is now, none if it is not acted on.
+    /// They are kept only where pods are [`Config::serverless`].
+    pub fn take_changed_markers(&mut self) -> Vec<(Arc<ObjectName>, Option<Arc<Marker>>)> {
+        self.markers.take_changed()
     }
 
     fn due_write(&self, target: &WriteTarget, now: Now) -> Option<DueWrite> {
@@ -261,9 +272,11 @@ impl Index {
         if let Some((node, key)) = &on_node {
             self.nodes.set_wanted(node, key, wanted, cx);
         }
+        let node = self.nodes.view(pod);
         let observations = Observations {
             pod,
-            node: self.nodes.view(pod),
+            node,
+            has_provider: self.config.serverless && node.is_virtual() && pod.is_target(),
             refused_object: self.refusals.reason_of_object(pod),
             refused_marks: self.refusals.reason_of_marks(name),
             contested: self.pods.contested(name).collect(),

@@ -143,8 +143,27 @@ impl Index {
 
     fn observe_node(&mut self, wire: &slim::Node, source: Source) {
         let name = ObjectName::of(&wire.identity);
-        if !self.is_stale(Kind::Node, &name, &wire.identity, source) {
-            self.nodes.observe_node(wire, &mut self.cx);
+        if self.is_stale(Kind::Node, &name, &wire.identity, source) {
+            return;
+        }
+        let was_virtual = self.nodes.is_virtual(&name.name);
+        self.nodes.observe_node(wire, &mut self.cx);
+        self.affect_pods_of_provider(&name.name, was_virtual);
+    }
+
+    fn remove_node(&mut self, name: &str) -> Option<ResourceVersion> {
+        let was_virtual = self.nodes.is_virtual(name);
+        let version = self.nodes.remove_node(name, &mut self.cx);
+        self.affect_pods_of_provider(name, was_virtual);
+        version
+    }
+
+    /// Has the pods of a node planned that has a provider now, or had one. The node does not know those among them that have
+    /// no entry; that all pods are searched for them happens as often as such a node comes or goes.
+    fn affect_pods_of_provider(&mut self, node: &str, was_virtual: bool) {
+        if self.config.serverless && self.nodes.is_virtual(node) != was_virtual {
+            let pods = self.pods.bound_to(node);
+            self.cx.affected.pods.extend(pods.cloned());
         }
     }
 
@@ -270,7 +289,7 @@ impl Index {
         let known = match kind {
             Kind::Marker => self.remove_marker(name),
             Kind::Pod => self.remove_pod(name),
-            Kind::Node => self.nodes.remove_node(&name.name, &mut self.cx),
+            Kind::Node => self.remove_node(&name.name),
             Kind::NodePodProbe => self.remove_object(&name.name),
         };
         let version = if version == ResourceVersion::UNKNOWN {

@@ -2,18 +2,17 @@
 //!
 //! The one place where the three machines meet. It changes none of them.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::context::{Context, MarkerName, Shares};
 use super::nodes::NodeView;
-use super::situation::PodSituation;
+use super::situation::{PodSituation, Prober};
 use crate::podprobe::marker::Marker;
 use crate::podprobe::marks::{self, Conflict, Mark, Place, Wants};
 use crate::podprobe::plan::{Entry, Gap, PodEntries};
 use crate::podprobe::pod::Pod;
+use crate::podprobe::serverless::Provided;
 use crate::podprobe::status::{Share, Trouble};
-use crate::podprobe::verdict::Verdict;
 
 /// The markers that match a pod, the one that goes first in front.
 pub(super) type Matching<'a> = [(&'a MarkerName, &'a Marker)];
@@ -47,15 +46,12 @@ impl PlannedEntries {
     }
 }
 
-/// The verdict about an entry of a pod, from whoever runs the pod's probes. Nothing else asks for one.
-fn verdict<'a>(pod: &Pod, entry: &Entry, node: NodeView<'a>) -> Option<Cow<'a, Verdict>> {
-    node.verdict(pod, entry).map(Cow::Borrowed)
-}
-
 /// What the marks and shares of a pod follow from, beside its entries.
 pub(super) struct Observations<'a> {
     pub(super) pod: &'a Pod,
     pub(super) node: NodeView<'a>,
+    /// Whether the provider of its node runs its probes.
+    pub(super) has_provider: bool,
     /// Why the object of its node was refused.
     pub(super) refused_object: Option<&'a Arc<str>>,
     /// Why its marks were refused.
@@ -73,27 +69,36 @@ impl Observations<'_> {
         matching: &Matching<'_>,
         PlannedEntries(entries): &PlannedEntries,
     ) -> (Wants, Shares) {
-        let verdicts = entries.iter().map(|probes| {
-            let entries = probes.iter().map(|entry| entry.as_ref().ok());
-            let verdicts = entries.map(|entry| verdict(self.pod, entry?, self.node));
-            verdicts.collect::<Vec<_>>()
-        });
-        let verdicts: Vec<_> = verdicts.collect();
-        let verdict_at = |(marker, probe): Place| -> Option<&Verdict> {
-            verdicts.get(marker)?.get(probe)?.as_deref()
-        };
         let markers: Vec<_> = matching.iter().map(|(_, marker)| *marker).collect();
+        let provided = self.has_provider.then(|| Provided::new(&markers, self.pod));
+        let verdict_at = |place: Place| {
+            if let Some(provided) = &provided {
+                return provided.verdict(place);
+            }
+            let entry = entries.get(place.0)?.get(place.1)?.as_ref().ok()?;
+            self.node.verdict(self.pod, entry)
+        };
         let (mut wants, conflicts) = Wants::new(&markers, verdict_at);
+        if let Some(provided) = &provided {
+            provided.leave_conditions(&mut wants);
+        }
         if self.keeps_unclaimed {
             wants.hold_unclaimed(&self.pod.ours);
+        } else if let Some(provided) = &provided {
+            provided.govern_annotations(self.pod, &mut wants);
         }
         let situation = PodSituation::new(self.pod, self.node, self.refused_object);
         let mut shares = Shares::with_capacity(matching.len());
         for (first, ((name, marker), entries)) in matching.iter().zip(entries).enumerate() {
             let mut share = Share::default();
             for (second, (entry, probe)) in entries.iter().zip(&marker.probes).enumerate() {
-                let state = verdict_at((first, second)).map(|verdict| verdict.state);
-                situation.count(&mut share, probe, entry, state);
+                let place = (first, second);
+                let state = verdict_at(place).map(|verdict| verdict.state);
+                let prober = match &provided {
+                    Some(provided) => Prober::Provider(provided.obstacle(place)),
+                    None => Prober::Agent,
+                };
+                situation.count(&mut share, probe, entry, (prober, state));
             }
             share.troubles.extend(self.troubles(marker));
             let own = conflicts.iter();

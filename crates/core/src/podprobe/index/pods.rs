@@ -162,6 +162,13 @@ impl Pods {
         Some((state.since, markers.collect()))
     }
 
+    /// The pods that are bound to a node.
+    pub(super) fn bound_to(&self, node: &str) -> impl Iterator<Item = &PodName> {
+        let pods = self.by_name.iter();
+        let bound = pods.filter(move |(_, state)| state.pod.node.as_deref() == Some(node));
+        bound.map(|(name, _)| name)
+    }
+
     /// Where a pod's entries are wanted.
     pub(super) fn on_node(&self, name: &ObjectName) -> Option<&(NodeName, PodKey)> {
         self.by_name.get(name)?.on_node.as_ref()

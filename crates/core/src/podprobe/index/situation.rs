@@ -7,7 +7,17 @@ use crate::podprobe::marker::MarkerProbe;
 use crate::podprobe::plan::{Entry, Gap};
 use crate::podprobe::pod::Pod;
 use crate::podprobe::probe::{Handler, State};
+use crate::podprobe::serverless::NotInjected;
 use crate::podprobe::status::{Pending, ProbeShare, Share, Trouble};
+
+/// Who runs a probe.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Prober<'a> {
+    /// The agent of the node.
+    Agent,
+    /// The provider of a virtual node, unless something is in the way.
+    Provider(Option<&'a NotInjected>),
+}
 
 /// What all probes of one pod have in common.
 pub(super) struct PodSituation<'a> {
@@ -47,13 +57,17 @@ impl<'a> PodSituation<'a> {
         share: &mut Share,
         probe: &MarkerProbe,
         entry: &Result<Entry, Gap>,
-        state: Option<State>,
+        (prober, state): (Prober<'_>, Option<State>),
     ) {
-        let cause = match state {
-            None => Some(self.pending(probe, entry)),
+        let cause = match (prober, state) {
+            (Prober::Provider(obstacle), None) => Some(pending_at_provider(obstacle)),
+            (Prober::Provider(_), Some(_)) => None,
+            (Prober::Agent, None) => Some(self.pending(probe, entry)),
             // What was reported is still there, but nobody looks after it any more.
-            Some(_) if self.agent == AgentState::Silent => Some(Pending::AgentSilent),
-            Some(_) => self
+            (Prober::Agent, Some(_)) if self.agent == AgentState::Silent => {
+                Some(Pending::AgentSilent)
+            }
+            (Prober::Agent, Some(_)) => self
                 .node
                 .obstacle(&probe.entry)
                 .map(|_| Pending::CannotProbe),
@@ -162,5 +176,17 @@ impl<'a> PodSituation<'a> {
         }
         let reason = self.refused_object?;
         Some(format!("{node}: {reason}").into())
+    }
+}
+
+/// Why the provider of a virtual node has reported nothing of a probe.
+fn pending_at_provider(obstacle: Option<&NotInjected>) -> Pending {
+    match obstacle {
+        None => Pending::AwaitingProvider,
+        Some(NotInjected::NoConditionType) => Pending::NoConditionType,
+        Some(NotInjected::ConditionTaken) => Pending::Conflict,
+        Some(NotInjected::ContainerNotFound) => Pending::ContainerNotFound,
+        Some(NotInjected::PortNotFound(_)) => Pending::PortNotFound,
+        Some(NotInjected::TooManyProbes) => Pending::TooManyProbes,
     }
 }

@@ -39,21 +39,29 @@ impl Provided {
         }
     }
 
-    /// The verdict of a probe, or why it is not run.
-    pub fn probe(&self, place: Place) -> Result<Option<&Verdict>, &NotInjected> {
-        let probes = self.probes.get(place.0);
-        let probe = probes.and_then(|probes| probes.get(place.1));
-        probe.map_or(Ok(None), |probe| probe.as_ref().map(Option::as_ref))
+    /// The verdict of a probe.
+    pub fn verdict(&self, (marker, probe): Place) -> Option<&Verdict> {
+        let probe = self.probes.get(marker)?.get(probe)?;
+        probe.as_ref().ok()?.as_ref()
     }
 
-    /// Leaves the conditions of a pod to its provider, and governs the two annotations.
-    ///
-    /// An annotation that says what is wanted, and is not ours, stays whoever's it is: to become its owner would cost a
-    /// write of each pod after its creation.
-    pub fn govern(&self, pod: &Pod, wants: &mut Wants) {
+    /// Why a probe is not run.
+    pub fn obstacle(&self, (marker, probe): Place) -> Option<&NotInjected> {
+        self.probes.get(marker)?.get(probe)?.as_ref().err()
+    }
+
+    /// Leaves the conditions of a pod to its provider.
+    pub fn leave_conditions(&self, wants: &mut Wants) {
         for want in wants.conditions.values_mut() {
             *want = Want::Hold;
         }
+    }
+
+    /// Has the two annotations say what is wanted.
+    ///
+    /// Those that say it and are not ours stay whose they are: to become their owner would cost a write of each pod after
+    /// its creation.
+    pub fn govern_annotations(&self, pod: &Pod, wants: &mut Wants) {
         let is_ours = |key| pod.ours.annotations.contains_key(key);
         let is_any_ours = is_ours(PROBES) || is_ours(MARKERS);
         let values = match &self.wanted {

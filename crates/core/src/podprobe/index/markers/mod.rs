@@ -47,6 +47,8 @@ pub(super) struct Markers {
     /// Markers that are being deleted and that our finalizer holds.
     held: BTreeSet<MarkerName>,
     compatibility: Compatibility,
+    /// Markers that are acted on otherwise than was last asked. None where nobody asks.
+    changed: Option<BTreeSet<MarkerName>>,
     /// Whether the API server keeps more of a marker's status than two numbers.
     keeps_summaries: bool,
 }
@@ -140,14 +142,15 @@ pub(super) struct Rollout {
 }
 
 impl Markers {
-    /// No marker yet.
-    pub(super) fn new(compatibility: Compatibility) -> Self {
+    /// No marker yet. It is remembered which ones change where somebody asks for them.
+    pub(super) fn new(compatibility: Compatibility, keeps_changes: bool) -> Self {
         Self {
             by_name: HashMap::new(),
             selectors: SelectorIndex::default(),
             labels: LabelUses::default(),
             held: BTreeSet::new(),
             compatibility,
+            changed: keeps_changes.then(BTreeSet::new),
             keeps_summaries: true,
         }
     }
@@ -272,6 +275,7 @@ impl Markers {
         }
         if let Some(marker) = state.phase.active() {
             self.selectors.insert(name, &marker.selector);
+            note_change(&mut self.changed, name);
         }
         self.by_name.insert(name.clone(), state);
     }
@@ -289,12 +293,24 @@ impl Markers {
         });
         if let Some(marker) = state.phase.active() {
             self.selectors.remove(name, &marker.selector);
+            note_change(&mut self.changed, name);
         }
         if let Some(marker) = state.phase.loop_member() {
             self.labels.remove(name, marker);
         }
         let pods = std::mem::take(&mut state.pods);
         Some((state, pods))
+    }
+
+    /// The markers that are acted on otherwise than when this was last asked: each as it is now, none if it is not acted on.
+    pub(super) fn take_changed(&mut self) -> Vec<(MarkerName, Option<Arc<Marker>>)> {
+        let changed = self.changed.as_mut().map(std::mem::take);
+        let changed = changed.into_iter().flatten();
+        let markers = changed.map(|name| {
+            let marker = self.active(&name).cloned();
+            (name, marker.map(Arc::new))
+        });
+        markers.collect()
     }
 
     fn parse(&self, wire: &PodProbeMarker) -> Phase {
@@ -599,4 +615,10 @@ fn is_same_phase(known: &Phase, new: &Phase) -> bool {
 
 fn asks_the_same(known: &Marker, new: &Marker) -> bool {
     known.selector == new.selector && known.probes == new.probes && known.created == new.created
+}
+
+fn note_change(changed: &mut Option<BTreeSet<MarkerName>>, name: &MarkerName) {
+    if let Some(changed) = changed {
+        changed.insert(name.clone());
+    }
 }

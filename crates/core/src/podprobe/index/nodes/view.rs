@@ -51,6 +51,12 @@ impl<'a> NodeView<'a> {
         self.pod?.observed.as_ref()
     }
 
+    /// Whether there is a node of the pod, and a provider runs the probes there.
+    pub(in crate::podprobe::index) fn is_virtual(self) -> bool {
+        let node = self.node.and_then(|node| node.node.as_ref());
+        node.is_some_and(|node| node.is_virtual)
+    }
+
     /// The agent's verdict about an entry, if there is one about this very entry and the container that runs now. One
     /// about a container before it counts as absent, so marks stay until the agent says that they are over: that takes
     /// it a second while it works, and while it does not, nothing changes a pod.

@@ -10,6 +10,7 @@ mod model;
 mod nodes;
 mod proof;
 mod scene;
+mod serverless;
 mod status;
 mod tables;
 mod verdicts;

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use leadsman_api::PodProbeMarker;
 use leadsman_api::marker::{PodContainerProbe, ProbeSummary};
 use leadsman_api::node_pod_probe::{ContainerProbe, ContainerProbeState, NodePodProbe, PodProbe};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::cluster::{Cluster, Mark, Marks, Owner, SimPod};
 use super::world::World;
@@ -23,6 +23,8 @@ struct Row<'a> {
     probe: &'a PodContainerProbe,
     /// Or the reason why there is none.
     entry: Result<ContainerProbe, &'static str>,
+    /// As it is given to a provider, or the reason why it is not.
+    injected: Result<PodContainerProbe, &'static str>,
 }
 
 pub(super) struct Model<'a> {
@@ -124,17 +126,41 @@ impl<'a> Model<'a> {
 
     fn rows(&self, name: &ObjectName, pod: &SimPod) -> Vec<Row<'a>> {
         let mut rows = Vec::new();
+        let mut conditions = BTreeSet::new();
+        let mut names = BTreeSet::new();
         for (marker_name, marker) in self.matching(name, pod) {
             for probe in &marker.spec.probes {
                 let entry = self.entry(name, pod, marker_name, probe);
+                let injected = match &probe.pod_condition_type {
+                    None => Err("NoConditionType"),
+                    Some(kind) if !conditions.insert(kind) => Err("Conflict"),
+                    Some(_) => probe_of(pod, probe).map(|wire| {
+                        let is_first = names.insert((&probe.container_name, &probe.name));
+                        let name = format!("{}#{}", marker_name.name, probe.name);
+                        PodContainerProbe {
+                            name: if is_first { probe.name.clone() } else { name },
+                            probe: wire,
+                            marker_policy: Vec::new(),
+                            ..probe.clone()
+                        }
+                    }),
+                };
                 rows.push(Row {
                     marker: marker_name,
                     probe,
                     entry,
+                    injected,
                 });
             }
         }
         rows
+    }
+
+    /// Whether the provider of a virtual node runs a pod's probes.
+    fn has_provider(&self, pod: &SimPod) -> bool {
+        let node = pod.node.as_ref();
+        let is_virtual = node.and_then(|node| self.cluster.nodes.get(node)) == Some(&true);
+        self.config.serverless && is_virtual && pod.is_active() && pod.initialized
     }
 
     fn entry(
@@ -149,17 +175,7 @@ impl<'a> Model<'a> {
             .iter()
             .find(|one| one.name == probe.container_name);
         let container = container.ok_or("ContainerNotFound")?;
-        let mut wire = probe.probe.clone();
-        if let Some(get) = &mut wire.http_get {
-            match &get.port {
-                IntOrString::Int(_) => {}
-                IntOrString::String(name) if name == "http" => get.port = IntOrString::Int(8080),
-                IntOrString::String(_) => return Err("PortNotFound"),
-            }
-            get.path.get_or_insert_with(|| "/".to_owned());
-            get.scheme.get_or_insert_with(|| "HTTP".to_owned());
-        }
-        fill(&mut wire);
+        let wire = probe_of(pod, probe)?;
         let observed = self.observed(pod_name, pod);
         let remembered: Vec<_> = observed
             .iter()
@@ -294,7 +310,20 @@ impl<'a> Model<'a> {
         name: &ObjectName,
         pod: &SimPod,
         row: &Row<'_>,
-    ) -> Option<&'a ContainerProbeState> {
+    ) -> Option<ContainerProbeState> {
+        if self.has_provider(pod) {
+            let kind = row.injected.as_ref().ok()?.pod_condition_type.as_ref()?;
+            let state = match pod.conditions.get(kind)?.value["status"].as_str()? {
+                "True" => "Succeeded",
+                "False" => "Failed",
+                "Unknown" => "Unknown",
+                _ => return None,
+            };
+            return Some(ContainerProbeState {
+                state: state.to_owned(),
+                ..ContainerProbeState::default()
+            });
+        }
         let entry = row.entry.as_ref().ok()?;
         let node = pod.node.as_ref()?;
         if !self.is_served(node) || self.spec(node).1.contains(name) {
@@ -324,23 +353,32 @@ impl<'a> Model<'a> {
                 || found.is_none_or(|found| container.running_since <= found.0)
         };
         let fits = |a: &Option<String>, b: &Option<String>| a.is_none() || b.is_none() || a == b;
-        states.find(|state| {
+        let found = states.find(|state| {
             state.name == entry.name
                 && is_about(state)
                 && ["Succeeded", "Failed", "Unknown"].contains(&state.state.as_str())
                 && fits(&state.revision, revision)
                 && (self.cluster.drops_extensions
                     || fits(&state.container_id, &entry.started_container_id))
-        })
+        });
+        found.cloned()
     }
 
     fn check_marks(&self, name: &ObjectName, pod: &SimPod, faults: &mut Vec<String>) {
         let mut claimed: [BTreeSet<&str>; 3] = Default::default();
-        for row in &self.rows(name, pod) {
+        let rows = self.rows(name, pod);
+        let has_provider = self.has_provider(pod);
+        if has_provider {
+            check_annotations(name, pod, &rows, faults);
+            claimed[1].extend(["kruise.io/podprobe", "kruise.io/podprobemarker-list"]);
+        }
+        for row in &rows {
             let verdict = self.verdict(name, pod, row);
+            let verdict = verdict.as_ref();
             if let Some(kind) = &row.probe.pod_condition_type
                 && claimed[2].insert(kind)
-                && let Some(verdict) = verdict
+                && !has_provider
+                && let Some(verdict) = &verdict
             {
                 let mark = pod.conditions.get(kind.as_str());
                 if !mark.is_some_and(|mark| is_condition_of(mark, verdict)) {
@@ -432,6 +470,13 @@ impl<'a> Model<'a> {
 
     /// Why a probe has no verdict, or what is wrong though it has one.
     fn cause(&self, name: &ObjectName, pod: &SimPod, row: &Row<'_>) -> Option<&'static str> {
+        if self.has_provider(pod) {
+            let pending = row.injected.as_ref().err().copied();
+            return self
+                .verdict(name, pod, row)
+                .is_none()
+                .then(|| pending.unwrap_or("AwaitingProvider"));
+        }
         let node = pod.node.as_deref().unwrap_or_default();
         let (silent, unanswered) = self.agent_state(node);
         let obstacle = self.obstacle(name, pod, row).is_some();
@@ -478,6 +523,7 @@ impl<'a> Model<'a> {
             let mut causes = BTreeSet::new();
             for (place, row) in own.into_iter().enumerate() {
                 let verdict = self.verdict(pod_name, pod, row);
+                let verdict = verdict.as_ref();
                 let cause = self.cause(pod_name, pod, row);
                 let summary = &mut expected.probes[place];
                 *match verdict.map(|verdict| verdict.state.as_str()) {
@@ -487,7 +533,9 @@ impl<'a> Model<'a> {
                     None => &mut summary.pending,
                 } += 1;
                 summary.silent += i64::from(cause == Some("AgentSilent"));
-                let lasting = |reason: &&str| !["Starting", "StartupProbe"].contains(reason);
+                let lasting = |reason: &&str| {
+                    !["Starting", "StartupProbe", "AwaitingProvider", "Conflict"].contains(reason)
+                };
                 if let Some(reason) = cause.filter(lasting) {
                     expected.add_trouble(reason, &pod_name.name);
                 }
@@ -634,10 +682,11 @@ fn winners<'a>(rows: &[Row<'a>], row: &Row<'a>) -> Vec<&'a ObjectName> {
     named.filter_map(|key| theirs.get(&key).copied()).collect()
 }
 
-const REASONS: [&str; 12] = [
+const REASONS: [&str; 14] = [
     "Conflict",
     "ContainerNotFound",
     "PortNotFound",
+    "NoConditionType",
     "TooManyProbes",
     "NoNode",
     "VirtualNode",
@@ -647,7 +696,53 @@ const REASONS: [&str; 12] = [
     "NoAddress",
     "StartupProbe",
     "Starting",
+    "AwaitingProvider",
 ];
+
+/// The probe of a container, with all that it leaves out, or what the pod lacks for it.
+fn probe_of(pod: &SimPod, probe: &PodContainerProbe) -> Result<Probe, &'static str> {
+    let mut containers = pod.containers.iter();
+    if !containers.any(|one| one.name == probe.container_name) {
+        return Err("ContainerNotFound");
+    }
+    let mut wire = probe.probe.clone();
+    if let Some(get) = &mut wire.http_get {
+        match &get.port {
+            IntOrString::Int(_) => {}
+            IntOrString::String(name) if name == "http" => get.port = IntOrString::Int(8080),
+            IntOrString::String(_) => return Err("PortNotFound"),
+        }
+        get.path.get_or_insert_with(|| "/".to_owned());
+        get.scheme.get_or_insert_with(|| "HTTP".to_owned());
+    }
+    fill(&mut wire);
+    Ok(wire)
+}
+
+/// The annotations say what the provider is to run.
+fn check_annotations(name: &ObjectName, pod: &SimPod, rows: &[Row<'_>], faults: &mut Vec<String>) {
+    let injected = rows.iter().filter_map(|row| row.injected.as_ref().ok());
+    let injected: Vec<_> = injected.collect();
+    let own = rows.iter().filter(|row| row.injected.is_ok());
+    let own: BTreeSet<_> = own.map(|row| row.marker.name.as_str()).collect();
+    let list = own.into_iter().collect::<Vec<_>>().join(",");
+    let [probes, markers] =
+        ["kruise.io/podprobe", "kruise.io/podprobemarker-list"].map(|key| pod.annotations.get(key));
+    let is_right = if injected.is_empty() {
+        markers.is_none() && probes.is_none_or(|mark| !mark.owners.contains(&Owner::Ours))
+    } else {
+        let text =
+            |mark: Option<&Mark>| mark.and_then(|mark| Some(mark.value.as_str()?.to_owned()));
+        let read = text(probes).and_then(|text| serde_json::from_str::<Value>(&text).ok());
+        read == Some(json!(injected)) && text(markers) == Some(list)
+    };
+    if !is_right {
+        faults.push(format!(
+            "{name}: {probes:?} {markers:?} should be {}",
+            json!(injected)
+        ));
+    }
+}
 
 /// All marks that a probe names.
 fn marks_of(probe: &PodContainerProbe) -> BTreeSet<String> {

@@ -226,6 +226,12 @@ enum Step {
         how: u8,
         owner: Owner,
     },
+    /// The provider of a virtual node reports.
+    Provide {
+        pod: u8,
+        condition: u8,
+        status: &'static str,
+    },
     /// The agent of a node comes or changes, or goes.
     Agent {
         node: u8,
@@ -280,6 +286,7 @@ fn cluster_step() -> impl Strategy<Value = Step> {
         "Odd",
     ];
     let messages = [None, Some("hi"), Some("ho")];
+    let statuses = ["True", "False", "Unknown", "Odd"];
     let report = (
         (0..2u8, any::<u8>()),
         proptest::sample::select(states.to_vec()),
@@ -300,7 +307,8 @@ fn cluster_step() -> impl Strategy<Value = Step> {
         5 => report.prop_map(|((node, entry), state, message, (revision, container), cannot)| Step::FieldErrors { node, entry, state, message, revision, container, cannot }),
         1 => (0..2u8, 0..4u8, any::<u8>()).prop_map(|(node, what, how)| Step::EditObject { node, what, how }),
         1 => (0..8u8).prop_map(Step::DeleteObject),
-        2 => (0..3u8, 0..4u8, 0..3u8, owner).prop_map(|(pod, mark, how, owner)| Step::Tamper { pod, mark, how, owner }),
+        3 => (0..3u8, 0..3u8, proptest::sample::select(statuses.to_vec())).prop_map(|(pod, condition, status)| Step::Provide { pod, condition, status }),
+        2 => (0..3u8, 0..6u8, 0..3u8, owner).prop_map(|(pod, mark, how, owner)| Step::Tamper { pod, mark, how, owner }),
         1 => (0..2u8, any::<Option<bool>>()).prop_map(|(node, ready)| Step::Agent { node, ready }),
     ]
 }
@@ -419,6 +427,16 @@ impl Step {
                 owner,
             } => cluster.edit_pod(&pod_name(pod), |pod| tamper(pod, mark, how, owner)),
             Self::DeleteNode(_) | Self::DeleteObject(_) => {}
+            Self::Provide {
+                pod,
+                condition,
+                status,
+            } => cluster.edit_pod(&pod_name(pod), |pod| {
+                let kind = pick(&["game.io/idle", "game.io/slow", "game.io/gone"], condition);
+                let mut mark = mark("", Owner::Status);
+                mark.value = json!({ "type": kind, "status": status });
+                pod.conditions.insert(kind.to_owned(), mark);
+            }),
             Self::FieldErrors { .. } => self.report(world),
             Self::Agent { node, ready } => agent(world, node, ready),
             Self::Admit(admission) => cluster.admission = admission,
@@ -571,11 +589,13 @@ fn change(pod: &mut SimPod, what: u8, how: u8, now: Timestamp) {
 }
 
 fn tamper(pod: &mut SimPod, place: u8, how: u8, owner: Owner) {
-    let is_condition = place % 4 == 3;
-    let (marks, key) = match place % 4 {
+    let is_condition = place == 3;
+    let (marks, key) = match place {
         0 => (&mut pod.labels, "role"),
         1 => (&mut pod.labels, "idle"),
         2 => (&mut pod.annotations, "note"),
+        4 => (&mut pod.annotations, "kruise.io/podprobe"),
+        5 => (&mut pod.annotations, "kruise.io/podprobemarker-list"),
         _ => (&mut pod.conditions, "game.io/idle"),
     };
     match how % 3 {
@@ -648,13 +668,14 @@ fn assert_few_writes(world: &mut World) {
     assert!(many.is_empty(), "written without end: {many:?}");
 }
 
-fn prove(node_bytes: usize, drops_extensions: bool, steps: &[Step]) {
+fn prove(node_bytes: usize, drops_extensions: bool, serverless: bool, steps: &[Step]) {
     let mut world = World::new(Config {
         node_bytes,
+        serverless,
         ..Config::default()
     });
     world.drop_extensions(drops_extensions);
-    world.cluster.put_node("n0", false);
+    world.cluster.put_node("n0", serverless);
     let pod = |pod| Step::PutPod {
         pod,
         app: 0,
@@ -721,8 +742,9 @@ proptest! {
     fn any_history_ends_in_the_world_that_the_model_says(
         small in 0..4u8,
         drops in 0..6u8,
+        serverless in proptest::bool::weighted(0.3),
         steps in any_steps(),
     ) {
-        prove(if small == 0 { 900 } else { 512 * 1024 }, drops == 0, &steps);
+        prove(if small == 0 { 900 } else { 512 * 1024 }, drops == 0, serverless, &steps);
     }
 }

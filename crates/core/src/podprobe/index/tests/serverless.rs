@@ -1,0 +1,300 @@
+//! Pods on virtual nodes, whose provider runs the probes and reports by conditions.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::cluster::{Mark, Owner, SimPod, mark, name};
+use super::scene::{exec, idle, p0, plain, probe};
+use super::world::World;
+use crate::podprobe::event::Kind;
+use crate::podprobe::index::Config;
+use crate::podprobe::serverless::{MARKERS, PROBES};
+
+/// Virtual node `n0`, pod `a/p0` on it, and a marker `a/way` with these probes.
+fn provided(probes: &[Value]) -> World {
+    let mut world = World::new(Config {
+        serverless: true,
+        ..Config::default()
+    });
+    world.cluster.put_node("n0", true);
+    world.settle();
+    world.mark("way", probes);
+    let pod = SimPod::new("u0", "n0", &[("app", "x")]);
+    world.cluster.put_pod(&p0(), pod);
+    world.settle();
+    world
+}
+
+/// A condition as the provider writes it.
+fn condition(kind: &str, status: &str, message: &str) -> Mark {
+    Mark {
+        value: json!({ "type": kind, "status": status, "message": message }),
+        owners: [Owner::Status].into(),
+    }
+}
+
+impl World {
+    fn provider_reports(&mut self, kind: &str, status: &str, message: &str) {
+        self.edit(|pod| {
+            let condition = condition(kind, status, message);
+            pod.conditions.insert(kind.into(), condition);
+        });
+    }
+
+    fn annotation(&self, key: &str) -> Option<String> {
+        let annotation = self.pod().annotations.get(key)?;
+        annotation.value.as_str().map(str::to_owned)
+    }
+
+    /// The names of the probes that the provider is asked to run.
+    fn injected(&self) -> Vec<String> {
+        let probes = self.annotation(PROBES).unwrap_or_else(|| "[]".to_owned());
+        let probes: Vec<Value> = serde_json::from_str(&probes).unwrap();
+        let names = probes.iter().map(|probe| probe["name"].as_str().unwrap());
+        names.map(str::to_owned).collect()
+    }
+}
+
+// PPM-16, PPM-6, PPM-7, DEF-18
+#[test]
+fn marks_follow_the_condition_and_the_condition_stays_the_providers() {
+    let mut world = provided(&[idle()]);
+    assert_eq!(plain(&world.pod().labels), json!({ "app": "x" }));
+    for (status, labels) in [
+        (
+            "True",
+            json!({ "app": "x", "idle": "true", "role": "main" }),
+        ),
+        ("False", json!({ "app": "x", "idle": "false" })),
+        (
+            "True",
+            json!({ "app": "x", "idle": "true", "role": "main" }),
+        ),
+        ("Unknown", json!({ "app": "x" })),
+    ] {
+        world.provider_reports("game.io/idle", status, "");
+        assert_eq!(plain(&world.pod().labels), labels, "{status}");
+        let kept = &world.pod().conditions["game.io/idle"];
+        assert_eq!(*kept, condition("game.io/idle", status, ""));
+    }
+    assert_eq!(world.cluster.node_pod_probes.len(), 0);
+}
+
+// PPM-16
+#[test]
+fn what_is_no_verdict_changes_nothing() {
+    let mut world = provided(&[idle()]);
+    world.provider_reports("game.io/idle", "True", "");
+    let marked = world.pod().labels.clone();
+    world.edit(|pod| drop(pod.conditions.remove("game.io/idle")));
+    assert_eq!(world.pod().labels, marked);
+    world.provider_reports("game.io/idle", "Perhaps", "");
+    assert_eq!(world.pod().labels, marked);
+    world.settle();
+    world.provider_reports("game.io/idle", "True", "another message");
+    assert_eq!(world.pod_writes().len(), 0, "the message is the provider's");
+}
+
+// PPM-16, PPM-11
+#[test]
+fn a_pod_that_was_created_with_its_probes_costs_no_write() {
+    let mut world = provided(&[idle()]);
+    let [probes, markers] = [PROBES, MARKERS].map(|key| world.annotation(key).unwrap());
+    assert_eq!(markers, "way");
+    let mut pod = SimPod::new("u1", "n0", &[("app", "x")]);
+    for (key, value) in [(PROBES, probes), (MARKERS, markers)] {
+        pod.annotations
+            .insert(key.into(), mark(&value, Owner::User));
+    }
+    world.cluster.put_pod(&name("a", "p1"), pod.clone());
+    world.settle();
+    world
+        .cluster
+        .edit_pod(&name("a", "p1"), |pod| pod.ready = true);
+    world.drain();
+    assert_eq!(world.pod_writes().len(), 0);
+    let known = &world.cluster.pods[&name("a", "p1")].annotations;
+    assert_eq!(*known, pod.annotations);
+}
+
+// PPM-16, DEF-18
+#[test]
+fn annotations_follow_the_markers() {
+    let mut world = provided(&[idle()]);
+    assert_eq!(world.injected(), ["idle"]);
+    world.mark("way", &[idle(), probe("two", "main", exec("/two"))]);
+    assert_eq!(world.injected(), ["idle", "two"]);
+    world.mark("bee", &[probe("three", "main", exec("/three"))]);
+    assert_eq!(world.annotation(MARKERS).unwrap(), "bee,way");
+    world.provider_reports("game.io/idle", "True", "");
+    world.cluster.delete(Kind::Marker, &name("a", "way"));
+    world.drain();
+    assert_eq!(world.injected(), ["three"]);
+    assert_eq!(plain(&world.pod().labels), json!({ "app": "x" }));
+    world.cluster.delete(Kind::Marker, &name("a", "bee"));
+    world.drain();
+    assert_eq!(plain(&world.pod().annotations), json!({}));
+    // It was the provider's, who sees from the annotation that nobody asks for it any more.
+    assert!(world.pod().conditions.contains_key("game.io/idle"));
+}
+
+// PPM-16, PPM-11
+#[test]
+fn an_edited_policy_leaves_the_annotations_alone_and_an_edited_probe_costs_one_write() {
+    let mut world = provided(&[idle()]);
+    world.provider_reports("game.io/idle", "False", "");
+    let before = world.annotation(PROBES);
+    let mut edited = idle();
+    edited["markerPolicy"][1]["labels"]["idle"] = json!("no");
+    world.mark("way", &[edited.clone()]);
+    assert_eq!(plain(&world.pod().labels)["idle"], "no");
+    assert_eq!(world.annotation(PROBES), before);
+    edited["probe"]["periodSeconds"] = json!(5);
+    world.cluster.put_marker(
+        &name("a", "way"),
+        super::proof::marker(&super::scene::app_x(), &[edited]),
+    );
+    world.writes.clear();
+    world.drain();
+    assert_eq!(world.pod_writes().len(), 1);
+    assert_ne!(world.annotation(PROBES), before);
+}
+
+// PPM-16
+#[rstest]
+#[case::of_another_pod(&[PROBES, MARKERS], false)]
+#[case::somebody_elses(&[PROBES], true)]
+fn annotations_that_no_marker_wants(#[case] keys: &[&str], #[case] stay: bool) {
+    let mut world = provided(&[]);
+    let mut pod = SimPod::new("u1", "n0", &[("app", "y")]);
+    for key in keys {
+        pod.annotations
+            .insert((*key).into(), mark("[]", Owner::User));
+    }
+    world.cluster.put_pod(&name("a", "p1"), pod);
+    world.drain();
+    let annotations = &world.cluster.pods[&name("a", "p1")].annotations;
+    assert_eq!(!annotations.is_empty(), stay);
+}
+
+// PPM-16
+#[test]
+fn annotations_of_a_pod_that_is_not_initialized_yet_are_left_alone() {
+    let mut world = provided(&[idle()]);
+    let mut pod = SimPod::new("u1", "n0", &[("app", "x")]);
+    pod.initialized = false;
+    pod.annotations
+        .insert(MARKERS.into(), mark("gone", Owner::User));
+    world.cluster.put_pod(&name("a", "p1"), pod);
+    world.drain();
+    assert!(
+        world.cluster.pods[&name("a", "p1")]
+            .annotations
+            .contains_key(MARKERS)
+    );
+}
+
+// PPM-16, PPM-13
+#[rstest]
+#[case::waiting(idle(), "Probing", "1 pending: 1 AwaitingProvider")]
+#[case::no_condition(json!({ "name": "p", "containerName": "main", "probe": exec("true"),
+    "markerPolicy": [{ "state": "Failed", "labels": { "k": "v" } }] }), "NoConditionType", "1 pending: 1 NoConditionType")]
+#[case::no_container(
+    probe("p", "gone", exec("true")),
+    "ContainerNotFound",
+    "1 pending: 1 ContainerNotFound"
+)]
+#[case::no_port(probe("p", "main", json!({ "tcpSocket": { "port": "nope" } })), "PortNotFound", "1 pending: 1 PortNotFound")]
+fn pending_says_what_the_provider_lacks(
+    #[case] probe: Value,
+    #[case] reason: &str,
+    #[case] progress: &str,
+) {
+    let world = provided(&[probe]);
+    let (found, message) = world.ready("way");
+    assert_eq!(found, reason, "{message}");
+    assert!(message.ends_with(progress), "{message}");
+}
+
+// PPM-16, PPM-10
+#[test]
+fn the_younger_of_two_markers_does_not_get_the_condition() {
+    let mut world = provided(&[idle()]);
+    let mut rival = idle();
+    rival["name"] = json!("rival");
+    rival["markerPolicy"] = json!([{ "state": "Succeeded", "labels": { "rival": "yes" } }]);
+    world.mark("zoo", &[rival]);
+    world.provider_reports("game.io/idle", "True", "");
+    world.rest();
+    assert_eq!(world.injected(), ["idle"]);
+    assert!(
+        !world.pod().labels.contains_key("rival"),
+        "its probe was never run"
+    );
+    let (reason, message) = world.ready("zoo");
+    assert_eq!(reason, "Conflict");
+    assert!(message.ends_with("1 pending: 1 Conflict"), "{message}");
+}
+
+// PPM-16, PPM-5
+#[test]
+fn a_pod_without_entries_follows_when_its_node_becomes_virtual() {
+    let mut world = World::new(Config {
+        serverless: true,
+        ..Config::default()
+    });
+    world.mark("way", &[probe("slow", "slow", exec("true"))]);
+    world
+        .cluster
+        .put_pod(&p0(), SimPod::new("u0", "n0", &[("app", "x")]));
+    world.settle();
+    assert_eq!(world.injected(), Vec::<String>::new());
+    world.cluster.put_node("n0", true);
+    world.settle();
+    assert_eq!(world.injected(), ["slow"]);
+    world.cluster.put_node("n0", false);
+    world.settle();
+    assert_eq!(world.injected(), Vec::<String>::new());
+}
+
+// PPM-16, PPM-5
+#[test]
+fn without_the_gate_pods_on_virtual_nodes_are_left_alone() {
+    let mut world = World::new(Config::default());
+    world.cluster.put_node("n0", true);
+    world.mark("way", &[idle()]);
+    let mut pod = SimPod::new("u0", "n0", &[("app", "x")]);
+    pod.conditions
+        .insert("game.io/idle".into(), condition("game.io/idle", "True", ""));
+    world.cluster.put_pod(&p0(), pod);
+    world.drain();
+    assert_eq!(world.pod_writes().len(), 0);
+    world.rest();
+    assert_eq!(world.ready("way").0, "VirtualNode");
+}
+
+// PPM-16
+#[test]
+fn markers_are_in_force_while_they_are_acted_on() {
+    let mut world = provided(&[idle()]);
+    let made = world.index.take_changed_markers();
+    assert!(
+        matches!(&made[..], [(name, Some(_))] if name.name == "way"),
+        "{made:?}"
+    );
+    assert_eq!(world.index.take_changed_markers(), []);
+    world.mark("way", &[probe("two", "main", exec("true"))]);
+    assert_eq!(world.index.take_changed_markers().len(), 1);
+    world.cluster.edit_marker(&name("a", "way"), |marker| {
+        marker.metadata.labels = Some([("no".to_owned(), "matter".to_owned())].into());
+    });
+    world.drain();
+    assert_eq!(world.index.take_changed_markers(), []);
+    world.cluster.delete(Kind::Marker, &name("a", "way"));
+    world.drain();
+    let gone = world.index.take_changed_markers();
+    assert!(
+        matches!(&gone[..], [(name, None)] if name.name == "way"),
+        "{gone:?}"
+    );
+}
