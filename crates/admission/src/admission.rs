@@ -28,7 +28,7 @@ use crate::webhook::Webhook;
 /// The webhooks of a process.
 pub struct Admission {
     /// Ends when everything is served; none if nothing is.
-    served: Option<oneshot::Receiver<()>>,
+    ended: Option<oneshot::Receiver<()>>,
     loops: JoinSet<()>,
 }
 
@@ -73,30 +73,17 @@ impl Admission {
         process: &Process,
         leadership: watch::Receiver<Leadership>,
     ) -> Result<Self, AdmissionError> {
-        let mut loops = JoinSet::new();
         let address = args.webhook_bind_address;
-        let listener = match webhooks.is_empty() {
-            true => None,
-            false => address
-                .listen()
-                .await
-                .map_err(|source| AdmissionError::Listen { address, source })?,
-        };
-        let Some(listener) = listener else {
-            if !webhooks.is_empty() {
-                tracing::warn!("--webhook-bind-address=0: no admission webhook is served");
-            }
-            loops.spawn(delete_leftover(process.server.clone(), leadership));
-            return Ok(Self {
-                served: None,
-                loops,
-            });
-        };
+        if webhooks.is_empty() || address == BindAddress::Nowhere {
+            return Ok(Self::without_webhooks(&webhooks, process, leadership));
+        }
+        let listener = address.listen().await;
+        let listener =
+            listener.and_then(|listener| listener.ok_or(io::ErrorKind::AddrNotAvailable.into()));
+        let listener = listener.map_err(|source| AdmissionError::Listen { address, source })?;
         let metrics = Metrics::new(&process.metrics);
-        let certificates = process
-            .readiness
-            .condition("webhook certificates", "not read yet");
-        let publisher = Publisher::new(metrics.clone(), certificates);
+        let condition = |name| process.readiness.condition(name, "not read yet");
+        let publisher = Publisher::new(metrics.clone(), condition("webhook certificates"));
         let certificate = publisher.certificate();
         let configuration = ConfigurationLoop {
             server: process.server.clone(),
@@ -106,30 +93,25 @@ impl Admission {
             mounted: args.webhook_cert_dir.is_some(),
             leadership: leadership.clone(),
             in_force: watch::Sender::new(None),
-            condition: process
-                .readiness
-                .condition("webhook configuration", "not read yet"),
+            condition: condition("webhook configuration"),
             state: ConfigurationState::default(),
         };
         let names = configuration.address.names();
-        match args.webhook_cert_dir.clone() {
-            Some(path) => {
-                let directory = Directory::watch(path, names, publisher)?;
-                loops.spawn(directory.run());
-            }
-            None => {
-                let secret = SecretLoop {
-                    server: process.server.clone(),
-                    namespace: namespace.to_owned(),
-                    names,
-                    life: LIFE,
-                    leadership,
-                    in_force: configuration.in_force.subscribe(),
-                    publisher,
-                    state: SecretState::default(),
-                };
-                loops.spawn(secret.run());
-            }
+        let mut loops = JoinSet::new();
+        if let Some(path) = args.webhook_cert_dir.clone() {
+            loops.spawn(Directory::watch(path, names, publisher)?.run());
+        } else {
+            let secret = SecretLoop {
+                server: process.server.clone(),
+                namespace: namespace.to_owned(),
+                names,
+                life: LIFE,
+                leadership,
+                in_force: configuration.in_force.subscribe(),
+                publisher,
+                state: SecretState::default(),
+            };
+            loops.spawn(secret.run());
         }
         loops.spawn(configuration.run());
         let draining = CancellationToken::new();
@@ -139,18 +121,32 @@ impl Admission {
             shutdown: process.shutdown.clone(),
             draining,
         };
-        let served = Some(spawn(server, listener).map_err(AdmissionError::Thread)?);
-        Ok(Self { served, loops })
+        let ended = Some(spawn(server, listener).map_err(AdmissionError::Thread)?);
+        Ok(Self { ended, loops })
+    }
+
+    fn without_webhooks(
+        webhooks: &[Webhook],
+        process: &Process,
+        leadership: watch::Receiver<Leadership>,
+    ) -> Self {
+        if !webhooks.is_empty() {
+            tracing::warn!("--webhook-bind-address=0: no admission webhook is served");
+        }
+        let mut loops = JoinSet::new();
+        loops.spawn(delete_leftover(process.server.clone(), leadership));
+        let ended = None;
+        Self { ended, loops }
     }
 
     /// Waits for the end: after the process's shutdown, when what was under way is finished.
     pub async fn ended(mut self) -> Result<(), AdmissionError> {
-        let Some(served) = self.served else {
+        let Some(ended) = self.ended else {
             // What is left to do may be left for the next process.
             return Ok(());
         };
         tokio::select! {
-            served = served => served.map_err(|_| AdmissionError::Server),
+            ended = ended => ended.map_err(|_| AdmissionError::Server),
             Some(Err(error)) = self.loops.join_next() => Err(AdmissionError::Loop(error)),
         }
     }
@@ -171,7 +167,7 @@ fn spawn(server: Server, listener: TcpListener) -> io::Result<oneshot::Receiver<
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let (ended, served) = oneshot::channel();
+    let (ending, ended) = oneshot::channel();
     let address = listener.local_addr()?;
     thread::Builder::new()
         .name("webhooks".to_owned())
@@ -182,11 +178,11 @@ fn spawn(server: Server, listener: TcpListener) -> io::Result<oneshot::Receiver<
                         tracing::info!(%address, "serving admission webhooks");
                         server.serve(listener).await;
                         // Nobody waits if the process ends for another reason.
-                        let _unheard = ended.send(());
+                        let _unheard = ending.send(());
                     }
                     Err(error) => tracing::error!(%error, "cannot listen for admission webhooks"),
                 }
             });
         })?;
-    Ok(served)
+    Ok(ended)
 }

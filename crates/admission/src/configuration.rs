@@ -196,16 +196,10 @@ pub(crate) fn decide(
     applied: Option<&Value>,
 ) -> Step {
     match (desired, observed) {
-        (_, Observed::Unknown) | (None, Observed::Absent) => Step::Rest,
-        (Some(_), Observed::Absent) => Step::Apply,
         (None, Observed::Present(observed)) if is_ours(observed) => Step::Delete,
-        (None, Observed::Present(_)) => Step::Rest,
-        (Some(desired), Observed::Present(_))
-            if applied == Some(desired) && observed.says(desired) =>
-        {
-            Step::Rest
-        }
-        (Some(_), Observed::Present(_)) => Step::Apply,
+        (None, _) | (_, Observed::Unknown) => Step::Rest,
+        (Some(desired), _) if applied == Some(desired) && observed.says(desired) => Step::Rest,
+        (Some(_), _) => Step::Apply,
     }
 }
 

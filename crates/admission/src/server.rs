@@ -203,10 +203,15 @@ impl Connection {
 
     /// Until the connection is to take no further request.
     async fn gives_up(&self, is_http2: bool, requests: &Requests) {
+        let mut begun = requests.subscribe();
+        let drained = async {
+            self.draining.cancelled().await;
+            // One that was opened for a request gets its answer; GOAWAY then fails none (RFC 9113, 6.8).
+            let _answered = begun.changed().await;
+        };
         tokio::select! {
             () = self.stop.cancelled() => {}
-            // GOAWAY fails no request (RFC 9113, 6.8).
-            () = self.draining.cancelled(), if is_http2 => {}
+            () = drained, if is_http2 => {}
             () = idle(requests.subscribe()) => {}
         }
     }

@@ -118,7 +118,7 @@ impl<R: Reviewer> Answers for Reviewing<R> {
         async move {
             if snapshot.wait_for(Option::is_some).await.is_err() {
                 // The feature ended before it knew anything.
-                std::future::pending().await
+                std::future::pending::<()>().await;
             }
         }
         .boxed()
@@ -307,7 +307,7 @@ pub(crate) mod tests {
         (answer.outcome, body)
     }
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const PATIENCE: Duration = Duration::from_mins(1);
 
     #[test]
     fn a_patch_comes_back_for_the_uid_of_the_request() {

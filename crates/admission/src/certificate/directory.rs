@@ -102,12 +102,11 @@ impl Directory {
             }
         };
         let now = clock::now();
-        match self.served_until.filter(|not_after| now < *not_after) {
-            Some(_) => self.publisher.ready(),
-            None => {
-                self.served_until = None;
-                self.publisher.not_ready(trouble);
-            }
+        self.served_until = self.served_until.filter(|not_after| now < *not_after);
+        if self.served_until.is_some() {
+            self.publisher.ready();
+        } else {
+            self.publisher.not_ready(trouble);
         }
     }
 
@@ -151,13 +150,13 @@ fn follow(path: &Path) -> io::Result<watch::Receiver<()>> {
         | AddWatchFlags::IN_CREATE
         | AddWatchFlags::IN_ONLYDIR;
     inotify.add_watch(path, changes)?;
-    let (changed, receiver) = watch::channel(());
+    let (sender, receiver) = watch::channel(());
     thread::Builder::new()
         .name("webhook-certs".to_owned())
         .spawn(move || {
             let gone = |event: &InotifyEvent| event.mask.contains(AddWatchFlags::IN_IGNORED);
             while let Ok(events) = inotify.read_events() {
-                if events.iter().any(gone) || changed.send(()).is_err() {
+                if events.iter().any(gone) || sender.send(()).is_err() {
                     return;
                 }
             }

@@ -2,16 +2,16 @@ use super::*;
 
 use k8s_openapi::api::admissionregistration::v1::{MatchCondition, RuleWithOperations};
 
-fn strings(strings: &[&str]) -> Option<Vec<String>> {
-    Some(strings.iter().map(ToString::to_string).collect())
+fn strings(strings: &[&str]) -> Vec<String> {
+    strings.iter().map(ToString::to_string).collect()
 }
 
 fn webhook(name: &'static str) -> InForceWebhook {
     let rule = RuleWithOperations {
-        operations: strings(&["CREATE"]),
-        api_groups: strings(&[""]),
-        api_versions: strings(&["v1"]),
-        resources: strings(&["pods"]),
+        operations: Some(strings(&["CREATE"])),
+        api_groups: Some(strings(&[""])),
+        api_versions: Some(strings(&["v1"])),
+        resources: Some(strings(&["pods"])),
         ..RuleWithOperations::default()
     };
     let condition = |name: &str| MatchCondition {
@@ -72,86 +72,60 @@ fn without_a_webhook_in_force_there_is_to_be_no_configuration() {
 #[test]
 fn what_differs_from_ours_is_applied_and_what_others_add_stays() {
     let wanted = wanted();
-    let table: [(&str, fn(&mut Value), Step); 11] = [
-        ("as applied", |_| {}, Step::Rest),
+    let others_webhook = json!({
+        "name": "x.y.z", "admissionReviewVersions": ["v1"], "clientConfig": {}, "sideEffects": "None",
+    });
+    let others_condition = json!({"name": "x", "expression": "false"});
+    let narrower = json!({"matchLabels": {"a": "b"}});
+    // Where the object differs, what is there then or appended, and what is done.
+    let table = [
         (
-            "another's label",
-            |o| o["metadata"]["labels"]["x"] = json!("y"),
+            "/metadata/labels",
+            json!({"app.kubernetes.io/name": "leadsman", "x": "y"}),
             Step::Rest,
         ),
+        ("/webhooks/-", others_webhook, Step::Rest),
         (
-            "another's webhook",
-            |o| {
-                push(
-                    &mut o["webhooks"],
-                    json!({
-                        "name": "x.y.z", "admissionReviewVersions": ["v1"], "clientConfig": {}, "sideEffects": "None",
-                    }),
-                )
-            },
+            "/webhooks/0/matchConditions/-",
+            others_condition,
             Step::Rest,
         ),
+        ("/metadata/labels", json!({}), Step::Apply),
+        ("/webhooks", json!([wanted["webhooks"][0]]), Step::Apply),
+        ("/webhooks/1/failurePolicy", json!("Fail"), Step::Apply),
         (
-            "webhooks in another order",
-            |o| o["webhooks"].as_array_mut().unwrap().reverse(),
-            Step::Rest,
-        ),
-        (
-            "another's condition",
-            |o| {
-                push(
-                    &mut o["webhooks"][0]["matchConditions"],
-                    json!({"name": "x", "expression": "false"}),
-                )
-            },
-            Step::Rest,
-        ),
-        (
-            "no label of ours",
-            |o| o["metadata"]["labels"] = json!({}),
+            "/webhooks/0/clientConfig/caBundle",
+            json!("eA=="),
             Step::Apply,
         ),
         (
-            "a webhook missing",
-            |o| _ = o["webhooks"].as_array_mut().unwrap().pop(),
+            "/webhooks/0/rules/-",
+            json!({"resources": ["nodes"]}),
             Step::Apply,
         ),
+        ("/webhooks/0/objectSelector", narrower, Step::Apply),
         (
-            "another policy",
-            |o| o["webhooks"][1]["failurePolicy"] = json!("Fail"),
-            Step::Apply,
-        ),
-        (
-            "another bundle",
-            |o| o["webhooks"][0]["clientConfig"]["caBundle"] = json!("eA=="),
-            Step::Apply,
-        ),
-        (
-            "a rule more",
-            |o| {
-                push(
-                    &mut o["webhooks"][0]["rules"],
-                    json!({"resources": ["nodes"]}),
-                )
-            },
-            Step::Apply,
-        ),
-        (
-            "a narrower selector",
-            |o| {
-                o["webhooks"][0]["objectSelector"] = json!({"matchLabels": {"a": "b"}});
-            },
+            "/webhooks/1/matchConditions/0/expression",
+            json!("false"),
             Step::Apply,
         ),
     ];
-    for (case, change, expected) in table {
-        let observed = stored(&wanted, change);
+    for (path, value, expected) in table {
+        let case = format!("{path}: {value}");
+        let observed = stored(&wanted, |object| match path.strip_suffix("/-") {
+            Some(list) => push(object.pointer_mut(list).unwrap(), value),
+            None => *object.pointer_mut(path).unwrap() = value,
+        });
         assert_eq!(
             decide(Some(&wanted), &observed, Some(&wanted)),
             expected,
             "{case}"
         );
     }
+    let reversed = stored(&wanted, |object| {
+        object["webhooks"].as_array_mut().unwrap().reverse();
+    });
+    assert_eq!(decide(Some(&wanted), &reversed, Some(&wanted)), Step::Rest);
 }
 
 fn push(list: &mut Value, item: Value) {

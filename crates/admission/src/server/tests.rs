@@ -26,15 +26,15 @@ const NAME: &str = "leadsman-webhook.leadsman-system.svc";
 const PATH: &str = "/echo.leadsman.test?timeout=10s";
 
 /// A server on loopback, with a first certificate.
-struct Bench {
+struct Loopback {
     address: SocketAddr,
     publisher: Publisher,
     kept: Kept,
     shutdown: CancellationToken,
-    served: tokio::task::JoinHandle<()>,
+    ended: tokio::task::JoinHandle<()>,
 }
 
-impl Bench {
+impl Loopback {
     async fn start() -> Self {
         let condition = Readiness::default().condition("webhook certificates", "not read");
         let metrics = Metrics::new(&Registry::default());
@@ -49,17 +49,17 @@ impl Bench {
             shutdown: shutdown.clone(),
             draining,
         };
-        let served = tokio::spawn(server.serve(listener));
+        let ended = tokio::spawn(server.serve(listener));
         let kept = renewed(None, Renewal::Create);
-        let mut bench = Self {
+        let mut loopback = Self {
             address,
             publisher,
             kept: kept.clone(),
             shutdown,
-            served,
+            ended,
         };
-        bench.serve(kept);
-        bench
+        loopback.serve(kept);
+        loopback
     }
 
     /// As the loops do when they have read the Secret.
@@ -196,9 +196,9 @@ fn is_patched(review: &Value) -> bool {
 
 #[tokio::test]
 async fn both_protocols_are_answered() {
-    let bench = Bench::start().await;
+    let loopback = Loopback::start().await;
     for protocol in [Protocol::Http1, Protocol::Http2] {
-        let review = bench.client().call(protocol).await.unwrap();
+        let review = loopback.client().call(protocol).await.unwrap();
         assert!(is_patched(&review), "{review}");
     }
 }
@@ -212,19 +212,19 @@ const CLIENTS: usize = 4;
 /// before a certificate relies on it, which the leader waits for.
 #[tokio::test]
 async fn certificates_rotate_under_load_and_no_call_fails() {
-    let mut bench = Bench::start().await;
+    let mut loopback = Loopback::start().await;
     let (calls, stop) = (Arc::new(AtomicUsize::new(0)), CancellationToken::new());
     let mut clients = JoinSet::new();
     for number in 0..CLIENTS {
         let protocol = [Protocol::Http1, Protocol::Http2][number % 2];
         clients.spawn(load_by_new_connections(
-            bench.client(),
+            loopback.client(),
             protocol,
             Arc::clone(&calls),
             stop.clone(),
         ));
         clients.spawn(load_by_one_connection(
-            bench.client(),
+            loopback.client(),
             protocol,
             Arc::clone(&calls),
             stop.clone(),
@@ -232,8 +232,8 @@ async fn certificates_rotate_under_load_and_no_call_fails() {
     }
     for _ in 0..ROTATIONS {
         for renewal in [Renewal::Prepare, Renewal::TakeOver] {
-            let next = renewed(Some(&bench.kept), renewal);
-            bench.serve(next);
+            let next = renewed(Some(&loopback.kept), renewal);
+            loopback.serve(next);
             let enough = calls.load(Ordering::Relaxed) + 10 * CLIENTS;
             while calls.load(Ordering::Relaxed) < enough {
                 tokio::task::yield_now().await;
@@ -293,19 +293,22 @@ async fn load_by_one_connection(
 /// That the test above could fail.
 #[tokio::test]
 async fn a_certificate_whose_ca_is_not_known_yet_is_refused() {
-    let mut bench = Bench::start().await;
-    let before = bench.publisher.bundle().borrow().clone();
-    let prepared = renewed(Some(&bench.kept), Renewal::Prepare);
-    bench.serve(renewed(Some(&prepared), Renewal::TakeOver));
-    let error = bench.client().call_trusting(&before, Protocol::Http1).await;
+    let mut loopback = Loopback::start().await;
+    let before = loopback.publisher.bundle().borrow().clone();
+    let prepared = renewed(Some(&loopback.kept), Renewal::Prepare);
+    loopback.serve(renewed(Some(&prepared), Renewal::TakeOver));
+    let error = loopback
+        .client()
+        .call_trusting(&before, Protocol::Http1)
+        .await;
     let error = error.unwrap_err();
     assert!(error.contains("invalid peer certificate"), "{error}");
 }
 
 #[tokio::test]
 async fn what_is_no_review_is_refused_without_harm() {
-    let bench = Bench::start().await;
-    let client = bench.client();
+    let loopback = Loopback::start().await;
+    let client = loopback.client();
     let bundle = client.bundle.borrow().clone();
     let stream = client.connect(&bundle, Protocol::Http2).await.unwrap();
     let mut sender = Sender::handshake(stream, Protocol::Http2).await;
@@ -337,8 +340,8 @@ async fn what_is_no_review_is_refused_without_harm() {
 
 #[tokio::test]
 async fn the_end_gives_connections_up_and_fails_no_request() {
-    let bench = Bench::start().await;
-    let client = bench.client();
+    let loopback = Loopback::start().await;
+    let client = loopback.client();
     let bundle = client.bundle.borrow().clone();
     let stream = client.connect(&bundle, Protocol::Http1).await.unwrap();
     let mut kept = Sender::handshake(stream, Protocol::Http1).await;
@@ -346,14 +349,14 @@ async fn the_end_gives_connections_up_and_fails_no_request() {
     assert_eq!(before.headers().get("connection"), None);
     before.into_body().collect().await.unwrap();
 
-    bench.shutdown.cancel();
+    loopback.shutdown.cancel();
     tokio::task::yield_now().await;
     let last = kept.send(review_request(PATH)).await.unwrap();
     assert_eq!(last.headers()["connection"], "close");
     // Endpoints of the Service may still name this replica.
     assert!(is_patched(&client.call(Protocol::Http1).await.unwrap()));
     assert!(is_patched(&client.call(Protocol::Http2).await.unwrap()));
-    timeout(DRAIN + FINISH, bench.served)
+    timeout(DRAIN + FINISH, loopback.ended)
         .await
         .unwrap()
         .unwrap();

@@ -43,165 +43,71 @@ fn two_cas() -> Stored {
     Stored::Usable(Box::new(prepared()))
 }
 
+const END: &str = "2027-01-01T00:00:00Z";
+/// Two thirds of a year and the hour before it.
+const DUE: &str = "2026-09-01T07:40:00Z";
+const BEFORE_DUE: &str = "2026-09-01T07:39:59Z";
+const AFTER_SPREAD: &str = "2026-09-01T07:40:30Z";
+const EARLY: &str = "2025-12-31T00:00:00Z";
+
 #[test]
 fn what_is_to_be_done() {
     use Renewal::{Create, Prepare, Restore, TakeOver};
     let write = Decision::Write;
     let wait = |until| Decision::Wait(time(until));
-    let end = "2027-01-01T00:00:00Z";
-    // Two thirds of a year and the hour before it.
-    let (before_due, due) = ("2026-09-01T07:39:59Z", "2026-09-01T07:40:00Z");
-    let early = "2025-12-31T00:00:00Z";
-    let soon = "2026-09-01T07:40:30Z";
-    let (leads, serves) = (true, true);
-    let (none, absent) = (None, || Stored::Absent);
-    // Stored, whether a fresh one is served, whether it leads, since when the bundle is in force, the time.
+    let absent = || Stored::Absent;
+    // Of a replica: whether it serves a fresh certificate, leads, and knows the bundle to be in force since `DUE`.
     let table = [
-        (
-            "nobody has made one",
-            absent(),
-            !serves,
-            !leads,
-            none,
-            MADE,
-            write(Create),
-        ),
-        (
-            "deleted while served",
-            absent(),
-            serves,
-            !leads,
-            none,
-            MADE,
-            write(Restore),
-        ),
+        ("nobody has made one", absent(), "", MADE, write(Create)),
+        ("deleted", absent(), "serves", MADE, write(Restore)),
         (
             "deleted after its end",
             absent(),
-            serves,
-            !leads,
-            none,
-            end,
+            "serves",
+            END,
             write(Create),
         ),
+        ("broken at the start", spoilt(), "", MADE, write(Create)),
+        ("broken", spoilt(), "serves leads", MADE, write(Restore)),
+        ("fresh", usable(), "serves leads", MADE, wait(DUE)),
+        ("fresh, standby", usable(), "serves", MADE, wait(END)),
+        ("clock behind", usable(), "serves leads", EARLY, wait(DUE)),
+        ("not due", usable(), "serves leads", BEFORE_DUE, wait(DUE)),
+        ("due", usable(), "serves leads", DUE, write(Prepare)),
+        ("due, standby", usable(), "serves", DUE, wait(END)),
+        ("expired", usable(), "serves", END, write(Create)),
+        ("two CAs", two_cas(), "serves leads", DUE, wait(END)),
         (
-            "broken at the start",
-            spoilt(),
-            !serves,
-            !leads,
-            none,
-            MADE,
-            write(Create),
-        ),
-        (
-            "broken while served",
-            spoilt(),
-            serves,
-            leads,
-            none,
-            MADE,
-            write(Restore),
-        ),
-        ("fresh", usable(), serves, leads, none, MADE, wait(due)),
-        (
-            "fresh, for a standby",
-            usable(),
-            serves,
-            !leads,
-            none,
-            MADE,
-            wait(end),
-        ),
-        (
-            "a clock a day behind",
-            usable(),
-            serves,
-            leads,
-            none,
-            early,
-            wait(due),
-        ),
-        (
-            "just before two thirds",
-            usable(),
-            serves,
-            leads,
-            none,
-            before_due,
-            wait(due),
-        ),
-        (
-            "at two thirds",
-            usable(),
-            serves,
-            leads,
-            none,
-            due,
-            write(Prepare),
-        ),
-        (
-            "at two thirds, for a standby",
-            usable(),
-            serves,
-            !leads,
-            none,
-            due,
-            wait(end),
-        ),
-        (
-            "expired",
-            usable(),
-            serves,
-            !leads,
-            none,
-            end,
-            write(Create),
-        ),
-        (
-            "two CAs, not in force",
+            "spreading",
             two_cas(),
-            serves,
-            leads,
-            none,
-            due,
-            wait(end),
+            "leads spread",
+            DUE,
+            wait(AFTER_SPREAD),
         ),
         (
-            "two CAs, just in force",
+            "spread",
             two_cas(),
-            serves,
-            leads,
-            Some(due),
-            due,
-            wait(soon),
-        ),
-        (
-            "two CAs, in force",
-            two_cas(),
-            serves,
-            leads,
-            Some(due),
-            soon,
+            "leads spread",
+            AFTER_SPREAD,
             write(TakeOver),
         ),
         (
-            "two CAs, for a standby",
+            "spread, standby",
             two_cas(),
-            serves,
-            !leads,
-            Some(due),
-            soon,
-            wait(end),
+            "spread",
+            AFTER_SPREAD,
+            wait(END),
         ),
     ];
-    for (case, stored, serves, leads, in_force, now, expected) in table {
-        let served = serves.then(fresh);
+    for (case, stored, replica, now, expected) in table {
+        let is = |word| replica.split(' ').any(|other| other == word);
+        let current = is("serves").then(fresh);
         let at = Circumstances {
-            leads,
-            bundle_in_force: in_force.map(time),
+            leads: is("leads"),
+            bundle_in_force: is("spread").then(|| time(DUE)),
             now: time(now),
         };
-        assert_eq!(decide(&stored, served.as_ref(), at), expected, "{case}");
+        assert_eq!(decide(&stored, current.as_ref(), at), expected, "{case}");
     }
 }
 
