@@ -356,10 +356,10 @@ pub(crate) async fn a_status_of_an_agent_without_a_field_manager_is_taken_over(
     room.set("one", "role=main").await?;
     room.scene.marker("m", json!([role()])).await?;
     room.scene.marks("one", is_main(true)).await?;
-    ensure!(status_owners(&room).await? == ["leadsman-agent"]);
+    owned_by(&room, "leadsman-agent").await?;
     cluster.stop_agent().await?;
     leave_status_of_earlier_agent(&room).await?;
-    ensure!(status_owners(&room).await? == ["leadsman"]);
+    owned_by(&room, "leadsman").await?;
     let history = History::of(&cluster.client, "managers").await?;
     cluster.start_agent().await?;
     let node = &room.scene.node;
@@ -370,7 +370,7 @@ pub(crate) async fn a_status_of_an_agent_without_a_field_manager_is_taken_over(
         Ok(())
     })
     .await?;
-    ensure!(status_owners(&room).await? == ["leadsman-agent"]);
+    owned_by(&room, "leadsman-agent").await?;
     let lost_mark = |pod: &Pod| !shows(pod, &is_main(true));
     history.never("the mark went", lost_mark).await
 }
@@ -394,15 +394,17 @@ async fn leave_status_of_earlier_agent(room: &Room) -> Result<()> {
     Ok(())
 }
 
-/// The field managers of the node's status.
-async fn status_owners(room: &Room) -> Result<Vec<String>> {
+/// The node's status has one field manager, this.
+async fn owned_by(room: &Room, manager: &str) -> Result<()> {
     let probe = room.scene.probes().get(&room.scene.node).await?;
     let entries = probe.metadata.managed_fields.unwrap_or_default();
-    let of_status = entries.into_iter().filter(|entry| {
+    let of_status = entries.iter().filter(|entry| {
         let fields = entry.fields_v1.as_ref();
         fields.is_some_and(|fields| fields.0.get("f:status").is_some())
     });
-    Ok(of_status.filter_map(|entry| entry.manager).collect())
+    let managers: Vec<_> = of_status.filter_map(|it| it.manager.as_deref()).collect();
+    ensure!(managers == [manager], "not {manager}: {entries:?}");
+    Ok(())
 }
 
 pub(crate) async fn a_restarted_kubelet_changes_no_mark(cluster: Arc<Cluster>) -> Result<()> {

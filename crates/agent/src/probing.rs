@@ -54,7 +54,7 @@ use crate::host::{DRAIN, TaskContext};
 /// Bytes of a probe's message in the log.
 const LOGGED_BYTES: usize = 256;
 /// When nothing else is due.
-const IDLE: Duration = Duration::from_secs(60);
+const IDLE: Duration = Duration::from_mins(1);
 
 /// Why probing ended by itself. Neither ever happens, unless there is a bug.
 #[derive(Debug, thiserror::Error)]

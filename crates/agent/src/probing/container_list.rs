@@ -161,8 +161,8 @@ impl ContainerLists {
         };
         self.health.succeeded();
         self.succeeded_at = now;
-        let last = self.last.as_ref();
-        let is_equal = last.is_some_and(|last| Arc::ptr_eq(last, &containers));
+        let known = self.last.as_ref();
+        let is_equal = known.is_some_and(|known| Arc::ptr_eq(known, &containers));
         let is_news = !is_equal || self.plan_changed_at.is_some();
         self.plan_changed_at = self
             .plan_changed_at

@@ -17,12 +17,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::time::Duration;
 
+const SLOT_MILLIS: u64 = 100;
 /// Length of a slot.
-pub const SLOT: Duration = Duration::from_millis(100);
-const SLOT_MILLIS: u64 = SLOT.as_millis() as u64;
+pub const SLOT: Duration = Duration::from_millis(SLOT_MILLIS);
 const _: () = assert!(
-    SLOT_MILLIS > 0 && 1_000 % SLOT_MILLIS == 0,
-    "periods are whole seconds"
+    1_000 % SLOT_MILLIS == 0,
+    "a period, which is whole seconds, is whole slots"
 );
 
 /// A slot of the grid, as its number since the agent's start.

@@ -24,7 +24,7 @@ pub(super) const MESSAGE_PAUSE: Duration = Duration::from_secs(10);
 /// Distance of two writes that only change `lastProbeTime`.
 const REFRESH: SignedDuration = SignedDuration::from_mins(10);
 const _: () = assert!(
-    MESSAGE_PAUSE.as_secs() < REFRESH.as_secs() as u64,
+    MESSAGE_PAUSE.as_secs() < REFRESH.as_secs().cast_unsigned(),
     "a refresh sends messages, too"
 );
 
@@ -122,8 +122,8 @@ struct Observed<'a> {
 }
 
 impl<'a> Observed<'a> {
-    fn new(status: &'a NodePodProbeStatus, rows: usize) -> Self {
-        let pods = &status.pod_probe_statuses;
+    fn new(shown: &'a NodePodProbeStatus, rows: usize) -> Self {
+        let pods = &shown.pod_probe_statuses;
         let states = pods
             .iter()
             .flat_map(|pod| pod.probe_states.iter().map(move |state| (pod, state)));
