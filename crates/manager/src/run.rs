@@ -10,7 +10,7 @@ use crate::args::Args;
 use crate::gates::Gates;
 use crate::leader;
 use crate::metrics::Metrics;
-use crate::openkruise::Guard;
+use crate::openkruise::OpenKruiseGuard;
 use crate::podprobe::PodProbe;
 
 /// Why the manager ended.
@@ -75,15 +75,15 @@ async fn manage(args: &Args, process: Process) -> Result<(), ManagerError> {
             .condition("leadership", "the Lease has not been read yet"),
         Metrics::new(&process.metrics),
     );
-    let guard = Guard::new(
+    let guard = OpenKruiseGuard::new(
         process.server.clone(),
         candidate.leadership(),
         process.readiness.condition(
             "no OpenKruise that acts on the same objects",
-            "its Lease has not been looked for yet",
+            "its Lease has not been read yet",
         ),
     );
-    let mut control = Control::new(&process, guard.leadership());
+    let mut control = Control::new(&process, guard.passed_on());
     add_features(&mut control, args);
     let mut guard = tokio::spawn(guard.run());
     // The Lease is kept while the writes in flight end.

@@ -1,28 +1,28 @@
-//! `leadsman preflight`: what is to be done before the first start.
+//! `leadsman preflight`: prints the findings of the manager's `preflight`.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use leadsman_manager::preflight::{Finding, Outcome, Scope, checks, facts};
+use leadsman_manager::preflight::{CheckResult, Finding, PreflightScope, evaluate, read_facts};
 use leadsman_process::{Component, client};
 use serde_json::{Value, json};
 
-/// Says whether the cluster is ready for leadsman, and what to do first.
+/// Check whether the cluster is ready for leadsman, and print what to do first
 ///
-/// One line for each thing that was looked at: the API server, the CRDs, an `OpenKruise` in the way, the markers and who has
-/// written their marks, and the rights of the user that this runs as. Nothing is changed. The exit status is 0 if nothing has
-/// to be done, else 1.
+/// One line for each check: the API server, the CRDs, another install of leadsman, an OpenKruise that acts on the same objects,
+/// the markers and the owners of their marks, and the rights of the account that this runs as. Nothing is changed. The exit
+/// status is 0 if nothing has to be done, else 1.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Look at the rights that an agent needs, not at those of the manager
+    /// Check the rights that an agent needs, not those of the manager
     #[arg(long, env = "LEADSMAN_AGENT")]
     agent: bool,
-    /// On a node: ask the container runtime at this socket too
+    /// On a node: check the container runtime at this socket too
     #[arg(long, env = "LEADSMAN_RUNTIME_ENDPOINT", value_name = "ENDPOINT")]
     runtime_endpoint: Option<String>,
-    /// How to print it
+    /// Output format
     #[arg(
         short,
         long,
@@ -37,15 +37,15 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Output {
-    /// Lines
+    /// One line for each check, with what to do below it
     Text,
-    /// One object: `ready`, and `checks` with `check`, `result` (ok, note, todo), `message` and `do`
+    /// One JSON object: `ready`, and `checks` with `check`, `result` (ok, note, todo), `message` and `do`
     Json,
 }
 
-/// Looks and prints.
+/// Runs the checks and prints the findings.
 pub(crate) fn run(args: &Args) -> ExitCode {
-    match look(args).and_then(|findings| print(&findings, args.output).map(|()| findings)) {
+    match find(args).and_then(|findings| print(&findings, args.output).map(|()| findings)) {
         Ok(findings) if is_ready(&findings) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {
@@ -55,16 +55,16 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
 }
 
-fn look(args: &Args) -> io::Result<Vec<Finding>> {
+fn find(args: &Args) -> io::Result<Vec<Finding>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let agent_rights = args.agent.then(|| leadsman_agent::RIGHTS.to_vec());
-    let scope = Scope { agent_rights };
+    let scope = PreflightScope { agent_rights };
     runtime.block_on(async {
         let client = args.client.client(Component::Preflight).await;
         let client = client.map_err(io::Error::other)?;
-        let mut findings = checks(&facts(&client, &scope).await);
+        let mut findings = evaluate(&read_facts(&client, &scope).await);
         if let Some(endpoint) = &args.runtime_endpoint {
             findings.push(container_runtime(endpoint).await);
         }
@@ -77,25 +77,25 @@ async fn container_runtime(endpoint: &str) -> Finding {
     match leadsman_agent::runtime_version(endpoint).await {
         Ok(version) => Finding::new(
             CHECK,
-            Outcome::Ok,
+            CheckResult::Ok,
             format!("{version} answers at {endpoint}"),
         ),
-        Err(why) => Finding::new(CHECK, Outcome::Todo, why)
-            .then("name the socket that the kubelet uses, and run this as root on the node"),
+        Err(why) => Finding::new(CHECK, CheckResult::Todo, why)
+            .then("give the socket that the kubelet uses (--runtime-endpoint), and run this as root on the node"),
     }
 }
 
 fn is_ready(findings: &[Finding]) -> bool {
     findings
         .iter()
-        .all(|finding| finding.outcome != Outcome::Todo)
+        .all(|finding| finding.result != CheckResult::Todo)
 }
 
-fn word(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::Ok => "ok",
-        Outcome::Note => "note",
-        Outcome::Todo => "todo",
+fn result_name(result: CheckResult) -> &'static str {
+    match result {
+        CheckResult::Ok => "ok",
+        CheckResult::Note => "note",
+        CheckResult::Todo => "todo",
     }
 }
 
@@ -112,8 +112,8 @@ fn print(findings: &[Finding], output: Output) -> io::Result<()> {
 fn text(findings: &[Finding]) -> String {
     let mut text = String::new();
     for finding in findings {
-        let (outcome, check) = (word(finding.outcome), finding.check);
-        let mut written = writeln!(text, "{outcome:<5} {check:<20} {}", finding.message);
+        let (result, check) = (result_name(finding.result), finding.check);
+        let mut written = writeln!(text, "{result:<5} {check:<20} {}", finding.message);
         for command in &finding.commands {
             written = written.and_then(|()| writeln!(text, "{:<26} -> {command}", ""));
         }
@@ -121,18 +121,18 @@ fn text(findings: &[Finding]) -> String {
     }
     let todo = findings
         .iter()
-        .filter(|finding| finding.outcome == Outcome::Todo);
+        .filter(|finding| finding.result == CheckResult::Todo);
     let last = match todo.count() {
         0 => "ready".to_owned(),
-        1 => "not ready: 1 thing is to be done first".to_owned(),
-        count => format!("not ready: {count} things are to be done first"),
+        1 => "not ready: 1 thing to do first".to_owned(),
+        count => format!("not ready: {count} things to do first"),
     };
     text + &last + "\n"
 }
 
 fn json_of(findings: &[Finding]) -> Value {
     let checks = findings.iter().map(|finding| {
-        json!({"check": finding.check, "result": word(finding.outcome), "message": finding.message,
+        json!({"check": finding.check, "result": result_name(finding.result), "message": finding.message,
             "do": finding.commands})
     });
     json!({"ready": is_ready(findings), "checks": checks.collect::<Vec<_>>()})
@@ -144,23 +144,23 @@ mod tests {
 
     fn findings() -> Vec<Finding> {
         vec![
-            Finding::new("api-server", Outcome::Ok, "Kubernetes v1.34.4"),
-            Finding::new("crds", Outcome::Todo, "not installed").then("install it"),
+            Finding::new("api-server", CheckResult::Ok, "Kubernetes v1.34.4"),
+            Finding::new("crds", CheckResult::Todo, "not installed").then("install it"),
         ]
     }
 
     #[test]
-    fn each_finding_is_a_line_with_what_to_do_below() {
+    fn each_finding_is_a_line_with_what_to_do_below_it() {
         let expected = "ok    api-server           Kubernetes v1.34.4\n\
                         todo  crds                 not installed\n\
                         \u{20}                          -> install it\n\
-                        not ready: 1 thing is to be done first\n";
+                        not ready: 1 thing to do first\n";
         assert_eq!(text(&findings()), expected);
         assert!(text(&findings()[..1]).ends_with("ready\n"));
     }
 
     #[test]
-    fn a_program_reads_the_same() {
+    fn the_json_has_the_same_findings() {
         let expected = json!({"ready": false, "checks": [
             {"check": "api-server", "result": "ok", "message": "Kubernetes v1.34.4", "do": []},
             {"check": "crds", "result": "todo", "message": "not installed", "do": ["install it"]}]});

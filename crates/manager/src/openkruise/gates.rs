@@ -4,68 +4,68 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kube::api::ListParams;
 use kube::{Api, Client};
 
-use super::neighbour::Gate;
+use super::manager::GateState;
 use crate::gates::openkruise_probes;
 
 /// The flag.
 pub const GATES_FLAG: &str = "--feature-gates";
 
-/// The gates of the pod that holds the Lease. A holder is called as its pod, with a uuid behind (`NewResourceLock` of
-/// controller-runtime's `pkg/leaderelection`); in the node's own network, as the node: then all of its managers are asked.
+/// Reads the gates of the pod that holds the Lease. A holder is named after its pod, with a uuid appended (`NewResourceLock`
+/// of controller-runtime's `pkg/leaderelection`); in the node's own network, after the node: then all managers are read.
 ///
 /// # Errors
 /// When the API server does not show the pods.
-pub async fn read_gates(client: &Client, namespace: &str, holder: &str) -> kube::Result<Gate> {
+pub async fn read_gates(client: &Client, namespace: &str, holder: &str) -> kube::Result<GateState> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let name = holder.rsplit_once('_').map_or(holder, |(name, _)| name);
-    // Anybody may write into a Lease: what cannot be a pod's name is not asked for.
+    // Anybody may write to a Lease: a holder that is no valid name of a pod is not put into a path.
     let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
     if !name.is_empty()
         && name.chars().all(is_name)
         && let Some(pod) = pods.get_opt(name).await?
     {
-        return Ok(gate(&[pod]));
+        return Ok(gate_state(&[pod]));
     }
     let managers = ListParams::default().labels(super::PODS).limit(100);
-    Ok(gate(&pods.list(&managers).await?.items))
+    Ok(gate_state(&pods.list(&managers).await?.items))
 }
 
-/// Off if it is off in all of them.
-fn gate(pods: &[Pod]) -> Gate {
+/// Off if it is off in all pods.
+fn gate_state(pods: &[Pod]) -> GateState {
     let specs: Vec<_> = pods.iter().filter_map(|pod| pod.spec.as_ref()).collect();
     if specs.is_empty() {
-        return Gate::NoPod;
+        return GateState::NoPod;
     }
     let mut gates = specs
         .iter()
         .map(|spec| feature_gates(spec).unwrap_or_default());
     let on = gates.find(|gates| openkruise_probes(gates));
-    on.map_or(Gate::Off, Gate::On)
+    on.map_or(GateState::Off, GateState::On)
 }
 
-/// The value of the flag among the commands and arguments of a pod's containers; the last one counts.
+/// The value of the flag in the commands and arguments of a pod's containers; the last one counts.
 pub fn feature_gates(pod: &PodSpec) -> Option<String> {
-    let words = pod.containers.iter().flat_map(|container| {
+    let arguments = pod.containers.iter().flat_map(|container| {
         let command = container.command.iter().flatten();
         command.chain(container.args.iter().flatten())
     });
-    let (mut value, mut follows) = (None, false);
-    for word in words {
-        if follows {
-            value = Some(word.clone());
-        } else if let Some(rest) = word.strip_prefix(GATES_FLAG)
+    let (mut value, mut is_value) = (None, false);
+    for argument in arguments {
+        if is_value {
+            value = Some(argument.clone());
+        } else if let Some(rest) = argument.strip_prefix(GATES_FLAG)
             && let Some(rest) = rest.strip_prefix('=')
         {
             value = Some(rest.to_owned());
         }
-        follows = word == GATES_FLAG;
+        is_value = argument == GATES_FLAG;
     }
     value
 }
 
-/// The line that switches the gate off in a release of `OpenKruise`'s chart, all other gates as they are. By `--set`
-/// Helm would take a comma for the end of the value.
-pub fn switch_off(gates: &str) -> String {
+/// The command that switches the gate off in a release of `OpenKruise`'s chart, and keeps all other gates. With `--set`
+/// Helm would end the value at a comma.
+pub fn switch_off_command(gates: &str) -> String {
     let others = gates.split(',').map(str::trim);
     let others = others.filter(|gate| !gate.is_empty() && !gate.starts_with("PodProbeMarkerGate="));
     let gates: Vec<_> = others.chain(["PodProbeMarkerGate=false"]).collect();
@@ -104,24 +104,24 @@ mod tests {
 
     // PPM-19
     #[test]
-    fn the_gate_is_off_only_where_every_pod_says_so() {
+    fn the_gate_is_off_only_if_it_is_off_in_every_pod() {
         let off =
             pod(&json!([{"name": "m", "args": ["--feature-gates=PodProbeMarkerGate=false"]}]));
         let silent = pod(&json!([{"name": "m"}]));
-        let on = Gate::On(String::new());
-        assert_eq!(gate(&[]), Gate::NoPod);
-        assert_eq!(gate(slice::from_ref(&off)), Gate::Off);
-        assert_eq!(gate(slice::from_ref(&silent)), on);
-        assert_eq!(gate(&[off, silent]), on);
+        let on = GateState::On(String::new());
+        assert_eq!(gate_state(&[]), GateState::NoPod);
+        assert_eq!(gate_state(slice::from_ref(&off)), GateState::Off);
+        assert_eq!(gate_state(slice::from_ref(&silent)), on);
+        assert_eq!(gate_state(&[off, silent]), on);
     }
 
     #[test]
-    fn the_line_to_type_keeps_the_other_gates() {
-        let line = switch_off("CloneSetShortHash=true, PodProbeMarkerGate=true");
+    fn the_command_keeps_the_other_gates() {
+        let line = switch_off_command("CloneSetShortHash=true, PodProbeMarkerGate=true");
         assert!(
             line.ends_with("'CloneSetShortHash=true,PodProbeMarkerGate=false'"),
             "{line}"
         );
-        assert!(switch_off("").ends_with("'PodProbeMarkerGate=false'"));
+        assert!(switch_off_command("").ends_with("'PodProbeMarkerGate=false'"));
     }
 }

@@ -1,4 +1,4 @@
-//! The loop that follows the Lease of `OpenKruise`'s manager, and holds our leadership back while it acts on the same
+//! The loop that watches the Lease of `OpenKruise`'s manager, and withholds leadership while that manager acts on the same
 //! objects.
 
 use std::future::pending;
@@ -12,190 +12,194 @@ use leadsman_process::{ApiServer, Condition, clock};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::gates::{read_gates, switch_off};
-use super::neighbour::{Gate, Neighbour, Standing};
+use super::gates::{read_gates, switch_off_command};
+use super::manager::{GateState, OpenKruiseManager, OpenKruiseState};
 use super::{LEASE, NAMESPACE};
 
-/// An answer about pods is not waited for any longer.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The deadline of reading the gates.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One who lets leadership through while there is no `OpenKruise` that acts on the same objects.
-pub(crate) struct Guard {
+/// Passes leadership on while no `OpenKruise` acts on the same objects.
+pub(crate) struct OpenKruiseGuard {
     server: ApiServer,
-    neighbour: Neighbour,
-    own: watch::Receiver<Leadership>,
+    manager: OpenKruiseManager,
+    leadership: watch::Receiver<Leadership>,
     passed_on: watch::Sender<Leadership>,
     condition: Condition,
-    shown: Standing,
-    /// It has written while this process ran.
-    has_acted: bool,
+    reported: OpenKruiseState,
+    /// Whether it may have written while this process ran.
+    was_active: bool,
 }
 
-type Read = (String, kube::Result<Gate>);
+/// The gates of a holder.
+type GateRead = (String, kube::Result<GateState>);
 
-impl Guard {
-    /// Nothing is let through before `OpenKruise`'s Lease was looked for. `condition` holds while leadership passes.
+impl OpenKruiseGuard {
+    /// A guard that passes nothing on until `OpenKruise`'s Lease was read. `condition` holds while leadership is passed on.
     pub(crate) fn new(
         server: ApiServer,
-        own: watch::Receiver<Leadership>,
+        leadership: watch::Receiver<Leadership>,
         condition: Condition,
     ) -> Self {
         Self {
             server,
-            neighbour: Neighbour::default(),
-            own,
+            manager: OpenKruiseManager::default(),
+            leadership,
             passed_on: watch::Sender::new(Leadership::Standby),
             condition,
-            shown: Standing::Unknown,
-            has_acted: false,
+            reported: OpenKruiseState::Unknown,
+            was_active: false,
         }
     }
 
-    /// Our leadership as far as it is let through.
-    pub(crate) fn leadership(&self) -> watch::Receiver<Leadership> {
+    /// Leadership, as far as it is passed on.
+    pub(crate) fn passed_on(&self) -> watch::Receiver<Leadership> {
         self.passed_on.subscribe()
     }
 
-    /// Follows until there is no leadership to be told of any more.
+    /// Runs until the sender of leadership is dropped.
     pub(crate) async fn run(mut self) {
         let mut events = watch_lease(self.server.clone(), NAMESPACE, LEASE);
-        let mut reading: BoxFuture<'static, Read> = pending().boxed();
-        // The gates of a holder are asked for with its signs of life, until they are off.
-        let (mut asks, mut reads) = (false, false);
+        let mut reading: BoxFuture<'static, GateRead> = pending().boxed();
+        // The gates of a holder are read with each renewal of its Lease, until they are off.
+        let (mut renewed, mut in_flight) = (false, false);
         loop {
-            if asks
-                && !reads
-                && let Some(holder) = self.neighbour.to_be_read(clock::monotonic())
+            if renewed
+                && !in_flight
+                && let Some(holder) = self.manager.holder_to_inspect(clock::monotonic())
             {
                 reading = read(self.server.client.clone(), holder).boxed();
-                reads = true;
+                in_flight = true;
             }
-            asks = false;
-            self.tell();
-            let ends = self.neighbour.ends(clock::monotonic());
+            renewed = false;
+            self.publish();
+            let expires_at = self.manager.expires_at(clock::monotonic());
             tokio::select! {
                 Some(event) = events.next() => {
-                    asks = matches!(event, LeaseEvent::Observed(LeaseState::Present(_)));
-                    self.watched(event);
+                    renewed = matches!(event, LeaseEvent::Observed(LeaseState::Present(_)));
+                    self.on_lease_event(event);
                 }
                 (holder, gate) = &mut reading => {
                     reading = pending().boxed();
-                    reads = false;
-                    self.has_read(&holder, gate);
+                    in_flight = false;
+                    self.on_gate_read(&holder, gate);
                 }
-                changed = self.own.changed() => {
+                changed = self.leadership.changed() => {
                     if changed.is_err() {
                         return;
                     }
                 }
-                () = clock::sleep_until(ends) => {}
+                () = clock::sleep_until(expires_at) => {}
             }
         }
     }
 
-    fn watched(&mut self, event: LeaseEvent) {
+    fn on_lease_event(&mut self, event: LeaseEvent) {
         match event {
             LeaseEvent::Observed(LeaseState::Present(lease)) => {
-                self.neighbour
-                    .lease_seen(lease, clock::monotonic(), clock::now());
+                self.manager
+                    .observe_lease(lease, clock::monotonic(), clock::now());
             }
             LeaseEvent::Observed(LeaseState::Absent | LeaseState::Deleted(_)) => {
-                self.neighbour.lease_absent()
+                self.manager.observe_no_lease()
             }
-            LeaseEvent::Following => self.neighbour.follows(clock::monotonic()),
+            LeaseEvent::Following => self.manager.watch_resumed(clock::monotonic()),
             LeaseEvent::Failed(error) => {
-                self.neighbour.lost(clock::monotonic());
+                self.manager.watch_lost(clock::monotonic());
                 let reason =
-                    describe_lease_failure("look for OpenKruise's", NAMESPACE, LEASE, &error);
-                if self.shown == Standing::Unknown {
+                    describe_lease_failure("list or watch OpenKruise's", NAMESPACE, LEASE, &error);
+                if self.reported == OpenKruiseState::Unknown {
                     self.condition.not_ready(reason);
                 } else {
-                    tracing::info!(
-                        reason,
-                        "the watch of OpenKruise's Lease broke off, beginning again"
-                    );
+                    tracing::info!(reason, "watch of OpenKruise's Lease failed, retrying");
                 }
             }
         }
     }
 
-    fn has_read(&mut self, holder: &str, gate: kube::Result<Gate>) {
+    fn on_gate_read(&mut self, holder: &str, gate: kube::Result<GateState>) {
         match gate {
-            Ok(gate) => self.neighbour.gate_read(holder, gate),
+            Ok(gate) => self.manager.set_gate(holder, gate),
             Err(error) => {
-                tracing::info!(holder, %error, "cannot read the feature gates of OpenKruise's manager, asking again");
+                tracing::info!(holder, %error, "reading the feature gates of OpenKruise's manager failed, retrying");
             }
         }
     }
 
-    /// Lets leadership through or holds it back, and says why.
-    fn tell(&mut self) {
-        let standing = self.neighbour.standing(clock::monotonic());
-        let own = *self.own.borrow_and_update();
-        let passes = match &standing {
-            Standing::Unknown => false,
-            Standing::Acts { .. } => {
-                self.has_acted = true;
+    /// Passes leadership on or withholds it, and reports why.
+    fn publish(&mut self) {
+        let state = self.manager.state(clock::monotonic());
+        let leadership = *self.leadership.borrow_and_update();
+        let passes = match &state {
+            OpenKruiseState::Unknown => false,
+            OpenKruiseState::Active { .. } => {
+                self.was_active = true;
                 false
             }
-            Standing::Away | Standing::Aside { .. } => true,
+            OpenKruiseState::Absent | OpenKruiseState::GateOff { .. } => true,
         };
-        let leadership = match (passes, self.has_acted) {
+        let passed_on = match (passes, self.was_active) {
             (false, _) => Leadership::Standby,
-            (true, false) => own,
+            (true, false) => leadership,
             // What it has written may not have reached our watches.
-            (true, true) => own.after_others(),
+            (true, true) => leadership.after_others(),
         };
-        if standing != self.shown {
-            self.show(&standing);
-            self.shown = standing;
+        if state != self.reported {
+            self.report(&state);
+            self.reported = state;
         }
-        self.passed_on.send_if_modified(|told| {
-            let changed = *told != leadership;
-            *told = leadership;
+        self.passed_on.send_if_modified(|published| {
+            let changed = *published != passed_on;
+            *published = passed_on;
             changed
         });
     }
 
-    fn show(&self, standing: &Standing) {
-        match standing {
-            Standing::Unknown => {}
-            Standing::Away => {
-                if self.has_acted {
-                    tracing::info!("OpenKruise's manager has ended");
+    fn report(&self, state: &OpenKruiseState) {
+        match state {
+            OpenKruiseState::Unknown => {}
+            OpenKruiseState::Absent => {
+                if self.was_active {
+                    tracing::info!("OpenKruise's manager has stopped");
                 }
                 self.condition.ready();
             }
-            Standing::Aside { holder } => {
+            OpenKruiseState::GateOff { holder } => {
                 tracing::info!(holder, "OpenKruise runs with PodProbeMarkerGate=false");
                 self.condition.ready();
             }
-            Standing::Acts { holder, gate } => self.condition.not_ready(in_the_way(holder, gate)),
+            OpenKruiseState::Active { holder, gate } => {
+                self.condition.not_ready(conflict_message(holder, gate))
+            }
         }
     }
 }
 
-async fn read(client: Client, holder: String) -> Read {
-    let gate = timeout(PATIENCE, read_gates(&client, NAMESPACE, &holder)).await;
-    let late = |_| Err(kube::Error::Service("no answer in time".into()));
+async fn read(client: Client, holder: String) -> GateRead {
+    let gate = timeout(READ_TIMEOUT, read_gates(&client, NAMESPACE, &holder)).await;
+    let late = |_| {
+        Err(kube::Error::Service(
+            format!("no reply within {} s", READ_TIMEOUT.as_secs()).into(),
+        ))
+    };
     (holder, gate.unwrap_or_else(late))
 }
 
-/// What is in the way, and what to do about it.
-fn in_the_way(holder: &str, gate: &Gate) -> String {
-    let before = format!("OpenKruise's manager {holder} holds the Lease {NAMESPACE}/{LEASE}");
+/// Why leadership is withheld, and what to do about it.
+fn conflict_message(holder: &str, gate: &GateState) -> String {
+    let holds = format!("OpenKruise's manager {holder} holds the Lease {NAMESPACE}/{LEASE}");
     match gate {
-        Gate::Unread | Gate::Off => {
-            format!("{before}; looking whether its PodProbeMarkerGate is on")
+        GateState::Unread | GateState::Off => {
+            format!("{holds}; reading whether its PodProbeMarkerGate is on")
         }
-        Gate::On(gates) => format!(
-            "{before} with PodProbeMarkerGate on: both would write the same objects, so nothing is written here. \
+        GateState::On(gates) => format!(
+            "{holds} with PodProbeMarkerGate on: both would write the same objects, so nothing is written here. \
              Switch it off: {}",
-            switch_off(gates)
+            switch_off_command(gates)
         ),
-        Gate::NoPod => format!(
-            "{before}, and no pod in that namespace tells its feature gates: nothing is written here until it has \
-             ended. Stop it, or run it with {}=PodProbeMarkerGate=false in a pod",
+        GateState::NoPod => format!(
+            "{holds}, and no pod in that namespace shows its feature gates: nothing is written here until it has \
+             stopped. Stop it, or run it with {}=PodProbeMarkerGate=false in a pod",
             super::GATES_FLAG
         ),
     }

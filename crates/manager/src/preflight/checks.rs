@@ -1,26 +1,29 @@
-//! What follows from the facts: a line for each check, with what to do. Pure.
+//! The findings that follow from the facts: a line for each check, with what to do. Pure.
 
 use std::collections::BTreeMap;
 
-use super::facts::{Crd, Facts, Identity, Lookup, Right};
-use super::marks::{MarkerFact, Markers, Owner};
-use super::neighbour::{OpenKruise, Webhook};
+use super::facts::{ClusterFacts, CrdFacts, Identity, Lookup, RequiredRight};
+use super::marks::{MarkOwner, MarkerFacts, MarkerSurvey};
+use super::openkruise::{BlockingWebhook, OpenKruiseFacts};
 use crate::gates::openkruise_probes;
-use crate::openkruise::{GATES_FLAG, Gate, LEASE, NAMESPACE, Standing, switch_off};
+use crate::leader::{LEASE as OWN_LEASE, LEASE_NAMESPACE};
+use crate::openkruise::{
+    GATES_FLAG, GateState, LEASE, NAMESPACE, OpenKruiseState, switch_off_command,
+};
 
-/// The oldest Kubernetes that leadsman is for: since 1.31 a token tells its node without a feature gate to be switched on,
-/// since 1.30 admission policies are stable, since 1.29 rules in CRDs are.
+/// The oldest Kubernetes that leadsman supports: a token names its node by default since 1.31 (KEP-4193), admission policies
+/// are stable since 1.30 (KEP-3488), validation rules in CRDs since 1.29 (KEP-2876).
 const OLDEST: (u32, u32) = (1, 31);
 const INSTALL: &str = "leadsman manifests | kubectl apply --server-side --force-conflicts -f -";
-/// Of a long list, so many are named.
+/// How many of a long list are named.
 const NAMED: usize = 5;
 
-/// What a check came to.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Outcome {
-    /// Nothing has to be known.
+pub enum CheckResult {
+    /// Nothing to know.
     Ok,
-    /// Good to know; nothing has to be done.
+    /// Good to know, and nothing to do.
     Note,
     /// Something has to be done first.
     Todo,
@@ -31,48 +34,49 @@ pub enum Outcome {
 pub struct Finding {
     /// Which check, from a fixed list.
     pub check: &'static str,
-    /// What it came to.
-    pub outcome: Outcome,
-    /// What was seen.
+    /// Its result.
+    pub result: CheckResult,
+    /// What was found.
     pub message: String,
     /// What to do, a command or a sentence each.
     pub commands: Vec<String>,
 }
 
 impl Finding {
-    /// A line.
-    pub fn new(check: &'static str, outcome: Outcome, message: impl Into<String>) -> Self {
+    /// A finding with nothing to do.
+    pub fn new(check: &'static str, result: CheckResult, message: impl Into<String>) -> Self {
         Self {
             check,
-            outcome,
+            result,
             message: message.into(),
             commands: Vec::new(),
         }
     }
 
-    /// With something to do.
+    /// Adds something to do.
     #[must_use]
     pub fn then(mut self, command: impl Into<String>) -> Self {
         self.commands.push(command.into());
         self
     }
 
-    /// What cannot be seen may be anything: it has to be looked at.
-    fn unseen(check: &'static str, what: &str, why: &str) -> Self {
+    /// Something that cannot be read, and may be in the way for that reason.
+    fn unreadable(check: &'static str, what: &str, why: &str) -> Self {
         Self::new(
             check,
-            Outcome::Todo,
-            format!("cannot look at {what}: {why}"),
+            CheckResult::Todo,
+            format!("cannot read {what}: {why}"),
         )
-        .then("run this as somebody who may read it")
+        .then("run this with an account that may read it")
     }
 }
 
-/// What follows from what was seen.
-pub fn checks(facts: &Facts) -> Vec<Finding> {
+/// All findings, in the order in which they are printed.
+pub fn evaluate(facts: &ClusterFacts) -> Vec<Finding> {
     let mut findings = vec![version(&facts.version), policies(&facts.policies)];
     findings.push(identity(&facts.identity));
     findings.extend(facts.crds.iter().map(|(name, seen)| crd(name, seen)));
+    findings.push(leader(&facts.leader));
     findings.extend(openkruise(&facts.openkruise));
     findings.extend(markers(&facts.markers));
     findings.extend(rights(&facts.rights));
@@ -84,20 +88,20 @@ fn version(seen: &Lookup<(u32, u32, String)>) -> Finding {
     match seen {
         Err(why) => Finding::new(
             CHECK,
-            Outcome::Todo,
+            CheckResult::Todo,
             format!("no API server answers: {why}"),
         )
         .then("name a cluster with --kubeconfig"),
         Ok((major, minor, name)) if (*major, *minor) < OLDEST => {
             let (major, minor) = OLDEST;
             let message = format!("Kubernetes {name} is older than {major}.{minor}");
-            Finding::new(CHECK, Outcome::Todo, message).then("upgrade the cluster")
+            Finding::new(CHECK, CheckResult::Todo, message).then("upgrade the cluster")
         }
         Ok((.., name)) => {
             let message = format!(
                 "Kubernetes {name}: CRD validation rules (CEL), node-bound service account tokens"
             );
-            Finding::new(CHECK, Outcome::Ok, message)
+            Finding::new(CHECK, CheckResult::Ok, message)
         }
     }
 }
@@ -105,11 +109,11 @@ fn version(seen: &Lookup<(u32, u32, String)>) -> Finding {
 fn policies(seen: &Lookup<bool>) -> Finding {
     const CHECK: &str = "admission-policies";
     match seen {
-        Err(why) => Finding::unseen(CHECK, "admissionregistration.k8s.io/v1", why),
-        Ok(true) => Finding::new(CHECK, Outcome::Ok, "ValidatingAdmissionPolicy is served"),
+        Err(why) => Finding::unreadable(CHECK, "admissionregistration.k8s.io/v1", why),
+        Ok(true) => Finding::new(CHECK, CheckResult::Ok, "ValidatingAdmissionPolicy is served"),
         Ok(false) => Finding::new(
             CHECK,
-            Outcome::Todo,
+            CheckResult::Todo,
             "ValidatingAdmissionPolicy is not served: an agent could report for nodes that are not its own",
         )
         .then("serve admissionregistration.k8s.io/v1 (kube-apiserver --runtime-config)"),
@@ -120,26 +124,26 @@ fn identity(seen: &Lookup<Identity>) -> Finding {
     const CHECK: &str = "identity";
     let identity = match seen {
         Ok(identity) => identity,
-        Err(why) => return Finding::unseen(CHECK, "who we are", why),
+        Err(why) => return Finding::unreadable(CHECK, "the account that this runs as", why),
     };
     let user = &identity.user;
     match &identity.node {
-        Some(node) => Finding::new(CHECK, Outcome::Ok, format!("{user}, on node {node}")),
+        Some(node) => Finding::new(CHECK, CheckResult::Ok, format!("{user}, on node {node}")),
         None => Finding::new(
             CHECK,
-            Outcome::Ok,
-            format!("{user}; rights below are this user's"),
+            CheckResult::Ok,
+            format!("{user}, whose rights are checked below"),
         ),
     }
 }
 
-fn crd(name: &str, seen: &Lookup<Option<Crd>>) -> Finding {
+fn crd(name: &str, seen: &Lookup<Option<CrdFacts>>) -> Finding {
     const CHECK: &str = "crds";
     let crd = match seen {
-        Err(why) => return Finding::unseen(CHECK, name, why),
+        Err(why) => return Finding::unreadable(CHECK, name, why),
         Ok(None) => {
             let message = format!("{name} is not installed");
-            return Finding::new(CHECK, Outcome::Todo, message).then(INSTALL);
+            return Finding::new(CHECK, CheckResult::Todo, message).then(INSTALL);
         }
         Ok(Some(crd)) => crd,
     };
@@ -154,9 +158,9 @@ fn crd(name: &str, seen: &Lookup<Option<Crd>>) -> Finding {
         return Finding::new(
             CHECK,
             if release.is_empty() {
-                Outcome::Ok
+                CheckResult::Ok
             } else {
-                Outcome::Note
+                CheckResult::Note
             },
             format!("{name} is leadsman's{release}"),
         );
@@ -169,44 +173,66 @@ fn crd(name: &str, seen: &Lookup<Option<Crd>>) -> Finding {
     };
     Finding::new(
         CHECK,
-        Outcome::Note,
+        CheckResult::Note,
         format!("{name} is OpenKruise's or an older one: it drops {drops}{rules}{release}"),
     )
     .then(INSTALL)
 }
 
-fn openkruise(seen: &OpenKruise) -> Vec<Finding> {
+/// A second install is no error, but it does nothing.
+fn leader(seen: &Lookup<Option<String>>) -> Finding {
+    const CHECK: &str = "leader";
+    let lease = format!("{LEASE_NAMESPACE}/{OWN_LEASE}");
+    match seen {
+        Err(why) => Finding::unreadable(CHECK, &format!("the Lease {lease}"), why),
+        Ok(None) => Finding::new(
+            CHECK,
+            CheckResult::Ok,
+            format!("no manager of leadsman holds the Lease {lease}"),
+        ),
+        Ok(Some(holder)) => {
+            let namespace = holder.split_once('/').map_or("unknown", |(name, _)| name);
+            let message = format!(
+                "leadsman's manager {holder} holds the Lease {lease}: an install in another namespace than {namespace} writes \
+                 nothing while it runs"
+            );
+            Finding::new(CHECK, CheckResult::Note, message)
+        }
+    }
+}
+
+fn openkruise(seen: &OpenKruiseFacts) -> Vec<Finding> {
     const CHECK: &str = "openkruise";
     let mut findings = Vec::new();
     let (finding, serves) = match &seen.manager {
         Err(why) => {
             let what = format!("the Lease {NAMESPACE}/{LEASE}");
-            (Finding::unseen(CHECK, &what, why), true)
+            (Finding::unreadable(CHECK, &what, why), true)
         }
-        Ok(Standing::Unknown | Standing::Away) => {
+        Ok(OpenKruiseState::Unknown | OpenKruiseState::Absent) => {
             let message = format!("no OpenKruise manager holds the Lease {NAMESPACE}/{LEASE}");
-            (Finding::new(CHECK, Outcome::Ok, message), false)
+            (Finding::new(CHECK, CheckResult::Ok, message), false)
         }
-        Ok(Standing::Aside { holder }) => {
+        Ok(OpenKruiseState::GateOff { holder }) => {
             let message =
                 format!("OpenKruise's manager {holder} runs with PodProbeMarkerGate=false");
-            (Finding::new(CHECK, Outcome::Ok, message), true)
+            (Finding::new(CHECK, CheckResult::Ok, message), true)
         }
-        Ok(Standing::Acts { holder, gate }) => (acts(CHECK, holder, gate), true),
+        Ok(OpenKruiseState::Active { holder, gate }) => (active(CHECK, holder, gate), true),
     };
     findings.push(finding);
     findings.push(match &seen.daemon {
-        Err(why) => Finding::unseen("openkruise-daemon", "OpenKruise's DaemonSet kruise-daemon", why),
-        Ok(None) => Finding::new("openkruise-daemon", Outcome::Ok, "there is no kruise-daemon"),
+        Err(why) => Finding::unreadable("openkruise-daemon", "OpenKruise's DaemonSet kruise-daemon", why),
+        Ok(None) => Finding::new("openkruise-daemon", CheckResult::Ok, "there is no kruise-daemon"),
         Ok(Some(gates)) if openkruise_probes(gates) => Finding::new(
             "openkruise-daemon",
-            Outcome::Todo,
+            CheckResult::Todo,
             "kruise-daemon runs with PodProbeMarkerGate on: it would report the same probes as leadsman's agents",
         )
-        .then(switch_off(gates)),
+        .then(switch_off_command(gates)),
         Ok(Some(_)) => Finding::new(
             "openkruise-daemon",
-            Outcome::Ok,
+            CheckResult::Ok,
             "kruise-daemon runs with PodProbeMarkerGate=false",
         ),
     });
@@ -214,35 +240,34 @@ fn openkruise(seen: &OpenKruise) -> Vec<Finding> {
     findings
 }
 
-fn acts(check: &'static str, holder: &str, gate: &Gate) -> Finding {
-    let both =
-        "both managers would write the same objects, and leadsman's writes nothing while it lives";
+fn active(check: &'static str, holder: &str, gate: &GateState) -> Finding {
+    let both = "both managers would write the same objects, and leadsman's writes nothing while that one runs";
     match gate {
-        Gate::On(gates) => Finding::new(
+        GateState::On(gates) => Finding::new(
             check,
-            Outcome::Todo,
+            CheckResult::Todo,
             format!("OpenKruise's manager {holder} runs with PodProbeMarkerGate on: {both}"),
         )
-        .then(switch_off(gates)),
-        Gate::Unread | Gate::Off | Gate::NoPod => Finding::new(
+        .then(switch_off_command(gates)),
+        GateState::Unread | GateState::Off | GateState::NoPod => Finding::new(
             check,
-            Outcome::Todo,
+            CheckResult::Todo,
             format!(
-                "OpenKruise's manager {holder} lives, and no pod in {NAMESPACE} tells its {GATES_FLAG}: {both}"
+                "OpenKruise's manager {holder} runs, and no pod in {NAMESPACE} shows its {GATES_FLAG}: {both}"
             ),
         )
         .then("stop it, or run it in a pod with PodProbeMarkerGate=false"),
     }
 }
 
-/// Webhooks that must answer are in the way when nobody serves them any more.
-fn webhooks(seen: &Lookup<Vec<Webhook>>, serves: bool) -> Vec<Finding> {
+/// Webhooks with failurePolicy Fail are in the way when nobody serves them any more.
+fn webhooks(seen: &Lookup<Vec<BlockingWebhook>>, serves: bool) -> Vec<Finding> {
     const CHECK: &str = "openkruise-webhooks";
     let hooks = match seen {
-        Err(why) => return vec![Finding::unseen(CHECK, "webhook configurations", why)],
+        Err(why) => return vec![Finding::unreadable(CHECK, "webhook configurations", why)],
         Ok(hooks) if hooks.is_empty() => {
-            let message = "no webhook of OpenKruise has to answer for pods or markers";
-            return vec![Finding::new(CHECK, Outcome::Ok, message)];
+            let message = "no webhook of OpenKruise for pods or markers has failurePolicy Fail";
+            return vec![Finding::new(CHECK, CheckResult::Ok, message)];
         }
         Ok(hooks) => hooks,
     };
@@ -253,9 +278,9 @@ fn webhooks(seen: &Lookup<Vec<Webhook>>, serves: bool) -> Vec<Finding> {
     let names = named(&names);
     if serves {
         let message = format!(
-            "OpenKruise answers for {names} with failurePolicy Fail: while it does not, none of these can be written"
+            "OpenKruise serves the webhooks {names} with failurePolicy Fail: while it does not answer, none of these can be written"
         );
-        return vec![Finding::new(CHECK, Outcome::Note, message)];
+        return vec![Finding::new(CHECK, CheckResult::Note, message)];
     }
     let mut configurations: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for hook in hooks {
@@ -265,48 +290,50 @@ fn webhooks(seen: &Lookup<Vec<Webhook>>, serves: bool) -> Vec<Finding> {
             .push(hook);
     }
     let message = format!(
-        "nobody answers for OpenKruise's webhooks {names} with failurePolicy Fail: none of these can be written"
+        "nobody serves OpenKruise's webhooks {names} with failurePolicy Fail: none of these can be written"
     );
-    let finding = Finding::new(CHECK, Outcome::Todo, message);
+    let finding = Finding::new(CHECK, CheckResult::Todo, message);
     let remove = |finding: Finding, (kind, configuration): &(&str, &str)| {
         finding.then(format!("kubectl delete {kind} {configuration}"))
     };
     vec![configurations.keys().fold(finding, remove)]
 }
 
-fn markers(seen: &Lookup<Markers>) -> Vec<Finding> {
+fn markers(seen: &Lookup<MarkerSurvey>) -> Vec<Finding> {
     const CHECK: &str = "markers";
     let seen = match seen {
         Ok(seen) => seen,
-        Err(why) => return vec![Finding::unseen(CHECK, "markers and their pods", why)],
+        Err(why) => return vec![Finding::unreadable(CHECK, "markers and their pods", why)],
     };
     let mut findings = Vec::new();
-    let which = |is: fn(&MarkerFact) -> bool| -> Vec<String> {
+    let which = |is: fn(&MarkerFacts) -> bool| -> Vec<String> {
         let markers = seen.markers.iter().filter(|marker| is(marker));
         markers.map(|marker| marker.name.clone()).collect()
     };
     let count = seen.markers.len();
     let held = which(|marker| marker.finalizer).len();
     let message = format!(
-        "{count} markers, {held} of them with OpenKruise's finalizer, which is let go with the marker"
+        "{count} markers, {held} of them with OpenKruise's finalizer, which leadsman removes when the marker is deleted"
     );
-    findings.push(Finding::new(CHECK, Outcome::Ok, message));
+    findings.push(Finding::new(CHECK, CheckResult::Ok, message));
     for marker in seen
         .markers
         .iter()
         .filter(|marker| !marker.faults.is_empty())
     {
         let message = format!(
-            "{} breaks rules, so it would not be acted on: {}",
+            "{} is invalid, so leadsman would not act on it: {}",
             marker.name,
             named(&marker.faults)
         );
-        findings.push(Finding::new(CHECK, Outcome::Todo, message).then("correct it, or delete it"));
+        findings
+            .push(Finding::new(CHECK, CheckResult::Todo, message).then("correct it, or delete it"));
     }
     if !seen.undecodable.is_empty() {
-        let message = format!("cannot be read: {}", named(&seen.undecodable));
-        findings
-            .push(Finding::new(CHECK, Outcome::Todo, message).then("correct them, or delete them"));
+        let message = format!("cannot be decoded: {}", named(&seen.undecodable));
+        findings.push(
+            Finding::new(CHECK, CheckResult::Todo, message).then("correct them, or delete them"),
+        );
     }
     let timing = which(|marker| marker.timing_left_out);
     if !timing.is_empty() {
@@ -316,7 +343,7 @@ fn markers(seen: &Lookup<Markers>) -> Vec<Finding> {
             named(&timing)
         );
         let command = "leadsman manager --compatibility=openkruise, to keep OpenKruise's";
-        findings.push(Finding::new(CHECK, Outcome::Note, message).then(command));
+        findings.push(Finding::new(CHECK, CheckResult::Note, message).then(command));
     }
     findings.extend(
         seen.owners
@@ -326,9 +353,9 @@ fn markers(seen: &Lookup<Markers>) -> Vec<Finding> {
     findings
 }
 
-/// What becomes of marks that somebody else has written.
-fn owned(owner: &Owner, (marks, pods): (usize, usize)) -> Finding {
-    let Owner {
+/// What leadsman does with the marks of a field manager.
+fn owned(owner: &MarkOwner, (marks, pods): (usize, usize)) -> Finding {
+    let MarkOwner {
         manager,
         operation,
         subresource,
@@ -336,38 +363,38 @@ fn owned(owner: &Owner, (marks, pods): (usize, usize)) -> Finding {
     let ours = manager == "leadsman-podprobe";
     let fate = match (operation.as_str(), subresource.as_str()) {
         _ if ours => "its own",
-        ("Update", "status") => "taken over as they are; they go with their marker",
-        _ => "a verdict overrules them; those that agree with it stay when the marker goes",
+        ("Update", "status") => "taken over as they are, and removed with their marker",
+        _ => "overwritten by a verdict; those that equal it stay when the marker is deleted",
     };
     let slash = if subresource.is_empty() { "" } else { "/" };
     let message = format!(
         "{manager} ({operation}{slash}{subresource}) owns {marks} marks on {pods} pods: {fate}"
     );
-    Finding::new("field-managers", Outcome::Ok, message)
+    Finding::new("field-managers", CheckResult::Ok, message)
 }
 
-fn rights(seen: &[(Right, Lookup<bool>)]) -> Vec<Finding> {
+fn rights(seen: &[(RequiredRight, Lookup<bool>)]) -> Vec<Finding> {
     const CHECK: &str = "rights";
     let mut findings = Vec::new();
     let mut lacking = Vec::new();
     for (right, allowed) in seen {
         match allowed {
             Ok(true) => {}
-            Ok(false) => lacking.push(shown(right)),
-            Err(why) => findings.push(Finding::unseen(CHECK, &shown(right), why)),
+            Ok(false) => lacking.push(describe_right(right)),
+            Err(why) => findings.push(Finding::unreadable(CHECK, &describe_right(right), why)),
         }
     }
     if lacking.is_empty() && findings.is_empty() {
-        let message = format!("all {} rights are there", seen.len());
-        findings.push(Finding::new(CHECK, Outcome::Ok, message));
+        let message = format!("all {} rights are granted", seen.len());
+        findings.push(Finding::new(CHECK, CheckResult::Ok, message));
     } else if !lacking.is_empty() {
-        let message = format!("RBAC does not allow: {}", lacking.join(", "));
-        findings.push(Finding::new(CHECK, Outcome::Todo, message).then(INSTALL));
+        let message = format!("missing rights: {}", lacking.join(", "));
+        findings.push(Finding::new(CHECK, CheckResult::Todo, message).then(INSTALL));
     }
     findings
 }
 
-fn shown(right: &Right) -> String {
+fn describe_right(right: &RequiredRight) -> String {
     let dot = if right.group.is_empty() { "" } else { "." };
     let mut text = format!("{} {}{dot}{}", right.verb, right.resource, right.group);
     if !right.name.is_empty() {
@@ -379,6 +406,7 @@ fn shown(right: &Right) -> String {
     text
 }
 
+/// The first of a list, and how many more there are.
 fn named(all: &[String]) -> String {
     let first = all
         .iter()
@@ -399,8 +427,8 @@ mod tests {
     use super::*;
 
     /// A cluster where all is well.
-    fn facts() -> Facts {
-        Facts {
+    fn facts() -> ClusterFacts {
+        ClusterFacts {
             version: Ok((1, 34, "v1.34.4".into())),
             policies: Ok(true),
             identity: Ok(Identity {
@@ -408,28 +436,29 @@ mod tests {
                 node: None,
             }),
             crds: vec![("podprobemarkers.apps.kruise.io".into(), Ok(Some(ours())))],
-            openkruise: OpenKruise {
-                manager: Ok(Standing::Away),
+            openkruise: OpenKruiseFacts {
+                manager: Ok(OpenKruiseState::Absent),
                 daemon: Ok(None),
                 webhooks: Ok(Vec::new()),
             },
-            markers: Ok(Markers::default()),
+            leader: Ok(None),
+            markers: Ok(MarkerSurvey::default()),
             rights: vec![(right(), Ok(true))],
         }
     }
 
-    fn ours() -> Crd {
-        Crd {
+    fn ours() -> CrdFacts {
+        CrdFacts {
             rules: true,
-            ..Crd::default()
+            ..CrdFacts::default()
         }
     }
 
-    fn right() -> Right {
-        Right {
+    fn right() -> RequiredRight {
+        RequiredRight {
             verb: "patch",
             resource: "pods/status".into(),
-            ..Right::default()
+            ..RequiredRight::default()
         }
     }
 
@@ -437,8 +466,8 @@ mod tests {
         "kruise-controller-manager-x_1".into()
     }
 
-    fn hook() -> Webhook {
-        Webhook {
+    fn hook() -> BlockingWebhook {
+        BlockingWebhook {
             kind: "validatingwebhookconfiguration",
             configuration: "kruise-validating-webhook-configuration",
             name: "vpod.kb.io".into(),
@@ -446,7 +475,7 @@ mod tests {
         }
     }
 
-    fn changed(change: fn(&mut Facts)) -> Facts {
+    fn changed(change: fn(&mut ClusterFacts)) -> ClusterFacts {
         let mut facts = facts();
         change(&mut facts);
         facts
@@ -454,33 +483,33 @@ mod tests {
 
     // PPM-19
     #[rstest]
-    #[case::all_well(|_: &mut Facts| (), "", "")]
-    #[case::no_api_server(|f: &mut Facts| f.version = Err("refused".into()), "api-server", "name a cluster")]
-    #[case::an_old_one(|f: &mut Facts| f.version = Ok((1, 30, "v1.30.1".into())), "api-server", "upgrade the cluster")]
-    #[case::no_policies(|f: &mut Facts| f.policies = Ok(false), "admission-policies", "--runtime-config")]
-    #[case::no_crd(|f: &mut Facts| f.crds[0].1 = Ok(None), "crds", "leadsman manifests |")]
-    #[case::a_crd_that_cannot_be_seen(|f: &mut Facts| f.crds[0].1 = Err("no".into()), "crds", "who may read it")]
-    #[case::openkruise_acts(|f: &mut Facts| f.openkruise.manager = Ok(Standing::Acts { holder: holder(), gate: Gate::On("A=true".into()) }),
+    #[case::all_well(|_: &mut ClusterFacts| (), "", "")]
+    #[case::no_api_server(|f: &mut ClusterFacts| f.version = Err("refused".into()), "api-server", "name a cluster")]
+    #[case::an_old_one(|f: &mut ClusterFacts| f.version = Ok((1, 30, "v1.30.1".into())), "api-server", "upgrade the cluster")]
+    #[case::no_policies(|f: &mut ClusterFacts| f.policies = Ok(false), "admission-policies", "--runtime-config")]
+    #[case::no_crd(|f: &mut ClusterFacts| f.crds[0].1 = Ok(None), "crds", "leadsman manifests |")]
+    #[case::a_crd_that_cannot_be_seen(|f: &mut ClusterFacts| f.crds[0].1 = Err("no".into()), "crds", "account that may read it")]
+    #[case::openkruise_acts(|f: &mut ClusterFacts| f.openkruise.manager = Ok(OpenKruiseState::Active { holder: holder(), gate: GateState::On("A=true".into()) }),
         "openkruise", "featureGates='A=true,PodProbeMarkerGate=false'")]
-    #[case::openkruise_without_a_pod(|f: &mut Facts| f.openkruise.manager = Ok(Standing::Acts { holder: holder(), gate: Gate::NoPod }),
+    #[case::openkruise_without_a_pod(|f: &mut ClusterFacts| f.openkruise.manager = Ok(OpenKruiseState::Active { holder: holder(), gate: GateState::NoPod }),
         "openkruise", "stop it")]
-    #[case::its_lease_cannot_be_seen(|f: &mut Facts| f.openkruise.manager = Err("no".into()), "openkruise", "who may read it")]
-    #[case::its_daemon_probes(|f: &mut Facts| f.openkruise.daemon = Ok(Some(String::new())), "openkruise-daemon", "PodProbeMarkerGate=false")]
-    #[case::webhooks_that_nobody_serves(|f: &mut Facts| f.openkruise.webhooks = Ok(vec![hook()]),
+    #[case::its_lease_cannot_be_seen(|f: &mut ClusterFacts| f.openkruise.manager = Err("no".into()), "openkruise", "account that may read it")]
+    #[case::its_daemon_probes(|f: &mut ClusterFacts| f.openkruise.daemon = Ok(Some(String::new())), "openkruise-daemon", "PodProbeMarkerGate=false")]
+    #[case::webhooks_that_nobody_serves(|f: &mut ClusterFacts| f.openkruise.webhooks = Ok(vec![hook()]),
         "openkruise-webhooks", "kubectl delete validatingwebhookconfiguration kruise-validating-webhook-configuration")]
-    #[case::a_marker_that_breaks_rules(|f: &mut Facts| f.markers = Ok(Markers { markers: vec![MarkerFact {
-        name: "ns/m".into(), faults: vec!["spec.probes: none".into()], ..MarkerFact::default() }], ..Markers::default() }),
+    #[case::a_marker_that_breaks_rules(|f: &mut ClusterFacts| f.markers = Ok(MarkerSurvey { markers: vec![MarkerFacts {
+        name: "ns/m".into(), faults: vec!["spec.probes: none".into()], ..MarkerFacts::default() }], ..MarkerSurvey::default() }),
         "markers", "correct it")]
-    #[case::a_right_that_lacks(|f: &mut Facts| f.rights[0].1 = Ok(false), "rights", "leadsman manifests |")]
-    fn what_must_be_done_is_said_with_how(
-        #[case] change: fn(&mut Facts),
+    #[case::a_right_that_lacks(|f: &mut ClusterFacts| f.rights[0].1 = Ok(false), "rights", "leadsman manifests |")]
+    fn a_finding_that_is_in_the_way_has_a_remedy(
+        #[case] change: fn(&mut ClusterFacts),
         #[case] check: &str,
         #[case] command: &str,
     ) {
-        let findings = checks(&changed(change));
+        let findings = evaluate(&changed(change));
         let todo: Vec<_> = findings
             .iter()
-            .filter(|finding| finding.outcome == Outcome::Todo)
+            .filter(|finding| finding.result == CheckResult::Todo)
             .collect();
         if check.is_empty() {
             assert!(todo.is_empty(), "{todo:?}");
@@ -493,45 +522,46 @@ mod tests {
 
     // PPM-19
     #[rstest]
-    #[case::openkruise_aside(|f: &mut Facts| f.openkruise.manager = Ok(Standing::Aside { holder: holder() }), "openkruise", Outcome::Ok)]
-    #[case::its_daemon_aside(|f: &mut Facts| f.openkruise.daemon = Ok(Some("PodProbeMarkerGate=false".into())), "openkruise-daemon", Outcome::Ok)]
-    #[case::webhooks_that_are_served(|f: &mut Facts| {
-        f.openkruise.manager = Ok(Standing::Aside { holder: holder() });
+    #[case::openkruise_aside(|f: &mut ClusterFacts| f.openkruise.manager = Ok(OpenKruiseState::GateOff { holder: holder() }), "openkruise", CheckResult::Ok)]
+    #[case::its_daemon_aside(|f: &mut ClusterFacts| f.openkruise.daemon = Ok(Some("PodProbeMarkerGate=false".into())), "openkruise-daemon", CheckResult::Ok)]
+    #[case::webhooks_that_are_served(|f: &mut ClusterFacts| {
+        f.openkruise.manager = Ok(OpenKruiseState::GateOff { holder: holder() });
         f.openkruise.webhooks = Ok(vec![hook()]);
-    }, "openkruise-webhooks", Outcome::Note)]
-    #[case::openkruises_crd(|f: &mut Facts| f.crds[0].1 = Ok(Some(Crd { drops: vec!["status.probes".into()], ..Crd::default() })), "crds", Outcome::Note)]
-    #[case::a_crd_of_a_release(|f: &mut Facts| f.crds[0].1 = Ok(Some(Crd { release: Some("kruise".into()), ..ours() })), "crds", Outcome::Note)]
-    fn what_is_good_to_know_is_no_reason_to_stop(
-        #[case] change: fn(&mut Facts),
+    }, "openkruise-webhooks", CheckResult::Note)]
+    #[case::openkruises_crd(|f: &mut ClusterFacts| f.crds[0].1 = Ok(Some(CrdFacts { drops: vec!["status.probes".into()], ..CrdFacts::default() })), "crds", CheckResult::Note)]
+    #[case::an_install_that_leads(|f: &mut ClusterFacts| f.leader = Ok(Some("games/host_1".into())), "leader", CheckResult::Note)]
+    #[case::a_crd_of_a_release(|f: &mut ClusterFacts| f.crds[0].1 = Ok(Some(CrdFacts { release: Some("kruise".into()), ..ours() })), "crds", CheckResult::Note)]
+    fn a_note_does_not_stop_an_install(
+        #[case] change: fn(&mut ClusterFacts),
         #[case] check: &str,
-        #[case] outcome: Outcome,
+        #[case] result: CheckResult,
     ) {
-        let findings = checks(&changed(change));
+        let findings = evaluate(&changed(change));
         assert!(
             findings
                 .iter()
-                .all(|finding| finding.outcome != Outcome::Todo),
+                .all(|finding| finding.result != CheckResult::Todo),
             "{findings:?}"
         );
         let found = findings
             .iter()
             .find(|finding| finding.check == check)
             .unwrap();
-        assert_eq!(found.outcome, outcome, "{found:?}");
+        assert_eq!(found.result, result, "{found:?}");
     }
 
     #[test]
-    fn the_fate_of_others_marks_follows_from_how_they_were_written() {
+    fn the_fate_of_marks_depends_on_how_they_were_written() {
         let fate = |manager: &str, operation: &str, subresource: &str| {
-            let owner = Owner {
+            let owner = MarkOwner {
                 manager: manager.into(),
                 operation: operation.into(),
                 subresource: subresource.into(),
             };
             owned(&owner, (3, 2)).message
         };
-        assert!(fate("kruise-manager", "Update", "status").ends_with("go with their marker"));
-        assert!(fate("manager", "Update", "").ends_with("stay when the marker goes"));
+        assert!(fate("kruise-manager", "Update", "status").ends_with("removed with their marker"));
+        assert!(fate("manager", "Update", "").ends_with("stay when the marker is deleted"));
         assert!(fate("leadsman-podprobe", "Apply", "status").ends_with("its own"));
     }
 }

@@ -1,64 +1,70 @@
-//! What is read of the cluster. A look that fails is a fact too, with the reason.
+//! What is read of the cluster. That something cannot be read is a fact too, with the reason.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::PostParams;
 use kube::{Api, Client};
+use leadsman_lease::record;
+use leadsman_process::clock;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::marks::{self, Markers};
-use super::neighbour::{self, OpenKruise};
+use super::marks::{self, MarkerSurvey};
+use super::openkruise::{OpenKruiseFacts, read_openkruise};
+use crate::openkruise::was_left_behind;
 use crate::{LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, feature_rights, openkruise};
 
-/// A request that takes longer has failed.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// The deadline of a request.
+const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What was seen, or why it cannot be seen.
+/// What was read, or why it cannot be read.
 pub type Lookup<T> = Result<T, String>;
 
-/// What is to be looked at.
+/// What is checked.
 #[derive(Clone, Debug)]
-pub struct Scope {
-    /// The rights of an agent, where they are to be looked at instead of the manager's: group, resource, verb.
+pub struct PreflightScope {
+    /// The rights of an agent, if they are checked instead of the manager's: group, resource, verb.
     pub agent_rights: Option<Vec<(&'static str, &'static str, &'static str)>>,
 }
 
-/// All that was seen.
+/// All that was read.
 #[derive(Clone, Debug)]
-pub struct Facts {
+pub struct ClusterFacts {
     /// The API server's version: major, minor, as it calls itself.
     pub version: Lookup<(u32, u32, String)>,
     /// Whether it serves admission policies, `admissionregistration.k8s.io/v1`.
     pub policies: Lookup<bool>,
-    /// Who we are.
+    /// The account that this runs as.
     pub identity: Lookup<Identity>,
     /// The two CRDs.
-    pub crds: Vec<(String, Lookup<Option<Crd>>)>,
-    /// What there is of `OpenKruise`.
-    pub openkruise: OpenKruise,
-    /// The markers, and whose the marks are that they name.
-    pub markers: Lookup<Markers>,
-    /// What we may do.
-    pub rights: Vec<(Right, Lookup<bool>)>,
+    pub crds: Vec<(String, Lookup<Option<CrdFacts>>)>,
+    /// The parts of `OpenKruise` that are installed.
+    pub openkruise: OpenKruiseFacts,
+    /// The holder of leadsman's own Lease, unless it was renewed long ago.
+    pub leader: Lookup<Option<String>>,
+    /// The markers, and the owners of the marks that they name.
+    pub markers: Lookup<MarkerSurvey>,
+    /// The rights, and whether each is granted.
+    pub rights: Vec<(RequiredRight, Lookup<bool>)>,
 }
 
-/// Who the API server takes us for.
+/// An account, as the API server sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// The user.
     pub user: String,
-    /// The node that its token is bound to.
+    /// The node that its token is bound to (KEP-4193).
     pub node: Option<String>,
 }
 
 /// One of the CRDs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Crd {
+pub struct CrdFacts {
     /// Fields of leadsman's that it drops.
     pub drops: Vec<String>,
     /// Whether it has validation rules (CEL).
@@ -69,7 +75,7 @@ pub struct Crd {
 
 /// A right on a resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Right {
+pub struct RequiredRight {
     /// `get`, `list`, …
     pub verb: &'static str,
     /// API group; empty for the core's.
@@ -82,41 +88,42 @@ pub struct Right {
     pub name: Cow<'static, str>,
 }
 
-/// Looks at everything.
-pub async fn facts(client: &Client, scope: &Scope) -> Facts {
-    let version = look(client.apiserver_version()).await;
+/// Reads everything that is checked.
+pub async fn read_facts(client: &Client, scope: &PreflightScope) -> ClusterFacts {
+    let version = lookup(client.apiserver_version()).await;
     let resources = client.list_api_group_resources("admissionregistration.k8s.io/v1");
-    let policies = look(resources).await.map(|list| {
+    let policies = lookup(resources).await.map(|list| {
         let mut resources = list.resources.iter();
         resources.any(|resource| resource.name == "validatingadmissionpolicies")
     });
     let mut all_rights = Vec::new();
     for right in rights(scope) {
-        let allowed = look(may(client, &right)).await;
+        let allowed = lookup(may(client, &right)).await;
         all_rights.push((right, allowed));
     }
-    Facts {
+    ClusterFacts {
         version: version.map(|info| (number(&info.major), number(&info.minor), info.git_version)),
         policies,
-        identity: look(identity(client)).await,
+        identity: lookup(identity(client)).await,
         crds: crds(client).await,
-        openkruise: neighbour::openkruise(client).await,
-        markers: look(marks::markers(client)).await,
+        openkruise: read_openkruise(client).await,
+        leader: lookup(read_leader(client)).await,
+        markers: lookup(marks::read_markers(client)).await,
         rights: all_rights,
     }
 }
 
-/// The answer, or what is said instead.
-pub(super) async fn look<T>(answer: impl Future<Output = kube::Result<T>>) -> Lookup<T> {
-    match timeout(PATIENCE, answer).await {
-        Ok(Ok(answer)) => Ok(answer),
+/// The reply, or why there is none.
+pub(super) async fn lookup<T>(reply: impl Future<Output = kube::Result<T>>) -> Lookup<T> {
+    match timeout(TIMEOUT, reply).await {
+        Ok(Ok(reply)) => Ok(reply),
         Ok(Err(kube::Error::Api(status))) => Err(status.message),
         Ok(Err(error)) => Err(error.to_string()),
-        Err(_elapsed) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+        Err(_elapsed) => Err(format!("no reply within {} s", TIMEOUT.as_secs())),
     }
 }
 
-/// `34+`, as some providers have it, is 34.
+/// The number in `34+`; some providers append to it.
 fn number(text: &str) -> u32 {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     digits.parse().unwrap_or_default()
@@ -139,19 +146,26 @@ async fn identity(client: &Client) -> kube::Result<Identity> {
     })
 }
 
-async fn crds(client: &Client) -> Vec<(String, Lookup<Option<Crd>>)> {
+async fn read_leader(client: &Client) -> kube::Result<Option<String>> {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), LEASE_NAMESPACE);
+    let lease = leases.get_opt(LEASE).await?;
+    let lease = lease.filter(|lease| !was_left_behind(lease, clock::now()));
+    Ok(lease.and_then(|lease| record::holder(&lease).map(str::to_owned)))
+}
+
+async fn crds(client: &Client) -> Vec<(String, Lookup<Option<CrdFacts>>)> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let mut crds = Vec::new();
     for ours in leadsman_api::crd::crds() {
         let name = ours.metadata.name.clone().unwrap_or_default();
-        let theirs = look(api.get_opt(&name)).await;
+        let theirs = lookup(api.get_opt(&name)).await;
         let seen = theirs.map(|theirs| theirs.map(|theirs| compared(&ours, &theirs)));
         crds.push((name, seen));
     }
     crds
 }
 
-fn compared(ours: &CustomResourceDefinition, theirs: &CustomResourceDefinition) -> Crd {
+fn compared(ours: &CustomResourceDefinition, theirs: &CustomResourceDefinition) -> CrdFacts {
     let schema = |crd: &CustomResourceDefinition| {
         let versions = crd.spec.versions.iter();
         let mut versions = versions.filter(|version| version.name == leadsman_api::VERSION);
@@ -163,14 +177,14 @@ fn compared(ours: &CustomResourceDefinition, theirs: &CustomResourceDefinition) 
     let mut drops = Vec::new();
     missing(&ours, &theirs, "", &mut drops);
     let annotations = crd.metadata.annotations.as_ref();
-    Crd {
+    CrdFacts {
         drops,
         rules: theirs.to_string().contains("x-kubernetes-validations"),
         release: annotations.and_then(|all| all.get("meta.helm.sh/release-name").cloned()),
     }
 }
 
-/// The places of properties that only the first schema knows, the outermost of each.
+/// Collects the paths of properties that only the first schema has, the outermost of each.
 fn missing(ours: &Value, theirs: &Value, place: &str, into: &mut Vec<String>) {
     if theirs["x-kubernetes-preserve-unknown-fields"] == json!(true) {
         return;
@@ -194,24 +208,24 @@ fn missing(ours: &Value, theirs: &Value, place: &str, into: &mut Vec<String>) {
 }
 
 /// The rights of what is to run.
-fn rights(scope: &Scope) -> Vec<Right> {
-    let on = |(group, resource, verb): (&'static str, &'static str, _)| Right {
+fn rights(scope: &PreflightScope) -> Vec<RequiredRight> {
+    let on = |(group, resource, verb): (&'static str, &'static str, _)| RequiredRight {
         verb,
         group: group.into(),
         resource: resource.into(),
-        ..Right::default()
+        ..RequiredRight::default()
     };
     if let Some(agent) = &scope.agent_rights {
         return agent.iter().copied().map(on).collect();
     }
-    let features = feature_rights().into_iter().map(|right| Right {
+    let features = feature_rights().into_iter().map(|right| RequiredRight {
         verb: right.verb,
         group: right.group,
         resource: right.resource,
         name: right.name,
-        ..Right::default()
+        ..RequiredRight::default()
     });
-    let lease = |verb, name: &'static str, namespace: &str| Right {
+    let lease = |verb, name: &'static str, namespace: &str| RequiredRight {
         name: name.into(),
         namespace: namespace.to_owned(),
         ..on(("coordination.k8s.io", "leases", verb))
@@ -225,7 +239,7 @@ fn rights(scope: &Scope) -> Vec<Right> {
     features.chain(own).chain(neighbours).collect()
 }
 
-async fn may(client: &Client, right: &Right) -> kube::Result<bool> {
+async fn may(client: &Client, right: &RequiredRight) -> kube::Result<bool> {
     let (resource, subresource) = right
         .resource
         .split_once('/')
@@ -245,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_crd_without_our_fields_is_known_by_what_it_drops() {
+    fn a_crd_without_our_fields_is_recognised_by_what_it_drops() {
         for ours in leadsman_api::crd::crds() {
             let seen = compared(&ours, &ours);
             assert!(seen.drops.is_empty() && seen.release.is_none(), "{seen:?}");
@@ -264,13 +278,13 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_read_with_what_providers_add() {
+    fn a_version_is_read_with_what_providers_append() {
         assert_eq!(["34", "31+", "30-gke", ""].map(number), [34, 31, 30, 0]);
     }
 
     #[test]
-    fn every_right_of_the_manager_is_asked_for() {
-        let scope = Scope { agent_rights: None };
+    fn every_right_of_the_manager_is_checked() {
+        let scope = PreflightScope { agent_rights: None };
         let rights = rights(&scope);
         assert_eq!(
             rights.len(),

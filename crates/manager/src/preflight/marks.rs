@@ -1,4 +1,4 @@
-//! What is read of markers, and of the pods that they match: whose the marks are that a marker names.
+//! What is read of markers and of the pods that they match: which markers are valid, and who owns the marks that they name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,33 +11,33 @@ use leadsman_core::podprobe::{Compatibility, Marker, index::FINALIZER};
 /// Objects of one page.
 const PAGE: u32 = 150;
 
-/// The markers of the cluster, and what their pods bear.
+/// The markers of the cluster, and the marks on their pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Markers {
+pub struct MarkerSurvey {
     /// Each marker.
-    pub markers: Vec<MarkerFact>,
-    /// Who has written marks that these markers name, beside leadsman: how many marks, on how many pods.
-    pub owners: BTreeMap<Owner, (usize, usize)>,
+    pub markers: Vec<MarkerFacts>,
+    /// The owners of marks that these markers name, leadsman included: how many marks, on how many pods.
+    pub owners: BTreeMap<MarkOwner, (usize, usize)>,
     /// Objects that do not decode.
     pub undecodable: Vec<String>,
 }
 
 /// A marker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MarkerFact {
+pub struct MarkerFacts {
     /// `namespace/name`.
     pub name: String,
-    /// It bears `OpenKruise`'s finalizer.
+    /// Whether it has `OpenKruise`'s finalizer.
     pub finalizer: bool,
-    /// Rules of leadsman's that it breaks.
+    /// Why leadsman refuses it; empty if it does not.
     pub faults: Vec<String>,
-    /// Its probes mean another thing with `--compatibility=openkruise`.
+    /// Whether its probes mean something else with `--compatibility=openkruise`.
     pub timing_left_out: bool,
 }
 
 /// A field manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Owner {
+pub struct MarkOwner {
     /// Its name.
     pub manager: String,
     /// `Apply` or `Update`.
@@ -46,24 +46,24 @@ pub struct Owner {
     pub subresource: String,
 }
 
-pub(super) async fn markers(client: &Client) -> kube::Result<Markers> {
-    let mut all = Markers::default();
+pub(super) async fn read_markers(client: &Client) -> kube::Result<MarkerSurvey> {
+    let mut all = MarkerSurvey::default();
     let mut parsed: BTreeMap<String, Vec<Marker>> = BTreeMap::new();
     let api: Api<Guarded<PodProbeMarker>> = Api::all(client.clone());
     let mut pages = ListParams::default().limit(PAGE);
     loop {
         let page = match api.list(&pages).await {
-            // No CRD, no markers.
+            // Without the CRD there are no markers.
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(all),
             page => page?,
         };
         for marker in page.items {
-            let name = shown(&marker);
+            let name = name_of(&marker);
             let Guarded::Decoded(marker) = marker else {
                 all.undecodable.push(name);
                 continue;
             };
-            let (fact, marker) = fact(name, &marker);
+            let (fact, marker) = examine(name, &marker);
             all.markers.push(fact);
             if let Some(marker) = marker {
                 let namespace = marker.name.namespace.clone();
@@ -76,12 +76,12 @@ pub(super) async fn markers(client: &Client) -> kube::Result<Markers> {
         }
     }
     for (namespace, markers) in parsed {
-        owners(client, &namespace, &markers, &mut all).await?;
+        count_owners(client, &namespace, &markers, &mut all).await?;
     }
     Ok(all)
 }
 
-fn shown(object: &impl ResourceExt) -> String {
+fn name_of(object: &impl ResourceExt) -> String {
     format!(
         "{}/{}",
         object.namespace().unwrap_or_default(),
@@ -89,14 +89,14 @@ fn shown(object: &impl ResourceExt) -> String {
     )
 }
 
-fn fact(name: String, marker: &PodProbeMarker) -> (MarkerFact, Option<Marker>) {
+fn examine(name: String, marker: &PodProbeMarker) -> (MarkerFacts, Option<Marker>) {
     let parse = |compatibility| Marker::parse(marker, compatibility);
     let (ours, theirs) = (
         parse(Compatibility::Kubernetes),
         parse(Compatibility::OpenKruise),
     );
     let faults = ours.as_ref().err().into_iter().flatten();
-    let fact = MarkerFact {
+    let fact = MarkerFacts {
         name,
         finalizer: marker.finalizers().iter().any(|name| name == FINALIZER),
         faults: faults.map(ToString::to_string).collect(),
@@ -105,11 +105,11 @@ fn fact(name: String, marker: &PodProbeMarker) -> (MarkerFact, Option<Marker>) {
     (fact, ours.ok())
 }
 
-async fn owners(
+async fn count_owners(
     client: &Client,
     namespace: &str,
     markers: &[Marker],
-    all: &mut Markers,
+    all: &mut MarkerSurvey,
 ) -> kube::Result<()> {
     let api: Api<Guarded<Pod>> = Api::namespaced(client.clone(), namespace);
     let mut pages = ListParams::default().limit(PAGE);
@@ -117,8 +117,8 @@ async fn owners(
         let page = api.list(&pages).await?;
         for pod in page.items {
             match pod {
-                Guarded::Decoded(pod) => count(&pod, markers, &mut all.owners),
-                Guarded::Undecodable { .. } => all.undecodable.push(shown(&pod)),
+                Guarded::Decoded(pod) => count_marks(&pod, markers, &mut all.owners),
+                Guarded::Undecodable { .. } => all.undecodable.push(name_of(&pod)),
             }
         }
         match page.metadata.continue_.filter(|next| !next.is_empty()) {
@@ -129,7 +129,7 @@ async fn owners(
 }
 
 /// Counts the marks of a pod that its markers name, by their owners.
-fn count(pod: &Pod, markers: &[Marker], owners: &mut BTreeMap<Owner, (usize, usize)>) {
+fn count_marks(pod: &Pod, markers: &[Marker], owners: &mut BTreeMap<MarkOwner, (usize, usize)>) {
     let label = |key: &str| {
         let mut labels = pod.labels.iter();
         labels
@@ -150,9 +150,9 @@ fn count(pod: &Pod, markers: &[Marker], owners: &mut BTreeMap<Owner, (usize, usi
         }
     }
     for owner in &pod.owners {
-        let marks = marks(owner, &named);
+        let marks = owned_marks(owner, &named);
         if marks > 0 {
-            let owner = Owner {
+            let owner = MarkOwner {
                 manager: owner.manager.clone(),
                 operation: owner.operation.clone(),
                 subresource: owner.subresource.clone(),
@@ -163,7 +163,8 @@ fn count(pod: &Pod, markers: &[Marker], owners: &mut BTreeMap<Owner, (usize, usi
     }
 }
 
-fn marks(owner: &FieldOwner, named: &[BTreeSet<&str>; 3]) -> usize {
+/// How many of the named labels, annotations and conditions this owner has.
+fn owned_marks(owner: &FieldOwner, named: &[BTreeSet<&str>; 3]) -> usize {
     let all = [
         &owner.owned.labels,
         &owner.owned.annotations,
@@ -197,25 +198,25 @@ mod tests {
     }
 
     #[test]
-    fn a_marker_says_whether_its_timing_means_another_thing_here() {
+    fn a_marker_that_leaves_timing_out_is_recognised() {
         let all = json!({"initialDelaySeconds": 1, "periodSeconds": 5, "failureThreshold": 2,
             "timeoutSeconds": 1, "successThreshold": 1});
-        let (whole, parsed) = fact("ns/m".into(), &marker(&all));
+        let (whole, parsed) = examine("ns/m".into(), &marker(&all));
         assert!(
             parsed.is_some() && whole.finalizer && !whole.timing_left_out,
             "{whole:?}"
         );
-        let (part, _) = fact("ns/m".into(), &marker(&json!({"periodSeconds": 5})));
+        let (part, _) = examine("ns/m".into(), &marker(&json!({"periodSeconds": 5})));
         assert!(part.timing_left_out, "{part:?}");
         let mut bad = marker(&all);
         bad.spec.probes[0].name = String::new();
-        let (bad, parsed) = fact("ns/m".into(), &bad);
+        let (bad, parsed) = examine("ns/m".into(), &bad);
         assert!(parsed.is_none() && !bad.faults.is_empty(), "{bad:?}");
     }
 
     #[test]
     fn marks_are_counted_by_their_owners_on_matching_pods() {
-        let (_, parsed) = fact("ns/m".into(), &marker(&json!({})));
+        let (_, parsed) = examine("ns/m".into(), &marker(&json!({})));
         let entry = |manager: &str, subresource: &str, labels: serde_json::Value| {
             json!({"manager": manager, "operation": "Update", "subresource": subresource, "fieldsV1": {
                 "f:metadata": {"f:labels": labels, "f:annotations": {"f:a": {}}},
@@ -230,7 +231,7 @@ mod tests {
         };
         let mut owners = BTreeMap::new();
         for app in ["x", "x", "y"] {
-            count(&pod(app), parsed.as_slice(), &mut owners);
+            count_marks(&pod(app), parsed.as_slice(), &mut owners);
         }
         let counts: Vec<_> = owners
             .iter()

@@ -1,20 +1,22 @@
-//! Whether a cluster is ready for leadsman, and what is to be done first.
+//! `leadsman preflight`: whether a cluster is ready for leadsman, and what to do first.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `facts` | what is read of the cluster |
-//! | `neighbour` | what is read of `OpenKruise` |
+//! | `openkruise` | what is read of `OpenKruise` |
 //! | `marks` | what is read of markers and the pods that they match |
-//! | `checks` | what follows from all that; pure |
+//! | `checks` | the findings that follow; pure |
 //!
-//! Nothing is written but reviews, which the API server does not keep.
+//! Nothing is written but reviews, which the API server does not store.
 
 mod checks;
 mod facts;
 mod marks;
-mod neighbour;
+mod openkruise;
 
-pub use checks::{Finding, Outcome, checks};
-pub use facts::{Crd, Facts, Identity, Lookup, Right, Scope, facts};
-pub use marks::{MarkerFact, Markers, Owner};
-pub use neighbour::{OpenKruise, Webhook};
+pub use checks::{CheckResult, Finding, evaluate};
+pub use facts::{
+    ClusterFacts, CrdFacts, Identity, Lookup, PreflightScope, RequiredRight, read_facts,
+};
+pub use marks::{MarkOwner, MarkerFacts, MarkerSurvey};
+pub use openkruise::{BlockingWebhook, OpenKruiseFacts};

@@ -1,4 +1,4 @@
-//! What is read of `OpenKruise`.
+//! What is read of `OpenKruise`: its manager, its agents and its webhooks.
 
 use futures::StreamExt;
 use k8s_openapi::api::admissionregistration::v1::{
@@ -9,92 +9,96 @@ use kube::{Api, Client};
 use leadsman_lease::{LeaseEvent, LeaseState, watch_lease};
 use leadsman_process::{ApiServer, clock};
 
-use super::facts::{Lookup, look};
-use crate::openkruise::{Gate, LEASE, NAMESPACE, Neighbour, Standing, feature_gates, read_gates};
+use super::facts::{Lookup, lookup};
+use crate::openkruise::{
+    GateState, LEASE, NAMESPACE, OpenKruiseManager, OpenKruiseState, feature_gates, read_gates,
+};
 
-/// Its agents.
+/// The DaemonSet of its agents.
 const DAEMON: &str = "kruise-daemon";
 const VALIDATING: &str = "kruise-validating-webhook-configuration";
 const MUTATING: &str = "kruise-mutating-webhook-configuration";
 
-/// What there is of it.
+/// The parts of it that are installed.
 #[derive(Clone, Debug)]
-pub struct OpenKruise {
-    /// Its manager.
-    pub manager: Lookup<Standing>,
+pub struct OpenKruiseFacts {
+    /// The state of its manager.
+    pub manager: Lookup<OpenKruiseState>,
     /// The feature gates of its agents, if there are any.
     pub daemon: Lookup<Option<String>>,
-    /// Webhooks that are asked before pods or markers are written, and whose silence is a refusal.
-    pub webhooks: Lookup<Vec<Webhook>>,
+    /// Its webhooks for pods and markers without which neither can be written.
+    pub webhooks: Lookup<Vec<BlockingWebhook>>,
 }
 
-/// A webhook that has to answer.
+/// A webhook with failurePolicy Fail: while nobody answers it, what it is about cannot be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Webhook {
+pub struct BlockingWebhook {
     /// `validatingwebhookconfiguration` or `mutatingwebhookconfiguration`.
     pub kind: &'static str,
-    /// Of the configuration.
+    /// The name of the configuration.
     pub configuration: &'static str,
-    /// Its own.
+    /// The name of the webhook.
     pub name: String,
     /// `pods` or `podprobemarkers`.
     pub about: &'static str,
 }
 
-/// Looks at it. The Lease is followed until it was renewed or has ended.
-pub(super) async fn openkruise(client: &Client) -> OpenKruise {
+/// Reads all of it. The Lease is watched until it was renewed or has expired.
+pub(super) async fn read_openkruise(client: &Client) -> OpenKruiseFacts {
     let daemons: Api<DaemonSet> = Api::namespaced(client.clone(), NAMESPACE);
-    let daemon = look(daemons.get_opt(DAEMON)).await.map(|daemon| {
+    let daemon = lookup(daemons.get_opt(DAEMON)).await.map(|daemon| {
         let template = daemon?.spec?.template;
         Some(feature_gates(&template.spec?).unwrap_or_default())
     });
-    OpenKruise {
+    OpenKruiseFacts {
         manager: manager(client).await,
         daemon,
-        webhooks: look(webhooks(client)).await,
+        webhooks: lookup(webhooks(client)).await,
     }
 }
 
-async fn manager(client: &Client) -> Lookup<Standing> {
+async fn manager(client: &Client) -> Lookup<OpenKruiseState> {
     let mut events = watch_lease(ApiServer::new(client.clone()), NAMESPACE, LEASE);
-    let mut neighbour = Neighbour::default();
-    let mut first_end = None;
+    let mut manager = OpenKruiseManager::default();
+    let mut first_expiry = None;
     loop {
         let now = clock::monotonic();
-        if let Some(holder) = neighbour.to_be_read(now) {
-            let gate = look(read_gates(client, NAMESPACE, &holder)).await;
-            neighbour.gate_read(&holder, gate.unwrap_or(Gate::NoPod));
+        if let Some(holder) = manager.holder_to_inspect(now) {
+            let gate = lookup(read_gates(client, NAMESPACE, &holder)).await;
+            manager.set_gate(&holder, gate.unwrap_or(GateState::NoPod));
         }
-        let ends = neighbour.ends(now);
-        // Its end moves with a renewal.
-        let renewed = first_end.is_some() && ends != first_end;
-        match neighbour.standing(now) {
-            Standing::Unknown => {}
-            standing @ Standing::Away => return Ok(standing),
-            standing @ (Standing::Aside { .. } | Standing::Acts { .. }) if renewed => {
-                return Ok(standing);
+        let expires_at = manager.expires_at(now);
+        // A renewal moves the expiry.
+        let renewed = first_expiry.is_some() && expires_at != first_expiry;
+        match manager.state(now) {
+            OpenKruiseState::Unknown => {}
+            state @ OpenKruiseState::Absent => return Ok(state),
+            state @ (OpenKruiseState::GateOff { .. } | OpenKruiseState::Active { .. })
+                if renewed =>
+            {
+                return Ok(state);
             }
-            Standing::Aside { .. } | Standing::Acts { .. } => {
-                first_end = first_end.or(ends);
+            OpenKruiseState::GateOff { .. } | OpenKruiseState::Active { .. } => {
+                first_expiry = first_expiry.or(expires_at);
             }
         }
         tokio::select! {
             Some(event) = events.next() => match event {
                 LeaseEvent::Observed(LeaseState::Present(lease)) => {
-                    neighbour.lease_seen(lease, clock::monotonic(), clock::now());
+                    manager.observe_lease(lease, clock::monotonic(), clock::now());
                 }
-                LeaseEvent::Observed(LeaseState::Absent | LeaseState::Deleted(_)) => neighbour.lease_absent(),
+                LeaseEvent::Observed(LeaseState::Absent | LeaseState::Deleted(_)) => manager.observe_no_lease(),
                 LeaseEvent::Following => {}
                 LeaseEvent::Failed(failed) => {
                     return Err(failed.reason().unwrap_or_default().to_owned());
                 }
             },
-            () = clock::sleep_until(ends) => {}
+            () = clock::sleep_until(expires_at) => {}
         }
     }
 }
 
-async fn webhooks(client: &Client) -> kube::Result<Vec<Webhook>> {
+async fn webhooks(client: &Client) -> kube::Result<Vec<BlockingWebhook>> {
     let mut found = Vec::new();
     let validating: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
     let configuration = validating.get_opt(VALIDATING).await?;
@@ -125,15 +129,15 @@ async fn webhooks(client: &Client) -> kube::Result<Vec<Webhook>> {
     Ok(found)
 }
 
-/// What a webhook keeps from being written while nobody answers it. Without a policy it is `Fail`
-/// (`pkg/apis/admissionregistration/v1/defaults.go`).
+/// What cannot be written while nobody answers a webhook. Its failurePolicy defaults to `Fail`
+/// (`SetDefaults_ValidatingWebhook`, `pkg/apis/admissionregistration/v1/defaults.go`).
 fn blocking(
     kind: &'static str,
     configuration: &'static str,
     name: &str,
     policy: Option<String>,
     rules: &[RuleWithOperations],
-) -> Vec<Webhook> {
+) -> Vec<BlockingWebhook> {
     if policy.is_some_and(|policy| policy != "Fail") {
         return Vec::new();
     }
@@ -152,7 +156,7 @@ fn blocking(
     let about = about
         .into_iter()
         .filter(|(group, resource)| is_about(group, resource));
-    let webhook = |(_, about)| Webhook {
+    let webhook = |(_, about)| BlockingWebhook {
         kind,
         configuration,
         name: name.to_owned(),
@@ -169,7 +173,7 @@ mod tests {
 
     // DEF-24
     #[test]
-    fn a_webhook_blocks_what_its_rules_name_unless_it_may_be_ignored() {
+    fn a_webhook_blocks_what_its_rules_name_unless_failures_are_ignored() {
         let rule = |group: &str, resource: &str| -> Vec<RuleWithOperations> {
             let rule = json!([{"apiGroups": [group], "apiVersions": ["*"], "operations": ["CREATE"],
                 "resources": [resource], "scope": "*"}]);
