@@ -41,7 +41,7 @@ impl Resource {
         }
     }
 
-    /// `pods` or `podprobemarkers.apps.kruise.io`: as `kubectl` takes it, and as a CRD is named.
+    /// `pods` or `deployments.apps`: as `kubectl` takes it, and as a CRD is named.
     pub fn full_name(&self) -> String {
         if self.group.is_empty() {
             self.plural.to_string()
@@ -69,10 +69,14 @@ pub struct Kind<R: Rules> {
     pub(crate) if_undecodable: &'static str,
     pub(crate) optional_fields: Option<OptionalFields>,
     pub(crate) fields_kept: fn(bool) -> R::Event,
-    pub(crate) subscribe: fn(&mut Watches, &Self, usize, &Sender<Arrival<R::Event>>),
+    pub(crate) subscribe: SubscribeKind<R>,
     pub(crate) relist: Option<Relist<R::Event>>,
     relist_pages: Relist<R::Event>,
 }
+
+/// Has the feature behind a channel receive what is observed of a kind, which is the one of this index.
+pub(crate) type SubscribeKind<R> =
+    fn(&mut Watches, &Kind<R>, usize, &Sender<Arrival<<R as Rules>::Event>>);
 
 /// Lists a kind once more, page by page.
 pub(crate) type Relist<E> = fn(ApiServer) -> BoxStream<'static, Vec<E>>;

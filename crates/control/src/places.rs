@@ -14,7 +14,7 @@ use tokio::sync::watch;
 /// The places, shared by the loops of all features.
 pub(crate) struct SharedPlaces {
     places: Arc<Mutex<Places>>,
-    changes: Arc<watch::Sender<()>>,
+    wakes: Arc<watch::Sender<()>>,
     changed: watch::Receiver<()>,
 }
 
@@ -22,18 +22,18 @@ impl Clone for SharedPlaces {
     fn clone(&self) -> Self {
         Self {
             places: Arc::clone(&self.places),
-            changes: Arc::clone(&self.changes),
-            changed: self.changes.subscribe(),
+            wakes: Arc::clone(&self.wakes),
+            changed: self.wakes.subscribe(),
         }
     }
 }
 
 impl SharedPlaces {
     pub(crate) fn new(places: Places) -> Self {
-        let (changes, changed) = watch::channel(());
+        let (wakes, changed) = watch::channel(());
         Self {
             places: Arc::new(Mutex::new(places)),
-            changes: Arc::new(changes),
+            wakes: Arc::new(wakes),
             changed,
         }
     }
@@ -45,7 +45,7 @@ impl SharedPlaces {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         let updated = update(&mut places);
         if places.take_changed() {
-            self.changes.send_replace(());
+            self.wakes.send_replace(());
         }
         self.changed.mark_unchanged();
         updated

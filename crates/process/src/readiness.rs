@@ -65,9 +65,11 @@ impl Readiness {
         text
     }
 
-    /// Returns whether this changed anything.
-    fn set(&self, name: &Cow<'static, str>, held: &Held) -> bool {
-        self.lock().insert(name.clone(), held.clone()).as_ref() != Some(held)
+    /// Whether this changed anything.
+    fn set(&self, name: &str, held: &Held) -> bool {
+        let mut conditions = self.lock();
+        let registered = conditions.get_mut(name).filter(|known| *known != held);
+        registered.map(|known| *known = held.clone()).is_some()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Cow<'static, str>, Held>> {

@@ -5,7 +5,10 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 
 use super::Findings;
-use crate::cargo::cargo;
+use crate::cargo::{self, cargo};
+use crate::sources;
+
+const FIRST_NOT_SHIPPED: &str = "leadsman-target";
 
 /// Each crate with the crates of ours that it may name. A new crate needs a line, and so a thought.
 const ALLOWED: &[(&str, &[&str])] = &[
@@ -61,8 +64,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "leadsman-process",
         ],
     ),
-    // Below this line nothing is shipped.
-    ("leadsman-target", &[]),
+    // From this line on nothing is shipped.
+    (FIRST_NOT_SHIPPED, &[]),
     ("leadsman-testkit", &["leadsman-api"]),
     (
         "leadsman-tests",
@@ -89,12 +92,77 @@ const ALLOWED: &[(&str, &[&str])] = &[
 const PURE: &[&str] = &["leadsman-api", "leadsman-core"];
 const IMPURE: &[&str] = &["kube-client", "kube-runtime", "tokio", "hyper", "tonic"];
 
+/// Crates that serve all features: none of their sources names one. A feature is what has a module in `core`.
+const FEATURELESS: &[&str] = &["admission", "control", "lease", "process"];
+const CORE: &str = "crates/core/src";
+/// What of `core` is no feature.
+const VOCABULARY: &str = "cluster";
+
 pub(super) fn check(metadata: &Value) -> Result<Findings> {
     let mut findings = edges(metadata, ALLOWED);
     for package in PURE {
         findings.extend(impure(package)?);
     }
+    findings.extend(features_named()?);
+    let guide = std::fs::read_to_string(cargo::root().join("CONTRIBUTING.md"))?;
+    findings.extend(undrawn(&guide, ALLOWED));
     Ok(findings)
+}
+
+/// Places where a crate that serves all features names one.
+fn features_named() -> Result<Findings> {
+    let root = cargo::root();
+    let mut features = Vec::new();
+    for entry in std::fs::read_dir(root.join(CORE))? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if entry.file_type()?.is_dir() && name != VOCABULARY {
+            features.push(name);
+        }
+    }
+    let mut findings = Vec::new();
+    for package in FEATURELESS {
+        let folder = root.join("crates").join(package).join("src");
+        for file in sources::rust_files(&folder, &|_| false)? {
+            let text = std::fs::read_to_string(&file)?;
+            let named = named_feature(&text, &features);
+            findings.extend(named.map(|(line, feature)| {
+                let file = file.strip_prefix(root).unwrap_or(&file);
+                format!(
+                    "{}:{line} names {feature}; {package} serves all features: let the manager tell it",
+                    file.display()
+                )
+            }));
+        }
+    }
+    Ok(findings)
+}
+
+/// The first line that names a feature, in whichever case.
+fn named_feature<'a>(text: &str, features: &'a [String]) -> Option<(usize, &'a str)> {
+    (1..).zip(text.lines()).find_map(|(number, line)| {
+        let line = line.to_lowercase().replace('_', "");
+        let feature = features.iter().find(|feature| line.contains(*feature))?;
+        Some((number, feature.as_str()))
+    })
+}
+
+/// Lines of the table that the picture in `CONTRIBUTING.md` lacks.
+fn undrawn(guide: &str, allowed: &[(&str, &[&str])]) -> Findings {
+    let short = |name: &str| name.trim_start_matches("leadsman-").to_owned();
+    let shipped = allowed
+        .iter()
+        .take_while(|(name, _)| *name != FIRST_NOT_SHIPPED);
+    let lines = shipped
+        .filter(|(_, may)| !may.is_empty())
+        .map(|(name, may)| {
+            let may: Vec<_> = may.iter().map(|name| short(name)).collect();
+            format!("{} → {}", short(name), may.join(", "))
+        });
+    let missing = lines.filter(|line| !guide.lines().any(|drawn| drawn == line));
+    missing
+        .map(|line| format!("the picture of crates in CONTRIBUTING.md lacks the line {line:?}"))
+        .collect()
 }
 
 /// Edges between the workspace's own crates that the table does not have.
@@ -209,6 +277,30 @@ mod tests {
     fn a_crate_without_a_line_is_found() {
         let metadata = json!({"packages": [{"name": "new", "dependencies": []}]});
         assert_eq!(edges(&metadata, &[]).len(), 1);
+    }
+
+    #[test]
+    fn a_feature_that_is_named_is_found_in_any_case() {
+        let features = ["podprobe".to_owned()];
+        for (text, expected) in [
+            ("// any feature", None),
+            ("use x;\nuse core::podprobe::Index;", Some((2, "podprobe"))),
+            ("struct PodProbeRules;", Some((1, "podprobe"))),
+            ("let pod_probe = 7;", Some((1, "podprobe"))),
+        ] {
+            assert_eq!(named_feature(text, &features), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_edge_that_is_not_in_the_picture_is_found() {
+        let allowed: &[(&str, &[&str])] = &[
+            ("leadsman-low", &[]),
+            ("leadsman-high", &["leadsman-low"]),
+            (FIRST_NOT_SHIPPED, &["leadsman-high"]),
+        ];
+        assert_eq!(undrawn("…\nhigh → low\n", allowed), Findings::new());
+        assert_eq!(undrawn("high → low, high\n", allowed).len(), 1);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use axum::body::Body as Reply;
@@ -55,7 +55,11 @@ impl Cluster {
         Client::new(service, "default")
     }
 
-    /// Creates or replaces an object. A pod may name the ConfigMap that its colour is from.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no test panics while it holds it")
+    }
+
+    /// Creates or replaces an object. A pod may name the `ConfigMap` that its colour is from.
     pub(crate) fn put(
         &self,
         resource: &str,
@@ -78,7 +82,7 @@ impl Cluster {
     }
 
     fn store(&self, resource: &str, name: &str, mut object: Value) -> Value {
-        let mut state = self.state.lock().unwrap();
+        let mut state = self.state();
         state.version += 1;
         let version = state.version;
         object["metadata"]["resourceVersion"] = version.to_string().into();
@@ -92,37 +96,37 @@ impl Cluster {
     }
 
     pub(crate) fn label(&self, resource: &str, name: &str, key: &str) -> Option<String> {
-        let state = self.state.lock().unwrap();
+        let state = self.state();
         let object = state.objects.get(&(resource.to_owned(), name.to_owned()))?;
         Some(object["metadata"]["labels"].get(key)?.as_str()?.to_owned())
     }
 
     /// Does not know a resource.
     pub(crate) fn forget(&self, resource: &str) {
-        let mut state = self.state.lock().unwrap();
+        let mut state = self.state();
         state.unknown.insert(resource.to_owned());
     }
 
     /// Knows it again.
     pub(crate) fn serve(&self, resource: &str) {
-        self.state.lock().unwrap().unknown.remove(resource);
+        self.state().unknown.remove(resource);
     }
 
     /// Never answers requests of a method.
     pub(crate) fn hang(&self, method: &str) {
-        self.state.lock().unwrap().hanging = method.parse().ok();
+        self.state().hanging = method.parse().ok();
     }
 
     /// How many requests there were of a kind: `PATCH`, `LIST pods`, `WATCH pods`.
     pub(crate) fn count(&self, kind: &str) -> usize {
-        let state = self.state.lock().unwrap();
+        let state = self.state();
         let asked = state.asked.iter().filter(|asked| asked.starts_with(kind));
         asked.count()
     }
 
     /// The most writes that there were at a time.
     pub(crate) fn most_in_flight(&self) -> usize {
-        self.state.lock().unwrap().most_in_flight
+        self.state().most_in_flight
     }
 
     async fn answer(&self, request: Request<Body>) -> Response<Reply> {
@@ -143,7 +147,7 @@ impl Cluster {
             ref other => other.as_str(),
         };
         let hangs = {
-            let mut state = self.state.lock().unwrap();
+            let mut state = self.state();
             state.asked.push(format!("{verb} {resource}"));
             if state.unknown.contains(resource) {
                 return reply(404, &json!({"code": 404, "message": "no such resource"}));
@@ -169,7 +173,7 @@ impl Cluster {
     }
 
     fn list(&self, resource: &str) -> Response<Reply> {
-        let state = self.state.lock().unwrap();
+        let state = self.state();
         let objects = state.objects.iter().filter(|((of, _), _)| of == resource);
         let items: Vec<_> = objects.map(|(_, object)| object).collect();
         let metadata = json!({"resourceVersion": state.version.to_string()});
@@ -177,9 +181,9 @@ impl Cluster {
     }
 
     fn watch(&self, resource: String, from: u64) -> Response<Reply> {
-        let changed = self.changed.subscribe();
+        let wakes = self.changed.subscribe();
         let state = Arc::clone(&self.state);
-        let lines = unfold((from, changed), move |(seen, mut changed)| {
+        let lines = unfold((from, wakes), move |(seen, mut wakes)| {
             let (state, resource) = (Arc::clone(&state), resource.clone());
             async move {
                 loop {
@@ -196,9 +200,9 @@ impl Cluster {
                             "{{\"type\": \"MODIFIED\", \"object\": {object}}}
 "
                         );
-                        return Some((Ok::<_, Infallible>(line), (version, changed)));
+                        return Some((Ok::<_, Infallible>(line), (version, wakes)));
                     }
-                    changed.changed().await.ok()?;
+                    wakes.changed().await.ok()?;
                 }
             }
         });
@@ -207,18 +211,18 @@ impl Cluster {
 
     async fn write(&self, resource: &str, name: Option<&str>, body: &[u8]) -> Response<Reply> {
         {
-            let mut state = self.state.lock().unwrap();
+            let mut state = self.state();
             state.in_flight += 1;
             state.most_in_flight = state.most_in_flight.max(state.in_flight);
         }
         sleep(Duration::from_millis(100)).await;
-        self.state.lock().unwrap().in_flight -= 1;
+        self.state().in_flight -= 1;
         let Some(name) = name else {
             return reply(201, &json!({}));
         };
         let patch: Value = serde_json::from_slice(body).unwrap();
         let mut object = {
-            let state = self.state.lock().unwrap();
+            let state = self.state();
             let key = (resource.to_owned(), name.to_owned());
             state.objects[&key].clone()
         };
