@@ -2,6 +2,11 @@
 //! each other against a small API server: the kinds that both observe are listed once, and a kind that one of them lacks
 //! stops that one alone.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "clippy takes only functions with #[test] for tests"
+)]
+
 mod api_server;
 mod rules;
 mod wiring;

@@ -1,5 +1,5 @@
-//! The rules of a second, tiny feature: a pod that names a ConfigMap of its namespace by the annotation
-//! `example.com/colour-from` gets that ConfigMap's label `example.com/colour`. What a crate of rules would hold: pure, and
+//! The rules of a second, tiny feature: a pod that names a `ConfigMap` of its namespace by the annotation
+//! `example.com/colour-from` gets that `ConfigMap`'s label `example.com/colour`. What a crate of rules would hold: pure, and
 //! without a client.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use leadsman_core::cluster::{ObjectName, ResourceVersion, Source};
 
 /// The label that is copied.
 pub(crate) const COLOUR: &str = "example.com/colour";
-/// The annotation of a pod that names the ConfigMap.
+/// The annotation of a pod that names the `ConfigMap`.
 pub(crate) const COLOUR_FROM: &str = "example.com/colour-from";
 
 /// What happened.
@@ -40,6 +40,9 @@ pub(crate) enum Kind {
     ConfigMap,
     Pod,
 }
+
+/// A colour, or that there is no such label.
+pub(crate) type Colour = Option<String>;
 
 /// What is observed.
 #[derive(Default)]
@@ -120,8 +123,8 @@ impl Labels {
         self.pods.keys().cloned().collect()
     }
 
-    /// The colour that a pod is due, if it is due another one than it has; none for no label.
-    pub(crate) fn due(&self, name: &ObjectName) -> Option<Option<String>> {
+    /// The colour that a pod is due, if it is due another one than it has.
+    pub(crate) fn due(&self, name: &ObjectName) -> Option<Colour> {
         let pod = self.pods.get(name)?;
         let config_map = ObjectName {
             namespace: name.namespace.clone(),
