@@ -3,7 +3,9 @@
 //! | module | holds |
 //! |---|---|
 //! | `args` | the flags |
-//! | `host` | the life of the tasks: start, health checks, end; what each is given |
+//! | `agent` | which tasks there are |
+//! | `host` | the life of the tasks: start, health checks, end |
+//! | `task` | what a task is given, and what it owes |
 //! | `health` | health checks, for `/readyz` |
 //! | `probing` | the task that runs probes and reports their verdicts |
 //! | `request` | a request to the API server, with a deadline |
@@ -11,6 +13,7 @@
 //! | `runtime` | whether the container runtime answers, for preflight checks |
 #![doc(html_no_source)]
 
+mod agent;
 mod args;
 mod health;
 mod host;
@@ -18,8 +21,11 @@ mod probing;
 mod request;
 mod rights;
 mod runtime;
+mod task;
 
+pub use agent::{AgentError, run};
 pub use args::Args;
-pub use host::{AgentError, TaskError, run};
+pub use host::TaskFailure;
 pub use rights::RIGHTS;
 pub use runtime::runtime_version;
+pub use task::TaskError;

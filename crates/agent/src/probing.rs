@@ -49,7 +49,7 @@ use self::prober::{FinishedRun, Prober};
 use self::status::{StatusWriteError, failed_write, shows_unprobed, write_status};
 use self::targets::ProbeTargets;
 use crate::health::Health;
-use crate::host::{DRAIN, TaskContext};
+use crate::task::{DRAIN, TaskContext};
 
 /// Bytes of a probe's message in the log.
 const LOGGED_BYTES: usize = 256;

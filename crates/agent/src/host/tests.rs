@@ -3,7 +3,8 @@
 
 use std::borrow::Cow;
 use std::convert::Infallible;
-use std::sync::Mutex;
+use std::error::Error;
+use std::sync::{Arc, Mutex};
 
 use futures::StreamExt;
 use http::{Method, Request, Response};
@@ -12,9 +13,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use kube::api::{Patch, PatchParams};
 use kube::client::Body;
-use leadsman_process::Readiness;
+use leadsman_cri::Runtime;
 use leadsman_process::list::ListTarget;
 use leadsman_process::watch::{ObjectEvent, ObjectState, watch_object};
+use leadsman_process::{ApiServer, Metrics, Readiness, clock};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -189,7 +191,7 @@ async fn a_task_that_fails_or_ends_by_itself_ends_the_agent_and_the_others_are_d
         (1, "the task \"first\" failed: task"),
         (
             2,
-            "the task \"first\" ended, although it was not told to stop",
+            "the task \"first\" ended, although the agent was not to stop",
         ),
     ] {
         let context = context(api_server(Arc::default()), &Readiness::default());

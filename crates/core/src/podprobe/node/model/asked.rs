@@ -2,16 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::reference::{ModelVerdict, ReferenceProbe};
+use super::reference::{AskedProbe, ModelVerdict, ReferenceProbe};
 use super::{CONTAINERS, NAMESPACES, NodeModel, PROBES};
-
-/// How a probe is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct AskedProbe {
-    pub(super) version: u16,
-    pub(super) timing: (u32, u32, u32),
-    pub(super) gate: Option<u32>,
-}
 
 impl NodeModel {
     /// The plan as it is asked for, and the node sees it.

@@ -17,8 +17,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use self::asked::AskedProbe;
-use self::reference::{ModelContainer, ReferenceProbe};
+use self::reference::{AskedProbe, ModelContainer, ReferenceProbe};
 use self::steps::{ModelState, NodeStep, RunFate, StartGate, WriteFate, steps};
 use super::RunId;
 use super::sim::{Sim, outcome};

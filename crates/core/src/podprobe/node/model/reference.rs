@@ -4,8 +4,15 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::asked::AskedProbe;
 use super::steps::ModelState;
+
+/// How a probe is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AskedProbe {
+    pub(super) version: u16,
+    pub(super) timing: (u32, u32, u32),
+    pub(super) gate: Option<u32>,
+}
 
 /// A container as it is.
 #[derive(Clone, Copy, Debug)]
