@@ -34,7 +34,7 @@ pub(super) type Shares = Vec<(MarkerName, Share)>;
 
 /// What a machine uses beside its own state.
 #[derive(Debug)]
-pub(super) struct Context {
+pub(super) struct IndexContext {
     /// When the event happened that is being taken in.
     pub(super) now: Now,
     /// Whether every kind has been listed. Nothing is planned or written before.
@@ -46,7 +46,7 @@ pub(super) struct Context {
     pub(super) entries: Interner<Entries>,
 }
 
-impl Context {
+impl IndexContext {
     pub(super) fn new() -> Self {
         Self {
             now: Now {

@@ -8,7 +8,7 @@
 //!
 //! Three machines with private fields do the work, and this file only wires them:
 //!
-//! | machine | owns | is told | says |
+//! | machine | owns | takes in | gives out |
 //! |---|---|---|---|
 //! | `markers` | markers, their selectors and tallies | what each pod adds to the tallies | which match a pod; statuses and finalizers that are due |
 //! | `nodes` | nodes, `NodePodProbe`s, agents | which entries each pod should have | what a node says of a pod; the objects that are due |
@@ -47,7 +47,7 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 
-use self::context::{Affected, Context, DueWrite, PodName, Sent, Timer, pod_key};
+use self::context::{Affected, DueWrite, IndexContext, PodName, Sent, Timer, pod_key};
 pub use self::markers::FINALIZER;
 use self::markers::{MarkerChange, Markers, Rollout};
 use self::nodes::Nodes;
@@ -61,7 +61,7 @@ use super::marker::Marker;
 use super::marks;
 use crate::cluster::{Now, ObjectName, Watches};
 
-/// What the index is told once.
+/// The settings of the index.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Whose defaults fill a probe's timing.
@@ -107,7 +107,7 @@ pub struct Index {
     undecodable: Undecodable,
     refusals: Refusals,
     watches: Watches<Kind>,
-    cx: Context,
+    cx: IndexContext,
 }
 
 impl Index {
@@ -120,7 +120,7 @@ impl Index {
             undecodable: Undecodable::default(),
             refusals: Refusals::default(),
             watches: Watches::default(),
-            cx: Context::new(),
+            cx: IndexContext::new(),
             config,
         }
     }

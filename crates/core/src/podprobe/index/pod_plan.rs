@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::context::{Context, MarkerName, Shares};
+use super::context::{IndexContext, MarkerName, Shares};
 use super::nodes::NodeView;
 use super::situation::{PodSituation, Prober};
 use crate::podprobe::marker::Marker;
@@ -37,7 +37,7 @@ impl PlannedEntries {
         &self,
         pod: &Pod,
         undecodable: Vec<Entry>,
-        cx: &mut Context,
+        cx: &mut IndexContext,
     ) -> Option<PodEntries> {
         let planned = self.0.iter().flatten().flatten().cloned();
         let entries: Vec<_> = planned.chain(undecodable).collect();

@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use super::context::{
-    Context, DueWrite, MarkerName, NodeName, PodKey, PodName, Sent, Shares, Timer,
+    DueWrite, IndexContext, MarkerName, NodeName, PodKey, PodName, Sent, Shares, Timer,
 };
 use crate::cluster::{Now, ObjectName, ResourceVersion, Selector};
 use crate::podprobe::contest::Contests;
@@ -137,7 +137,11 @@ impl Pods {
         namespace.or_default().insert(name);
     }
 
-    pub(super) fn remove(&mut self, name: &ObjectName, cx: &mut Context) -> Option<RemovedPod> {
+    pub(super) fn remove(
+        &mut self,
+        name: &ObjectName,
+        cx: &mut IndexContext,
+    ) -> Option<RemovedPod> {
         let (name, mut state) = self.by_name.remove_entry(name)?;
         if let Some(pods) = self.by_namespace.get_mut(&name.namespace) {
             pods.remove(&name);
@@ -192,7 +196,7 @@ impl Pods {
         &mut self,
         name: &PodName,
         plan: PodPlan,
-        cx: &mut Context,
+        cx: &mut IndexContext,
     ) -> Option<Planned<'_>> {
         #[cfg(test)]
         {
@@ -291,14 +295,14 @@ impl Pods {
     }
 
     /// Has a pod planned again.
-    pub(super) fn affect(&self, name: &ObjectName, cx: &mut Context) {
+    pub(super) fn affect(&self, name: &ObjectName, cx: &mut IndexContext) {
         if let Some((name, _)) = self.by_name.get_key_value(name) {
             cx.affected.pods.insert(name.clone());
         }
     }
 
     /// Looks again at what was put off until now.
-    pub(super) fn end_wait(&mut self, name: PodName, cx: &mut Context) {
+    pub(super) fn end_wait(&mut self, name: PodName, cx: &mut IndexContext) {
         if let Some(state) = self.by_name.get_mut(&name) {
             state.contest_timer = None;
             cx.affected.pods.insert(name);

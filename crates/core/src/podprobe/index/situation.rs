@@ -129,7 +129,7 @@ impl<'a> PodSituation<'a> {
         let node = self.pod.node.as_deref().unwrap_or_default();
         let (name, container) = (probe.name.clone(), probe.container.clone());
         Some(match cause {
-            // Whose mark it is, is told by the conflict itself.
+            // The conflict itself says whose mark it is.
             Pending::Conflict
             | Pending::Starting
             | Pending::StartupProbe

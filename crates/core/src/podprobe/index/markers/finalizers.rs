@@ -1,17 +1,18 @@
-//! The finalizer of markers: how long one that is being deleted is held.
+//! The finalizer of markers, and how long it holds one that is being deleted.
 //!
-//! `OpenKruise` sets a finalizer on every marker, and whoever deletes one may wait for it: once the marker is gone, its
-//! entries and marks are. Here nothing depends on it, since what no marker claims is found without the marker. So it is
-//! honoured where it is found, set only for clients that wait for it, and never holds a marker for long.
+//! `OpenKruise` sets a finalizer on every marker, and a client may wait for it: a marker that does not exist any more has
+//! no entries and no marks. Nothing here depends on it, since entries and marks that no marker claims are found without the
+//! marker. The finalizer is removed wherever it is found, is set only with `Compatibility::OpenKruise`, and never holds a
+//! marker for long.
 
 use std::time::Duration;
 
-use super::{MarkerState, Markers, Phase, Rollout};
+use super::{MarkerPhase, MarkerState, Markers, Rollout};
 use crate::cluster::ObjectName;
 use crate::podprobe::Compatibility;
 use crate::podprobe::contest::fingerprint;
 use crate::podprobe::event::Write;
-use crate::podprobe::index::context::{Context, DueWrite, MarkerName, Sent, Timer};
+use crate::podprobe::index::context::{DueWrite, IndexContext, MarkerName, Sent, Timer};
 
 /// The finalizer by which `OpenKruise`'s manager holds a marker (`pkg/controller/podprobemarker`,
 /// `PodProbeMarkerFinalizer`).
@@ -25,13 +26,13 @@ const MOST_HELD: Duration = Duration::from_mins(1);
 impl MarkerState {
     fn is_held(&self) -> bool {
         let ours = self.finalizers.iter().any(|one| one == FINALIZER);
-        ours && matches!(self.phase, Phase::Deleting)
+        ours && matches!(self.phase, MarkerPhase::Deleting)
     }
 }
 
 impl Markers {
-    /// Compares the markers of a namespace that are held: what one of them waited for may be gone.
-    pub(in crate::podprobe::index) fn affect_held(&self, namespace: &str, cx: &mut Context) {
+    /// Compares the markers of a namespace that are held: what they waited for may not exist any more.
+    pub(in crate::podprobe::index) fn affect_held(&self, namespace: &str, cx: &mut IndexContext) {
         let held = self.held.iter();
         let held = held.filter(|marker| marker.namespace == namespace);
         cx.affected.markers.extend(held.cloned());
@@ -39,7 +40,7 @@ impl Markers {
 
     /// Begins to count again how long each marker that is being deleted has been held: before every kind was listed, and
     /// while another manager wrote, nothing could be done about it.
-    pub(in crate::podprobe::index) fn limit_all_deletions(&mut self, cx: &mut Context) {
+    pub(in crate::podprobe::index) fn limit_all_deletions(&mut self, cx: &mut IndexContext) {
         let names: Vec<_> = self.by_name.keys().cloned().collect();
         for name in names {
             self.unlimit_deletion(&name, cx);
@@ -48,7 +49,7 @@ impl Markers {
     }
 
     /// Begins to count how long a marker has been held, if it is.
-    pub(super) fn limit_deletion(&mut self, name: &MarkerName, cx: &mut Context) {
+    pub(super) fn limit_deletion(&mut self, name: &MarkerName, cx: &mut IndexContext) {
         let Some(marker) = self.by_name.get_mut(name) else {
             return;
         };
@@ -62,7 +63,7 @@ impl Markers {
     }
 
     /// Takes back what [`Markers::limit_deletion`] began.
-    pub(super) fn unlimit_deletion(&mut self, name: &MarkerName, cx: &mut Context) {
+    pub(super) fn unlimit_deletion(&mut self, name: &MarkerName, cx: &mut IndexContext) {
         self.held.remove(name);
         if let Some(marker) = self.by_name.get_mut(name) {
             cx.timers.reset(&mut marker.held_until, None, || {
@@ -89,7 +90,7 @@ impl Markers {
             finalizers.retain(|one| one != FINALIZER);
         } else {
             let is_wanted = self.compatibility == Compatibility::OpenKruise;
-            let is_deleting = matches!(marker.phase, Phase::Deleting);
+            let is_deleting = matches!(marker.phase, MarkerPhase::Deleting);
             if !is_wanted || is_deleting || finalizers.iter().any(|one| one == FINALIZER) {
                 return None;
             }
@@ -110,7 +111,7 @@ impl Markers {
             return None;
         }
         let finalizers = self.wanted_finalizers(marker, rollout, now)?;
-        // That a marker without any is gone the watch says, not the reply.
+        // The deletion of a marker without finalizers is shown by the watch, not by the reply.
         let sent = Sent::whole(fingerprint(&finalizers), !finalizers.is_empty());
         let write = Write::MarkerFinalizers {
             marker: name.clone(),

@@ -1,9 +1,9 @@
-//! Loops: the policies of a marker set a label that another one's selector reads, and so on back to the first. Their pods
+//! Loops of markers: one sets a label that another selects by, which sets a label that the first selects by. Their pods
 //! would be marked and unmarked for ever.
 //!
-//! A loop is told from the specs alone, before any verdict: of a namespace's markers, from the oldest to the youngest, the
-//! one that closes a loop among those before it is stopped: it has no entry, and its marks go. It goes on when the loop is
-//! gone. (A marker that selects by a label that it sets itself is not valid.)
+//! Loops are found in the specs alone, before any verdict. The markers of a namespace are taken from the oldest to the
+//! youngest; one that closes a loop with those before it is stopped, so that its entries and marks are removed, and is
+//! started again when the loop is open. (A marker that selects by a label of its own policies is invalid: no loop.)
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use leadsman_api::PodProbeMarker;
 
 use super::{MarkerChange, Markers, StopReason};
-use crate::podprobe::index::context::{Context, MarkerName};
+use crate::podprobe::index::context::{IndexContext, MarkerName};
 use crate::podprobe::marker::Marker;
 
 /// The label keys that the markers of each namespace set and read.
@@ -197,11 +197,11 @@ fn loop_message(way: &[(Arc<str>, &Marker)]) -> String {
 }
 
 impl Markers {
-    /// Stops the markers that close a loop, and starts those again whose loop is gone, in the namespaces where that may
+    /// Stops the markers that close a loop, and starts those again whose loop is open, in the namespaces where that may
     /// have changed.
     pub(in crate::podprobe::index) fn break_loops(
         &mut self,
-        cx: &mut Context,
+        cx: &mut IndexContext,
     ) -> Vec<MarkerChange> {
         let mut changes = Vec::new();
         for namespace in std::mem::take(&mut self.labels.unchecked) {

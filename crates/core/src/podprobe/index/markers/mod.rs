@@ -1,15 +1,20 @@
 //! Markers: which of them match a pod, what their statuses count, and which are not acted on.
 //!
-//! The machine is told which markers there are ([`Markers::observe`], [`Markers::remove`]) and what each pod adds to their
-//! tallies ([`Markers::count`]). It says which markers match a pod ([`Markers::matching`]), and what of a marker is to be
-//! written ([`Markers::due_status`], [`Markers::due_finalizers`]). It knows no pod but by name, and no node; how far
-//! these follow a marker it is told with [`Rollout`].
+//! | in | out |
+//! |---|---|
+//! | markers as they are observed: [`Markers::observe`], [`Markers::remove`] | which markers match a pod: [`Markers::matching`] |
+//! | what each pod adds to their tallies: [`Markers::count`] | statuses that are due: [`Markers::due_status`] |
+//! | how far nodes and pods follow a marker: [`Rollout`] | finalizers that are due: [`Markers::due_finalizers`] |
+//! | pods that lost their controller: [`Markers::count_release`] | markers that are stopped: [`MarkerChange`] |
+//!
+//! Pods are known by name only, nodes not at all.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `selectors` | markers by the labels that they require |
 //! | `loops` | markers that set what others select by, and these in turn |
 //! | `releases` | markers whose labels make a workload give up its pods |
+//! | `write` | what is to be written of a marker |
 //! | `finalizers` | how long a marker that is being deleted is held |
 
 mod finalizers;
@@ -18,6 +23,7 @@ mod releases;
 mod selectors;
 #[cfg(test)]
 mod tests;
+mod write;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -29,14 +35,13 @@ pub use self::finalizers::FINALIZER;
 use self::loops::LabelUses;
 use self::releases::Releases;
 use self::selectors::SelectorIndex;
-use super::context::{Context, DueWrite, MarkerName, PodName, Sent, Shares, Timer};
-use crate::cluster::{Invalid, Now, ObjectName, ResourceVersion, Selector};
+use super::context::{IndexContext, MarkerName, PodName, Shares, Timer};
+use crate::cluster::{Invalid, ObjectName, ResourceVersion, Selector};
 use crate::podprobe::Compatibility;
-use crate::podprobe::contest::{Contest, SentValue, fingerprint};
-use crate::podprobe::event::{Write, WriteTarget};
+use crate::podprobe::contest::Contest;
 use crate::podprobe::marker::Marker;
 use crate::podprobe::pod::Pod;
-use crate::podprobe::status::{self, Circumstances, Tally, Trouble};
+use crate::podprobe::status::{Tally, Trouble};
 
 /// All markers.
 #[derive(Debug)]
@@ -62,29 +67,29 @@ struct MarkerState {
     /// The resourceVersion as it is written.
     resource_version: Option<String>,
     finalizers: Vec<String>,
-    /// Being deleted, it is held no longer than until then. None while that is not counted.
+    /// The end of the time for which our finalizer holds it while it is being deleted. None while that time has not begun.
     held_until: Option<Duration>,
     status: PodProbeMarkerStatus,
     status_contest: Contest,
     finalizer_contest: Contest,
     contest_timer: Option<Duration>,
-    phase: Phase,
+    phase: MarkerPhase,
     /// The pods that are counted in the tally.
     pods: BTreeSet<PodName>,
     tally: Tally,
     releases: Releases,
 }
 
-/// Whether a marker is acted on.
+/// Whether a marker is acted on, and why not.
 #[derive(Debug)]
-enum Phase {
-    /// It is.
+enum MarkerPhase {
+    /// It is acted on.
     Active(Marker),
-    /// It could be, but the cluster would never come to rest.
+    /// It is valid, but the marks of its pods would change without end.
     Stopped(Marker, StopReason),
-    /// It is not, and its status says why.
+    /// It breaks a rule; its status says which.
     Invalid(Trouble, String),
-    /// It is being deleted: it has no entry and no mark any more.
+    /// It is being deleted, and is to have no entry and no mark any more.
     Deleting,
 }
 
@@ -105,7 +110,7 @@ impl StopReason {
     }
 }
 
-impl Phase {
+impl MarkerPhase {
     fn active(&self) -> Option<&Marker> {
         match self {
             Self::Active(marker) => Some(marker),
@@ -194,7 +199,7 @@ impl Markers {
     pub(super) fn observe(
         &mut self,
         wire: &PodProbeMarker,
-        cx: &mut Context,
+        cx: &mut IndexContext,
     ) -> Option<MarkerChange> {
         let name = Arc::new(ObjectName::of(&wire.metadata));
         let phase = self.keep_stopped(&name, self.parse(wire));
@@ -232,7 +237,7 @@ impl Markers {
     pub(super) fn remove(
         &mut self,
         name: &ObjectName,
-        cx: &mut Context,
+        cx: &mut IndexContext,
     ) -> Option<(ResourceVersion, MarkerChange)> {
         let (name, _) = self.by_name.get_key_value(name)?;
         let name = name.clone();
@@ -249,11 +254,11 @@ impl Markers {
     fn replace_phase(
         &mut self,
         name: &MarkerName,
-        phase: Phase,
-        cx: &mut Context,
+        phase: MarkerPhase,
+        cx: &mut IndexContext,
     ) -> Option<MarkerChange> {
         let (mut state, uncounted) = self.take_out(name, cx)?;
-        if let Phase::Active(marker) | Phase::Stopped(marker, _) = &phase {
+        if let MarkerPhase::Active(marker) | MarkerPhase::Stopped(marker, _) = &phase {
             state.tally = Tally::new(marker.probes.iter().map(|probe| &*probe.name));
         }
         let selects_others = phase.active().is_some();
@@ -270,7 +275,7 @@ impl Markers {
     /// Puts a marker in that is not there.
     fn put_in(&mut self, name: &MarkerName, state: MarkerState) {
         if let Some(marker) = state.phase.loop_member() {
-            let is_stopped = matches!(state.phase, Phase::Stopped(..));
+            let is_stopped = matches!(state.phase, MarkerPhase::Stopped(..));
             self.labels.insert(name, marker, is_stopped);
         }
         if let Some(marker) = state.phase.active() {
@@ -284,7 +289,7 @@ impl Markers {
     fn take_out(
         &mut self,
         name: &MarkerName,
-        cx: &mut Context,
+        cx: &mut IndexContext,
     ) -> Option<(MarkerState, BTreeSet<PodName>)> {
         self.unlimit_deletion(name, cx);
         let mut state = self.by_name.remove(name)?;
@@ -313,12 +318,12 @@ impl Markers {
         markers.collect()
     }
 
-    fn parse(&self, wire: &PodProbeMarker) -> Phase {
+    fn parse(&self, wire: &PodProbeMarker) -> MarkerPhase {
         if wire.metadata.deletion_timestamp.is_some() {
-            return Phase::Deleting;
+            return MarkerPhase::Deleting;
         }
         match Marker::parse(wire, self.compatibility) {
-            Ok(marker) => Phase::Active(marker),
+            Ok(marker) => MarkerPhase::Active(marker),
             Err(errors) => {
                 let trouble = if loops::selects_by_own_label(wire) {
                     Trouble::Cycle
@@ -326,23 +331,23 @@ impl Markers {
                     Trouble::InvalidSpec
                 };
                 let errors: Vec<_> = errors.iter().map(Invalid::to_string).collect();
-                Phase::Invalid(trouble, errors.join("; "))
+                MarkerPhase::Invalid(trouble, errors.join("; "))
             }
         }
     }
 
     /// A marker that is stopped is not started by being observed again: only by an edit of its spec, or with the end of the
     /// loop that it is stopped for.
-    fn keep_stopped(&self, name: &ObjectName, phase: Phase) -> Phase {
+    fn keep_stopped(&self, name: &ObjectName, phase: MarkerPhase) -> MarkerPhase {
         let known = self.by_name.get(name).map(|known| &known.phase);
         match (known, phase) {
-            (Some(Phase::Stopped(known, reason)), Phase::Active(new))
+            (Some(MarkerPhase::Stopped(known, reason)), MarkerPhase::Active(new))
                 if known.uid == new.uid
                     && asks_the_same(known, &new)
                     && (matches!(reason, StopReason::Loop(_))
                         || known.generation == new.generation) =>
             {
-                Phase::Stopped(new, reason.clone())
+                MarkerPhase::Stopped(new, reason.clone())
             }
             (_, phase) => phase,
         }
@@ -353,21 +358,23 @@ impl Markers {
         &mut self,
         name: &MarkerName,
         reason: Option<StopReason>,
-        cx: &mut Context,
+        cx: &mut IndexContext,
     ) -> Option<MarkerChange> {
         let phase = match (&self.by_name.get(name)?.phase, reason) {
-            (Phase::Stopped(_, known), Some(reason)) if *known == reason => return None,
-            (Phase::Active(marker) | Phase::Stopped(marker, _), Some(reason)) => {
-                Phase::Stopped(marker.clone(), reason)
+            (MarkerPhase::Stopped(_, known), Some(reason)) if *known == reason => return None,
+            (MarkerPhase::Active(marker) | MarkerPhase::Stopped(marker, _), Some(reason)) => {
+                MarkerPhase::Stopped(marker.clone(), reason)
             }
-            (Phase::Stopped(marker, _), None) => Phase::Active(marker.clone()),
-            (Phase::Active(_) | Phase::Invalid(..) | Phase::Deleting, _) => return None,
+            (MarkerPhase::Stopped(marker, _), None) => MarkerPhase::Active(marker.clone()),
+            (MarkerPhase::Active(_) | MarkerPhase::Invalid(..) | MarkerPhase::Deleting, _) => {
+                return None;
+            }
         };
         self.replace_phase(name, phase, cx)
     }
 
     /// Takes note of whether the API server keeps more of a marker's status than two numbers.
-    pub(super) fn set_keeps_summaries(&mut self, keeps: bool, cx: &mut Context) {
+    pub(super) fn set_keeps_summaries(&mut self, keeps: bool, cx: &mut IndexContext) {
         if std::mem::replace(&mut self.keeps_summaries, keeps) != keeps {
             cx.affected.markers.extend(self.by_name.keys().cloned());
         }
@@ -379,7 +386,7 @@ impl Markers {
         pod: &PodName,
         mut before: Shares,
         after: &Shares,
-        cx: &mut Context,
+        cx: &mut IndexContext,
     ) {
         for (name, share) in after {
             let place = before.iter().position(|(known, _)| known == name);
@@ -409,7 +416,7 @@ impl Markers {
     }
 
     /// Has a marker's status and finalizers compared again.
-    pub(super) fn affect(&self, name: &ObjectName, cx: &mut Context) {
+    pub(super) fn affect(&self, name: &ObjectName, cx: &mut IndexContext) {
         if let Some((name, _)) = self.by_name.get_key_value(name) {
             cx.affected.markers.insert(name.clone());
         }
@@ -423,111 +430,8 @@ impl Markers {
         }
     }
 
-    /// Compares a marker's status and finalizers with what is wanted, and has written what differs.
-    pub(super) fn compare(&mut self, name: &MarkerName, rollout: Rollout, cx: &mut Context) {
-        let Some(marker) = self.by_name.get(name) else {
-            return;
-        };
-        let status = self.wanted_status(marker, rollout, cx.now.wall);
-        let wanted_status = fingerprint_of_status(status.as_ref().unwrap_or(&marker.status));
-        let now = cx.now.monotonic;
-        let finalizers = self.wanted_finalizers(marker, rollout, now);
-        let wanted_finalizers = fingerprint(finalizers.as_ref().unwrap_or(&marker.finalizers));
-        let Some(marker) = self.by_name.get_mut(name) else {
-            return;
-        };
-        let contest = &mut marker.status_contest;
-        contest.observe(wanted_status, status.is_some(), now);
-        if status.is_some() && !contest.holds(now) {
-            let target = WriteTarget::MarkerStatus((**name).clone());
-            cx.affected.due.insert(target);
-        }
-        let contest = &mut marker.finalizer_contest;
-        contest.observe(wanted_finalizers, finalizers.is_some(), now);
-        if finalizers.is_some() && !contest.holds(now) {
-            let target = WriteTarget::MarkerFinalizer((**name).clone());
-            cx.affected.due.insert(target);
-        }
-        let contests = [marker.status_contest, marker.finalizer_contest];
-        let deadlines = contests.iter().filter_map(|contest| contest.deadline(now));
-        cx.timers
-            .reset(&mut marker.contest_timer, deadlines.min(), || {
-                Timer::MarkerContest(name.clone())
-            });
-    }
-
-    /// The write of a marker's status that is due.
-    pub(super) fn due_status(
-        &self,
-        name: &ObjectName,
-        rollout: Rollout,
-        now: Now,
-    ) -> Option<DueWrite> {
-        let marker = self.by_name.get(name)?;
-        if marker.status_contest.holds(now.monotonic) {
-            return None;
-        }
-        let status = self.wanted_status(marker, rollout, now.wall)?;
-        let sent = Sent::whole(fingerprint_of_status(&status), true);
-        let write = Write::MarkerStatus {
-            marker: name.clone(),
-            uid: marker.uid.clone(),
-            status: Box::new(status),
-        };
-        Some(DueWrite { write, sent })
-    }
-
-    /// The status that a marker should have, if it has another.
-    fn wanted_status(
-        &self,
-        marker: &MarkerState,
-        rollout: Rollout,
-        now: jiff::Timestamp,
-    ) -> Option<PodProbeMarkerStatus> {
-        let refused = match &marker.phase {
-            Phase::Active(_) => None,
-            Phase::Stopped(_, reason) => Some((&Trouble::Cycle, reason.message())),
-            Phase::Invalid(trouble, errors) => Some((trouble, errors.as_str())),
-            Phase::Deleting => return None,
-        };
-        let circumstances = Circumstances {
-            generation: marker.generation,
-            acknowledged: rollout.is_acknowledged,
-            refused,
-            status: &marker.status,
-            summaries: self.keeps_summaries,
-        };
-        status::difference(&marker.tally, &circumstances, now)
-    }
-
-    /// Takes note that a marker's status is being written.
-    pub(super) fn note_status_sent(&mut self, name: &ObjectName, sent: SentValue) {
-        if let Some(marker) = self.by_name.get_mut(name) {
-            marker.status_contest.send(sent);
-        }
-    }
-
-    /// Takes note that a marker's finalizers are being written.
-    pub(super) fn note_finalizers_sent(&mut self, name: &ObjectName, sent: SentValue) {
-        if let Some(marker) = self.by_name.get_mut(name) {
-            marker.finalizer_contest.send(sent);
-        }
-    }
-
-    /// Takes note that a write of the status was carried out. Returns whether it was undone.
-    pub(super) fn note_status_written(&mut self, name: &ObjectName, now: Duration) -> bool {
-        let marker = self.by_name.get_mut(name);
-        marker.is_some_and(|marker| marker.status_contest.written(now))
-    }
-
-    /// Takes note that a write of the finalizers was carried out. Returns whether it was undone.
-    pub(super) fn note_finalizers_written(&mut self, name: &ObjectName, now: Duration) -> bool {
-        let marker = self.by_name.get_mut(name);
-        marker.is_some_and(|marker| marker.finalizer_contest.written(now))
-    }
-
     /// Looks again at what was put off until now.
-    pub(super) fn end_wait(&mut self, name: MarkerName, cx: &mut Context) {
+    pub(super) fn end_wait(&mut self, name: MarkerName, cx: &mut IndexContext) {
         if let Some(marker) = self.by_name.get_mut(&name) {
             marker.contest_timer = None;
             cx.affected.markers.insert(name);
@@ -543,7 +447,7 @@ impl Markers {
 }
 
 impl MarkerState {
-    fn new(wire: &PodProbeMarker, phase: Phase) -> Self {
+    fn new(wire: &PodProbeMarker, phase: MarkerPhase) -> Self {
         let meta = &wire.metadata;
         let names = wire.spec.probes.iter().map(|probe| probe.name.as_str());
         Self {
@@ -578,36 +482,14 @@ impl MarkerState {
     }
 }
 
-/// A number that stands for a status, whatever its times are.
-fn fingerprint_of_status(status: &PodProbeMarkerStatus) -> u64 {
-    let probes = status.probes.iter().map(|probe| {
-        let counts = [
-            probe.succeeded,
-            probe.failed,
-            probe.unknown,
-            probe.pending,
-            probe.silent,
-        ];
-        (&probe.name, counts)
-    });
-    let conditions = status.conditions.iter();
-    let conditions = conditions.map(|one| (&one.type_, &one.status, &one.reason, &one.message));
-    fingerprint((
-        status.observed_generation,
-        status.matched_pods,
-        probes.collect::<Vec<_>>(),
-        conditions.collect::<Vec<_>>(),
-    ))
-}
-
 /// Whether no pod has to be planned again; a generation alone changes nothing.
-fn is_same_phase(known: &Phase, new: &Phase) -> bool {
+fn is_same_phase(known: &MarkerPhase, new: &MarkerPhase) -> bool {
     match (known, new) {
-        (Phase::Active(known), Phase::Active(new)) => asks_the_same(known, new),
-        (Phase::Stopped(known, reason), Phase::Stopped(new, same)) => {
+        (MarkerPhase::Active(known), MarkerPhase::Active(new)) => asks_the_same(known, new),
+        (MarkerPhase::Stopped(known, reason), MarkerPhase::Stopped(new, same)) => {
             reason == same && asks_the_same(known, new)
         }
-        (Phase::Deleting, Phase::Deleting) => true,
+        (MarkerPhase::Deleting, MarkerPhase::Deleting) => true,
         // The names of the probes may have changed too.
         _ => false,
     }

@@ -1,12 +1,14 @@
-//! Released pods: a label that a marker sets is in a workload's selector.
+//! Released pods: a marker sets a label that is in a workload's selector.
 //!
-//! The workload's controller lets a pod go whose labels do not match any more (`ReleasePod`,
-//! `pkg/controller/controller_ref_manager.go`) and makes another one in its place, which is marked too: pods without end.
-//! That is told from what is seen: pods with the marker's labels lose their controller, and one of them came only after
-//! others had lost the same. The marker is stopped, and goes on when its spec is edited; what was counted is forgotten with
-//! the process, and counted again.
+//! The workload's controller releases a pod whose labels do not match any more (`ReleasePod`,
+//! `pkg/controller/controller_ref_manager.go`) and creates another one in its place, which is marked too: pods without
+//! end. The sign of it: pods with the marker's labels lose their controller, and one of them was created after another had
+//! been released. The marker is stopped until its spec is edited. A restarted manager counts from the beginning.
 //!
-//! Its marks go rather than stay because a pod without them may be one that the workload takes back.
+//! The marks of a stopped marker are removed, because the workload may adopt a pod without them again.
+//!
+//! A limit: somebody who takes three pods out of a workload by hand within ten minutes, one of them a replacement, stops a
+//! marker whose labels these pods have.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use std::time::Duration;
 
 use super::loops::labels_set;
 use super::{MarkerChange, Markers, StopReason};
-use crate::podprobe::index::context::{Context, MarkerName, PodName};
+use crate::podprobe::index::context::{IndexContext, MarkerName, PodName};
 use crate::podprobe::pod::Pod;
 
 /// Pods with a marker's labels that lost their controller.
@@ -81,7 +83,7 @@ impl Markers {
         markers: &[MarkerName],
         (pod, since): (&Pod, Duration),
         controller: &Arc<str>,
-        cx: &mut Context,
+        cx: &mut IndexContext,
     ) -> Vec<MarkerChange> {
         let mut changes = Vec::new();
         for name in markers {

@@ -1,8 +1,8 @@
-//! The agents: whether the one of a node works, as far as a manager can tell.
+//! Agents, and whether the agent of a node works, as far as a manager can see.
 //!
-//! An agent that runs as a pod is judged by that pod's condition `Ready`, any other by what it writes. Only the agent's
-//! own signs count: the spec of a `NodePodProbe` is ours. All times come from objects, so that a manager that starts
-//! comes to the same result as the one before it; only how long an agent's pod has been away is remembered.
+//! An agent that runs as a pod is judged by that pod's condition `Ready`, any other by what it writes. Writes of the spec
+//! of a `NodePodProbe` are the manager's own and no sign of an agent. All times come from objects, so that a manager that
+//! starts reaches the same result as the one before it; only how long an agent's pod has been away is remembered.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use leadsman_api::slim;
 
 use super::{NodeState, Nodes};
 use crate::cluster::Now;
-use crate::podprobe::index::context::{Context, NodeName, Timer};
+use crate::podprobe::index::context::{IndexContext, NodeName, Timer};
 use crate::podprobe::pod::Pod;
 
 /// How long an agent's pod may be away or not Ready before markers' statuses say so. A rolling update replaces the pod of
@@ -56,11 +56,11 @@ pub(super) struct AgentDeadlines {
 
 impl AgentDeadlines {
     pub(super) fn new(object: &NodePodProbe, silent_after: SignedDuration, now: Now) -> Self {
-        let (heard, asked) = (last_sign_of_life(object), last_spec_write(object));
-        let unanswered = asked.filter(|asked| heard.is_none_or(|heard| heard < *asked));
+        let (reported, asked) = (last_sign_of_life(object), last_spec_write(object));
+        let unanswered = asked.filter(|asked| reported.is_none_or(|reported| reported < *asked));
         let silent_after = Duration::try_from(silent_after).unwrap_or_default();
         Self {
-            silent_from: heard.map(|heard| end_of_wait(heard, silent_after, now)),
+            silent_from: reported.map(|reported| end_of_wait(reported, silent_after, now)),
             unanswered_from: unanswered.map(|asked| end_of_wait(asked, GRACE, now)),
         }
     }
@@ -137,7 +137,7 @@ impl Nodes {
         &mut self,
         pod: &Pod,
         wire: &slim::Pod,
-        cx: &mut Context,
+        cx: &mut IndexContext,
     ) {
         let Some(name) = pod.node.as_ref() else {
             return;
@@ -156,7 +156,7 @@ impl Nodes {
     }
 
     /// Removes a pod that is no agent's, or not any more.
-    pub(in crate::podprobe::index) fn remove_agent(&mut self, pod: &Pod, cx: &mut Context) {
+    pub(in crate::podprobe::index) fn remove_agent(&mut self, pod: &Pod, cx: &mut IndexContext) {
         let Some(name) = pod.node.as_ref() else {
             return;
         };
@@ -173,7 +173,7 @@ impl Nodes {
     pub(in crate::podprobe::index) fn judge_agent_in_time(
         &mut self,
         name: &NodeName,
-        cx: &mut Context,
+        cx: &mut IndexContext,
     ) {
         if let Some(node) = self.by_name.get_mut(name) {
             node.agent_timer = None;
@@ -182,7 +182,7 @@ impl Nodes {
     }
 
     /// Decides again whether a node's agent works.
-    pub(super) fn judge_agent(&mut self, name: &NodeName, cx: &mut Context) {
+    pub(super) fn judge_agent(&mut self, name: &NodeName, cx: &mut IndexContext) {
         let Some(node) = self.by_name.get_mut(name) else {
             return;
         };

@@ -1,13 +1,13 @@
-//! Whose entries a node's object has room for: it may not become too large.
+//! The room in a node's object, which may not become too large, and the pods whose entries get it.
 //!
-//! Who is in stays in, unless its entries have grown. What room is left goes to the namespace that has least; a namespace
-//! is given no more than three quarters of what the others leave, so that there is room for one that comes later.
+//! A pod that has room keeps it, unless its entries have grown. The rest goes to the namespace that uses least; a namespace
+//! gets no more than three quarters of what the others leave, so that room is left for a namespace that comes later.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::pod::PodOnNode;
 use super::{NodeState, Nodes};
-use crate::podprobe::index::context::{Context, NodeName, PodKey};
+use crate::podprobe::index::context::{IndexContext, NodeName, PodKey};
 
 /// What a namespace is given at most of the room that the others leave: three quarters.
 const NAMESPACE_SHARE: (usize, usize) = (3, 4);
@@ -50,7 +50,7 @@ impl<'a> Allocation<'a> {
         self.admitted.insert(key.clone());
     }
 
-    /// Admits those who are in already, in the order of their rank.
+    /// Admits pods that have room already, in the order of their rank.
     pub(super) fn admit_present(&mut self, mut present: Vec<(Rank, &'a PodKey, usize)>) {
         present.sort();
         for (_, key, bytes) in present {
@@ -60,7 +60,7 @@ impl<'a> Allocation<'a> {
         }
     }
 
-    /// Admits pods that wait, of the namespace that has least first.
+    /// Admits pods that wait for room, those of the namespace that uses least first.
     pub(super) fn admit_waiting(
         &mut self,
         waiting: impl IntoIterator<Item = (&'a PodKey, usize)>,
@@ -86,7 +86,7 @@ impl<'a> Allocation<'a> {
     }
 }
 
-/// Who goes first among those that are in.
+/// The order among pods that have room already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
     /// It was admitted here.
@@ -99,7 +99,7 @@ impl Nodes {
     /// Gives away the room of one node on which entries changed in this event. Returns whether there was such a node.
     ///
     /// All pods of an event come before the first of its rooms: room is given to them together, not to the first.
-    pub(in crate::podprobe::index) fn allocate_room(&mut self, cx: &mut Context) -> bool {
+    pub(in crate::podprobe::index) fn allocate_room(&mut self, cx: &mut IndexContext) -> bool {
         let Some((name, had)) = self.resized.pop_first() else {
             return false;
         };
@@ -111,7 +111,12 @@ impl Nodes {
         true
     }
 
-    fn refuse_all_but(&mut self, name: &NodeName, admitted: &BTreeSet<PodKey>, cx: &mut Context) {
+    fn refuse_all_but(
+        &mut self,
+        name: &NodeName,
+        admitted: &BTreeSet<PodKey>,
+        cx: &mut IndexContext,
+    ) {
         let Some(node) = self.by_name.get_mut(name) else {
             return;
         };

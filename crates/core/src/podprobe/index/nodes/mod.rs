@@ -1,15 +1,19 @@
-//! Nodes: what is wanted and found in their `NodePodProbe`.
+//! Nodes: what is wanted and found in their `NodePodProbe`, and whether their agents work.
 //!
-//! The machine is told which entries each pod should have ([`Nodes::set_wanted`]) and what the objects show
-//! (`observe_*`, `remove_*`). It says what a node's object shows of a pod ([`Nodes::view`]), which markers' entries are not
-//! yet where they should be ([`Nodes::is_acknowledged`]), and what is to be written ([`Nodes::due`]). It knows no marker
-//! and no mark.
+//! | in | out |
+//! |---|---|
+//! | which entries a pod should have: [`Nodes::set_wanted`] | what a node says of a pod: [`Nodes::view`] |
+//! | nodes and objects as they are observed: `observe_*`, `remove_*` | whether a marker's entries are where they should be: [`Nodes::is_acknowledged`] |
+//! | agents' pods: [`Nodes::observe_agent`], [`Nodes::remove_agent`] | objects that are due: [`Nodes::due`] |
+//!
+//! Markers are known by name only, marks not at all.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `pod` | one pod on a node: its entries, wanted and observed, and its verdicts |
 //! | `read` | the pods of an object, as they are read |
 //! | `view` | what a node says of one pod |
+//! | `write` | what is to be written of a node's object |
 //! | `capacity` | whose entries an object has room for |
 //! | `agents` | whether the agent of a node works |
 
@@ -20,6 +24,7 @@ mod read;
 #[cfg(test)]
 mod tests;
 mod view;
+mod write;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -27,17 +32,16 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use leadsman_api::node_pod_probe::{NodePodProbe, NodePodProbeSpec};
+use leadsman_api::node_pod_probe::NodePodProbe;
 use leadsman_api::slim::Node;
 
 pub(super) use self::agents::AgentState;
 use self::agents::{AgentDeadlines, AgentPod};
 use self::pod::PodOnNode;
 pub(super) use self::view::{Absence, NodeView};
-use super::context::{Context, DueWrite, MarkerName, NodeName, PodKey, PodName, Sent, Timer};
+use super::context::{IndexContext, MarkerName, NodeName, PodKey, PodName, Timer};
 use crate::cluster::{ObjectName, ResourceVersion, Source};
-use crate::podprobe::contest::{Contest, SentValue, fingerprint};
-use crate::podprobe::event::Write;
+use crate::podprobe::contest::Contest;
 use crate::podprobe::plan::PodEntries;
 
 /// All nodes, and the `NodePodProbe`s.
@@ -189,7 +193,7 @@ impl Nodes {
         nodes.map(|(name, _)| name)
     }
 
-    pub(super) fn observe_node(&mut self, wire: &Node, cx: &mut Context) {
+    pub(super) fn observe_node(&mut self, wire: &Node, cx: &mut IndexContext) {
         let name = wire.identity.name.as_deref().unwrap_or_default();
         let name = cx.interners.strings.share(name);
         let version = ResourceVersion::parse(wire.identity.resource_version.as_deref());
@@ -209,7 +213,11 @@ impl Nodes {
     }
 
     /// Removes a node. Returns the version in which it was known.
-    pub(super) fn remove_node(&mut self, name: &str, cx: &mut Context) -> Option<ResourceVersion> {
+    pub(super) fn remove_node(
+        &mut self,
+        name: &str,
+        cx: &mut IndexContext,
+    ) -> Option<ResourceVersion> {
         let (name, state) = self.by_name.get_key_value(name)?;
         let version = state.node.as_ref()?.version;
         let name = name.clone();
@@ -226,7 +234,7 @@ impl Nodes {
         &mut self,
         wire: NodePodProbe,
         source: Source,
-        cx: &mut Context,
+        cx: &mut IndexContext,
     ) -> bool {
         let name = wire.metadata.name.as_deref().unwrap_or_default();
         let name = cx.interners.strings.share(name);
@@ -262,7 +270,7 @@ impl Nodes {
     pub(super) fn remove_object(
         &mut self,
         name: &str,
-        cx: &mut Context,
+        cx: &mut IndexContext,
     ) -> Option<ResourceVersion> {
         let (name, state) = self.by_name.get_key_value(name)?;
         let version = state.object.as_ref()?.version;
@@ -280,7 +288,7 @@ impl Nodes {
     }
 
     /// Takes note of whether the API server keeps our optional fields of entries.
-    pub(super) fn set_keeps_fields(&mut self, keeps_fields: bool, cx: &mut Context) {
+    pub(super) fn set_keeps_fields(&mut self, keeps_fields: bool, cx: &mut IndexContext) {
         if std::mem::replace(&mut self.keeps_fields, keeps_fields) == keeps_fields {
             return;
         }
@@ -295,7 +303,7 @@ impl Nodes {
         name: &NodeName,
         key: &PodKey,
         wanted: Option<PodEntries>,
-        cx: &mut Context,
+        cx: &mut IndexContext,
     ) {
         let known = self.by_name.get(name).and_then(|node| node.pods.get(key));
         let known = known.and_then(|pod| pod.wanted.as_ref());
@@ -319,7 +327,12 @@ impl Nodes {
     }
 
     /// Has all that is observed of a pod stay as it is, or go. The node is not known: the pod does not decode.
-    pub(super) fn set_wanted_as_observed(&mut self, name: &PodName, kept: bool, cx: &mut Context) {
+    pub(super) fn set_wanted_as_observed(
+        &mut self,
+        name: &PodName,
+        kept: bool,
+        cx: &mut IndexContext,
+    ) {
         let first = (name.clone(), Arc::from(""));
         let on_nodes = self.by_name.iter().flat_map(|(node, state)| {
             let pods = state.pods.range(first.clone()..);
@@ -344,7 +357,7 @@ impl Nodes {
     }
 
     /// Has a node's object compared again, and its pods planned: their markers say whether it is refused.
-    pub(super) fn affect(&self, name: &str, cx: &mut Context) {
+    pub(super) fn affect(&self, name: &str, cx: &mut IndexContext) {
         if let Some((name, state)) = self.by_name.get_key_value(name) {
             cx.affected.nodes.insert(name.clone());
             cx.affected.pods.extend(state.wanting_pods().cloned());
@@ -352,7 +365,7 @@ impl Nodes {
     }
 
     /// Compares all pods of all nodes: also those that no pod wants anything of.
-    pub(super) fn compare_all(&mut self, cx: &mut Context) {
+    pub(super) fn compare_all(&mut self, cx: &mut IndexContext) {
         let names: Vec<_> = self.by_name.keys().cloned().collect();
         for name in names {
             self.compare_pods(&name, cx);
@@ -366,90 +379,15 @@ impl Nodes {
         }
     }
 
-    /// A number that stands for what is wanted of a node's object.
-    fn wanted(&self, node: &NodeState) -> u64 {
-        fingerprint((node.wanted_revision, node.is_served(), self.keeps_fields))
-    }
-
-    /// Compares a node's object with what is wanted. Returns whether it is to be written now.
-    pub(super) fn compare(&mut self, name: &NodeName, cx: &mut Context) -> bool {
-        let Some(node) = self.by_name.get(name) else {
-            return false;
-        };
-        let (wanted, differs) = (self.wanted(node), node.differs());
-        let Some(node) = self.by_name.get_mut(name) else {
-            return false;
-        };
-        let now = cx.now.monotonic;
-        node.contest.observe(wanted, differs, now);
-        let next = node.contest.deadline(now);
-        cx.timers.reset(&mut node.contest_timer, next, || {
-            Timer::SpecContest(name.clone())
-        });
-        differs && !node.contest.holds(now)
-    }
-
-    /// The write that is due of a node's object.
-    pub(super) fn due(&self, name: &str, now: Duration) -> Option<DueWrite> {
-        let node = self.by_name.get(name).filter(|node| node.differs())?;
-        if node.contest.holds(now) {
-            return None;
-        }
-        let wanted = self.wanted(node);
-        let object = node.object.as_ref();
-        if !node.is_served() {
-            return Some(DueWrite {
-                write: Write::DeleteNodePodProbe {
-                    name: name.to_owned(),
-                    uid: object?.meta.uid.clone().unwrap_or_default(),
-                },
-                // That it is gone the watch says, not the reply.
-                sent: Sent::whole(wanted, false),
-            });
-        }
-        let pods = node.pods.keys().filter_map(|key| {
-            let entries = node.desired(key)?;
-            Some(entries.write(&key.0, &key.1, self.keeps_fields))
-        });
-        let spec = NodePodProbeSpec {
-            pod_probes: pods.collect(),
-        };
-        let mut replacement = NodePodProbe::new(name, spec);
-        let write = match object {
-            None => Write::CreateNodePodProbe(Box::new(replacement)),
-            Some(object) => {
-                replacement.metadata = object.meta.clone();
-                Write::ReplaceNodePodProbe(Box::new(replacement))
-            }
-        };
-        Some(DueWrite {
-            write,
-            sent: Sent::whole(wanted, true),
-        })
-    }
-
-    /// Takes note that a node's object is being written.
-    pub(super) fn note_sent(&mut self, name: &str, sent: SentValue) {
-        if let Some(node) = self.by_name.get_mut(name) {
-            node.contest.send(sent);
-        }
-    }
-
-    /// Takes note that a write was carried out. Returns whether it was undone.
-    pub(super) fn note_written(&mut self, name: &str, now: Duration) -> bool {
-        let node = self.by_name.get_mut(name);
-        node.is_some_and(|node| node.contest.written(now))
-    }
-
     /// Looks again at what was put off until now.
-    pub(super) fn end_wait(&mut self, name: NodeName, cx: &mut Context) {
+    pub(super) fn end_wait(&mut self, name: NodeName, cx: &mut IndexContext) {
         if let Some(node) = self.by_name.get_mut(&name) {
             node.contest_timer = None;
             cx.affected.nodes.insert(name);
         }
     }
 
-    fn forget_if_empty(&mut self, name: &NodeName, cx: &mut Context) {
+    fn forget_if_empty(&mut self, name: &NodeName, cx: &mut IndexContext) {
         if self.by_name.get(name).is_some_and(|node| node.is_empty())
             && let Some(mut node) = self.by_name.remove(name)
         {

@@ -1,14 +1,14 @@
 //! One pod on a node: its entries, wanted and observed, and what the agent says of it.
 //!
-//! A node's object differs from what is wanted while one of its pods does. Whether a marker's entries are where they should
-//! be is counted over all pods, also of nodes and pods that were deleted.
+//! The object of a node is written while the entries of one of its pods differ. Whether the entries of a marker are where
+//! they should be is counted over the pods of all nodes, also of nodes and pods that were deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Nodes;
 use crate::cluster::{Interners, ObjectName};
-use crate::podprobe::index::context::{Context, MarkerName, NodeName, PodKey};
+use crate::podprobe::index::context::{IndexContext, MarkerName, NodeName, PodKey};
 use crate::podprobe::plan::{Entry, PodEntries};
 use crate::podprobe::verdict::Verdict;
 
@@ -62,7 +62,7 @@ impl Nodes {
         &mut self,
         name: &NodeName,
         mut pods: BTreeMap<PodKey, ObservedPod>,
-        cx: &mut Context,
+        cx: &mut IndexContext,
     ) {
         let Some(node) = self.by_name.get_mut(name) else {
             return;
@@ -89,7 +89,7 @@ impl Nodes {
     }
 
     /// Compares all pods of a node.
-    pub(super) fn compare_pods(&mut self, name: &NodeName, cx: &mut Context) {
+    pub(super) fn compare_pods(&mut self, name: &NodeName, cx: &mut IndexContext) {
         let Some(node) = self.by_name.get(name) else {
             return;
         };
@@ -105,7 +105,7 @@ impl Nodes {
     }
 
     /// Compares the entries of a pod with those that it should have.
-    pub(super) fn compare_pod(&mut self, name: &NodeName, key: &PodKey, cx: &mut Context) {
+    pub(super) fn compare_pod(&mut self, name: &NodeName, key: &PodKey, cx: &mut IndexContext) {
         let Some(node) = self.by_name.get_mut(name) else {
             return;
         };
@@ -144,7 +144,7 @@ impl Nodes {
         &mut self,
         before: &[MarkerName],
         after: &[MarkerName],
-        cx: &mut Context,
+        cx: &mut IndexContext,
     ) {
         for marker in after {
             *self.unacknowledged.entry(marker.clone()).or_default() += 1;

@@ -8,7 +8,7 @@ use leadsman_api::node_pod_probe::{NodePodProbe, NodePodProbeSpec, NodePodProbeS
 use super::Nodes;
 use super::pod::{ObservedPod, Obstacle, PodOnNode};
 use crate::cluster::{Interners, ObjectName, Source};
-use crate::podprobe::index::context::{Context, NodeName, PodKey};
+use crate::podprobe::index::context::{IndexContext, NodeName, PodKey};
 use crate::podprobe::plan::PodEntries;
 use crate::podprobe::verdict::Verdict;
 
@@ -21,7 +21,7 @@ impl Nodes {
         name: &NodeName,
         wire: &NodePodProbe,
         source: Source,
-        cx: &mut Context,
+        cx: &mut IndexContext,
     ) -> (BTreeMap<PodKey, ObservedPod>, bool) {
         let known = self.by_name.get(name);
         let object = known.and_then(|node| node.object.as_ref());
@@ -43,7 +43,7 @@ impl Nodes {
 /// The entries of an object by pod, and whether it names a pod twice.
 fn read_entries(
     spec: &NodePodProbeSpec,
-    cx: &mut Context,
+    cx: &mut IndexContext,
 ) -> (BTreeMap<PodKey, ObservedPod>, bool) {
     let mut pods: BTreeMap<PodKey, ObservedPod> = BTreeMap::new();
     let mut malformed = false;

@@ -1,0 +1,161 @@
+//! What is written of a marker: its status, and its finalizers.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use leadsman_api::PodProbeMarkerStatus;
+
+use super::{MarkerPhase, MarkerState, Markers, Rollout};
+use crate::cluster::{Now, ObjectName};
+use crate::podprobe::contest::{SentValue, fingerprint};
+use crate::podprobe::event::{Write, WriteTarget};
+use crate::podprobe::index::context::{DueWrite, IndexContext, MarkerName, Sent, Timer};
+use crate::podprobe::status::{self, Circumstances, Trouble};
+
+impl Markers {
+    /// Compares a marker's status and finalizers with what is wanted, and has written what differs.
+    pub(in crate::podprobe::index) fn compare(
+        &mut self,
+        name: &MarkerName,
+        rollout: Rollout,
+        cx: &mut IndexContext,
+    ) {
+        let Some(marker) = self.by_name.get(name) else {
+            return;
+        };
+        let status = self.wanted_status(marker, rollout, cx.now.wall);
+        let wanted_status = fingerprint_of_status(status.as_ref().unwrap_or(&marker.status));
+        let now = cx.now.monotonic;
+        let finalizers = self.wanted_finalizers(marker, rollout, now);
+        let wanted_finalizers = fingerprint(finalizers.as_ref().unwrap_or(&marker.finalizers));
+        let Some(marker) = self.by_name.get_mut(name) else {
+            return;
+        };
+        let contest = &mut marker.status_contest;
+        contest.observe(wanted_status, status.is_some(), now);
+        if status.is_some() && !contest.holds(now) {
+            let target = WriteTarget::MarkerStatus((**name).clone());
+            cx.affected.due.insert(target);
+        }
+        let contest = &mut marker.finalizer_contest;
+        contest.observe(wanted_finalizers, finalizers.is_some(), now);
+        if finalizers.is_some() && !contest.holds(now) {
+            let target = WriteTarget::MarkerFinalizer((**name).clone());
+            cx.affected.due.insert(target);
+        }
+        let contests = [marker.status_contest, marker.finalizer_contest];
+        let deadlines = contests.iter().filter_map(|contest| contest.deadline(now));
+        cx.timers
+            .reset(&mut marker.contest_timer, deadlines.min(), || {
+                Timer::MarkerContest(name.clone())
+            });
+    }
+
+    /// The write of a marker's status that is due.
+    pub(in crate::podprobe::index) fn due_status(
+        &self,
+        name: &ObjectName,
+        rollout: Rollout,
+        now: Now,
+    ) -> Option<DueWrite> {
+        let marker = self.by_name.get(name)?;
+        if marker.status_contest.holds(now.monotonic) {
+            return None;
+        }
+        let status = self.wanted_status(marker, rollout, now.wall)?;
+        let sent = Sent::whole(fingerprint_of_status(&status), true);
+        let write = Write::MarkerStatus {
+            marker: name.clone(),
+            uid: marker.uid.clone(),
+            status: Box::new(status),
+        };
+        Some(DueWrite { write, sent })
+    }
+
+    /// The status that a marker should have, if it has another.
+    fn wanted_status(
+        &self,
+        marker: &MarkerState,
+        rollout: Rollout,
+        now: Timestamp,
+    ) -> Option<PodProbeMarkerStatus> {
+        let refused = match &marker.phase {
+            MarkerPhase::Active(_) => None,
+            MarkerPhase::Stopped(_, reason) => Some((&Trouble::Cycle, reason.message())),
+            MarkerPhase::Invalid(trouble, errors) => Some((trouble, errors.as_str())),
+            MarkerPhase::Deleting => return None,
+        };
+        let circumstances = Circumstances {
+            generation: marker.generation,
+            acknowledged: rollout.is_acknowledged,
+            refused,
+            status: &marker.status,
+            summaries: self.keeps_summaries,
+        };
+        status::difference(&marker.tally, &circumstances, now)
+    }
+
+    /// Takes note that a marker's status is being written.
+    pub(in crate::podprobe::index) fn note_status_sent(
+        &mut self,
+        name: &ObjectName,
+        sent: SentValue,
+    ) {
+        if let Some(marker) = self.by_name.get_mut(name) {
+            marker.status_contest.send(sent);
+        }
+    }
+
+    /// Takes note that a marker's finalizers are being written.
+    pub(in crate::podprobe::index) fn note_finalizers_sent(
+        &mut self,
+        name: &ObjectName,
+        sent: SentValue,
+    ) {
+        if let Some(marker) = self.by_name.get_mut(name) {
+            marker.finalizer_contest.send(sent);
+        }
+    }
+
+    /// Takes note that a write of the status was carried out. Returns whether it was undone.
+    pub(in crate::podprobe::index) fn note_status_written(
+        &mut self,
+        name: &ObjectName,
+        now: Duration,
+    ) -> bool {
+        let marker = self.by_name.get_mut(name);
+        marker.is_some_and(|marker| marker.status_contest.written(now))
+    }
+
+    /// Takes note that a write of the finalizers was carried out. Returns whether it was undone.
+    pub(in crate::podprobe::index) fn note_finalizers_written(
+        &mut self,
+        name: &ObjectName,
+        now: Duration,
+    ) -> bool {
+        let marker = self.by_name.get_mut(name);
+        marker.is_some_and(|marker| marker.finalizer_contest.written(now))
+    }
+}
+
+/// A number that stands for a status, whatever its times are.
+fn fingerprint_of_status(status: &PodProbeMarkerStatus) -> u64 {
+    let probes = status.probes.iter().map(|probe| {
+        let counts = [
+            probe.succeeded,
+            probe.failed,
+            probe.unknown,
+            probe.pending,
+            probe.silent,
+        ];
+        (&probe.name, counts)
+    });
+    let conditions = status.conditions.iter();
+    let conditions = conditions.map(|one| (&one.type_, &one.status, &one.reason, &one.message));
+    fingerprint((
+        status.observed_generation,
+        status.matched_pods,
+        probes.collect::<Vec<_>>(),
+        conditions.collect::<Vec<_>>(),
+    ))
+}

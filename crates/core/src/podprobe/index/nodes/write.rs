@@ -1,0 +1,91 @@
+//! What is written of a node: its `NodePodProbe`.
+
+use std::time::Duration;
+
+use leadsman_api::node_pod_probe::{NodePodProbe, NodePodProbeSpec};
+
+use super::{NodeState, Nodes};
+use crate::podprobe::contest::{SentValue, fingerprint};
+use crate::podprobe::event::Write;
+use crate::podprobe::index::context::{DueWrite, IndexContext, NodeName, Sent, Timer};
+
+impl Nodes {
+    /// A number that stands for what is wanted of a node's object.
+    fn wanted(&self, node: &NodeState) -> u64 {
+        fingerprint((node.wanted_revision, node.is_served(), self.keeps_fields))
+    }
+
+    /// Compares a node's object with what is wanted. Returns whether it is to be written now.
+    pub(in crate::podprobe::index) fn compare(
+        &mut self,
+        name: &NodeName,
+        cx: &mut IndexContext,
+    ) -> bool {
+        let Some(node) = self.by_name.get(name) else {
+            return false;
+        };
+        let (wanted, differs) = (self.wanted(node), node.differs());
+        let Some(node) = self.by_name.get_mut(name) else {
+            return false;
+        };
+        let now = cx.now.monotonic;
+        node.contest.observe(wanted, differs, now);
+        let next = node.contest.deadline(now);
+        cx.timers.reset(&mut node.contest_timer, next, || {
+            Timer::SpecContest(name.clone())
+        });
+        differs && !node.contest.holds(now)
+    }
+
+    /// The write that is due of a node's object.
+    pub(in crate::podprobe::index) fn due(&self, name: &str, now: Duration) -> Option<DueWrite> {
+        let node = self.by_name.get(name).filter(|node| node.differs())?;
+        if node.contest.holds(now) {
+            return None;
+        }
+        let wanted = self.wanted(node);
+        let object = node.object.as_ref();
+        if !node.is_served() {
+            return Some(DueWrite {
+                write: Write::DeleteNodePodProbe {
+                    name: name.to_owned(),
+                    uid: object?.meta.uid.clone().unwrap_or_default(),
+                },
+                // The deletion is shown by the watch, not by the reply.
+                sent: Sent::whole(wanted, false),
+            });
+        }
+        let pods = node.pods.keys().filter_map(|key| {
+            let entries = node.desired(key)?;
+            Some(entries.write(&key.0, &key.1, self.keeps_fields))
+        });
+        let spec = NodePodProbeSpec {
+            pod_probes: pods.collect(),
+        };
+        let mut replacement = NodePodProbe::new(name, spec);
+        let write = match object {
+            None => Write::CreateNodePodProbe(Box::new(replacement)),
+            Some(object) => {
+                replacement.metadata = object.meta.clone();
+                Write::ReplaceNodePodProbe(Box::new(replacement))
+            }
+        };
+        Some(DueWrite {
+            write,
+            sent: Sent::whole(wanted, true),
+        })
+    }
+
+    /// Takes note that a node's object is being written.
+    pub(in crate::podprobe::index) fn note_sent(&mut self, name: &str, sent: SentValue) {
+        if let Some(node) = self.by_name.get_mut(name) {
+            node.contest.send(sent);
+        }
+    }
+
+    /// Takes note that a write was carried out. Returns whether it was undone.
+    pub(in crate::podprobe::index) fn note_written(&mut self, name: &str, now: Duration) -> bool {
+        let node = self.by_name.get_mut(name);
+        node.is_some_and(|node| node.contest.written(now))
+    }
+}
