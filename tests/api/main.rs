@@ -81,6 +81,8 @@ impl Installation {
                 "manager",
                 "--metrics-bind-address",
                 "127.0.0.1:0",
+                "--former-field-managers",
+                ownership::FORMER,
                 "--kubeconfig",
             ])
             .arg(&self.kubeconfig)
@@ -206,6 +208,7 @@ fn cases() -> Vec<Case<Installation>> {
         case!(ownership::a_put_of_the_status),
         case!(ownership::edited_by_hand),
         case!(ownership::managed_fields_cleared),
+        case!(ownership::a_renamed_field_manager),
         case!(deletion::a_marker_goes_after_its_entries_and_marks),
         case!(deletion::finalizers_of_others_stay),
         case!(deletion::a_namespace_goes),

@@ -45,6 +45,7 @@ fn add_features(control: &mut Control, args: &Args) {
         control.add(PodProbe::new(Config {
             compatibility: args.compatibility.into(),
             agent_namespace: args.namespace.clone(),
+            former_field_managers: args.former_field_managers.clone(),
             ..Config::default()
         }));
     }

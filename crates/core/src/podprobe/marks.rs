@@ -210,7 +210,7 @@ impl Need {
     fn to_take_away(owner: Option<CoOwner>) -> Self {
         match owner {
             Some(CoOwner::Nobody) => Self::Release,
-            Some(CoOwner::Other | CoOwner::Status) | None => Self::Remove,
+            Some(_) | None => Self::Remove,
         }
     }
 
@@ -221,13 +221,14 @@ impl Need {
         owner: Option<CoOwner>,
     ) -> Self {
         match (want, owner) {
+            (Some(Want::Value(_)), Some(CoOwner::FormerAlone)) => Self::Set,
             (Some(Want::Value(value)), Some(_)) if seen == Some(value) => Self::Nothing,
             (Some(Want::Value(_)), _) => Self::Set,
             (Some(Want::Absent), _) if seen.is_some() => Self::to_take_away(owner),
             (Some(Want::Absent | Want::Hold), _) | (None, None) => Self::Nothing,
             // What a user or a template wants too stays with its value.
             (None, Some(CoOwner::Nobody | CoOwner::Other)) => Self::Release,
-            (None, Some(CoOwner::Status)) => Self::Remove,
+            (None, Some(CoOwner::Former | CoOwner::FormerAlone | CoOwner::Status)) => Self::Remove,
         }
     }
 
@@ -240,7 +241,8 @@ impl Need {
     ) -> Self {
         match want {
             Some(Want::Value(verdict)) => {
-                let is_right = owner.is_some() && seen == Some(&condition(verdict, seen, now));
+                let is_ours = owner.is_some_and(|owner| owner != CoOwner::FormerAlone);
+                let is_right = is_ours && seen == Some(&condition(verdict, seen, now));
                 if is_right { Self::Nothing } else { Self::Set }
             }
             None if owner.is_some() => Self::to_take_away(owner),

@@ -99,6 +99,10 @@ pub struct Condition {
 pub enum CoOwner {
     /// We are alone: an apply that leaves the mark out removes it.
     Nobody,
+    /// A former field manager of ours, beside us. It does not keep the mark.
+    Former,
+    /// A former field manager of ours instead of us: the mark is to be taken over, or taken away.
+    FormerAlone,
     /// A user, a template, another controller.
     Other,
     /// Somebody who updates the status, as `OpenKruise`'s manager does when it marks a pod.
@@ -119,7 +123,12 @@ pub struct Ours {
 impl Pod {
     /// Keeps of a pod what is read of it. What no other pod has is taken from what is `known` of it, if it is there:
     /// searched for among that of all pods, it would be far away in the memory.
-    pub fn new(pod: &slim::Pod, known: Option<&Self>, interners: &mut Interners) -> Self {
+    pub fn new(
+        pod: &slim::Pod,
+        known: Option<&Self>,
+        former: &[String],
+        interners: &mut Interners,
+    ) -> Self {
         let meta = &pod.identity;
         let phase = pod.status.phase.as_deref();
         let holds = |kind: &str| {
@@ -143,7 +152,7 @@ impl Pod {
             found.map(|(_, value)| value.as_str())
         });
         let node = pod.spec.node_name.as_deref();
-        let ours = Ours::read(&pod.owners, names);
+        let ours = Ours::read(&pod.owners, former, names);
         let labels = pod.labels.iter();
         let annotations = pod.annotations.iter().map(|(key, value)| {
             let is_ours = ours.annotations.contains_key(key);
@@ -259,11 +268,26 @@ impl Ours {
         self.labels.is_empty() && self.annotations.is_empty() && self.conditions.is_empty()
     }
 
-    fn read(owners: &[FieldOwner], names: &mut Interner<str>) -> Self {
+    /// The marks of our entry, and those that our `former` field managers own and nobody keeps. What a user or a template
+    /// owns beside a former one is as if it had never been ours.
+    fn read(owners: &[FieldOwner], former: &[String], names: &mut Interner<str>) -> Self {
+        let with_role = |role| {
+            owners
+                .iter()
+                .filter(move |one| Role::of(one, former) == role)
+        };
         let mut own = |keys: fn(&Owned) -> &Vec<String>| {
-            let entries = owners.iter().filter(|owner| is_ours(owner));
-            let keys = entries.flat_map(|owner| keys(&owner.owned));
-            keys.map(|key| (names.share(key.as_str()), CoOwner::Nobody))
+            let is_kept = |key: &String| {
+                let mut others = with_role(Role::CoOwner(CoOwner::Other));
+                others.any(|owner| keys(&owner.owned).contains(key))
+            };
+            let left = with_role(Role::Former).flat_map(|owner| keys(&owner.owned));
+            let left = left.filter(|key| !is_kept(key));
+            let left = left.map(|key| (key, CoOwner::FormerAlone));
+            let ours = with_role(Role::Ours).flat_map(|owner| keys(&owner.owned));
+            // Ours come last, and so count.
+            let all = left.chain(ours.map(|key| (key, CoOwner::Nobody)));
+            all.map(|(key, owner)| (names.share(key.as_str()), owner))
                 .collect()
         };
         let mut ours = Self {
@@ -274,15 +298,22 @@ impl Ours {
         if ours.is_empty() {
             return ours;
         }
-        for owner in owners.iter().filter(|owner| !is_ours(owner)) {
-            let (owned, other) = (&owner.owned, co_owner(owner));
+        for owner in owners {
+            let other = match Role::of(owner, former) {
+                Role::Ours => continue,
+                Role::Former => CoOwner::Former,
+                Role::CoOwner(other) => other,
+            };
+            let owned = &owner.owned;
             for (ours, keys) in [
                 (&mut ours.labels, &owned.labels),
                 (&mut ours.annotations, &owned.annotations),
                 (&mut ours.conditions, &owned.conditions),
             ] {
                 for key in keys {
-                    if let Some(owner) = ours.get_mut(key) {
+                    if let Some(owner) = ours.get_mut(key)
+                        && *owner != CoOwner::FormerAlone
+                    {
                         *owner = (*owner).max(other);
                     }
                 }
@@ -292,17 +323,75 @@ impl Ours {
     }
 }
 
-fn is_ours(owner: &FieldOwner) -> bool {
-    owner.manager == FIELD_MANAGER && owner.operation == "Apply" && owner.subresource == "status"
+/// Whose an entry of managedFields is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Ours,
+    Former,
+    CoOwner(CoOwner),
 }
 
-/// `OpenKruise` marks a pod by a PUT of its status. The name of the field manager tells nothing: in a cluster
-/// `OpenKruise` is called `manager`, as nearly every operator is, and by that name it also creates pods from the
-/// templates of its workloads, whose labels are their users'.
-fn co_owner(owner: &FieldOwner) -> CoOwner {
-    if owner.operation == "Update" && owner.subresource == "status" {
-        CoOwner::Status
-    } else {
-        CoOwner::Other
+impl Role {
+    /// `OpenKruise` marks a pod by a PUT of its status. The name of the field manager tells nothing: in a cluster
+    /// `OpenKruise` is called `manager`, as nearly every operator is, and by that name it also creates pods from the
+    /// templates of its workloads, whose labels are their users'.
+    fn of(owner: &FieldOwner, former: &[String]) -> Self {
+        match (owner.operation.as_str(), owner.subresource.as_str()) {
+            ("Apply", "status") if owner.manager == FIELD_MANAGER => Self::Ours,
+            ("Apply", "status") if former.contains(&owner.manager) => Self::Former,
+            ("Update", "status") => Self::CoOwner(CoOwner::Status),
+            _ => Self::CoOwner(CoOwner::Other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    /// By whom a label and a condition are owned, as letters: ours, former, a user, somebody's status.
+    // PPM-9
+    #[rstest]
+    #[case("o", Some(CoOwner::Nobody))]
+    #[case("of", Some(CoOwner::Former))]
+    #[case("ou", Some(CoOwner::Other))]
+    #[case("ofu", Some(CoOwner::Other))]
+    #[case("os", Some(CoOwner::Status))]
+    #[case("ofus", Some(CoOwner::Status))]
+    #[case("f", Some(CoOwner::FormerAlone))]
+    #[case("fs", Some(CoOwner::FormerAlone))]
+    #[case("fu", None)]
+    #[case("u", None)]
+    #[case("s", None)]
+    fn what_a_former_field_manager_owns_is_ours_unless_a_user_keeps_it(
+        #[case] owners: &str,
+        #[case] expected: Option<CoOwner>,
+    ) {
+        let owners: Vec<FieldOwner> = owners
+            .chars()
+            .map(|owner| {
+                let (manager, operation, subresource) = match owner {
+                    'o' => (FIELD_MANAGER, "Apply", "status"),
+                    'f' => ("before", "Apply", "status"),
+                    'u' => ("kubectl", "Apply", ""),
+                    _ => ("manager", "Update", "status"),
+                };
+                let fields = json!({
+                    "f:metadata": { "f:labels": { "f:role": {} } },
+                    "f:status": { "f:conditions": { "k:{\"type\":\"t\"}": {} } },
+                });
+                serde_json::from_value(json!({
+                    "manager": manager, "operation": operation, "subresource": subresource, "fieldsV1": fields,
+                }))
+                .unwrap()
+            })
+            .collect();
+        let former = ["before".to_owned()];
+        let ours = Ours::read(&owners, &former, &mut Interner::default());
+        assert_eq!(ours.labels.get("role").copied(), expected);
+        assert_eq!(ours.conditions.get("t").copied(), expected);
     }
 }

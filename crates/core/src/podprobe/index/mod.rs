@@ -76,6 +76,9 @@ pub struct Config {
     pub node_bytes: usize,
     /// Whether providers run the probes of pods on virtual nodes.
     pub serverless: bool,
+    /// Names by which earlier builds wrote marks ([`FIELD_MANAGER`](super::pod::FIELD_MANAGER) is today's). What they
+    /// alone own is taken over, or taken away where no marker claims it; none has been renamed so far.
+    pub former_field_managers: Vec<String>,
 }
 
 impl Default for Config {
@@ -93,6 +96,7 @@ impl Default for Config {
             silent_after: SignedDuration::from_mins(20),
             node_bytes: 512 * 1024,
             serverless: false,
+            former_field_managers: Vec::new(),
         }
     }
 }

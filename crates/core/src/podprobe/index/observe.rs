@@ -82,7 +82,8 @@ impl Index {
             return;
         }
         let known = self.pods.get(&name);
-        let pod = Pod::new(wire, known, &mut self.cx.interners);
+        let former = &self.config.former_field_managers;
+        let pod = Pod::new(wire, known, former, &mut self.cx.interners);
         if known.is_some_and(|known| known.uid != pod.uid) {
             self.remove_pod(&pod.name);
         }

@@ -173,6 +173,7 @@ fn a_probe_is_injected_where_its_container_stays_and_has_its_port(
     let pod = Pod::new(
         &serde_json::from_value(wire).unwrap(),
         None,
+        &[],
         &mut Interners::default(),
     );
     let plan = super::Injection::plan(&[&marker], &pod.containers);

@@ -18,7 +18,7 @@ fn pod(labels: &Value) -> Pod {
         "status": { "phase": "Running", "conditions": [{ "type": "Initialized", "status": "True" }] },
     });
     let wire = serde_json::from_value(wire).unwrap();
-    Pod::new(&wire, None, &mut Interners::default())
+    Pod::new(&wire, None, &[], &mut Interners::default())
 }
 
 fn observe(

@@ -6,12 +6,12 @@ use jiff::SignedDuration;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::cluster::{Owner, SimPod, mark, name};
+use super::cluster::{FORMER, Mark, Owner, SimPod, mark, name};
 use super::proof::marker;
 use super::scene::{app_x, exec, idle, p0, plain, probe};
 use super::world::World;
 use crate::podprobe::event::{Event, Kind, WriteTarget};
-use crate::podprobe::index::Index;
+use crate::podprobe::index::{Config, Index};
 
 // PPM-1
 #[rstest]
@@ -236,6 +236,50 @@ fn ungoverned_marks_go_unless_a_user_wants_them_too(
         .flat_map(|marks| marks.values())
         .map(|mark| &mark.owners);
     assert!(owners.all(|owners| !owners.contains(&Owner::Ours)));
+}
+
+// PPM-9
+#[test]
+fn what_a_former_field_manager_marked_is_taken_over_or_goes() {
+    let mut world = World::with(Config {
+        former_field_managers: vec![FORMER.to_owned()],
+        ..Config::default()
+    });
+    world.mark("way", &[idle()]);
+    let mut pod = SimPod::new("u0", "n0", &[("app", "x")]);
+    for (key, owners) in [
+        ("role", vec![Owner::Former]),
+        ("stale", vec![Owner::Former]),
+        ("kept", vec![Owner::Former, Owner::User]),
+    ] {
+        let mut mark = mark("main", Owner::Former);
+        mark.owners.extend(owners);
+        pod.labels.insert(key.to_owned(), mark);
+    }
+    let stale = json!({ "type": "game.io/stale", "status": "True" });
+    let stale = Mark {
+        value: stale,
+        ..mark("", Owner::Former)
+    };
+    pod.conditions.insert("game.io/stale".to_owned(), stale);
+    world.cluster.put_pod(&p0(), pod);
+    world.settle();
+    // No marker claims it, and nobody else owns it. What a marker claims waits for its verdict.
+    let labels = |world: &World| plain(&world.pod().labels);
+    assert_eq!(
+        labels(&world),
+        json!({ "app": "x", "role": "main", "kept": "main" })
+    );
+    assert!(!world.pod().conditions.contains_key("game.io/stale"));
+    world.verdict("way#idle", "Succeeded", "");
+    assert!(world.pod().labels["role"].owners.contains(&Owner::Ours));
+    world.writes.clear();
+    world.restart([Kind::Pod, Kind::NodePodProbe, Kind::Marker, Kind::Node]);
+    world.drain();
+    assert_eq!(world.writes.len(), 0);
+    world.cluster.delete(Kind::Marker, &name("a", "way"));
+    world.drain();
+    assert_eq!(labels(&world), json!({ "app": "x", "kept": "main" }));
 }
 
 // PPM-12
