@@ -7,7 +7,6 @@ use anyhow::{Context as _, Result};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::runtime::watcher::Config;
 use kube::{Api, Client};
-use leadsman_testkit::leadsman;
 use serde_json::json;
 
 use super::agents::Agents;
@@ -154,8 +153,9 @@ async fn make_stale(client: &Client, world: &World) -> Result<usize> {
 async fn repair(stage: &Stage, agents: &Agents<'_>) -> Result<Repair> {
     let place = make_stale(&stage.client, agents.world).await?;
     let mut pods = watch_pods(&stage.client).await?;
-    let leases: Api<Lease> = Api::namespaced(stage.client.clone(), leadsman::NAMESPACE);
-    let mut leases = Watched::begin(leases, Config::default()).await?;
+    let leases: Api<Lease> = Api::namespaced(stage.client.clone(), "kube-system");
+    let ours = Config::default().fields("metadata.name=leadsman-manager");
+    let mut leases = Watched::begin(leases, ours).await?;
     let mark = stage.plane.audit_mark()?;
     let manager = stage.start_manager(&stage.kubeconfig)?;
     let since = manager.started;
