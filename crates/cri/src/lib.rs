@@ -14,6 +14,7 @@ mod exec;
 #[cfg(test)]
 mod fake;
 mod runtime;
+mod socket;
 mod view;
 #[cfg(not(feature = "wire"))]
 mod wire;

@@ -4,7 +4,9 @@
 
 use std::{fmt, future::Future, net::IpAddr, path::Path, sync::Arc, time::Duration};
 
+use http::Uri;
 use http_body_util::BodyExt;
+use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use prost::Message;
 use tonic::{
@@ -12,10 +14,11 @@ use tonic::{
     body::Body,
     transport::{Channel, Endpoint},
 };
-use tower::{ServiceExt, util::MapResponse};
+use tower::{ServiceExt, service_fn, util::MapResponse};
 
 use crate::{
     abridge::Abridged,
+    socket::RuntimeSocket,
     wire::{self, runtime_service_client::RuntimeServiceClient},
 };
 
@@ -169,17 +172,19 @@ impl Runtime {
         if !Path::new(path).is_absolute() || path.ends_with('/') {
             return Err(refused());
         }
+        let endpoint: Arc<str> = path.into();
+        let socket = endpoint.clone();
         let channel = Endpoint::from_shared(format!("unix://{path}"))
             .map_err(|_| refused())?
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             // Late answers to calls given up count as the peer's errors; this peer is trusted, and patience is our part.
             .http2_max_local_error_reset_streams(None)
-            .connect_lazy();
-        Ok(Self {
-            endpoint: path.into(),
-            channel,
-        })
+            .connect_with_connector_lazy(service_fn(move |_: Uri| {
+                let socket = socket.clone();
+                async move { RuntimeSocket::connect(&socket).await.map(TokioIo::new) }
+            }));
+        Ok(Self { endpoint, channel })
     }
 
     /// Which runtime answers.
