@@ -27,7 +27,8 @@ pub struct Args {
         default_value = "",
         help = "Features to switch on or off, as NAME=true,NAME=false. PodProbeMarkerGate (true): act on \
                 PodProbeMarkers; without it the manager leaves everything as it is. EnablePodProbeMarkerOnServerless \
-                (false): not there yet"
+                (false): give the probes of pods on virtual-kubelet nodes to their provider, and mark by what it \
+                reports; needs what `leadsman manifests --feature-gates` prints"
     )]
     pub feature_gates: Gates,
     /// Namespace of the agents' pods and of this manager. The Lease leadsman-manager is in kube-system, so that of two
@@ -57,6 +58,9 @@ pub struct Args {
         value_delimiter = ','
     )]
     pub former_field_managers: Vec<String>,
+    /// Where the API server finds the webhooks.
+    #[command(flatten)]
+    pub admission: leadsman_admission::Args,
     /// What both processes share.
     #[command(flatten)]
     pub process: leadsman_process::Args,

@@ -8,6 +8,8 @@ use std::str::FromStr;
 pub struct Gates {
     /// `PodProbeMarkerGate`: whether `PodProbeMarker`s are acted on.
     pub pod_probe_marker: bool,
+    /// `EnablePodProbeMarkerOnServerless`: whether providers run the probes of pods on virtual nodes.
+    pub serverless: bool,
 }
 
 impl Gates {
@@ -15,6 +17,7 @@ impl Gates {
     pub(crate) fn none() -> Self {
         Self {
             pod_probe_marker: false,
+            serverless: false,
         }
     }
 }
@@ -23,6 +26,7 @@ impl Default for Gates {
     fn default() -> Self {
         Self {
             pod_probe_marker: true,
+            serverless: false,
         }
     }
 }
@@ -46,12 +50,6 @@ pub enum GatesError {
         /// What it was to be.
         value: String,
     },
-    /// What the gate switches on does not exist.
-    #[error(
-        "EnablePodProbeMarkerOnServerless=true: leadsman has no serverless protocol yet, pods on virtual-kubelet \
-         nodes are left alone; leave the gate out or set it to false"
-    )]
-    NoServerless,
 }
 
 impl FromStr for Gates {
@@ -61,19 +59,18 @@ impl FromStr for Gates {
         let mut gates = Self::default();
         for setting in settings(text) {
             let (name, value) = setting.map_err(|text| GatesError::Malformed(text.to_owned()))?;
-            if !["PodProbeMarkerGate", "EnablePodProbeMarkerOnServerless"].contains(&name) {
-                return Err(GatesError::Unknown(name.to_owned()));
-            }
-            let on = parse_bool(value).ok_or_else(|| GatesError::NotBool {
+            let gate = match name {
+                "PodProbeMarkerGate" => &mut gates.pod_probe_marker,
+                "EnablePodProbeMarkerOnServerless" => &mut gates.serverless,
+                _ => return Err(GatesError::Unknown(name.to_owned())),
+            };
+            *gate = parse_bool(value).ok_or_else(|| GatesError::NotBool {
                 name: name.to_owned(),
                 value: value.to_owned(),
             })?;
-            match name {
-                "PodProbeMarkerGate" => gates.pod_probe_marker = on,
-                _ if on => return Err(GatesError::NoServerless),
-                _ => {}
-            }
         }
+        // It is a part of the other feature.
+        gates.serverless &= gates.pod_probe_marker;
         Ok(gates)
     }
 }
@@ -123,8 +120,10 @@ mod tests {
     #[test]
     fn gates_are_read_as_kubernetes_reads_them() {
         let on = Gates::default();
-        let off = Gates {
-            pod_probe_marker: false,
+        let off = Gates::none();
+        let serverless = Gates {
+            serverless: true,
+            ..on
         };
         for (text, expected) in [
             ("", on),
@@ -136,6 +135,11 @@ mod tests {
                 off,
             ),
             ("PodProbeMarkerGate=false,PodProbeMarkerGate=T", on),
+            ("EnablePodProbeMarkerOnServerless=true", serverless),
+            (
+                "EnablePodProbeMarkerOnServerless=true,PodProbeMarkerGate=false",
+                off,
+            ),
         ] {
             assert_eq!(text.parse(), Ok(expected), "{text:?}");
         }
@@ -151,10 +155,6 @@ mod tests {
             (
                 "PodProbeMarkerGate=yes",
                 "PodProbeMarkerGate=yes: the value is neither",
-            ),
-            (
-                "EnablePodProbeMarkerOnServerless=true",
-                "no serverless protocol yet",
             ),
         ] {
             let error = text.parse::<Gates>().unwrap_err().to_string();

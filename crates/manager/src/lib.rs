@@ -8,7 +8,7 @@
 //! | `args` | the flags |
 //! | `gates` | which features are on, here and in `OpenKruise` |
 //! | `run` | the features, and leadership |
-//! | `podprobe` | `PodProbeMarker` as a feature: kinds, requests |
+//! | `podprobe` | `PodProbeMarker` as a feature: kinds, requests, its webhook |
 //! | `leader` | which of several managers writes |
 //! | `openkruise` | that nothing is written beside an `OpenKruise` manager |
 //! | `preflight` | what is to be done before the first start |

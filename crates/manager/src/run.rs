@@ -1,5 +1,6 @@
 //! The manager's life: its features, and leadership.
 
+use leadsman_admission::{Admission, AdmissionError, Webhook};
 use leadsman_control::{Control, ControlError, Right, rights};
 use leadsman_core::podprobe::Config;
 use leadsman_lease::Shutdown;
@@ -19,6 +20,9 @@ pub enum ManagerError {
     /// A feature or a watch broke off.
     #[error(transparent)]
     Control(#[from] ControlError),
+    /// The webhooks cannot be served.
+    #[error(transparent)]
+    Admission(#[from] AdmissionError),
     /// The candidate for leadership broke.
     #[error("leader election ended: {0}")]
     Candidate(JoinError),
@@ -39,16 +43,21 @@ pub fn run(args: &Args) -> Result<(), RunError<ManagerError>> {
     })
 }
 
-/// Adds the features whose gates are on. One whose gate is off costs nothing.
-fn add_features(control: &mut Control, args: &Args) {
+/// Adds the features whose gates are on, and returns their webhooks. One whose gate is off costs nothing.
+fn add_features(control: &mut Control, args: &Args) -> Vec<Webhook> {
+    let mut webhooks = Vec::new();
     if args.feature_gates.pod_probe_marker {
-        control.add(PodProbe::new(Config {
+        let rules = PodProbe::new(Config {
             compatibility: args.compatibility.into(),
             agent_namespace: args.namespace.clone(),
             former_field_managers: args.former_field_managers.clone(),
+            serverless: args.feature_gates.serverless,
             ..Config::default()
-        }));
+        });
+        webhooks.extend(rules.webhooks());
+        control.add(rules);
     }
+    webhooks
 }
 
 /// The rights that the features need, in all namespaces.
@@ -85,7 +94,11 @@ async fn manage(args: &Args, process: Process) -> Result<(), ManagerError> {
         ),
     );
     let mut control = Control::new(&process, guard.passed_on());
-    add_features(&mut control, args);
+    let webhooks = add_features(&mut control, args);
+    let namespace = &args.namespace;
+    let leadership = guard.passed_on();
+    let admission =
+        Admission::start(&args.admission, namespace, webhooks, &process, leadership).await?;
     let mut guard = tokio::spawn(guard.run());
     // The Lease is kept while the writes in flight end.
     let shutdown = Shutdown {
@@ -98,7 +111,8 @@ async fn manage(args: &Args, process: Process) -> Result<(), ManagerError> {
         Err(error) = &mut guard => Err(ManagerError::Guard(error)),
         Err(error) = &mut candidate => return Err(ManagerError::Candidate(error)),
     };
+    let served = admission.ended().await;
     shutdown.release.cancel();
     candidate.await.map_err(ManagerError::Candidate)?;
-    ended
+    ended.and(served.map_err(ManagerError::from))
 }

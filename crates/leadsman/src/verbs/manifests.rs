@@ -8,10 +8,13 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use leadsman_admission::{
-    CONFIGURATION, CONFIGURATION_RIGHTS, SECRET, SECRET_RIGHTS, SERVICE, WEBHOOK_PORT,
+    CONFIGURATION, CONFIGURATION_RIGHTS, LEFTOVER_RIGHTS, SECRET, SECRET_RIGHTS, SERVICE,
+    WEBHOOK_PORT,
 };
 use leadsman_api::{GROUP, VERSION};
-use leadsman_manager::{LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, Right, feature_rights, openkruise};
+use leadsman_manager::{
+    Gates, LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, Right, feature_rights, openkruise,
+};
 use serde_json::{Value, json};
 
 const MANAGER: &str = "leadsman-manager";
@@ -27,11 +30,20 @@ pub(crate) struct Args {
     /// Namespace of manager and agents
     #[arg(long, value_name = "NAME", default_value = "leadsman-system")]
     namespace: String,
+    /// The features that the manager is started with, as NAME=true,NAME=false: what only EnablePodProbeMarkerOnServerless
+    /// needs is left out without it
+    #[arg(
+        long,
+        env = "LEADSMAN_FEATURE_GATES",
+        value_name = "GATES",
+        default_value = ""
+    )]
+    feature_gates: Gates,
 }
 
 /// Prints to stdout.
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let printed = text(&args.namespace).and_then(|text| {
+    let printed = text(&args.namespace, args.feature_gates).and_then(|text| {
         let mut out = io::stdout().lock();
         out.write_all(text.as_bytes())?;
         out.flush()
@@ -45,12 +57,13 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
 }
 
-fn text(namespace: &str) -> io::Result<String> {
+fn text(namespace: &str, gates: Gates) -> io::Result<String> {
     let mut documents = vec![yaml(&namespace_object(namespace))?];
     documents.extend(leadsman_api::CRDS.map(str::to_owned));
-    let objects = accounts(namespace).into_iter();
+    let objects = accounts(namespace, gates).into_iter();
     let objects = objects.chain(lease_rights(namespace));
-    let objects = objects.chain(webhooks(namespace));
+    let webhooks = gates.serverless.then(|| webhooks(namespace));
+    let objects = objects.chain(webhooks.into_iter().flatten());
     for object in objects.chain(policy(namespace)) {
         documents.push(yaml(&object)?);
     }
@@ -71,9 +84,9 @@ fn namespace_object(namespace: &str) -> Value {
 }
 
 /// Accounts, roles and bindings.
-fn accounts(namespace: &str) -> Vec<Value> {
+fn accounts(namespace: &str, gates: Gates) -> Vec<Value> {
     let roles = [
-        (MANAGER, "manager", manager_rules()),
+        (MANAGER, "manager", manager_rules(gates)),
         (AGENT, "agent", agent_rules()),
     ];
     let account = |name, component| {
@@ -180,7 +193,7 @@ fn manager_role(namespace: &str, account_namespace: &str, rules: &[Value]) -> [V
 }
 
 /// What the manager's own tables say that it sends.
-fn manager_rules() -> Vec<Value> {
+fn manager_rules(gates: Gates) -> Vec<Value> {
     let rights = feature_rights();
     let (named, unnamed): (Vec<_>, Vec<_>) =
         rights.iter().partition(|right| !right.name.is_empty());
@@ -198,11 +211,12 @@ fn manager_rules() -> Vec<Value> {
     lease["resourceNames"] = json!([openkruise::LEASE]);
     rules.push(lease);
     rules.extend(named_rules(&named));
-    let mut webhooks = rule(
-        "admissionregistration.k8s.io",
-        "mutatingwebhookconfigurations",
-        &CONFIGURATION_RIGHTS,
-    );
+    let verbs = match gates.serverless {
+        true => &CONFIGURATION_RIGHTS[..],
+        false => &LEFTOVER_RIGHTS,
+    };
+    let resource = "mutatingwebhookconfigurations";
+    let mut webhooks = rule("admissionregistration.k8s.io", resource, verbs);
     webhooks["resourceNames"] = json!([CONFIGURATION]);
     rules.push(webhooks);
     rules
@@ -303,18 +317,48 @@ fn labels(component: Option<&str>) -> Value {
 mod tests {
     use super::*;
 
-    fn objects() -> Vec<Value> {
-        let text = text("leadsman-system").unwrap();
+    fn objects(gates: &str) -> Vec<Value> {
+        let text = text("leadsman-system", gates.parse().unwrap()).unwrap();
         let documents = text.split("---\n").filter(|document| !document.is_empty());
         documents
             .map(|document| serde_norway::from_str(document).unwrap())
             .collect()
     }
 
+    const SERVERLESS: &str = "EnablePodProbeMarkerOnServerless=true";
+
+    /// What all roles grant: the role, group, resource and verb, in order.
+    fn granted(gates: &str) -> Vec<String> {
+        let mut granted = Vec::new();
+        for role in objects(gates)
+            .iter()
+            .filter(|object| object["kind"] == "ClusterRole" || object["kind"] == "Role")
+        {
+            for rule in role["rules"].as_array().unwrap() {
+                let part = |part: &Value| part.as_str().unwrap().to_owned();
+                let resource = part(&rule["resources"][0]);
+                let names = rule["resourceNames"].as_array();
+                let resources = names.map_or(vec![resource.clone()], |names| {
+                    let only = names.iter().map(part);
+                    only.map(|name| format!("{resource}/{name}")).collect()
+                });
+                for verb in rule["verbs"].as_array().unwrap() {
+                    let name = part(&role["metadata"]["name"]);
+                    let group = part(&rule["apiGroups"][0]);
+                    granted.extend(resources.iter().map(|resource| {
+                        [name.clone(), group.clone(), resource.clone(), part(verb)].join(" ")
+                    }));
+                }
+            }
+        }
+        granted.sort();
+        granted
+    }
+
     // DEF-24
     #[test]
     fn what_others_refer_to_comes_first() {
-        let kinds: Vec<_> = objects()
+        let kinds: Vec<_> = objects(SERVERLESS)
             .iter()
             .map(|object| object["kind"].clone())
             .collect();
@@ -341,7 +385,7 @@ mod tests {
 
     #[test]
     fn all_but_the_crds_is_as_reviewed() {
-        let objects = objects();
+        let objects = objects(SERVERLESS);
         let reviewed = objects
             .iter()
             .filter(|object| object["kind"] != "CustomResourceDefinition")
@@ -415,30 +459,21 @@ mod tests {
                     .map(move |verb| [*role, *group, *resource, verb].join(" "))
             })
             .collect();
-        let mut granted = Vec::new();
-        for role in objects()
-            .iter()
-            .filter(|object| object["kind"] == "ClusterRole" || object["kind"] == "Role")
-        {
-            for rule in role["rules"].as_array().unwrap() {
-                let part = |part: &Value| part.as_str().unwrap().to_owned();
-                let resource = part(&rule["resources"][0]);
-                let names = rule["resourceNames"].as_array();
-                let resources = names.map_or(vec![resource.clone()], |names| {
-                    let only = names.iter().map(part);
-                    only.map(|name| format!("{resource}/{name}")).collect()
-                });
-                for verb in rule["verbs"].as_array().unwrap() {
-                    let name = part(&role["metadata"]["name"]);
-                    let group = part(&rule["apiGroups"][0]);
-                    granted.extend(resources.iter().map(|resource| {
-                        [name.clone(), group.clone(), resource.clone(), part(verb)].join(" ")
-                    }));
-                }
-            }
-        }
         expected.sort();
-        granted.sort();
-        assert_eq!(granted, expected);
+        assert_eq!(granted(SERVERLESS), expected);
+    }
+
+    // PPM-16, PPM-17, PRB-25
+    #[test]
+    fn without_the_gate_only_what_a_leftover_needs_is_granted_for_webhooks() {
+        let without = granted("");
+        let of_webhooks = without.iter().filter(|right| {
+            right.contains("webhook") || right.contains("secrets") || right.contains("services")
+        });
+        let leftover =
+            "leadsman-manager admissionregistration.k8s.io mutatingwebhookconfigurations/leadsman";
+        let expected = ["delete", "get"].map(|verb| format!("{leftover} {verb}"));
+        assert_eq!(of_webhooks.collect::<Vec<_>>(), expected.each_ref());
+        assert!(objects("").iter().all(|object| object["kind"] != "Service"));
     }
 }

@@ -4,27 +4,41 @@
 //! |---|---|
 //! | `kinds` | the kinds that are observed, as events for the index |
 //! | `requests` | writes as HTTP requests |
+//! | `serverless` | the webhook that gives pods their probes for virtual nodes |
 
 use std::time::Duration;
 
+use leadsman_admission::Webhook;
 use leadsman_control::{After, Class, Effects, Kind, Request, RequestKind, Rules};
 use leadsman_core::cluster::Now;
 use leadsman_core::podprobe::event::{self, Event, WriteTarget};
 use leadsman_core::podprobe::{Config, Index};
 
+use self::serverless::Injection;
+
 mod kinds;
 mod requests;
+mod serverless;
 
 /// The rules of `PodProbeMarker`.
 pub(crate) struct PodProbe {
     index: Index,
+    /// None where pods are not serverless.
+    injection: Option<Injection>,
 }
 
 impl PodProbe {
     /// Nothing is observed yet.
     pub(crate) fn new(config: Config) -> Self {
+        let injection = config.serverless.then(Injection::new);
         let index = Index::new(config);
-        Self { index }
+        Self { index, injection }
+    }
+
+    /// The webhooks of the feature.
+    pub(crate) fn webhooks(&self) -> Vec<Webhook> {
+        let injection = self.injection.iter();
+        injection.map(Injection::webhook).collect()
     }
 }
 
@@ -54,7 +68,12 @@ impl Rules for PodProbe {
     type Target = WriteTarget;
 
     fn observe(&mut self, event: Event, now: Now) -> Effects<WriteTarget> {
-        effects(self.index.observe(event, now))
+        let lists_markers = matches!(event, Event::Listed(event::Kind::Marker, ..));
+        let effects = effects(self.index.observe(event, now));
+        if let Some(injection) = &mut self.injection {
+            injection.follow(&mut self.index, lists_markers);
+        }
+        effects
     }
 
     fn synced(&mut self, now: Now) -> Effects<WriteTarget> {

@@ -1,0 +1,187 @@
+//! Pods that virtual nodes may run: the webhook that gives pods their probes when they are created.
+//!
+//! What a pod is given is a rule (`leadsman_core::podprobe::serverless`). Here the rules' markers come to the webhook, on
+//! every replica, and the API server is told which pods to ask about.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::admissionregistration::v1::{MatchCondition, RuleWithOperations};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use leadsman_admission::{
+    AdmissionRequest, AdmissionResponse, PatchOperation, Reviewer, Webhook, WebhookSpec,
+};
+use leadsman_api::slim;
+use leadsman_core::podprobe::Index;
+use leadsman_core::podprobe::serverless::{Changes, Scope, Snapshot};
+use serde_json::{Map, Value, json};
+use tokio::sync::watch;
+
+/// The webhook's name.
+const WEBHOOK: &str = "podprobe.leadsman.io";
+/// A pod is given no probes rather than made to wait longer: they are written as soon as it is on a virtual node.
+const TIMEOUT_SECONDS: u8 = 1;
+
+/// The markers by which the webhook answers, as the rules have them.
+pub(crate) struct Injection {
+    markers: Snapshot,
+    /// Whether all markers have been listed. Before that a pod would look as if no marker wanted it.
+    is_listed: bool,
+    snapshot: watch::Sender<Option<Arc<Snapshot>>>,
+    spec: watch::Sender<Option<WebhookSpec>>,
+    was_widened: bool,
+}
+
+impl Injection {
+    /// No marker is known yet.
+    pub(crate) fn new() -> Self {
+        Self {
+            markers: Snapshot::default(),
+            is_listed: false,
+            snapshot: watch::Sender::new(None),
+            spec: watch::Sender::new(None),
+            was_widened: false,
+        }
+    }
+
+    /// The webhook that answers by these markers.
+    pub(crate) fn webhook(&self) -> Webhook {
+        Webhook::new::<Injector>(WEBHOOK, self.snapshot.subscribe(), self.spec.subscribe())
+    }
+
+    /// Takes over which markers are acted on now. `lists_all` says that the event before this was the end of their list.
+    pub(crate) fn follow(&mut self, index: &mut Index, lists_all: bool) {
+        let changed = index.take_changed_markers();
+        let is_changed = !changed.is_empty();
+        for (name, marker) in changed {
+            self.markers.set(&name, marker);
+        }
+        let is_first = lists_all && !self.is_listed;
+        self.is_listed |= lists_all;
+        if !self.is_listed || !is_changed && !is_first {
+            return;
+        }
+        // The spec first: while there is no snapshot, what the API server was told before stays in force.
+        let scope = Scope::new(&self.markers);
+        let is_widened = scope.as_ref().is_some_and(Scope::is_widened);
+        if is_widened && !self.was_widened {
+            tracing::warn!(
+                webhook = WEBHOOK,
+                "the markers name more namespaces or selectors than a webhook configuration may: the API server also \
+                 asks about pods that no marker matches, each for the time of a call; fewer distinct selectors help"
+            );
+        }
+        self.was_widened = is_widened;
+        let spec = scope.map(spec);
+        self.spec.send_if_modified(|known| {
+            let is_new = *known != spec;
+            *known = spec;
+            is_new
+        });
+        self.snapshot
+            .send_replace(Some(Arc::new(self.markers.clone())));
+    }
+}
+
+/// Which pods the API server asks about.
+fn spec(scope: Scope) -> WebhookSpec {
+    let namespaces = scope.namespaces.map(|names| LabelSelectorRequirement {
+        // Every namespace has its name as this label (KEP-2161).
+        key: "kubernetes.io/metadata.name".to_owned(),
+        operator: "In".to_owned(),
+        values: Some(names),
+    });
+    let condition = scope.expression.map(|expression| MatchCondition {
+        name: "a-marker-matches".to_owned(),
+        expression,
+    });
+    let text = |text: &str| Some(vec![text.to_owned()]);
+    WebhookSpec {
+        rules: vec![RuleWithOperations {
+            api_groups: text(""),
+            api_versions: text("v1"),
+            operations: text("CREATE"),
+            resources: text("pods"),
+            scope: Some("Namespaced".to_owned()),
+        }],
+        namespace_selector: LabelSelector {
+            match_expressions: namespaces.map(|namespaces| vec![namespaces]),
+            ..LabelSelector::default()
+        },
+        match_conditions: condition.into_iter().collect(),
+        timeout_seconds: TIMEOUT_SECONDS,
+        // Another webhook may add the container that a probe is about.
+        reinvoked: true,
+        ..WebhookSpec::default()
+    }
+}
+
+/// Gives a pod its probes.
+struct Injector;
+
+impl Reviewer for Injector {
+    type Object = slim::Pod;
+    type Snapshot = Snapshot;
+
+    fn review(snapshot: &Snapshot, request: &AdmissionRequest<slim::Pod>) -> AdmissionResponse {
+        let changes = snapshot.review(&request.namespace, &request.object);
+        AdmissionResponse {
+            patch: patch(&request.object, changes),
+            warnings: Vec::new(),
+        }
+    }
+}
+
+fn patch(pod: &slim::Pod, changes: Changes) -> Vec<PatchOperation> {
+    if pod.annotations.is_empty() && !changes.is_empty() {
+        let pairs = changes.iter();
+        let pairs =
+            pairs.filter_map(|(key, value)| Some(((*key).to_owned(), json!(value.as_ref()?))));
+        let all: Map<String, Value> = pairs.collect();
+        return vec![PatchOperation::add(["metadata", "annotations"], all)];
+    }
+    let changes = changes.into_iter();
+    let operations = changes.map(|(key, value)| {
+        let path = ["metadata", "annotations", key];
+        match value {
+            Some(value) => PatchOperation::add(path, &*value),
+            None => PatchOperation::remove(path),
+        }
+    });
+    operations.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use leadsman_core::podprobe::serverless::{MARKERS, PROBES};
+
+    use super::*;
+
+    fn patch_of(annotations: &Value, changes: Changes) -> Value {
+        let pod = json!({"metadata": {"annotations": annotations}});
+        let patch = patch(&serde_json::from_value(pod).unwrap(), changes);
+        serde_json::to_value(patch).unwrap()
+    }
+
+    // PPM-16
+    #[test]
+    fn annotations_are_set_one_by_one_or_as_a_map_where_there_is_none() {
+        let set = || vec![(PROBES, Some("[1]".into())), (MARKERS, Some("m".into()))];
+        let probes = "/metadata/annotations/kruise.io~1podprobe";
+        let markers = "/metadata/annotations/kruise.io~1podprobemarker-list";
+        for none in [json!(null), json!({})] {
+            assert_eq!(
+                patch_of(&none, set()),
+                json!([{"op": "add", "path": "/metadata/annotations", "value": {PROBES: "[1]", MARKERS: "m"}}])
+            );
+        }
+        assert_eq!(
+            patch_of(&json!({"a": "b"}), set()),
+            json!([{"op": "add", "path": probes, "value": "[1]"}, {"op": "add", "path": markers, "value": "m"}])
+        );
+        assert_eq!(
+            patch_of(&json!({MARKERS: "gone"}), vec![(MARKERS, None)]),
+            json!([{"op": "remove", "path": markers}])
+        );
+        assert_eq!(patch_of(&json!(null), Changes::new()), json!([]));
+    }
+}
