@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::PodName;
+use super::key::PodName;
 
 /// A container of a pod, by name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use leadsman_api::NodePodProbeSpec;
 use leadsman_api::node_pod_probe::{ContainerProbe, PodProbe};
 
-use super::{PodName, ProbeKey};
+use super::key::{PodName, ProbeKey};
 use crate::podprobe::probe::{MalformedProbeId, Probe, ProbeId};
 use crate::podprobe::wire::from_wire;
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use leadsman_api::NodePodProbe;
 
-use super::ProbeKey;
 use super::container::ObservedContainers;
 use super::entries::MalformedEntry;
+use super::key::ProbeKey;
 use super::reporter::StatusWriteEnd;
 use super::run::{ProbeRun, RunId};
 use crate::podprobe::probe::{CannotProbe, Outcome, State};

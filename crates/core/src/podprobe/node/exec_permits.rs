@@ -18,7 +18,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::Arc;
 
-use super::PodName;
+use super::key::PodName;
 
 /// Queues that are served round-robin, each with its name.
 type RoundRobin<K, Q> = VecDeque<(K, Q)>;

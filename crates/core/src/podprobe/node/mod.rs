@@ -5,6 +5,7 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | `key` | the identity of a probe: its pod, its container, its marker |
 //! | `event` | what the state machine is told, and what it answers with |
 //! | `machine` | the state machine, which wires the other modules |
 //! | `entries` | the plan, parsed; malformed entries stand aside |
@@ -23,6 +24,7 @@ mod container;
 mod entries;
 mod event;
 mod exec_permits;
+mod key;
 mod machine;
 #[cfg(test)]
 mod model;
@@ -39,55 +41,11 @@ mod streak;
 mod tests;
 mod worker;
 
-use std::fmt;
-use std::hash::{Hash, Hasher};
-use std::sync::Arc;
-
 pub use container::{ContainerName, ContainerState, ObservedContainer, ObservedContainers};
 pub use entries::MalformedEntry;
 pub use event::{NodeAction, NodeEvent, VerdictChange};
+pub use key::{PodName, ProbeKey};
 pub use machine::{ExecLimits, NodeProbes};
 pub use reporter::StatusWriteEnd;
 pub use run::{ProbeRun, RunId};
 pub use schedule::SLOT;
-
-use super::probe::ProbeId;
-
-/// The identity of a pod.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct PodName {
-    /// Its namespace.
-    pub namespace: Arc<str>,
-    /// Its name.
-    pub name: Arc<str>,
-    /// Its uid, by which it differs from a later pod of the same name.
-    pub uid: Arc<str>,
-}
-
-/// The identity of one probe of one container of one pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProbeKey {
-    /// The pod, whose namespace is the marker's.
-    pub pod: PodName,
-    /// The container.
-    pub container: Arc<str>,
-    /// The probe of its marker.
-    pub id: ProbeId,
-}
-
-/// Only what differs mostly: a key is hashed several times a run, and the names are long.
-impl Hash for ProbeKey {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.pod.uid.hash(state);
-        self.id.hash(state);
-    }
-}
-
-impl fmt::Display for ProbeKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let PodName {
-            namespace, name, ..
-        } = &self.pod;
-        write!(f, "{namespace}/{name}/{}/{}", self.container, self.id)
-    }
-}

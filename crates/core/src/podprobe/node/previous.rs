@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use leadsman_api::NodePodProbeStatus;
 
-use super::PodName;
 use super::entries::{PlannedProbe, without_scheme};
+use super::key::PodName;
 use super::status_draft::{MESSAGE_BYTES, read_pod};
 use crate::cluster::{Interner, Now, truncate, whole_seconds};
 use crate::podprobe::verdict::Verdict;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use leadsman_api::NodePodProbeStatus;
 
-use super::ProbeKey;
+use super::key::ProbeKey;
 use super::status_draft::{
     MESSAGE_PAUSE, StatusDraft, StatusRow, Unprobed, has_same_unprobed, shows_unprobed,
 };

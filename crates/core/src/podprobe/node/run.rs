@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ProbeKey;
+use super::key::ProbeKey;
 use crate::podprobe::probe::Probe;
 
 /// Identity of a run, unique within one agent's life. A retry keeps it.

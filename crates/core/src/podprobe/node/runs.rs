@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::exec_permits::ExecPermits;
+use super::key::{PodName, ProbeKey};
 use super::run::{ProbeRun, RunId};
 use super::schedule::Weight;
-use super::{PodName, ProbeKey};
 use crate::podprobe::probe::{CannotProbe, Outcome, Probe};
 
 /// A run that was started. A command keeps its permit until it ends, also when its result is not wanted any more.

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use leadsman_api::node_pod_probe::{CannotProbe, ContainerProbeState, PodProbeStatus};
 use leadsman_api::{NodePodProbeStatus, limits};
 
-use super::{PodName, ProbeKey};
+use super::key::{PodName, ProbeKey};
 use crate::cluster::{Now, truncate};
 use crate::podprobe::verdict::Verdict;
 

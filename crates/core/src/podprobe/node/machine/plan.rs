@@ -6,9 +6,10 @@ use std::sync::Arc;
 use leadsman_api::NodePodProbe;
 
 use super::super::entries::{self, PlannedProbe};
+use super::super::key::ProbeKey;
 use super::super::previous::{VerdictsByProbe, may_be_about, previous_verdicts};
+use super::super::schedule::SLOT;
 use super::super::worker::Worker;
-use super::super::{ProbeKey, SLOT};
 use super::{NodeAction, NodeProbes};
 use crate::cluster::Now;
 
