@@ -13,7 +13,7 @@ use crate::podprobe::event::{Write, WriteTarget};
 use crate::podprobe::pod::Pod;
 
 /// Then the write is tried again: what stood in the way may have been a webhook, a quota or the API server's store, and no
-/// watch tells of its end.
+/// watch shows its end.
 const KEPT: Duration = Duration::from_mins(5);
 
 /// The refused writes by target.

@@ -336,7 +336,7 @@ pub(super) struct Cluster {
     pub(super) admission: Option<Admission>,
     /// What the watch of each kind has not shown yet, with its place in the order of all.
     pub(super) pending: BTreeMap<Kind, VecDeque<(u64, Event)>>,
-    told: u64,
+    published: u64,
     pub(super) history: Vec<Event>,
     /// Objects that the manager cannot decode.
     pub(super) undecodable: BTreeSet<(Kind, ObjectName)>,
@@ -354,7 +354,7 @@ impl Cluster {
             drops_extensions: false,
             admission: None,
             pending: BTreeMap::new(),
-            told: 0,
+            published: 0,
             history: Vec::new(),
             undecodable: BTreeSet::new(),
         }
@@ -371,11 +371,11 @@ impl Cluster {
     }
 
     fn queue(&mut self, kind: Kind, event: Event) {
-        self.told += 1;
+        self.published += 1;
         self.pending
             .entry(kind)
             .or_default()
-            .push_back((self.told, event));
+            .push_back((self.published, event));
     }
 
     /// The next watch event of a kind, or of the kind whose turn it is.
@@ -564,7 +564,7 @@ impl Cluster {
     fn list(&self, kind: Kind) -> Vec<Event> {
         let names = self.names(kind);
         let objects = names.iter();
-        let objects = objects.filter_map(|name| self.sight(kind, name, Source::List));
+        let objects = objects.filter_map(|name| self.snapshot(kind, name, Source::List));
         let mut events: Vec<_> = objects.collect();
         events.push(Event::Listed(kind, names, at(self.version)));
         events
@@ -576,7 +576,7 @@ impl Cluster {
             .map(|kind| Event::FieldsKept(kind, !self.drops_extensions))
     }
 
-    pub(super) fn sight(&self, kind: Kind, name: &ObjectName, source: Source) -> Option<Event> {
+    pub(super) fn snapshot(&self, kind: Kind, name: &ObjectName, source: Source) -> Option<Event> {
         if self.undecodable.contains(&(kind, name.clone())) {
             let seen = source != Source::Reply;
             return seen.then(|| Event::Undecodable(kind, name.clone()));
@@ -628,7 +628,7 @@ impl Cluster {
                 None if self.names(kind).contains(&name) => Reply::Conflict,
                 None => Reply::Gone,
             },
-            None => match self.sight(kind, &name, Source::Reply) {
+            None => match self.snapshot(kind, &name, Source::Reply) {
                 Some(event) => Reply::Done(Some(event)),
                 None => Reply::Gone,
             },
@@ -677,7 +677,7 @@ impl Cluster {
             Write::CreateNodePodProbe(new) => {
                 let name = new.metadata.name.clone().unwrap();
                 self.put_node_pod_probe(*new);
-                self.sight(Kind::NodePodProbe, &self::name("", &name), Source::Reply)
+                self.snapshot(Kind::NodePodProbe, &self::name("", &name), Source::Reply)
             }
             Write::ReplaceNodePodProbe(new) => {
                 let id = self::name("", new.metadata.name.as_deref().unwrap());
@@ -692,7 +692,7 @@ impl Cluster {
                         drop_extensions(known);
                     }
                 });
-                self.sight(Kind::NodePodProbe, &id, Source::Reply)
+                self.snapshot(Kind::NodePodProbe, &id, Source::Reply)
             }
             Write::DeleteNodePodProbe { name, uid } => {
                 let id = self::name("", &name);
@@ -724,7 +724,7 @@ impl Cluster {
                 new.metadata.resource_version = Some(version.to_string());
                 self.markers.insert(marker.clone(), new.clone());
                 self.publish(Kind::Marker, Event::Marker(Arc::new(new), Source::Watch));
-                self.sight(Kind::Marker, &marker, Source::Reply)
+                self.snapshot(Kind::Marker, &marker, Source::Reply)
             }
             Write::MarkerFinalizers {
                 marker,
@@ -744,7 +744,7 @@ impl Cluster {
                     self.delete(Kind::Marker, &marker);
                     return None;
                 }
-                self.sight(Kind::Marker, &marker, Source::Reply)
+                self.snapshot(Kind::Marker, &marker, Source::Reply)
             }
         }
     }
@@ -765,7 +765,7 @@ impl Cluster {
                 pod.apply(body);
             }
         });
-        self.sight(Kind::Pod, &marks.pod, Source::Reply)
+        self.snapshot(Kind::Pod, &marks.pod, Source::Reply)
     }
 }
 

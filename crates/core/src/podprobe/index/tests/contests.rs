@@ -137,7 +137,7 @@ fn made_while_listing() -> World {
 
 // PPM-2
 #[test]
-fn an_object_made_while_its_kind_is_listed_is_not_taken_for_gone() {
+fn an_object_made_while_its_kind_is_listed_is_not_taken_for_deleted() {
     let mut world = made_while_listing();
     world.writes.clear();
     world.drain();
@@ -145,8 +145,8 @@ fn an_object_made_while_its_kind_is_listed_is_not_taken_for_gone() {
     let pod = SimPod::new("u9", "n1", &[("app", "x")]);
     world.cluster.put_pod(&name("a", "p9"), pod);
     world.drain();
-    let told = &world.cluster.node_pod_probes["n1"].spec.pod_probes;
-    assert_eq!(told.len(), 1);
+    let reported = &world.cluster.node_pod_probes["n1"].spec.pod_probes;
+    assert_eq!(reported.len(), 1);
 }
 
 // PPM-2
@@ -157,7 +157,7 @@ fn an_object_that_is_made_again_outlives_the_late_event_of_its_predecessors_end(
     world.cluster.delete(Kind::NodePodProbe, &name("", "n0"));
     world.drain();
     assert_eq!(world.entries(), ["way#idle"]);
-    world.tell(Event::Deleted(
+    world.observe(Event::Deleted(
         Kind::NodePodProbe,
         name("", "n0"),
         super::cluster::at(old),
@@ -215,14 +215,14 @@ fn a_refusal_is_of_the_write_that_was_sent() {
         .edit_pod(&p0(), |pod| drop(pod.labels.remove("idle")));
     while world.deliver() {}
     let reason = "no such value".to_owned();
-    world.tell(Event::Refused(marks, Box::new(sent), reason));
+    world.observe(Event::Refused(marks, Box::new(sent), reason));
     world.drain();
     assert_eq!(world.pod().labels["idle"].value, "false");
     assert_eq!(world.ready("way").0, "Probing");
 }
 
 // PPM-8
-/// A time of transition that the agent leaves out is made up anew for each write.
+/// A time of transition that the agent leaves out is made up again for each write.
 #[test]
 fn a_refused_write_is_not_repeated_for_another_time_in_it() {
     let mut world = World::probing(&[idle()]);
@@ -243,12 +243,12 @@ fn a_refused_write_is_not_repeated_for_another_time_in_it() {
 #[test]
 fn the_late_reply_to_a_write_does_not_bring_an_object_back() {
     let mut world = World::probing(&[idle()]);
-    let reply = world.cluster.sight(Kind::Pod, &p0(), Source::Reply);
+    let reply = world.cluster.snapshot(Kind::Pod, &p0(), Source::Reply);
     world.cluster.delete(Kind::Pod, &p0());
     // The watch breaks before it shows that.
     world.cluster.list_again(Kind::Pod);
     world.drain();
-    world.tell(reply.unwrap());
+    world.observe(reply.unwrap());
     world.drain();
     assert!(world.entries().is_empty());
 }
@@ -284,18 +284,21 @@ fn a_probe_that_flaps_faster_than_the_api_server_answers_is_no_contest() {
 
 // PPM-8, PPM-13
 #[test]
-fn a_refused_write_of_marks_is_not_repeated_with_each_sight_of_the_pod() {
+fn a_refused_write_of_marks_is_not_repeated_with_each_snapshot_of_the_pod() {
     let mut world = World::probing(&[idle()]);
     world.report("way#idle", "Succeeded", "yes", |_| {});
     while world.deliver() {}
     world.refuse(&WriteTarget::PodMarks(p0()), "no such value");
     world.drain();
-    let told = world.ready("way");
-    assert!(told.1.contains("no such value"), "{told:?}");
+    let reported = world.ready("way");
+    assert!(reported.1.contains("no such value"), "{reported:?}");
     world.writes.clear();
     for phase in ["Pending", "Running"] {
         world.edit(|pod| pod.phase = phase);
-        assert_eq!((world.writes.len(), world.ready("way")), (0, told.clone()));
+        assert_eq!(
+            (world.writes.len(), world.ready("way")),
+            (0, reported.clone())
+        );
     }
     // What is due is another write: it goes, and nothing is said any more.
     world.verdict("way#idle", "Failed", "no");

@@ -54,8 +54,8 @@ fn of_two_markers_that_feed_each_other_the_younger_is_stopped() {
     assert_eq!(world.ready("old").0, "Probing");
     let (reason, message) = world.ready("young");
     assert_eq!(reason, "Cycle");
-    for words in ["label b", "marker old", "sets a"] {
-        assert!(message.contains(words), "{message}");
+    for text in ["label b", "marker old", "sets a"] {
+        assert!(message.contains(text), "{message}");
     }
     assert_eq!(world.status("young").matched_pods, Some(0));
     assert_eq!(world.status("young").observed_generation, 1);
@@ -97,8 +97,8 @@ fn three_in_a_loop_stop_the_youngest_alone() {
     world.reads_and_sets("three", &["b"], "c");
     assert_eq!(world.entries(), ["one#p-a", "two#p-b"]);
     let message = world.ready("three").1;
-    for words in ["label c", "marker one", "sets a", "marker two", "sets b"] {
-        assert!(message.contains(words), "{message}");
+    for text in ["label c", "marker one", "sets a", "marker two", "sets b"] {
+        assert!(message.contains(text), "{message}");
     }
 }
 
@@ -191,7 +191,7 @@ fn a_workload_that_makes_pods_without_end_stops_the_marker_that_takes_them_from_
 }
 
 #[test]
-fn pods_that_are_orphaned_together_are_no_war() {
+fn pods_that_are_orphaned_together_do_not_stop_a_marker() {
     let mut war = War::new();
     let names: Vec<_> = (0..5)
         .map(|number| name("a", &format!("q{number}")))
@@ -213,7 +213,7 @@ fn pods_that_are_orphaned_together_are_no_war() {
 }
 
 #[test]
-fn pods_that_are_released_now_and_then_or_by_several_workloads_are_no_war() {
+fn pods_that_are_released_now_and_then_or_by_several_workloads_do_not_stop_a_marker() {
     let mut war = War::new();
     for _ in 0..6 {
         war.make("rs");

@@ -48,7 +48,7 @@ fn delete(world: &mut World) {
 fn write(world: &mut World, object: &WriteTarget) -> Option<Write> {
     let write = world.index.due(object, world.now())?;
     if let Reply::Done(Some(reply)) = world.cluster.execute(write.clone()) {
-        world.tell(reply);
+        world.observe(reply);
     }
     while world.deliver() {}
     Some(write)

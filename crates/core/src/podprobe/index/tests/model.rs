@@ -445,14 +445,14 @@ impl<'a> Model<'a> {
                 .collect::<Vec<_>>()
         };
         let (by_agent, by_manager) = (written("status"), written(""));
-        let heard = probed.chain(&by_agent).map(|time| time.0).max();
+        let reported = probed.chain(&by_agent).map(|time| time.0).max();
         let asked = by_manager.iter().chain(&meta.creation_timestamp);
         let asked = asked.map(|time| time.0).max();
-        let silent = heard.is_some_and(|heard| heard + self.config.silent_after <= now);
+        let silent = reported.is_some_and(|reported| reported + self.config.silent_after <= now);
         let left = self.agents_left.get(node);
-        let unanswered = asked
-            .is_some_and(|asked| heard.is_none_or(|heard| heard < asked) && asked + grace <= now)
-            && left.is_none_or(|left| *left + grace <= now);
+        let unanswered = asked.is_some_and(|asked| {
+            reported.is_none_or(|reported| reported < asked) && asked + grace <= now
+        }) && left.is_none_or(|left| *left + grace <= now);
         (silent, unanswered && !silent)
     }
 

@@ -38,7 +38,7 @@ fn a_node_has_an_object_unless_it_is_virtual() {
 }
 
 #[test]
-fn an_object_that_is_being_deleted_is_left_alone_until_it_is_gone() {
+fn an_object_that_is_being_deleted_is_left_alone_until_it_is_deleted() {
     let mut world = World::probing(&[]);
     world.cluster.edit_node_pod_probe("n0", |object| {
         object.metadata.deletion_timestamp = object.metadata.creation_timestamp.clone();
@@ -61,7 +61,7 @@ fn an_object_that_is_being_deleted_is_left_alone_until_it_is_gone() {
 fn an_entry_is_whole_and_follows_the_address() {
     let handler = json!({ "httpGet": { "port": "http" } });
     let mut world = World::probing(&[probe("p", "main", handler)]);
-    let told = |world: &World| serde_json::to_value(world.told().unwrap()).unwrap();
+    let written = |world: &World| serde_json::to_value(world.pod_probe().unwrap()).unwrap();
     let mut expected = json!({
         "name": "p0", "namespace": "a", "uid": "u0", "IP": "10.0.0.1",
         "probes": [{
@@ -75,11 +75,11 @@ fn an_entry_is_whole_and_follows_the_address() {
             },
         }],
     });
-    assert_eq!(told(&world), expected);
+    assert_eq!(written(&world), expected);
     for ip in ["10.0.0.2", ""] {
         world.edit(|pod| ip.clone_into(&mut pod.ip));
         expected["IP"] = json!(ip);
-        assert_eq!(told(&world), expected);
+        assert_eq!(written(&world), expected);
     }
 }
 
@@ -188,7 +188,7 @@ fn an_api_server_that_drops_our_fields_is_written_once() {
     assert_eq!(world.node_writes(), 0);
 }
 
-/// What another writer left, or a sight that was on its way before our write, says nothing about the API server.
+/// What another writer left, or a snapshot that was on its way before our write, says nothing about the API server.
 #[test]
 fn a_stray_event_without_our_fields_is_not_taken_for_the_api_servers_doing() {
     let mut world = World::probing(&[idle()]);
@@ -242,7 +242,7 @@ fn put_pod(world: &mut World, namespace: &str, own: &str) {
     world.drain();
 }
 
-fn pods_told(world: &World) -> Vec<String> {
+fn pods_of_n0(world: &World) -> Vec<String> {
     let pods = &world.cluster.node_pod_probes["n0"].spec.pod_probes;
     pods.iter()
         .map(|pod| format!("{}/{}", pod.namespace, pod.name))
@@ -257,7 +257,7 @@ fn a_node_without_room_refuses_the_surplus_and_says_so() {
     for own in ["p3", "p2", "p1"] {
         put_pod(&mut world, "a", own);
     }
-    assert_eq!(pods_told(&world), ["a/p2", "a/p3"]);
+    assert_eq!(pods_of_n0(&world), ["a/p2", "a/p3"]);
     let (reason, message) = world.ready("way");
     assert_eq!(reason, "TooManyProbes");
     assert!(
@@ -266,7 +266,7 @@ fn a_node_without_room_refuses_the_surplus_and_says_so() {
     );
     world.cluster.delete(Kind::Pod, &name("a", "p3"));
     world.drain();
-    assert_eq!(pods_told(&world), ["a/p1", "a/p2"]);
+    assert_eq!(pods_of_n0(&world), ["a/p1", "a/p2"]);
     assert_eq!(world.ready("way").0, "Probing");
 }
 
@@ -282,11 +282,11 @@ fn who_is_in_a_full_node_stays_in_also_after_a_restart() {
     // A new pod takes the rest that is kept for others, and another one nobody's place.
     put_pod(&mut world, "a", "new");
     put_pod(&mut world, "a", "newer");
-    let told = ["a/new", "z/late", "z/later"];
-    assert_eq!(pods_told(&world), told);
+    let names = ["a/new", "z/late", "z/later"];
+    assert_eq!(pods_of_n0(&world), names);
     world.restart([Kind::NodePodProbe, Kind::Node, Kind::Marker, Kind::Pod]);
     world.settle();
-    assert_eq!(pods_told(&world), told);
+    assert_eq!(pods_of_n0(&world), names);
 }
 
 // PPM-13
@@ -298,11 +298,11 @@ fn entries_that_grow_in_a_full_node_throw_nobody_out() {
     }
     put_pod(&mut world, "a", "p");
     put_pod(&mut world, "z", "p");
-    assert_eq!(pods_told(&world), ["a/p", "z/p"]);
+    assert_eq!(pods_of_n0(&world), ["a/p", "z/p"]);
     world.mark_in("a", "way", &[probe("p", "main", exec(&"x".repeat(900)))]);
-    assert_eq!(pods_told(&world), ["z/p"]);
+    assert_eq!(pods_of_n0(&world), ["z/p"]);
     world.mark_in("a", "way", &[idle()]);
-    assert_eq!(pods_told(&world), ["a/p", "z/p"]);
+    assert_eq!(pods_of_n0(&world), ["a/p", "z/p"]);
 }
 
 // PPM-13
@@ -315,9 +315,9 @@ fn one_namespace_leaves_room_for_those_that_come_later() {
     for own in ["p0", "p1", "p2", "p3"] {
         put_pod(&mut world, "a", own);
     }
-    assert_eq!(pods_told(&world), ["a/p0", "a/p1"]);
+    assert_eq!(pods_of_n0(&world), ["a/p0", "a/p1"]);
     put_pod(&mut world, "z", "p");
-    assert_eq!(pods_told(&world), ["a/p0", "a/p1", "z/p"]);
+    assert_eq!(pods_of_n0(&world), ["a/p0", "a/p1", "z/p"]);
 }
 
 // PPM-13, PRB-4, DEF-16
@@ -476,7 +476,7 @@ fn a_generation_counts_as_observed_when_its_entries_are_acknowledged(#[case] pro
     let Reply::Done(Some(reply)) = world.cluster.execute(write) else {
         unreachable!()
     };
-    world.tell(reply);
+    world.observe(reply);
     assert_eq!(world.status("way").observed_generation, 1);
     world.drain();
     assert_eq!(world.status("way").observed_generation, 2);
@@ -505,35 +505,35 @@ fn nothing_is_due_before_all_is_listed() {
 }
 
 #[test]
-fn an_event_that_is_not_newer_tells_nothing() {
+fn an_event_that_is_not_newer_changes_nothing() {
     let mut world = World::probing(&[idle()]);
     let old = world
         .cluster
-        .sight(Kind::Pod, &p0(), Source::Watch)
+        .snapshot(Kind::Pod, &p0(), Source::Watch)
         .unwrap();
     world.edit(|pod| drop(pod.labels.insert("app".into(), mark("y", Owner::User))));
     world.settle();
-    world.tell(old.clone());
+    world.observe(old.clone());
     world.drain();
     assert_eq!(world.writes, []);
     // The late reply to a write to a pod that is gone.
     world.cluster.delete(Kind::Pod, &p0());
     world.drain();
-    world.tell(old.clone());
+    world.observe(old.clone());
     world.drain();
     assert_eq!(world.node_writes(), 0);
     // A list is taken as it is: the API server may have been restored.
     let Event::Pod(pod, _) = old else {
         unreachable!()
     };
-    world.tell(Event::Pod(pod, Source::List));
+    world.observe(Event::Pod(pod, Source::List));
     world.drain();
     assert_eq!(world.entries(), ["way#idle"]);
 }
 
 // PPM-11, DEF-10
 #[test]
-fn equal_sights_change_nothing() {
+fn equal_snapshots_change_nothing() {
     let mut world = World::probing(&[idle()]);
     world.verdict("way#idle", "Succeeded", "");
     world.settle();
@@ -543,8 +543,8 @@ fn equal_sights_change_nothing() {
             Kind::Pod => p0(),
             Kind::Node | Kind::NodePodProbe => name("", "n0"),
         };
-        let sight = world.cluster.sight(kind, &id, Source::List).unwrap();
-        world.tell(sight);
+        let snapshot = world.cluster.snapshot(kind, &id, Source::List).unwrap();
+        world.observe(snapshot);
         assert!(world.dirty.is_empty(), "{kind:?}");
     }
 }
@@ -576,7 +576,7 @@ fn a_refused_write_is_left_alone_until_another_is_due() {
     assert_eq!(world.ready("way").0, "Probing");
 }
 
-/// What stood in the way may have been a webhook, a quota or the store of the API server: no watch tells of its end.
+/// What stood in the way may have been a webhook, a quota or the store of the API server: no watch shows its end.
 #[test]
 fn a_refused_write_is_tried_again_after_minutes() {
     let mut world = World::probing(&[idle()]);
@@ -606,7 +606,7 @@ fn a_refused_write_is_tried_again_after_minutes() {
 }
 
 #[test]
-fn a_refusal_is_remembered_of_what_is_there_alone_and_told_in_bounds() {
+fn a_refusal_of_a_known_object_is_remembered_and_its_message_is_bounded() {
     let mut world = World::probing(&[idle()]);
     let gone = WriteTarget::PodMarks(name("a", "gone"));
     let marks = PodMarks {
@@ -616,7 +616,7 @@ fn a_refusal_is_remembered_of_what_is_there_alone_and_told_in_bounds() {
         apply: Some(json!({})),
     };
     let write = Box::new(Write::PodMarks(Box::new(marks)));
-    world.tell(Event::Refused(gone, write, "no".to_owned()));
+    world.observe(Event::Refused(gone, write, "no".to_owned()));
     world.drain();
     assert_eq!(world.ready("way").0, "Probing");
     world.verdict("way#idle", "Succeeded", "");
@@ -654,7 +654,7 @@ fn others_conditions_on_a_marker_stay() {
 }
 
 #[test]
-fn an_object_that_is_made_anew_is_filled_anew() {
+fn an_object_that_is_created_again_is_filled_again() {
     let mut world = World::probing(&[idle()]);
     let mut empty = NodePodProbe::new("n0", leadsman_api::NodePodProbeSpec::default());
     empty.metadata.uid = Some("another".to_owned());
@@ -693,7 +693,7 @@ fn entries_are_read_again_where_the_generation_moved_and_from_every_list() {
 
 /// An answer to a write may show nothing; then the watch is what makes the pod due again.
 #[test]
-fn a_pod_that_lacks_its_marks_is_due_with_every_sight() {
+fn a_pod_that_lacks_its_marks_is_due_with_every_snapshot() {
     let mut world = World::probing(&[idle()]);
     let dirty = |world: &mut World, version: u64| {
         let mut pod = world.pod().clone();

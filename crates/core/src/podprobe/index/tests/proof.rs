@@ -152,13 +152,13 @@ fn any_marker(
 
 /// What a verdict says of the entry that it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum ReportedId {
     Right,
     Wrong,
     Nothing,
 }
 
-impl Told {
+impl ReportedId {
     fn of(self, right: Option<&String>) -> Option<String> {
         match self {
             Self::Right => right.cloned(),
@@ -209,8 +209,8 @@ enum Step {
         entry: u8,
         state: &'static str,
         message: Option<&'static str>,
-        revision: Told,
-        container: Told,
+        revision: ReportedId,
+        container: ReportedId,
         /// Whether it says that it cannot probe, alone or beside a verdict.
         cannot: Option<bool>,
     },
@@ -275,8 +275,7 @@ fn cluster_step() -> impl Strategy<Value = Step> {
         flaw,
         0..4u8,
     );
-    let told =
-        || prop_oneof![6 => Just(Told::Right), 1 => Just(Told::Wrong), 1 => Just(Told::Nothing)];
+    let reported = || prop_oneof![6 => Just(ReportedId::Right), 1 => Just(ReportedId::Wrong), 1 => Just(ReportedId::Nothing)];
     let states = [
         "Succeeded",
         "Failed",
@@ -291,7 +290,7 @@ fn cluster_step() -> impl Strategy<Value = Step> {
         (0..2u8, any::<u8>()),
         proptest::sample::select(states.to_vec()),
         proptest::sample::select(messages.to_vec()),
-        (told(), told()),
+        (reported(), reported()),
         proptest::option::weighted(0.15, any::<bool>()),
     );
     let owner = proptest::sample::select(OTHERS.to_vec());
@@ -462,7 +461,7 @@ impl Step {
                 if let Some(event) = history.get(which).cloned() {
                     // Only what has been seen before can be seen again.
                     while world.deliver() {}
-                    world.tell(event);
+                    world.observe(event);
                 }
             }
             Self::Pass(seconds) => {
@@ -694,7 +693,7 @@ fn prove(node_bytes: usize, drops_extensions: bool, serverless: bool, steps: &[S
     let begin = [marker, pod(0), pod(1)];
     for (which, step) in begin.iter().chain(steps).enumerate() {
         step.clone().take(&mut world);
-        // Time moves, so that no two creations have to be told apart by name alone, but some are.
+        // Time moves, so that no two creations have to be distinguished by name alone, but some are.
         if which % 3 == 0 {
             world.pass(SignedDuration::from_secs(1));
         }

@@ -145,20 +145,20 @@ impl World {
         });
     }
 
-    /// What the node has been told of `a/p0`.
-    pub(super) fn told(&self) -> Option<&PodProbe> {
+    /// What the node has of `a/p0`.
+    pub(super) fn pod_probe(&self) -> Option<&PodProbe> {
         let object = self.cluster.node_pod_probes.get("n0")?;
         let mut pods = object.spec.pod_probes.iter();
         pods.find(|pod| pod.name == "p0")
     }
 
     pub(super) fn entry(&self, own: &str) -> Option<ContainerProbe> {
-        let mut entries = self.told()?.probes.iter();
+        let mut entries = self.pod_probe()?.probes.iter();
         entries.find(|entry| entry.name == own).cloned()
     }
 
     pub(super) fn entries(&self) -> Vec<String> {
-        let entries = self.told().into_iter().flat_map(|pod| &pod.probes);
+        let entries = self.pod_probe().into_iter().flat_map(|pod| &pod.probes);
         entries.map(|entry| entry.name.clone()).collect()
     }
 

@@ -88,7 +88,7 @@ fn an_agent_that_does_not_report_is_silent(
         assert_eq!(world.pod().labels["role"].value, "main");
     };
     check(&world);
-    // The manager's own start tells it nothing else.
+    // The manager's own start shows it nothing else.
     world.writes.clear();
     world.restart(KINDS);
     world.drain();
@@ -220,7 +220,7 @@ fn pending_is_never_silent(
 
 // PPM-13
 #[test]
-fn what_was_missing_is_told_no_more_when_it_is_there() {
+fn what_was_missing_is_not_reported_once_it_is_there() {
     let mut world = World::probing(&[idle()]);
     pass(&mut world, 120);
     assert_eq!(world.ready("way").0, "NoAgent");
@@ -244,7 +244,7 @@ fn what_was_missing_is_told_no_more_when_it_is_there() {
 
 // PPM-13
 #[test]
-fn an_agents_pod_that_has_just_gone_is_given_time() {
+fn an_agents_pod_that_was_just_deleted_is_given_time() {
     let mut world = World::probing(&[idle()]);
     put_agent(&mut world, "agent", true);
     pass(&mut world, 3600);
@@ -302,7 +302,7 @@ fn a_restart_of_the_manager_writes_no_status_of_pending_pods() {
 /// A webhook or a policy is in the way of a node's object.
 // PPM-13
 #[test]
-fn a_refused_spec_is_told_and_not_repeated_with_each_verdict() {
+fn a_refused_spec_is_reported_and_not_repeated_with_each_verdict() {
     let mut world = World::probing(&[idle()]);
     let node = WriteTarget::NodePodProbe("n0".to_owned());
     let marker = marker(&app_x(), &[idle(), probe("p", "main", exec("a"))]);
@@ -310,7 +310,7 @@ fn a_refused_spec_is_told_and_not_repeated_with_each_verdict() {
     while world.deliver() {}
     let write = world.index.due(&node, world.now()).unwrap();
     let refused = Event::Refused(node, Box::new(write), "quota exceeded".to_owned());
-    world.tell(refused);
+    world.observe(refused);
     world.drain();
     let (reason, message) = world.ready("way");
     assert_eq!(reason, "Refused");
@@ -327,7 +327,7 @@ fn a_refused_spec_is_told_and_not_repeated_with_each_verdict() {
 
 // PPM-13
 #[test]
-fn a_node_pod_probe_that_is_being_deleted_and_does_not_go_is_told() {
+fn a_node_pod_probe_that_is_being_deleted_and_stays_is_reported() {
     let mut world = World::probing(&[idle()]);
     let now = Time(world.cluster.now);
     world.cluster.edit_node_pod_probe("n0", |object| {
@@ -338,8 +338,8 @@ fn a_node_pod_probe_that_is_being_deleted_and_does_not_go_is_told() {
     world.drain();
     let (reason, message) = world.ready("way");
     assert_eq!(reason, "Refused");
-    let words = "NodePodProbe n0 is being deleted and held by finalizer example.io/hold";
-    assert!(message.contains(words), "{message}");
+    let text = "NodePodProbe n0 is being deleted and held by finalizer example.io/hold";
+    assert!(message.contains(text), "{message}");
     world.cluster.delete(Kind::NodePodProbe, &name("", "n0"));
     world.drain();
     assert_eq!(world.ready("way").0, "Probing");

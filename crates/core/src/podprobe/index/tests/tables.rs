@@ -66,14 +66,14 @@ fn a_marker_matches_in_its_own_namespace_alone() {
 
 // PPM-1, PPM-12
 #[test]
-fn a_static_pod_is_told_and_marked_by_the_uid_that_its_node_knows() {
+fn a_static_pod_is_probed_and_marked_by_the_uid_that_its_node_knows() {
     let mut world = World::bare();
     world.mark("way", &[idle()]);
     let mut pod = SimPod::new("u0", "n0", &[("app", "x")]);
     pod.mirror("hash");
     world.cluster.put_pod(&p0(), pod);
     world.settle();
-    assert_eq!(world.told().unwrap().uid, "hash");
+    assert_eq!(world.pod_probe().unwrap().uid, "hash");
     world.verdict("way#idle", "Succeeded", "");
     assert_eq!(plain(&world.pod().labels)["role"], "main");
     assert_eq!(world.pod_writes().last().unwrap().uid, "u0");
@@ -83,7 +83,7 @@ fn a_static_pod_is_told_and_marked_by_the_uid_that_its_node_knows() {
     pod.mirror("other");
     world.cluster.put_pod(&p0(), pod);
     world.settle();
-    assert_eq!(world.told().unwrap().uid, "other");
+    assert_eq!(world.pod_probe().unwrap().uid, "other");
     assert!(!world.pod().labels.contains_key("role"));
     assert_eq!(world.status("way").probes[0].pending, 1);
 }
@@ -103,7 +103,7 @@ fn a_label_change_alone_starts_and_ends_a_probe() {
 #[case::succeeded("Succeeded", "True", json!({ "app": "x", "idle": "true", "role": "main" }), json!({ "cost": "-10" }))]
 #[case::failed("Failed", "False", json!({ "app": "x", "idle": "false" }), json!({ "cost": "10" }))]
 #[case::unknown("Unknown", "Unknown", json!({ "app": "x" }), json!({}))]
-fn a_verdict_says_which_marks_a_pod_bears(
+fn a_verdict_says_which_marks_a_pod_has(
     #[case] state: &str,
     #[case] status: &str,
     #[case] labels: Value,
@@ -133,14 +133,14 @@ fn one_policy_alone_loses_its_keys_by_the_other_verdict() {
     let policy = json!([{ "state": "Failed", "labels": { "sick": "yes" } }]);
     let one = json!({ "name": "one", "containerName": "main", "probe": exec("a"), "markerPolicy": policy });
     let mut world = World::probing(&[one]);
-    for (state, bears) in [
+    for (state, has_it) in [
         ("Failed", true),
         ("Succeeded", false),
         ("Failed", true),
         ("Unknown", false),
     ] {
         world.verdict("way#one", state, "");
-        assert_eq!(world.pod().labels.contains_key("sick"), bears, "{state}");
+        assert_eq!(world.pod().labels.contains_key("sick"), has_it, "{state}");
     }
 }
 
@@ -352,7 +352,7 @@ fn a_verdict_of_another_pod_or_node_is_not_taken() {
         .unwrap();
     });
     world.drain();
-    assert_eq!(world.told().unwrap().uid, "u1");
+    assert_eq!(world.pod_probe().unwrap().uid, "u1");
     assert!(world.pod().conditions.is_empty());
 }
 
@@ -400,7 +400,7 @@ fn two_probes_of_one_container_both_report() {
 
 // PPM-9, DEF-3
 #[test]
-fn a_removed_probe_is_gone_in_one_write() {
+fn a_removed_probe_is_taken_out_in_one_write() {
     let mut world = World::probing(&[probe("p", "main", exec("a")), probe("q", "main", exec("b"))]);
     world.verdict("way#q", "Succeeded", "");
     world.settle();
@@ -529,7 +529,7 @@ fn a_jump_of_the_time_of_day_changes_no_wait(#[case] jump: SignedDuration) {
         let start = world.monotonic;
         world.edit(|pod| drop(pod.labels.remove("role")));
         world.cluster.now = world.cluster.now.checked_add(jump).unwrap();
-        world.tell(Event::Deadline);
+        world.observe(Event::Deadline);
         world.drain();
         while !world.pod().labels.contains_key("role") {
             world.pass(SignedDuration::from_secs(1));
@@ -546,7 +546,7 @@ fn a_jump_of_the_time_of_day_changes_no_wait(#[case] jump: SignedDuration) {
     let object = WriteTarget::NodePodProbe("n0".to_owned());
     world.refuse(&object, "no");
     world.cluster.now = world.cluster.now.checked_add(jump).unwrap();
-    world.tell(Event::Deadline);
+    world.observe(Event::Deadline);
     assert_eq!(world.index.due(&object, world.now()), None);
     world.pass(SignedDuration::from_mins(5));
     assert!(world.index.due(&object, world.now()).is_some());
@@ -589,7 +589,7 @@ fn marks_that_another_wrote_before_a_take_over_were_no_fight() {
         }
     }
     world.index = standby;
-    world.tell(Event::Synced);
+    world.observe(Event::Synced);
     world.settle();
     world.edit(|pod| drop(pod.labels.remove("idle")));
     assert!(world.pod().labels.contains_key("idle"));

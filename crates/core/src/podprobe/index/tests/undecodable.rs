@@ -11,7 +11,7 @@ use crate::podprobe::event::Kind;
 
 const KINDS: [Kind; 4] = [Kind::NodePodProbe, Kind::Pod, Kind::Marker, Kind::Node];
 
-/// The pod bears marks of `a/way`, and another marker probes it too.
+/// The pod has marks of `a/way`, and another marker probes it too.
 fn marked() -> World {
     let mut world = World::probing(&[idle()]);
     world.mark("other", &[probe("busy", "main", exec("busy"))]);

@@ -89,7 +89,7 @@ impl World {
         self.cluster.pending.clear();
         self.cluster.history.clear();
         for event in self.cluster.lists(kinds) {
-            self.tell(event);
+            self.observe(event);
         }
     }
 
@@ -104,11 +104,11 @@ impl World {
     pub(super) fn drop_extensions(&mut self, drops: bool) {
         self.cluster.drops_extensions = drops;
         for event in self.cluster.fields_kept() {
-            self.tell(event);
+            self.observe(event);
         }
     }
 
-    pub(super) fn tell(&mut self, event: Event) {
+    pub(super) fn observe(&mut self, event: Event) {
         let before = self.known_agents();
         let Effects { dirty, deadline } = self.index.observe(event, self.now());
         let after = self.known_agents();
@@ -151,7 +151,7 @@ impl World {
         let Some(event) = self.cluster.next_event(kind) else {
             return false;
         };
-        self.tell(event);
+        self.observe(event);
         true
     }
 
@@ -196,7 +196,7 @@ impl World {
             (None, Fate::Refused) => {
                 let write = Box::new(flight.write.clone());
                 self.end(&object, &flight, false);
-                self.tell(Event::Refused(object, write, "no".to_owned()));
+                self.observe(Event::Refused(object, write, "no".to_owned()));
             }
             _ => self.retry(object),
         }
@@ -208,9 +208,9 @@ impl World {
             Reply::Done(shown) => {
                 let again = shown.is_some();
                 if let Some(event) = shown {
-                    self.tell(event);
+                    self.observe(event);
                 }
-                self.tell(Event::Written(object.clone()));
+                self.observe(Event::Written(object.clone()));
                 self.end(object, flight, again);
             }
             Reply::Gone => self.end(object, flight, false),
@@ -218,9 +218,11 @@ impl World {
             Reply::Exists => {
                 if let WriteTarget::NodePodProbe(name) = object {
                     let name = super::cluster::name("", name);
-                    let shown = self.cluster.sight(Kind::NodePodProbe, &name, Source::Reply);
+                    let shown = self
+                        .cluster
+                        .snapshot(Kind::NodePodProbe, &name, Source::Reply);
                     if let Some(event) = shown {
-                        self.tell(event);
+                        self.observe(event);
                     }
                 }
                 self.retry(object.clone());
@@ -271,7 +273,7 @@ impl World {
         self.retries.is_empty() && self.index.waits_for_nothing()
     }
 
-    /// When something is written or told without anything else happening.
+    /// When something is written or observed without anything else happening.
     fn next_time(&self) -> Option<Duration> {
         let retry = self.retries.values().min().copied();
         self.deadline.into_iter().chain(retry).min()
@@ -311,7 +313,7 @@ impl World {
             self.retries.remove(&object);
             self.dirty.insert(object);
         }
-        self.tell(Event::Deadline);
+        self.observe(Event::Deadline);
     }
 
     /// The Lease is lost to another manager, which sees everything and writes what is due.
@@ -323,9 +325,9 @@ impl World {
         std::mem::swap(&mut other.cluster, &mut self.cluster);
         (other.monotonic, other.index) = (self.monotonic, Index::new(self.config.clone()));
         let kinds = [Kind::Pod, Kind::NodePodProbe, Kind::Marker, Kind::Node];
-        let told = other.cluster.lists(kinds);
-        for event in told {
-            other.tell(event);
+        let lists = other.cluster.lists(kinds);
+        for event in lists {
+            other.observe(event);
         }
         for _ in 0..100 {
             if !other.work() {
@@ -335,27 +337,27 @@ impl World {
         std::mem::swap(&mut other.cluster, &mut self.cluster);
     }
 
-    /// The Lease is ours again: what decisions hang on is read anew, then written by.
+    /// The Lease is ours again: what decisions follow from is read again before anything is written.
     pub(super) fn lead_again(&mut self) {
         if !self.standby {
             return;
         }
         for kind in [Kind::Marker, Kind::NodePodProbe] {
             for name in self.cluster.names(kind) {
-                let shown = self.cluster.sight(kind, &name, Source::Reply);
+                let shown = self.cluster.snapshot(kind, &name, Source::Reply);
                 if let Some(event) = shown {
-                    self.tell(event);
+                    self.observe(event);
                 }
             }
         }
         self.standby = false;
-        self.tell(Event::Synced);
+        self.observe(Event::Synced);
     }
 
     /// The API server refuses the write that is due on an object.
     pub(super) fn refuse(&mut self, object: &WriteTarget, reason: &str) {
         let write = self.index.due(object, self.now()).unwrap();
-        self.tell(Event::Refused(
+        self.observe(Event::Refused(
             object.clone(),
             Box::new(write),
             reason.to_owned(),
