@@ -1,5 +1,6 @@
 //! `cargo xtask lint`: every check that is no test. All run; what failed is listed at the end, a line each.
 
+mod circles;
 mod layers;
 mod orphans;
 
@@ -19,6 +20,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("fmt", fmt),
     ("layers", || layers::check(&cargo::metadata()?)),
     ("orphans", || orphans::check(&cargo::metadata()?)),
+    ("circles", circles::check),
     ("rules", rules::findings),
     ("clippy", clippy),
     ("crds", crds_are_fresh),

@@ -97,7 +97,7 @@ fn reach(file: &Path, owns_folder: bool, reached: &mut BTreeSet<PathBuf>) -> Res
 }
 
 /// `name` of a line `pub(crate) mod name;`. A module with a body is no file.
-fn declared(line: &str) -> Option<&str> {
+pub(super) fn declared(line: &str) -> Option<&str> {
     let words = line.split(" //").next()?.trim_end().strip_suffix(';')?;
     let (visibility, name) = words.rsplit_once("mod ")?;
     let visibility = visibility.trim_end();

@@ -15,10 +15,10 @@ use serde_json::{Map, Value, json};
 
 use super::contest::{Compared, fingerprint};
 use super::event::PodMarks;
+use super::injected::{MARKERS, PROBES};
 use super::marker::{Marker, Policy};
 use super::pod::{CoOwner, Condition, Ours, Pairs, Pod};
 use super::probe::State;
-use super::serverless;
 use super::verdict::Verdict;
 use crate::cluster::{SortedMap, whole_seconds};
 
@@ -351,7 +351,7 @@ pub(super) fn names(marker: &Marker, mark: &Mark) -> bool {
     match mark {
         Mark::Label(key) => policies.any(|policy| policy.labels.contains_key(key)),
         // All markers that match have a part in these two.
-        Mark::Annotation(key) if [serverless::PROBES, serverless::MARKERS].contains(&&**key) => {
+        Mark::Annotation(key) if [PROBES, MARKERS].contains(&&**key) => {
             let mut probes = marker.probes.iter();
             probes.any(|probe| probe.condition_type.is_some())
         }

@@ -13,6 +13,7 @@ mod compatibility;
 mod contest;
 pub mod event;
 pub mod index;
+mod injected;
 pub mod marker;
 pub mod marks;
 pub mod node;

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use leadsman_api::slim::{FieldOwner, Owned};
 use leadsman_api::{limits, slim};
 
-use super::serverless;
+use super::injected::{self, MARKERS, PROBES};
 use crate::cluster::{Interner, Interners, ObjectName, ResourceVersion, SortedMap};
 
 /// The field manager of our applies on `pods/status`.
@@ -146,7 +146,7 @@ impl Pod {
         );
         let mut mirrored = pod.annotations.iter();
         let mirrored = mirrored.find(|(key, hash)| key == MIRROR && !hash.is_empty());
-        let [probes, markers] = [serverless::PROBES, serverless::MARKERS].map(|key| {
+        let [probes, markers] = [PROBES, MARKERS].map(|key| {
             let mut annotations = pod.annotations.iter();
             let found = annotations.find(|(known, _)| known == key);
             found.map(|(_, value)| value.as_str())
@@ -162,7 +162,7 @@ impl Pod {
         Self {
             name,
             annotations: annotations.collect(),
-            injected: serverless::fingerprint_of(probes, markers),
+            injected: injected::fingerprint_of(probes, markers),
             node_uid: match mirrored {
                 None => uid.clone(),
                 Some((_, hash)) => names.share_like(known.map(|known| &known.node_uid), hash),

@@ -23,18 +23,14 @@ use std::sync::Arc;
 
 use leadsman_api::marker::PodContainerProbe;
 
-pub use self::provider::{Provided, fingerprint_of};
+pub use self::provider::Provided;
 pub use self::review::{Changes, Snapshot};
 pub use self::scope::Scope;
+pub use super::injected::{MARKERS, PROBES};
 use super::marker::{Marker, MarkerProbe};
 use super::pod::Container;
 use super::probe::Probe;
 use super::wire::to_wire;
-
-/// The annotation with the probes: a JSON array of `name`, `containerName`, `probe` and `podConditionType`.
-pub const PROBES: &str = "kruise.io/podprobe";
-/// The annotation with the names of the markers that they are from, in order, separated by commas.
-pub const MARKERS: &str = "kruise.io/podprobemarker-list";
 
 /// What the probes of one pod may take. All annotations of an object together may have 256 KiB
 /// (`TotalAnnotationSizeLimitB`, `k8s.io/apimachinery/pkg/api/validation/objectmeta.go`): half of it is left to others.

@@ -8,7 +8,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::{Annotations, Injection, MARKERS, NotInjected, PROBES};
-use crate::podprobe::contest::fingerprint;
+use crate::podprobe::injected::fingerprint_of;
 use crate::podprobe::marker::{Marker, MarkerProbe};
 use crate::podprobe::marks::{Place, Want, Wants};
 use crate::podprobe::pod::Pod;
@@ -84,13 +84,6 @@ impl Annotations {
     fn fingerprint(&self) -> Option<NonZeroU64> {
         fingerprint_of(Some(&self.probes), Some(&self.markers))
     }
-}
-
-/// Stands for the values of [`PROBES`] and [`MARKERS`]; none where neither is there. A pod keeps it in place of the values, which
-/// anybody who makes pods may make long.
-pub fn fingerprint_of(probes: Option<&str>, markers: Option<&str>) -> Option<NonZeroU64> {
-    let is_there = probes.is_some() || markers.is_some();
-    is_there.then(|| NonZeroU64::new(fingerprint((probes, markers))).unwrap_or(NonZeroU64::MAX))
 }
 
 /// The verdict that a provider reports by the probe's condition.
