@@ -80,11 +80,12 @@ fn any(terms: impl Iterator<Item = String>) -> Option<String> {
     Some(text)
 }
 
-/// Whether the labels of `object` match. No key and no value has a character that would have to be escaped.
+/// Whether the labels of `object` match. No key and no value has a character that would have to be escaped. `#` stands for
+/// an absent label: it is in no value, and of a type with them, without which the expression would not compile.
 fn to_cel(selector: &Selector) -> String {
     let requirements = selector.requirements().map(|(key, operator)| {
         let label = format!("object.metadata.?labels[?'{key}']");
-        let is_in = |values: &[_]| format!("{label}.orValue(null) in ['{}']", values.join("', '"));
+        let is_in = |values: &[_]| format!("{label}.orValue('#') in ['{}']", values.join("', '"));
         match operator {
             Operator::In(values) => is_in(values),
             Operator::NotIn(values) => format!("!({})", is_in(values)),

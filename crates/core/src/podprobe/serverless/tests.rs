@@ -279,8 +279,8 @@ fn pods_are_asked_about_by_namespace_and_label() {
         { "key": "app", "operator": "In", "values": ["x", "y"] }, { "key": "b", "operator": "NotIn", "values": ["1"] },
         { "key": "c", "operator": "Exists" }, { "key": "d.io/d", "operator": "DoesNotExist" }] });
     let one = marker_of("a", "way", 0, &selector, &[probe("p", "t")]);
-    let expression = "object.metadata.?labels[?'app'].orValue(null) in ['x', 'y'] && \
-         !(object.metadata.?labels[?'b'].orValue(null) in ['1']) && object.metadata.?labels[?'c'].hasValue() && \
+    let expression = "object.metadata.?labels[?'app'].orValue('#') in ['x', 'y'] && \
+         !(object.metadata.?labels[?'b'].orValue('#') in ['1']) && object.metadata.?labels[?'c'].hasValue() && \
          !object.metadata.?labels[?'d.io/d'].hasValue()";
     let found = scope(std::slice::from_ref(&one)).unwrap();
     assert_eq!(found.namespaces, Some(vec!["a".to_owned()]));
@@ -292,7 +292,7 @@ fn pods_are_asked_about_by_namespace_and_label() {
         Some(["a", "b", "c"].map(str::to_owned).to_vec())
     );
     let label =
-        "request.namespace in ['b', 'c'] && object.metadata.?labels[?'app'].orValue(null) in ['x']";
+        "request.namespace in ['b', 'c'] && object.metadata.?labels[?'app'].orValue('#') in ['x']";
     let expected = format!("request.namespace in ['a'] && {expression} || {label} || {COPY}");
     let expected = expected
         .split(" || ")
