@@ -394,15 +394,16 @@ async fn leave_status_of_earlier_agent(room: &Room) -> Result<()> {
     Ok(())
 }
 
-/// The node's status has one field manager, this.
+/// All that the node's status says has one field manager, this. Who has made the status itself stays its owner, which
+/// changes nothing about what it says.
 async fn owned_by(room: &Room, manager: &str) -> Result<()> {
     let probe = room.scene.probes().get(&room.scene.node).await?;
     let entries = probe.metadata.managed_fields.unwrap_or_default();
-    let of_status = entries.iter().filter(|entry| {
+    let of_pods = entries.iter().filter(|entry| {
         let fields = entry.fields_v1.as_ref();
-        fields.is_some_and(|fields| fields.0.get("f:status").is_some())
+        fields.is_some_and(|fields| fields.0["f:status"].get("f:podProbeStatuses").is_some())
     });
-    let managers: Vec<_> = of_status.filter_map(|it| it.manager.as_deref()).collect();
+    let managers: Vec<_> = of_pods.filter_map(|it| it.manager.as_deref()).collect();
     ensure!(managers == [manager], "not {manager}: {entries:?}");
     Ok(())
 }
