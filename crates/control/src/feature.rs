@@ -13,6 +13,7 @@ use futures::stream::FuturesUnordered;
 use leadsman_core::cluster::Now;
 use leadsman_lease::Leadership;
 use leadsman_process::reply::{Cause, Disposition};
+use leadsman_process::shutdown::DEFAULT_GRACE_SECONDS;
 use leadsman_process::{ApiServer, clock};
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::mpsc::Receiver;
@@ -36,6 +37,7 @@ const BATCH: usize = 128;
 /// ([`request::TIMEOUT`]), and less than the process's grace period.
 const DRAIN: Duration = Duration::from_secs(12);
 const _: () = assert!(DRAIN.as_secs() > request::TIMEOUT.as_secs());
+const _: () = assert!(DRAIN.as_secs() < DEFAULT_GRACE_SECONDS);
 
 /// A feature's rules, and what the loop keeps beside them.
 pub(crate) struct Feature<R: Rules> {

@@ -326,7 +326,7 @@ async fn nothing_is_written_before_every_kind_is_listed_and_every_schema_read() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn faults_are_met_as_they_should() {
+async fn each_failure_is_retried_or_given_up_as_it_should() {
     use Answer::{After, Code, Hang};
     const NO_RIGHT: &str = r#"{"message": "User \"me\" cannot patch resource \"pods/status\""}"#;
     const UID: &str = r#"{"details": {"causes": [{"field": "metadata.uid"}]}}"#;
@@ -370,8 +370,8 @@ async fn faults_are_met_as_they_should() {
             *seconds.last().unwrap() >= *earliest,
             "{answers:?}: {seconds:?}"
         );
-        let told = bench.script.refused.lock().unwrap().len();
-        assert_eq!(told, usize::from(*refused), "{answers:?}");
+        let refusals = bench.script.refused.lock().unwrap().len();
+        assert_eq!(refusals, usize::from(*refused), "{answers:?}");
     }
 }
 
@@ -417,8 +417,8 @@ async fn what_follows_a_write_that_a_policy_denies_goes_at_once() {
     bench.list_all().await;
     bench.due("a").await;
     after(1).await;
-    let told = bench.script.refused.lock().unwrap().clone();
-    assert!(told[0].1.contains("not red"), "{told:?}");
+    let refusals = bench.script.refused.lock().unwrap().clone();
+    assert!(refusals[0].1.contains("not red"), "{refusals:?}");
     assert_eq!(bench.pending(), "0", "it is at rest");
     // What is wanted has changed.
     bench.due("a").await;
@@ -446,7 +446,7 @@ async fn a_missing_right_is_named_until_it_is_granted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_waits_for_what_is_under_way_but_not_for_ever() {
+async fn the_end_waits_for_requests_in_flight_but_not_for_ever() {
     for (answer, seconds) in [(None, 0), (Some(Answer::Hang), 10)] {
         let bench = bench();
         bench.server.script("a", answer.as_slice());
@@ -527,7 +527,7 @@ async fn a_hung_list_delays_a_new_leader_by_its_deadline_and_no_longer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_leads_no_more_writes_nothing_though_nobody_told_it() {
+async fn a_leader_whose_lease_ends_stops_writing_without_being_notified() {
     let bench = standby();
     bench.lead(1, Duration::from_secs(10));
     bench.list_all().await;

@@ -89,7 +89,7 @@ fn failed(cause: Cause) -> WriteResult {
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn an_object_has_one_turn_however_often_it_is_marked() {
+fn a_target_is_in_the_queue_once_however_often_it_is_marked() {
     let (mut queue, now) = (queue(8), start());
     for _ in 0..3 {
         queue.mark_dirty(mark("a"));
@@ -97,7 +97,7 @@ fn an_object_has_one_turn_however_often_it_is_marked() {
     assert_eq!(queue.take(now), Some(mark("a")));
     assert_eq!(queue.take(now), None);
     queue.mark_dirty(mark("a"));
-    assert_eq!(queue.take(now), None, "its turn is not over");
+    assert_eq!(queue.take(now), None, "its write has not ended");
     queue.end(mark("a"), WriteResult::NothingDue, now);
     assert_eq!(queue.take(now), Some(mark("a")), "it was marked meanwhile");
     queue.end(mark("a"), WriteResult::NothingDue, now);
@@ -106,7 +106,7 @@ fn an_object_has_one_turn_however_often_it_is_marked() {
 }
 
 #[test]
-fn all_together_stay_below_the_limit_first_come_first_served() {
+fn a_class_is_served_in_order_and_below_the_limit() {
     let (mut queue, now) = (queue(2), start());
     for name in ["a", "b", "c"] {
         queue.mark_dirty(mark(name));
@@ -120,8 +120,8 @@ fn all_together_stay_below_the_limit_first_come_first_served() {
 }
 
 #[test]
-fn each_ending_leads_where_it_should() {
-    // What was marked dirty, how the turn ended, whether another turn follows at once.
+fn each_result_leads_where_it_should() {
+    // What was marked dirty, how its write ended, whether another one follows at once.
     let table = [
         (false, WriteResult::NothingDue, false),
         (true, WriteResult::NothingDue, true),
@@ -132,15 +132,15 @@ fn each_ending_leads_where_it_should() {
         (false, failed(Cause::Conflict), false),
         (true, failed(Cause::Conflict), false),
     ];
-    for (dirty, turn, follows) in table {
+    for (dirty, result, follows) in table {
         let (mut queue, now) = (queue(8), start());
         queue.mark_dirty(mark("a"));
         queue.take(now);
         if dirty {
             queue.mark_dirty(mark("a"));
         }
-        queue.end(mark("a"), turn, now);
-        assert_eq!(queue.take(now).is_some(), follows, "{turn:?} {dirty}");
+        queue.end(mark("a"), result, now);
+        assert_eq!(queue.take(now).is_some(), follows, "{result:?} {dirty}");
     }
 }
 
@@ -179,11 +179,11 @@ fn retry_after_is_kept_to() {
     let (mut queue, now) = (queue(8), start());
     queue.mark_dirty(mark("a"));
     queue.take(now);
-    let turn = WriteResult::Failed {
+    let result = WriteResult::Failed {
         cause: Cause::Throttled,
         after: Some(7 * SECOND),
     };
-    queue.end(mark("a"), turn, now);
+    queue.end(mark("a"), result, now);
     assert_eq!(queue.take(now + 7 * SECOND), None);
     assert_eq!(queue.take(now + 8 * SECOND), Some(mark("a")));
 }
@@ -264,7 +264,7 @@ fn the_sixth_internal_error_in_a_row_is_an_answer() {
 }
 
 #[test]
-fn a_given_up_object_that_was_marked_meanwhile_gets_another_turn() {
+fn a_given_up_target_that_was_marked_meanwhile_is_tried_again() {
     let (mut queue, mut now) = (queue(8), start());
     queue.mark_dirty(mark("a"));
     for _ in 0..6 {
@@ -342,17 +342,17 @@ fn whatever_happens_the_counts_hold_and_everything_comes_to_rest() {
             1 if busy => queue.mark_dirty(status(&random.u8(0..3).to_string())),
             2 if !flying.is_empty() => {
                 let object = flying.swap_remove(random.usize(..flying.len()));
-                let turn = match random.u8(0..4) {
+                let result = match random.u8(0..4) {
                     0 if busy => failed(causes[random.usize(..causes.len())]),
                     1 if busy => WriteResult::Written,
                     2 => WriteResult::Over,
                     _ => WriteResult::NothingDue,
                 };
-                queue.end(object, turn, now);
+                queue.end(object, result, now);
             }
             _ => {
                 if let Some(object) = queue.take(now) {
-                    assert!(!flying.contains(&object), "two turns at once");
+                    assert!(!flying.contains(&object), "two writes at once");
                     flying.push(object);
                 }
             }

@@ -33,9 +33,12 @@ fn failed(phase: WatchPhase, cause: Cause) -> Item {
     })
 }
 
+/// What a subscriber was given, a line each.
+type Lines = Arc<Mutex<Vec<String>>>;
+
 /// A subscriber that takes down each observation in one line, as fast as it may.
 struct Recorder {
-    lines: Arc<Mutex<Vec<String>>>,
+    lines: Lines,
     rest: Duration,
     /// Ends after so many.
     most: usize,
@@ -72,10 +75,7 @@ impl Subscribe<Pod> for Recorder {
 }
 
 /// A watch with these subscribers: how long each takes for an observation, and after how many it ends.
-fn follower(
-    readiness: &Readiness,
-    subscribers: &[(u64, usize)],
-) -> (Follower<Pod>, Vec<Arc<Mutex<Vec<String>>>>) {
+fn follower(readiness: &Readiness, subscribers: &[(u64, usize)]) -> (Follower<Pod>, Vec<Lines>) {
     let lines: Vec<_> = subscribers.iter().map(|_| Arc::default()).collect();
     let recorders = subscribers.iter().zip(&lines).map(|(subscriber, lines)| {
         Box::new(Recorder {
@@ -101,7 +101,7 @@ fn follower(
 async fn follow_items(items: Vec<(u64, Item)>) -> (Vec<String>, Vec<String>) {
     let readiness = Readiness::default();
     let (follower, lines) = follower(&readiness, &[(0, usize::MAX)]);
-    let texts: Arc<Mutex<Vec<String>>> = Arc::default();
+    let texts = Lines::default();
     let script = stream::iter(items).then(|(seconds, item)| {
         let (readiness, texts) = (readiness.clone(), Arc::clone(&texts));
         async move {

@@ -69,7 +69,7 @@ impl Cluster {
     ) {
         let labels: BTreeMap<_, _> = labels.iter().copied().collect();
         let annotations: BTreeMap<_, _> = from
-            .map(|from| (crate::rules::COLOUR_FROM, from))
+            .map(|from| (super::rules::COLOUR_FROM, from))
             .into_iter()
             .collect();
         self.store(

@@ -118,7 +118,7 @@ async fn seconds(seconds: u64) {
     sleep(Duration::from_secs(seconds)).await;
 }
 
-/// A shop with a ConfigMap and two pods that name it, and one that does not.
+/// A shop with a `ConfigMap` and two pods that name it, and one that does not.
 fn shop() -> Cluster {
     let cluster = Cluster::default();
     cluster.put(
@@ -138,12 +138,13 @@ fn shop() -> Cluster {
     cluster
 }
 
-fn colours(cluster: &Cluster) -> [Option<String>; 3] {
-    ["a", "b", "c"].map(|pod| cluster.label("pods", pod, rules::COLOUR))
-}
-
-fn red() -> Option<String> {
-    Some("red".to_owned())
+/// The colours of the three pods; empty for none.
+fn colours(cluster: &Cluster) -> [String; 3] {
+    ["a", "b", "c"].map(|pod| {
+        cluster
+            .label("pods", pod, rules::COLOUR)
+            .unwrap_or_default()
+    })
 }
 
 #[tokio::test(start_paused = true)]
@@ -151,7 +152,7 @@ async fn labels_are_copied_and_follow_their_config_map() {
     let cluster = shop();
     let running = run(&cluster, |control| control.add(CopyLabels::default()));
     seconds(5).await;
-    assert_eq!(colours(&cluster), [red(), red(), None]);
+    assert_eq!(colours(&cluster), ["red", "red", ""]);
     assert_eq!(cluster.count("PATCH"), 2, "one request a pod, and no more");
     cluster.put(
         "configmaps",
@@ -161,8 +162,7 @@ async fn labels_are_copied_and_follow_their_config_map() {
     );
     cluster.put("pods", "c", &[], Some("paint"));
     seconds(5).await;
-    let green = Some("green".to_owned());
-    assert_eq!(colours(&cluster), [green.clone(), green.clone(), green]);
+    assert_eq!(colours(&cluster), ["green"; 3]);
     assert_eq!(cluster.count("PATCH"), 5);
     running.process.shutdown.cancel();
     running.control.await.unwrap();
@@ -177,7 +177,7 @@ async fn a_kind_that_is_missing_stops_the_features_that_need_it_and_no_other() {
         control.add(Greedy);
     });
     seconds(30).await;
-    assert_eq!(colours(&cluster), [red(), red(), None]);
+    assert_eq!(colours(&cluster), ["red", "red", ""]);
     assert_eq!(cluster.count("POST"), 0);
     let text = running.process.readiness.text();
     assert!(text.contains("[+] pods\n"), "{text}");
@@ -198,7 +198,7 @@ async fn a_kind_of_two_features_is_listed_and_watched_once() {
     assert_eq!(cluster.count("LIST pods"), 1);
     assert_eq!(cluster.count("WATCH pods"), 1);
     assert_eq!(cluster.count("LIST configmaps"), 1);
-    assert_eq!(colours(&cluster), [red(), red(), None]);
+    assert_eq!(colours(&cluster), ["red", "red", ""]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -234,7 +234,7 @@ async fn requests_that_hang_hold_up_no_other_feature() {
         control.add(CopyLabels::default());
     });
     seconds(2).await;
-    assert_eq!(colours(&cluster), [red(), red(), None]);
+    assert_eq!(colours(&cluster), ["red", "red", ""]);
 }
 
 #[test]
@@ -264,6 +264,7 @@ fn a_pod_is_due_the_colour_of_the_config_map_that_it_names() {
         name: name.into(),
     };
     let version = |version: &str| ResourceVersion::parse(Some(version));
+    let red = Some("red".to_owned());
     let mut labels = rules::Labels::default();
     let pod = |at: &str, colour: Option<&str>| rules::Event::Pod {
         name: name("a"),
@@ -278,10 +279,10 @@ fn a_pod_is_due_the_colour_of_the_config_map_that_it_names() {
         name: name("paint"),
         version: version("3"),
         source: Source::Watch,
-        colour: red(),
+        colour: red.clone(),
     });
     assert_eq!(dirty, [name("a")]);
-    assert_eq!(labels.due(&name("a")), Some(red()));
+    assert_eq!(labels.due(&name("a")), Some(red));
     labels.observe(pod("4", Some("red")));
     labels.observe(pod("3", None));
     assert_eq!(

@@ -10,7 +10,7 @@ use leadsman_control::{Class, Effects, Kind, Observation, Observe, Request, Requ
 use leadsman_core::cluster::{Now, ObjectName, ResourceVersion, Source};
 use serde_json::json;
 
-use crate::rules::{self, COLOUR, COLOUR_FROM, Event, Labels};
+use super::rules::{self, COLOUR, COLOUR_FROM, Event, Labels};
 
 /// The feature.
 #[derive(Default)]

@@ -105,3 +105,6 @@ fn effects(effects: event::Effects) -> Effects<WriteTarget> {
         deadline: effects.deadline,
     }
 }
+
+#[cfg(test)]
+mod tests;
