@@ -26,42 +26,43 @@ impl Exec for Runtime {
             cmd: command.to_vec(),
             timeout: seconds.into(),
         };
-        let mut client = self.abridged();
+        let mut client = self.exec_client();
         let limit = Duration::from_secs(seconds.into()) + EXEC_SLACK;
         match tokio::time::timeout(limit, client.exec_sync(request)).await {
             Ok(Ok(response)) => execution(response.into_inner()),
-            Ok(Err(status)) => Err(meaning(&status)),
+            Ok(Err(status)) => Err(interpret(&status)),
             Err(_) => Err(ExecError::Deadline),
         }
     }
 }
 
-/// 0 would mean "no timeout" to the runtime.
+/// Rounds up, at least to 1: 0 means no timeout (`ExecSyncRequest.timeout` in `api.proto`).
 fn whole_seconds(timeout: Duration) -> u32 {
     let part = u64::from(timeout.subsec_nanos() > 0);
     let seconds = timeout.as_secs().saturating_add(part).max(1);
     u32::try_from(seconds).unwrap_or(u32::MAX)
 }
 
-/// CRI-O answers a timeout as a success with exit code −1 and these words.
-fn execution(answer: wire::ExecSyncResponse) -> Result<Execution, ExecError> {
-    if answer.exit_code == -1
+/// CRI-O reports a timeout as a success with exit code −1 and this message (`ExecSync`,
+/// `internal/oci/runtime_oci.go`).
+fn execution(reply: wire::ExecSyncResponse) -> Result<Execution, ExecError> {
+    if reply.exit_code == -1
         && contains(
-            &String::from_utf8_lossy(&answer.stderr),
+            &String::from_utf8_lossy(&reply.stderr),
             &["command timed out"],
         )
     {
         return Err(ExecError::TimedOut);
     }
     Ok(Execution {
-        exit_code: answer.exit_code,
-        stdout: answer.stdout.into(),
-        stderr: answer.stderr.into(),
+        exit_code: reply.exit_code,
+        stdout: reply.stdout.into(),
+        stderr: reply.stderr.into(),
     })
 }
 
-/// The container ended before or while the command was started.
-const GONE: &[&str] = &[
+/// The container exited before or while the command was started.
+const CONTAINER_GONE: &[&str] = &[
     "container_exited",         // containerd: "container is in CONTAINER_EXITED state"
     "container_created",        // likewise
     "container_unknown",        // likewise
@@ -74,8 +75,8 @@ const GONE: &[&str] = &[
     "process already finished", // the shim, at the very end
 ];
 
-/// The node or the runtime lacks something, or the start was cut short: another time it may work.
-const PASSING: &[&str] = &[
+/// The node or the runtime is short of something, or the start was interrupted: a later run may succeed.
+const TRANSIENT: &[&str] = &[
     "too many open files",
     "resource temporarily unavailable",
     "cannot allocate memory",
@@ -87,7 +88,7 @@ const PASSING: &[&str] = &[
     "paused container",
 ];
 
-/// The command itself is at fault.
+/// The command cannot be executed.
 const CANNOT_START: &[&str] = &[
     "executable file", // Go's exec.LookPath, crun: "not found in $PATH"
     "exec format error",
@@ -96,7 +97,7 @@ const CANNOT_START: &[&str] = &[
     "oci runtime error", // CRI-O
 ];
 
-/// Words that speak of the command only where the runtime was starting it.
+/// Messages that are about the command only if the runtime was starting it.
 const CANNOT_START_EXEC: &[&str] = &[
     "no such file or directory",
     "permission denied",
@@ -104,43 +105,43 @@ const CANNOT_START_EXEC: &[&str] = &[
     "not a directory",
 ];
 
-/// What an error of `ExecSync` means.
-fn meaning(status: &Status) -> ExecError {
-    let words = || status.message().to_owned();
+/// The meaning of an error of `ExecSync`.
+fn interpret(status: &Status) -> ExecError {
+    let message = || status.message().to_owned();
     if is_transport(status) {
-        return ExecError::Runtime(words());
+        return ExecError::Runtime(message());
     }
     match status.code() {
         Code::DeadlineExceeded => ExecError::TimedOut,
         // The client's limit, from the length in front of the message.
-        Code::OutOfRange => ExecError::TooMuchOutput(words()),
+        Code::OutOfRange => ExecError::TooMuchOutput(message()),
         // The runtime's own limit: "trying to send message larger than max".
         Code::ResourceExhausted if contains(status.message(), &["larger than max"]) => {
-            ExecError::TooMuchOutput(words())
+            ExecError::TooMuchOutput(message())
         }
-        Code::ResourceExhausted => ExecError::Runtime(words()),
-        code => by_words(code, status.message()),
+        Code::ResourceExhausted => ExecError::Runtime(message()),
+        code => interpret_message(code, status.message()),
     }
 }
 
-fn by_words(code: Code, message: &str) -> ExecError {
-    let words = message.to_owned();
+fn interpret_message(code: Code, message: &str) -> ExecError {
+    let owned = message.to_owned();
     let of_the_exec = contains(message, &["exec"]) && contains(message, CANNOT_START_EXEC);
-    if contains(message, GONE) {
-        ExecError::ContainerGone(words)
-    } else if contains(message, PASSING) {
-        ExecError::Runtime(words)
+    if contains(message, CONTAINER_GONE) {
+        ExecError::ContainerGone(owned)
+    } else if contains(message, TRANSIENT) {
+        ExecError::Runtime(owned)
     } else if contains(message, CANNOT_START) || of_the_exec {
         ExecError::CannotStart(without_exec_id(message))
     } else if code == Code::NotFound {
-        ExecError::ContainerGone(words)
+        ExecError::ContainerGone(owned)
     } else {
-        ExecError::Runtime(words)
+        ExecError::Runtime(owned)
     }
 }
 
-/// containerd gives every exec an id of its own and names it: `failed to start exec "ID": …`. The words become a
-/// probe's message, which must not differ from one run to the next.
+/// Removes the id that containerd gives each exec: `failed to start exec "ID": …`. A probe's message must not differ from one
+/// run to the next, since each difference is a status write.
 fn without_exec_id(message: &str) -> String {
     let behind = message
         .split_once("failed to start exec \"")
@@ -252,31 +253,31 @@ mod tests {
         "container is not created or running",
         Kind::ContainerGone
     )]
-    fn errors_mean_what_the_runtime_says(
+    fn each_error_of_the_runtime_has_its_meaning(
         #[case] code: Code,
         #[case] words: &str,
         #[case] expected: Kind,
     ) {
-        let error = meaning(&Status::new(code, words));
+        let error = interpret(&Status::new(code, words));
         assert_eq!(kind(&error), expected);
     }
 
     #[test]
-    fn the_words_say_the_same_each_time() {
+    fn the_message_is_the_same_each_time() {
         let words = |id: &str| {
             format!(
                 r#"failed to exec in container: failed to start exec "{id}": OCI runtime exec failed: exec failed: unable to start container process: exec: "x": executable file not found in $PATH: unknown"#
             )
         };
-        let error = meaning(&Status::unknown(words("09428c")));
-        assert_eq!(error, meaning(&Status::unknown(words("968d4a"))));
+        let error = interpret(&Status::unknown(words("09428c")));
+        assert_eq!(error, interpret(&Status::unknown(words("968d4a"))));
         assert_eq!(
             error.to_string(),
             r#"OCI runtime exec failed: exec failed: unable to start container process: exec: "x": executable file not found in $PATH: unknown"#
         );
         let other = "executable file `x` not found in $PATH";
         assert_eq!(
-            meaning(&Status::unknown(other)),
+            interpret(&Status::unknown(other)),
             ExecError::CannotStart(other.to_owned())
         );
     }
@@ -335,7 +336,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_other_way_to_say_timed_out_is_understood() {
+    async fn the_timeout_of_cri_o_is_recognised() {
         let fake = Fake::start();
         fake.world().exec = Some(answers(-1, "", "command timed out"));
         assert_eq!(exec(&fake).await, Err(ExecError::TimedOut));
@@ -362,7 +363,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_runtime_that_does_not_answer_is_waited_for_two_seconds_longer() {
+    async fn a_runtime_that_does_not_reply_is_given_up_after_the_slack() {
         let fake = Fake::start();
         fake.world().exec = Some(Answer::Never);
         let begin = tokio::time::Instant::now();
@@ -371,7 +372,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn errors_come_back_with_the_runtimes_words() {
+    async fn an_error_has_the_runtimes_message() {
         let fake = Fake::start();
         assert_eq!(
             exec(&fake).await,
@@ -382,7 +383,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_runtime_that_dies_or_is_not_there_is_no_failed_command() {
+    async fn an_unreachable_runtime_is_no_failed_command() {
         let mut fake = Fake::start();
         fake.world().exec = Some(Answer::Never);
         let client = fake.client();

@@ -1,6 +1,5 @@
-//! The calls: one channel over a unix socket, shared by all clones, connected on first use and again
-//! whenever the runtime comes back. Every call has a deadline of its own, so a runtime that hangs holds up
-//! nobody for longer.
+//! The calls, over one channel to the runtime's unix socket. Clones share it; it connects on first use and again whenever the
+//! runtime comes back. Each call has a deadline, so that a runtime that hangs holds up nobody for longer.
 
 use std::{fmt, future::Future, net::IpAddr, path::Path, sync::Arc, time::Duration};
 
@@ -17,71 +16,71 @@ use tonic::{
 use tower::{ServiceExt, service_fn, util::MapResponse};
 
 use crate::{
-    abridge::Abridged,
+    exec_output::OutputLimiter,
     socket::RuntimeSocket,
     wire::{self, runtime_service_client::RuntimeServiceClient},
 };
 
-/// The largest answer taken: what runtimes allow themselves.
+/// The largest reply accepted: what runtimes allow (`maxMsgSize` in `k8s.io/cri-client`).
 const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
-/// How long a call about the whole node may take.
-const NODE_LIMIT: Duration = Duration::from_secs(10);
-/// How long a call about one container or sandbox may take; the runtime answers from memory.
-const OBJECT_LIMIT: Duration = Duration::from_secs(2);
-/// How many bytes the runtime may send ahead of us, per call and in all.
+/// The deadline of a call about the whole node.
+const NODE_DEADLINE: Duration = Duration::from_secs(10);
+/// The deadline of a call about one container or sandbox, which the runtime answers from memory.
+const OBJECT_DEADLINE: Duration = Duration::from_secs(2);
+/// Flow control windows (RFC 9113, section 5.2): bytes that the runtime may send before they are read, per call and in all.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
-/// Why the runtime gave no answer that can be used.
+/// Why a call to the runtime failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The endpoint given is not one that can be dialled.
+    /// The endpoint is not a unix socket.
     #[error(
-        "{endpoint:?} is no endpoint of a container runtime: give unix:///path or an absolute path"
+        "{endpoint:?} is not an endpoint of a container runtime: give unix:///path or an absolute path"
     )]
     Endpoint {
         /// As it was given.
         endpoint: String,
     },
-    /// Nobody answers at the socket, or the connection broke. It is made anew at the next call.
+    /// Nobody listens at the socket, or the connection failed. The next call connects again.
     #[error("the container runtime at {endpoint} cannot be reached: {reason}")]
     Unreachable {
         /// The socket.
         endpoint: Arc<str>,
-        /// The transport's words.
+        /// The message of the transport.
         reason: String,
     },
-    /// The runtime took the call and did not answer in time.
-    #[error("the container runtime at {endpoint} did not answer {call} within {} s", limit.as_secs())]
-    Late {
+    /// The runtime did not reply in time.
+    #[error("the container runtime at {endpoint} did not reply to {call} within {} s", deadline.as_secs())]
+    TimedOut {
         /// The socket.
         endpoint: Arc<str>,
         /// The call, by its CRI name, and what it was about.
         call: String,
-        /// How long was waited.
-        limit: Duration,
+        /// The deadline.
+        deadline: Duration,
     },
-    /// The runtime does not know the object (any more).
-    #[error("the container runtime answered {call}: not found: {message}")]
+    /// The object does not exist, or not any more.
+    #[error("the container runtime replied to {call}: not found: {message}")]
     NotFound {
         /// The call, by its CRI name, and what it was about.
         call: String,
-        /// The runtime's words.
+        /// The runtime's message.
         message: String,
     },
-    /// The runtime answered with an error.
-    #[error("the container runtime answered {call}: {code:?}: {message}")]
+    /// The runtime replied with another error.
+    #[error("the container runtime replied to {call}: {code:?}: {message}")]
     Refused {
         /// The call, by its CRI name, and what it was about.
         call: String,
         /// The gRPC code.
         code: Code,
-        /// The runtime's words.
+        /// The runtime's message.
         message: String,
     },
 }
 
-/// Which runtime answers.
+/// Name and version of a runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version {
     /// Its name, as `containerd`.
@@ -98,56 +97,56 @@ impl fmt::Display for Version {
     }
 }
 
-/// One container of the node, as the list of all shows it.
+/// A container as `ListContainers` shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub(crate) struct ListedContainer {
     /// The runtime's id, without a scheme.
-    pub id: Arc<str>,
+    pub(crate) id: Arc<str>,
     /// The id of its sandbox.
-    pub sandbox: Arc<str>,
-    /// The pod's uid as the kubelet knows it. For a static pod that is not the uid of its mirror in the API.
-    pub pod_uid: Arc<str>,
+    pub(crate) sandbox: Arc<str>,
+    /// The pod's uid as the kubelet labels it. For a static pod that is not the uid of its mirror in the API.
+    pub(crate) pod_uid: Arc<str>,
     /// The pod's namespace.
-    pub pod_namespace: Arc<str>,
+    pub(crate) pod_namespace: Arc<str>,
     /// The pod's name.
-    pub pod_name: Arc<str>,
+    pub(crate) pod_name: Arc<str>,
     /// The container's name in the pod's spec.
-    pub name: Arc<str>,
+    pub(crate) name: Arc<str>,
     /// 0 for the first container of this name, one more at each restart.
-    pub attempt: u32,
-    /// When the runtime made it.
-    pub created_at: Timestamp,
-    /// What it does.
-    pub state: ListedState,
+    pub(crate) attempt: u32,
+    /// When the runtime created it.
+    pub(crate) created_at: Timestamp,
+    /// Its state.
+    pub(crate) state: ListedState,
 }
 
-/// What a container does, without the details.
+/// The state of a container, without details.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ListedState {
-    /// Made, not started.
+pub(crate) enum ListedState {
+    /// Created, not started.
     Created,
-    /// Started.
+    /// Running.
     Running,
-    /// Ended.
+    /// Exited.
     Exited,
-    /// The runtime does not know.
+    /// Unknown to the runtime.
     Unknown,
 }
 
-/// What only the status of a container tells.
+/// What only `ContainerStatus` shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Details {
+pub(crate) struct ContainerDetails {
     pub(crate) state: ListedState,
     pub(crate) started_at: Timestamp,
     pub(crate) exit_code: i32,
 }
 
-/// Where a sandbox can be reached.
+/// The network of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Network {
-    /// It lives in the node's network namespace: its addresses are the node's.
+    /// The node's network namespace: its addresses are the node's.
     Node,
-    /// It has addresses of its own; none while the network is not set up.
+    /// A network namespace with these addresses; none while it is not set up.
     Own(Vec<IpAddr>),
 }
 
@@ -158,12 +157,12 @@ pub struct Runtime {
     channel: Channel,
 }
 
-/// A channel whose answers are cut on the way.
-type AbridgedChannel = MapResponse<Channel, fn(http::Response<Body>) -> http::Response<Body>>;
+/// A channel whose replies to `ExecSync` are truncated while they arrive.
+type LimitedChannel = MapResponse<Channel, fn(http::Response<Body>) -> http::Response<Body>>;
 
 impl Runtime {
-    /// A client for the socket at `endpoint`: `unix:///path` or an absolute path. Nothing is dialled yet,
-    /// so the runtime need not be there. Must be called within a Tokio runtime.
+    /// A client for the socket at `endpoint`: `unix:///path` or an absolute path. It connects with the first
+    /// call, so the runtime need not run yet. Must be called within a Tokio runtime.
     pub fn connect(endpoint: &str) -> Result<Self, Error> {
         let refused = || Error::Endpoint {
             endpoint: endpoint.to_owned(),
@@ -178,7 +177,8 @@ impl Runtime {
             .map_err(|_| refused())?
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            // Late answers to calls given up count as the peer's errors; this peer is trusted, and patience is our part.
+            // Replies to calls that were given up count as errors of the peer, and h2 closes the connection after 1,024 of
+            // them (RUSTSEC-2024-0003); this peer is trusted.
             .http2_max_local_error_reset_streams(None)
             .connect_with_connector_lazy(service_fn(move |_: Uri| {
                 let socket = socket.clone();
@@ -187,54 +187,48 @@ impl Runtime {
         Ok(Self { endpoint, channel })
     }
 
-    /// Which runtime answers.
+    /// Asks for name and version.
     pub async fn version(&self) -> Result<Version, Error> {
         let mut client = self.client();
-        // The kubelet's own words for "any version of CRI v1".
+        // What the kubelet sends (`kubeRuntimeAPIVersion`, `pkg/kubelet/kuberuntime/kuberuntime_manager.go`).
         let request = wire::VersionRequest {
             version: "0.1.0".to_owned(),
         };
-        let answer = self
-            .answer("Version", NODE_LIMIT, client.version(request))
+        let reply = self
+            .reply("Version", NODE_DEADLINE, client.version(request))
             .await?;
         Ok(Version {
-            name: answer.runtime_name,
-            version: answer.runtime_version,
-            api: answer.runtime_api_version,
+            name: reply.runtime_name,
+            version: reply.runtime_version,
+            api: reply.runtime_api_version,
         })
     }
 
-    /// All containers of all pods on this node, in every state. Containers that no kubelet made (they lack its labels) are left out.
-    pub async fn list_containers(&self) -> Result<Vec<Listed>, Error> {
-        let containers = self.list().await?;
-        Ok(containers.iter().filter_map(listed).collect())
-    }
-
-    /// Likewise, as the runtime says it.
+    /// All containers on this node, in every state, as the runtime sends them.
     pub(crate) async fn list(&self) -> Result<Vec<wire::Container>, Error> {
         let mut client = self.client();
         let request = wire::ListContainersRequest {};
-        let answer = self
-            .answer(
+        let reply = self
+            .reply(
                 "ListContainers",
-                NODE_LIMIT,
+                NODE_DEADLINE,
                 client.list_containers(request),
             )
             .await?;
-        Ok(answer.containers)
+        Ok(reply.containers)
     }
 
-    pub(crate) async fn container_status(&self, id: &str) -> Result<Details, Error> {
+    pub(crate) async fn container_status(&self, id: &str) -> Result<ContainerDetails, Error> {
         let mut client = self.client();
         let request = wire::ContainerStatusRequest {
             container_id: id.to_owned(),
         };
         let call = format!("ContainerStatus of {id}");
-        let answer = self
-            .answer(&call, OBJECT_LIMIT, client.container_status(request))
+        let reply = self
+            .reply(&call, OBJECT_DEADLINE, client.container_status(request))
             .await?;
-        let status = answer.status.unwrap_or_default();
-        Ok(Details {
+        let status = reply.status.unwrap_or_default();
+        Ok(ContainerDetails {
             state: state(status.state()),
             started_at: timestamp(status.started_at),
             exit_code: status.exit_code,
@@ -247,39 +241,39 @@ impl Runtime {
             pod_sandbox_id: id.to_owned(),
         };
         let call = format!("PodSandboxStatus of {id}");
-        let answer = self
-            .answer(&call, OBJECT_LIMIT, client.pod_sandbox_status(request))
+        let reply = self
+            .reply(&call, OBJECT_DEADLINE, client.pod_sandbox_status(request))
             .await?;
-        Ok(network(answer.status.unwrap_or_default()))
+        Ok(network(reply.status.unwrap_or_default()))
     }
 
     fn client(&self) -> RuntimeServiceClient<Channel> {
         RuntimeServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES)
     }
 
-    /// For `ExecSync` alone.
-    pub(crate) fn abridged(&self) -> RuntimeServiceClient<AbridgedChannel> {
-        RuntimeServiceClient::new(self.channel.clone().map_response(abridge))
+    /// The client for `ExecSync`.
+    pub(crate) fn exec_client(&self) -> RuntimeServiceClient<LimitedChannel> {
+        RuntimeServiceClient::new(self.channel.clone().map_response(limit_output))
     }
 
-    async fn answer<T>(
+    async fn reply<T>(
         &self,
         call: &str,
-        limit: Duration,
-        answer: impl Future<Output = Result<Response<T>, Status>>,
+        deadline: Duration,
+        reply: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, Error> {
-        match tokio::time::timeout(limit, answer).await {
+        match tokio::time::timeout(deadline, reply).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) => Err(self.refusal(call, &status)),
-            Err(_) => Err(Error::Late {
+            Ok(Err(status)) => Err(self.call_error(call, &status)),
+            Err(_) => Err(Error::TimedOut {
                 endpoint: self.endpoint.clone(),
                 call: call.to_owned(),
-                limit,
+                deadline,
             }),
         }
     }
 
-    fn refusal(&self, call: &str, status: &Status) -> Error {
+    fn call_error(&self, call: &str, status: &Status) -> Error {
         let (call, message) = (call.to_owned(), status.message().to_owned());
         match status.code() {
             _ if is_transport(status) => Error::Unreachable {
@@ -296,34 +290,34 @@ impl Runtime {
     }
 }
 
-fn abridge(response: http::Response<Body>) -> http::Response<Body> {
-    let mut abridged = Abridged::default();
+fn limit_output(response: http::Response<Body>) -> http::Response<Body> {
+    let mut limiter = OutputLimiter::default();
     response.map(|body| {
-        Body::new(body.map_frame(move |frame| frame.map_data(|piece| abridged.push(&piece))))
+        Body::new(body.map_frame(move |frame| frame.map_data(|piece| limiter.push(&piece))))
     })
 }
 
-/// Whether the transport rather than the runtime made this status: only its statuses have a source.
+/// Whether this status comes from the transport rather than the runtime: only those of the transport have a source.
 pub(crate) fn is_transport(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
         || matches!(status.code(), Code::Unavailable | Code::Cancelled)
 }
 
-/// What is read of a container; `None` when no kubelet made it.
-pub(crate) fn listed(container: &wire::Container) -> Option<Listed> {
+/// Reads a container; none without the kubelet's labels (`k8s.io/kubelet/pkg/types/labels.go`).
+pub(crate) fn listed(container: &wire::Container) -> Option<ListedContainer> {
     let [mut uid, mut namespace, mut pod, mut name] = [const { None }; 4];
     for entry in &container.labels {
         let label = wire::Label::decode(entry.clone()).ok()?;
-        let place = match &*label.key {
+        let field = match &*label.key {
             b"io.kubernetes.pod.uid" => &mut uid,
             b"io.kubernetes.pod.namespace" => &mut namespace,
             b"io.kubernetes.pod.name" => &mut pod,
             b"io.kubernetes.container.name" => &mut name,
             _ => continue,
         };
-        *place = text(&label.value).filter(|value| !value.is_empty());
+        *field = text(&label.value).filter(|value| !value.is_empty());
     }
-    Some(Listed {
+    Some(ListedContainer {
         pod_uid: uid?.into(),
         pod_namespace: namespace?.into(),
         pod_name: pod?.into(),
@@ -336,7 +330,7 @@ pub(crate) fn listed(container: &wire::Container) -> Option<Listed> {
     })
 }
 
-/// The name of a container, by which it is known.
+/// The id of a container.
 pub(crate) fn id(container: &wire::Container) -> Option<&str> {
     std::str::from_utf8(&container.id).ok()
 }
@@ -405,7 +399,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn says_which_runtime_it_is_and_who_is_missing() {
+    async fn the_version_names_the_runtime_and_its_absence_the_socket() {
         let mut fake = Fake::start();
         let runtime = fake.client();
         assert_eq!(
@@ -422,7 +416,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn containers_that_no_kubelet_made_are_left_out() {
+    async fn containers_without_the_kubelets_labels_are_left_out() {
         let fake = Fake::start();
         let id = fake
             .world()
@@ -431,9 +425,10 @@ mod tests {
             id: "stranger".into(),
             ..wire::Container::default()
         });
-        let listed = fake.client().list_containers().await.unwrap();
+        let containers = fake.client().list().await.unwrap();
+        let listed: Vec<_> = containers.iter().filter_map(listed).collect();
         let [
-            Listed {
+            ListedContainer {
                 id: seen,
                 sandbox,
                 pod_uid,

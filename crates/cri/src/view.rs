@@ -1,11 +1,11 @@
-//! The node's containers as all probes see them: one list per refresh, and one more call for each container
-//! or sandbox that is new or has changed. Which container is the current one is decided here, as the kubelet
-//! does: of one pod and name the newest attempt.
+//! The one view of the node's containers that all probes share: one list for each refresh, and one more call for each
+//! container or sandbox that is new or has changed. The current container of a pod and name is the one with the newest
+//! attempt.
 //!
-//! It fails static: when the runtime cannot be reached, what was known stays.
+//! It fails static: while the runtime cannot be reached, the view stays as it was.
 //!
-//! A list is looked through once a second as long as a pod is probed, and mostly all is as it was: then nothing is made
-//! of it, and nothing allocated beyond what it came in.
+//! A list is read once a second as long as a pod is probed, and mostly nothing has changed: then nothing is allocated beyond
+//! the list itself.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -16,7 +16,9 @@ use std::{
 use jiff::Timestamp;
 use leadsman_probe::is_dialable;
 
-use crate::runtime::{self, Details, Error, Listed, ListedState, Network, Runtime};
+use crate::runtime::{
+    self, ContainerDetails, Error, ListedContainer, ListedState, Network, Runtime,
+};
 use crate::wire;
 
 /// The current container of one name in one pod.
@@ -26,7 +28,7 @@ pub struct Container {
     pub id: Arc<str>,
     /// 0 for the first container of this name, one more at each restart.
     pub attempt: u32,
-    /// What it does.
+    /// Its state.
     pub state: ContainerState,
     /// The id of its sandbox.
     pub sandbox: Arc<str>,
@@ -34,22 +36,22 @@ pub struct Container {
     pub pod_namespace: Arc<str>,
     /// The name of its pod.
     pub pod_name: Arc<str>,
-    /// Where it can be dialled.
+    /// Where it can be reached.
     pub addresses: Addresses,
 }
 
-/// Where a container can be dialled.
+/// Where a container can be reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Addresses {
-    /// The runtime has not said yet, or the container never ran under our eyes.
+    /// The runtime has not reported any, or the container has not run since it was first seen.
     Unknown,
-    /// Its pod is in the node's network namespace: its addresses are the node's, and the runtime does not say which.
+    /// Its pod is in the node's network namespace: its addresses are the node's, which the runtime does not report.
     Node,
-    /// Its pod's own, the primary one first: at least one, and never an unspecified, loopback, link-local or multicast one.
+    /// The addresses of its pod, the primary one first: at least one, and only dialable ones.
     Pod(Arc<[IpAddr]>),
 }
 
-/// A pod as all of its labels name it.
+/// A pod, by the labels of its containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PodLabels<'a> {
     /// Its namespace.
@@ -60,22 +62,22 @@ pub struct PodLabels<'a> {
     pub uid: &'a str,
 }
 
-/// What a container does.
+/// The state of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContainerState {
-    /// Made, not started.
+    /// Created, not started.
     Created,
-    /// Runs.
+    /// Running.
     Running {
         /// Since when, by the runtime's clock.
         started_at: Timestamp,
     },
-    /// Ended.
+    /// Exited.
     Exited {
         /// With which code.
         exit_code: i32,
     },
-    /// The runtime does not know or did not say; asked again at the next refresh.
+    /// Unknown to the runtime, or not reported; asked for again at the next refresh.
     Unknown,
 }
 
@@ -86,8 +88,8 @@ pub struct Containers {
 }
 
 impl Containers {
-    /// The newest container of this name in this pod. One whose pod has the uid and another name is another pod's: whoever
-    /// asks may have the uid from somebody who was free to choose it.
+    /// The current container of this name in this pod. One whose pod has the uid but another namespace or name is another
+    /// pod's: the caller may have the uid from somebody who was free to choose it.
     pub fn get(&self, pod: PodLabels<'_>, name: &str) -> Option<&Container> {
         let container = self.pods.get(pod.uid)?.get(name)?;
         let agrees = *container.pod_namespace == *pod.namespace && *container.pod_name == *pod.name;
@@ -95,87 +97,88 @@ impl Containers {
     }
 }
 
-/// The view itself: what is known, and how to learn more.
+/// The view, and the client that it is refreshed with.
 #[derive(Debug)]
 pub struct View {
     runtime: Runtime,
-    memory: Memory,
+    cache: ContainerCache,
     containers: Arc<Containers>,
 }
 
 impl View {
-    /// A view that knows nothing yet.
+    /// A view without containers.
     pub fn new(runtime: Runtime) -> Self {
         Self {
             runtime,
-            memory: Memory::default(),
+            cache: ContainerCache::default(),
             containers: Arc::default(),
         }
     }
 
-    /// Looks at the node again, for the pods whose uid is `wanted`; all others are forgotten.
+    /// Refreshes the view of the pods whose uid is `wanted`; all others are forgotten. Dropped at an await it leaves the view
+    /// as it was.
     ///
-    /// An error means that the runtime could not be reached and the view is as it was. A single container
-    /// or sandbox about which the runtime fails to answer is no error: it is Unknown, or without
-    /// addresses, until it does. May be dropped at any await; the view is then as it was, too.
+    /// # Errors
+    /// The runtime could not be reached, and the view is as it was. That the runtime fails to report a single container or
+    /// sandbox is no error: it is Unknown, or without addresses, until the runtime does.
     pub async fn refresh(&mut self, wanted: impl Fn(&str) -> bool) -> Result<(), Error> {
         let listed = self.runtime.list().await?;
-        if self.memory.is_as_listed(&listed, &wanted) {
+        if self.cache.is_as_listed(&listed, &wanted) {
             return Ok(());
         }
-        let listed = self.memory.read(&listed, &wanted);
+        let listed = self.cache.read(&listed, &wanted);
         let mut current = newest(listed, wanted);
-        self.memory.retain(&current);
-        // What failed the last time comes last, so that it does not stand in the way of the others.
-        current.sort_by_cached_key(|listed| (self.memory.is_mute(listed), listed.id.clone()));
-        let (mut patient, count) = (true, current.len());
+        self.cache.retain(&current);
+        // What failed the last time comes last, so that it does not keep the others waiting.
+        current.sort_by_cached_key(|listed| (self.cache.is_failing(listed), listed.id.clone()));
+        let (mut may_ask, count) = (true, current.len());
         let mut present = Vec::with_capacity(count);
         for listed in current {
-            let learned = if patient {
-                self.learn(&listed).await
+            let asked = if may_ask {
+                self.ask(&listed).await
             } else {
                 Ok(())
             };
-            match learned {
+            match asked {
                 Ok(()) => {}
                 Err(error @ Error::Unreachable { .. }) => return Err(error),
                 Err(Error::NotFound { .. }) => continue,
                 Err(error) => {
-                    self.memory.mark_mute(&listed, &error);
-                    // One deadline a round is enough; the rest is asked at the next refresh.
-                    patient = !matches!(error, Error::Late { .. });
+                    self.cache.mark_failing(&listed, &error);
+                    // One missed deadline for each refresh is enough; the next one asks for the rest.
+                    may_ask = !matches!(error, Error::TimedOut { .. });
                 }
             }
             present.push(listed);
         }
-        // One that the status does not know is asked about for as long as it is listed.
-        self.memory.settled = present.len() == count && self.memory.is_complete(&present);
+        // A container that is listed but has no status is asked for as long as it is listed.
+        self.cache.settled = present.len() == count && self.cache.is_complete(&present);
         self.publish(present);
         Ok(())
     }
 
-    /// All of it at this moment. The same `Arc` as before while nothing has changed.
+    /// The containers as of the last refresh. The same `Arc` as long as nothing has changed.
     pub fn containers(&self) -> Arc<Containers> {
         self.containers.clone()
     }
 
-    async fn learn(&mut self, listed: &Listed) -> Result<(), Error> {
-        if self.memory.state(listed).is_none() {
+    async fn ask(&mut self, listed: &ListedContainer) -> Result<(), Error> {
+        if self.cache.state(listed).is_none() {
             let details = self.runtime.container_status(&listed.id).await?;
-            self.memory.put_details(listed, details);
+            self.cache.set_details(listed, details);
         }
-        if self.memory.lacks_addresses(listed) {
+        if self.cache.lacks_addresses(listed) {
             let network = self.runtime.sandbox_network(&listed.sandbox).await?;
-            self.memory.put_network(listed, network);
+            self.cache.set_network(listed, network);
         }
-        self.memory.mute.remove(&listed.id);
+        self.cache.failing.remove(&listed.id);
         Ok(())
     }
 
-    fn publish(&mut self, current: Vec<Listed>) {
+    fn publish(&mut self, current: Vec<ListedContainer>) {
         let mut containers = Containers::default();
         for listed in current {
-            let container = self.memory.container(&listed);
+            let container = self.cache.container(&listed);
             containers
                 .pods
                 .entry(listed.pod_uid)
@@ -188,32 +191,32 @@ impl View {
     }
 }
 
-/// The details learned so far, of listed containers of wanted pods only.
+/// What the runtime has reported of listed containers of wanted pods.
 #[derive(Debug, Default)]
-struct Memory {
+struct ContainerCache {
     /// All containers of the last list by their ids.
-    known: HashMap<Arc<str>, Known>,
-    /// Whether the last refresh learned all there was to learn: the same list again has nothing new.
+    known: HashMap<Arc<str>, KnownContainer>,
+    /// Whether the last refresh left nothing to ask: the same list again has nothing new.
     settled: bool,
-    /// What the status said, and what the list had said when it was asked: good until the list says otherwise.
+    /// The state by ContainerStatus, and the state by the list when it was asked: valid until the list shows another.
     states: HashMap<Arc<str>, (ListedState, ContainerState)>,
     sandboxes: HashMap<Arc<str>, Addresses>,
-    /// Containers about which the runtime failed to answer; said once each.
-    mute: HashSet<Arc<str>>,
+    /// Containers whose status the runtime failed to report. Each is logged once.
+    failing: HashSet<Arc<str>>,
 }
 
 /// A container of the last list, of whatever pod.
 #[derive(Debug, Clone)]
-struct Known {
-    /// `None` when no kubelet made it.
-    listed: Option<Listed>,
+struct KnownContainer {
+    /// None without the kubelet's labels.
+    listed: Option<ListedContainer>,
     state: ListedState,
     /// Whether its pod was wanted.
     wanted: bool,
 }
 
-impl Memory {
-    /// Whether the list says what the last one said, of pods that are wanted as they were then, and nothing is left to ask.
+impl ContainerCache {
+    /// Whether the list shows the same as the last one, of the same wanted pods, and nothing is left to ask.
     fn is_as_listed(&self, listed: &[wire::Container], wanted: impl Fn(&str) -> bool) -> bool {
         let is_same = |container: &wire::Container| {
             let known = runtime::id(container).and_then(|id| self.known.get(id));
@@ -227,8 +230,12 @@ impl Memory {
         self.settled && listed.len() == self.known.len() && listed.iter().all(is_same)
     }
 
-    /// What is listed, made by a kubelet. Nothing but its state ever changes of a container.
-    fn read(&mut self, listed: &[wire::Container], wanted: impl Fn(&str) -> bool) -> Vec<Listed> {
+    /// Reads a list, without containers that lack the kubelet's labels. Of a container nothing but its state ever changes.
+    fn read(
+        &mut self,
+        listed: &[wire::Container],
+        wanted: impl Fn(&str) -> bool,
+    ) -> Vec<ListedContainer> {
         self.settled = false;
         let mut before = std::mem::take(&mut self.known);
         let mut containers = Vec::with_capacity(listed.len());
@@ -245,7 +252,7 @@ impl Memory {
                 let wanted = false;
                 (
                     id,
-                    Known {
+                    KnownContainer {
                         listed,
                         state,
                         wanted,
@@ -264,23 +271,24 @@ impl Memory {
         containers
     }
 
-    /// Whether nothing is left to ask about these.
-    fn is_complete(&self, present: &[Listed]) -> bool {
-        let is_known =
-            |listed: &Listed| self.state(listed).is_some() && !self.lacks_addresses(listed);
-        self.mute.is_empty() && present.iter().all(is_known)
+    /// Whether nothing is left to ask of these.
+    fn is_complete(&self, present: &[ListedContainer]) -> bool {
+        let is_known = |listed: &ListedContainer| {
+            self.state(listed).is_some() && !self.lacks_addresses(listed)
+        };
+        self.failing.is_empty() && present.iter().all(is_known)
     }
 
-    fn retain(&mut self, current: &[Listed]) {
+    fn retain(&mut self, current: &[ListedContainer]) {
         let ids: HashSet<&Arc<str>> = current.iter().map(|listed| &listed.id).collect();
         let sandboxes: HashSet<&Arc<str>> = current.iter().map(|listed| &listed.sandbox).collect();
         self.states.retain(|id, _| ids.contains(id));
-        self.mute.retain(|id| ids.contains(id));
+        self.failing.retain(|id| ids.contains(id));
         self.sandboxes.retain(|id, _| sandboxes.contains(id));
     }
 
-    /// The state in full, unless the status has to be asked for it.
-    fn state(&self, listed: &Listed) -> Option<ContainerState> {
+    /// The state with its details, unless ContainerStatus has to be asked for them.
+    fn state(&self, listed: &ListedContainer) -> Option<ContainerState> {
         match listed.state {
             ListedState::Created => Some(ContainerState::Created),
             ListedState::Unknown => Some(ContainerState::Unknown),
@@ -291,27 +299,27 @@ impl Memory {
         }
     }
 
-    fn put_details(&mut self, listed: &Listed, details: Details) {
+    fn set_details(&mut self, listed: &ListedContainer, details: ContainerDetails) {
         let state = match details.state {
             ListedState::Running => ContainerState::Running {
                 started_at: details.started_at,
             },
-            // Also when the list, a moment older, had it running.
+            // Also if the list, which is older, shows it running.
             ListedState::Exited => ContainerState::Exited {
                 exit_code: details.exit_code,
             },
-            // That contradicts the list: no answer to keep.
+            // This contradicts the list: it is asked for again.
             ListedState::Created | ListedState::Unknown => return,
         };
         self.states.insert(listed.id.clone(), (listed.state, state));
     }
 
-    /// Addresses are asked for once a container runs: only then are they dialled, and its sandbox has them.
-    fn lacks_addresses(&self, listed: &Listed) -> bool {
+    /// Whether the addresses have to be asked for: once a container runs, since its sandbox has them then.
+    fn lacks_addresses(&self, listed: &ListedContainer) -> bool {
         listed.state == ListedState::Running && !self.sandboxes.contains_key(&listed.sandbox)
     }
 
-    fn put_network(&mut self, listed: &Listed, network: Network) {
+    fn set_network(&mut self, listed: &ListedContainer, network: Network) {
         let addresses = match network {
             Network::Node => Addresses::Node,
             Network::Own(addresses) => {
@@ -321,19 +329,19 @@ impl Memory {
                 Addresses::Pod(dialable.collect())
             }
         };
-        // None at all is no answer to keep: the next refresh asks again.
+        // A sandbox without any is asked for again.
         if !matches!(&addresses, Addresses::Pod(none) if none.is_empty()) {
             self.sandboxes.insert(listed.sandbox.clone(), addresses);
         }
     }
 
-    fn is_mute(&self, listed: &Listed) -> bool {
-        self.mute.contains(&listed.id)
+    fn is_failing(&self, listed: &ListedContainer) -> bool {
+        self.failing.contains(&listed.id)
     }
 
-    fn mark_mute(&mut self, listed: &Listed, error: &Error) {
-        if self.mute.insert(listed.id.clone()) {
-            let Listed {
+    fn mark_failing(&mut self, listed: &ListedContainer, error: &Error) {
+        if self.failing.insert(listed.id.clone()) {
+            let ListedContainer {
                 id,
                 pod_namespace,
                 pod_name,
@@ -344,7 +352,7 @@ impl Memory {
         }
     }
 
-    fn container(&self, listed: &Listed) -> Container {
+    fn container(&self, listed: &ListedContainer) -> Container {
         Container {
             id: listed.id.clone(),
             attempt: listed.attempt,
@@ -357,10 +365,10 @@ impl Memory {
     }
 }
 
-/// Of each name in each wanted pod the newest container: by attempt, since the clock may jump.
-fn newest(listed: Vec<Listed>, wanted: impl Fn(&str) -> bool) -> Vec<Listed> {
-    let mut newest: HashMap<(Arc<str>, Arc<str>), Listed> = HashMap::new();
-    let age = |listed: &Listed| (listed.attempt, listed.created_at);
+/// The newest container of each name in each wanted pod: by attempt, since the clock may jump.
+fn newest(listed: Vec<ListedContainer>, wanted: impl Fn(&str) -> bool) -> Vec<ListedContainer> {
+    let mut newest: HashMap<(Arc<str>, Arc<str>), ListedContainer> = HashMap::new();
+    let age = |listed: &ListedContainer| (listed.attempt, listed.created_at);
     for candidate in listed {
         if !wanted(&candidate.pod_uid) {
             continue;

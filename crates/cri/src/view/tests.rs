@@ -273,13 +273,13 @@ async fn forgets_what_is_gone_or_no_longer_wanted() {
     );
     view.refresh(|_| false).await.unwrap();
     assert_eq!(state(&view, "b", "main"), None);
-    let Memory {
+    let ContainerCache {
         states,
         sandboxes,
-        mute,
+        failing,
         ..
-    } = &view.memory;
-    assert_eq!((states.len(), sandboxes.len(), mute.len()), (0, 0, 0));
+    } = &view.cache;
+    assert_eq!((states.len(), sandboxes.len(), failing.len()), (0, 0, 0));
 }
 
 // DEF-22
@@ -301,7 +301,7 @@ async fn one_container_in_trouble_does_not_hide_the_others() {
         (Answer::Never, Some(ContainerState::Unknown)),
     ] {
         fake.world().statuses.insert("a-one-0".to_owned(), trouble);
-        view.memory.states.clear();
+        view.cache.states.clear();
         view.refresh(|_| true).await.unwrap();
         view.refresh(|_| true).await.unwrap();
         assert_eq!(state(&view, "a", "one"), seen);
@@ -313,7 +313,7 @@ async fn one_container_in_trouble_does_not_hide_the_others() {
     fake.world().statuses.insert("a-one-0".to_owned(), fine);
     view.refresh(|_| true).await.unwrap();
     assert_eq!(state(&view, "a", "one"), Some(STARTED));
-    assert!(view.memory.mute.is_empty());
+    assert!(view.cache.failing.is_empty());
 }
 
 #[tokio::test]

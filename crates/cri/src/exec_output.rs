@@ -1,9 +1,11 @@
-//! The answer of `ExecSync`, cut while it arrives. A command may write 16 MiB, the runtime sends them in one
-//! message, and a probe reads 10 KiB: without this a handful of talkative commands would cost the agent more
-//! memory than all else it does. Bytes go in as they come; out comes one message with both streams cut.
+//! The reply to `ExecSync`, truncated while it arrives. A command may write 16 MiB (`maxMsgSize` of containerd's and the
+//! kubelet's CRI connections), the runtime sends them in one message, and a probe reads 10 KiB: without this a handful of
+//! commands with much output would cost the agent more memory than all else that it does. Bytes go in as they come; out comes
+//! one message with both streams truncated.
 //!
-//! Only what it takes to find the way through gRPC's framing and protobuf's fields is parsed here; statuses,
-//! trailers and decoding stay tonic's. A message that makes no sense leaves as one that tonic refuses.
+//! Parsed here is only what is needed to find the fields: gRPC's framing ("gRPC over HTTP2", Length-Prefixed-Message) and
+//! protobuf's keys and lengths ("Protocol Buffers: Encoding"). Statuses, trailers and decoding remain tonic's. A malformed
+//! message becomes one that tonic refuses.
 
 use leadsman_probe::MAX_OUTPUT;
 use prost::{
@@ -13,134 +15,134 @@ use prost::{
 
 use crate::wire;
 
-/// What stands in front of each gRPC message: a flag (0: not compressed; we offer nothing else) and the length.
+/// The prefix of each gRPC message: a flag (0: not compressed; nothing else is offered) and the length.
 const PREFIX_BYTES: usize = 5;
-/// A prefix with a flag that does not exist.
-const NONSENSE: &[u8] = &[0xff, 0, 0, 0, 0];
+/// A prefix with a flag that does not exist, which tonic refuses.
+const MALFORMED: &[u8] = &[0xff, 0, 0, 0, 0];
 
-/// One answer on its way.
+/// Truncates one reply.
 #[derive(Debug, Default)]
-pub(crate) struct Abridged {
-    place: Place,
-    /// How many bytes of the message are still to come.
+pub(crate) struct OutputLimiter {
+    position: Position,
+    /// Bytes of the message that are still to come.
     left: u64,
     exit_code: i32,
     stdout: Vec<u8>,
     stderr: Vec<u8>,
 }
 
-/// Where in the answer the next byte belongs.
+/// What the next byte of the reply belongs to.
 #[derive(Debug, Clone, Copy, Default)]
-enum Place {
-    /// In front of the message.
+enum Position {
+    /// Nothing was read yet.
     #[default]
     Start,
-    /// In its prefix.
+    /// The prefix of the message.
     Prefix {
         bytes: [u8; PREFIX_BYTES],
         seen: usize,
     },
-    /// In the number that names the next field.
+    /// The key of the next field.
     Key(Varint),
-    /// In a field that is a number.
+    /// A field that is a varint.
     Number { field: u64, value: Varint },
-    /// In the length of a field that is bytes.
+    /// The length of a field.
     Length { field: u64, value: Varint },
-    /// In the bytes of a field.
+    /// The bytes of a field.
     Bytes { field: u64, left: u64 },
-    /// Behind the message, or behind the point where it made no sense.
+    /// After the message, or after the point where it is malformed.
     End,
 }
 
-/// The message does not follow the encoding.
+/// The message is not valid protobuf.
 #[derive(Debug, PartialEq, Eq)]
-struct Nonsense;
+struct Malformed;
 
-impl Abridged {
-    /// Takes the next piece of the answer and gives what takes its place: nothing, and at the end the whole message.
+impl OutputLimiter {
+    /// Takes the next piece of the reply and returns its replacement: nothing, and at the end the whole message.
     pub(crate) fn push(&mut self, mut piece: &[u8]) -> Bytes {
         while !piece.is_empty() {
-            let taken = match self.place {
-                Place::End => return Bytes::new(),
-                Place::Bytes { field, left } => self.bytes(field, left, piece),
-                place => self.byte(place, piece[0]).map(|()| 1),
+            let taken = match self.position {
+                Position::End => return Bytes::new(),
+                Position::Bytes { field, left } => self.bytes(field, left, piece),
+                position => self.byte(position, piece[0]).map(|()| 1),
             };
             let Ok(taken) = taken else {
-                self.place = Place::End;
-                return Bytes::from_static(NONSENSE);
+                self.position = Position::End;
+                return Bytes::from_static(MALFORMED);
             };
             piece = &piece[taken..];
-            if matches!(self.place, Place::Key(key) if key.is_empty()) && self.left == 0 {
-                self.place = Place::End;
+            if matches!(self.position, Position::Key(key) if key.is_empty()) && self.left == 0 {
+                self.position = Position::End;
                 return self.message();
             }
         }
         Bytes::new()
     }
 
-    fn byte(&mut self, place: Place, byte: u8) -> Result<(), Nonsense> {
-        match place {
-            Place::Start | Place::Prefix { .. } => return self.prefix(place, byte),
-            _ => self.left = self.left.checked_sub(1).ok_or(Nonsense)?,
+    fn byte(&mut self, position: Position, byte: u8) -> Result<(), Malformed> {
+        match position {
+            Position::Start | Position::Prefix { .. } => return self.prefix(position, byte),
+            _ => self.left = self.left.checked_sub(1).ok_or(Malformed)?,
         }
-        self.place = match place {
-            Place::Key(key) => match key.push(byte)? {
-                Read::More(key) => Place::Key(key),
-                Read::Whole(key) => field(key)?,
+        self.position = match position {
+            Position::Key(key) => match key.push(byte)? {
+                VarintRead::More(key) => Position::Key(key),
+                VarintRead::Complete(key) => position_of_field(key)?,
             },
-            Place::Number { field, value } => match value.push(byte)? {
-                Read::More(value) => Place::Number { field, value },
-                Read::Whole(value) => self.number(field, value),
+            Position::Number { field, value } => match value.push(byte)? {
+                VarintRead::More(value) => Position::Number { field, value },
+                VarintRead::Complete(value) => self.number(field, value),
             },
-            Place::Length { field, value } => match value.push(byte)? {
-                Read::More(value) => Place::Length { field, value },
-                Read::Whole(length) => self.length(field, length)?,
+            Position::Length { field, value } => match value.push(byte)? {
+                VarintRead::More(value) => Position::Length { field, value },
+                VarintRead::Complete(length) => self.length(field, length)?,
             },
             other => other,
         };
         Ok(())
     }
 
-    fn prefix(&mut self, place: Place, byte: u8) -> Result<(), Nonsense> {
-        let (mut bytes, seen) = match place {
-            Place::Prefix { bytes, seen } => (bytes, seen),
+    fn prefix(&mut self, position: Position, byte: u8) -> Result<(), Malformed> {
+        let (mut bytes, seen) = match position {
+            Position::Prefix { bytes, seen } => (bytes, seen),
             _ => ([0; PREFIX_BYTES], 0),
         };
         bytes[seen] = byte;
-        self.place = Place::Prefix {
+        self.position = Position::Prefix {
             bytes,
             seen: seen + 1,
         };
         if let (true, [flag, length @ ..]) = (seen + 1 == PREFIX_BYTES, bytes) {
             self.left = u32::from_be_bytes(length).into();
-            self.place = if flag == 0 {
-                Place::Key(Varint::default())
+            self.position = if flag == 0 {
+                Position::Key(Varint::default())
             } else {
-                return Err(Nonsense);
+                return Err(Malformed);
             };
         }
         Ok(())
     }
 
-    fn number(&mut self, field: u64, value: u64) -> Place {
+    fn number(&mut self, field: u64, value: u64) -> Position {
         if field == 3 {
-            // Protobuf sends a negative int32 as 64 bits; its lower half is the number.
+            // A negative int32 is encoded as ten bytes, sign-extended to 64 bits; the lower half is the number.
             #[allow(clippy::cast_possible_truncation, reason = "as above")]
             let exit_code = value as i32;
             self.exit_code = exit_code;
         }
-        Place::Key(Varint::default())
+        Position::Key(Varint::default())
     }
 
-    fn length(&mut self, field: u64, length: u64) -> Result<Place, Nonsense> {
+    fn length(&mut self, field: u64, length: u64) -> Result<Position, Malformed> {
         match length {
-            0 => Ok(Place::Key(Varint::default())),
-            left if left <= self.left => Ok(Place::Bytes { field, left }),
-            _ => Err(Nonsense),
+            0 => Ok(Position::Key(Varint::default())),
+            left if left <= self.left => Ok(Position::Bytes { field, left }),
+            _ => Err(Malformed),
         }
     }
 
-    fn bytes(&mut self, field: u64, left: u64, piece: &[u8]) -> Result<usize, Nonsense> {
+    fn bytes(&mut self, field: u64, left: u64, piece: &[u8]) -> Result<usize, Malformed> {
         let here = usize::try_from(left).map_or(piece.len(), |left| left.min(piece.len()));
         let kept = match field {
             1 => Some(&mut self.stdout),
@@ -151,10 +153,10 @@ impl Abridged {
             let room = MAX_OUTPUT.saturating_sub(kept.len());
             kept.extend_from_slice(&piece[..here.min(room)]);
         }
-        self.left = self.left.checked_sub(here as u64).ok_or(Nonsense)?;
-        self.place = match left - here as u64 {
-            0 => Place::Key(Varint::default()),
-            left => Place::Bytes { field, left },
+        self.left = self.left.checked_sub(here as u64).ok_or(Malformed)?;
+        self.position = match left - here as u64 {
+            0 => Position::Key(Varint::default()),
+            left => Position::Bytes { field, left },
         };
         Ok(here)
     }
@@ -165,7 +167,8 @@ impl Abridged {
             stderr: std::mem::take(&mut self.stderr).into(),
             exit_code: self.exit_code,
         };
-        let length = u32::try_from(message.encoded_len()).expect("both streams are cut to 10 KiB");
+        let length =
+            u32::try_from(message.encoded_len()).expect("both streams are truncated to 10 KiB");
         let mut out = BytesMut::with_capacity(PREFIX_BYTES + message.encoded_len());
         out.put_u8(0);
         out.put_u32(length);
@@ -174,34 +177,34 @@ impl Abridged {
     }
 }
 
-/// Where a field leads to, by its key: the number of the field and how it is written.
-fn field(key: u64) -> Result<Place, Nonsense> {
+/// The position after a key, which holds the number of the field and its wire type.
+fn position_of_field(key: u64) -> Result<Position, Malformed> {
     let field = key >> 3;
     match key & 7 {
-        0 => Ok(Place::Number {
+        0 => Ok(Position::Number {
             field,
             value: Varint::default(),
         }),
-        1 => Ok(Place::Bytes { field: 0, left: 8 }),
-        2 => Ok(Place::Length {
+        1 => Ok(Position::Bytes { field: 0, left: 8 }),
+        2 => Ok(Position::Length {
             field,
             value: Varint::default(),
         }),
-        5 => Ok(Place::Bytes { field: 0, left: 4 }),
-        _ => Err(Nonsense),
+        5 => Ok(Position::Bytes { field: 0, left: 4 }),
+        _ => Err(Malformed),
     }
 }
 
-/// A number of protobuf, seven bits a byte, the lowest first.
+/// A varint that is being read: seven bits a byte, the lowest first.
 #[derive(Debug, Clone, Copy, Default)]
 struct Varint {
     value: u64,
     bits: u32,
 }
 
-enum Read {
+enum VarintRead {
     More(Varint),
-    Whole(u64),
+    Complete(u64),
 }
 
 impl Varint {
@@ -209,15 +212,15 @@ impl Varint {
         self.bits == 0
     }
 
-    fn push(self, byte: u8) -> Result<Read, Nonsense> {
+    fn push(self, byte: u8) -> Result<VarintRead, Malformed> {
         if self.bits > 63 {
-            return Err(Nonsense);
+            return Err(Malformed);
         }
         let value = self.value | u64::from(byte & 0x7f) << self.bits;
         Ok(if byte & 0x80 == 0 {
-            Read::Whole(value)
+            VarintRead::Complete(value)
         } else {
-            Read::More(Varint {
+            VarintRead::More(Varint {
                 value,
                 bits: self.bits + 7,
             })
@@ -236,16 +239,16 @@ mod tests {
         out
     }
 
-    fn abridge(answer: &[u8], piece: usize) -> Vec<u8> {
-        let mut abridged = Abridged::default();
+    fn limited(answer: &[u8], piece: usize) -> Vec<u8> {
+        let mut limiter = OutputLimiter::default();
         answer
             .chunks(piece)
-            .flat_map(|piece| abridged.push(piece))
+            .flat_map(|piece| limiter.push(piece))
             .collect()
     }
 
     #[test]
-    fn answers_keep_their_beginning_and_their_exit_code_however_they_are_cut_into_pieces() {
+    fn output_is_truncated_and_the_exit_code_kept_however_the_reply_is_split() {
         for (out, err, exit_code) in [
             (0, 0, 0),
             (1, 0, 1),
@@ -269,9 +272,9 @@ mod tests {
                 exit_code,
             };
             for piece in [1, 2, 5, 7, 1000, 16_384, usize::MAX] {
-                let abridged = abridge(&framed(&whole.encode_to_vec()), piece);
+                let limiter = limited(&framed(&whole.encode_to_vec()), piece);
                 assert_eq!(
-                    abridged,
+                    limiter,
                     framed(&cut.encode_to_vec()),
                     "{out} {err} {exit_code} in pieces of {piece}"
                 );
@@ -293,14 +296,14 @@ mod tests {
         message.extend([0x3a, 2, b'h', b'i']); // field 7, bytes
         for piece in [1, 3, usize::MAX] {
             assert_eq!(
-                abridge(&framed(&message), piece),
+                limited(&framed(&message), piece),
                 framed(&known.encode_to_vec())
             );
         }
     }
 
     #[test]
-    fn what_makes_no_sense_becomes_an_error() {
+    fn a_malformed_reply_becomes_an_error() {
         for (what, answer) in [
             ("a compressed message", vec![1, 0, 0, 0, 1, 0]),
             ("a field longer than its message", framed(&[0x0a, 5, 1])),
@@ -323,7 +326,7 @@ mod tests {
             }),
         ] {
             for piece in [1, usize::MAX] {
-                assert_eq!(abridge(&answer, piece), NONSENSE, "{what}");
+                assert_eq!(limited(&answer, piece), MALFORMED, "{what}");
             }
         }
     }
