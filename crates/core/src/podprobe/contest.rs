@@ -236,9 +236,10 @@ impl<K: Clone + PartialEq> Contests<K> {
 
     /// The contest of a thing that is neither on its way nor fought over.
     fn resting(&self, wanted: u64) -> Contest {
-        let phase = match self.seen.contains(&wanted) {
-            true => Phase::Seen(wanted),
-            false => Phase::Missing,
+        let phase = if self.seen.contains(&wanted) {
+            Phase::Seen(wanted)
+        } else {
+            Phase::Missing
         };
         Contest { phase, fight: None }
     }

@@ -2,12 +2,17 @@
 //!
 //! | module | holds | used by |
 //! |---|---|---|
-//! | `probe` | what a probe is, what a run of it can come to | all |
-//! | `marker` | a marker, parsed; parsing is validation | manager, admission |
-//! | `pod`, `plan`, `marks`, `status`, `contest` | a pod as it is kept; its entries; its marks; a marker's status; fights | manager |
-//! | `serverless` | pods on virtual nodes: what their provider is asked, and what it answers | manager |
-//! | `index`, `event` | what an event changes, what is due | manager |
-//! | `schedule`, `verdict`, `worker` | when a probe runs and what its runs add up to | agent |
+//! | `probe`, `verdict` | what a probe is, what a run of it comes to, what is known about it | all |
+//! | `wire` | a probe on its way through `NodePodProbe` | manager, agent |
+//! | `marker`, `template`, `compatibility`, `reserved`, `url` | a marker, parsed; parsing is validation | manager, admission |
+//! | `pod` | what is kept of a pod | manager |
+//! | `plan`, `resolved` | a pod's entries in its node's `NodePodProbe` | manager |
+//! | `marks`, `contest` | a pod's marks, and how long one waits that somebody keeps undoing | manager |
+//! | `status` | a marker's status | manager |
+//! | `serverless`, `injected` | pods on virtual nodes: what their provider is asked, and what it answers | manager, admission |
+//! | `index`, `event` | what an event changes, and which writes are due | manager |
+//! | `node` | when a probe runs, what its results add up to, what of it is written | agent |
+//! | `samples` | markers with the verdict each must get | tests |
 
 mod compatibility;
 mod contest;

@@ -12,6 +12,7 @@ use leadsman_api::PodProbeMarkerStatus;
 use leadsman_api::marker::ProbeSummary;
 
 use super::probe::State;
+use crate::cluster::{truncate, whole_seconds};
 
 /// Why a marker does not work, the weightiest first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,17 +71,17 @@ impl Trouble {
             Self::InvalidSpec => "InvalidSpec",
             Self::Cycle => "Cycle",
             Self::Conflict => "Conflict",
-            Self::ContainerNotFound { .. } => "ContainerNotFound",
-            Self::PortNotFound { .. } => "PortNotFound",
+            Self::ContainerNotFound { .. } => Pending::ContainerNotFound.reason(),
+            Self::PortNotFound { .. } => Pending::PortNotFound.reason(),
             Self::NoConditionType { .. } => "NoConditionType",
-            Self::TooManyProbes => "TooManyProbes",
-            Self::Refused => "Refused",
-            Self::NoNode => "NoNode",
-            Self::VirtualNode => "VirtualNode",
-            Self::NoAgent => "NoAgent",
-            Self::AgentSilent => "AgentSilent",
-            Self::CannotProbe => "CannotProbe",
-            Self::NoAddress => "NoAddress",
+            Self::TooManyProbes => Pending::TooManyProbes.reason(),
+            Self::Refused => Pending::Refused.reason(),
+            Self::NoNode => Pending::NoNode.reason(),
+            Self::VirtualNode => Pending::VirtualNode.reason(),
+            Self::NoAgent => Pending::NoAgent.reason(),
+            Self::AgentSilent => Pending::AgentSilent.reason(),
+            Self::CannotProbe => Pending::CannotProbe.reason(),
+            Self::NoAddress => Pending::NoAddress.reason(),
             Self::Contested => "Contested",
         }
     }
@@ -342,12 +343,9 @@ fn first_three(subjects: &BTreeMap<Arc<str>, usize>) -> String {
     text
 }
 
-/// A marker that slipped in, or the API server's words about a refused write, may take any number of bytes.
-fn cut(mut message: String) -> String {
-    const MOST: usize = 4096;
-    message.truncate(message.floor_char_boundary(MOST));
-    message
-}
+/// Bytes of the condition's message. A condition may have 32,768 characters (`metav1.Condition`,
+/// `k8s.io/apimachinery/pkg/apis/meta/v1/types.go`); what a refused write is answered with may take any number.
+const MESSAGE_BYTES: usize = 4096;
 
 /// What is observed of a marker that its status depends on.
 pub struct Circumstances<'a> {
@@ -389,10 +387,10 @@ pub fn difference(
         type_: "Ready".to_owned(),
         status: status.to_owned(),
         reason: reason.to_owned(),
-        message: cut(message),
+        message: truncate(&message, MESSAGE_BYTES).to_owned(),
         observed_generation: Some(generation),
         last_transition_time: unchanged.map_or_else(
-            || Time(Timestamp::from_second(now.as_second()).unwrap_or(now)),
+            || Time(whole_seconds(now)),
             |before| before.last_transition_time,
         ),
     };
