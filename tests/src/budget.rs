@@ -84,6 +84,8 @@ pub fn manager_starts(pods: usize, nodes: usize) -> Vec<Row> {
         manager("watch leases", 2),
         manager("list customresourcedefinitions", 2),
         manager("watch customresourcedefinitions", 2),
+        // Whether a manager with the serverless gate left one behind.
+        manager("get mutatingwebhookconfigurations 404", 1),
     ]
 }
 

@@ -110,7 +110,7 @@ impl Trouble {
                 "probe {probe}: the provider of a virtual node reports by conditions alone; set podConditionType (pods {subjects})"
             ),
             Self::TooManyProbes => format!(
-                "the NodePodProbe of the node is full (512 KiB, or this namespace's share of it); probe fewer pods or spread them over more nodes: {subjects}"
+                "the NodePodProbe of the node is full (512 KiB, or this namespace's share of it), or on a virtual node the pod's annotation (128 KiB); probe fewer pods or spread them over more nodes: {subjects}"
             ),
             Self::Refused => format!(
                 "the API server refuses the NodePodProbe of the pod's node; see whether a webhook, a policy or an older CRD is in the way: {subjects}"
@@ -121,7 +121,7 @@ impl Trouble {
                 )
             }
             Self::VirtualNode => format!(
-                "pods on a virtual node (label type=virtual-kubelet) are not probed; let the selector leave them out: {subjects}"
+                "pods on a virtual node (label type=virtual-kubelet) are not probed without the feature gate EnablePodProbeMarkerOnServerless; set it or let the selector leave them out: {subjects}"
             ),
             Self::NoAgent => format!(
                 "no leadsman agent answers on the pod's node; see that the agents' DaemonSet runs there: {subjects}"
