@@ -198,7 +198,7 @@ struct ContainerCache {
     known: HashMap<Arc<str>, KnownContainer>,
     /// Whether the last refresh left nothing to ask: the same list again has nothing new.
     settled: bool,
-    /// The state by ContainerStatus, and the state by the list when it was asked: valid until the list shows another.
+    /// The state by `ContainerStatus`, and the state by the list when it was asked: valid until the list shows another.
     states: HashMap<Arc<str>, (ListedState, ContainerState)>,
     sandboxes: HashMap<Arc<str>, Addresses>,
     /// Containers whose status the runtime failed to report. Each is logged once.
@@ -287,7 +287,7 @@ impl ContainerCache {
         self.sandboxes.retain(|id, _| sandboxes.contains(id));
     }
 
-    /// The state with its details, unless ContainerStatus has to be asked for them.
+    /// The state with its details, unless `ContainerStatus` has to be asked for them.
     fn state(&self, listed: &ListedContainer) -> Option<ContainerState> {
         match listed.state {
             ListedState::Created => Some(ContainerState::Created),
