@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `rules` | what a feature is |
 //! | `kind` | a kind that a feature observes |
+//! | `resource` | resources by type and by name |
 //! | `request` | a request that is due: how it is sent, what its reply shows |
 //! | `control` | all features together |
 //! | `feature` | the loop of one: events in, requests out, replies back in |
@@ -29,6 +30,7 @@ mod places;
 mod queue;
 mod relist;
 mod request;
+mod resource;
 mod rights;
 mod rules;
 mod schema;
@@ -36,7 +38,8 @@ mod stage;
 mod watch;
 
 pub use control::{Control, ControlError};
-pub use kind::{Kind, OptionalFields, Resource, Watchable};
+pub use kind::{Kind, OptionalFields};
 pub use request::{DecodeReply, Request, RequestKind};
+pub use resource::{Resource, Watchable};
 pub use rights::{Right, rights};
 pub use rules::{After, Class, Effects, Observation, Observe, Rules, Target};

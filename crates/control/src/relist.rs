@@ -17,7 +17,7 @@ use leadsman_process::reply::Disposition;
 use leadsman_process::{ApiServer, Backoff};
 use tokio::time::sleep;
 
-use crate::kind::{Resource, Watchable};
+use crate::resource::{Resource, Watchable};
 use crate::rules::{Observation, Observe, Rules};
 
 /// Objects in a page.

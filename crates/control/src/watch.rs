@@ -24,8 +24,8 @@ use tokio::sync::mpsc::Sender;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::kind::{Resource, Watchable};
 use crate::metrics::Metrics;
+use crate::resource::{Resource, Watchable};
 use crate::rules::{Observation, Observe, Rules};
 
 /// An event on its way to a feature.
