@@ -211,9 +211,10 @@ fn manager_rules(gates: Gates) -> Vec<Value> {
     lease["resourceNames"] = json!([openkruise::LEASE]);
     rules.push(lease);
     rules.extend(named_rules(&named));
-    let verbs = match gates.serverless {
-        true => &CONFIGURATION_RIGHTS[..],
-        false => &LEFTOVER_RIGHTS,
+    let verbs = if gates.serverless {
+        &CONFIGURATION_RIGHTS[..]
+    } else {
+        &LEFTOVER_RIGHTS
     };
     let resource = "mutatingwebhookconfigurations";
     let mut webhooks = rule("admissionregistration.k8s.io", resource, verbs);
