@@ -97,7 +97,7 @@ pub(super) fn measure(world: &mut World, scale: f64) -> [Times; 2] {
     let mut warm = Times::default();
     for kind in 0..EVENTS.len() {
         cold[kind] = time(kind, world, scale, 1, || other.fill_caches());
-        warm[kind] = time(kind, world, scale, 64, || ());
+        warm[kind] = time(kind, world, scale, 8, || ());
     }
     [cold, warm]
 }
