@@ -18,6 +18,7 @@ mod outages;
 mod ownership;
 mod stage;
 mod status;
+mod webhook;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -162,6 +163,9 @@ fn cases() -> Vec<Case<Installation>> {
         case!(apart flows::generated_flows_end_as_the_model_says),
         case!(apart outages::of_64_seconds),
         case!(apart outages::of_25_seconds),
+        case!(apart webhook::certificates_rotate_while_pods_are_created),
+        case!(apart webhook::an_edited_or_deleted_configuration_is_repaired),
+        case!(apart webhook::without_a_server_pods_are_created_at_once),
         case!(apart budgets::starts),
         case!(apart budgets::verdicts),
         case!(apart budgets::edits),

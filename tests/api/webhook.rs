@@ -1,0 +1,369 @@
+//! The webhook server against a real API server, with a reviewer that annotates every pod: its configuration is repaired,
+//! its certificates rotate while pods are created, replicas agree on one Secret, and without it pods are created at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, RuleWithOperations,
+};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use leadsman_admission::{
+    Admission, AdmissionRequest, AdmissionResponse, Args, CONFIGURATION, PatchOperation, Reviewer,
+    SECRET, Webhook, WebhookSpec,
+};
+use leadsman_lease::Leadership;
+use leadsman_process::{ApiServer, Component, Metrics, Process, Readiness, client, clock};
+use leadsman_tests::{see, until};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::Installation;
+use crate::stage::PLACES;
+
+const NAMESPACE: &str = "leadsman-system";
+/// Two webhooks, each of which adds its name.
+const FIRST: &str = "first.leadsman.test";
+const SECOND: &str = "second.leadsman.test";
+
+/// Adds the annotation that the snapshot names.
+struct Annotate;
+
+#[derive(Deserialize)]
+struct Annotated {
+    metadata: Annotations,
+}
+
+#[derive(Deserialize)]
+struct Annotations {
+    annotations: Option<Value>,
+}
+
+impl Reviewer for Annotate {
+    type Object = Annotated;
+    type Snapshot = &'static str;
+
+    fn review(name: &&'static str, request: &AdmissionRequest<Annotated>) -> AdmissionResponse {
+        let addition = match request.object.metadata.annotations {
+            Some(_) => PatchOperation::add(["metadata", "annotations", name], "seen"),
+            None => PatchOperation::add(["metadata", "annotations"], json!({*name: "seen"})),
+        };
+        AdmissionResponse {
+            patch: vec![addition],
+            warnings: Vec::new(),
+        }
+    }
+}
+
+/// One replica, in this process.
+struct Replica {
+    admission: Admission,
+    process: Process,
+    second: watch::Sender<Option<WebhookSpec>>,
+    _first: watch::Sender<Option<WebhookSpec>>,
+    _leadership: watch::Sender<Leadership>,
+}
+
+impl Replica {
+    async fn start(installation: &Installation, leads: bool) -> Result<Self> {
+        let connection = client::Args {
+            kubeconfig: Some(installation.kubeconfig.clone()),
+            context: None,
+        };
+        let process = Process {
+            server: ApiServer::new(connection.client(Component::Manager).await?),
+            shutdown: CancellationToken::new(),
+            readiness: Readiness::default(),
+            metrics: Metrics::default(),
+        };
+        // A year is longer than any test: whether it leads is given here.
+        let leadership = watch::Sender::new(if leads {
+            Leadership::Leads {
+                term: 1,
+                after_others: false,
+                until: clock::monotonic() + Duration::from_hours(365 * 24),
+            }
+        } else {
+            Leadership::Standby
+        });
+        let (first, second) = (watch::Sender::new(Some(spec())), watch::Sender::new(None));
+        let webhooks = vec![webhook(FIRST, &first), webhook(SECOND, &second)];
+        let args = args()?;
+        let started =
+            Admission::start(&args, NAMESPACE, webhooks, &process, leadership.subscribe());
+        Ok(Self {
+            admission: started.await?,
+            process,
+            second,
+            _first: first,
+            _leadership: leadership,
+        })
+    }
+
+    async fn is_ready(&self) -> Result<()> {
+        until("webhooks that are ready", || async {
+            Ok(self.process.readiness.is_ready().then_some(()))
+        })
+        .await
+        .with_context(|| self.process.readiness.text())
+    }
+
+    async fn end(self) -> Result<()> {
+        self.process.shutdown.cancel();
+        Ok(self.admission.ended().await?)
+    }
+}
+
+/// On a free port, which nobody else takes meanwhile with luck.
+fn args() -> Result<Args> {
+    let free = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    Ok(Args {
+        webhook_bind_address: free.to_string().parse()?,
+        webhook_cert_dir: None,
+        webhook_service: None,
+        webhook_url: Some(format!("https://{free}").parse()?),
+    })
+}
+
+fn webhook(name: &'static str, spec: &watch::Sender<Option<WebhookSpec>>) -> Webhook {
+    let (_, snapshot) = watch::channel(Some(Arc::new(name)));
+    Webhook::new::<Annotate>(name, snapshot, spec.subscribe())
+}
+
+/// The creation of every pod.
+fn spec() -> WebhookSpec {
+    let only = |text: &str| Some(vec![text.to_owned()]);
+    WebhookSpec {
+        rules: vec![RuleWithOperations {
+            operations: only("CREATE"),
+            api_groups: only(""),
+            api_versions: only("v1"),
+            resources: only("pods"),
+            ..RuleWithOperations::default()
+        }],
+        timeout_seconds: 5,
+        ..WebhookSpec::default()
+    }
+}
+
+async fn raise() -> Result<Installation> {
+    let installation = Installation::raise_idle().await?;
+    let namespace = serde_json::from_value(json!({"metadata": {"name": "pods"}}))?;
+    let namespaces: Api<Namespace> = Api::all(installation.client.clone());
+    namespaces
+        .create(&PostParams::default(), &namespace)
+        .await?;
+    Ok(installation)
+}
+
+/// Creates a pod, which the API server then forgets; webhooks without side effects are called all the same
+/// (KEP-576). Says which of ours were.
+async fn create(client: &Client) -> Result<Vec<&'static str>> {
+    let pod = serde_json::from_value(json!({
+        "metadata": {"generateName": "p-"},
+        "spec": {"containers": [{"name": "main", "image": "none"}], "automountServiceAccountToken": false},
+    }))?;
+    let params = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let pods: Api<Pod> = Api::namespaced(client.clone(), "pods");
+    let created = pods.create(&params, &pod).await?;
+    let annotations = created.metadata.annotations.unwrap_or_default();
+    let called = [FIRST, SECOND].into_iter();
+    Ok(called
+        .filter(|name| annotations.contains_key(*name))
+        .collect())
+}
+
+/// Waits until the API server calls these.
+async fn calls(client: &Client, expected: &[&str]) -> Result<()> {
+    until(&format!("calls of {expected:?}"), || async {
+        Ok((create(client).await? == expected).then_some(()))
+    })
+    .await
+}
+
+/// The configuration as the API server has it, without what tells one write of it from another.
+fn said(configuration: &MutatingWebhookConfiguration) -> Value {
+    json!([configuration.metadata.labels, configuration.webhooks])
+}
+
+pub(crate) async fn an_edited_or_deleted_configuration_is_repaired(
+    _: Arc<Installation>,
+) -> Result<()> {
+    let _place = PLACES.acquire().await?;
+    let installation = raise().await?;
+    let replica = Replica::start(&installation, true).await?;
+    replica.is_ready().await?;
+    calls(&installation.client, &[FIRST]).await?;
+    let configurations: Api<MutatingWebhookConfiguration> = Api::all(installation.client.clone());
+    let applied = said(&configurations.get(CONFIGURATION).await?);
+
+    // Each waits twice as long for its repair as the one before.
+    let edits = [
+        json!({"failurePolicy": "Fail", "clientConfig": {"url": "https://127.0.0.1:1/x"}}),
+        json!({"clientConfig": {"caBundle": null}, "objectSelector": {"matchLabels": {"a": "b"}}}),
+        json!({"$patch": "delete"}),
+    ];
+    for mut edit in edits {
+        edit["name"] = json!(FIRST);
+        let patch = Patch::Strategic(json!({"webhooks": [edit]}));
+        configurations
+            .patch(CONFIGURATION, &PatchParams::default(), &patch)
+            .await?;
+        see(&configurations, CONFIGURATION, &edit.to_string(), |seen| {
+            ensure!(said(seen) == applied, "it says {}", said(seen));
+            Ok(())
+        })
+        .await?;
+    }
+    configurations
+        .delete(CONFIGURATION, &DeleteParams::default())
+        .await?;
+    see(&configurations, CONFIGURATION, "its return", |seen| {
+        ensure!(said(seen) == applied, "it says {}", said(seen));
+        Ok(())
+    })
+    .await?;
+    calls(&installation.client, &[FIRST]).await?;
+
+    // What others add is theirs.
+    let label = json!({"metadata": {"labels": {"theirs": "stays"}}});
+    configurations
+        .patch(CONFIGURATION, &PatchParams::default(), &Patch::Merge(label))
+        .await?;
+    replica.second.send_replace(Some(spec()));
+    calls(&installation.client, &[FIRST, SECOND]).await?;
+    let labels = configurations.get(CONFIGURATION).await?.metadata.labels;
+    ensure!(labels.is_some_and(|labels| labels.contains_key("theirs")));
+    replica.end().await?;
+    installation.end().await;
+    Ok(())
+}
+
+pub(crate) async fn certificates_rotate_while_pods_are_created(_: Arc<Installation>) -> Result<()> {
+    let _place = PLACES.acquire().await?;
+    let installation = raise().await?;
+    // Two that start together.
+    let (replica, other) = tokio::try_join!(
+        Replica::start(&installation, true),
+        Replica::start(&installation, false)
+    )?;
+    tokio::try_join!(replica.is_ready(), other.is_ready())?;
+    calls(&installation.client, &[FIRST]).await?;
+    let secrets: Api<Secret> = Api::namespaced(installation.client.clone(), NAMESPACE);
+    let first = secrets.get(SECRET).await?.data.context("no data")?;
+
+    let (created, stop) = (Arc::new(AtomicUsize::new(0)), CancellationToken::new());
+    let mut creators = JoinSet::new();
+    for _ in 0..4 {
+        let (client, created, stop) = (
+            installation.client.clone(),
+            Arc::clone(&created),
+            stop.clone(),
+        );
+        creators.spawn(async move {
+            while !stop.is_cancelled() {
+                let called = create(&client).await?;
+                ensure!(
+                    called.contains(&FIRST),
+                    "a pod was created without a call: {called:?}"
+                );
+                created.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(())
+        });
+    }
+    // The successor comes beside what is served, and takes over when the API server had time to learn of its CA.
+    secrets.delete(SECRET, &DeleteParams::default()).await?;
+    let successor = see(&secrets, SECRET, "a successor", |secret| {
+        let data = secret.data.clone().unwrap_or_default();
+        ensure!(
+            data.get("tls.crt") == first.get("tls.crt"),
+            "another one is served"
+        );
+        data.get("next.crt").cloned().context("no successor")
+    })
+    .await?;
+    see(&secrets, SECRET, "the hand-over", |secret| {
+        let data = secret.data.clone().unwrap_or_default();
+        ensure!(
+            data.get("tls.crt") == Some(&successor),
+            "the old one is served"
+        );
+        Ok(())
+    })
+    .await?;
+    // Another URL is another client of the API server's: it shakes hands anew.
+    replica.second.send_replace(Some(spec()));
+    calls(&installation.client, &[FIRST, SECOND]).await?;
+    stop.cancel();
+    while let Some(creator) = creators.join_next().await {
+        creator??;
+    }
+    let created = created.load(Ordering::Relaxed);
+    eprintln!(
+        "{created} pods were created while the certificate was replaced, none without a call"
+    );
+    ensure!(created > 100, "{created} pods are no load");
+    tokio::try_join!(replica.end(), other.end())?;
+    installation.end().await;
+    Ok(())
+}
+
+/// What a pod may take to be created while nobody answers: the connection is refused.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
+pub(crate) async fn without_a_server_pods_are_created_at_once(_: Arc<Installation>) -> Result<()> {
+    let _place = PLACES.acquire().await?;
+    let installation = raise().await?;
+    let replica = Replica::start(&installation, true).await?;
+    replica.is_ready().await?;
+    calls(&installation.client, &[FIRST]).await?;
+
+    let ending = tokio::spawn(replica.end());
+    while !ending.is_finished() {
+        // With a call or without one, but never refused.
+        create(&installation.client).await?;
+    }
+    ending.await??;
+    let began = Instant::now();
+    let called = create(&installation.client).await?;
+    let took = began.elapsed();
+    if !called.is_empty() {
+        bail!("{called:?} were called though nobody serves");
+    }
+    ensure!(took < AT_ONCE, "a pod took {took:?}");
+
+    // A process without webhooks takes the configuration back.
+    let configurations: Api<MutatingWebhookConfiguration> = Api::all(installation.client.clone());
+    let next = Replica::start(&installation, true).await?;
+    next.is_ready().await?;
+    let args = args()?;
+    let none = Admission::start(
+        &args,
+        NAMESPACE,
+        Vec::new(),
+        &next.process,
+        next._leadership.subscribe(),
+    );
+    drop(next.admission);
+    let none = none.await?;
+    until("no configuration", || async {
+        let found = configurations.get_opt(CONFIGURATION).await?;
+        Ok(found.is_none().then_some(()))
+    })
+    .await?;
+    none.ended().await?;
+    installation.end().await;
+    Ok(())
+}
