@@ -15,7 +15,7 @@ use tokio::time::timeout_at;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
-use crate::webhook::{Answer, Outcome, Webhook, no_change};
+use crate::webhook::{Answer, ReviewOutcome, Webhook, no_change};
 
 /// Bytes of a body. An API server takes requests of up to 3 MiB (`MaxRequestBodyBytes` in `k8s.io/apiserver/pkg/server`),
 /// and a review of an update has two objects; controller-runtime has the same limit (`pkg/webhook/admission/http.go`).
@@ -78,15 +78,16 @@ impl Endpoints {
                 StatusCode::BAD_REQUEST,
             ),
             Ok(Err(Unread::TooLong)) => (
-                no_change(Outcome::Malformed, b""),
+                no_change(ReviewOutcome::Malformed, b""),
                 StatusCode::PAYLOAD_TOO_LARGE,
             ),
-            Ok(Err(Unread::Broken)) => {
-                (no_change(Outcome::Malformed, b""), StatusCode::BAD_REQUEST)
-            }
+            Ok(Err(Unread::Broken)) => (
+                no_change(ReviewOutcome::Malformed, b""),
+                StatusCode::BAD_REQUEST,
+            ),
             // Nobody knows the uid: an error is all that can be said, which `failurePolicy: Ignore` takes for "no change".
             Err(_) => (
-                no_change(Outcome::Late, b""),
+                no_change(ReviewOutcome::Late, b""),
                 StatusCode::SERVICE_UNAVAILABLE,
             ),
         };

@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Unit;
 
-use crate::webhook::Outcome;
+use crate::webhook::ReviewOutcome;
 
 /// The metrics of the webhooks.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ pub(crate) struct Metrics {
     expiration: Gauge,
 }
 
-impl Outcome {
+impl ReviewOutcome {
     fn as_str(self) -> &'static str {
         match self {
             Self::Patched => "patched",
@@ -65,7 +65,7 @@ impl Metrics {
         metrics
     }
 
-    pub(crate) fn answered(&self, webhook: &'static str, outcome: Outcome, took: Duration) {
+    pub(crate) fn answered(&self, webhook: &'static str, outcome: ReviewOutcome, took: Duration) {
         let webhook = ("webhook", webhook);
         self.requests
             .get_or_create(&[webhook, ("outcome", outcome.as_str())])

@@ -70,7 +70,7 @@ impl Webhook {
 
 /// What came of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Outcome {
+pub(crate) enum ReviewOutcome {
     /// The object was changed.
     Patched,
     /// There was nothing to change.
@@ -87,7 +87,7 @@ pub(crate) enum Outcome {
 
 /// An answer, and what led to it.
 pub(crate) struct Answer {
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: ReviewOutcome,
     /// An `AdmissionReview`; none where the request has no uid that an answer could name.
     pub(crate) body: Option<Vec<u8>>,
 }
@@ -127,34 +127,34 @@ impl<R: Reviewer> Answers for Reviewing<R> {
     fn answer(&self, body: &[u8], deadline: Instant) -> Answer {
         // The lock is held for one clone, so the control loop never waits for a review.
         let Some(snapshot) = self.snapshot.borrow().clone() else {
-            return no_change(Outcome::NotReady, body);
+            return no_change(ReviewOutcome::NotReady, body);
         };
         // A snapshot is immutable, so a panic leaves nothing half written.
         let reviewed = catch_unwind(AssertUnwindSafe(|| review::<R>(&snapshot, body, deadline)));
-        reviewed.unwrap_or_else(|_| no_change(Outcome::Panicked, body))
+        reviewed.unwrap_or_else(|_| no_change(ReviewOutcome::Panicked, body))
     }
 }
 
 fn review<R: Reviewer>(snapshot: &R::Snapshot, body: &[u8], deadline: Instant) -> Answer {
     let late = || clock::monotonic() >= deadline;
     if late() {
-        return no_change(Outcome::Late, body);
+        return no_change(ReviewOutcome::Late, body);
     }
     let review: ReviewIn<AdmissionRequest<R::Object>> = match serde_json::from_slice(body) {
         Ok(review) => review,
         Err(error) => {
             tracing::debug!(%error, "cannot decode an AdmissionReview, answering with no change");
-            return no_change(Outcome::Malformed, body);
+            return no_change(ReviewOutcome::Malformed, body);
         }
     };
     let response = R::review(snapshot, &review.request);
     if late() {
-        return no_change(Outcome::Late, body);
+        return no_change(ReviewOutcome::Late, body);
     }
     let outcome = if response.patch.is_empty() {
-        Outcome::Unchanged
+        ReviewOutcome::Unchanged
     } else {
-        Outcome::Patched
+        ReviewOutcome::Patched
     };
     Answer {
         outcome,
@@ -163,7 +163,7 @@ fn review<R: Reviewer>(snapshot: &R::Snapshot, body: &[u8], deadline: Instant) -
 }
 
 /// "No change", for this reason.
-pub(crate) fn no_change(outcome: Outcome, body: &[u8]) -> Answer {
+pub(crate) fn no_change(outcome: ReviewOutcome, body: &[u8]) -> Answer {
     let review = serde_json::from_slice::<ReviewIn<UidOnly>>(body).ok();
     let unchanged = AdmissionResponse::default();
     Answer {
@@ -296,7 +296,7 @@ pub(crate) mod tests {
         serde_json::to_vec(&review).unwrap()
     }
 
-    fn answer(body: &[u8], patience: Duration) -> (Outcome, Option<Value>) {
+    fn answer(body: &[u8], patience: Duration) -> (ReviewOutcome, Option<Value>) {
         let (_, none) = watch::channel(None);
         let answer = echo(none)
             .answers
@@ -312,7 +312,7 @@ pub(crate) mod tests {
     #[test]
     fn a_patch_comes_back_for_the_uid_of_the_request() {
         let (outcome, body) = answer(&pod_review("a", &json!({"a": "b"})), PATIENCE);
-        assert_eq!(outcome, Outcome::Patched);
+        assert_eq!(outcome, ReviewOutcome::Patched);
         let mut body = body.unwrap();
         let patch: ByteString = serde_json::from_value(body["response"]["patch"].take()).unwrap();
         let patch: Value = serde_json::from_slice(&patch.0).unwrap();
@@ -342,32 +342,37 @@ pub(crate) mod tests {
                 "nothing to add",
                 pod_review("a", &json!({"echo": "b"})),
                 PATIENCE,
-                Outcome::Unchanged,
+                ReviewOutcome::Unchanged,
             ),
             (
                 "a panic",
                 pod_review("panics", &json!({})),
                 PATIENCE,
-                Outcome::Panicked,
+                ReviewOutcome::Panicked,
             ),
             (
                 "late before",
                 pod_review("a", &json!({})),
                 Duration::ZERO,
-                Outcome::Late,
+                ReviewOutcome::Late,
             ),
             (
                 "late after",
                 pod_review("slow", &json!({})),
                 short,
-                Outcome::Late,
+                ReviewOutcome::Late,
             ),
-            ("no object", deleted.to_vec(), PATIENCE, Outcome::Malformed),
+            (
+                "no object",
+                deleted.to_vec(),
+                PATIENCE,
+                ReviewOutcome::Malformed,
+            ),
             (
                 "another object",
                 pod_review("a", &json!("none")),
                 PATIENCE,
-                Outcome::Malformed,
+                ReviewOutcome::Malformed,
             ),
         ];
         for (case, body, patience, expected) in table {
@@ -378,14 +383,17 @@ pub(crate) mod tests {
                 "{case}"
             );
         }
-        assert_eq!(answer(b"no JSON", PATIENCE), (Outcome::Malformed, None));
+        assert_eq!(
+            answer(b"no JSON", PATIENCE),
+            (ReviewOutcome::Malformed, None)
+        );
         let (_, snapshot) = watch::channel(None);
         let (_, spec) = watch::channel(None);
         let webhook = Webhook::new::<Echo>("echo.leadsman.test", snapshot, spec);
         let answer = webhook
             .answers
             .answer(&pod_review("a", &json!({})), clock::monotonic() + PATIENCE);
-        assert_eq!(answer.outcome, Outcome::NotReady);
+        assert_eq!(answer.outcome, ReviewOutcome::NotReady);
         assert!(answer.body.is_some());
     }
 }

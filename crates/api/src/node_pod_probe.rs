@@ -109,13 +109,13 @@ pub struct PodProbeStatus {
         deserialize_with = "null_as_default",
         skip_serializing_if = "Vec::is_empty"
     )]
-    pub cannot_probe: Vec<CannotProbe>,
+    pub cannot_probe: Vec<CannotProbeEntry>,
 }
 
 /// One probe that cannot be run. This tells nothing about its container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct CannotProbe {
+pub struct CannotProbeEntry {
     /// `<marker>#<probe>`.
     pub name: String,
     /// Why, in at most 256 bytes.

@@ -14,7 +14,7 @@ use crate::permissions::Permissions;
 use crate::places::{Places, SharedPlaces};
 use crate::rules::Rules;
 use crate::schema::{self, Schema};
-use crate::watch::{Context, Watches};
+use crate::watch::{Context, WatchesByType};
 
 /// Events between the watches and a feature. One that falls behind slows the watches down, not the memory up.
 const ARRIVALS: usize = 1024;
@@ -27,7 +27,7 @@ pub struct Control {
     shared: Shared,
     readiness: Readiness,
     stop: CancellationToken,
-    watches: Watches,
+    watches: WatchesByType,
     tasks: JoinSet<()>,
     features: JoinSet<()>,
 }
@@ -63,7 +63,7 @@ impl Control {
             shared,
             readiness: process.readiness.clone(),
             stop: process.shutdown.clone(),
-            watches: Watches::default(),
+            watches: WatchesByType::default(),
             tasks: JoinSet::new(),
             features: JoinSet::new(),
         }

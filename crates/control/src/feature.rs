@@ -26,7 +26,7 @@ use crate::permissions::Permissions;
 use crate::places::SharedPlaces;
 use crate::queue::{Retried, WriteQueue, WriteResult};
 use crate::relist::relist;
-use crate::request::{self, Outcome, Request, RequestKind};
+use crate::request::{self, Request, RequestKind, RequestOutcome};
 use crate::rules::{Effects, Rules};
 use crate::stage::Stage;
 use crate::watch::{Arrival, Prerequisite};
@@ -66,7 +66,7 @@ pub(crate) struct Shared {
 struct Answered<R: Rules> {
     target: R::Target,
     kind: RequestKind,
-    outcome: Outcome<R::Event>,
+    outcome: RequestOutcome<R::Event>,
 }
 
 impl<R: Rules> Feature<R> {

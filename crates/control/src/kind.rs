@@ -9,7 +9,7 @@ use tokio::sync::mpsc::Sender;
 use crate::relist;
 use crate::resource::{Resource, Watchable};
 use crate::rules::{Observation, Observe, Rules};
-use crate::watch::{Arrival, Subscription, Watches};
+use crate::watch::{Arrival, Subscription, WatchesByType};
 
 /// Fields of a kind that an older or another product's CRD may lack. An API server drops fields that the schema does not
 /// name without a word (structural schemas are pruned: `k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning`).
@@ -36,7 +36,7 @@ pub struct Kind<R: Rules> {
 
 /// Has the feature behind a channel receive what is observed of a kind, which is the one of this index.
 pub(crate) type SubscribeKind<R> =
-    fn(&mut Watches, &Kind<R>, usize, &Sender<Arrival<<R as Rules>::Event>>);
+    fn(&mut WatchesByType, &Kind<R>, usize, &Sender<Arrival<<R as Rules>::Event>>);
 
 /// Lists a kind once more, page by page.
 pub(crate) type Relist<E> = fn(ApiServer) -> BoxStream<'static, Vec<E>>;

@@ -42,14 +42,14 @@ pub(crate) struct WriteQueue<T> {
 struct ClassQueue<T> {
     class: Class,
     ready: VecDeque<T>,
-    pace: Pace,
+    pace: ClassPace,
     /// Since there was work and the class before it was busy: until then it waits for that class.
     held_until: Option<Instant>,
 }
 
 /// How fast the requests of a class may go.
 #[derive(Debug, Default)]
-struct Pace {
+struct ClassPace {
     /// None is begun before this.
     until: Option<Instant>,
     /// How often in a row the API server asked it to slow down. While there are any, one request is in flight at most.
@@ -116,7 +116,7 @@ impl<T: Target> WriteQueue<T> {
         let queue = |class: &Class| ClassQueue {
             class: *class,
             ready: VecDeque::new(),
-            pace: Pace::default(),
+            pace: ClassPace::default(),
             held_until: None,
         };
         Self {
@@ -327,7 +327,7 @@ impl<T: Target> WriteQueue<T> {
     }
 }
 
-impl Pace {
+impl ClassPace {
     fn may_begin(&self, now: Instant) -> bool {
         self.until.is_none_or(|until| until <= now) && (self.slowed == 0 || self.in_flight == 0)
     }

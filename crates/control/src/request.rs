@@ -47,7 +47,7 @@ pub struct Request<E> {
 pub type DecodeReply<E> = fn(&[u8]) -> serde_json::Result<E>;
 
 /// What came of a request.
-pub(crate) struct Outcome<E> {
+pub(crate) struct RequestOutcome<E> {
     /// The judgement of the last reply.
     pub(crate) disposition: Disposition,
     /// The object as the last successful reply showed it.
@@ -61,8 +61,8 @@ pub(crate) async fn send<E>(
     server: &ApiServer,
     request: Request<E>,
     leadership: &watch::Receiver<Leadership>,
-) -> Outcome<E> {
-    let mut outcome = Outcome {
+) -> RequestOutcome<E> {
+    let mut outcome = RequestOutcome {
         disposition: Disposition::Done,
         observed: None,
         written: request.written,

@@ -49,7 +49,7 @@ pub(crate) enum Prerequisite {
 
 /// The watches of all kinds, by the type in which their objects are decoded.
 #[derive(Default)]
-pub(crate) struct Watches(HashMap<TypeId, Box<dyn Spawn>>);
+pub(crate) struct WatchesByType(HashMap<TypeId, Box<dyn Spawn>>);
 
 /// What all watches share.
 #[derive(Clone)]
@@ -64,7 +64,7 @@ trait Spawn: Any + Send {
     fn as_any_mut(&mut self) -> &mut dyn Any;
 }
 
-impl Watches {
+impl WatchesByType {
     /// Has a subscriber receive what is observed of a kind. The kind is listed in the smallest pages that were asked for.
     pub(crate) fn subscribe<K: Watchable>(&mut self, page: u32, subscriber: Box<dyn Subscribe<K>>) {
         let watch = self.0.entry(TypeId::of::<K>()).or_insert_with(|| {

@@ -12,7 +12,7 @@ use crate::gates::Gates;
 use crate::leader;
 use crate::metrics::Metrics;
 use crate::openkruise::OpenKruiseGuard;
-use crate::podprobe::PodProbe;
+use crate::podprobe::PodProbeRules;
 
 /// Why the manager ended.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +47,7 @@ pub fn run(args: &Args) -> Result<(), RunError<ManagerError>> {
 fn add_features(control: &mut Control, args: &Args) -> Vec<Webhook> {
     let mut webhooks = Vec::new();
     if args.feature_gates.pod_probe_marker {
-        let rules = PodProbe::new(Config {
+        let rules = PodProbeRules::new(Config {
             compatibility: args.compatibility.into(),
             agent_namespace: args.namespace.clone(),
             former_field_managers: args.former_field_managers.clone(),
@@ -62,7 +62,7 @@ fn add_features(control: &mut Control, args: &Args) -> Vec<Webhook> {
 
 /// The rights that the features need, in all namespaces.
 pub fn feature_rights() -> Vec<Right> {
-    rights::<PodProbe>()
+    rights::<PodProbeRules>()
 }
 
 /// Runs without a feature: nothing is watched, written or removed.

@@ -25,13 +25,13 @@ const _: () = assert!(VISIBLE.as_secs() < LONGEST.as_secs() && LONGEST.as_secs()
 /// Values are numbers that stand for them ([`fingerprint`]). Times are on the monotonic clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Contest {
-    phase: Phase,
+    phase: WantedValue,
     fight: Option<Fight>,
 }
 
 /// What became of the value that was wanted last.
 #[derive(Clone, Copy, Debug, Default)]
-enum Phase {
+enum WantedValue {
     /// It was not seen.
     #[default]
     Missing,
@@ -56,8 +56,8 @@ impl Contest {
     pub(super) fn observe(&mut self, wanted: u64, differs: bool, now: Duration) {
         if !differs {
             // Where another value is on its way, it will take the place of this one without anybody's doing.
-            if !matches!(self.phase, Phase::Sent(sent) if sent.wanted != wanted) {
-                self.phase = Phase::Seen(wanted);
+            if !matches!(self.phase, WantedValue::Sent(sent) if sent.wanted != wanted) {
+                self.phase = WantedValue::Seen(wanted);
             }
             self.fight = self.fight.and_then(|fight| fight.settle(now));
             return;
@@ -65,8 +65,8 @@ impl Contest {
         if let Some(fight) = &mut self.fight {
             fight.want(wanted);
         }
-        if let Phase::Seen(seen) = self.phase {
-            self.phase = Phase::Missing;
+        if let WantedValue::Seen(seen) = self.phase {
+            self.phase = WantedValue::Missing;
             if seen == wanted {
                 self.fight_over(wanted).take_away(now);
             }
@@ -75,16 +75,16 @@ impl Contest {
 
     /// Takes note of a write that is sent.
     pub(super) fn send(&mut self, sent: SentValue) {
-        self.phase = Phase::Sent(sent);
+        self.phase = WantedValue::Sent(sent);
     }
 
     /// Takes note that the last write was carried out, after [`Contest::observe`] has seen what it led to. Returns
     /// whether it was undone.
     pub(super) fn written(&mut self, now: Duration) -> bool {
-        let Phase::Sent(sent) = self.phase else {
+        let WantedValue::Sent(sent) = self.phase else {
             return false;
         };
-        self.phase = Phase::Missing;
+        self.phase = WantedValue::Missing;
         if self.fight.is_some_and(|fight| fight.wanted != sent.wanted) {
             // By now something else is wanted.
             return false;
@@ -219,7 +219,7 @@ impl<K: Clone + PartialEq> Contests<K> {
                 |place| before.swap_remove(place).1,
             );
             contest.observe(one.wanted, one.differs, now);
-            if contest.fight.is_some() || matches!(contest.phase, Phase::Sent(_)) {
+            if contest.fight.is_some() || matches!(contest.phase, WantedValue::Sent(_)) {
                 self.contests.push((one.key.clone(), contest));
             }
         }
@@ -237,9 +237,9 @@ impl<K: Clone + PartialEq> Contests<K> {
     /// The contest of a thing that is neither on its way nor fought over.
     fn resting(&self, wanted: u64) -> Contest {
         let phase = if self.seen.contains(&wanted) {
-            Phase::Seen(wanted)
+            WantedValue::Seen(wanted)
         } else {
-            Phase::Missing
+            WantedValue::Missing
         };
         Contest { phase, fight: None }
     }
@@ -247,8 +247,8 @@ impl<K: Clone + PartialEq> Contests<K> {
     /// Takes note of a write that is sent, which changes these things.
     pub(super) fn send(&mut self, sent: impl IntoIterator<Item = (K, u64)>) {
         for (_, contest) in &mut self.contests {
-            if let Phase::Sent(_) = contest.phase {
-                contest.phase = Phase::Missing;
+            if let WantedValue::Sent(_) = contest.phase {
+                contest.phase = WantedValue::Missing;
             }
         }
         for (key, wanted) in sent {

@@ -13,7 +13,7 @@ use crate::cluster::{ObjectName, ResourceVersion, Source};
 
 /// The watched kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum WatchedKind {
     /// `PodProbeMarker`
     Marker,
     /// `Pod`
@@ -37,25 +37,25 @@ pub enum Event {
     NodePodProbe(Arc<NodePodProbe>, Source),
     /// An object is there and does not decode, as a list or the watch shows it. What was known of it stays known; if
     /// nothing was, what may be its own is left as it is until it decodes or is gone.
-    Undecodable(Kind, ObjectName),
+    Undecodable(WatchedKind, ObjectName),
     /// An object was deleted, as the watch shows it, with the version of its deletion. A write that meets 404 is no such
     /// sign: another object may have the name by then, and the watch tells both in order.
-    Deleted(Kind, ObjectName, ResourceVersion),
+    Deleted(WatchedKind, ObjectName, ResourceVersion),
     /// A list of a kind is complete. What is not named here did not exist at the version of the list.
-    Listed(Kind, BTreeSet<ObjectName>, ResourceVersion),
+    Listed(WatchedKind, BTreeSet<ObjectName>, ResourceVersion),
     /// All kinds have been listed once, and we are the one who writes from now on. Before it nothing is due to be
     /// written. It may come again, after a time in which another one wrote.
     Synced,
     /// Whether the API server keeps our optional fields of a kind, as its CRD's schema says : for markers
     /// those of the status, for `NodePodProbes` those of the entries. Other kinds have none.
-    FieldsKept(Kind, bool),
+    FieldsKept(WatchedKind, bool),
     /// The API server has carried out the last write of this object, and what the reply showed has been told. If the
     /// object still lacks what was written, somebody undid it.
     Written(WriteTarget),
     /// The API server refused this write of an object for good, and why. It is not repeated until another write is
     /// due, the spec of the `NodePodProbe` has changed, or some minutes have passed.
     Refused(WriteTarget, Box<Write>, String),
-    /// The deadline of the last [`Effects`] has passed.
+    /// The deadline of the last [`IndexEffects`] has passed.
     Deadline,
 }
 
@@ -86,7 +86,7 @@ impl fmt::Display for WriteTarget {
 
 /// What an event changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Effects {
+pub struct IndexEffects {
     /// Objects whose desired or observed state changed: ask `Index::due` what is due, when there is room to write.
     pub dirty: Vec<WriteTarget>,
     /// When to call again with [`Event::Deadline`], if nothing else happens before. On the monotonic clock of

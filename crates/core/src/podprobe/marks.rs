@@ -17,7 +17,7 @@ use super::contest::{Compared, fingerprint};
 use super::event::PodMarks;
 use super::injected::{MARKERS, PROBES};
 use super::marker::{Marker, Policy};
-use super::pod::{CoOwner, Condition, Ours, Pairs, Pod};
+use super::pod::{CoOwner, IndexedCondition, IndexedPod, Ours, Pairs};
 use super::probe::State;
 use super::verdict::Verdict;
 use crate::cluster::{SortedMap, whole_seconds};
@@ -45,21 +45,21 @@ pub struct Wants {
 }
 
 /// A probe, by the place of its marker among those that match a pod, and its own place in the marker.
-pub type Place = (usize, usize);
+pub type ProbePosition = (usize, usize);
 
 /// Two probes that claim the same mark of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conflict {
     /// Gets the mark.
-    pub winner: Place,
+    pub winner: ProbePosition,
     /// Does not.
-    pub loser: Place,
+    pub loser: ProbePosition,
 }
 
 /// Claims by key: the first to come has it.
 struct Claims<'a, T> {
     wants: &'a mut BTreeMap<Arc<str>, Want<T>>,
-    owners: BTreeMap<Arc<str>, Place>,
+    owners: BTreeMap<Arc<str>, ProbePosition>,
 }
 
 impl<'a, T> Claims<'a, T> {
@@ -71,7 +71,7 @@ impl<'a, T> Claims<'a, T> {
     fn claim(
         &mut self,
         key: &Arc<str>,
-        place: Place,
+        place: ProbePosition,
         want: impl FnOnce() -> Want<T>,
         conflicts: &mut Vec<Conflict>,
     ) {
@@ -94,7 +94,7 @@ impl Wants {
     /// verdicts are, so that a verdict never changes whose a key is.
     pub fn new<'v>(
         markers: &[&Marker],
-        verdict: impl Fn(Place) -> Option<&'v Verdict>,
+        verdict: impl Fn(ProbePosition) -> Option<&'v Verdict>,
     ) -> (Self, Vec<Conflict>) {
         let mut wants = Self::default();
         let mut conflicts = Vec::new();
@@ -235,7 +235,7 @@ impl Need {
     /// For a condition. `want` is None where no marker names it.
     fn of_condition(
         want: Option<&Want<Verdict>>,
-        seen: Option<&Condition>,
+        seen: Option<&IndexedCondition>,
         owner: Option<CoOwner>,
         now: Timestamp,
     ) -> Self {
@@ -266,7 +266,7 @@ fn keys<'a, T>(
 pub(super) type ComparedMark = Compared<Mark>;
 
 /// All marks that are ours or wanted, and whether the pod has them as they are wanted.
-pub(super) fn compare(pod: &Pod, wants: &Wants, now: Timestamp) -> Vec<ComparedMark> {
+pub(super) fn compare(pod: &IndexedPod, wants: &Wants, now: Timestamp) -> Vec<ComparedMark> {
     let mut compared = Vec::new();
     let mut add = |mark: Mark, wanted: u64, need: Need| {
         compared.push(ComparedMark {
@@ -305,7 +305,7 @@ pub(super) fn compare(pod: &Pod, wants: &Wants, now: Timestamp) -> Vec<ComparedM
 /// What is held stays as it is: a server-side apply takes away what it leaves out and we alone own, so
 /// a mark that is ours goes into it with the value that it has, and one that is not is left out.
 pub(super) fn difference(
-    pod: &Pod,
+    pod: &IndexedPod,
     wants: &Wants,
     is_held: impl Fn(&Mark) -> bool,
     now: Timestamp,
@@ -332,7 +332,7 @@ pub(super) fn difference(
 
 /// What has to change of a pod's labels, annotations or conditions.
 #[derive(Default)]
-struct Difference<T> {
+struct MarkChanges<T> {
     /// Our apply has to change.
     apply: bool,
     /// What the apply says.
@@ -364,7 +364,7 @@ pub(super) fn names(marker: &Marker, mark: &Mark) -> bool {
 }
 
 /// Whether a pod bears a mark of ours that no matching marker names.
-pub fn has_unclaimed(pod: &Pod, wants: &Wants) -> bool {
+pub fn has_unclaimed(pod: &IndexedPod, wants: &Wants) -> bool {
     let ours = &pod.ours;
     let labels = ours.labels.iter();
     let annotations = ours.annotations.iter();
@@ -392,8 +392,8 @@ impl ComparedPairs<'_> {
         (fingerprint(want), need)
     }
 
-    fn difference(&self, is_held: impl Fn(&Arc<str>) -> bool) -> Difference<Map<String, Value>> {
-        let mut difference = Difference::<Map<String, Value>>::default();
+    fn difference(&self, is_held: impl Fn(&Arc<str>) -> bool) -> MarkChanges<Map<String, Value>> {
+        let mut difference = MarkChanges::<Map<String, Value>>::default();
         for key in keys(self.wants, self.ours) {
             let (want, seen) = (self.wants.get(key), self.observed.get(key));
             let owner = self.ours.get(key).copied();
@@ -427,7 +427,7 @@ impl ComparedPairs<'_> {
 }
 
 /// Labels and annotations of a pod.
-fn pairs_of<'a>(pod: &'a Pod, wants: &'a Wants) -> [ComparedPairs<'a>; 2] {
+fn pairs_of<'a>(pod: &'a IndexedPod, wants: &'a Wants) -> [ComparedPairs<'a>; 2] {
     [
         ComparedPairs {
             wants: &wants.labels,
@@ -444,11 +444,11 @@ fn pairs_of<'a>(pod: &'a Pod, wants: &'a Wants) -> [ComparedPairs<'a>; 2] {
 
 fn conditions_difference(
     wants: &Wants,
-    pod: &Pod,
+    pod: &IndexedPod,
     is_held: impl Fn(&Mark) -> bool,
     now: Timestamp,
-) -> Difference<Vec<Value>> {
-    let mut difference = Difference::<Vec<Value>>::default();
+) -> MarkChanges<Vec<Value>> {
+    let mut difference = MarkChanges::<Vec<Value>>::default();
     for kind in keys(&wants.conditions, &pod.ours.conditions) {
         let (want, seen) = (wants.conditions.get(kind), pod.conditions.get(kind));
         let owner = pod.ours.conditions.get(kind).copied();
@@ -482,7 +482,11 @@ fn conditions_difference(
 
 /// The condition for a verdict. It keeps both times where nothing else changes, and the time of transition while the
 /// status does not: time passing alone is no reason to write a pod.
-fn condition(verdict: &Verdict, seen: Option<&Condition>, now: Timestamp) -> Condition {
+fn condition(
+    verdict: &Verdict,
+    seen: Option<&IndexedCondition>,
+    now: Timestamp,
+) -> IndexedCondition {
     let status = status(verdict.state);
     if let Some(seen) = seen
         && *seen.status == *status
@@ -493,14 +497,14 @@ fn condition(verdict: &Verdict, seen: Option<&Condition>, now: Timestamp) -> Con
         } else {
             verdict.probed
         };
-        return Condition {
+        return IndexedCondition {
             status: seen.status.clone(),
             message: verdict.message.clone(),
             last_transition_time: transition,
             last_probe_time: probe,
         };
     }
-    Condition {
+    IndexedCondition {
         status: status.into(),
         message: verdict.message.clone(),
         last_transition_time: Some(verdict.since.unwrap_or_else(|| whole_seconds(now))),
@@ -508,7 +512,7 @@ fn condition(verdict: &Verdict, seen: Option<&Condition>, now: Timestamp) -> Con
     }
 }
 
-fn condition_value(kind: &str, condition: &Condition) -> Value {
+fn condition_value(kind: &str, condition: &IndexedCondition) -> Value {
     let mut value = json!({ "type": kind, "status": condition.status });
     if !condition.message.is_empty() {
         value["message"] = json!(condition.message);
@@ -523,7 +527,7 @@ fn condition_value(kind: &str, condition: &Condition) -> Value {
 }
 
 fn removal(
-    pod: &Pod,
+    pod: &IndexedPod,
     labels: &[Arc<str>],
     annotations: &[Arc<str>],
     conditions: &[Arc<str>],
@@ -547,7 +551,7 @@ fn removal(
 }
 
 fn application(
-    pod: &Pod,
+    pod: &IndexedPod,
     labels: Map<String, Value>,
     annotations: Map<String, Value>,
     conditions: &[Value],

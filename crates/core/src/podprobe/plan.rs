@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use leadsman_api::node_pod_probe as wire;
 
 use super::marker::MarkerProbe;
-use super::pod::{Container, Pod};
+use super::pod::{IndexedContainer, IndexedPod};
 use super::probe::Probe;
 use super::resolved::ResolvedProbe;
 use super::verdict::Verdict;
@@ -113,7 +113,7 @@ pub enum Gap {
 impl Entry {
     /// The entry of a marker's probe on a pod; `observed` is what the node's object says of the pod now.
     pub fn plan(
-        pod: &Pod,
+        pod: &IndexedPod,
         probe: &MarkerProbe,
         observed: Option<&PodEntries>,
     ) -> Result<Self, Gap> {
@@ -160,7 +160,7 @@ impl Entry {
 }
 
 /// A probe whose ports have the names that the container gives them.
-fn resolve(probe: &MarkerProbe, container: &Container) -> Result<ResolvedProbe, Gap> {
+fn resolve(probe: &MarkerProbe, container: &IndexedContainer) -> Result<ResolvedProbe, Gap> {
     let port = |name: &str| {
         let port = container.ports.iter().find(|(known, _)| **known == *name);
         port.map(|(_, number)| *number)
@@ -173,7 +173,7 @@ fn resolve(probe: &MarkerProbe, container: &Container) -> Result<ResolvedProbe, 
 /// The startup gate. It opens with the first `started` of a container id and stays open for that id: a kubelet that
 /// restarts reports true, false, true for one and the same container. What it opened for is remembered in the
 /// object itself. While an id is shown that has not started, the one before it stays.
-fn started(container: &Container, observed: Option<&PodEntries>) -> Option<Arc<str>> {
+fn started(container: &IndexedContainer, observed: Option<&PodEntries>) -> Option<Arc<str>> {
     if container.started
         && let Some(id) = &container.id
     {
@@ -275,7 +275,7 @@ impl Verdict {
     /// tell: a container that started after the verdict was found is a newer one. Otherwise the kubelet's report is the
     /// older of the two, and the verdict is about a container that is still to be reported. Both are the node's clock,
     /// in whole seconds (`metav1.Time`).
-    pub fn is_about(&self, container: &Container) -> bool {
+    pub fn is_about(&self, container: &IndexedContainer) -> bool {
         if self.container.is_some() && self.container == container.id {
             return true;
         }
@@ -297,7 +297,7 @@ mod tests {
         let mut interners = Interners::default();
         let mut pool = Interner::default();
         let wire = json!({ "metadata": { "name": "p\"0", "namespace": "a", "uid": "u" } });
-        let pod = Pod::new(
+        let pod = IndexedPod::new(
             &serde_json::from_value(wire).unwrap(),
             None,
             &[],

@@ -25,7 +25,7 @@ pub type Pairs = SortedMap<Arc<str>>;
 
 /// A pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pod {
+pub struct IndexedPod {
     /// Namespace and name.
     pub name: Arc<ObjectName>,
     /// Its uid.
@@ -57,16 +57,16 @@ pub struct Pod {
     /// Its first address; empty until it has one.
     pub ip: Arc<str>,
     /// What can be probed: containers and native sidecars.
-    pub containers: Box<[Container]>,
+    pub containers: Box<[IndexedContainer]>,
     /// Its conditions by type, but for those of Kubernetes itself, which no marker may name.
-    pub conditions: SortedMap<Condition>,
+    pub conditions: SortedMap<IndexedCondition>,
     /// What our last apply says.
     pub ours: Ours,
 }
 
 /// A container that can be probed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Container {
+pub struct IndexedContainer {
     /// Its name.
     pub name: Arc<str>,
     /// Its named ports.
@@ -83,7 +83,7 @@ pub struct Container {
 
 /// A condition of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Condition {
+pub struct IndexedCondition {
     /// `True`, `False` or `Unknown`.
     pub status: Arc<str>,
     /// Empty when there is none.
@@ -120,7 +120,7 @@ pub struct Ours {
     pub conditions: SortedMap<CoOwner>,
 }
 
-impl Pod {
+impl IndexedPod {
     /// Keeps of a pod what is read of it. What no other pod has is taken from what is `known` of it, if it is there:
     /// searched for among that of all pods, it would be far away in the memory.
     pub fn new(
@@ -197,7 +197,11 @@ impl Pod {
 }
 
 /// Containers and native sidecars; other init containers have ended by the time a pod is probed.
-fn containers(pod: &slim::Pod, known: Option<&Pod>, names: &mut Interner<str>) -> Box<[Container]> {
+fn containers(
+    pod: &slim::Pod,
+    known: Option<&IndexedPod>,
+    names: &mut Interner<str>,
+) -> Box<[IndexedContainer]> {
     let sidecars = pod.spec.init_containers.iter();
     let sidecars =
         sidecars.filter(|container| container.restart_policy.as_deref() == Some("Always"));
@@ -219,7 +223,7 @@ fn containers(pod: &slim::Pod, known: Option<&Pod>, names: &mut Interner<str>) -
             });
             let ports = ports.collect();
             let known = known.and_then(|known| known.containers.get(all.len()));
-            all.push(Container {
+            all.push(IndexedContainer {
                 name: names.share(container.name.as_str()),
                 ports,
                 startup_probe: container.startup_probe.is_some(),
@@ -243,7 +247,7 @@ fn bare_id(id: &str) -> &str {
     id.split_once("://").map_or(id, |(_, id)| id)
 }
 
-fn conditions(pod: &slim::Pod, names: &mut Interner<str>) -> SortedMap<Condition> {
+fn conditions(pod: &slim::Pod, names: &mut Interner<str>) -> SortedMap<IndexedCondition> {
     let conditions = pod.status.conditions.iter();
     let open = conditions.filter(|condition| {
         let kind = condition.type_.as_str();
@@ -251,7 +255,7 @@ fn conditions(pod: &slim::Pod, names: &mut Interner<str>) -> SortedMap<Condition
     });
     let conditions = open.map(|condition| {
         let message = condition.message.as_deref().unwrap_or_default();
-        let seen = Condition {
+        let seen = IndexedCondition {
             status: names.share(condition.status.as_str()),
             message: names.share(message),
             last_transition_time: condition.last_transition_time.as_ref().map(|time| time.0),

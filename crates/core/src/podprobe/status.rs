@@ -1,6 +1,6 @@
 //! A marker's status: counts of its pods by verdict, and one condition that says whether it works.
 //!
-//! The counts are kept up by differences: each pod has a share in the tally of each marker that matches it.
+//! The counts are kept up by differences: each pod has a contribution in the tally of each marker that matches it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -110,7 +110,7 @@ impl Trouble {
                 "probe {probe}: the provider of a virtual node reports by conditions alone; set podConditionType (pods {subjects})"
             ),
             Self::TooManyProbes => format!(
-                "the NodePodProbe of the node is full (512 KiB, or this namespace's share of it), or on a virtual node the pod's annotation (128 KiB); probe fewer pods or spread them over more nodes: {subjects}"
+                "the NodePodProbe of the node is full (512 KiB, or this namespace's contribution of it), or on a virtual node the pod's annotation (128 KiB); probe fewer pods or spread them over more nodes: {subjects}"
             ),
             Self::Refused => format!(
                 "the API server refuses the NodePodProbe of the pod's node; see whether a webhook, a policy or an older CRD is in the way: {subjects}"
@@ -200,9 +200,9 @@ impl Pending {
 
 /// One pod's part in a marker's tally.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Share {
+pub struct PodContribution {
     /// For each probe of the marker.
-    pub probes: Vec<ProbeShare>,
+    pub probes: Vec<ProbeContribution>,
     /// What is wrong, and with what: a pod, or the marker that goes first. Without repetitions.
     pub troubles: Vec<(Trouble, Arc<str>)>,
     /// The weightiest reason among its probes without a verdict. None if all have one.
@@ -211,14 +211,14 @@ pub struct Share {
 
 /// One pod's part in the tally of a probe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ProbeShare {
+pub struct ProbeContribution {
     /// None while there is no verdict.
     pub state: Option<State>,
     /// Whether the node's agent does not report.
     pub silent: bool,
 }
 
-/// The sum of all shares in a marker.
+/// The sum of all contributions in a marker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     matched: i64,
@@ -242,18 +242,18 @@ impl Tally {
     }
 
     /// Counts a pod in.
-    pub fn add(&mut self, share: &Share) {
-        self.count(share, 1);
-        for (trouble, subject) in &share.troubles {
+    pub fn add(&mut self, contribution: &PodContribution) {
+        self.count(contribution, 1);
+        for (trouble, subject) in &contribution.troubles {
             let subjects = self.troubles.entry(trouble.clone()).or_default();
             *subjects.entry(subject.clone()).or_default() += 1;
         }
     }
 
-    /// Counts out a pod that was counted in with this share.
-    pub fn remove(&mut self, share: &Share) {
-        self.count(share, -1);
-        for (trouble, subject) in &share.troubles {
+    /// Counts out a pod that was counted in with this contribution.
+    pub fn remove(&mut self, contribution: &PodContribution) {
+        self.count(contribution, -1);
+        for (trouble, subject) in &contribution.troubles {
             let Some(subjects) = self.troubles.get_mut(trouble) else {
                 continue;
             };
@@ -269,9 +269,9 @@ impl Tally {
         }
     }
 
-    fn count(&mut self, share: &Share, by: i64) {
+    fn count(&mut self, contribution: &PodContribution, by: i64) {
         self.matched += by;
-        if let Some(pending) = share.pending {
+        if let Some(pending) = contribution.pending {
             let count = self.pending.entry(pending).or_default();
             *count += by;
             debug_assert!(*count >= 0, "a pod was counted out that was not counted in");
@@ -279,7 +279,7 @@ impl Tally {
                 self.pending.remove(&pending);
             }
         }
-        for (summary, probe) in self.probes.iter_mut().zip(&share.probes) {
+        for (summary, probe) in self.probes.iter_mut().zip(&contribution.probes) {
             match probe.state {
                 Some(State::Succeeded) => summary.succeeded += by,
                 Some(State::Failed) => summary.failed += by,
@@ -348,7 +348,7 @@ fn first_three(subjects: &BTreeMap<Arc<str>, usize>) -> String {
 const MESSAGE_BYTES: usize = 4096;
 
 /// What is observed of a marker that its status depends on.
-pub struct Circumstances<'a> {
+pub struct StatusInputs<'a> {
     /// Its generation.
     pub generation: i64,
     /// Whether every `NodePodProbe` says what this generation wants.
@@ -364,18 +364,18 @@ pub struct Circumstances<'a> {
 /// The status due, none if the observed one says the same.
 pub fn difference(
     tally: &Tally,
-    circumstances: &Circumstances<'_>,
+    inputs: &StatusInputs<'_>,
     now: Timestamp,
 ) -> Option<PodProbeMarkerStatus> {
-    let observed = circumstances.status;
-    let (trouble, message) = match circumstances.refused {
+    let observed = inputs.status;
+    let (trouble, message) = match inputs.refused {
         Some((trouble, message)) => (Some(trouble), message.to_owned()),
         None => tally.verdict(),
     };
     let status = if trouble.is_none() { "True" } else { "False" };
     let reason = trouble.map_or("Probing", Trouble::reason);
-    let generation = if circumstances.acknowledged {
-        circumstances.generation
+    let generation = if inputs.acknowledged {
+        inputs.generation
     } else {
         observed.observed_generation
     };
@@ -402,11 +402,11 @@ pub fn difference(
         probes: tally.probes.clone(),
         conditions,
     };
-    if desired.probes.is_empty() || !circumstances.summaries {
+    if desired.probes.is_empty() || !inputs.summaries {
         // An empty list is not written, so what is there cannot be emptied.
         desired.probes.clone_from(&observed.probes);
     }
-    if !circumstances.summaries {
+    if !inputs.summaries {
         desired.conditions.clone_from(&observed.conditions);
     }
     (desired != *observed).then_some(desired)

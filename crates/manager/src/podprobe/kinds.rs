@@ -8,7 +8,7 @@ use leadsman_control::{Kind, Observation, Observe, OptionalFields};
 use leadsman_core::cluster::{ObjectName, Source};
 use leadsman_core::podprobe::event::{self, Event};
 
-use super::PodProbe;
+use super::PodProbeRules;
 
 /// Fields of a marker's status that `OpenKruise`'s CRD lacks.
 const MARKER_FIELDS: OptionalFields = OptionalFields {
@@ -31,7 +31,7 @@ const NODE_POD_PROBE_FIELDS: OptionalFields = OptionalFields {
 ///
 /// Markers and `NodePodProbe`s are re-listed by a new leader: with a verdict from before the last leader's mark it would
 /// put the old mark back. A pod that is seen late costs a write that changes nothing.
-pub(super) const KINDS: &[Kind<PodProbe>] = &[
+pub(super) const KINDS: &[Kind<PodProbeRules>] = &[
     Kind::new::<PodProbeMarker>(250)
         .relisted()
         .with_optional_fields(MARKER_FIELDS)
@@ -49,25 +49,25 @@ pub(super) const KINDS: &[Kind<PodProbe>] = &[
         .if_undecodable("its spec is replaced; there is nothing to do"),
 ];
 
-impl Observe<PodProbeMarker> for PodProbe {
+impl Observe<PodProbeMarker> for PodProbeRules {
     fn event(observation: Observation<PodProbeMarker>) -> Event {
-        event(observation, event::Kind::Marker, Event::Marker)
+        event(observation, event::WatchedKind::Marker, Event::Marker)
     }
 }
 
-impl Observe<Pod> for PodProbe {
+impl Observe<Pod> for PodProbeRules {
     fn event(observation: Observation<Pod>) -> Event {
-        event(observation, event::Kind::Pod, Event::Pod)
+        event(observation, event::WatchedKind::Pod, Event::Pod)
     }
 }
 
-impl Observe<Node> for PodProbe {
+impl Observe<Node> for PodProbeRules {
     fn event(observation: Observation<Node>) -> Event {
-        event(observation, event::Kind::Node, Event::Node)
+        event(observation, event::WatchedKind::Node, Event::Node)
     }
 }
 
-impl Observe<NodePodProbe> for PodProbe {
+impl Observe<NodePodProbe> for PodProbeRules {
     fn event(observation: Observation<NodePodProbe>) -> Event {
         let observation = match observation {
             // Its spec is ours: what cannot be read of it is replaced, under the version that it has now.
@@ -81,13 +81,17 @@ impl Observe<NodePodProbe> for PodProbe {
             }
             observation => observation,
         };
-        event(observation, event::Kind::NodePodProbe, Event::NodePodProbe)
+        event(
+            observation,
+            event::WatchedKind::NodePodProbe,
+            Event::NodePodProbe,
+        )
     }
 }
 
 fn event<K>(
     observation: Observation<K>,
-    kind: event::Kind,
+    kind: event::WatchedKind,
     object: fn(Arc<K>, Source) -> Event,
 ) -> Event {
     match observation {
@@ -168,7 +172,7 @@ mod tests {
         let metadata = NodePodProbe::new("node-1", NodePodProbeSpec::default()).metadata;
         let undecodable = Observation::Undecodable(Arc::new(metadata), Source::List);
         let Event::NodePodProbe(object, Source::List) =
-            <PodProbe as Observe<NodePodProbe>>::event(undecodable)
+            <PodProbeRules as Observe<NodePodProbe>>::event(undecodable)
         else {
             panic!("it is replaced under its version");
         };

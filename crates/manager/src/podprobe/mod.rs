@@ -14,23 +14,23 @@ use leadsman_core::cluster::Now;
 use leadsman_core::podprobe::event::{self, Event, WriteTarget};
 use leadsman_core::podprobe::{Config, Index};
 
-use self::serverless::Injection;
+use self::serverless::InjectionWebhook;
 
 mod kinds;
 mod requests;
 mod serverless;
 
 /// The rules of `PodProbeMarker`.
-pub(crate) struct PodProbe {
+pub(crate) struct PodProbeRules {
     index: Index,
     /// None where pods are not serverless.
-    injection: Option<Injection>,
+    injection: Option<InjectionWebhook>,
 }
 
-impl PodProbe {
+impl PodProbeRules {
     /// Nothing is observed yet.
     pub(crate) fn new(config: Config) -> Self {
-        let injection = config.serverless.then(Injection::new);
+        let injection = config.serverless.then(InjectionWebhook::new);
         let index = Index::new(config);
         Self { index, injection }
     }
@@ -38,7 +38,7 @@ impl PodProbe {
     /// The webhooks of the feature.
     pub(crate) fn webhooks(&self) -> Vec<Webhook> {
         let injection = self.injection.iter();
-        injection.map(Injection::webhook).collect()
+        injection.map(InjectionWebhook::webhook).collect()
     }
 }
 
@@ -48,7 +48,7 @@ const SPECS: usize = 1;
 const STATUSES: usize = 2;
 const FINALIZERS: usize = 3;
 
-impl Rules for PodProbe {
+impl Rules for PodProbeRules {
     const NAME: &'static str = "podprobe";
     const KINDS: &'static [Kind<Self>] = kinds::KINDS;
     const REQUESTS: &'static [RequestKind] = requests::KINDS;
@@ -68,7 +68,7 @@ impl Rules for PodProbe {
     type Target = WriteTarget;
 
     fn observe(&mut self, event: Event, now: Now) -> Effects<WriteTarget> {
-        let lists_markers = matches!(event, Event::Listed(event::Kind::Marker, ..));
+        let lists_markers = matches!(event, Event::Listed(event::WatchedKind::Marker, ..));
         let effects = effects(self.index.observe(event, now));
         if let Some(injection) = &mut self.injection {
             injection.follow(&mut self.index, lists_markers);
@@ -99,7 +99,7 @@ impl Rules for PodProbe {
     }
 }
 
-fn effects(effects: event::Effects) -> Effects<WriteTarget> {
+fn effects(effects: event::IndexEffects) -> Effects<WriteTarget> {
     Effects {
         dirty: effects.dirty,
         deadline: effects.deadline,

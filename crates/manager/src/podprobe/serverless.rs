@@ -22,7 +22,7 @@ const WEBHOOK: &str = "podprobe.leadsman.io";
 const TIMEOUT_SECONDS: u8 = 1;
 
 /// The markers by which the webhook answers, as the rules have them.
-pub(crate) struct Injection {
+pub(crate) struct InjectionWebhook {
     markers: Snapshot,
     /// Whether all markers have been listed. Before that a pod would look as if no marker wanted it.
     is_listed: bool,
@@ -31,7 +31,7 @@ pub(crate) struct Injection {
     was_widened: bool,
 }
 
-impl Injection {
+impl InjectionWebhook {
     /// No marker is known yet.
     pub(crate) fn new() -> Self {
         Self {

@@ -37,7 +37,7 @@ async fn without_its_crds_it_waits_and_the_other_feature_goes_on() {
         until: clock::monotonic() + Duration::from_hours(1),
     });
     let mut control = Control::new(&process, leadership.subscribe());
-    control.add(PodProbe::new(Config::default()));
+    control.add(PodProbeRules::new(Config::default()));
     control.add(wiring::CopyLabels::default());
     tokio::spawn(control.run());
     sleep(Duration::from_mins(1)).await;

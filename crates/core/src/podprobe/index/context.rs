@@ -10,8 +10,8 @@ use crate::podprobe::contest::SentValue;
 use crate::podprobe::event::{Write, WriteTarget};
 use crate::podprobe::marks::Mark;
 use crate::podprobe::plan::Entries;
-use crate::podprobe::pod::Pod;
-use crate::podprobe::status::Share;
+use crate::podprobe::pod::IndexedPod;
+use crate::podprobe::status::PodContribution;
 
 /// Name of a marker.
 pub(super) type MarkerName = Arc<ObjectName>;
@@ -24,13 +24,13 @@ pub(super) type NodeName = Arc<str>;
 pub(super) type PodKey = (PodName, Arc<str>);
 
 /// Where the entries of a pod are.
-pub(super) fn pod_key(pod: &Pod) -> Option<(NodeName, PodKey)> {
+pub(super) fn pod_key(pod: &IndexedPod) -> Option<(NodeName, PodKey)> {
     let node = pod.node.clone()?;
     Some((node, (pod.name.clone(), pod.node_uid.clone())))
 }
 
 /// What a pod adds to the tally of each marker that matches it, the one that goes first in front.
-pub(super) type Shares = Vec<(MarkerName, Share)>;
+pub(super) type Contributions = Vec<(MarkerName, PodContribution)>;
 
 /// What a machine uses beside its own state.
 #[derive(Debug)]

@@ -56,7 +56,7 @@ use self::pods::{Planned, PodPlan, Pods};
 use self::refusals::Refusals;
 use self::undecodable::Undecodable;
 use super::compatibility::Compatibility;
-use super::event::{Effects, Event, Kind, Write, WriteTarget};
+use super::event::{Event, IndexEffects, WatchedKind, Write, WriteTarget};
 use super::marker::Marker;
 use super::marks;
 use crate::cluster::{Now, ObjectName, Watches};
@@ -110,7 +110,7 @@ pub struct Index {
     pods: Pods,
     undecodable: Undecodable,
     refusals: Refusals,
-    watches: Watches<Kind>,
+    watches: Watches<WatchedKind>,
     cx: IndexContext,
 }
 
@@ -130,7 +130,7 @@ impl Index {
     }
 
     /// Takes in what happened at `now`.
-    pub fn observe(&mut self, event: Event, now: Now) -> Effects {
+    pub fn observe(&mut self, event: Event, now: Now) -> IndexEffects {
         self.cx.now = now;
         self.take_in(event);
         while let Some(timer) = self.cx.timers.pop_due(now.monotonic) {
@@ -143,7 +143,7 @@ impl Index {
             self.cx.affected = Affected::default();
         }
         let due = std::mem::take(&mut self.cx.affected.due);
-        Effects {
+        IndexEffects {
             dirty: due.into_iter().collect(),
             deadline: self.cx.timers.deadline(),
         }
@@ -286,7 +286,7 @@ impl Index {
             contested: self.pods.contested(name).collect(),
             keeps_unclaimed: self.undecodable.has_marker_in(&name.namespace),
         };
-        let (wants, shares) = observations.marks(&matching, &entries);
+        let (wants, contributions) = observations.marks(&matching, &entries);
         let leaves_marks = pod.active && marks::has_unclaimed(pod, &wants);
         if self.pods.set_unclaimed(name, leaves_marks) {
             self.markers.affect_held(&name.namespace, cx);
@@ -294,17 +294,18 @@ impl Index {
         let plan = PodPlan {
             on_node,
             wants,
-            shares,
+            contributions,
         };
         let Some(planned) = self.pods.set_plan(name, plan, cx) else {
             return;
         };
         let Planned {
-            shares_before,
-            shares,
+            contributions_before,
+            contributions,
             is_outdated,
         } = planned;
-        self.markers.count(name, shares_before, shares, cx);
+        self.markers
+            .count(name, contributions_before, contributions, cx);
         let is_accepted = self.forget_refusal_of_another_write(name);
         if is_outdated || is_accepted {
             // It was planned before it was known what is contested or refused.

@@ -10,8 +10,8 @@ use leadsman_api::{NodePodProbe, PodProbeMarker};
 
 use super::Index;
 use crate::cluster::{ObjectName, ResourceVersion, Source};
-use crate::podprobe::event::{Event, Kind, Write, WriteTarget};
-use crate::podprobe::pod::Pod;
+use crate::podprobe::event::{Event, WatchedKind, Write, WriteTarget};
+use crate::podprobe::pod::IndexedPod;
 
 impl Index {
     /// Takes an event in. What follows from it is recomputed later.
@@ -40,9 +40,13 @@ impl Index {
                 self.markers.forget_contests();
                 self.affect_all();
             }
-            Event::FieldsKept(Kind::Marker, kept) => self.markers.set_keeps_summaries(kept, cx),
-            Event::FieldsKept(Kind::NodePodProbe, kept) => self.nodes.set_keeps_fields(kept, cx),
-            Event::FieldsKept(Kind::Pod | Kind::Node, _) | Event::Deadline => {}
+            Event::FieldsKept(WatchedKind::Marker, kept) => {
+                self.markers.set_keeps_summaries(kept, cx)
+            }
+            Event::FieldsKept(WatchedKind::NodePodProbe, kept) => {
+                self.nodes.set_keeps_fields(kept, cx)
+            }
+            Event::FieldsKept(WatchedKind::Pod | WatchedKind::Node, _) | Event::Deadline => {}
             Event::Written(target) => self.observe_written(&target),
             Event::Refused(target, write, reason) => {
                 self.observe_refused(&target, *write, &reason);
@@ -53,7 +57,7 @@ impl Index {
     /// Whether a snapshot shows nothing new.
     fn is_stale(
         &mut self,
-        kind: Kind,
+        kind: WatchedKind,
         name: &ObjectName,
         meta: &ObjectMeta,
         source: Source,
@@ -66,10 +70,10 @@ impl Index {
 
     fn observe_marker(&mut self, wire: &PodProbeMarker, source: Source) {
         let name = ObjectName::of(&wire.metadata);
-        if self.is_stale(Kind::Marker, &name, &wire.metadata, source) {
+        if self.is_stale(WatchedKind::Marker, &name, &wire.metadata, source) {
             return;
         }
-        self.forget_undecodable(Kind::Marker, &name);
+        self.forget_undecodable(WatchedKind::Marker, &name);
         self.forget_marker_refusals(&name);
         if let Some(change) = self.markers.observe(wire, &mut self.cx) {
             self.plan_pods_of(&change);
@@ -78,16 +82,16 @@ impl Index {
 
     fn observe_pod(&mut self, wire: &slim::Pod, source: Source) {
         let name = ObjectName::of(&wire.identity);
-        if self.is_stale(Kind::Pod, &name, &wire.identity, source) {
+        if self.is_stale(WatchedKind::Pod, &name, &wire.identity, source) {
             return;
         }
         let known = self.pods.get(&name);
         let former = &self.config.former_field_managers;
-        let pod = Pod::new(wire, known, former, &mut self.cx.interners);
+        let pod = IndexedPod::new(wire, known, former, &mut self.cx.interners);
         if known.is_some_and(|known| known.uid != pod.uid) {
             self.remove_pod(&pod.name);
         }
-        self.forget_undecodable(Kind::Pod, &pod.name);
+        self.forget_undecodable(WatchedKind::Pod, &pod.name);
         // Of an agent's pod more is read than is kept.
         let may_be_agent = pod.name.namespace == self.config.agent_namespace;
         if self.pods.is_unchanged(&pod) && !may_be_agent {
@@ -100,7 +104,7 @@ impl Index {
     }
 
     /// Counts a pod that has lost its controller.
-    fn count_release(&mut self, pod: &Pod) {
+    fn count_release(&mut self, pod: &IndexedPod) {
         let controller = self
             .pods
             .get(&pod.name)
@@ -121,7 +125,7 @@ impl Index {
     }
 
     /// Takes note of a pod that may be an agent.
-    fn observe_agent(&mut self, pod: &Pod, wire: &slim::Pod) {
+    fn observe_agent(&mut self, pod: &IndexedPod, wire: &slim::Pod) {
         // A pod is bound once, but a list may show another pod under its name.
         if let Some(known) = self.pods.get(&pod.name)
             && known.node != pod.node
@@ -144,7 +148,7 @@ impl Index {
 
     fn observe_node(&mut self, wire: &slim::Node, source: Source) {
         let name = ObjectName::of(&wire.identity);
-        if self.is_stale(Kind::Node, &name, &wire.identity, source) {
+        if self.is_stale(WatchedKind::Node, &name, &wire.identity, source) {
             return;
         }
         let was_virtual = self.nodes.is_virtual(&name.name);
@@ -170,7 +174,7 @@ impl Index {
 
     fn observe_object(&mut self, wire: NodePodProbe, source: Source) {
         let name = ObjectName::of(&wire.metadata);
-        if self.is_stale(Kind::NodePodProbe, &name, &wire.metadata, source) {
+        if self.is_stale(WatchedKind::NodePodProbe, &name, &wire.metadata, source) {
             return;
         }
         // The agent's reports change nothing about a spec that is refused.
@@ -180,41 +184,41 @@ impl Index {
     }
 
     /// Keeps what may be an undecodable object's, unless the object was known before.
-    fn observe_undecodable(&mut self, kind: Kind, name: ObjectName) {
+    fn observe_undecodable(&mut self, kind: WatchedKind, name: ObjectName) {
         if self.version(kind, &name).is_some() {
             return;
         }
         match kind {
-            Kind::Marker => {
+            WatchedKind::Marker => {
                 if self.undecodable.insert_marker(&name) {
                     self.affect_namespace(&name.namespace);
                 }
             }
-            Kind::Pod => {
+            WatchedKind::Pod => {
                 let name = Arc::new(name);
                 self.undecodable.insert_pod(name.clone());
                 self.cx.affected.pods.insert(name);
             }
             // Of a node little is read, and what is not understood of a NodePodProbe is replaced.
-            Kind::Node | Kind::NodePodProbe => {}
+            WatchedKind::Node | WatchedKind::NodePodProbe => {}
         }
     }
 
     /// Keeps nothing for an object any more, which decodes or was deleted.
-    fn forget_undecodable(&mut self, kind: Kind, name: &ObjectName) {
+    fn forget_undecodable(&mut self, kind: WatchedKind, name: &ObjectName) {
         match kind {
-            Kind::Marker => {
+            WatchedKind::Marker => {
                 if self.undecodable.remove_marker(name) {
                     self.affect_namespace(&name.namespace);
                 }
             }
-            Kind::Pod => {
+            WatchedKind::Pod => {
                 if let Some(name) = self.undecodable.remove_pod(name) {
                     let cx = &mut self.cx;
                     self.nodes.set_wanted_as_observed(&name, false, cx);
                 }
             }
-            Kind::Node | Kind::NodePodProbe => {}
+            WatchedKind::Node | WatchedKind::NodePodProbe => {}
         }
     }
 
@@ -270,7 +274,7 @@ impl Index {
     /// Removes what a complete list of a kind does not name, unless it is newer than the list.
     fn complete_list(
         &mut self,
-        kind: Kind,
+        kind: WatchedKind,
         listed: &BTreeSet<ObjectName>,
         version: ResourceVersion,
     ) {
@@ -285,13 +289,13 @@ impl Index {
     }
 
     /// Removes an object that does not exist at `version`.
-    fn remove(&mut self, kind: Kind, name: &ObjectName, version: ResourceVersion) {
+    fn remove(&mut self, kind: WatchedKind, name: &ObjectName, version: ResourceVersion) {
         self.forget_undecodable(kind, name);
         let known = match kind {
-            Kind::Marker => self.remove_marker(name),
-            Kind::Pod => self.remove_pod(name),
-            Kind::Node => self.remove_node(&name.name),
-            Kind::NodePodProbe => self.remove_object(&name.name),
+            WatchedKind::Marker => self.remove_marker(name),
+            WatchedKind::Pod => self.remove_pod(name),
+            WatchedKind::Node => self.remove_node(&name.name),
+            WatchedKind::NodePodProbe => self.remove_object(&name.name),
         };
         let version = if version == ResourceVersion::UNKNOWN {
             known.unwrap_or(version)
@@ -322,7 +326,8 @@ impl Index {
             self.nodes.set_wanted(node, key, None, cx);
         }
         let none = Vec::new();
-        self.markers.count(&pod.name, removed.shares, &none, cx);
+        self.markers
+            .count(&pod.name, removed.contributions, &none, cx);
         Some(pod.version)
     }
 
@@ -333,26 +338,26 @@ impl Index {
     }
 
     /// The version in which an object is known.
-    fn version(&self, kind: Kind, name: &ObjectName) -> Option<ResourceVersion> {
+    fn version(&self, kind: WatchedKind, name: &ObjectName) -> Option<ResourceVersion> {
         match kind {
-            Kind::Marker => self.markers.version(name),
-            Kind::Pod => self.pods.version(name),
-            Kind::Node => self.nodes.node_version(&name.name),
-            Kind::NodePodProbe => self.nodes.object_version(&name.name),
+            WatchedKind::Marker => self.markers.version(name),
+            WatchedKind::Pod => self.pods.version(name),
+            WatchedKind::Node => self.nodes.node_version(&name.name),
+            WatchedKind::NodePodProbe => self.nodes.object_version(&name.name),
         }
     }
 
     /// All objects known of a kind.
-    fn known_names(&self, kind: Kind) -> Vec<ObjectName> {
+    fn known_names(&self, kind: WatchedKind) -> Vec<ObjectName> {
         let of_node = |name: &Arc<str>| ObjectName {
             namespace: String::new(),
             name: name.to_string(),
         };
         let mut names: Vec<_> = match kind {
-            Kind::Marker => self.markers.names().map(|name| (**name).clone()).collect(),
-            Kind::Pod => self.pods.names().map(|name| (**name).clone()).collect(),
-            Kind::Node => self.nodes.node_names().map(of_node).collect(),
-            Kind::NodePodProbe => self.nodes.object_names().map(of_node).collect(),
+            WatchedKind::Marker => self.markers.names().map(|name| (**name).clone()).collect(),
+            WatchedKind::Pod => self.pods.names().map(|name| (**name).clone()).collect(),
+            WatchedKind::Node => self.nodes.node_names().map(of_node).collect(),
+            WatchedKind::NodePodProbe => self.nodes.object_names().map(of_node).collect(),
         };
         names.extend(self.undecodable.names(kind));
         names

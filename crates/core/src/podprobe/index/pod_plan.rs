@@ -4,15 +4,15 @@
 
 use std::sync::Arc;
 
-use super::context::{IndexContext, MarkerName, Shares};
+use super::context::{Contributions, IndexContext, MarkerName};
 use super::nodes::NodeView;
-use super::situation::{PodSituation, Prober};
+use super::situation::{PodSituation, ProbedBy};
 use crate::podprobe::marker::Marker;
-use crate::podprobe::marks::{self, Conflict, Mark, Place, Wants};
+use crate::podprobe::marks::{self, Conflict, Mark, ProbePosition, Wants};
 use crate::podprobe::plan::{Entry, Gap, PodEntries};
-use crate::podprobe::pod::Pod;
+use crate::podprobe::pod::IndexedPod;
 use crate::podprobe::serverless::Provided;
-use crate::podprobe::status::{Share, Trouble};
+use crate::podprobe::status::{PodContribution, Trouble};
 
 /// The markers that match a pod, the one that goes first in front.
 pub(super) type Matching<'a> = [(&'a MarkerName, &'a Marker)];
@@ -22,7 +22,11 @@ pub(super) struct PlannedEntries(Vec<Vec<Result<Entry, Gap>>>);
 
 impl PlannedEntries {
     /// `observed` is what the object of the pod's node says of the pod now.
-    pub(super) fn new(pod: &Pod, matching: &Matching<'_>, observed: Option<&PodEntries>) -> Self {
+    pub(super) fn new(
+        pod: &IndexedPod,
+        matching: &Matching<'_>,
+        observed: Option<&PodEntries>,
+    ) -> Self {
         let plans = matching.iter().map(|(_, marker)| {
             let probes = marker.probes.iter();
             let entries = probes.map(|probe| Entry::plan(pod, probe, observed));
@@ -35,7 +39,7 @@ impl PlannedEntries {
     /// one.
     pub(super) fn wanted(
         &self,
-        pod: &Pod,
+        pod: &IndexedPod,
         undecodable: Vec<Entry>,
         cx: &mut IndexContext,
     ) -> Option<PodEntries> {
@@ -46,9 +50,9 @@ impl PlannedEntries {
     }
 }
 
-/// What the marks and shares of a pod follow from, beside its entries.
+/// What the marks and contributions of a pod follow from, beside its entries.
 pub(super) struct Observations<'a> {
-    pub(super) pod: &'a Pod,
+    pub(super) pod: &'a IndexedPod,
     pub(super) node: NodeView<'a>,
     /// Whether the provider of its node runs its probes.
     pub(super) has_provider: bool,
@@ -68,10 +72,10 @@ impl Observations<'_> {
         &self,
         matching: &Matching<'_>,
         PlannedEntries(entries): &PlannedEntries,
-    ) -> (Wants, Shares) {
+    ) -> (Wants, Contributions) {
         let markers: Vec<_> = matching.iter().map(|(_, marker)| *marker).collect();
         let provided = self.has_provider.then(|| Provided::new(&markers, self.pod));
-        let verdict_at = |place: Place| {
+        let verdict_at = |place: ProbePosition| {
             if let Some(provided) = &provided {
                 return provided.verdict(place);
             }
@@ -88,28 +92,28 @@ impl Observations<'_> {
             provided.govern_annotations(self.pod, &mut wants);
         }
         let situation = PodSituation::new(self.pod, self.node, self.refused_object);
-        let mut shares = Shares::with_capacity(matching.len());
+        let mut contributions = Contributions::with_capacity(matching.len());
         for (first, ((name, marker), entries)) in matching.iter().zip(entries).enumerate() {
-            let mut share = Share::default();
+            let mut contribution = PodContribution::default();
             for (second, (entry, probe)) in entries.iter().zip(&marker.probes).enumerate() {
                 let place = (first, second);
                 let state = verdict_at(place).map(|verdict| verdict.state);
                 let prober = match &provided {
-                    Some(provided) => Prober::Provider(provided.obstacle(place)),
-                    None => Prober::Agent,
+                    Some(provided) => ProbedBy::Provider(provided.obstacle(place)),
+                    None => ProbedBy::Agent,
                 };
-                situation.count(&mut share, probe, entry, (prober, state));
+                situation.count(&mut contribution, probe, entry, (prober, state));
             }
-            share.troubles.extend(self.troubles(marker));
+            contribution.troubles.extend(self.troubles(marker));
             let own = conflicts.iter();
             let own = own.filter(|conflict| conflict.loser.0 == first);
             let lost = own.filter_map(|conflict| lost(conflict, matching));
-            share.troubles.extend(lost);
-            share.troubles.sort();
-            share.troubles.dedup();
-            shares.push(((*name).clone(), share));
+            contribution.troubles.extend(lost);
+            contribution.troubles.sort();
+            contribution.troubles.dedup();
+            contributions.push(((*name).clone(), contribution));
         }
-        (wants, shares)
+        (wants, contributions)
     }
 
     /// What is wrong with the pod's marks of a marker.

@@ -7,13 +7,13 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use super::context::{
-    DueWrite, IndexContext, MarkerName, NodeName, PodKey, PodName, Sent, Shares, Timer,
+    Contributions, DueWrite, IndexContext, MarkerName, NodeName, PodKey, PodName, Sent, Timer,
 };
 use crate::cluster::{Now, ObjectName, ResourceVersion, Selector};
 use crate::podprobe::contest::Contests;
 use crate::podprobe::event::{Write, WriteTarget};
 use crate::podprobe::marks::{self, ComparedMark, Mark, Wants};
-use crate::podprobe::pod::Pod;
+use crate::podprobe::pod::IndexedPod;
 
 /// All pods.
 #[derive(Debug, Default)]
@@ -31,13 +31,13 @@ pub(super) struct Pods {
 /// A pod, and what of it is counted elsewhere.
 #[derive(Debug)]
 struct PodState {
-    pod: Pod,
+    pod: IndexedPod,
     /// When it was first seen; monotonic.
     since: Duration,
     /// Where its entries are wanted.
     on_node: Option<(NodeName, PodKey)>,
     /// What it adds to the tallies of the markers that match it.
-    shares: Shares,
+    contributions: Contributions,
     contests: Contests<Mark>,
     contest_timer: Option<Duration>,
     /// What it lacks; none if it has what is wanted.
@@ -52,7 +52,7 @@ pub(super) struct PodPlan {
     pub(super) on_node: Option<(NodeName, PodKey)>,
     pub(super) wants: Wants,
     /// What it adds to the tallies of the markers.
-    pub(super) shares: Shares,
+    pub(super) contributions: Contributions,
 }
 
 /// The marks that a pod lacks. Kept from the plan that found them until the next one, so that neither the write nor what
@@ -66,21 +66,21 @@ struct DueMarks {
 
 /// A pod that was removed, with what it leaves behind in the other machines.
 pub(super) struct RemovedPod {
-    pub(super) pod: Pod,
+    pub(super) pod: IndexedPod,
     pub(super) on_node: Option<(NodeName, PodKey)>,
-    pub(super) shares: Shares,
+    pub(super) contributions: Contributions,
 }
 
 /// What a plan has changed of a pod.
 pub(super) struct Planned<'a> {
-    pub(super) shares_before: Shares,
-    pub(super) shares: &'a Shares,
+    pub(super) contributions_before: Contributions,
+    pub(super) contributions: &'a Contributions,
     /// Other marks are contested than the plan knew.
     pub(super) is_outdated: bool,
 }
 
 impl Pods {
-    pub(super) fn get(&self, name: &ObjectName) -> Option<&Pod> {
+    pub(super) fn get(&self, name: &ObjectName) -> Option<&IndexedPod> {
         self.by_name.get(name).map(|state| &state.pod)
     }
 
@@ -105,7 +105,7 @@ impl Pods {
     }
 
     /// Whether a snapshot changes nothing about a pod that is at rest, as most do. Its version is taken over.
-    pub(super) fn is_unchanged(&mut self, snapshot: &Pod) -> bool {
+    pub(super) fn is_unchanged(&mut self, snapshot: &IndexedPod) -> bool {
         let Some(state) = self.by_name.get_mut(&snapshot.name) else {
             return false;
         };
@@ -116,7 +116,7 @@ impl Pods {
     }
 
     /// Takes a snapshot in. It is planned later.
-    pub(super) fn insert(&mut self, pod: Pod, now: Now) {
+    pub(super) fn insert(&mut self, pod: IndexedPod, now: Now) {
         if let Some(state) = self.by_name.get_mut(&pod.name) {
             state.pod = pod;
             return;
@@ -126,7 +126,7 @@ impl Pods {
             pod,
             since: now.monotonic,
             on_node: None,
-            shares: Shares::new(),
+            contributions: Contributions::new(),
             contests: Contests::default(),
             contest_timer: None,
             due: None,
@@ -155,14 +155,14 @@ impl Pods {
         Some(RemovedPod {
             pod: state.pod,
             on_node: state.on_node,
-            shares: state.shares,
+            contributions: state.contributions,
         })
     }
 
     /// When a pod was first seen, and the markers in whose tallies it is counted.
     pub(super) fn history(&self, name: &ObjectName) -> Option<(Duration, Vec<MarkerName>)> {
         let state = self.by_name.get(name)?;
-        let markers = state.shares.iter().map(|(marker, _)| marker.clone());
+        let markers = state.contributions.iter().map(|(marker, _)| marker.clone());
         Some((state.since, markers.collect()))
     }
 
@@ -187,7 +187,9 @@ impl Pods {
     /// Forgets what a pod adds to the tally of a marker, which begins to count again.
     pub(super) fn forget_share(&mut self, name: &ObjectName, marker: &ObjectName) {
         if let Some(state) = self.by_name.get_mut(name) {
-            state.shares.retain(|(counted, _)| **counted != *marker);
+            state
+                .contributions
+                .retain(|(counted, _)| **counted != *marker);
         }
     }
 
@@ -231,8 +233,8 @@ impl Pods {
         state.on_node = plan.on_node;
         Some(Planned {
             is_outdated: !state.contests.visible().eq(&was_visible),
-            shares_before: std::mem::replace(&mut state.shares, plan.shares),
-            shares: &state.shares,
+            contributions_before: std::mem::replace(&mut state.contributions, plan.contributions),
+            contributions: &state.contributions,
         })
     }
 

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::context::{Timer, Timers};
 use crate::cluster::ObjectName;
 use crate::podprobe::event::{Write, WriteTarget};
-use crate::podprobe::pod::Pod;
+use crate::podprobe::pod::IndexedPod;
 
 /// Then the write is tried again: what stood in the way may have been a webhook, a quota or the API server's store, and no
 /// watch shows its end.
@@ -75,7 +75,7 @@ impl Refusals {
     }
 
     /// Why the object of a pod's node was refused.
-    pub(super) fn reason_of_object(&self, pod: &Pod) -> Option<&Arc<str>> {
+    pub(super) fn reason_of_object(&self, pod: &IndexedPod) -> Option<&Arc<str>> {
         if self.by_target.is_empty() {
             return None;
         }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use super::nodes::{Absence, AgentState, NodeView};
 use crate::podprobe::marker::MarkerProbe;
 use crate::podprobe::plan::{Entry, Gap};
-use crate::podprobe::pod::Pod;
+use crate::podprobe::pod::IndexedPod;
 use crate::podprobe::probe::{Handler, State};
 use crate::podprobe::serverless::NotInjected;
-use crate::podprobe::status::{Pending, ProbeShare, Share, Trouble};
+use crate::podprobe::status::{Pending, PodContribution, ProbeContribution, Trouble};
 
 /// Who runs a probe.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Prober<'a> {
+pub(super) enum ProbedBy<'a> {
     /// The agent of the node.
     Agent,
     /// The provider of a virtual node, unless something is in the way.
@@ -21,7 +21,7 @@ pub(super) enum Prober<'a> {
 
 /// What all probes of one pod have in common.
 pub(super) struct PodSituation<'a> {
-    pod: &'a Pod,
+    pod: &'a IndexedPod,
     node: NodeView<'a>,
     /// Why the object of the node was refused.
     refused_object: Option<&'a Arc<str>>,
@@ -31,7 +31,7 @@ pub(super) struct PodSituation<'a> {
 
 impl<'a> PodSituation<'a> {
     pub(super) fn new(
-        pod: &'a Pod,
+        pod: &'a IndexedPod,
         node: NodeView<'a>,
         refused_object: Option<&'a Arc<str>>,
     ) -> Self {
@@ -54,33 +54,33 @@ impl<'a> PodSituation<'a> {
     /// Adds a probe of the pod to what the pod adds to its marker's tally.
     pub(super) fn count(
         &self,
-        share: &mut Share,
+        contribution: &mut PodContribution,
         probe: &MarkerProbe,
         entry: &Result<Entry, Gap>,
-        (prober, state): (Prober<'_>, Option<State>),
+        (prober, state): (ProbedBy<'_>, Option<State>),
     ) {
         let cause = match (prober, state) {
-            (Prober::Provider(obstacle), None) => Some(pending_at_provider(obstacle)),
-            (Prober::Provider(_), Some(_)) => None,
-            (Prober::Agent, None) => Some(self.pending(probe, entry)),
+            (ProbedBy::Provider(obstacle), None) => Some(pending_at_provider(obstacle)),
+            (ProbedBy::Provider(_), Some(_)) => None,
+            (ProbedBy::Agent, None) => Some(self.pending(probe, entry)),
             // What was reported is still there, but nobody looks after it any more.
-            (Prober::Agent, Some(_)) if self.agent == AgentState::Silent => {
+            (ProbedBy::Agent, Some(_)) if self.agent == AgentState::Silent => {
                 Some(Pending::AgentSilent)
             }
-            (Prober::Agent, Some(_)) => self
+            (ProbedBy::Agent, Some(_)) => self
                 .node
                 .obstacle(&probe.entry)
                 .map(|_| Pending::CannotProbe),
         };
-        share.probes.push(ProbeShare {
+        contribution.probes.push(ProbeContribution {
             state,
             silent: cause == Some(Pending::AgentSilent),
         });
         if state.is_none() {
-            share.pending = share.pending.into_iter().chain(cause).min();
+            contribution.pending = contribution.pending.into_iter().chain(cause).min();
         }
         let trouble = cause.and_then(|cause| self.trouble(cause, probe, entry));
-        share.troubles.extend(trouble);
+        contribution.troubles.extend(trouble);
     }
 
     fn pending(&self, probe: &MarkerProbe, entry: &Result<Entry, Gap>) -> Pending {

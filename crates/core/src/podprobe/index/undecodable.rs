@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::context::PodName;
 use crate::cluster::ObjectName;
-use crate::podprobe::event::Kind;
+use crate::podprobe::event::WatchedKind;
 use crate::podprobe::plan::{Entry, PodEntries};
-use crate::podprobe::pod::Pod;
+use crate::podprobe::pod::IndexedPod;
 
 /// The names of such objects: no more than there are.
 #[derive(Debug, Default)]
@@ -61,11 +61,11 @@ impl Undecodable {
     }
 
     /// All of a kind.
-    pub(super) fn names(&self, kind: Kind) -> Vec<ObjectName> {
+    pub(super) fn names(&self, kind: WatchedKind) -> Vec<ObjectName> {
         match kind {
-            Kind::Marker => self.marker_names().collect(),
-            Kind::Pod => self.pods.iter().map(|name| (**name).clone()).collect(),
-            Kind::Node | Kind::NodePodProbe => Vec::new(),
+            WatchedKind::Marker => self.marker_names().collect(),
+            WatchedKind::Pod => self.pods.iter().map(|name| (**name).clone()).collect(),
+            WatchedKind::Node | WatchedKind::NodePodProbe => Vec::new(),
         }
     }
 
@@ -81,7 +81,7 @@ impl Undecodable {
     /// The entries of markers that do not decode among those that the object of a pod's node has.
     pub(super) fn entries_of_markers(
         &self,
-        pod: &Pod,
+        pod: &IndexedPod,
         observed: Option<&PodEntries>,
     ) -> Vec<Entry> {
         let markers = self.markers.get(&pod.name.namespace);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use leadsman_api::node_pod_probe::{CannotProbe, ContainerProbeState, PodProbeStatus};
+use leadsman_api::node_pod_probe::{CannotProbeEntry, ContainerProbeState, PodProbeStatus};
 use leadsman_api::{NodePodProbeStatus, limits};
 
 use super::key::{PodName, ProbeKey};
@@ -83,7 +83,7 @@ impl StatusDraft {
         sent_at: &HashMap<Arc<ProbeKey>, Duration>,
         now: Now,
     ) -> Self {
-        let observed = Observed::new(observed, rows.len());
+        let observed = ObservedStatus::new(observed, rows.len());
         let names: Vec<String> = rows.iter().map(|row| row.key.id.to_string()).collect();
         let with_limit = |limit: usize| {
             let differences = rows.iter().zip(&names).map(|(row, name)| {
@@ -112,7 +112,7 @@ impl StatusDraft {
 }
 
 /// The status that the API server shows.
-struct Observed<'a> {
+struct ObservedStatus<'a> {
     pods: &'a [PodProbeStatus],
     states: StatesByProbe<'a>,
     /// Whether it has entries other than those that there are rows for.
@@ -121,7 +121,7 @@ struct Observed<'a> {
     keeps_fields: bool,
 }
 
-impl<'a> Observed<'a> {
+impl<'a> ObservedStatus<'a> {
     fn new(shown: &'a NodePodProbeStatus, rows: usize) -> Self {
         let pods = &shown.pod_probe_statuses;
         let states = pods
@@ -209,7 +209,7 @@ fn difference(
 fn compose(
     rows: &[StatusRow<'_>],
     names: &[String],
-    observed: &Observed<'_>,
+    observed: &ObservedStatus<'_>,
     differences: &[Difference],
     limit: usize,
 ) -> StatusDraft {
@@ -284,7 +284,7 @@ fn add_unprobed(
         };
         let of_pod = &mut pods[index].cannot_probe;
         if of_pod.len() < limits::CANNOT_PROBE {
-            of_pod.push(CannotProbe {
+            of_pod.push(CannotProbeEntry {
                 name: one.probe.chars().take(limits::CANNOT_PROBE_NAME).collect(),
                 message: truncate(&one.why, limit.min(limits::CANNOT_PROBE_MESSAGE)).to_owned(),
             });

@@ -28,7 +28,7 @@ pub use self::review::{Changes, Snapshot};
 pub use self::scope::Scope;
 pub use super::injected::{MARKERS, PROBES};
 use super::marker::{Marker, MarkerProbe};
-use super::pod::Container;
+use super::pod::IndexedContainer;
 use super::probe::Probe;
 use super::wire::to_wire;
 
@@ -74,7 +74,7 @@ impl Injection {
     ///
     /// A condition belongs to the first probe that names it, whether that one can be run or not, as on nodes: whose a
     /// condition is never depends on a pod's containers.
-    pub fn plan(markers: &[&Marker], containers: &[Container]) -> Self {
+    pub fn plan(markers: &[&Marker], containers: &[IndexedContainer]) -> Self {
         let mut draft = Draft::default();
         let plans = markers.iter().map(|marker| {
             let probes = marker.probes.iter();
@@ -104,7 +104,7 @@ impl<'a> Draft<'a> {
         &mut self,
         marker: &'a Marker,
         probe: &'a MarkerProbe,
-        containers: &[Container],
+        containers: &[IndexedContainer],
     ) -> Result<(), NotInjected> {
         let condition = probe.condition_type.as_deref();
         let condition = condition.ok_or(NotInjected::NoConditionType)?;
@@ -148,7 +148,7 @@ impl<'a> Draft<'a> {
 }
 
 /// The probe with the ports that its container names.
-fn resolve(probe: &MarkerProbe, containers: &[Container]) -> Result<Probe, NotInjected> {
+fn resolve(probe: &MarkerProbe, containers: &[IndexedContainer]) -> Result<Probe, NotInjected> {
     let mut containers = containers.iter();
     let container = containers
         .find(|container| container.name == probe.container)

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use super::{Annotations, Injection, MARKERS, NotInjected, PROBES};
 use crate::podprobe::injected::fingerprint_of;
 use crate::podprobe::marker::{Marker, MarkerProbe};
-use crate::podprobe::marks::{Place, Want, Wants};
-use crate::podprobe::pod::Pod;
+use crate::podprobe::marks::{ProbePosition, Want, Wants};
+use crate::podprobe::pod::IndexedPod;
 use crate::podprobe::probe::State;
 use crate::podprobe::verdict::Verdict;
 
@@ -25,7 +25,7 @@ pub struct Provided {
 
 impl Provided {
     /// What the markers that match a pod, the one that goes first in front, come to.
-    pub fn new(markers: &[&Marker], pod: &Pod) -> Self {
+    pub fn new(markers: &[&Marker], pod: &IndexedPod) -> Self {
         let injection = Injection::plan(markers, &pod.containers);
         let plans = markers.iter().zip(injection.plans);
         let probes = plans.map(|(marker, plans)| {
@@ -40,13 +40,13 @@ impl Provided {
     }
 
     /// The verdict of a probe.
-    pub fn verdict(&self, (marker, probe): Place) -> Option<&Verdict> {
+    pub fn verdict(&self, (marker, probe): ProbePosition) -> Option<&Verdict> {
         let probe = self.probes.get(marker)?.get(probe)?;
         probe.as_ref().ok()?.as_ref()
     }
 
     /// Why a probe is not run.
-    pub fn obstacle(&self, (marker, probe): Place) -> Option<&NotInjected> {
+    pub fn obstacle(&self, (marker, probe): ProbePosition) -> Option<&NotInjected> {
         self.probes.get(marker)?.get(probe)?.as_ref().err()
     }
 
@@ -61,7 +61,7 @@ impl Provided {
     ///
     /// Those that say it and are not ours stay whose they are: to become their owner would cost a write of each pod after
     /// its creation.
-    pub fn govern_annotations(&self, pod: &Pod, wants: &mut Wants) {
+    pub fn govern_annotations(&self, pod: &IndexedPod, wants: &mut Wants) {
         let is_ours = |key| pod.ours.annotations.contains_key(key);
         let is_any_ours = is_ours(PROBES) || is_ours(MARKERS);
         let values = match &self.wanted {
@@ -87,7 +87,7 @@ impl Annotations {
 }
 
 /// The verdict that a provider reports by the probe's condition.
-fn read_verdict(pod: &Pod, probe: &MarkerProbe) -> Option<Verdict> {
+fn read_verdict(pod: &IndexedPod, probe: &MarkerProbe) -> Option<Verdict> {
     let condition = pod.conditions.get(probe.condition_type.as_ref()?)?;
     let state = match &*condition.status {
         "True" => State::Succeeded,

@@ -8,7 +8,7 @@ use leadsman_api::slim;
 use super::{Annotations, Injection, MARKERS, PROBES};
 use crate::cluster::{Interners, ObjectName};
 use crate::podprobe::marker::Marker;
-use crate::podprobe::pod::Pod;
+use crate::podprobe::pod::IndexedPod;
 
 /// What all annotations of an object may have, keys included (`TotalAnnotationSizeLimitB`,
 /// `k8s.io/apimachinery/pkg/api/validation/objectmeta.go`).
@@ -57,7 +57,7 @@ impl Snapshot {
     /// Annotations that are there already were copied from another pod or from a template, and go where no marker matches.
     /// But [`PROBES`] alone, without [`MARKERS`], was written by somebody who has his own use for it.
     pub fn review(&self, namespace: &str, pod: &slim::Pod) -> Changes {
-        let seen = Pod::new(pod, None, &[], &mut Interners::default());
+        let seen = IndexedPod::new(pod, None, &[], &mut Interners::default());
         let label = |key: &str| seen.labels.get(key).map(|value| &**value);
         let markers = self.namespaces.get(namespace).into_iter();
         let markers = markers.flat_map(|markers| markers.iter());

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{MARKERS, NotInjected, PROBES, PROBES_BYTES, Scope, Snapshot};
 use crate::cluster::Interners;
-use crate::podprobe::pod::Pod;
+use crate::podprobe::pod::IndexedPod;
 use crate::podprobe::{Compatibility, Marker};
 
 /// A probe that runs `command` in container `main`.
@@ -170,7 +170,7 @@ fn a_probe_is_injected_where_its_container_stays_and_has_its_port(
         review(std::slice::from_ref(&marker), &wire).is_empty(),
         expected.is_err()
     );
-    let pod = Pod::new(
+    let pod = IndexedPod::new(
         &serde_json::from_value(wire).unwrap(),
         None,
         &[],

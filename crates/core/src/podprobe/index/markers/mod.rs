@@ -35,12 +35,12 @@ pub use self::finalizers::FINALIZER;
 use self::loops::LabelUses;
 use self::releases::Releases;
 use self::selectors::SelectorIndex;
-use super::context::{IndexContext, MarkerName, PodName, Shares, Timer};
+use super::context::{Contributions, IndexContext, MarkerName, PodName, Timer};
 use crate::cluster::{Invalid, ObjectName, ResourceVersion, Selector};
 use crate::podprobe::Compatibility;
 use crate::podprobe::contest::Contest;
 use crate::podprobe::marker::Marker;
-use crate::podprobe::pod::Pod;
+use crate::podprobe::pod::IndexedPod;
 use crate::podprobe::status::{Tally, Trouble};
 
 /// All markers.
@@ -161,7 +161,7 @@ impl Markers {
     }
 
     /// The markers that match a pod, the one that goes first in front: the older, then by name.
-    pub(super) fn matching(&self, pod: &Pod) -> Vec<(&MarkerName, &Marker)> {
+    pub(super) fn matching(&self, pod: &IndexedPod) -> Vec<(&MarkerName, &Marker)> {
         if !pod.is_target() {
             return Vec::new();
         }
@@ -384,14 +384,14 @@ impl Markers {
     pub(super) fn count(
         &mut self,
         pod: &PodName,
-        mut before: Shares,
-        after: &Shares,
+        mut before: Contributions,
+        after: &Contributions,
         cx: &mut IndexContext,
     ) {
-        for (name, share) in after {
+        for (name, contribution) in after {
             let place = before.iter().position(|(known, _)| known == name);
             let old = place.map(|place| before.swap_remove(place).1);
-            if old.as_ref() == Some(share) {
+            if old.as_ref() == Some(contribution) {
                 continue;
             }
             let Some(marker) = self.by_name.get_mut(name) else {
@@ -403,7 +403,7 @@ impl Markers {
                     marker.pods.insert(pod.clone());
                 }
             }
-            marker.tally.add(share);
+            marker.tally.add(contribution);
             cx.affected.markers.insert(name.clone());
         }
         for (name, old) in before {

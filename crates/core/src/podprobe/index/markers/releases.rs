@@ -17,7 +17,7 @@ use std::time::Duration;
 use super::loops::labels_set;
 use super::{MarkerChange, Markers, StopReason};
 use crate::podprobe::index::context::{IndexContext, MarkerName, PodName};
-use crate::podprobe::pod::Pod;
+use crate::podprobe::pod::IndexedPod;
 
 /// Pods with a marker's labels that lost their controller.
 #[derive(Debug, Default)]
@@ -81,7 +81,7 @@ impl Markers {
     pub(in crate::podprobe::index) fn count_release(
         &mut self,
         markers: &[MarkerName],
-        (pod, since): (&Pod, Duration),
+        (pod, since): (&IndexedPod, Duration),
         controller: &Arc<str>,
         cx: &mut IndexContext,
     ) -> Vec<MarkerChange> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::cluster::Selector;
 use crate::podprobe::index::context::MarkerName;
-use crate::podprobe::pod::Pod;
+use crate::podprobe::pod::IndexedPod;
 
 /// The markers of all namespaces.
 #[derive(Debug, Default)]
@@ -86,7 +86,10 @@ impl SelectorIndex {
     }
 
     /// Markers that may match, each once; all that do are among them.
-    pub(super) fn candidates<'a>(&'a self, pod: &Pod) -> impl Iterator<Item = &'a MarkerName> {
+    pub(super) fn candidates<'a>(
+        &'a self,
+        pod: &IndexedPod,
+    ) -> impl Iterator<Item = &'a MarkerName> {
         let namespace = self.by_namespace.get(&pod.name.namespace);
         namespace.into_iter().flat_map(|namespace| {
             let pairs = pod.labels.iter();

@@ -9,16 +9,16 @@ use super::{MarkerChange, Markers};
 use crate::cluster::{Interners, ObjectName, Selector};
 use crate::podprobe::Compatibility;
 use crate::podprobe::index::context::IndexContext;
-use crate::podprobe::pod::Pod;
+use crate::podprobe::pod::IndexedPod;
 
-fn pod(labels: &Value) -> Pod {
+fn pod(labels: &Value) -> IndexedPod {
     let wire = json!({
         "metadata": { "namespace": "a", "name": "p", "uid": "u", "labels": labels },
         "spec": { "nodeName": "n" },
         "status": { "phase": "Running", "conditions": [{ "type": "Initialized", "status": "True" }] },
     });
     let wire = serde_json::from_value(wire).unwrap();
-    Pod::new(&wire, None, &[], &mut Interners::default())
+    IndexedPod::new(&wire, None, &[], &mut Interners::default())
 }
 
 fn observe(

@@ -10,7 +10,7 @@ use crate::cluster::{Now, ObjectName};
 use crate::podprobe::contest::{SentValue, fingerprint};
 use crate::podprobe::event::{Write, WriteTarget};
 use crate::podprobe::index::context::{DueWrite, IndexContext, MarkerName, Sent, Timer};
-use crate::podprobe::status::{self, Circumstances, Trouble};
+use crate::podprobe::status::{self, StatusInputs, Trouble};
 
 impl Markers {
     /// Compares a marker's status and finalizers with what is wanted, and has written what differs.
@@ -85,14 +85,14 @@ impl Markers {
             MarkerPhase::Invalid(trouble, errors) => Some((trouble, errors.as_str())),
             MarkerPhase::Deleting => return None,
         };
-        let circumstances = Circumstances {
+        let inputs = StatusInputs {
             generation: marker.generation,
             acknowledged: rollout.is_acknowledged,
             refused,
             status: &marker.status,
             summaries: self.keeps_summaries,
         };
-        status::difference(&marker.tally, &circumstances, now)
+        status::difference(&marker.tally, &inputs, now)
     }
 
     /// Takes note that a marker's status is being written.

@@ -13,7 +13,7 @@ use leadsman_api::slim;
 use super::{NodeState, Nodes};
 use crate::cluster::Now;
 use crate::podprobe::index::context::{IndexContext, NodeName, Timer};
-use crate::podprobe::pod::Pod;
+use crate::podprobe::pod::IndexedPod;
 
 /// How long an agent's pod may be away or not Ready before markers' statuses say so. A rolling update replaces the pod of
 /// a node within that time, image pull included, and writes no marker's status.
@@ -135,7 +135,7 @@ impl Nodes {
     /// Takes the pod of an agent in.
     pub(in crate::podprobe::index) fn observe_agent(
         &mut self,
-        pod: &Pod,
+        pod: &IndexedPod,
         wire: &slim::Pod,
         cx: &mut IndexContext,
     ) {
@@ -156,7 +156,11 @@ impl Nodes {
     }
 
     /// Removes a pod that is no agent's, or not any more.
-    pub(in crate::podprobe::index) fn remove_agent(&mut self, pod: &Pod, cx: &mut IndexContext) {
+    pub(in crate::podprobe::index) fn remove_agent(
+        &mut self,
+        pod: &IndexedPod,
+        cx: &mut IndexContext,
+    ) {
         let Some(name) = pod.node.as_ref() else {
             return;
         };

@@ -7,7 +7,7 @@ use super::pod::PodOnNode;
 use super::{NodeState, Nodes};
 use crate::podprobe::index::context::pod_key;
 use crate::podprobe::plan::{Entry, PodEntries};
-use crate::podprobe::pod::Pod;
+use crate::podprobe::pod::IndexedPod;
 use crate::podprobe::verdict::Verdict;
 
 /// A pod and what its node says of it. Empty for a pod without a node, and for a node of which nothing is known.
@@ -32,7 +32,7 @@ pub(in crate::podprobe::index) enum Absence {
 
 impl Nodes {
     /// What a pod's node says of it.
-    pub(in crate::podprobe::index) fn view(&self, pod: &Pod) -> NodeView<'_> {
+    pub(in crate::podprobe::index) fn view(&self, pod: &IndexedPod) -> NodeView<'_> {
         let key = pod_key(pod);
         let node = key.as_ref().and_then(|(node, _)| self.by_name.get(node));
         let on_node = key
@@ -62,7 +62,7 @@ impl<'a> NodeView<'a> {
     /// it a second while it works, and while it does not, nothing changes a pod.
     pub(in crate::podprobe::index) fn verdict(
         self,
-        pod: &Pod,
+        pod: &IndexedPod,
         entry: &Entry,
     ) -> Option<&'a Verdict> {
         let on_node = self.pod?;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::{ObjectName, ResourceVersion, Source};
 
-use crate::podprobe::event::{Event, Kind, PodMarks, Write};
+use crate::podprobe::event::{Event, PodMarks, WatchedKind, Write};
 
 /// Who writes marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -300,7 +300,7 @@ pub(super) fn at(version: u64) -> ResourceVersion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
     /// Writes to this kind are accepted and change nothing.
-    Ignore(Kind),
+    Ignore(WatchedKind),
     /// A label or annotation is taken out.
     Strip(&'static str),
     /// A `NodePodProbe` is stored without entries.
@@ -335,11 +335,11 @@ pub(super) struct Cluster {
     /// What admission does to writes.
     pub(super) admission: Option<Admission>,
     /// What the watch of each kind has not shown yet, with its place in the order of all.
-    pub(super) pending: BTreeMap<Kind, VecDeque<(u64, Event)>>,
+    pub(super) pending: BTreeMap<WatchedKind, VecDeque<(u64, Event)>>,
     published: u64,
     pub(super) history: Vec<Event>,
     /// Objects that the manager cannot decode.
-    pub(super) undecodable: BTreeSet<(Kind, ObjectName)>,
+    pub(super) undecodable: BTreeSet<(WatchedKind, ObjectName)>,
 }
 
 impl Cluster {
@@ -365,12 +365,12 @@ impl Cluster {
         self.version
     }
 
-    fn publish(&mut self, kind: Kind, event: Event) {
+    fn publish(&mut self, kind: WatchedKind, event: Event) {
         self.history.push(event.clone());
         self.queue(kind, event);
     }
 
-    fn queue(&mut self, kind: Kind, event: Event) {
+    fn queue(&mut self, kind: WatchedKind, event: Event) {
         self.published += 1;
         self.pending
             .entry(kind)
@@ -379,9 +379,10 @@ impl Cluster {
     }
 
     /// The next watch event of a kind, or of the kind whose turn it is.
-    pub(super) fn next_event(&mut self, kind: Option<Kind>) -> Option<Event> {
-        let first =
-            |(kind, events): (&Kind, &VecDeque<(u64, Event)>)| Some((events.front()?.0, *kind));
+    pub(super) fn next_event(&mut self, kind: Option<WatchedKind>) -> Option<Event> {
+        let first = |(kind, events): (&WatchedKind, &VecDeque<(u64, Event)>)| {
+            Some((events.front()?.0, *kind))
+        };
         let kind = match kind {
             Some(kind) => kind,
             None => self.pending.iter().filter_map(first).min()?.1,
@@ -390,7 +391,7 @@ impl Cluster {
     }
 
     /// The watch of a kind broke and begins again: what it has not shown is not shown any more, a list is.
-    pub(super) fn list_again(&mut self, kind: Kind) {
+    pub(super) fn list_again(&mut self, kind: WatchedKind) {
         self.pending.remove(&kind);
         for event in self.list(kind) {
             self.queue(kind, event);
@@ -415,7 +416,7 @@ impl Cluster {
         }
         let wire = pod.wire(name);
         self.pods.insert(name.clone(), pod);
-        self.publish(Kind::Pod, Event::Pod(Arc::new(wire), Source::Watch));
+        self.publish(WatchedKind::Pod, Event::Pod(Arc::new(wire), Source::Watch));
     }
 
     pub(super) fn put_marker(&mut self, name: &ObjectName, mut marker: PodProbeMarker) {
@@ -440,7 +441,10 @@ impl Cluster {
         meta.resource_version = Some(version.to_string());
         marker.metadata = meta;
         self.markers.insert(name.clone(), marker.clone());
-        self.publish(Kind::Marker, Event::Marker(Arc::new(marker), Source::Watch));
+        self.publish(
+            WatchedKind::Marker,
+            Event::Marker(Arc::new(marker), Source::Watch),
+        );
     }
 
     /// Changes a marker's metadata or status.
@@ -458,14 +462,20 @@ impl Cluster {
         }
         marker.metadata.resource_version = Some(self.next_version().to_string());
         self.markers.insert(name.clone(), marker.clone());
-        self.publish(Kind::Marker, Event::Marker(Arc::new(marker), Source::Watch));
+        self.publish(
+            WatchedKind::Marker,
+            Event::Marker(Arc::new(marker), Source::Watch),
+        );
     }
 
     pub(super) fn put_node(&mut self, name: &str, is_virtual: bool) {
         let version = self.next_version();
         self.nodes.insert(name.to_owned(), is_virtual);
         let node = node(name, is_virtual, version);
-        self.publish(Kind::Node, Event::Node(Arc::new(node), Source::Watch));
+        self.publish(
+            WatchedKind::Node,
+            Event::Node(Arc::new(node), Source::Watch),
+        );
     }
 
     pub(super) fn put_node_pod_probe(&mut self, mut object: NodePodProbe) {
@@ -504,7 +514,7 @@ impl Cluster {
         }
         self.node_pod_probes.insert(name, object.clone());
         self.publish(
-            Kind::NodePodProbe,
+            WatchedKind::NodePodProbe,
             Event::NodePodProbe(Arc::new(object), Source::Watch),
         );
     }
@@ -519,12 +529,12 @@ impl Cluster {
         }
     }
 
-    pub(super) fn delete(&mut self, kind: Kind, name: &ObjectName) {
+    pub(super) fn delete(&mut self, kind: WatchedKind, name: &ObjectName) {
         let held = self.markers.get(name).is_some_and(|marker| {
             let finalizers = marker.metadata.finalizers.as_deref();
             !finalizers.unwrap_or_default().is_empty()
         });
-        if kind == Kind::Marker && held {
+        if kind == WatchedKind::Marker && held {
             self.edit_marker(name, |marker| {
                 let now = Time("2026-01-01T00:00:00Z".parse().unwrap());
                 marker.metadata.deletion_timestamp.get_or_insert(now);
@@ -532,10 +542,10 @@ impl Cluster {
             return;
         }
         let known = match kind {
-            Kind::Marker => self.markers.remove(name).is_some(),
-            Kind::Pod => self.pods.remove(name).is_some(),
-            Kind::Node => self.nodes.remove(&name.name).is_some(),
-            Kind::NodePodProbe => self.node_pod_probes.remove(&name.name).is_some(),
+            WatchedKind::Marker => self.markers.remove(name).is_some(),
+            WatchedKind::Pod => self.pods.remove(name).is_some(),
+            WatchedKind::Node => self.nodes.remove(&name.name).is_some(),
+            WatchedKind::NodePodProbe => self.node_pod_probes.remove(&name.name).is_some(),
         };
         if known {
             let version = self.next_version();
@@ -544,24 +554,24 @@ impl Cluster {
     }
 
     /// All lists, in the order of `kinds`.
-    pub(super) fn lists(&self, kinds: [Kind; 4]) -> Vec<Event> {
+    pub(super) fn lists(&self, kinds: [WatchedKind; 4]) -> Vec<Event> {
         let mut events: Vec<_> = kinds.into_iter().flat_map(|kind| self.list(kind)).collect();
         events.extend(self.fields_kept());
         events.push(Event::Synced);
         events
     }
 
-    pub(super) fn names(&self, kind: Kind) -> BTreeSet<ObjectName> {
+    pub(super) fn names(&self, kind: WatchedKind) -> BTreeSet<ObjectName> {
         let of = |name: &String| self::name("", name);
         match kind {
-            Kind::Marker => self.markers.keys().cloned().collect(),
-            Kind::Pod => self.pods.keys().cloned().collect(),
-            Kind::Node => self.nodes.keys().map(of).collect(),
-            Kind::NodePodProbe => self.node_pod_probes.keys().map(of).collect(),
+            WatchedKind::Marker => self.markers.keys().cloned().collect(),
+            WatchedKind::Pod => self.pods.keys().cloned().collect(),
+            WatchedKind::Node => self.nodes.keys().map(of).collect(),
+            WatchedKind::NodePodProbe => self.node_pod_probes.keys().map(of).collect(),
         }
     }
 
-    fn list(&self, kind: Kind) -> Vec<Event> {
+    fn list(&self, kind: WatchedKind) -> Vec<Event> {
         let names = self.names(kind);
         let objects = names.iter();
         let objects = objects.filter_map(|name| self.snapshot(kind, name, Source::List));
@@ -572,23 +582,28 @@ impl Cluster {
 
     /// Which optional fields the CRDs' schemas keep.
     pub(super) fn fields_kept(&self) -> [Event; 2] {
-        [Kind::Marker, Kind::NodePodProbe]
+        [WatchedKind::Marker, WatchedKind::NodePodProbe]
             .map(|kind| Event::FieldsKept(kind, !self.drops_extensions))
     }
 
-    pub(super) fn snapshot(&self, kind: Kind, name: &ObjectName, source: Source) -> Option<Event> {
+    pub(super) fn snapshot(
+        &self,
+        kind: WatchedKind,
+        name: &ObjectName,
+        source: Source,
+    ) -> Option<Event> {
         if self.undecodable.contains(&(kind, name.clone())) {
             let seen = source != Source::Reply;
             return seen.then(|| Event::Undecodable(kind, name.clone()));
         }
         Some(match kind {
-            Kind::Marker => Event::Marker(Arc::new(self.markers.get(name)?.clone()), source),
-            Kind::Pod => Event::Pod(Arc::new(self.pods.get(name)?.wire(name)), source),
-            Kind::Node => {
+            WatchedKind::Marker => Event::Marker(Arc::new(self.markers.get(name)?.clone()), source),
+            WatchedKind::Pod => Event::Pod(Arc::new(self.pods.get(name)?.wire(name)), source),
+            WatchedKind::Node => {
                 let is_virtual = *self.nodes.get(&name.name)?;
                 Event::Node(Arc::new(node(&name.name, is_virtual, self.version)), source)
             }
-            Kind::NodePodProbe => {
+            WatchedKind::NodePodProbe => {
                 let object = self.node_pod_probes.get(&name.name)?.clone();
                 Event::NodePodProbe(Arc::new(object), source)
             }
@@ -603,16 +618,18 @@ impl Cluster {
                 if self.node_pod_probes.contains_key(name) {
                     return Reply::Exists;
                 }
-                (self::name("", name), Kind::NodePodProbe)
+                (self::name("", name), WatchedKind::NodePodProbe)
             }
             Write::ReplaceNodePodProbe(new) => {
                 let name = new.metadata.name.as_deref().unwrap();
-                (self::name("", name), Kind::NodePodProbe)
+                (self::name("", name), WatchedKind::NodePodProbe)
             }
-            Write::DeleteNodePodProbe { name, .. } => (self::name("", name), Kind::NodePodProbe),
-            Write::PodMarks(marks) => (marks.pod.clone(), Kind::Pod),
+            Write::DeleteNodePodProbe { name, .. } => {
+                (self::name("", name), WatchedKind::NodePodProbe)
+            }
+            Write::PodMarks(marks) => (marks.pod.clone(), WatchedKind::Pod),
             Write::MarkerStatus { marker, .. } | Write::MarkerFinalizers { marker, .. } => {
-                (marker.clone(), Kind::Marker)
+                (marker.clone(), WatchedKind::Marker)
             }
         };
         // The reply to what may end an object shows nothing.
@@ -640,9 +657,11 @@ impl Cluster {
         match (self.admission, &mut write) {
             (Some(Admission::Ignore(kind)), write) => {
                 let own = match write {
-                    Write::PodMarks(_) => Kind::Pod,
-                    Write::MarkerStatus { .. } | Write::MarkerFinalizers { .. } => Kind::Marker,
-                    Write::ReplaceNodePodProbe(_) => Kind::NodePodProbe,
+                    Write::PodMarks(_) => WatchedKind::Pod,
+                    Write::MarkerStatus { .. } | Write::MarkerFinalizers { .. } => {
+                        WatchedKind::Marker
+                    }
+                    Write::ReplaceNodePodProbe(_) => WatchedKind::NodePodProbe,
                     // What is to be created or deleted cannot be ignored, only refused.
                     Write::CreateNodePodProbe(_) | Write::DeleteNodePodProbe { .. } => {
                         return Some(write.clone());
@@ -677,7 +696,11 @@ impl Cluster {
             Write::CreateNodePodProbe(new) => {
                 let name = new.metadata.name.clone().unwrap();
                 self.put_node_pod_probe(*new);
-                self.snapshot(Kind::NodePodProbe, &self::name("", &name), Source::Reply)
+                self.snapshot(
+                    WatchedKind::NodePodProbe,
+                    &self::name("", &name),
+                    Source::Reply,
+                )
             }
             Write::ReplaceNodePodProbe(new) => {
                 let id = self::name("", new.metadata.name.as_deref().unwrap());
@@ -692,7 +715,7 @@ impl Cluster {
                         drop_extensions(known);
                     }
                 });
-                self.snapshot(Kind::NodePodProbe, &id, Source::Reply)
+                self.snapshot(WatchedKind::NodePodProbe, &id, Source::Reply)
             }
             Write::DeleteNodePodProbe { name, uid } => {
                 let id = self::name("", &name);
@@ -700,7 +723,7 @@ impl Cluster {
                 if known.is_some_and(|known| known.metadata.uid.as_ref() != Some(&uid)) {
                     return None;
                 }
-                self.delete(Kind::NodePodProbe, &id);
+                self.delete(WatchedKind::NodePodProbe, &id);
                 None
             }
             Write::PodMarks(marks) => self.execute_marks(&marks),
@@ -723,8 +746,11 @@ impl Cluster {
                 let version = self.next_version();
                 new.metadata.resource_version = Some(version.to_string());
                 self.markers.insert(marker.clone(), new.clone());
-                self.publish(Kind::Marker, Event::Marker(Arc::new(new), Source::Watch));
-                self.snapshot(Kind::Marker, &marker, Source::Reply)
+                self.publish(
+                    WatchedKind::Marker,
+                    Event::Marker(Arc::new(new), Source::Watch),
+                );
+                self.snapshot(WatchedKind::Marker, &marker, Source::Reply)
             }
             Write::MarkerFinalizers {
                 marker,
@@ -741,10 +767,10 @@ impl Cluster {
                     marker.metadata.finalizers = Some(finalizers);
                 });
                 if gone {
-                    self.delete(Kind::Marker, &marker);
+                    self.delete(WatchedKind::Marker, &marker);
                     return None;
                 }
-                self.snapshot(Kind::Marker, &marker, Source::Reply)
+                self.snapshot(WatchedKind::Marker, &marker, Source::Reply)
             }
         }
     }
@@ -765,7 +791,7 @@ impl Cluster {
                 pod.apply(body);
             }
         });
-        self.snapshot(Kind::Pod, &marks.pod, Source::Reply)
+        self.snapshot(WatchedKind::Pod, &marks.pod, Source::Reply)
     }
 }
 

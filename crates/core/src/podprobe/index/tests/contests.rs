@@ -9,7 +9,7 @@ use super::cluster::{Admission, SimPod, name};
 use super::scene::{exec, idle, p0, probe};
 use super::world::{Fate, World};
 use crate::cluster::Source;
-use crate::podprobe::event::{Event, Kind, WriteTarget};
+use crate::podprobe::event::{Event, WatchedKind, WriteTarget};
 
 /// Somebody takes label `role` away until it is put back a minute later only.
 fn fought_over(world: &mut World) {
@@ -70,10 +70,10 @@ fn the_status_names_what_is_fought_over_from_four_seconds_on() {
 
 // PPM-8, PPM-11
 #[rstest]
-#[case::marks(Admission::Ignore(Kind::Pod))]
+#[case::marks(Admission::Ignore(WatchedKind::Pod))]
 #[case::one_mark(Admission::Strip("role"))]
-#[case::statuses(Admission::Ignore(Kind::Marker))]
-#[case::specs(Admission::Ignore(Kind::NodePodProbe))]
+#[case::statuses(Admission::Ignore(WatchedKind::Marker))]
+#[case::specs(Admission::Ignore(WatchedKind::NodePodProbe))]
 #[case::entries(Admission::EmptySpec)]
 fn what_admission_undoes_is_written_ever_more_seldom(#[case] admission: Admission) {
     let mut world = World::probing(&[idle()]);
@@ -128,7 +128,7 @@ fn made_while_listing() -> World {
     let mut world = World::probing(&[idle()]);
     world.cluster.put_node("n1", false);
     while world.deliver() {}
-    world.cluster.list_again(Kind::NodePodProbe);
+    world.cluster.list_again(WatchedKind::NodePodProbe);
     world.send(0);
     world.fly(0, Fate::Answered);
     assert!(world.cluster.node_pod_probes.contains_key("n1"));
@@ -154,11 +154,13 @@ fn an_object_made_while_its_kind_is_listed_is_not_taken_for_deleted() {
 fn an_object_that_is_made_again_outlives_the_late_event_of_its_predecessors_end() {
     let mut world = World::probing(&[idle()]);
     let old = world.cluster.next_version();
-    world.cluster.delete(Kind::NodePodProbe, &name("", "n0"));
+    world
+        .cluster
+        .delete(WatchedKind::NodePodProbe, &name("", "n0"));
     world.drain();
     assert_eq!(world.entries(), ["way#idle"]);
     world.observe(Event::Deleted(
-        Kind::NodePodProbe,
+        WatchedKind::NodePodProbe,
         name("", "n0"),
         super::cluster::at(old),
     ));
@@ -174,7 +176,7 @@ fn after_a_restored_store_a_list_takes_away_what_it_does_not_name() {
     world.cluster.pods.remove(&p0());
     // The store counts from an earlier version.
     world.cluster.version = 1;
-    world.cluster.list_again(Kind::Pod);
+    world.cluster.list_again(WatchedKind::Pod);
     while world.deliver() {}
     world.drain();
     assert!(world.entries().is_empty());
@@ -184,7 +186,9 @@ fn after_a_restored_store_a_list_takes_away_what_it_does_not_name() {
 #[test]
 fn what_is_there_already_is_read_back_and_compared() {
     let mut world = World::probing(&[idle()]);
-    world.cluster.delete(Kind::NodePodProbe, &name("", "n0"));
+    world
+        .cluster
+        .delete(WatchedKind::NodePodProbe, &name("", "n0"));
     while world.deliver() {}
     // Another manager is quicker, and the watch lags.
     let empty = leadsman_api::NodePodProbe::new("n0", leadsman_api::NodePodProbeSpec::default());
@@ -227,7 +231,7 @@ fn a_refusal_is_of_the_write_that_was_sent() {
 fn a_refused_write_is_not_repeated_for_another_time_in_it() {
     let mut world = World::probing(&[idle()]);
     while world.deliver() {}
-    world.cluster.admission = Some(Admission::Ignore(Kind::Pod));
+    world.cluster.admission = Some(Admission::Ignore(WatchedKind::Pod));
     world.verdict_with("way#idle", "Succeeded", "yes", |state| {
         state.last_transition_time = None;
     });
@@ -243,10 +247,12 @@ fn a_refused_write_is_not_repeated_for_another_time_in_it() {
 #[test]
 fn the_late_reply_to_a_write_does_not_bring_an_object_back() {
     let mut world = World::probing(&[idle()]);
-    let reply = world.cluster.snapshot(Kind::Pod, &p0(), Source::Reply);
-    world.cluster.delete(Kind::Pod, &p0());
+    let reply = world
+        .cluster
+        .snapshot(WatchedKind::Pod, &p0(), Source::Reply);
+    world.cluster.delete(WatchedKind::Pod, &p0());
     // The watch breaks before it shows that.
-    world.cluster.list_again(Kind::Pod);
+    world.cluster.list_again(WatchedKind::Pod);
     world.drain();
     world.observe(reply.unwrap());
     world.drain();

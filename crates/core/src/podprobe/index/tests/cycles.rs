@@ -7,7 +7,7 @@ use super::cluster::{SimPod, name};
 use super::proof::marker;
 use super::scene::{app_x, exec, p0, plain};
 use super::world::World;
-use crate::podprobe::event::Kind;
+use crate::podprobe::event::WatchedKind;
 
 /// A probe that sets this label.
 fn sets(label: &str) -> Value {
@@ -62,11 +62,16 @@ fn of_two_markers_that_feed_each_other_the_younger_is_stopped() {
 
     // Nothing is written for its own sake, and another manager finds the same.
     world.writes.clear();
-    world.restart([Kind::Pod, Kind::Marker, Kind::NodePodProbe, Kind::Node]);
+    world.restart([
+        WatchedKind::Pod,
+        WatchedKind::Marker,
+        WatchedKind::NodePodProbe,
+        WatchedKind::Node,
+    ]);
     world.drain();
     assert!(world.writes.is_empty(), "{:?}", world.writes);
 
-    world.cluster.delete(Kind::Marker, &name("a", "old"));
+    world.cluster.delete(WatchedKind::Marker, &name("a", "old"));
     world.settle();
     assert_eq!(world.entries(), ["young#p-b"]);
     assert_eq!(world.ready("young").0, "Probing");
@@ -142,7 +147,7 @@ impl War {
         self.pods += 1;
         let mut pod = SimPod::new(&uid, "n0", &[("app", "x")]);
         pod.controller = Some(controller.to_owned());
-        self.world.cluster.delete(Kind::Pod, &p0());
+        self.world.cluster.delete(WatchedKind::Pod, &p0());
         self.world.cluster.put_pod(&p0(), pod);
         self.world.settle();
     }

@@ -8,7 +8,7 @@ use super::proof::marker;
 use super::scene::{app_x, idle, p0};
 use super::world::World;
 use crate::podprobe::Compatibility;
-use crate::podprobe::event::{Kind, Write, WriteTarget};
+use crate::podprobe::event::{WatchedKind, Write, WriteTarget};
 use crate::podprobe::index::Config;
 use crate::podprobe::index::FINALIZER;
 
@@ -40,7 +40,7 @@ fn finalizers(world: &World) -> Vec<String> {
 }
 
 fn delete(world: &mut World) {
-    world.cluster.delete(Kind::Marker, &name("a", "way"));
+    world.cluster.delete(WatchedKind::Marker, &name("a", "way"));
     while world.deliver() {}
 }
 
@@ -87,7 +87,7 @@ fn a_marker_is_let_go_after_its_entries_and_its_marks() {
 #[test]
 fn a_marker_is_let_go_by_itself_in_one_write() {
     let mut world = marked(&[FINALIZER]);
-    world.cluster.delete(Kind::Marker, &name("a", "way"));
+    world.cluster.delete(WatchedKind::Marker, &name("a", "way"));
     world.drain();
     assert!(way(&world).is_none());
     let to_markers =
@@ -100,8 +100,13 @@ fn a_marker_is_let_go_by_itself_in_one_write() {
 #[test]
 fn a_marker_that_is_found_being_deleted_is_let_go() {
     let mut world = marked(&[FINALIZER]);
-    world.cluster.delete(Kind::Marker, &name("a", "way"));
-    world.restart([Kind::Marker, Kind::NodePodProbe, Kind::Pod, Kind::Node]);
+    world.cluster.delete(WatchedKind::Marker, &name("a", "way"));
+    world.restart([
+        WatchedKind::Marker,
+        WatchedKind::NodePodProbe,
+        WatchedKind::Pod,
+        WatchedKind::Node,
+    ]);
     world.drain();
     assert!(way(&world).is_none());
     assert!(world.entries().is_empty() && world.pod().conditions.is_empty());
@@ -195,7 +200,12 @@ fn clients_of_openkruise_find_the_finalizer_on_live_markers() {
     world.drain();
     assert_eq!(finalizers(&world), [OTHER, FINALIZER]);
     world.writes.clear();
-    world.restart([Kind::Marker, Kind::NodePodProbe, Kind::Pod, Kind::Node]);
+    world.restart([
+        WatchedKind::Marker,
+        WatchedKind::NodePodProbe,
+        WatchedKind::Pod,
+        WatchedKind::Node,
+    ]);
     world.drain();
     assert_eq!(world.writes, []);
     delete(&mut world);

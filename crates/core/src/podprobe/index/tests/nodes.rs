@@ -12,14 +12,14 @@ use super::proof::marker;
 use super::scene::{app_x, exec, idle, p0, probe};
 use super::world::World;
 use crate::cluster::Source;
-use crate::podprobe::event::{Event, Kind, PodMarks, Write, WriteTarget};
+use crate::podprobe::event::{Event, PodMarks, WatchedKind, Write, WriteTarget};
 use crate::podprobe::index::{Config, Index};
 
 // PPM-2, DEF-6
 #[test]
 fn a_node_that_comes_late_is_served_without_touching_the_marker() {
     let mut world = World::probing(&[idle()]);
-    world.cluster.delete(Kind::Node, &name("", "n0"));
+    world.cluster.delete(WatchedKind::Node, &name("", "n0"));
     world.drain();
     assert!(world.cluster.node_pod_probes.is_empty());
     world.cluster.put_node("n0", false);
@@ -51,7 +51,9 @@ fn an_object_that_is_being_deleted_is_left_alone_until_it_is_deleted() {
             .due(&WriteTarget::NodePodProbe("n0".to_owned()), world.now()),
         None
     );
-    world.cluster.delete(Kind::NodePodProbe, &name("", "n0"));
+    world
+        .cluster
+        .delete(WatchedKind::NodePodProbe, &name("", "n0"));
     world.drain();
     assert_eq!(world.entries(), ["way#idle"]);
 }
@@ -125,7 +127,12 @@ fn the_startup_gate_opens_once_for_each_container() {
         assert_eq!(allowed.as_deref(), expected, "step {place}");
         // A new manager knows no less.
         world.writes.clear();
-        world.restart([Kind::NodePodProbe, Kind::Pod, Kind::Marker, Kind::Node]);
+        world.restart([
+            WatchedKind::NodePodProbe,
+            WatchedKind::Pod,
+            WatchedKind::Marker,
+            WatchedKind::Node,
+        ]);
         world.drain();
         assert_eq!(world.writes, [], "step {place}");
     }
@@ -264,7 +271,7 @@ fn a_node_without_room_refuses_the_surplus_and_says_so() {
         message.contains("p1") && !message.contains("p2"),
         "{message}"
     );
-    world.cluster.delete(Kind::Pod, &name("a", "p3"));
+    world.cluster.delete(WatchedKind::Pod, &name("a", "p3"));
     world.drain();
     assert_eq!(pods_of_n0(&world), ["a/p1", "a/p2"]);
     assert_eq!(world.ready("way").0, "Probing");
@@ -284,7 +291,12 @@ fn who_is_in_a_full_node_stays_in_also_after_a_restart() {
     put_pod(&mut world, "a", "newer");
     let names = ["a/new", "z/late", "z/later"];
     assert_eq!(pods_of_n0(&world), names);
-    world.restart([Kind::NodePodProbe, Kind::Node, Kind::Marker, Kind::Pod]);
+    world.restart([
+        WatchedKind::NodePodProbe,
+        WatchedKind::Node,
+        WatchedKind::Marker,
+        WatchedKind::Pod,
+    ]);
     world.settle();
     assert_eq!(pods_of_n0(&world), names);
 }
@@ -376,7 +388,7 @@ fn the_older_of_two_markers_wins_and_the_other_says_so() {
         "way"
     );
     assert!(!world.pod().labels.contains_key("role"));
-    world.cluster.delete(Kind::Marker, &name("a", "way"));
+    world.cluster.delete(WatchedKind::Marker, &name("a", "way"));
     world.drain();
     assert_eq!(world.pod().labels["role"].value, "other");
     assert_eq!(world.ready("also").0, "Probing");
@@ -424,7 +436,7 @@ fn counts_add_up_and_the_message_names_three_pods() {
          (pods p0, p1, p2 and 2 more); 0 of 5 matching pods have their verdicts; 5 pending: 5 ContainerNotFound"
     );
     for own in ["p3", "p4"] {
-        world.cluster.delete(Kind::Pod, &name("a", own));
+        world.cluster.delete(WatchedKind::Pod, &name("a", own));
     }
     world.settle();
     let message = world.ready("way").1;
@@ -492,7 +504,12 @@ fn nothing_is_due_before_all_is_listed() {
         WriteTarget::PodMarks(p0()),
         WriteTarget::MarkerStatus(name("a", "way")),
     ];
-    let kinds = [Kind::Marker, Kind::Pod, Kind::Node, Kind::NodePodProbe];
+    let kinds = [
+        WatchedKind::Marker,
+        WatchedKind::Pod,
+        WatchedKind::Node,
+        WatchedKind::NodePodProbe,
+    ];
     for event in world.cluster.lists(kinds) {
         let synced = matches!(event, Event::Synced);
         let effects = index.observe(event, world.now());
@@ -509,7 +526,7 @@ fn an_event_that_is_not_newer_changes_nothing() {
     let mut world = World::probing(&[idle()]);
     let old = world
         .cluster
-        .snapshot(Kind::Pod, &p0(), Source::Watch)
+        .snapshot(WatchedKind::Pod, &p0(), Source::Watch)
         .unwrap();
     world.edit(|pod| drop(pod.labels.insert("app".into(), mark("y", Owner::User))));
     world.settle();
@@ -517,7 +534,7 @@ fn an_event_that_is_not_newer_changes_nothing() {
     world.drain();
     assert_eq!(world.writes, []);
     // The late reply to a write to a pod that is gone.
-    world.cluster.delete(Kind::Pod, &p0());
+    world.cluster.delete(WatchedKind::Pod, &p0());
     world.drain();
     world.observe(old.clone());
     world.drain();
@@ -537,11 +554,16 @@ fn equal_snapshots_change_nothing() {
     let mut world = World::probing(&[idle()]);
     world.verdict("way#idle", "Succeeded", "");
     world.settle();
-    for kind in [Kind::Marker, Kind::Pod, Kind::Node, Kind::NodePodProbe] {
+    for kind in [
+        WatchedKind::Marker,
+        WatchedKind::Pod,
+        WatchedKind::Node,
+        WatchedKind::NodePodProbe,
+    ] {
         let id = match kind {
-            Kind::Marker => name("a", "way"),
-            Kind::Pod => p0(),
-            Kind::Node | Kind::NodePodProbe => name("", "n0"),
+            WatchedKind::Marker => name("a", "way"),
+            WatchedKind::Pod => p0(),
+            WatchedKind::Node | WatchedKind::NodePodProbe => name("", "n0"),
         };
         let snapshot = world.cluster.snapshot(kind, &id, Source::List).unwrap();
         world.observe(snapshot);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use leadsman_api::node_pod_probe::{
-    CannotProbe, ContainerProbe, ContainerProbeState, PodProbe, PodProbeStatus,
+    CannotProbeEntry, ContainerProbe, ContainerProbeState, PodProbe, PodProbeStatus,
 };
 use leadsman_api::{NodePodProbe, PodProbeMarker};
 use proptest::prelude::*;
@@ -16,11 +16,16 @@ use super::cluster::{Admission, OTHERS, Owner, SimPod, mark, name};
 use super::model::Model;
 use super::world::{Fate, World};
 use crate::cluster::ObjectName;
-use crate::podprobe::event::{Kind, WriteTarget};
+use crate::podprobe::event::{WatchedKind, WriteTarget};
 use crate::podprobe::index::Config;
 use crate::podprobe::index::FINALIZER;
 
-const KINDS: [Kind; 4] = [Kind::Marker, Kind::Pod, Kind::Node, Kind::NodePodProbe];
+const KINDS: [WatchedKind; 4] = [
+    WatchedKind::Marker,
+    WatchedKind::Pod,
+    WatchedKind::Node,
+    WatchedKind::NodePodProbe,
+];
 
 fn pick<T: Copy>(all: &[T], by: u8) -> T {
     all[usize::from(by) % all.len()]
@@ -239,11 +244,11 @@ enum Step {
     },
     /// The watches show some of what happened; one kind alone, or all in order.
     Deliver {
-        kind: Option<Kind>,
+        kind: Option<WatchedKind>,
         count: u8,
     },
     /// The watch of a kind breaks and begins again with a list.
-    ListAgain(Kind),
+    ListAgain(WatchedKind),
     /// An event that was seen before is seen once more.
     Repeat(u8),
     Send(usize),
@@ -251,12 +256,12 @@ enum Step {
     Drain,
     Pass(u16),
     Admit(Option<Admission>),
-    Restart([Kind; 4]),
+    Restart([WatchedKind; 4]),
     LoseLead,
     LeadAgain,
 }
 
-fn some_kind() -> impl Strategy<Value = Kind> {
+fn some_kind() -> impl Strategy<Value = WatchedKind> {
     proptest::sample::select(&KINDS[..])
 }
 
@@ -330,9 +335,9 @@ fn manager_step() -> impl Strategy<Value = Step> {
     let admissions = [
         None,
         None,
-        Some(Ignore(Kind::Pod)),
-        Some(Ignore(Kind::Marker)),
-        Some(Ignore(Kind::NodePodProbe)),
+        Some(Ignore(WatchedKind::Pod)),
+        Some(Ignore(WatchedKind::Marker)),
+        Some(Ignore(WatchedKind::NodePodProbe)),
         Some(Strip("role")),
         Some(Strip("note")),
         Some(EmptySpec),
@@ -371,7 +376,7 @@ impl Step {
                 &marker_name(marker),
                 any_marker(selector, first, second, flaw, finalizers),
             ),
-            Self::DeleteMarker(marker) => cluster.delete(Kind::Marker, &marker_name(marker)),
+            Self::DeleteMarker(marker) => cluster.delete(WatchedKind::Marker, &marker_name(marker)),
             Self::PutPod {
                 pod,
                 app,
@@ -391,7 +396,7 @@ impl Step {
                     cluster.put_pod(&name, pod);
                 }
             }
-            Self::DeletePod(pod) => cluster.delete(Kind::Pod, &pod_name(pod)),
+            Self::DeletePod(pod) => cluster.delete(WatchedKind::Pod, &pod_name(pod)),
             Self::Relabel { pod, app, tier } => cluster.edit_pod(&pod_name(pod), |pod| {
                 let app = mark(pick(&["x", "y", "z"], app), Owner::User);
                 pod.labels.insert("app".to_owned(), app);
@@ -409,7 +414,7 @@ impl Step {
             }
             Self::PutNode { node, is_virtual } => cluster.put_node(node_name(node), is_virtual),
             Self::DeleteNode(node) if node < 2 => {
-                cluster.delete(Kind::Node, &name("", node_name(node)));
+                cluster.delete(WatchedKind::Node, &name("", node_name(node)));
             }
             Self::EditObject { node, what, how } => {
                 cluster.edit_node_pod_probe(node_name(node), |object| {
@@ -417,7 +422,7 @@ impl Step {
                 });
             }
             Self::DeleteObject(node) if node < 2 => {
-                cluster.delete(Kind::NodePodProbe, &name("", node_name(node)));
+                cluster.delete(WatchedKind::NodePodProbe, &name("", node_name(node)));
             }
             Self::Tamper {
                 pod,
@@ -543,7 +548,7 @@ fn put_state(
     let cannot_probe = &mut statuses[known].cannot_probe;
     cannot_probe.retain(|one| one.name != state.name);
     if let Some(alone) = cannot {
-        cannot_probe.push(CannotProbe {
+        cannot_probe.push(CannotProbeEntry {
             name: state.name.clone(),
             message: "the runtime does not answer".to_owned(),
         });
@@ -634,7 +639,7 @@ fn agent(world: &mut World, node: u8, ready: Option<bool>) {
     let node = node_name(node);
     let name = name("leadsman-system", &format!("agent-{node}"));
     let Some(ready) = ready else {
-        world.cluster.delete(Kind::Pod, &name);
+        world.cluster.delete(WatchedKind::Pod, &name);
         return;
     };
     let labels = [

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::cluster::{Mark, Owner, SimPod, mark, name};
 use super::scene::{exec, idle, p0, plain, probe};
 use super::world::World;
-use crate::podprobe::event::Kind;
+use crate::podprobe::event::WatchedKind;
 use crate::podprobe::index::Config;
 use crate::podprobe::serverless::{MARKERS, PROBES};
 
@@ -127,11 +127,11 @@ fn annotations_follow_the_markers() {
     world.mark("bee", &[probe("three", "main", exec("/three"))]);
     assert_eq!(world.annotation(MARKERS).unwrap(), "bee,way");
     world.provider_reports("game.io/idle", "True", "");
-    world.cluster.delete(Kind::Marker, &name("a", "way"));
+    world.cluster.delete(WatchedKind::Marker, &name("a", "way"));
     world.drain();
     assert_eq!(world.injected(), ["three"]);
     assert_eq!(plain(&world.pod().labels), json!({ "app": "x" }));
-    world.cluster.delete(Kind::Marker, &name("a", "bee"));
+    world.cluster.delete(WatchedKind::Marker, &name("a", "bee"));
     world.drain();
     assert_eq!(plain(&world.pod().annotations), json!({}));
     // It was the provider's, who sees from the annotation that nobody asks for it any more.
@@ -290,7 +290,7 @@ fn markers_are_in_force_while_they_are_acted_on() {
     });
     world.drain();
     assert_eq!(world.index.take_changed_markers(), []);
-    world.cluster.delete(Kind::Marker, &name("a", "way"));
+    world.cluster.delete(WatchedKind::Marker, &name("a", "way"));
     world.drain();
     let gone = world.index.take_changed_markers();
     assert!(

@@ -2,7 +2,7 @@
 
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use leadsman_api::node_pod_probe::{CannotProbe, PodProbeStatus};
+use leadsman_api::node_pod_probe::{CannotProbeEntry, PodProbeStatus};
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -11,10 +11,15 @@ use super::proof::marker;
 use super::scene::{app_x, exec, idle, probe};
 use super::world::World;
 use crate::cluster::ObjectName;
-use crate::podprobe::event::{Event, Kind, WriteTarget};
+use crate::podprobe::event::{Event, WatchedKind, WriteTarget};
 use crate::podprobe::index::Config;
 
-const KINDS: [Kind; 4] = [Kind::Marker, Kind::Pod, Kind::Node, Kind::NodePodProbe];
+const KINDS: [WatchedKind; 4] = [
+    WatchedKind::Marker,
+    WatchedKind::Pod,
+    WatchedKind::Node,
+    WatchedKind::NodePodProbe,
+];
 
 fn agent(by: &str) -> ObjectName {
     name("leadsman-system", by)
@@ -43,7 +48,7 @@ fn get(port: u16) -> Value {
 
 /// Says of a probe of `a/p0` that it cannot be run.
 fn cannot_probe(world: &mut World, entry: &str, message: &str) {
-    let one = CannotProbe {
+    let one = CannotProbeEntry {
         name: entry.to_owned(),
         message: message.to_owned(),
     };
@@ -115,7 +120,7 @@ fn an_agents_restart_writes_no_status_and_no_mark(#[case] replaced: bool) {
     put_agent(&mut world, "first", false);
     if replaced {
         pass(&mut world, 10);
-        world.cluster.delete(Kind::Pod, &agent("first"));
+        world.cluster.delete(WatchedKind::Pod, &agent("first"));
         world.drain();
         pass(&mut world, 20);
         put_agent(&mut world, "second", false);
@@ -192,7 +197,7 @@ fn a_working_agent_without_verdicts_is_not_silent() {
 #[case::startup_probe("StartupProbe", "Probing", |world: &mut World| {
     world.mark("way", &[probe("p", "slow", exec("a"))]);
 })]
-#[case::no_node("NoNode", "NoNode", |world: &mut World| world.cluster.delete(Kind::Node, &name("", "n0")))]
+#[case::no_node("NoNode", "NoNode", |world: &mut World| world.cluster.delete(WatchedKind::Node, &name("", "n0")))]
 #[case::virtual_node("VirtualNode", "VirtualNode", |world: &mut World| world.cluster.put_node("n0", true))]
 #[case::no_agent("NoAgent", "NoAgent", |world: &mut World| pass(world, 120))]
 #[case::cannot_probe("CannotProbe", "CannotProbe", |world: &mut World| {
@@ -229,7 +234,7 @@ fn what_was_missing_is_not_reported_once_it_is_there() {
     world.cluster.put_node("n0", true);
     world.drain();
     assert_eq!(world.ready("way").0, "VirtualNode");
-    world.cluster.delete(Kind::Node, &name("", "n0"));
+    world.cluster.delete(WatchedKind::Node, &name("", "n0"));
     world.drain();
     assert_eq!(world.ready("way").0, "NoNode");
     world.cluster.put_node("n0", false);
@@ -248,7 +253,7 @@ fn an_agents_pod_that_was_just_deleted_is_given_time() {
     let mut world = World::probing(&[idle()]);
     put_agent(&mut world, "agent", true);
     pass(&mut world, 3600);
-    world.cluster.delete(Kind::Pod, &agent("agent"));
+    world.cluster.delete(WatchedKind::Pod, &agent("agent"));
     world.drain();
     pass(&mut world, 119);
     assert_eq!(world.ready("way").0, "Probing");
@@ -340,7 +345,9 @@ fn a_node_pod_probe_that_is_being_deleted_and_stays_is_reported() {
     assert_eq!(reason, "Refused");
     let text = "NodePodProbe n0 is being deleted and held by finalizer example.io/hold";
     assert!(message.contains(text), "{message}");
-    world.cluster.delete(Kind::NodePodProbe, &name("", "n0"));
+    world
+        .cluster
+        .delete(WatchedKind::NodePodProbe, &name("", "n0"));
     world.drain();
     assert_eq!(world.ready("way").0, "Probing");
     assert_eq!(world.entries(), ["way#idle"]);

@@ -10,7 +10,7 @@ use super::cluster::{FORMER, Mark, Owner, SimPod, mark, name};
 use super::proof::marker;
 use super::scene::{app_x, exec, idle, p0, plain, probe};
 use super::world::World;
-use crate::podprobe::event::{Event, Kind, WriteTarget};
+use crate::podprobe::event::{Event, WatchedKind, WriteTarget};
 use crate::podprobe::index::{Config, Index};
 
 // PPM-1
@@ -78,7 +78,7 @@ fn a_static_pod_is_probed_and_marked_by_the_uid_that_its_node_knows() {
     assert_eq!(plain(&world.pod().labels)["role"], "main");
     assert_eq!(world.pod_writes().last().unwrap().uid, "u0");
     // Its file changed: the kubelet makes another mirror of the same name, and the verdict was the old one's.
-    world.cluster.delete(Kind::Pod, &p0());
+    world.cluster.delete(WatchedKind::Pod, &p0());
     let mut pod = SimPod::new("u1", "n0", &[("app", "x")]);
     pod.mirror("other");
     world.cluster.put_pod(&p0(), pod);
@@ -218,7 +218,7 @@ fn ungoverned_marks_go_unless_a_user_wants_them_too(
             .extend(other);
     });
     match how {
-        "delete" => world.cluster.delete(Kind::Marker, &name("a", "way")),
+        "delete" => world.cluster.delete(WatchedKind::Marker, &name("a", "way")),
         "empty" => world.mark("way", &[probe("other", "main", exec("b"))]),
         _ => world.edit(|pod| drop(pod.labels.insert("app".into(), mark("y", Owner::User)))),
     }
@@ -274,10 +274,15 @@ fn what_a_former_field_manager_marked_is_taken_over_or_goes() {
     world.verdict("way#idle", "Succeeded", "");
     assert!(world.pod().labels["role"].owners.contains(&Owner::Ours));
     world.writes.clear();
-    world.restart([Kind::Pod, Kind::NodePodProbe, Kind::Marker, Kind::Node]);
+    world.restart([
+        WatchedKind::Pod,
+        WatchedKind::NodePodProbe,
+        WatchedKind::Marker,
+        WatchedKind::Node,
+    ]);
     world.drain();
     assert_eq!(world.writes.len(), 0);
-    world.cluster.delete(Kind::Marker, &name("a", "way"));
+    world.cluster.delete(WatchedKind::Marker, &name("a", "way"));
     world.drain();
     assert_eq!(labels(&world), json!({ "app": "x", "kept": "main" }));
 }
@@ -298,7 +303,9 @@ fn an_absent_verdict_holds(#[case] how: &str) {
         "wipe" => world
             .cluster
             .edit_node_pod_probe("n0", |object| object.status = None),
-        "delete" => world.cluster.delete(Kind::NodePodProbe, &name("", "n0")),
+        "delete" => world
+            .cluster
+            .delete(WatchedKind::NodePodProbe, &name("", "n0")),
         "revision" => world.verdict_with("way#idle", "Failed", "no", |state| {
             state.revision = Some("another".to_owned());
         }),
@@ -340,7 +347,7 @@ fn marks_that_are_held_stay_while_others_change() {
 #[test]
 fn a_verdict_of_another_pod_or_node_is_not_taken() {
     let mut world = World::probing(&[idle()]);
-    world.cluster.delete(Kind::Pod, &p0());
+    world.cluster.delete(WatchedKind::Pod, &p0());
     world
         .cluster
         .put_pod(&p0(), SimPod::new("u1", "n0", &[("app", "x")]));
@@ -383,7 +390,7 @@ fn deleting_a_marker_leaves_those_whose_names_contain_its_own() {
     let mut world = World::probing(&[probe("p", "main", exec("a"))]);
     world.mark("gateway", &[probe("q", "main", exec("b"))]);
     let gateway = world.entry("gateway#q").unwrap();
-    world.cluster.delete(Kind::Marker, &name("a", "way"));
+    world.cluster.delete(WatchedKind::Marker, &name("a", "way"));
     world.drain();
     assert_eq!(world.entries(), ["gateway#q"]);
     assert_eq!(world.entry("gateway#q").unwrap(), gateway);
@@ -465,7 +472,7 @@ fn what_no_marker_names_is_never_touched() {
     for state in ["Succeeded", "Failed", "Unknown"] {
         world.verdict("way#idle", state, "");
     }
-    world.cluster.delete(Kind::Marker, &name("a", "way"));
+    world.cluster.delete(WatchedKind::Marker, &name("a", "way"));
     world.drain();
     assert_eq!(
         plain(&world.pod().labels),
@@ -484,7 +491,7 @@ fn pods_that_end_are_probed_no_more_and_written_no_more(#[case] end: fn(&mut Sim
     world.verdict("way#idle", "Succeeded", "");
     world.settle();
     world.edit(end);
-    world.cluster.delete(Kind::Marker, &name("a", "way"));
+    world.cluster.delete(WatchedKind::Marker, &name("a", "way"));
     world.drain();
     assert!(world.entries().is_empty());
     assert_eq!(world.pod_writes().len(), 0);
@@ -577,7 +584,12 @@ fn a_mark_without_a_condition_is_fought_over_alike(#[case] place: &str) {
 fn marks_that_another_wrote_before_a_take_over_were_no_fight() {
     let mut world = World::probing(&[idle()]);
     let mut standby = Index::new(world.config.clone());
-    let kinds = [Kind::Pod, Kind::Marker, Kind::Node, Kind::NodePodProbe];
+    let kinds = [
+        WatchedKind::Pod,
+        WatchedKind::Marker,
+        WatchedKind::Node,
+        WatchedKind::NodePodProbe,
+    ];
     for event in world.cluster.lists(kinds) {
         standby.observe(event, world.now());
     }

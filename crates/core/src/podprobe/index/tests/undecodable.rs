@@ -7,9 +7,14 @@ use super::proof::marker;
 use super::scene::{app_x, exec, idle, p0, plain, probe};
 use super::world::World;
 use crate::cluster::ObjectName;
-use crate::podprobe::event::Kind;
+use crate::podprobe::event::WatchedKind;
 
-const KINDS: [Kind; 4] = [Kind::NodePodProbe, Kind::Pod, Kind::Marker, Kind::Node];
+const KINDS: [WatchedKind; 4] = [
+    WatchedKind::NodePodProbe,
+    WatchedKind::Pod,
+    WatchedKind::Marker,
+    WatchedKind::Node,
+];
 
 /// The pod has marks of `a/way`, and another marker probes it too.
 fn marked() -> World {
@@ -23,7 +28,7 @@ fn marked() -> World {
 
 impl World {
     /// A manager starts that cannot decode this object.
-    fn restart_without(&mut self, kind: Kind, own: &ObjectName) {
+    fn restart_without(&mut self, kind: WatchedKind, own: &ObjectName) {
         self.cluster.undecodable.insert((kind, own.clone()));
         self.writes.clear();
         self.restart(KINDS);
@@ -39,7 +44,7 @@ fn way() -> ObjectName {
 #[test]
 fn what_a_marker_that_does_not_decode_asked_for_stays_over_a_restart() {
     let mut world = marked();
-    world.restart_without(Kind::Marker, &way());
+    world.restart_without(WatchedKind::Marker, &way());
     assert_eq!(world.writes, []);
     // The node's object and the pod's marks are written for another marker.
     world.mark(
@@ -74,7 +79,7 @@ fn what_a_marker_that_does_not_decode_asked_for_stays_over_a_restart() {
 #[test]
 fn a_marker_that_decodes_again_as_it_was_leads_to_no_write_of_pods_or_nodes() {
     let mut world = marked();
-    world.restart_without(Kind::Marker, &way());
+    world.restart_without(WatchedKind::Marker, &way());
     world.cluster.undecodable.clear();
     world.cluster.edit_marker(&way(), |marker| {
         marker.metadata.annotations = Some([("a".to_owned(), "b".to_owned())].into());
@@ -92,10 +97,10 @@ fn a_marker_that_decodes_again_as_it_was_leads_to_no_write_of_pods_or_nodes() {
 #[case::as_a_list_says(true)]
 fn a_marker_deleted_while_it_does_not_decode_takes_entries_and_marks_with_it(#[case] list: bool) {
     let mut world = marked();
-    world.restart_without(Kind::Marker, &way());
-    world.cluster.delete(Kind::Marker, &way());
+    world.restart_without(WatchedKind::Marker, &way());
+    world.cluster.delete(WatchedKind::Marker, &way());
     if list {
-        world.cluster.list_again(Kind::Marker);
+        world.cluster.list_again(WatchedKind::Marker);
     }
     world.rest();
     assert_eq!(world.entries(), ["other#busy"]);
@@ -107,10 +112,12 @@ fn a_marker_deleted_while_it_does_not_decode_takes_entries_and_marks_with_it(#[c
 #[test]
 fn a_marker_that_does_not_decode_holds_nothing_of_other_namespaces_and_other_markers() {
     let mut world = marked();
-    world.cluster.delete(Kind::Marker, &name("a", "other"));
-    world.restart_without(Kind::Marker, &name("b", "way"));
+    world
+        .cluster
+        .delete(WatchedKind::Marker, &name("a", "other"));
+    world.restart_without(WatchedKind::Marker, &name("b", "way"));
     assert_eq!(world.entries(), ["way#idle"]);
-    world.cluster.delete(Kind::Marker, &way());
+    world.cluster.delete(WatchedKind::Marker, &way());
     world.rest();
     assert!(world.entries().is_empty());
     assert_eq!(plain(&world.pod().labels), json!({ "app": "x" }));
@@ -120,8 +127,11 @@ fn a_marker_that_does_not_decode_holds_nothing_of_other_namespaces_and_other_mar
 #[test]
 fn a_marker_known_before_stays_known_while_it_does_not_decode() {
     let mut world = marked();
-    world.cluster.undecodable.insert((Kind::Marker, way()));
-    world.cluster.list_again(Kind::Marker);
+    world
+        .cluster
+        .undecodable
+        .insert((WatchedKind::Marker, way()));
+    world.cluster.list_again(WatchedKind::Marker);
     world.rest();
     world.verdict("way#idle", "Failed", "ill");
     world.rest();
@@ -132,7 +142,7 @@ fn a_marker_known_before_stays_known_while_it_does_not_decode() {
 #[test]
 fn entries_and_marks_of_a_pod_that_does_not_decode_stay_over_a_restart() {
     let mut world = marked();
-    world.restart_without(Kind::Pod, &p0());
+    world.restart_without(WatchedKind::Pod, &p0());
     assert_eq!((world.node_writes(), world.pod_writes().len()), (0, 0));
     // The node's object is written for another pod.
     let other = SimPod::new("u1", "n0", &[("app", "x")]);
@@ -156,10 +166,10 @@ fn entries_and_marks_of_a_pod_that_does_not_decode_stay_over_a_restart() {
 #[case::as_a_list_says(true)]
 fn a_pod_deleted_while_it_does_not_decode_takes_its_entries_with_it(#[case] list: bool) {
     let mut world = marked();
-    world.restart_without(Kind::Pod, &p0());
-    world.cluster.delete(Kind::Pod, &p0());
+    world.restart_without(WatchedKind::Pod, &p0());
+    world.cluster.delete(WatchedKind::Pod, &p0());
     if list {
-        world.cluster.list_again(Kind::Pod);
+        world.cluster.list_again(WatchedKind::Pod);
     }
     world.rest();
     assert!(world.entries().is_empty());

@@ -5,7 +5,7 @@ use rstest::rstest;
 
 use super::scene::idle;
 use super::world::World;
-use crate::podprobe::event::Kind;
+use crate::podprobe::event::WatchedKind;
 
 /// The container is replaced by another one, which the kubelet reports running since now.
 fn restart(world: &mut World, id: &str) {
@@ -95,7 +95,12 @@ fn taking_over_verdicts_without_a_container_changes_no_mark() {
     });
     pass(&mut world, 3600);
     world.writes.clear();
-    world.restart([Kind::Pod, Kind::NodePodProbe, Kind::Marker, Kind::Node]);
+    world.restart([
+        WatchedKind::Pod,
+        WatchedKind::NodePodProbe,
+        WatchedKind::Marker,
+        WatchedKind::Node,
+    ]);
     world.drain();
     assert_eq!(world.writes.len(), 0);
     assert_eq!(world.pod().labels["role"].value, "main");

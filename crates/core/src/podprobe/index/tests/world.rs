@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::cluster::{Cluster, Reply};
 use crate::cluster::{Now, Source};
-use crate::podprobe::event::{Effects, Event, Kind, Write, WriteTarget};
+use crate::podprobe::event::{Event, IndexEffects, WatchedKind, Write, WriteTarget};
 use crate::podprobe::index::{Config, Index};
 
 /// A write that failed is tried again after this time.
@@ -74,12 +74,17 @@ impl World {
             retries: BTreeMap::new(),
             standby: false,
         };
-        world.restart([Kind::Marker, Kind::Pod, Kind::Node, Kind::NodePodProbe]);
+        world.restart([
+            WatchedKind::Marker,
+            WatchedKind::Pod,
+            WatchedKind::Node,
+            WatchedKind::NodePodProbe,
+        ]);
         world
     }
 
     /// A new manager that lists the kinds in this order. What the old one had under way may still get there.
-    pub(super) fn restart(&mut self, kinds: [Kind; 4]) {
+    pub(super) fn restart(&mut self, kinds: [WatchedKind; 4]) {
         self.index = Index::new(self.config.clone());
         self.dirty.clear();
         self.agents_left.clear();
@@ -110,7 +115,7 @@ impl World {
 
     pub(super) fn observe(&mut self, event: Event) {
         let before = self.known_agents();
-        let Effects { dirty, deadline } = self.index.observe(event, self.now());
+        let IndexEffects { dirty, deadline } = self.index.observe(event, self.now());
         let after = self.known_agents();
         for node in before.difference(&after) {
             self.agents_left.insert(node.clone(), self.cluster.now);
@@ -147,7 +152,7 @@ impl World {
     }
 
     /// Lets the manager see one more event of a kind.
-    pub(super) fn deliver_of(&mut self, kind: Option<Kind>) -> bool {
+    pub(super) fn deliver_of(&mut self, kind: Option<WatchedKind>) -> bool {
         let Some(event) = self.cluster.next_event(kind) else {
             return false;
         };
@@ -218,9 +223,9 @@ impl World {
             Reply::Exists => {
                 if let WriteTarget::NodePodProbe(name) = object {
                     let name = super::cluster::name("", name);
-                    let shown = self
-                        .cluster
-                        .snapshot(Kind::NodePodProbe, &name, Source::Reply);
+                    let shown =
+                        self.cluster
+                            .snapshot(WatchedKind::NodePodProbe, &name, Source::Reply);
                     if let Some(event) = shown {
                         self.observe(event);
                     }
@@ -324,7 +329,12 @@ impl World {
         let mut other = Self::new(self.config.clone());
         std::mem::swap(&mut other.cluster, &mut self.cluster);
         (other.monotonic, other.index) = (self.monotonic, Index::new(self.config.clone()));
-        let kinds = [Kind::Pod, Kind::NodePodProbe, Kind::Marker, Kind::Node];
+        let kinds = [
+            WatchedKind::Pod,
+            WatchedKind::NodePodProbe,
+            WatchedKind::Marker,
+            WatchedKind::Node,
+        ];
         let lists = other.cluster.lists(kinds);
         for event in lists {
             other.observe(event);
@@ -342,7 +352,7 @@ impl World {
         if !self.standby {
             return;
         }
-        for kind in [Kind::Marker, Kind::NodePodProbe] {
+        for kind in [WatchedKind::Marker, WatchedKind::NodePodProbe] {
             for name in self.cluster.names(kind) {
                 let shown = self.cluster.snapshot(kind, &name, Source::Reply);
                 if let Some(event) = shown {
