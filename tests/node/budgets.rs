@@ -259,7 +259,7 @@ pub(crate) async fn a_rolling_update_of_the_agent(cluster: Arc<Cluster>) -> Resu
     step(
         &room,
         "an agent replaced by another, pod and all",
-        cluster.replace_agent(),
+        Box::pin(cluster.replace_agent()),
         budget::agent_starts(),
     )
     .await?;

@@ -38,13 +38,12 @@ impl RuntimeSocket {
         loop {
             match write(self.socket.get_ref()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let writable = match &mut self.writable {
-                        Some(writable) => writable,
-                        None => {
-                            let socket = self.socket.get_ref().try_clone()?;
-                            self.writable
-                                .insert(watched_for(socket, Interest::WRITABLE)?)
-                        }
+                    let writable = if let Some(writable) = &mut self.writable {
+                        writable
+                    } else {
+                        let socket = self.socket.get_ref().try_clone()?;
+                        self.writable
+                            .insert(watched_for(socket, Interest::WRITABLE)?)
                     };
                     ready!(writable.poll_write_ready(cx))?.clear_ready();
                 }
@@ -169,6 +168,6 @@ mod tests {
         let mut received = Vec::new();
         ours.read_to_end(&mut received).await.unwrap();
         writing.await.unwrap();
-        assert_eq!(received, [7; 100_000]);
+        assert_eq!(received, vec![7; 100_000]);
     }
 }

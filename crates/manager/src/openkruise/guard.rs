@@ -101,7 +101,7 @@ impl OpenKruiseGuard {
                     .observe_lease(lease, clock::monotonic(), clock::now());
             }
             LeaseEvent::Observed(LeaseState::Absent | LeaseState::Deleted(_)) => {
-                self.manager.observe_no_lease()
+                self.manager.observe_no_lease();
             }
             LeaseEvent::Following => self.manager.watch_resumed(clock::monotonic()),
             LeaseEvent::Failed(error) => {
@@ -169,7 +169,7 @@ impl OpenKruiseGuard {
                 self.condition.ready();
             }
             OpenKruiseState::Active { holder, gate } => {
-                self.condition.not_ready(conflict_message(holder, gate))
+                self.condition.not_ready(conflict_message(holder, gate));
             }
         }
     }
