@@ -203,7 +203,7 @@ pub(super) async fn count_calls(
     calls.retain(|_, count| *count > 0);
     let listed = calls.get("ListContainers").copied().unwrap_or(0);
     let others = calls.values().sum::<u64>() - listed;
-    let note = calls
+    let all_calls = calls
         .iter()
         .map(|(method, count)| format!("{method} {count}"))
         .collect::<Vec<_>>();
@@ -216,7 +216,7 @@ pub(super) async fn count_calls(
         "calls",
     )
     .reach(Target::Exactly(of_a_probe))
-    .note(format!("{}; {runs} runs", note.join(", ")));
+    .note(format!("{}; {runs} runs", all_calls.join(", ")));
     let a_second = listed.amount() / length.as_secs_f64();
     add.add("ListContainers", hundredths(a_second), "a second");
     Ok(())

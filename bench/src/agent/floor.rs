@@ -37,19 +37,14 @@ fn order(node: &ProbedNode, period: u32, exchange: Exchange, port: u16) -> Resul
     let pods = u64::try_from(node.targets.len())?;
     let mut targets = Vec::new();
     for (number, target) in (0..).zip(&node.targets) {
-        targets.push(match exchange {
+        targets.push(if let Exchange::Exec(_) = exchange {
             // Commands are spread evenly over the period, as the agent does.
-            Exchange::Exec(_) => (
-                Target::Container(target.container.clone()),
-                number * period / pods,
-            ),
-            _ => {
-                let address = SocketAddr::new(target.ip.parse()?, port);
-                (
-                    Target::Address(address),
-                    number % u64::from(GROUPS) * stagger,
-                )
-            }
+            let container = Target::Container(target.container.clone());
+            (container, number * period / pods)
+        } else {
+            let address = SocketAddr::new(target.ip.parse()?, port);
+            let group = number % u64::from(GROUPS);
+            (Target::Address(address), group * stagger)
         });
     }
     let runtime = Some(node.bed.runtime_endpoint());

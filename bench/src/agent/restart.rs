@@ -79,8 +79,8 @@ async fn has_role(node: &ProbedNode, pod: &str, role: &str) -> Result<()> {
 fn sent(node: &ProbedNode, mark: Mark) -> Result<(Requests, Requests, String)> {
     let requests = node.bed.audit(mark)?;
     let [agent, manager] = [AGENT, MANAGER].map(|user| Requests::of(user, &requests));
-    let note = format!("agent: {}; manager: {}", agent.listed(), manager.listed());
-    Ok((agent, manager, note))
+    let requests = format!("agent: {}; manager: {}", agent.listed(), manager.listed());
+    Ok((agent, manager, requests))
 }
 
 async fn nothing_to_do(node: &ProbedNode, endpoint: &str, report: &mut Report) -> Result<()> {
@@ -94,12 +94,12 @@ async fn nothing_to_do(node: &ProbedNode, endpoint: &str, report: &mut Report) -
     })
     .await?;
     wait("restart with nothing to do", QUIET).await;
-    let (agent, manager, note) = sent(node, mark)?;
+    let (agent, manager, requests) = sent(node, mark)?;
     let writes = agent.writes() + manager.writes();
     report
         .add("agent's restart, nothing to do: writes", writes, "writes")
         .reach(Target::Exactly(0.0))
-        .note(note);
+        .note(requests);
     Ok(())
 }
 
@@ -118,9 +118,9 @@ async fn stale_verdict(node: &ProbedNode, endpoint: &str, report: &mut Report) -
         has_role(node, pod, "main").await?;
         Ok((status, begun.elapsed()))
     };
-    let (_, (status, marked)) = tokio::try_join!(node.start_agent_at(endpoint), right)?;
+    let ((), (status, marked)) = tokio::try_join!(node.start_agent_at(endpoint), right)?;
     wait("one stale verdict: what else is written", QUIET).await;
-    let (agent, manager, note) = sent(node, mark)?;
+    let (agent, manager, requests) = sent(node, mark)?;
     let mut add = report.section("agent's restart, one stale verdict");
     add.add("status right after", status, "s")
         .reach(Target::AtMost(1.0));
@@ -128,7 +128,7 @@ async fn stale_verdict(node: &ProbedNode, endpoint: &str, report: &mut Report) -
     let once = Target::Exactly(1.0);
     add.add("status writes", agent.writes_of("nodepodprobes"), "writes")
         .reach(once)
-        .note(note);
+        .note(requests);
     add.add("pod writes", manager.writes_of("pods"), "writes")
         .reach(once);
     Ok(())
@@ -177,12 +177,12 @@ async fn flip(node: &ProbedNode, report: &mut Report) -> Result<()> {
     has_role(node, &target.name, "secondary").await?;
     let took = begun.elapsed();
     wait("one flip: what else is written", QUIET).await;
-    let (agent, manager, note) = sent(node, mark)?;
+    let (agent, manager, requests) = sent(node, mark)?;
     let mut add = report.section(format!("one flip among {} pods", node.targets.len()));
     let once = Target::Exactly(1.0);
     add.add("status writes", agent.writes_of("nodepodprobes"), "writes")
         .reach(once)
-        .note(note);
+        .note(requests);
     add.add("pod writes", manager.writes_of("pods"), "writes")
         .reach(once);
     add.add("events", agent.writes_of("events"), "writes")

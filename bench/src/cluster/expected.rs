@@ -48,7 +48,9 @@ impl Plans {
                 of_node.push(format!("{} {name} {CONTAINER} true", pod.uid));
             }
         }
-        entries.values_mut().for_each(|entries| entries.sort());
+        for entries in entries.values_mut() {
+            entries.sort();
+        }
         Ok(Self {
             specs: Watched::begin(Api::all(client.clone()), Config::default()).await?,
             statuses: Watched::begin(Api::all(client.clone()), Config::default()).await?,

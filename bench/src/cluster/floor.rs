@@ -99,7 +99,9 @@ async fn list(client: &Client) -> Result<Vec<Watched<Scrap>>> {
         Watched::begin(api, Config::default().page_size(page))
     });
     let mut watches = futures::future::try_join_all(watches).await?;
-    watches.iter_mut().for_each(|watch| watch.listed.clear());
+    for watch in &mut watches {
+        watch.listed.clear();
+    }
     Ok(watches)
 }
 

@@ -54,14 +54,15 @@ fn add_requests(add: &mut Section<'_>, requests: &Requests, kinds: &[(&str, u64,
         figure.targets.extend(exactly.map(Target::Exactly));
     }
     let known: u64 = kinds.iter().map(|(_, count, _)| count).sum();
-    let none = Target::Exactly(0.0);
+    let no_requests = Target::Exactly(0.0);
     add.add(
         "other writes",
         requests.writes().saturating_sub(known),
         "requests",
     )
-    .reach(none);
-    add.add("failed", requests.failed(), "requests").reach(none);
+    .reach(no_requests);
+    add.add("failed", requests.failed(), "requests")
+        .reach(no_requests);
     add.add("Lease requests", requests.lease(), "requests");
 }
 

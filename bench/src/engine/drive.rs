@@ -181,7 +181,7 @@ fn plan(order: &Order) -> Result<NodePodProbe> {
         "successThreshold": 1, "failureThreshold": 3});
     match order.exchange {
         Exchange::Http => {
-            probe["httpGet"] = json!({"port": port, "path": "/healthz", "scheme": "HTTP"})
+            probe["httpGet"] = json!({"port": port, "path": "/healthz", "scheme": "HTTP"});
         }
         _ => probe["tcpSocket"] = json!({"port": port}),
     }

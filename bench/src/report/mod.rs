@@ -170,7 +170,7 @@ impl Report {
         let mut page = self.text(None);
         for plot in &self.plots {
             let name = format!("{}-{}.svg", self.bench, plot.name);
-            page += &format!("![{}]({name})\n", plot.title);
+            page.extend(["![", &plot.title, "](", &name, ")\n"]);
             files.push(folder.join(name));
             plot::draw(plot, &files[files.len() - 1])?;
         }

@@ -35,11 +35,14 @@ pub(super) fn text(report: &Report, earlier: Option<&Report>) -> String {
         .iter()
         .filter(|figure| figure.reached() == Some(false));
     let missed: Vec<_> = missed.map(|figure| figure.name.as_str()).collect();
-    text += &if missed.is_empty() {
-        "\nEvery target is reached.\n\n".to_owned()
+    text.push('\n');
+    if missed.is_empty() {
+        text.push_str("Every target is reached");
     } else {
-        format!("\nMissed: {}.\n\n", missed.join("; "))
-    };
+        text.push_str("Missed: ");
+        text.push_str(&missed.join("; "));
+    }
+    text.push_str(".\n\n");
     text
 }
 
@@ -110,10 +113,10 @@ fn lay_out(rows: &[Vec<String>], text: &mut String) {
         let cells: Vec<_> = cells
             .map(|(cell, width)| format!("{cell:<width$}"))
             .collect();
-        *text += &format!("| {} |\n", cells.join(" | "));
+        text.extend(["| ", &cells.join(" | "), " |\n"]);
         if index == 0 {
             let rules: Vec<_> = widths.iter().map(|width| "-".repeat(*width)).collect();
-            *text += &format!("|-{}-|\n", rules.join("-|-"));
+            text.extend(["|-", &rules.join("-|-"), "-|\n"]);
         }
     }
 }

@@ -30,8 +30,8 @@ pub(crate) struct Args {
     /// Namespace of manager and agents
     #[arg(long, value_name = "NAME", default_value = "leadsman-system")]
     namespace: String,
-    /// The features that the manager is started with, as NAME=true,NAME=false: what only EnablePodProbeMarkerOnServerless
-    /// needs is left out without it
+    /// The features that the manager is started with, as NAME=true,NAME=false: without
+    /// `EnablePodProbeMarkerOnServerless` what only it needs is left out
     #[arg(
         long,
         env = "LEADSMAN_FEATURE_GATES",
@@ -225,7 +225,9 @@ fn manager_rules(gates: Gates) -> Vec<Value> {
 
 /// Rights on objects by their names: a rule for each resource.
 fn named_rules(rights: &[&Right]) -> Vec<Value> {
-    let mut resources: BTreeMap<(&str, &str), (Vec<&str>, Vec<&str>)> = BTreeMap::new();
+    /// Verbs and names.
+    type Granted<'a> = (Vec<&'a str>, Vec<&'a str>);
+    let mut resources: BTreeMap<(&str, &str), Granted<'_>> = BTreeMap::new();
     for right in rights {
         let resource = (&*right.group, &*right.resource);
         let (verbs, names) = resources.entry(resource).or_default();
