@@ -23,4 +23,4 @@ mod wire;
 pub mod wire;
 
 pub use runtime::{Error, Runtime, Version};
-pub use view::{Addresses, Container, ContainerState, Containers, PodLabels, View};
+pub use view::{Addresses, Container, Containers, PodLabels, View};

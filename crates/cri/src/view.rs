@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 
-use jiff::Timestamp;
+use leadsman_core::podprobe::node::ContainerState;
 use leadsman_probe::is_dialable;
 
 use crate::runtime::{
@@ -28,7 +28,7 @@ pub struct Container {
     pub id: Arc<str>,
     /// 0 for the first container of this name, one more at each restart.
     pub attempt: u32,
-    /// Its state.
+    /// Its state; one that is Unknown is asked for again at the next refresh.
     pub state: ContainerState,
     /// The id of its sandbox.
     pub sandbox: Arc<str>,
@@ -60,25 +60,6 @@ pub struct PodLabels<'a> {
     pub name: &'a str,
     /// Its uid.
     pub uid: &'a str,
-}
-
-/// The state of a container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ContainerState {
-    /// Created, not started.
-    Created,
-    /// Running.
-    Running {
-        /// Since when, by the runtime's clock.
-        started_at: Timestamp,
-    },
-    /// Exited.
-    Exited {
-        /// With which code.
-        exit_code: i32,
-    },
-    /// Unknown to the runtime, or not reported; asked for again at the next refresh.
-    Unknown,
 }
 
 /// The containers of all wanted pods at one moment.

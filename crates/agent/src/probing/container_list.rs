@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leadsman_core::podprobe::node::{
-    self, ContainerName, NodeEvent, ObservedContainer, ObservedContainers, PodName, SLOT,
+    ContainerName, NodeEvent, ObservedContainer, ObservedContainers, PodName, SLOT,
 };
-use leadsman_cri::{Container, ContainerState, Containers, Error, PodLabels, View};
+use leadsman_cri::{Container, Containers, Error, PodLabels, View};
 use leadsman_process::clock;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
@@ -209,12 +209,7 @@ fn observed_containers(
 fn observed_container(container: &Container) -> ObservedContainer {
     ObservedContainer {
         id: container.id.clone(),
-        state: match container.state {
-            ContainerState::Created => node::ContainerState::Created,
-            ContainerState::Running { started_at } => node::ContainerState::Running { started_at },
-            ContainerState::Exited { exit_code } => node::ContainerState::Exited { exit_code },
-            ContainerState::Unknown => node::ContainerState::Unknown,
-        },
+        state: container.state,
     }
 }
 

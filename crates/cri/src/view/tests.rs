@@ -1,3 +1,4 @@
+use jiff::Timestamp;
 use tonic::Status;
 
 use super::*;

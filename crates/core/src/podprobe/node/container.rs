@@ -43,6 +43,6 @@ pub enum ContainerState {
         /// Its exit code.
         exit_code: i32,
     },
-    /// The runtime does not know.
+    /// Unknown to the runtime, or not reported by it.
     Unknown,
 }
