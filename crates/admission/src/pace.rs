@@ -64,21 +64,15 @@ pub(crate) async fn until(time: Option<Instant>) {
 
 /// Why a request failed, with what an operator can do about it. `action` is what was tried, such as "apply".
 pub(crate) fn describe_failure(action: &str, object: &str, disposition: &Disposition) -> String {
-    let message = disposition.reason().unwrap_or_default();
     match disposition {
         Disposition::Retry {
-            cause: Cause::NoRight,
-            ..
-        } => format!(
-            "RBAC does not allow to {action} the {object}: apply the output of `leadsman manifests` ({message})"
-        ),
-        Disposition::Retry {
             cause: Cause::NoSuchKind,
+            reason,
             ..
         } => {
-            format!("cannot {action} the {object}: there is no such namespace or kind ({message})")
+            format!("cannot {action} the {object}: there is no such namespace or kind ({reason})")
         }
-        _ => format!("cannot {action} the {object}: {message}"),
+        _ => format!("cannot {action} the {object}: {}", disposition.explain()),
     }
 }
 

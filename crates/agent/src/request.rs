@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::{Method, Request};
 use kube::core::request::Error as BuildError;
 use leadsman_process::ApiServer;
-use leadsman_process::reply::{Cause, Disposition, Verb, describe_missing_rights};
+use leadsman_process::reply::{Disposition, Verb};
 
 /// The owner of the fields that the agent writes. Without it the API server records the user agent up to its first slash
 /// (`managerOrUserAgent` in `apiserver/pkg/endpoints/handlers/create.go`), which was `leadsman`.
@@ -32,16 +32,4 @@ pub(crate) async fn send(
     };
     let reply = server.send(verb, request, DEADLINE).await;
     (reply.disposition, reply.body)
-}
-
-/// Why a request failed, and what to do about it if a right is missing.
-pub(crate) fn explain(failure: &Disposition) -> String {
-    let reason = failure.reason().unwrap_or_default();
-    match failure {
-        Disposition::Retry {
-            cause: Cause::NoRight,
-            ..
-        } => describe_missing_rights([reason]),
-        _ => reason.to_owned(),
-    }
 }

@@ -7,7 +7,6 @@ use std::pin::pin;
 use futures::{Stream, StreamExt};
 use leadsman_api::slim::crd::CustomResourceDefinition;
 use leadsman_process::list::ListTarget;
-use leadsman_process::reply::{Cause, Disposition, describe_missing_rights};
 use leadsman_process::watch::{WatchEvent, WatchFailure, WatchPhase, watch};
 use leadsman_process::{Condition, clock};
 use tokio::sync::mpsc::Sender;
@@ -170,22 +169,14 @@ fn keeps(crd: &CustomResourceDefinition, version: &str, path: &str) -> bool {
 
 /// What an operator can do about it comes first.
 fn reason(name: &str, failure: &WatchFailure) -> String {
-    let reply = failure.disposition.reason().unwrap_or_default();
     let verb = match failure.phase {
         WatchPhase::Listing => "list",
         WatchPhase::Watching => "watch",
     };
-    if let Disposition::Retry {
-        cause: Cause::NoRight,
-        ..
-    } = failure.disposition
-    {
-        return format!(
-            "cannot {verb} the CRD {name}: {}",
-            describe_missing_rights([reply])
-        );
-    }
-    format!("cannot {verb} the CRD {name}: {reply}")
+    format!(
+        "cannot {verb} the CRD {name}: {}",
+        failure.disposition.explain()
+    )
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use kube::Resource as _;
 use leadsman_api::Guarded;
 use leadsman_core::cluster::{ObjectName, ResourceVersion, Source};
 use leadsman_process::list::ListTarget;
-use leadsman_process::reply::{Cause, Disposition, describe_missing_rights};
+use leadsman_process::reply::{Cause, Disposition};
 use leadsman_process::watch::{WatchEvent, WatchFailure, WatchPhase, watch};
 use leadsman_process::{ApiServer, Condition, Readiness, clock};
 use tokio::sync::mpsc::Sender;
@@ -326,7 +326,7 @@ fn reason(resource: &str, failure: &WatchFailure) -> String {
         Some(Cause::NoSuchKind) => format!(
             "the API server does not serve {resource}: apply the output of `leadsman manifests` ({reply})"
         ),
-        Some(Cause::NoRight) => describe_missing_rights([reply]),
+        Some(Cause::NoRight) => failure.disposition.explain(),
         _ if failure.phase == WatchPhase::Listing => format!("cannot list {resource}: {reply}"),
         _ => format!("cannot watch {resource}: {reply}"),
     }

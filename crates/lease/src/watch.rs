@@ -4,7 +4,7 @@ use futures::stream::BoxStream;
 use k8s_openapi::api::coordination::v1::Lease;
 use leadsman_process::ApiServer;
 use leadsman_process::list::ListTarget;
-use leadsman_process::reply::{Cause, Disposition, describe_missing_rights};
+use leadsman_process::reply::{Cause, Disposition};
 use leadsman_process::watch::{ObjectEvent, ObjectState, watch_object};
 
 /// What the watch of a Lease delivers.
@@ -29,19 +29,17 @@ pub fn describe_lease_failure(
     name: &str,
     disposition: &Disposition,
 ) -> String {
-    let message = disposition.reason().unwrap_or_default();
-    let cause = match disposition {
-        Disposition::Retry { cause, .. } => Some(*cause),
-        _ => None,
-    };
-    match cause {
-        Some(Cause::NoSuchKind) => format!(
-            "the API server does not serve Leases (coordination.k8s.io/v1), or there is no namespace {namespace} ({message})"
+    match disposition {
+        Disposition::Retry {
+            cause: Cause::NoSuchKind,
+            reason,
+            ..
+        } => format!(
+            "the API server does not serve Leases (coordination.k8s.io/v1), or there is no namespace {namespace} ({reason})"
         ),
-        Some(Cause::NoRight) => format!(
+        _ => format!(
             "cannot {action} the Lease {namespace}/{name}: {}",
-            describe_missing_rights([message])
+            disposition.explain()
         ),
-        _ => format!("cannot {action} the Lease {namespace}/{name}: {message}"),
     }
 }

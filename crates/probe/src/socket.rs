@@ -8,6 +8,7 @@
 
 use std::error::Error;
 use std::io;
+use std::iter::successors;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -71,17 +72,15 @@ pub(crate) fn connect_timed_out(address: SocketAddr, timeout: Duration) -> Strin
     format!("connecting to {address}: no answer within {timeout:?}")
 }
 
-/// An error and its causes, on one line.
+/// An error and its causes, on one line. The crate `process` has its own, since neither of the two may know the other.
 pub(crate) fn error_chain(error: &dyn Error) -> String {
     let mut message = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !message.ends_with(&more) {
+    let causes = successors(error.source(), |cause| (*cause).source());
+    for cause in causes.map(ToString::to_string) {
+        if !message.ends_with(&cause) {
             message.push_str(": ");
-            message.push_str(&more);
+            message.push_str(&cause);
         }
-        cause = error.source();
     }
     message
 }

@@ -3,6 +3,8 @@
 //! One judge for every request of both processes: marks, specs, statuses, the Lease, events, lists and watches. It
 //! follows what API servers send (`k8s.io/apimachinery/pkg/api/errors/errors.go`), not only what HTTP says.
 
+use std::error::Error;
+use std::iter::successors;
 use std::time::Duration;
 
 use http::header::{DATE, RETRY_AFTER};
@@ -124,6 +126,18 @@ impl Disposition {
         }
     }
 
+    /// The reply's message, after what to do about it where a right is missing. Empty for a success.
+    pub fn explain(&self) -> String {
+        let reason = self.reason().unwrap_or_default();
+        match self {
+            Self::Retry {
+                cause: Cause::NoRight,
+                ..
+            } => describe_missing_rights([reason]),
+            _ => reason.to_owned(),
+        }
+    }
+
     /// How long the API server asked to wait. It means all requests of a kind, not only this one.
     pub fn slow_down(&self) -> Option<Duration> {
         match self {
@@ -194,17 +208,21 @@ fn judge_failure(
 }
 
 /// The disposition of a request whose connection failed.
-pub fn no_reply(error: &dyn std::error::Error) -> Disposition {
-    let mut reason = error.to_string();
-    let mut source = error.source();
-    while let Some(deeper) = source {
-        let message = deeper.to_string();
-        if !reason.contains(&message) {
-            reason = format!("{reason}: {message}");
+pub fn no_reply(error: &dyn Error) -> Disposition {
+    no_answer(error_chain(error))
+}
+
+/// An error and its causes, on one line. The crate `probe` has its own: it knows nothing of API servers, nor this crate of
+/// probes, and the rules that both could share know no errors of a connection.
+fn error_chain(error: &dyn Error) -> String {
+    let mut message = error.to_string();
+    let causes = successors(error.source(), |cause| (*cause).source());
+    for cause in causes.map(ToString::to_string) {
+        if !message.contains(&cause) {
+            message = format!("{message}: {cause}");
         }
-        source = deeper.source();
     }
-    no_answer(reason)
+    message
 }
 
 /// The disposition of a request whose deadline came before its reply.

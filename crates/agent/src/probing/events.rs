@@ -24,7 +24,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError};
 
 use super::event_spam_filter::EventSpamFilter;
 use super::metrics::{EventResult, ProbingMetrics};
-use crate::request::{self, FIELD_MANAGER, explain};
+use crate::request::{self, FIELD_MANAGER};
 
 /// The source of the events, which is OpenKruise's: tools look for it.
 const COMPONENT: &str = "kruise-daemon-podprobe";
@@ -95,7 +95,7 @@ async fn send_all(
             _ => EventResult::Failed,
         });
         if disposition != Disposition::Done {
-            let error = explain(&disposition);
+            let error = disposition.explain();
             tracing::warn!(probe = %change.key, error, "sending an event failed, it is dropped");
         }
     }

@@ -10,7 +10,6 @@ use leadsman_process::list::ListTarget;
 use leadsman_process::watch::{WatchEvent, watch};
 
 use crate::health::Health;
-use crate::request::explain;
 
 /// One thing that the API server says about the node's object.
 #[derive(Debug)]
@@ -87,7 +86,7 @@ fn plan_event(
             ListedObject::Undecodable => return None,
         },
         WatchEvent::Following => PlanEvent::Following,
-        WatchEvent::Failed(failure) => PlanEvent::Failed(explain(&failure.disposition)),
+        WatchEvent::Failed(failure) => PlanEvent::Failed(failure.disposition.explain()),
     })
 }
 

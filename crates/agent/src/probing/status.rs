@@ -11,7 +11,7 @@ use leadsman_process::reply::Disposition;
 use leadsman_process::{ApiServer, Backoff};
 use serde_json::json;
 
-use crate::request::{self, FIELD_MANAGER, explain};
+use crate::request::{self, FIELD_MANAGER};
 
 /// From the begin of a failed write to the begin of the next.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
@@ -61,7 +61,7 @@ pub(crate) async fn write_status(
             .map_err(|source| StatusWriteError::Undecodable { node, source }),
         failed => Err(StatusWriteError::Failed {
             node,
-            reason: explain(&failed),
+            reason: failed.explain(),
             retry_after: failed.slow_down(),
         }),
     }

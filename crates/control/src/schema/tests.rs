@@ -1,3 +1,4 @@
+use leadsman_process::reply::{Cause, Disposition};
 use std::time::Duration;
 
 use leadsman_process::Readiness;
