@@ -71,7 +71,7 @@ struct Replica {
     process: Process,
     second: watch::Sender<Option<WebhookSpec>>,
     _first: watch::Sender<Option<WebhookSpec>>,
-    _leadership: watch::Sender<Leadership>,
+    leadership: watch::Sender<Leadership>,
 }
 
 impl Replica {
@@ -106,7 +106,7 @@ impl Replica {
             process,
             second,
             _first: first,
-            _leadership: leadership,
+            leadership,
         })
     }
 
@@ -368,7 +368,7 @@ pub(crate) async fn without_a_server_pods_are_created_at_once(_: Arc<Installatio
         NAMESPACE,
         Vec::new(),
         &next.process,
-        next._leadership.subscribe(),
+        next.leadership.subscribe(),
     );
     drop(next.admission);
     let none = none.await?;
