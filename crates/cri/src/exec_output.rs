@@ -56,7 +56,7 @@ enum Position {
 
 /// The message is not valid protobuf.
 #[derive(Debug, PartialEq, Eq)]
-struct Malformed;
+struct InvalidProtobuf;
 
 impl OutputLimiter {
     /// Takes the next piece of the reply and returns its replacement: nothing, and at the end the whole message.
@@ -80,10 +80,10 @@ impl OutputLimiter {
         Bytes::new()
     }
 
-    fn byte(&mut self, position: Position, byte: u8) -> Result<(), Malformed> {
+    fn byte(&mut self, position: Position, byte: u8) -> Result<(), InvalidProtobuf> {
         match position {
             Position::Start | Position::Prefix { .. } => return self.prefix(position, byte),
-            _ => self.left = self.left.checked_sub(1).ok_or(Malformed)?,
+            _ => self.left = self.left.checked_sub(1).ok_or(InvalidProtobuf)?,
         }
         self.position = match position {
             Position::Key(key) => match key.push(byte)? {
@@ -103,7 +103,7 @@ impl OutputLimiter {
         Ok(())
     }
 
-    fn prefix(&mut self, position: Position, byte: u8) -> Result<(), Malformed> {
+    fn prefix(&mut self, position: Position, byte: u8) -> Result<(), InvalidProtobuf> {
         let (mut bytes, seen) = match position {
             Position::Prefix { bytes, seen } => (bytes, seen),
             _ => ([0; PREFIX_BYTES], 0),
@@ -118,7 +118,7 @@ impl OutputLimiter {
             self.position = if flag == 0 {
                 Position::Key(Varint::default())
             } else {
-                return Err(Malformed);
+                return Err(InvalidProtobuf);
             };
         }
         Ok(())
@@ -134,15 +134,15 @@ impl OutputLimiter {
         Position::Key(Varint::default())
     }
 
-    fn length(&mut self, field: u64, length: u64) -> Result<Position, Malformed> {
+    fn length(&mut self, field: u64, length: u64) -> Result<Position, InvalidProtobuf> {
         match length {
             0 => Ok(Position::Key(Varint::default())),
             left if left <= self.left => Ok(Position::Bytes { field, left }),
-            _ => Err(Malformed),
+            _ => Err(InvalidProtobuf),
         }
     }
 
-    fn bytes(&mut self, field: u64, left: u64, piece: &[u8]) -> Result<usize, Malformed> {
+    fn bytes(&mut self, field: u64, left: u64, piece: &[u8]) -> Result<usize, InvalidProtobuf> {
         let here = usize::try_from(left).map_or(piece.len(), |left| left.min(piece.len()));
         let kept = match field {
             1 => Some(&mut self.stdout),
@@ -153,7 +153,7 @@ impl OutputLimiter {
             let room = MAX_OUTPUT.saturating_sub(kept.len());
             kept.extend_from_slice(&piece[..here.min(room)]);
         }
-        self.left = self.left.checked_sub(here as u64).ok_or(Malformed)?;
+        self.left = self.left.checked_sub(here as u64).ok_or(InvalidProtobuf)?;
         self.position = match left - here as u64 {
             0 => Position::Key(Varint::default()),
             left => Position::Bytes { field, left },
@@ -178,7 +178,7 @@ impl OutputLimiter {
 }
 
 /// The position after a key, which holds the number of the field and its wire type.
-fn position_of_field(key: u64) -> Result<Position, Malformed> {
+fn position_of_field(key: u64) -> Result<Position, InvalidProtobuf> {
     let field = key >> 3;
     match key & 7 {
         0 => Ok(Position::Number {
@@ -191,7 +191,7 @@ fn position_of_field(key: u64) -> Result<Position, Malformed> {
             value: Varint::default(),
         }),
         5 => Ok(Position::Bytes { field: 0, left: 4 }),
-        _ => Err(Malformed),
+        _ => Err(InvalidProtobuf),
     }
 }
 
@@ -212,9 +212,9 @@ impl Varint {
         self.bits == 0
     }
 
-    fn push(self, byte: u8) -> Result<VarintRead, Malformed> {
+    fn push(self, byte: u8) -> Result<VarintRead, InvalidProtobuf> {
         if self.bits > 63 {
-            return Err(Malformed);
+            return Err(InvalidProtobuf);
         }
         let value = self.value | u64::from(byte & 0x7f) << self.bits;
         Ok(if byte & 0x80 == 0 {

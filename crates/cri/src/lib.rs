@@ -22,5 +22,5 @@ mod wire;
 #[cfg(feature = "wire")]
 pub mod wire;
 
-pub use runtime::{Error, Runtime, Version};
+pub use runtime::{Error, Runtime, RuntimeVersion};
 pub use view::{Addresses, Container, Containers, PodLabels, View};

@@ -82,7 +82,7 @@ pub enum Error {
 
 /// Name and version of a runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Version {
+pub struct RuntimeVersion {
     /// Its name, as `containerd`.
     pub name: String,
     /// Its own version.
@@ -91,7 +91,7 @@ pub struct Version {
     pub api: String,
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for RuntimeVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} (CRI {})", self.name, self.version, self.api)
     }
@@ -188,7 +188,7 @@ impl Runtime {
     }
 
     /// Asks for name and version.
-    pub async fn version(&self) -> Result<Version, Error> {
+    pub async fn version(&self) -> Result<RuntimeVersion, Error> {
         let mut client = self.client();
         // What the kubelet sends (`kubeRuntimeAPIVersion`, `pkg/kubelet/kuberuntime/kuberuntime_manager.go`).
         let request = wire::VersionRequest {
@@ -197,7 +197,7 @@ impl Runtime {
         let reply = self
             .reply("Version", NODE_DEADLINE, client.version(request))
             .await?;
-        Ok(Version {
+        Ok(RuntimeVersion {
             name: reply.runtime_name,
             version: reply.runtime_version,
             api: reply.runtime_api_version,

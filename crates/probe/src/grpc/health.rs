@@ -28,7 +28,7 @@ struct HealthCheckResponse {
 /// A reply that is no framed `HealthCheckResponse`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed health check response")]
-pub(super) struct Malformed;
+pub(super) struct MalformedReply;
 
 /// A framed `HealthCheckRequest`.
 pub(super) fn request(service: &str) -> Vec<u8> {
@@ -41,14 +41,16 @@ pub(super) fn request(service: &str) -> Vec<u8> {
 }
 
 /// The serving status in a framed `HealthCheckResponse`.
-pub(super) fn serving_status(frame: &[u8]) -> Result<i32, Malformed> {
-    let (prefix, message) = frame.split_first_chunk::<PREFIX_BYTES>().ok_or(Malformed)?;
+pub(super) fn serving_status(frame: &[u8]) -> Result<i32, MalformedReply> {
+    let (prefix, message) = frame
+        .split_first_chunk::<PREFIX_BYTES>()
+        .ok_or(MalformedReply)?;
     let [compressed, length @ ..] = *prefix;
     // The request offers no compression.
     if compressed != 0 || u32::from_be_bytes(length) as usize != message.len() {
-        return Err(Malformed);
+        return Err(MalformedReply);
     }
-    let response = HealthCheckResponse::decode(message).map_err(|_| Malformed)?;
+    let response = HealthCheckResponse::decode(message).map_err(|_| MalformedReply)?;
     Ok(response.status)
 }
 
@@ -89,12 +91,12 @@ mod tests {
     #[case::twice(&[0x08, 2, 0x08, 1], Ok(1))]
     #[case::negative(&[0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1], Ok(-1))]
     #[case::unknown_fields(&[0x12, 3, 1, 2, 3, 0x08, 1, 0x25, 1, 2, 3, 4], Ok(1))]
-    #[case::another_type(&[0x0a, 1, 7], Err(Malformed))]
-    #[case::cut(&[0x08, 0x80], Err(Malformed))]
-    #[case::too_long(&[0x12, 9, 1], Err(Malformed))]
+    #[case::another_type(&[0x0a, 1, 7], Err(MalformedReply))]
+    #[case::cut(&[0x08, 0x80], Err(MalformedReply))]
+    #[case::too_long(&[0x12, 9, 1], Err(MalformedReply))]
     fn a_status_is_read_from_its_message(
         #[case] message: &[u8],
-        #[case] expected: Result<i32, Malformed>,
+        #[case] expected: Result<i32, MalformedReply>,
     ) {
         assert_eq!(serving_status(&framed(message)), expected);
     }
@@ -106,7 +108,7 @@ mod tests {
     #[case(&[0, 0, 0, 0, 3, 8, 1])]
     #[case(&[0, 0, 0, 0, 1, 8, 1])]
     fn a_malformed_frame_is_refused(#[case] frame: &[u8]) {
-        assert_eq!(serving_status(frame), Err(Malformed));
+        assert_eq!(serving_status(frame), Err(MalformedReply));
     }
 
     proptest! {

@@ -14,7 +14,7 @@ use hyper_util::rt::TokioIo;
 
 use super::connection::HttpConnection;
 use super::url::HttpUrl;
-use super::{AfterResponse, HttpPhase, Progress, judge, request};
+use super::{AfterResponse, HttpPhase, RunProgress, judge, request};
 use crate::socket::EarlyEnd;
 
 /// Most bytes of a response's headers.
@@ -57,7 +57,7 @@ pub(super) async fn exchange(
     request: Request<Empty<Bytes>>,
     url: &HttpUrl,
     ip: IpAddr,
-    progress: &mut Progress,
+    progress: &mut RunProgress,
 ) -> Result<AfterResponse, EarlyEnd> {
     if connection.is_http2() {
         // Large and rare: boxed, so that not every run has room for it.
@@ -72,7 +72,7 @@ async fn over_http1(
     request: Request<Empty<Bytes>>,
     url: &HttpUrl,
     ip: IpAddr,
-    progress: &mut Progress,
+    progress: &mut RunProgress,
 ) -> Result<AfterResponse, EarlyEnd> {
     let handshake = http1::Builder::new()
         .title_case_headers(true)
@@ -100,7 +100,7 @@ async fn over_http2(
     request: Request<Empty<Bytes>>,
     url: &HttpUrl,
     ip: IpAddr,
-    progress: &mut Progress,
+    progress: &mut RunProgress,
 ) -> Result<AfterResponse, EarlyEnd> {
     let request = request::for_http2(request).map_err(EarlyEnd::Failed)?;
     let handshake = h2::client::Builder::new()

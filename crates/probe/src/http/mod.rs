@@ -46,7 +46,7 @@ pub(crate) async fn run(
     ip: IpAddr,
     timeout: Duration,
 ) -> Result<Outcome, CannotProbe> {
-    let mut progress = Progress {
+    let mut progress = RunProgress {
         address: SocketAddr::new(ip, get.port.get()),
         phase: HttpPhase::Connecting,
     };
@@ -61,7 +61,7 @@ pub(crate) async fn run(
 }
 
 /// How far a run has come, for the message of a timeout.
-struct Progress {
+struct RunProgress {
     address: SocketAddr,
     phase: HttpPhase,
 }
@@ -74,7 +74,7 @@ enum HttpPhase {
     Reading,
 }
 
-impl Progress {
+impl RunProgress {
     fn timed_out(&self, timeout: Duration) -> String {
         let address = self.address;
         match self.phase {
@@ -118,7 +118,7 @@ enum AfterResponse {
 async fn attempt(
     get: &HttpGet,
     ip: IpAddr,
-    progress: &mut Progress,
+    progress: &mut RunProgress,
 ) -> Result<(Outcome, HttpConnection), EarlyEnd> {
     let mut message = String::new();
     for _ in 0..MAX_ATTEMPTS {
@@ -134,7 +134,7 @@ async fn attempt(
 async fn follow(
     get: &HttpGet,
     ip: IpAddr,
-    progress: &mut Progress,
+    progress: &mut RunProgress,
 ) -> Result<Result<(Outcome, HttpConnection), String>, EarlyEnd> {
     let mut host = request::host_header(&get.headers);
     let versions = request::versions(&get.headers);
@@ -175,7 +175,7 @@ async fn judge(
     response: Response<Body>,
     url: &HttpUrl,
     ip: IpAddr,
-    progress: &Progress,
+    progress: &RunProgress,
 ) -> Result<AfterResponse, EarlyEnd> {
     let status = response.status();
     if !(200..400).contains(&status.as_u16()) {
