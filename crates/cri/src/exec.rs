@@ -1,5 +1,5 @@
-//! A command in a container: `ExecSync`, and what its errors mean for a probe. The runtimes answer most of
-//! what goes wrong with the code `Unknown` and words, so the words decide; each pattern below names who says it.
+//! A command in a container: `ExecSync`, and what its errors mean for a probe. The runtimes answer most
+//! errors with the code `Unknown` and a message, so the message decides; each pattern below names the program that writes it.
 
 use std::time::Duration;
 
@@ -146,7 +146,7 @@ fn without_exec_id(message: &str) -> String {
     let behind = message
         .split_once("failed to start exec \"")
         .and_then(|(_, rest)| rest.split_once("\": "));
-    behind.map_or(message, |(_, words)| words).to_owned()
+    behind.map_or(message, |(_, cause)| cause).to_owned()
 }
 
 fn contains(message: &str, patterns: &[&str]) -> bool {
@@ -165,7 +165,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[derive(Debug, PartialEq, Eq)]
-    enum Kind {
+    enum ExecErrorKind {
         TimedOut,
         CannotStart,
         TooMuchOutput,
@@ -174,103 +174,103 @@ mod tests {
         Deadline,
     }
 
-    fn kind(error: &ExecError) -> Kind {
+    fn kind(error: &ExecError) -> ExecErrorKind {
         match error {
-            ExecError::TimedOut => Kind::TimedOut,
-            ExecError::CannotStart(_) => Kind::CannotStart,
-            ExecError::TooMuchOutput(_) => Kind::TooMuchOutput,
-            ExecError::ContainerGone(_) => Kind::ContainerGone,
-            ExecError::Runtime(_) => Kind::Runtime,
-            ExecError::Deadline => Kind::Deadline,
+            ExecError::TimedOut => ExecErrorKind::TimedOut,
+            ExecError::CannotStart(_) => ExecErrorKind::CannotStart,
+            ExecError::TooMuchOutput(_) => ExecErrorKind::TooMuchOutput,
+            ExecError::ContainerGone(_) => ExecErrorKind::ContainerGone,
+            ExecError::Runtime(_) => ExecErrorKind::Runtime,
+            ExecError::Deadline => ExecErrorKind::Deadline,
         }
     }
 
     #[rstest]
     // containerd and runc
-    #[case(Code::Unknown, r#"failed to exec in container: failed to start exec "e": OCI runtime exec failed: exec failed: unable to start container process: exec: "nosuch": executable file not found in $PATH: unknown"#, Kind::CannotStart)]
-    #[case(Code::Unknown, r#"failed to exec in container: failed to start exec "e": OCI runtime exec failed: exec failed: unable to start container process: exec: "/no/such": stat /no/such: no such file or directory: unknown"#, Kind::CannotStart)]
-    #[case(Code::Unknown, r#"failed to exec in container: failed to start exec "e": OCI runtime exec failed: exec failed: unable to start container process: exec: "/etc/passwd": permission denied: unknown"#, Kind::CannotStart)]
-    #[case(Code::NotFound, r#"failed to start exec "e": OCI runtime exec failed: exec: "nosuch": executable file not found in $PATH"#, Kind::CannotStart)]
+    #[case(Code::Unknown, r#"failed to exec in container: failed to start exec "e": OCI runtime exec failed: exec failed: unable to start container process: exec: "nosuch": executable file not found in $PATH: unknown"#, ExecErrorKind::CannotStart)]
+    #[case(Code::Unknown, r#"failed to exec in container: failed to start exec "e": OCI runtime exec failed: exec failed: unable to start container process: exec: "/no/such": stat /no/such: no such file or directory: unknown"#, ExecErrorKind::CannotStart)]
+    #[case(Code::Unknown, r#"failed to exec in container: failed to start exec "e": OCI runtime exec failed: exec failed: unable to start container process: exec: "/etc/passwd": permission denied: unknown"#, ExecErrorKind::CannotStart)]
+    #[case(Code::NotFound, r#"failed to start exec "e": OCI runtime exec failed: exec: "nosuch": executable file not found in $PATH"#, ExecErrorKind::CannotStart)]
     #[case(
         Code::Unknown,
         "container is in CONTAINER_EXITED state",
-        Kind::ContainerGone
+        ExecErrorKind::ContainerGone
     )]
     #[case(
         Code::NotFound,
         r#"an error occurred when try to find container "x": not found"#,
-        Kind::ContainerGone
+        ExecErrorKind::ContainerGone
     )]
-    #[case(Code::Unknown, r#"failed to exec in container: failed to start exec "e": OCI runtime exec failed: cannot exec in a stopped container: unknown"#, Kind::ContainerGone)]
+    #[case(Code::Unknown, r#"failed to exec in container: failed to start exec "e": OCI runtime exec failed: cannot exec in a stopped container: unknown"#, ExecErrorKind::ContainerGone)]
     #[case(
         Code::NotFound,
         "failed to load task: no running task found: task x not found: not found",
-        Kind::ContainerGone
+        ExecErrorKind::ContainerGone
     )]
     #[case(
         Code::DeadlineExceeded,
         "failed to exec in container: timeout 1s exceeded: context deadline exceeded",
-        Kind::TimedOut
+        ExecErrorKind::TimedOut
     )]
     #[case(
         Code::ResourceExhausted,
         "grpc: trying to send message larger than max (16777300 vs. 16777216)",
-        Kind::TooMuchOutput
+        ExecErrorKind::TooMuchOutput
     )]
-    #[case(Code::ResourceExhausted, "too many requests", Kind::Runtime)]
-    #[case(Code::Unknown, r#"failed to start exec "e": OCI runtime exec failed: exec failed: unable to start container process: error executing setns process: exit status 1: unknown"#, Kind::Runtime)]
+    #[case(Code::ResourceExhausted, "too many requests", ExecErrorKind::Runtime)]
+    #[case(Code::Unknown, r#"failed to start exec "e": OCI runtime exec failed: exec failed: unable to start container process: error executing setns process: exit status 1: unknown"#, ExecErrorKind::Runtime)]
     #[case(
         Code::Unknown,
         "OCI runtime exec failed: open /dev/ptmx: too many open files: unknown",
-        Kind::Runtime
+        ExecErrorKind::Runtime
     )]
     #[case(
         Code::Unknown,
         "failed to exec in container: failed to create exec: ttrpc: closed: unknown",
-        Kind::Runtime
+        ExecErrorKind::Runtime
     )]
     #[case(
         Code::Unknown,
         "open /run/containerd/x: no such file or directory",
-        Kind::Runtime
+        ExecErrorKind::Runtime
     )]
-    #[case(Code::Unavailable, "connection refused", Kind::Runtime)]
+    #[case(Code::Unavailable, "connection refused", ExecErrorKind::Runtime)]
     #[case(
         Code::Unavailable,
         "exec failed: dial /run/containerd/s/x: no such file or directory",
-        Kind::Runtime
+        ExecErrorKind::Runtime
     )]
-    #[case(Code::Cancelled, "context canceled", Kind::Runtime)]
-    #[case(Code::Internal, "something new", Kind::Runtime)]
+    #[case(Code::Cancelled, "context canceled", ExecErrorKind::Runtime)]
+    #[case(Code::Internal, "something new", ExecErrorKind::Runtime)]
     // CRI-O and crun
     #[case(
         Code::Unknown,
         "command error: executable file `nosuch` not found in $PATH: No such file or directory, exit code -1",
-        Kind::CannotStart
+        ExecErrorKind::CannotStart
     )]
     #[case(
         Code::NotFound,
         "container is not created or running",
-        Kind::ContainerGone
+        ExecErrorKind::ContainerGone
     )]
     fn each_error_of_the_runtime_has_its_meaning(
         #[case] code: Code,
-        #[case] words: &str,
-        #[case] expected: Kind,
+        #[case] message: &str,
+        #[case] expected: ExecErrorKind,
     ) {
-        let error = interpret(&Status::new(code, words));
+        let error = interpret(&Status::new(code, message));
         assert_eq!(kind(&error), expected);
     }
 
     #[test]
     fn the_message_is_the_same_each_time() {
-        let words = |id: &str| {
+        let message = |id: &str| {
             format!(
                 r#"failed to exec in container: failed to start exec "{id}": OCI runtime exec failed: exec failed: unable to start container process: exec: "x": executable file not found in $PATH: unknown"#
             )
         };
-        let error = interpret(&Status::unknown(words("09428c")));
-        assert_eq!(error, interpret(&Status::unknown(words("968d4a"))));
+        let error = interpret(&Status::unknown(message("09428c")));
+        assert_eq!(error, interpret(&Status::unknown(message("968d4a"))));
         assert_eq!(
             error.to_string(),
             r#"OCI runtime exec failed: exec failed: unable to start container process: exec: "x": executable file not found in $PATH: unknown"#
@@ -396,11 +396,11 @@ mod tests {
             fake.vanish();
         };
         let (answer, ()) = tokio::join!(running, within(death));
-        assert_eq!(kind(&answer.unwrap_err()), Kind::Runtime);
+        assert_eq!(kind(&answer.unwrap_err()), ExecErrorKind::Runtime);
         for _ in 0..2 {
             assert_eq!(
                 kind(&client.exec("c1", &command, SECOND).await.unwrap_err()),
-                Kind::Runtime
+                ExecErrorKind::Runtime
             );
         }
         fake.world().exec = Some(answers(0, "", ""));

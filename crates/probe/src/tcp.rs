@@ -22,7 +22,7 @@ pub(crate) async fn run(address: SocketAddr, timeout: Duration) -> Result<Outcom
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_server::{AMPLE, BRIEF, End, closed_port, end, listen, probe, say, serve};
+    use crate::test_server::{AMPLE, BRIEF, End, closed_port, end, listen, probe, send, serve};
     use leadsman_core::podprobe::Handler;
     use std::num::NonZeroU16;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -36,14 +36,14 @@ mod tests {
 
     // PRB-21
     #[tokio::test]
-    async fn an_open_port_succeeds_and_hears_nothing() {
+    async fn an_open_port_succeeds_and_receives_nothing() {
         let (listener, address) = listen("127.0.0.1").await;
         let server = serve(
             listener,
             vec![async |mut stream: TcpStream| {
-                let mut heard = Vec::new();
-                let read = stream.read_to_end(&mut heard).await;
-                (read.map_err(|error| error.kind()), heard)
+                let mut received = Vec::new();
+                let read = stream.read_to_end(&mut received).await;
+                (read.map_err(|error| error.kind()), received)
             }],
         );
         let outcome = probe(socket(address), address, AMPLE).await;
@@ -69,13 +69,13 @@ mod tests {
 
     // PRB-23
     #[tokio::test]
-    async fn a_server_with_last_words_is_not_reset() {
+    async fn a_server_that_sends_after_the_client_closed_is_not_reset() {
         let (listener, address) = listen("127.0.0.1").await;
         let server = serve(
             listener,
             vec![async |mut stream: TcpStream| {
                 end(&mut stream).await;
-                say(&mut stream, b"goodbye").await
+                send(&mut stream, b"goodbye").await
             }],
         );
         let outcome = probe(socket(address), address, AMPLE).await;
@@ -95,8 +95,8 @@ mod tests {
     async fn a_closed_port_fails_at_once() {
         let address = closed_port().await;
         let outcome = probe(socket(address), address, AMPLE).await;
-        let words = format!("connecting to {address}: Connection refused");
-        assert_eq!(outcome, Outcome::Failed(words));
+        let message = format!("connecting to {address}: Connection refused");
+        assert_eq!(outcome, Outcome::Failed(message));
     }
 
     // PRB-21
@@ -112,8 +112,8 @@ mod tests {
             queued.push(stream.unwrap());
         }
         let outcome = probe(socket(address), address, BRIEF).await;
-        let words = format!("connecting to {address}: no answer within 500ms");
-        assert_eq!(outcome, Outcome::Failed(words));
+        let message = format!("connecting to {address}: no answer within 500ms");
+        assert_eq!(outcome, Outcome::Failed(message));
     }
 
     // PRB-24, DEF-7

@@ -1,4 +1,4 @@
-//! For tests: real listeners on the loopback interface that answer by script and watch how they are parted from.
+//! For tests: real listeners on the loopback interface that answer by script and watch observe how each connection ends.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,12 +16,12 @@ pub(crate) const AMPLE: Duration = Duration::from_secs(20);
 /// Short, where running out of time is what is tested.
 pub(crate) const BRIEF: Duration = Duration::from_millis(500);
 
-/// A runtime nobody asks.
+/// A runtime that must not be called.
 pub(crate) struct NoRuntime;
 
 impl Exec for NoRuntime {
     async fn exec(&self, _: &str, _: &[String], _: Duration) -> Result<Execution, ExecError> {
-        Err(ExecError::Runtime("not asked".to_owned()))
+        Err(ExecError::Runtime("must not be called".to_owned()))
     }
 }
 
@@ -32,7 +32,7 @@ pub(crate) async fn probe(handler: Handler, address: SocketAddr, timeout: Durati
     result.expect("there are descriptors and an address")
 }
 
-/// How a connection ended, as the server saw it.
+/// How a connection ended, on the server's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// The client closed in order.
@@ -48,12 +48,12 @@ pub(crate) async fn listen(ip: &str) -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// An address nobody listens at.
+/// An address without a listener.
 pub(crate) async fn closed_port() -> SocketAddr {
     listen("127.0.0.1").await.1
 }
 
-/// Accepts one connection after the other, one for each script, and ends with what each of them came to.
+/// Accepts one connection after the other, one for each script, and returns the results of the scripts.
 pub(crate) fn serve<S, F, T>(listener: TcpListener, scripts: Vec<S>) -> JoinHandle<Vec<T>>
 where
     S: FnOnce(TcpStream) -> F + Send + 'static,
@@ -61,12 +61,12 @@ where
     T: Send + 'static,
 {
     tokio::spawn(async move {
-        let mut seen = Vec::new();
+        let mut results = Vec::new();
         for script in scripts {
             let (stream, _) = listener.accept().await.unwrap();
-            seen.push(script(stream).await);
+            results.push(script(stream).await);
         }
-        seen
+        results
     })
 }
 
@@ -90,24 +90,24 @@ pub(crate) async fn until(stream: &mut (impl AsyncRead + Unpin), last: &[u8]) ->
 /// Reads until the client is gone.
 pub(crate) async fn end(stream: &mut TcpStream) -> End {
     let read = stream.read_to_end(&mut Vec::new()).await;
-    verdict(read.is_ok(), stream)
+    end_of(read.is_ok(), stream)
 }
 
-/// Says something to a client that may be gone already.
-pub(crate) async fn say(stream: &mut TcpStream, words: &[u8]) -> End {
-    let said = stream.write_all(words).await;
-    verdict(said.is_ok(), stream)
+/// Sends bytes to a client that may be gone already.
+pub(crate) async fn send(stream: &mut TcpStream, bytes: &[u8]) -> End {
+    let written = stream.write_all(bytes).await;
+    end_of(written.is_ok(), stream)
 }
 
 /// A reset that comes after the client's end of stream is no error to a read; the socket still knows.
-fn verdict(fine: bool, stream: &TcpStream) -> End {
+fn end_of(is_ok: bool, stream: &TcpStream) -> End {
     match stream.take_error() {
-        Ok(None) if fine => End::Closed,
+        Ok(None) if is_ok => End::Closed,
         _ => End::Reset,
     }
 }
 
-/// Answers one request with some bytes and closes, as a server does that was told `Connection: close`.
+/// Answers one request with some bytes and closes, as a server does on `Connection: close`.
 pub(crate) async fn answer(mut stream: TcpStream, response: impl AsRef<[u8]>) -> (String, End) {
     let request = head(&mut stream).await;
     let sent = async {

@@ -45,9 +45,9 @@ async fn without_descriptors_nothing_can_be_probed() {
     ];
     for handler in handlers {
         let result = leadsman_probe::run(&handler, &target, Duration::from_secs(9), &NoRuntime);
-        let Err(CannotProbe::Local(words)) = result.await else {
+        let Err(CannotProbe::Local(message)) = result.await else {
             panic!("{handler:?} was run");
         };
-        assert_eq!(words, "Too many open files");
+        assert_eq!(message, "Too many open files");
     }
 }

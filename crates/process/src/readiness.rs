@@ -18,7 +18,7 @@ enum Held {
     No { reason: String },
 }
 
-/// The one who sets a condition. Its last word stands when it is dropped.
+/// A handle that sets a condition. The condition keeps its last state when the handle is dropped.
 #[derive(Debug)]
 pub struct Condition {
     name: Cow<'static, str>,
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_condition_keeps_its_last_word() {
+    fn a_dropped_condition_keeps_its_last_state() {
         let readiness = Readiness::default();
         drop(readiness.condition("pods", "not listed yet"));
         assert_eq!(readiness.text(), "[-] pods: not listed yet\n");

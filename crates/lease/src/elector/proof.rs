@@ -11,21 +11,21 @@ use super::*;
 const SECONDS: u16 = 3;
 const LEASE: u64 = 3000;
 /// A request that has no answer by then is given up.
-const PATIENCE: u64 = 1000;
-/// A step of the simulation.
-const STEP: u64 = 20;
+const REQUEST_TIMEOUT: u64 = 1000;
+/// One tick of the simulation.
+const TICK: u64 = 20;
 /// How long there are faults.
 const FAULTY: u64 = 60_000;
 
 /// The API server.
 #[derive(Default)]
-struct Server {
+struct SimulatedServer {
     lease: Option<Lease>,
     version: u64,
 }
 
 /// An elector, its clocks and its connection.
-struct Candidate {
+struct SimulatedCandidate {
     elector: Elector,
     /// How far its monotonic clock is ahead.
     ahead: Duration,
@@ -33,14 +33,14 @@ struct Candidate {
     wall: Timestamp,
     stopped_until: u64,
     cut_off_until: u64,
-    flight: Option<Flight>,
+    in_flight: Option<InFlight>,
     /// Requests that were given up and may arrive all the same.
     strays: Vec<(u64, LeaseRequest)>,
-    sights: VecDeque<(u64, LeaseState)>,
+    events: VecDeque<(u64, LeaseState)>,
 }
 
 /// A request under way.
-struct Flight {
+struct InFlight {
     gives_up: u64,
     /// When it reaches the server; never if it is lost.
     arrival: Option<(u64, LeaseRequest)>,
@@ -52,12 +52,12 @@ struct World {
     start: Instant,
     now: u64,
     random: fastrand::Rng,
-    server: Server,
-    candidates: Vec<Candidate>,
+    server: SimulatedServer,
+    candidates: Vec<SimulatedCandidate>,
     made: u64,
 }
 
-impl Server {
+impl SimulatedServer {
     fn carry_out(&mut self, request: LeaseRequest) -> (LeaseReply, bool) {
         let version = self.version.to_string();
         let write = match request {
@@ -87,7 +87,7 @@ impl World {
             start: clock::monotonic(),
             now: 0,
             random: fastrand::Rng::with_seed(seed),
-            server: Server::default(),
+            server: SimulatedServer::default(),
             candidates: Vec::new(),
             made: 0,
         };
@@ -98,7 +98,7 @@ impl World {
         world
     }
 
-    fn candidate(&mut self) -> Candidate {
+    fn candidate(&mut self) -> SimulatedCandidate {
         self.made += 1;
         let random = fastrand::Rng::with_seed(self.random.u64(..));
         let identity = format!("c{}", self.made);
@@ -110,15 +110,15 @@ impl World {
                 LeaseState::Present(Box::new(lease))
             });
         let delay = self.random.u64(0..300);
-        Candidate {
+        SimulatedCandidate {
             elector: Elector::new("l".to_owned(), identity, SECONDS, random),
             ahead: Duration::from_secs(self.random.u64(0..1_000_000)),
             wall: Timestamp::from_second(self.random.i64(0..4_000_000_000)).unwrap(),
             stopped_until: 0,
             cut_off_until: 0,
-            flight: None,
+            in_flight: None,
             strays: Vec::new(),
-            sights: [(self.now + delay, first)].into(),
+            events: [(self.now + delay, first)].into(),
         }
     }
 
@@ -129,7 +129,7 @@ impl World {
         match self.random.u8(0..8) {
             0..3 => self.candidates[which].stopped_until = end,
             3..6 => self.candidates[which].cut_off_until = end,
-            // Killed, and started anew.
+            // Killed, and started again.
             6 => self.candidates[which] = self.candidate(),
             _ => {
                 self.candidates[which].elector.stop_taking();
@@ -138,8 +138,8 @@ impl World {
         }
     }
 
-    fn step(&mut self, faults: bool) {
-        self.now += STEP;
+    fn advance(&mut self, faults: bool) {
+        self.now += TICK;
         let now = self.now;
         for which in 0..self.candidates.len() {
             self.serve(which, faults);
@@ -148,7 +148,7 @@ impl World {
             if candidate.stopped_until > now {
                 continue;
             }
-            candidate.hear(at, now);
+            candidate.deliver(at, now);
             let wall = candidate.wall + Duration::from_millis(now);
             match candidate.elector.next_action(at, wall) {
                 ElectorAction::Send(request) => self.send(which, request, faults),
@@ -162,8 +162,8 @@ impl World {
         let delay = self.random.u64(0..if faults { 1500 } else { 60 });
         let candidate = &mut self.candidates[which];
         let lost = candidate.cut_off_until > self.now || (faults && self.random.u8(0..10) == 0);
-        candidate.flight = Some(Flight {
-            gives_up: self.now + PATIENCE,
+        candidate.in_flight = Some(InFlight {
+            gives_up: self.now + REQUEST_TIMEOUT,
             arrival: (!lost).then_some((self.now + delay, request)),
             answer: None,
         });
@@ -178,19 +178,20 @@ impl World {
         for (_, request) in strays {
             self.carry_out(request, faults);
         }
-        let flight = self.candidates[which].flight.as_mut();
-        let Some((_, request)) = flight.and_then(|flight| flight.arrival.take_if(arrived)) else {
+        let in_flight = self.candidates[which].in_flight.as_mut();
+        let Some((_, request)) = in_flight.and_then(|in_flight| in_flight.arrival.take_if(arrived))
+        else {
             return;
         };
         let answer = self.carry_out(request, faults);
         let delay = self.random.u64(0..if faults { 700 } else { 60 });
         let lost = faults && self.random.u8(0..10) == 0;
-        if let Some(flight) = self.candidates[which].flight.as_mut() {
-            flight.answer = (!lost).then_some((now + delay, answer));
+        if let Some(in_flight) = self.candidates[which].in_flight.as_mut() {
+            in_flight.answer = (!lost).then_some((now + delay, answer));
         }
     }
 
-    /// Carries out a request and tells all watches of it.
+    /// Carries out a request, and sends its effect to all watches.
     fn carry_out(&mut self, request: LeaseRequest, faults: bool) -> LeaseReply {
         let (answer, changed) = self.server.carry_out(request);
         for candidate in &mut self.candidates {
@@ -198,10 +199,10 @@ impl World {
                 break;
             };
             let delay = self.random.u64(0..if faults { 900 } else { 60 });
-            let after = candidate.sights.back().map_or(0, |(at, _)| *at);
+            let after = candidate.events.back().map_or(0, |(at, _)| *at);
             let at = after.max(self.now + delay);
             candidate
-                .sights
+                .events
                 .push_back((at, LeaseState::Present(Box::new(lease))));
         }
         answer
@@ -209,7 +210,7 @@ impl World {
 
     /// Whoever believes to hold the Lease now, stopped ones included.
     fn leaders(&self) -> Vec<&str> {
-        let leads = |candidate: &&Candidate| {
+        let leads = |candidate: &&SimulatedCandidate| {
             let at = candidate.clock(self.start, self.now);
             candidate.elector.leadership(at) != Leadership::Standby
         };
@@ -221,36 +222,38 @@ impl World {
     fn quiet_until_led(&mut self) -> u64 {
         let start = self.now;
         while self.leaders().is_empty() && self.now < start + 60_000 {
-            self.step(false);
+            self.advance(false);
         }
         self.now - start
     }
 }
 
-impl Candidate {
+impl SimulatedCandidate {
     fn clock(&self, start: Instant, now: u64) -> Instant {
         start + self.ahead + Duration::from_millis(now)
     }
 
-    /// What has come back, or was shown, by now.
-    fn hear(&mut self, at: Instant, now: u64) {
+    /// Delivers the replies and watch events that have arrived by now.
+    fn deliver(&mut self, at: Instant, now: u64) {
         let cut_off = self.cut_off_until > now;
-        while !cut_off && let Some((_, sight)) = self.sights.pop_front_if(|(when, _)| *when <= now)
+        while !cut_off && let Some((_, event)) = self.events.pop_front_if(|(when, _)| *when <= now)
         {
-            self.elector.observe(sight, at);
+            self.elector.observe(event, at);
         }
-        let Some(flight) = &mut self.flight else {
+        let Some(in_flight) = &mut self.in_flight else {
             return;
         };
-        let answer = flight.answer.take_if(|(when, _)| *when <= now && !cut_off);
+        let answer = in_flight
+            .answer
+            .take_if(|(when, _)| *when <= now && !cut_off);
         if let Some((_, answer)) = answer {
             self.elector.on_reply(answer, at);
-            self.flight = None;
-        } else if flight.gives_up <= now {
-            self.strays.extend(flight.arrival.take());
+            self.in_flight = None;
+        } else if in_flight.gives_up <= now {
+            self.strays.extend(in_flight.arrival.take());
             self.elector
                 .on_reply(LeaseReply::Failed { retry_after: None }, at);
-            self.flight = None;
+            self.in_flight = None;
         }
     }
 }
@@ -265,7 +268,7 @@ proptest! {
             if world.random.u64(0..calm) == 0 {
                 world.fault();
             }
-            world.step(true);
+            world.advance(true);
             let leaders = world.leaders();
             prop_assert!(leaders.len() <= 1, "{leaders:?} at {} ms", world.now);
         }
@@ -277,17 +280,17 @@ proptest! {
         let took = world.quiet_until_led();
         prop_assert!(took <= 2 * LEASE, "{took} ms without a leader");
         // What was lost or late before is over.
-        for _ in 0..LEASE / STEP {
-            world.step(false);
+        for _ in 0..LEASE / TICK {
+            world.advance(false);
         }
         // A released Lease is taken without waiting for its end.
         let leader = world.leaders()[0].to_owned();
-        let leads = |candidate: &&mut Candidate| candidate.elector.identity() == leader;
+        let leads = |candidate: &&mut SimulatedCandidate| candidate.elector.identity() == leader;
         if let Some(candidate) = world.candidates.iter_mut().find(leads) {
             candidate.elector.release();
         }
         let took = world.quiet_until_led();
-        prop_assert!(took <= PATIENCE, "{took} ms until a released Lease was taken");
+        prop_assert!(took <= REQUEST_TIMEOUT, "{took} ms until a released Lease was taken");
         prop_assert_ne!(world.leaders()[0], leader);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::test_server::{
-    AMPLE, BRIEF, End, answer, closed_port, end, listen, probe, say, serve, until,
+    AMPLE, BRIEF, End, answer, closed_port, end, listen, probe, send, serve, until,
 };
 use h2::server::SendResponse;
 use http::HeaderMap;
@@ -125,8 +125,8 @@ fn succeeded() -> Outcome {
     Outcome::Succeeded("service healthy".to_owned())
 }
 
-fn failed(words: impl Into<String>) -> Outcome {
-    Outcome::Failed(words.into())
+fn failed(message: impl Into<String>) -> Outcome {
+    Outcome::Failed(message.into())
 }
 
 // PRB-22
@@ -199,11 +199,11 @@ async fn a_serving_status_and_its_outcome(#[case] reply: Reply, #[case] expected
 #[case::not_grpc(Reply::head(404, &[("content-type", "text/plain")]), "HTTP status 404 in place of gRPC")]
 #[case::not_grpc_body(Reply { http_status: 502, ..Reply::status(1) }, "HTTP status 502 in place of gRPC")]
 #[tokio::test]
-async fn a_call_that_fails_says_why(#[case] reply: Reply, #[case] words: &str) {
+async fn a_call_that_fails_says_why(#[case] reply: Reply, #[case] message: &str) {
     let (outcome, _, _, address) = probe_health(Some(reply), "x", AMPLE).await;
     assert_eq!(
         outcome,
-        failed(format!("health check call to {address}: {words}"))
+        failed(format!("health check call to {address}: {message}"))
     );
 }
 
@@ -221,12 +221,12 @@ async fn a_server_with_last_words_is_not_reset() {
         let answer = [&settings[..], &headers, b"grpc-status\x015"].concat();
         stream.write_all(&answer).await.unwrap();
         end(&mut stream).await;
-        say(&mut stream, b"goodbye").await
+        send(&mut stream, b"goodbye").await
     };
     let server = serve(listener, vec![script]);
     let outcome = probe(grpc(address, ""), address, AMPLE).await;
-    let words = format!("health check call to {address}: NotFound");
-    assert_eq!(outcome, failed(words));
+    let message = format!("health check call to {address}: NotFound");
+    assert_eq!(outcome, failed(message));
     assert_eq!(server.await.unwrap(), [End::Closed]);
 }
 
@@ -234,16 +234,16 @@ async fn a_server_with_last_words_is_not_reset() {
 async fn an_answer_without_end_is_given_up() {
     let reply = Reply::message(&vec![0; 200_000], &[("grpc-status", "0")]);
     let (outcome, _, _, address) = probe_health(Some(reply), "", AMPLE).await;
-    let words = format!("health check call to {address}: the answer is longer than 10240 bytes");
-    assert_eq!(outcome, failed(words));
+    let message = format!("health check call to {address}: the answer is longer than 10240 bytes");
+    assert_eq!(outcome, failed(message));
 }
 
 // PRB-22
 #[tokio::test]
 async fn a_call_that_is_not_answered_fails_when_time_is_up() {
     let (outcome, calls, _, address) = probe_health(None, "", BRIEF).await;
-    let words = format!("health check call to {address}: no answer within 500ms");
-    assert_eq!(outcome, failed(words));
+    let message = format!("health check call to {address}: no answer within 500ms");
+    assert_eq!(outcome, failed(message));
     assert_eq!(calls.len(), 1);
 }
 
@@ -252,19 +252,19 @@ async fn a_call_that_is_not_answered_fails_when_time_is_up() {
 async fn a_server_that_says_nothing_is_not_connected_to() {
     let (_listener, address) = listen("127.0.0.1").await;
     let outcome = probe(grpc(address, ""), address, BRIEF).await;
-    let words = format!(
+    let message = format!(
         "connecting to {address}: the port accepts, but no HTTP/2 server answered within 500ms"
     );
-    assert_eq!(outcome, failed(words));
+    assert_eq!(outcome, failed(message));
 }
 
 #[tokio::test]
 async fn a_port_nobody_listens_at_fails() {
     let address = closed_port().await;
-    let words = format!("connecting to {address}: Connection refused");
+    let message = format!("connecting to {address}: Connection refused");
     assert_eq!(
         probe(grpc(address, ""), address, AMPLE).await,
-        failed(words)
+        failed(message)
     );
 }
 
@@ -280,13 +280,13 @@ async fn a_port_nobody_listens_at_fails() {
 #[case::settings_of_a_stream(&[0, 0, 0, 4, 0, 0, 0, 0, 1], "the answer is not HTTP/2")]
 #[case::nothing(b"", "")]
 #[tokio::test]
-async fn another_protocol_fails(#[case] response: &'static [u8], #[case] words: &str) {
+async fn another_protocol_fails(#[case] response: &'static [u8], #[case] cause: &str) {
     let (listener, address) = listen("127.0.0.1").await;
     let server = serve(listener, vec![move |stream| answer(stream, response)]);
     let Outcome::Failed(message) = probe(grpc(address, ""), address, AMPLE).await else {
         panic!("not failed");
     };
-    let start = format!("health check call to {address}: {words}");
+    let start = format!("health check call to {address}: {cause}");
     assert!(message.starts_with(&start), "{message}");
     server.await.unwrap();
 }

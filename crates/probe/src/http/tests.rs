@@ -112,11 +112,11 @@ async fn headers_of_the_probe(
 #[tokio::test]
 async fn what_cannot_be_sent_fails_without_a_connection(
     #[case] headers: &[(&str, &str)],
-    #[case] words: &str,
+    #[case] expected: &str,
 ) {
     let address = closed_port().await;
     let handler = get(Scheme::Http, address, "/", headers);
-    assert_eq!(probe(handler, address, AMPLE).await, failed(words));
+    assert_eq!(probe(handler, address, AMPLE).await, failed(expected));
 }
 
 // PRB-19, PRB-20
@@ -200,7 +200,7 @@ async fn a_response_and_its_outcome(
 #[tokio::test]
 async fn an_answer_that_is_none_fails(
     #[case] response: impl AsRef<[u8]> + Send + Sync + 'static,
-    #[case] words: &str,
+    #[case] expected: &str,
 ) {
     let (outcome, _, address) = once(|stream| answer(stream, response)).await;
     let Outcome::Failed(message) = outcome else {
@@ -208,7 +208,7 @@ async fn an_answer_that_is_none_fails(
     };
     let start = format!("GET from {address}: ");
     assert!(message.starts_with(&start), "{message}");
-    assert!(message.contains(words), "{message}");
+    assert!(message.contains(expected), "{message}");
 }
 
 /// A body that breaks off: (message of the library, response). The kubelet's client answers "unexpected EOF".
@@ -230,7 +230,7 @@ const CUT_BODY: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nok";
 #[tokio::test]
 async fn a_body_that_breaks_off_three_times_fails(
     #[case] response: &'static str,
-    #[case] words: &str,
+    #[case] expected: &str,
 ) {
     let (listener, address) = listen("127.0.0.1").await;
     let server = serve(
@@ -242,7 +242,7 @@ async fn a_body_that_breaks_off_three_times_fails(
     };
     let start = format!("GET from {address}: ");
     assert!(message.starts_with(&start), "{message}");
-    assert!(message.contains(words), "{message}");
+    assert!(message.contains(expected), "{message}");
     assert_eq!(server.await.unwrap().len(), 3);
 }
 
@@ -302,8 +302,11 @@ async fn a_head_without_end_fails() {
 #[tokio::test]
 async fn a_port_nobody_listens_at_fails() {
     let address = closed_port().await;
-    let words = format!("connecting to {address}: Connection refused");
-    assert_eq!(probe(plain(address), address, AMPLE).await, failed(&words));
+    let expected = format!("connecting to {address}: Connection refused");
+    assert_eq!(
+        probe(plain(address), address, AMPLE).await,
+        failed(&expected)
+    );
 }
 
 /// Bodies of more than is read. The server is closed on in order as long as a fair amount is left to read.
@@ -378,7 +381,7 @@ async fn a_server_that_keeps_the_connection_is_closed_on() {
 #[tokio::test]
 async fn a_response_that_stalls_fails_when_time_is_up(
     #[case] part: &'static str,
-    #[case] words: &str,
+    #[case] expected: &str,
 ) {
     let (listener, address) = listen("127.0.0.1").await;
     let server = serve(
@@ -389,8 +392,11 @@ async fn a_response_that_stalls_fails_when_time_is_up(
             end(&mut stream).await
         }],
     );
-    let words = words.replace("ADDRESS", &address.to_string());
-    assert_eq!(probe(plain(address), address, BRIEF).await, failed(&words));
+    let expected = expected.replace("ADDRESS", &address.to_string());
+    assert_eq!(
+        probe(plain(address), address, BRIEF).await,
+        failed(&expected)
+    );
     assert_eq!(server.await.unwrap(), [End::Closed]);
 }
 
@@ -454,8 +460,11 @@ async fn the_tenth_redirect_is_a_failure() {
         .map(|_| |stream| answer(stream, moved("/")))
         .collect();
     let server = serve(listener, scripts);
-    let words = format!("GET from {address}: stopped after 10 redirects");
-    assert_eq!(probe(plain(address), address, AMPLE).await, failed(&words));
+    let expected = format!("GET from {address}: stopped after 10 redirects");
+    assert_eq!(
+        probe(plain(address), address, AMPLE).await,
+        failed(&expected)
+    );
     assert_eq!(server.await.unwrap().len(), 10);
 }
 
@@ -488,8 +497,8 @@ async fn a_redirect_to_another_host_is_not_followed(#[case] host: &str) {
     );
     let handler = get(Scheme::Http, address, "/", &[("Host", "a.example")]);
     let port = address.port();
-    let words = format!("redirect to \"{host}:{port}\" not followed, response body: moved");
-    assert_eq!(probe(handler, address, AMPLE).await, succeeded(&words));
+    let expected = format!("redirect to \"{host}:{port}\" not followed, response body: moved");
+    assert_eq!(probe(handler, address, AMPLE).await, succeeded(&expected));
     assert_eq!(server.await.unwrap().len(), 1);
 }
 
@@ -609,11 +618,11 @@ async fn tls_to_a_plain_server_fails() {
         vec![async |mut stream: TcpStream| stream.write_all(OK.as_bytes()).await.is_ok()],
     );
     let handler = get(Scheme::Https, address, "/", &[]);
-    let Outcome::Failed(words) = probe(handler, address, AMPLE).await else {
+    let Outcome::Failed(message) = probe(handler, address, AMPLE).await else {
         panic!("not failed");
     };
     let start = format!("TLS handshake with {address}: ");
-    assert!(words.starts_with(&start), "{words}");
+    assert!(message.starts_with(&start), "{message}");
     assert_eq!(server.await.unwrap(), [true]);
 }
 
@@ -621,8 +630,8 @@ async fn tls_to_a_plain_server_fails() {
 async fn a_handshake_that_stalls_fails_when_time_is_up() {
     let (_listener, address) = listen("127.0.0.1").await;
     let handler = get(Scheme::Https, address, "/", &[]);
-    let words = format!("TLS handshake with {address}: not finished within 500ms");
-    assert_eq!(probe(handler, address, BRIEF).await, failed(&words));
+    let expected = format!("TLS handshake with {address}: not finished within 500ms");
+    assert_eq!(probe(handler, address, BRIEF).await, failed(&expected));
 }
 
 mod over_http2;

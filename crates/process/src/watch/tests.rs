@@ -37,7 +37,7 @@ enum End {
 
 /// The script, what was asked at which second, and what is answered once the script is over.
 #[derive(Clone)]
-struct Bench {
+struct ScriptedApi {
     script: Arc<Mutex<VecDeque<Answer>>>,
     asked: Arc<Mutex<Vec<String>>>,
     server: ApiServer,
@@ -46,7 +46,7 @@ struct Bench {
 
 type Events = Pin<Box<dyn Stream<Item = WatchEvent<Node>> + Send>>;
 
-fn bench(script: Vec<Answer>) -> (Bench, Events) {
+fn scripted_watch(script: Vec<Answer>) -> (ScriptedApi, Events) {
     let script = Arc::new(Mutex::new(VecDeque::from(script)));
     let asked = Arc::new(Mutex::new(Vec::new()));
     let start = clock::monotonic();
@@ -57,7 +57,7 @@ fn bench(script: Vec<Answer>) -> (Bench, Events) {
         requests
             .lock()
             .unwrap()
-            .push(format!("{second:.0}: {}", words(&query)));
+            .push(format!("{second:.0}: {}", describe_query(&query)));
         let answer = answers.lock().unwrap().pop_front();
         answer_with(answer.unwrap_or(Answer::Refuse))
     });
@@ -65,17 +65,17 @@ fn bench(script: Vec<Answer>) -> (Bench, Events) {
     let target = ListTarget::all::<Node>().page(2);
     let random = fastrand::Rng::with_seed(7);
     let events = watch::<Node>(server.clone(), target, random).boxed();
-    let bench = Bench {
+    let api = ScriptedApi {
         script,
         asked,
         server,
         start,
     };
-    (bench, events)
+    (api, events)
 }
 
 /// `list`, `list from TOKEN` or `watch from VERSION`.
-fn words(query: &str) -> String {
+fn describe_query(query: &str) -> String {
     let value = |name: &str| {
         let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
         pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
@@ -138,15 +138,15 @@ fn expired() -> Value {
     json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version: 1 (9)"})
 }
 
-impl Bench {
-    /// All that the watch says until this second, each with the second.
+impl ScriptedApi {
+    /// The events of the watch until this second, each with the second.
     async fn until(&self, events: &mut Events, second: u64) -> Vec<String> {
-        let mut said = Vec::new();
+        let mut lines = Vec::new();
         let end = self.start + Duration::from_secs(second);
         while let Ok(Some(event)) = tokio::time::timeout_at(end, events.next()).await {
             let at = self.start.elapsed().as_secs_f64();
             let name = |node: Node| node.metadata.name.unwrap_or_default();
-            let words = match event {
+            let text = match event {
                 WatchEvent::ListStarted => "list started".to_owned(),
                 WatchEvent::ListItem(node) => format!("item {}", name(node)),
                 WatchEvent::ListComplete(_) => "list complete".to_owned(),
@@ -155,9 +155,9 @@ impl Bench {
                 WatchEvent::Deleted(node) => format!("deleted {}", name(node)),
                 WatchEvent::Failed(failure) => format!("failed {:?}", failure.phase),
             };
-            said.push(format!("{at:.0}: {words}"));
+            lines.push(format!("{at:.0}: {text}"));
         }
-        said
+        lines
     }
 
     /// Another request that begins now and comes to this at once.
@@ -175,7 +175,7 @@ impl Bench {
 async fn a_list_in_pages_and_what_follows() {
     let piece = changed("a", "11");
     let (first, second) = piece.split_at(9);
-    let (bench, mut events) = bench(vec![
+    let (api, mut events) = scripted_watch(vec![
         page(&["a", "b"], "more", "10"),
         page(&["c"], "", "10"),
         Answer::Stream(
@@ -195,7 +195,7 @@ async fn a_list_in_pages_and_what_follows() {
         ),
         Answer::Stream(vec![], End::Silent),
     ]);
-    let said = bench.until(&mut events, 60).await;
+    let lines = api.until(&mut events, 60).await;
     let expected = [
         "0: list started",
         "0: item a",
@@ -207,7 +207,7 @@ async fn a_list_in_pages_and_what_follows() {
         "2: deleted b",
         "3: following",
     ];
-    assert_eq!(said, expected);
+    assert_eq!(lines, expected);
     let expected = [
         "0: list",
         "0: list from more",
@@ -215,7 +215,7 @@ async fn a_list_in_pages_and_what_follows() {
         "3: watch from 15",
     ];
     assert_eq!(
-        bench.asked(),
+        api.asked(),
         expected,
         "an ended watch goes on from the bookmark"
     );
@@ -239,12 +239,15 @@ async fn what_is_too_old_is_listed_again_at_once() {
         let mut script = vec![page(&[], "", "10")];
         script.extend(way);
         script.extend([page(&["a"], "", "20"), Answer::Stream(vec![], End::Silent)]);
-        let (bench, mut events) = bench(script);
-        let said = bench.until(&mut events, 60).await;
-        assert_eq!(said.last().unwrap(), "0: following", "{said:?}");
-        assert!(said.contains(&"0: failed Watching".to_owned()), "{said:?}");
+        let (api, mut events) = scripted_watch(script);
+        let lines = api.until(&mut events, 60).await;
+        assert_eq!(lines.last().unwrap(), "0: following", "{lines:?}");
+        assert!(
+            lines.contains(&"0: failed Watching".to_owned()),
+            "{lines:?}"
+        );
         let expected = ["0: list", "0: watch from 10", "0: list", "0: watch from 20"];
-        assert_eq!(bench.asked(), expected);
+        assert_eq!(api.asked(), expected);
     }
 }
 
@@ -254,9 +257,9 @@ async fn what_is_too_old_each_time_is_not_listed_at_full_speed() {
         0 => page(&[], "", "10"),
         _ => Answer::Reply(410, expired()),
     });
-    let (bench, mut events) = bench(script.collect());
-    bench.until(&mut events, 60).await;
-    let lists = bench
+    let (api, mut events) = scripted_watch(script.collect());
+    api.until(&mut events, 60).await;
+    let lists = api
         .asked()
         .iter()
         .filter(|ask| ask.ends_with("list"))
@@ -266,14 +269,14 @@ async fn what_is_too_old_each_time_is_not_listed_at_full_speed() {
 
 #[tokio::test(start_paused = true)]
 async fn no_two_attempts_are_further_apart_than_five_seconds() {
-    let (bench, mut events) = bench(vec![
+    let (api, mut events) = scripted_watch(vec![
         page(&[], "", "10"),
         Answer::Stream(vec![(1, changed("a", "11"))], End::Broken),
     ]);
     // An outage of ten minutes.
-    let said = bench.until(&mut events, 600).await;
-    assert_eq!(said[3..5], ["1: changed a", "1: failed Watching"]);
-    let seconds: Vec<f64> = bench
+    let lines = api.until(&mut events, 600).await;
+    assert_eq!(lines[3..5], ["1: changed a", "1: failed Watching"]);
+    let seconds: Vec<f64> = api
         .asked()
         .iter()
         .map(|ask| ask.split_once(':').unwrap().0.parse().unwrap())
@@ -283,8 +286,7 @@ async fn no_two_attempts_are_further_apart_than_five_seconds() {
     let calm = apart.skip(10).filter(|apart| *apart < 2.0).count();
     assert_eq!(calm, 0, "spread, and not at full speed: {seconds:?}");
     assert!(
-        bench
-            .asked()
+        api.asked()
             .iter()
             .skip(2)
             .all(|ask| ask.ends_with("watch from 11"))
@@ -293,37 +295,36 @@ async fn no_two_attempts_are_further_apart_than_five_seconds() {
 
 #[tokio::test(start_paused = true)]
 async fn the_success_of_another_request_wakes_it() {
-    let (bench, mut events) = bench(vec![
+    let (api, mut events) = scripted_watch(vec![
         page(&[], "", "10"),
         Answer::Stream(vec![], End::Broken),
     ]);
-    bench.until(&mut events, 100).await;
-    let before = bench.asked().len();
+    api.until(&mut events, 100).await;
+    let before = api.asked().len();
     let now = clock::monotonic();
-    bench
-        .script
+    api.script
         .lock()
         .unwrap()
         .push_back(Answer::Stream(vec![], End::Silent));
-    bench
-        .server
-        .reachability
-        .record(&Disposition::Done, now, now);
-    let said = tokio::time::timeout(Duration::from_millis(1), events.next()).await;
-    assert!(matches!(said, Ok(Some(WatchEvent::Following))), "{said:?}");
-    assert_eq!(bench.asked().len(), before + 1);
+    api.server.reachability.record(&Disposition::Done, now, now);
+    let lines = tokio::time::timeout(Duration::from_millis(1), events.next()).await;
+    assert!(
+        matches!(lines, Ok(Some(WatchEvent::Following))),
+        "{lines:?}"
+    );
+    assert_eq!(api.asked().len(), before + 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_hangs_is_given_up_and_sent_again() {
-    let (bench, mut events) = bench(vec![
+    let (api, mut events) = scripted_watch(vec![
         Answer::Hang,
         Answer::Hang,
         page(&["a"], "", "10"),
         Answer::Hang,
         Answer::Stream(vec![], End::Silent),
     ]);
-    let said = bench.until(&mut events, 90).await;
+    let lines = api.until(&mut events, 90).await;
     // 5 s and a wait, 15 s and a wait, 10 s and a wait.
     let expected = [
         "0: list started",
@@ -334,7 +335,7 @@ async fn a_request_that_hangs_is_given_up_and_sent_again() {
         "32: failed Watching",
         "34: following",
     ];
-    assert_eq!(said, expected);
+    assert_eq!(lines, expected);
 }
 
 #[tokio::test(start_paused = true)]
@@ -343,26 +344,22 @@ async fn a_request_that_hangs_since_an_outage_is_sent_again_when_others_are_answ
         (vec![Answer::Hang, page(&[], "", "10")], "list"),
         (vec![page(&[], "", "10"), Answer::Hang], "watch from 10"),
     ] {
-        let (bench, mut events) = bench(script);
-        bench.until(&mut events, 1).await;
+        let (api, mut events) = scripted_watch(script);
+        api.until(&mut events, 1).await;
         let lost = clock::monotonic();
-        bench
-            .server
+        api.server
             .reachability
             .record(&timed_out(Duration::ZERO), lost, lost);
-        bench.until(&mut events, 8).await;
+        api.until(&mut events, 8).await;
         let script = [page(&[], "", "10"), Answer::Stream(vec![], End::Silent)];
-        *bench.script.lock().unwrap() = script
+        *api.script.lock().unwrap() = script
             .into_iter()
             .skip(usize::from(asked != "list"))
             .collect();
         let now = clock::monotonic();
-        bench
-            .server
-            .reachability
-            .record(&Disposition::Done, now, now);
-        bench.until(&mut events, 10).await;
-        let asks = bench.asked();
+        api.server.reachability.record(&Disposition::Done, now, now);
+        api.until(&mut events, 10).await;
+        let asks = api.asked();
         assert!(
             asks.len() > 1
                 && asks
@@ -378,10 +375,10 @@ async fn a_connection_that_died_without_a_word_is_noticed() {
     // By silence.
     let silent = || Answer::Stream(vec![], End::Silent);
     let script = || vec![page(&[], "", "10"), silent(), silent()];
-    let (quiet, mut events) = bench(script());
-    let said = quiet.until(&mut events, 150).await;
+    let (quiet, mut events) = scripted_watch(script());
+    let lines = quiet.until(&mut events, 150).await;
     assert_eq!(
-        said,
+        lines,
         [
             "0: list started",
             "0: list complete",
@@ -390,15 +387,15 @@ async fn a_connection_that_died_without_a_word_is_noticed() {
         ]
     );
     // When others are answered again after an outage, and it has been silent since before.
-    let (cut, mut events) = bench(script());
+    let (cut, mut events) = scripted_watch(script());
     cut.until(&mut events, 20).await;
     cut.record(&timed_out(Duration::ZERO));
     cut.until(&mut events, 40).await;
     cut.record(&Disposition::Done);
     assert_eq!(cut.until(&mut events, 60).await, ["40: following"]);
-    // It was heard during the outage of others.
-    let heard = Answer::Stream(vec![(30, changed("a", "11"))], End::Silent);
-    let (fine, mut events) = bench(vec![page(&[], "", "10"), heard]);
+    // This watch received lines during the outage of other requests.
+    let receiving = Answer::Stream(vec![(30, changed("a", "11"))], End::Silent);
+    let (fine, mut events) = scripted_watch(vec![page(&[], "", "10"), receiving]);
     fine.until(&mut events, 20).await;
     fine.record(&timed_out(Duration::ZERO));
     fine.until(&mut events, 40).await;
@@ -408,7 +405,7 @@ async fn a_connection_that_died_without_a_word_is_noticed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_list_that_breaks_off_goes_on_with_its_next_page() {
-    let (bench, mut events) = bench(vec![
+    let (api, mut events) = scripted_watch(vec![
         page(&["a", "b"], "more", "10"),
         Answer::Refuse,
         Answer::After(429, "9"),
@@ -418,7 +415,7 @@ async fn a_list_that_breaks_off_goes_on_with_its_next_page() {
         page(&["a"], "", "20"),
         Answer::Stream(vec![], End::Silent),
     ]);
-    let said = bench.until(&mut events, 60).await;
+    let lines = api.until(&mut events, 60).await;
     let expected = [
         "0: list started",
         "0: item a",
@@ -432,7 +429,7 @@ async fn a_list_that_breaks_off_goes_on_with_its_next_page() {
         "10: list complete",
         "10: following",
     ];
-    assert_eq!(said, expected);
+    assert_eq!(lines, expected);
 }
 
 #[tokio::test(start_paused = true)]
@@ -444,9 +441,9 @@ async fn what_cannot_be_read_is_listed_again_but_not_at_full_speed() {
             0 => page(&[], "", "10"),
             _ => broken(),
         });
-        let (bench, mut events) = bench(script.collect());
-        bench.until(&mut events, 60).await;
-        let asks = bench.asked().len();
+        let (api, mut events) = scripted_watch(script.collect());
+        api.until(&mut events, 60).await;
+        let asks = api.asked().len();
         assert!((10..=80).contains(&asks), "{asks} requests in a minute");
     }
 }
@@ -454,18 +451,18 @@ async fn what_cannot_be_read_is_listed_again_but_not_at_full_speed() {
 #[tokio::test(start_paused = true)]
 async fn an_outage_within_a_watchs_first_second_is_no_failure_of_the_watch() {
     let silent = || Answer::Stream(vec![], End::Silent);
-    let (bench, mut events) = bench(vec![page(&[], "", "10"), silent(), silent()]);
+    let (api, mut events) = scripted_watch(vec![page(&[], "", "10"), silent(), silent()]);
     let follows = async |events: &mut Events| loop {
         if let Some(WatchEvent::Following) = events.next().await {
             break;
         }
     };
     follows(&mut events).await;
-    bench.record(&timed_out(Duration::ZERO));
-    bench.record(&Disposition::Done);
-    let said = bench.until(&mut events, 60).await;
+    api.record(&timed_out(Duration::ZERO));
+    api.record(&Disposition::Done);
+    let lines = api.until(&mut events, 60).await;
     assert_eq!(
-        said,
+        lines,
         ["0: following"],
         "begun again, and at no moment failed"
     );
@@ -474,31 +471,31 @@ async fn an_outage_within_a_watchs_first_second_is_no_failure_of_the_watch() {
 #[tokio::test(start_paused = true)]
 async fn refused_connections_do_not_lengthen_a_lists_deadline() {
     let refusals = (0..4).map(|_| Answer::Refuse);
-    let (bench, mut events) = bench(refusals.chain([Answer::Hang]).collect());
-    let said = bench.until(&mut events, 60).await;
-    let second = |said: &String| said.split_once(':').unwrap().0.parse::<u64>().unwrap();
+    let (api, mut events) = scripted_watch(refusals.chain([Answer::Hang]).collect());
+    let lines = api.until(&mut events, 60).await;
+    let second = |lines: &String| lines.split_once(':').unwrap().0.parse::<u64>().unwrap();
     // The fifth hangs: it begins within 5 s of the refusal before it, and ends 5 s after that.
-    let apart = second(&said[5]) - second(&said[4]);
-    assert!((5..=11).contains(&apart), "{said:?}");
+    let apart = second(&lines[5]) - second(&lines[4]);
+    assert!((5..=11).contains(&apart), "{lines:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_recovery_soon_after_a_request_began_is_kept_in_mind() {
     let silent = || Answer::Stream(vec![], End::Silent);
     let script = vec![page(&[], "", "10"), Answer::Hang, silent()];
-    let (bench, mut events) = bench(script);
-    bench.until(&mut events, 0).await;
+    let (api, mut events) = scripted_watch(script);
+    api.until(&mut events, 0).await;
     let events = async {
         while !matches!(events.next().await, Some(WatchEvent::Following)) {}
         clock::monotonic()
     };
     let recovery = async {
         sleep(Duration::from_millis(300)).await;
-        bench.record(&timed_out(Duration::ZERO));
-        bench.record(&Disposition::Done);
+        api.record(&timed_out(Duration::ZERO));
+        api.record(&Disposition::Done);
     };
     let (follows, ()) = tokio::join!(events, recovery);
     // One second for the start, and a first wait.
-    let took = follows - bench.start;
+    let took = follows - api.start;
     assert!(took < Duration::from_secs(3), "{took:?}");
 }

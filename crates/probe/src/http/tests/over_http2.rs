@@ -8,15 +8,15 @@ use super::*;
 
 const BOTH: &[&str] = &["h2", "http/1.1"];
 
-/// What a server saw of a request: its target and its headers.
-type Seen = (String, HeaderMap);
+/// A request as the server received it: its target and its headers.
+type ReceivedRequest = (String, HeaderMap);
 
 /// Answers the one request of a connection by script; the connection is driven until the client closes it.
 async fn serve_one(
     acceptor: TlsAcceptor,
     stream: TcpStream,
     respond: impl FnOnce(SendResponse<Bytes>),
-) -> (Seen, End) {
+) -> (ReceivedRequest, End) {
     let stream = acceptor.accept(stream).await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
     let mut connection = server::handshake(stream).await.unwrap();
@@ -47,12 +47,12 @@ fn respond(
     }
 }
 
-/// Probes a server that answers once, and says what it saw.
+/// Probes a server that answers once, and says the request that it received.
 async fn once_over_http2(
     protocols: &[&str],
     headers: &[(&str, &str)],
     response: impl FnOnce(SendResponse<Bytes>) + Send + 'static,
-) -> (Outcome, Seen, SocketAddr) {
+) -> (Outcome, ReceivedRequest, SocketAddr) {
     let (listener, address) = listen("127.0.0.1").await;
     let acceptor = acceptor_of(rustls::ALL_VERSIONS, protocols);
     let server = serve(
