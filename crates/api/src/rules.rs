@@ -298,7 +298,7 @@ fn handlers() -> Vec<Rule> {
         rule(
             "spec.probes[].probe",
             "!has(self.terminationGracePeriodSeconds)",
-            "no pod ends because of this probe: leave it out",
+            "must not be set: this probe never terminates a pod",
         )
         .of(".terminationGracePeriodSeconds"),
         rule(

@@ -27,7 +27,7 @@ pub fn container_name(name: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{name:?} is no name of a container: 1 to 63 characters"
+        "{name:?} is not a valid container name: 1 to 63 characters"
     ))
 }
 
@@ -47,7 +47,7 @@ pub fn qualified_name(key: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{key:?} is no qualified name: at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit, after an optional DNS domain and '/'"
+        "{key:?} is not a qualified name: at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit, after an optional DNS domain and '/'"
     ))
 }
 
@@ -59,7 +59,7 @@ pub fn label_value(value: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{value:?} is no label value: at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
+        "{value:?} is not a valid label value: at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
     ))
 }
 
@@ -73,7 +73,7 @@ pub fn port_name(name: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{name:?} is no name of a port: at most 15 lower-case letters, digits and single '-' between them, with at least one letter"
+        "{name:?} is not a valid port name: at most 15 lower-case letters, digits and single '-' between them, with at least one letter"
     ))
 }
 
@@ -85,6 +85,6 @@ pub fn header_name(name: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{name:?} is no name of an HTTP header: at most 256 letters, digits and '-'"
+        "{name:?} is not a valid HTTP header name: at most 256 letters, digits and '-'"
     ))
 }

@@ -149,7 +149,7 @@ impl Requirement {
             "DoesNotExist" => Operator::DoesNotExist,
             other => {
                 report.field("operator").add(format!(
-                    "{other:?} is none of In, NotIn, Exists, DoesNotExist"
+                    "{other:?} is not one of In, NotIn, Exists, DoesNotExist"
                 ));
                 return None;
             }

@@ -136,7 +136,7 @@ impl<'a> Taken<'a> {
             && !self.condition_types.insert(condition_type)
         {
             report.add(format!(
-                "probe {:?} writes condition {condition_type:?}, as another one does",
+                "probe {:?} writes condition {condition_type:?}, which another probe of this marker writes too",
                 probe.name
             ));
         }
@@ -237,7 +237,7 @@ fn check_probe_name(name: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{name:?} is no name of a probe: 1 to 253 printable ASCII characters without blanks and '#'"
+        "{name:?} is not a valid probe name: 1 to 253 printable ASCII characters without blanks and '#'"
     ))
 }
 
@@ -259,7 +259,7 @@ fn read_policies(
             "Succeeded" => succeeded = Some(read),
             "Failed" => failed = Some(read),
             other => {
-                let message = format!("{other:?} is none of Succeeded, Failed");
+                let message = format!("{other:?} is not one of Succeeded, Failed");
                 at.field("state").add(message);
             }
         }
@@ -401,7 +401,7 @@ mod tests {
         let errors = parse(wire).unwrap_err();
         assert_eq!(
             errors[0].to_string(),
-            "spec.probes[0].probe.terminationGracePeriodSeconds: no pod ends because of this probe: leave it out"
+            "spec.probes[0].probe.terminationGracePeriodSeconds: must not be set: this probe never terminates a pod"
         );
     }
 }

@@ -65,9 +65,9 @@ impl State {
     }
 }
 
-/// A state that is none of the three.
+/// A state that is not one of the three.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is none of Succeeded, Failed, Unknown")]
+#[error("{0:?} is not one of Succeeded, Failed, Unknown")]
 pub struct UnknownState(pub String);
 
 impl FromStr for State {
@@ -190,7 +190,7 @@ pub enum CannotProbe {
     #[error("out of local resources: {0}")]
     Local(String),
     /// The runtime reports no address for the pod that may be dialled.
-    #[error("the runtime reports no address of the pod that may be dialled")]
+    #[error("the container runtime reports no address of the pod that can be probed")]
     NoAddress,
     /// The pod is in the node's own network, and its address is none that this process may take for the node's.
     #[error(

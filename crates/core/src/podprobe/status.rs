@@ -1,6 +1,7 @@
 //! A marker's status: counts of its pods by verdict, and one condition that says whether it works.
 //!
-//! The counts are kept up by differences: each pod has a contribution in the tally of each marker that matches it.
+//! The counts are incremental: a pod's contribution to the tally of each marker that matches it is added once, and removed
+//! or replaced when it changes, so that a status costs no walk over the marker's pods.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,16 +15,16 @@ use leadsman_api::marker::ProbeSummary;
 use super::probe::State;
 use crate::cluster::{truncate, whole_seconds};
 
-/// Why a marker does not work, the weightiest first.
+/// Why a marker is not Ready. In the order of this enum: the condition's reason is the first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Trouble {
-    /// It, or what it would write, breaks a rule.
+    /// The marker breaks a rule, or the API server rejects the marks that it writes.
     InvalidSpec,
-    /// Its verdicts would change what it matches.
+    /// Its verdicts would change which pods it matches.
     Cycle,
-    /// An older marker, or an earlier probe, has one of its marks.
+    /// An older marker, or an earlier probe of this one, sets one of its marks.
     Conflict,
-    /// A matching pod has no such container.
+    /// A matching pod has no container or native sidecar of this name.
     ContainerNotFound {
         /// The probe.
         probe: Arc<str>,
@@ -39,28 +40,28 @@ pub enum Trouble {
         /// The port that the probe names.
         port: Arc<str>,
     },
-    /// A probe of a pod on a virtual node names no condition by which the provider could report.
+    /// A probe of a pod on a virtual node has no condition type, the only way in which the provider can report.
     NoConditionType {
         /// The probe.
         probe: Arc<str>,
     },
-    /// A node's object is full.
+    /// No space is left in a node's `NodePodProbe` or in the annotation of a pod on a virtual node.
     TooManyProbes,
-    /// The API server refuses the object of a matching pod's node.
+    /// The API server rejects the `NodePodProbe` of a matching pod's node.
     Refused,
     /// The node of a matching pod does not exist.
     NoNode,
     /// A matching pod is on a virtual node, which has no agent.
     VirtualNode,
-    /// Nothing on a matching pod's node takes up what is asked of it.
+    /// No agent runs on a matching pod's node, and nobody has acknowledged its `NodePodProbe`.
     NoAgent,
-    /// The agent of a matching pod's node does not report any more.
+    /// The agent on a matching pod's node has stopped reporting.
     AgentSilent,
-    /// The agent cannot run a probe, and says why.
+    /// The agent reports that it cannot run a probe, and why.
     CannotProbe,
-    /// A probe over the network, and the running pod has no address.
+    /// A probe needs the pod's IP address, and the running pod has none.
     NoAddress,
-    /// Somebody keeps taking its marks away.
+    /// Another client keeps removing or changing its marks.
     Contested,
 }
 
@@ -86,62 +87,65 @@ impl Trouble {
         }
     }
 
-    /// What is wrong with `subjects`, and what to do about it.
+    /// The condition's message: what is wrong with `subjects`, and what to do about it.
     fn message(&self, subjects: &str) -> String {
         match self {
             Self::InvalidSpec => {
-                format!("the API server refuses what this marker writes; correct it: {subjects}")
+                format!(
+                    "the API server rejects the marks that this marker writes; correct its labels, annotations or condition types: {subjects}"
+                )
             }
-            Self::Cycle => format!("its verdicts would change what it matches: {subjects}"),
+            Self::Cycle => format!("its verdicts would change which pods it matches: {subjects}"),
             Self::Conflict => format!(
-                "another marker or an earlier probe already sets one of its labels, annotations or condition types; rename it or delete one: {subjects}"
+                "another marker or an earlier probe sets the same label, annotation or condition type; rename it in one of them or delete one: {subjects}"
             ),
             Self::ContainerNotFound { probe, container } => format!(
-                "probe {probe}: no container {container} that stays running; correct containerName or the selector (pods {subjects})"
+                "probe {probe}: no container or native sidecar named {container}; correct containerName or the selector (pods {subjects})"
             ),
             Self::PortNotFound {
                 probe,
                 container,
                 port,
             } => format!(
-                "probe {probe}: container {container} has no port {port}; name it in the pod's ports or use its number (pods {subjects})"
+                "probe {probe}: container {container} has no port named {port}; name it in the pod's ports or use its number (pods {subjects})"
             ),
             Self::NoConditionType { probe } => format!(
-                "probe {probe}: the provider of a virtual node reports by conditions alone; set podConditionType (pods {subjects})"
+                "probe {probe}: podConditionType is required on virtual nodes, whose provider reports by conditions only; set it (pods {subjects})"
             ),
             Self::TooManyProbes => format!(
-                "the NodePodProbe of the node is full (512 KiB, or this namespace's contribution of it), or on a virtual node the pod's annotation (128 KiB); probe fewer pods or spread them over more nodes: {subjects}"
+                "no space is left in the NodePodProbe of the pod's node (512 KiB, of which each namespace has a share), or on a virtual node in the pod's annotation (128 KiB); probe fewer pods or spread them over more nodes: {subjects}"
             ),
             Self::Refused => format!(
-                "the API server refuses the NodePodProbe of the pod's node; see whether a webhook, a policy or an older CRD is in the way: {subjects}"
+                "the API server rejects the NodePodProbe of the pod's node; check for an admission webhook, a policy or an outdated CRD: {subjects}"
             ),
             Self::NoNode => {
                 format!(
-                    "the pod's node does not exist; delete the pod or bring the node back: {subjects}"
+                    "the pod's node does not exist; delete the pod or restore the node: {subjects}"
                 )
             }
             Self::VirtualNode => format!(
-                "pods on a virtual node (label type=virtual-kubelet) are not probed without the feature gate EnablePodProbeMarkerOnServerless; set it or let the selector leave them out: {subjects}"
+                "pods on a virtual node (label type=virtual-kubelet) are not probed without the feature gate EnablePodProbeMarkerOnServerless; enable it or exclude the pods by the selector: {subjects}"
             ),
             Self::NoAgent => format!(
-                "no leadsman agent answers on the pod's node; see that the agents' DaemonSet runs there: {subjects}"
+                "no leadsman agent responds on the pod's node; check that the agents' DaemonSet has a running pod there: {subjects}"
             ),
             Self::AgentSilent => format!(
-                "the agent on the pod's node does not report; see that it runs and is Ready: {subjects}"
+                "the agent on the pod's node has stopped reporting; check that its pod is running and Ready: {subjects}"
             ),
             Self::CannotProbe => format!("the agent cannot run a probe: {subjects}"),
             Self::NoAddress => format!(
-                "the pod runs without an address to probe; see to the node's network or use exec: {subjects}"
+                "the pod is running without an IP address to probe; check the node's network (CNI) or use exec: {subjects}"
             ),
             Self::Contested => format!(
-                "somebody keeps taking marks away or changing them back; find out who writes them: {subjects}"
+                "another client keeps removing or changing these marks; look for its field manager in the pod's managedFields: {subjects}"
             ),
         }
     }
 }
 
-/// Why a probe of a matching pod has no verdict, the weightiest first: a closed list, so that pending is never silent.
-/// The last three are over by themselves, the others are [`Trouble`].
+/// Why a probe of a matching pod has no verdict. Every pending probe has one of these reasons; a pod counts under the
+/// first of its probes' reasons in the order of this enum. The last three resolve by themselves, each of the others is
+/// also a [`Trouble`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pending {
     /// [`Trouble::Conflict`]
@@ -170,7 +174,7 @@ pub enum Pending {
     NoAddress,
     /// The container's startup probe has not passed yet.
     StartupProbe,
-    /// The container, its first run or its first verdict is on its way.
+    /// The container has yet to start, or its first run or first verdict is still due.
     Starting,
     /// The provider of a virtual node has not reported the probe's condition yet.
     AwaitingProvider,
@@ -198,38 +202,39 @@ impl Pending {
     }
 }
 
-/// One pod's part in a marker's tally.
+/// What one pod adds to the tally of one marker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodContribution {
     /// For each probe of the marker.
     pub probes: Vec<ProbeContribution>,
-    /// What is wrong, and with what: a pod, or the marker that goes first. Without repetitions.
+    /// What is wrong, and the subject: the pod, or the marker that wins a conflict. Sorted, without duplicates.
     pub troubles: Vec<(Trouble, Arc<str>)>,
-    /// The weightiest reason among its probes without a verdict. None if all have one.
+    /// The first reason, in the order of [`Pending`], among its probes without a verdict. None if all have one.
     pub pending: Option<Pending>,
 }
 
-/// One pod's part in the tally of a probe.
+/// What one pod adds to the summary of one probe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProbeContribution {
     /// None while there is no verdict.
     pub state: Option<State>,
-    /// Whether the node's agent does not report.
+    /// Whether the node's agent has stopped reporting.
     pub silent: bool,
 }
 
-/// The sum of all contributions in a marker.
+/// The sum of what all matching pods contribute to a marker's status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     matched: i64,
     probes: Vec<ProbeSummary>,
-    /// Pods without a verdict of each probe, by the reason.
+    /// Number of pods that lack a verdict of some probe, by the reason.
     pending: BTreeMap<Pending, i64>,
+    /// How many pods contribute each subject of each trouble.
     troubles: BTreeMap<Trouble, BTreeMap<Arc<str>, usize>>,
 }
 
 impl Tally {
-    /// Nothing counted yet for probes of these names.
+    /// An empty tally for probes of these names, in the order of the marker.
     pub fn new<'a>(probes: impl IntoIterator<Item = &'a str>) -> Self {
         let probes = probes.into_iter().map(|name| ProbeSummary {
             name: name.to_owned(),
@@ -241,7 +246,7 @@ impl Tally {
         }
     }
 
-    /// Counts a pod in.
+    /// Adds a pod's contribution.
     pub fn add(&mut self, contribution: &PodContribution) {
         self.count(contribution, 1);
         for (trouble, subject) in &contribution.troubles {
@@ -250,7 +255,7 @@ impl Tally {
         }
     }
 
-    /// Counts out a pod that was counted in with this contribution.
+    /// Removes a contribution that was added before.
     pub fn remove(&mut self, contribution: &PodContribution) {
         self.count(contribution, -1);
         for (trouble, subject) in &contribution.troubles {
@@ -274,11 +279,15 @@ impl Tally {
         if let Some(pending) = contribution.pending {
             let count = self.pending.entry(pending).or_default();
             *count += by;
-            debug_assert!(*count >= 0, "a pod was counted out that was not counted in");
+            debug_assert!(*count >= 0, "a contribution was removed that was not added");
             if *count == 0 {
                 self.pending.remove(&pending);
             }
         }
+        debug_assert!(
+            self.matched >= 0,
+            "a contribution was removed that was not added"
+        );
         for (summary, probe) in self.probes.iter_mut().zip(&contribution.probes) {
             match probe.state {
                 Some(State::Succeeded) => summary.succeeded += by,
@@ -290,8 +299,8 @@ impl Tally {
         }
     }
 
-    /// The status and message of the condition, by the weightiest trouble.
-    fn verdict(&self) -> (Option<&Trouble>, String) {
+    /// The first trouble, if there is one, and the message of the condition.
+    fn summarize(&self) -> (Option<&Trouble>, String) {
         let Some(first) = self.troubles.keys().next() else {
             let message = match self.matched {
                 0 => "no pod matches".to_owned(),
@@ -299,7 +308,7 @@ impl Tally {
             };
             return (None, message);
         };
-        // One for each probe that lacks something.
+        // Troubles of one reason differ in the probe that they name: one message for each of up to three probes.
         let alike = self.troubles.iter();
         let alike = alike.take_while(|(trouble, _)| trouble.reason() == first.reason());
         let mut messages: Vec<_> = alike
@@ -312,7 +321,7 @@ impl Tally {
         (Some(first), messages.join("; "))
     }
 
-    /// How many matching pods have a verdict, and why the others have none.
+    /// How many matching pods have all their verdicts, and why the others lack some.
     fn progress(&self) -> String {
         if self.pending.is_empty() {
             return "all matching pods are probed".to_owned();
@@ -344,24 +353,24 @@ fn first_three(subjects: &BTreeMap<Arc<str>, usize>) -> String {
 }
 
 /// Bytes of the condition's message. A condition may have 32,768 characters (`metav1.Condition`,
-/// `k8s.io/apimachinery/pkg/apis/meta/v1/types.go`); what a refused write is answered with may take any number.
+/// `k8s.io/apimachinery/pkg/apis/meta/v1/types.go`); the message of a rejected write, which goes into it, has no bound.
 const MESSAGE_BYTES: usize = 4096;
 
-/// What is observed of a marker that its status depends on.
+/// What a marker's status depends on beside the tally.
 pub struct StatusInputs<'a> {
-    /// Its generation.
+    /// The marker's generation.
     pub generation: i64,
-    /// Whether every `NodePodProbe` says what this generation wants.
+    /// Whether every `NodePodProbe` reflects this generation.
     pub acknowledged: bool,
-    /// Why it is not acted on at all, if so.
+    /// The trouble and message of a marker that is not acted on at all.
     pub refused: Option<(&'a Trouble, &'a str)>,
-    /// Its status.
+    /// The status observed last.
     pub status: &'a PodProbeMarkerStatus,
-    /// False where the API server drops probes and conditions from it.
+    /// Whether the API server keeps `probes` and `conditions`: `OpenKruise`'s CRD has neither field.
     pub summaries: bool,
 }
 
-/// The status due, none if the observed one says the same.
+/// The status to be written; None if the observed one is equal.
 pub fn difference(
     tally: &Tally,
     inputs: &StatusInputs<'_>,
@@ -370,7 +379,7 @@ pub fn difference(
     let observed = inputs.status;
     let (trouble, message) = match inputs.refused {
         Some((trouble, message)) => (Some(trouble), message.to_owned()),
-        None => tally.verdict(),
+        None => tally.summarize(),
     };
     let status = if trouble.is_none() { "True" } else { "False" };
     let reason = trouble.map_or("Probing", Trouble::reason);
@@ -394,7 +403,7 @@ pub fn difference(
             |before| before.last_transition_time,
         ),
     };
-    // The patch replaces the list: conditions of others stay in it.
+    // A JSON merge patch replaces a list as a whole (RFC 7386): conditions of other writers have to stay in it.
     conditions.insert(place.unwrap_or(conditions.len()), ready);
     let mut desired = PodProbeMarkerStatus {
         observed_generation: generation,
@@ -403,7 +412,7 @@ pub fn difference(
         conditions,
     };
     if desired.probes.is_empty() || !inputs.summaries {
-        // An empty list is not written, so what is there cannot be emptied.
+        // An empty list is left out of the patch, which therefore cannot clear the observed one.
         desired.probes.clone_from(&observed.probes);
     }
     if !inputs.summaries {

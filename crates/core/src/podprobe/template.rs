@@ -136,7 +136,7 @@ impl ProbeTemplate {
         if probe.termination_grace_period_seconds.is_some() {
             report
                 .field("terminationGracePeriodSeconds")
-                .add("no pod ends because of this probe: leave it out");
+                .add("must not be set: this probe never terminates a pod");
         }
         let handler = HandlerTemplate::read(probe, report);
         let defaults = compatibility.defaults();
@@ -180,7 +180,7 @@ impl ProbeTemplate {
 fn seconds(given: Option<i32>, most: i32, mut report: FieldErrors<'_>) -> Option<u32> {
     let given = given.unwrap_or(0);
     let within = u32::try_from(given).ok().filter(|_| given <= most);
-    report.check(within.ok_or_else(|| format!("{given} is not within 0 and {most}")))
+    report.check(within.ok_or_else(|| format!("{given} is not between 0 and {most}")))
 }
 
 impl HandlerTemplate {
@@ -242,7 +242,7 @@ impl HandlerTemplate {
             None | Some("" | "HTTP") => Some(Scheme::Http),
             Some("HTTPS") => Some(Scheme::Https),
             Some(other) => {
-                let message = format!("{other:?} is none of HTTP, HTTPS");
+                let message = format!("{other:?} is not one of HTTP, HTTPS");
                 report.field("scheme").add(message);
                 None
             }
@@ -284,7 +284,7 @@ fn check_headers(headers: &[v1::HTTPHeader], report: &mut FieldErrors<'_>) {
 fn refuse_host(host: Option<&str>, report: &mut FieldErrors<'_>) {
     if let Some(host) = host.filter(|host| !host.is_empty()) {
         report.field("host").add(format!(
-            "{host:?}: a probe goes to its own pod, leave it out, or set the header Host"
+            "{host:?} is another host: a probe goes to its own pod, leave it out, or set the header Host"
         ));
     }
 }
@@ -303,7 +303,7 @@ impl Port {
 
 fn number(port: i32, report: &mut FieldErrors<'_>) -> Option<NonZeroU16> {
     let number = u16::try_from(port).ok().and_then(NonZeroU16::new);
-    report.check(number.ok_or_else(|| format!("{port} is not within 1 and 65535")))
+    report.check(number.ok_or_else(|| format!("{port} is not between 1 and 65535")))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ pub(super) fn check_path(path: &str) -> Result<(), String> {
     } else {
         return Ok(());
     };
-    Err(format!("{path:?} is no path of a URL: it {fault}"))
+    Err(format!("{path:?} is not a valid URL path: it {fault}"))
 }
 
 /// A query is handed on as it is.

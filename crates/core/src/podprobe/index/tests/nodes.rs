@@ -432,7 +432,7 @@ fn counts_add_up_and_the_message_names_three_pods() {
     assert_eq!((first.failed, first.pending, first.silent), (1, 4, 0));
     assert_eq!(
         world.ready("way").1,
-        "probe none: no container none that stays running; correct containerName or the selector \
+        "probe none: no container or native sidecar named none; correct containerName or the selector \
          (pods p0, p1, p2 and 2 more); 0 of 5 matching pods have their verdicts; 5 pending: 5 ContainerNotFound"
     );
     for own in ["p3", "p4"] {
@@ -459,7 +459,7 @@ fn each_probe_that_lacks_something_is_named() {
         (
             "PortNotFound".to_owned(),
             format!(
-                "probe a: container main has no port admin; {remedy}; probe b: container slow has no port stats; {remedy}; \
+                "probe a: container main has no port named admin; {remedy}; probe b: container slow has no port named stats; {remedy}; \
                  0 of 1 matching pods have their verdicts; 1 pending: 1 PortNotFound"
             )
         )
