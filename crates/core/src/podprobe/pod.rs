@@ -1,7 +1,7 @@
-//! A pod as the index keeps it: what matching, planning and marking read, and nothing else.
+//! A pod as the index keeps it: only what matching, planning and marking read.
 //!
-//! Of managedFields one thing is kept: which labels, annotations and conditions are in our own apply entry, and who
-//! else is named beside us. What is present and not in our entry belongs to others, whoever they are.
+//! Of `managedFields` the index keeps which labels, annotations and conditions our own apply owns, and what kind of manager
+//! co-owns each. A mark that is present and not in our entry belongs to somebody else.
 
 use std::num::{NonZeroU16, NonZeroU64};
 use std::sync::Arc;
@@ -16,51 +16,51 @@ use crate::cluster::{Interner, Interners, ObjectName, ResourceVersion, SortedMap
 /// The field manager of our applies on `pods/status`.
 pub const FIELD_MANAGER: &str = "leadsman-podprobe";
 
-/// On the mirror of a static pod: the static pod's uid, a hash of its file where the file names none (`ConfigMirrorAnnotationKey`,
-/// `pkg/kubelet/types/pod_update.go`; `applyDefaults`, `pkg/kubelet/config/common.go`).
+/// Annotation of a mirror pod: the uid of its static pod, which is a hash of the manifest unless that names one
+/// (`ConfigMirrorAnnotationKey`, `pkg/kubelet/types/pod_update.go`; `applyDefaults`, `pkg/kubelet/config/common.go`).
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Labels or annotations.
 pub type Pairs = SortedMap<Arc<str>>;
 
-/// A pod.
+/// The fields of a pod that the rules read, parsed; its strings are interned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexedPod {
     /// Namespace and name.
     pub name: Arc<ObjectName>,
     /// Its uid.
     pub uid: Arc<str>,
-    /// The uid by which the node knows it, which is another one for a static pod: what the API server has is its mirror, and
-    /// says in an annotation whose (`pkg/kubelet/pod/mirror_client.go`). The kubelet labels the containers with it, and so
-    /// entries and verdicts bear it. Whoever makes a pod may set that annotation, and so the agent takes a container
-    /// only if its namespace and pod's name fit too.
+    /// The uid by which the kubelet knows the pod. For a static pod it differs from `uid`: the API server has only a mirror
+    /// pod, whose annotation `kubernetes.io/config.mirror` has it (`pkg/kubelet/pod/mirror_client.go`). The kubelet labels
+    /// containers with this uid, hence entries and verdicts carry it. Since anybody who creates a pod may set that
+    /// annotation, the agent probes a container only if its namespace and pod name match too.
     pub node_uid: Arc<str>,
-    /// The uid of the workload that controls it.
+    /// The uid of its controller, the owner reference with `controller: true`.
     pub controller: Option<Arc<str>>,
     /// Its resourceVersion.
     pub version: ResourceVersion,
     /// Its labels.
     pub labels: Pairs,
-    /// Its annotations. Nothing is compared with a value that is not ours, and such values can be long: they are left
-    /// empty.
+    /// Its annotations. Only values of ours are compared, and the values of others can be long: those are kept empty.
     pub annotations: Pairs,
-    /// Stands for the probes that it brings to the provider of a virtual node; none if it brings none.
+    /// Fingerprint of the two annotations by which a pod passes its probes to the provider of a virtual node; None without
+    /// either.
     pub injected: Option<NonZeroU64>,
-    /// Neither ended nor being deleted.
+    /// Whether it is neither in phase Succeeded or Failed nor being deleted.
     pub active: bool,
-    /// Condition `Initialized` is True.
+    /// Whether its condition `Initialized` is True.
     pub initialized: bool,
-    /// Condition `Ready` is True.
+    /// Whether its condition `Ready` is True.
     pub ready: bool,
     /// The node it is bound to.
     pub node: Option<Arc<str>>,
-    /// Its first address; empty until it has one.
+    /// `status.podIP`, the first of its addresses; empty until it has one.
     pub ip: Arc<str>,
-    /// What can be probed: containers and native sidecars.
+    /// Its containers and native sidecars.
     pub containers: Box<[IndexedContainer]>,
-    /// Its conditions by type, but for those of Kubernetes itself, which no marker may name.
+    /// Its conditions by type, without the reserved types, which no marker may set.
     pub conditions: SortedMap<IndexedCondition>,
-    /// What our last apply says.
+    /// The marks that our last apply owns.
     pub ours: Ours,
 }
 
@@ -69,15 +69,15 @@ pub struct IndexedPod {
 pub struct IndexedContainer {
     /// Its name.
     pub name: Arc<str>,
-    /// Its named ports.
+    /// Its named ports and their numbers.
     pub ports: Box<[(Arc<str>, NonZeroU16)]>,
     /// Whether it has a startup probe.
     pub startup_probe: bool,
-    /// The id that the kubelet reports, without the runtime's name.
+    /// The id that the kubelet reports, without the prefix `<runtime>://`.
     pub id: Option<Arc<str>>,
-    /// Whether the kubelet reports it started.
+    /// Whether the kubelet reports `started`: the startup probe has passed, or there is none.
     pub started: bool,
-    /// Since when the kubelet reports it running.
+    /// `state.running.startedAt`; None while it does not run.
     pub running_since: Option<Timestamp>,
 }
 
@@ -90,26 +90,26 @@ pub struct IndexedCondition {
     pub message: Arc<str>,
     /// When the status last changed.
     pub last_transition_time: Option<Timestamp>,
-    /// When it was last probed, as far as the pod says.
+    /// `lastProbeTime`, which the kubelet leaves empty on its own conditions.
     pub last_probe_time: Option<Timestamp>,
 }
 
-/// Who else is named as an owner of a mark of ours; later ones outweigh earlier ones.
+/// Who co-owns a mark of ours by `managedFields`. Of several co-owners the greatest in the order of this enum counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CoOwner {
-    /// We are alone: an apply that leaves the mark out removes it.
+    /// We are the only owner: an apply that leaves the mark out removes it.
     Nobody,
-    /// A former field manager of ours, beside us. It does not keep the mark.
+    /// A field manager that we used formerly, beside us. Its claim does not keep the mark.
     Former,
-    /// A former field manager of ours instead of us: the mark is to be taken over, or taken away.
+    /// A field manager that we used formerly, without us: the mark has to be taken over or removed.
     FormerAlone,
     /// A user, a template, another controller.
     Other,
-    /// Somebody who updates the status, as `OpenKruise`'s manager does when it marks a pod.
+    /// A manager that updates the pod's status, as `OpenKruise`'s does when it marks a pod.
     Status,
 }
 
-/// The marks in our apply entry.
+/// The marks that our apply owns, each with its co-owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ours {
     /// Label keys.
@@ -121,8 +121,9 @@ pub struct Ours {
 }
 
 impl IndexedPod {
-    /// Keeps of a pod what is read of it. What no other pod has is taken from what is `known` of it, if it is there:
-    /// searched for among that of all pods, it would be far away in the memory.
+    /// Converts a pod as the API server sends it. Strings that only this pod has (name, uids, address, container ids) are
+    /// reused from `known`, the state before, where they are equal: a comparison with a neighbour in memory is cheaper than a
+    /// lookup among the strings of all pods.
     pub fn new(
         pod: &slim::Pod,
         known: Option<&Self>,
@@ -131,7 +132,7 @@ impl IndexedPod {
     ) -> Self {
         let meta = &pod.identity;
         let phase = pod.status.phase.as_deref();
-        let holds = |kind: &str| {
+        let is_true = |kind: &str| {
             let mut conditions = pod.status.conditions.iter();
             conditions.any(|condition| condition.type_ == kind && condition.status == "True")
         };
@@ -175,8 +176,8 @@ impl IndexedPod {
                 .collect(),
             active: meta.deletion_timestamp.is_none()
                 && !matches!(phase, Some("Succeeded" | "Failed")),
-            initialized: holds("Initialized"),
-            ready: holds("Ready"),
+            initialized: is_true("Initialized"),
+            ready: is_true("Ready"),
             node: node
                 .filter(|node| !node.is_empty())
                 .map(|node| names.share(node)),
@@ -190,13 +191,14 @@ impl IndexedPod {
         }
     }
 
-    /// Active, initialized and bound to a node: it can be probed.
+    /// Whether the pod can be probed: it is active, initialized and bound to a node.
     pub fn is_target(&self) -> bool {
         self.active && self.initialized && self.node.is_some()
     }
 }
 
-/// Containers and native sidecars; other init containers have ended by the time a pod is probed.
+/// Containers and native sidecars (init containers with `restartPolicy: Always`, KEP-753). Other init containers have ended
+/// by the time a pod is `Initialized`.
 fn containers(
     pod: &slim::Pod,
     known: Option<&IndexedPod>,
@@ -242,7 +244,8 @@ fn running_since(status: &slim::ContainerStatus) -> Option<Timestamp> {
     running.started_at.as_ref().map(|time| time.0)
 }
 
-/// `containerd://id` as the runtime itself has it.
+/// `containerd://id` without its prefix: the id by which the runtime knows the container (`ParseContainerID`,
+/// `pkg/kubelet/container/runtime.go`).
 fn bare_id(id: &str) -> &str {
     id.split_once("://").map_or(id, |(_, id)| id)
 }
@@ -267,13 +270,13 @@ fn conditions(pod: &slim::Pod, names: &mut Interner<str>) -> SortedMap<IndexedCo
 }
 
 impl Ours {
-    /// Whether our entry holds nothing.
+    /// Whether no mark is ours.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.annotations.is_empty() && self.conditions.is_empty()
     }
 
-    /// The marks of our entry, and those that our `former` field managers own and nobody keeps. What a user or a template
-    /// owns beside a former one is as if it had never been ours.
+    /// The marks of our apply, and those that one of our `former` field managers owns. A mark that a user or a template
+    /// co-owns with a former field manager counts as theirs alone.
     fn read(owners: &[FieldOwner], former: &[String], names: &mut Interner<str>) -> Self {
         let with_role = |role| {
             owners
@@ -289,7 +292,7 @@ impl Ours {
             let left = left.filter(|key| !is_kept(key));
             let left = left.map(|key| (key, CoOwner::FormerAlone));
             let ours = with_role(Role::Ours).flat_map(|owner| keys(&owner.owned));
-            // Ours come last, and so count.
+            // Of equal keys the last one counts: our own entry goes before that of a former field manager.
             let all = left.chain(ours.map(|key| (key, CoOwner::Nobody)));
             all.map(|(key, owner)| (names.share(key.as_str()), owner))
                 .collect()
@@ -327,7 +330,7 @@ impl Ours {
     }
 }
 
-/// Whose an entry of managedFields is.
+/// Whose an entry of `managedFields` is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     Ours,
@@ -336,9 +339,10 @@ enum Role {
 }
 
 impl Role {
-    /// `OpenKruise` marks a pod by a PUT of its status. The name of the field manager tells nothing: in a cluster
-    /// `OpenKruise` is called `manager`, as nearly every operator is, and by that name it also creates pods from the
-    /// templates of its workloads, whose labels are their users'.
+    /// `OpenKruise` marks a pod by an update of its status, so operation and subresource decide. The manager's name cannot:
+    /// by default it is the client's user agent, which begins with the binary's name (`managerOrUserAgent`,
+    /// `k8s.io/apiserver/pkg/endpoints/handlers/create.go`). That is `manager` for `OpenKruise` and for nearly every operator,
+    /// and under it `OpenKruise` also creates pods from the templates of its workloads, whose labels are their users'.
     fn of(owner: &FieldOwner, former: &[String]) -> Self {
         match (owner.operation.as_str(), owner.subresource.as_str()) {
             ("Apply", "status") if owner.manager == FIELD_MANAGER => Self::Ours,
@@ -356,7 +360,7 @@ mod tests {
 
     use super::*;
 
-    /// By whom a label and a condition are owned, as letters: ours, former, a user, somebody's status.
+    /// The owners of a label and a condition, by letters: our apply, a former one, a user's apply, an update of the status.
     // PPM-9
     #[rstest]
     #[case("o", Some(CoOwner::Nobody))]
