@@ -226,7 +226,7 @@ fn interpret(request: &LeaseRequest, disposition: Disposition, body: &[u8]) -> C
             Ok(lease) if matches!(request, LeaseRequest::Get) => LeaseReply::Read(Some(lease)),
             Ok(lease) => LeaseReply::Written(lease),
             Err(error) => {
-                let reason = format!("cannot be read: {error}");
+                let reason = format!("the reply cannot be decoded: {error}");
                 let unreadable = Disposition::Refused { reason };
                 return (LeaseReply::Failed { retry_after: None }, unreadable);
             }

@@ -1,5 +1,5 @@
-//! The one back-off: growing delays between attempts at the same thing, and the one jitter. The random number is an
-//! argument, so that whoever uses it stays testable.
+//! Growing delays between attempts at the same thing, with the one jitter. The random number is an argument, so that its
+//! users can be tested.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! How to reach the API server.
+//! The client of the API server, from a kubeconfig file or the service account of the pod.
 //!
-//! The client never retries by itself: who sends a request knows whether it is still wanted.
+//! The client never retries by itself: only the sender of a request knows whether it is still wanted.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,12 +12,17 @@ use kube::{Client, Config};
 
 use crate::Component;
 
-/// An unreachable API server is noticed within this time.
+/// Deadline for a new connection to the API server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longer than the API server leaves a watch open (we ask for at most 290 s), so only a dead connection meets it.
+/// Deadline for the next bytes of a reply.
 const READ_TIMEOUT: Duration = Duration::from_mins(5);
 
-/// Where the API server is.
+const _: () = assert!(
+    READ_TIMEOUT.as_secs() > crate::watch::TIMEOUT_SECONDS.end as u64,
+    "only a dead connection meets the deadline: the API server ends each watch before it"
+);
+
+/// Flags of the client.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[group(skip)]
 #[command(next_help_heading = "API server")]
@@ -35,7 +40,7 @@ pub struct Args {
     pub context: Option<String>,
 }
 
-/// Why there is no client. None of it heals by waiting.
+/// Why no client could be made. A flag or a file has to be changed: waiting does not help.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The file given with `--kubeconfig` cannot be used.
@@ -43,35 +48,35 @@ pub enum ClientError {
     Kubeconfig {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error of reading it.
         source: KubeconfigError,
     },
     /// Neither a kubeconfig nor a service account was found.
     #[error(
-        "no kubeconfig and no service account tell where the API server is (try --kubeconfig): {0}"
+        "found neither a kubeconfig nor the service account of a pod to reach the API server with: give --kubeconfig ({0})"
     )]
     Infer(#[from] InferConfigError),
     /// The configuration was read, but no client can be made from it.
-    #[error("cannot set up a client for {url}: {source}")]
+    #[error("cannot set up a client of the API server at {url}: {source}")]
     Build {
-        /// The API server.
+        /// The address of the API server.
         url: http::Uri,
-        /// What is wrong.
+        /// The error of the client.
         source: kube::Error,
     },
 }
 
 impl Args {
-    /// A client as these arguments say. No request is sent.
+    /// A client by these flags. No request is sent.
     ///
-    /// It names itself `leadsman/VERSION (COMPONENT)`, which is what the API server's audit log shows.
+    /// Its user agent is `leadsman/VERSION (COMPONENT)`, which the API server's audit log shows (`userAgent`).
     pub async fn client(&self, component: Component) -> Result<Client, ClientError> {
-        // An error means that a provider is installed already, which serves as well.
+        // An error means that a provider is installed already, and any one will do.
         let _installed = rustls::crypto::ring::default_provider().install_default();
         let mut config = self.config().await?;
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         config.read_timeout = Some(READ_TIMEOUT);
-        // Else the time that a pooled connection lay idle would count.
+        // Otherwise the idle time of a pooled connection would count.
         config.reset_reader_on_write = true;
         config.default_retry = false;
         config.headers.push((USER_AGENT, user_agent(component)));
@@ -83,7 +88,7 @@ impl Args {
         let Some(path) = &self.kubeconfig else {
             return Ok(Config::infer().await?);
         };
-        let named = |source| ClientError::Kubeconfig {
+        let cannot_use = |source| ClientError::Kubeconfig {
             path: path.clone(),
             source,
         };
@@ -91,10 +96,10 @@ impl Args {
             context: self.context.clone(),
             ..KubeConfigOptions::default()
         };
-        let kubeconfig = Kubeconfig::read_from(path).map_err(named)?;
+        let kubeconfig = Kubeconfig::read_from(path).map_err(cannot_use)?;
         Config::from_custom_kubeconfig(kubeconfig, &options)
             .await
-            .map_err(named)
+            .map_err(cannot_use)
     }
 }
 
@@ -119,7 +124,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_missing_kubeconfig_is_named() {
+    async fn the_error_names_a_missing_kubeconfig() {
         let args = Args {
             kubeconfig: Some("/nowhere/kubeconfig".into()),
             context: None,

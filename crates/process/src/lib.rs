@@ -1,24 +1,25 @@
-//! What both processes of leadsman share: how they meet the API server, the clock, signals and their operator.
+//! Infrastructure that all processes of leadsman share: the client of the API server, the clocks, signals, the log,
+//! metrics and readiness.
 //!
 //! One mechanism per module, and [`run`] puts them together. No rule of any feature and no Kubernetes kind lives
 //! here; the crates of the project are unknown to it.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `backoff` | distances between attempts, and the one jitter |
-//! | `clock` | the one door to the time of day and to the monotonic clock |
-//! | `client` | how to reach the API server |
+//! | `backoff` | delays between attempts, with the one jitter |
+//! | `clock` | the only access to the time of day and to the monotonic clock |
+//! | `client` | the client of the API server, from flags |
 //! | `list` | a page of a list |
 //! | `logs` | format and filter of the log |
 //! | `metrics` | the registry and its text form |
-//! | `reach` | whether the API server can be reached, as all requests have seen it |
+//! | `reach` | reachability of the API server, from the outcomes of all requests |
 //! | `readiness` | named conditions, each with the reason why it does not hold |
 //! | `reply` | what a reply of the API server means |
 //! | `serve` | `/healthz`, `/readyz`, `/metrics` |
-//! | `server` | the API server, asked with deadlines |
-//! | `shutdown` | signals, and an end that comes in time |
-//! | `watch` | a list and what follows it, through every outage |
-//! | `process` | all of them together |
+//! | `server` | requests to the API server, each with a deadline |
+//! | `shutdown` | signals, and a shutdown within the grace period |
+//! | `watch` | a list and the changes after it, through every outage |
+//! | `process` | the life of a process, put together from the others |
 #![doc(html_no_source)]
 
 pub mod backoff;

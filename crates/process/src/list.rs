@@ -12,8 +12,8 @@ use crate::clock;
 use crate::reply::{Cause, Disposition, Verb};
 use crate::server::ApiServer;
 
-/// For a page, after no, one, two … pages in a row whose deadline passed. API servers give up a request after a minute
-/// themselves (`--request-timeout`).
+/// The deadlines for a page, after no, one, two … pages in a row whose deadline passed. The last one is the API server's own
+/// (`--request-timeout`, one minute by default: `RequestTimeout` in `k8s.io/apiserver/pkg/server/config.go`).
 const DEADLINES: [Duration; 4] = [
     Duration::from_secs(5),
     Duration::from_secs(15),
@@ -34,7 +34,7 @@ pub struct ListTarget {
 pub struct ListPage<K> {
     /// The objects.
     pub objects: Vec<K>,
-    /// The continue token; none on the last page.
+    /// The continue token; `None` on the last page.
     pub token: Option<String>,
     /// The resourceVersion of the whole list.
     pub version: String,
@@ -65,14 +65,14 @@ impl ListTarget {
         Self { fields, ..self }
     }
 
-    /// Sets the number of objects in a page; 500 otherwise, as client-go's pager does.
+    /// Sets the number of objects in a page; 500 by default (`defaultPageSize` in `k8s.io/client-go/tools/pager/pager.go`).
     #[must_use]
     pub fn page(self, page: u32) -> Self {
         Self { page, ..self }
     }
 
-    /// Reads the first page, or the one of a continue token. `timeouts` counts the pages in a row whose deadline passed; a
-    /// connection that is refused is none of them, as it says nothing about how long a list takes.
+    /// Reads the first page, or the one of a continue token. `timeouts` counts the pages in a row whose deadline passed. A
+    /// refused connection does not count: it says nothing about how long a list takes.
     pub async fn read<K: DeserializeOwned + Clone>(
         &self,
         server: &ApiServer,
@@ -118,9 +118,9 @@ impl ListTarget {
     }
 }
 
-/// A success whose body cannot be used.
+/// The disposition of a success whose body cannot be decoded.
 pub(crate) fn unreadable(error: &dyn Display) -> Disposition {
     Disposition::Refused {
-        reason: format!("cannot be read: {error}"),
+        reason: format!("the reply cannot be decoded: {error}"),
     }
 }

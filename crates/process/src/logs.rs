@@ -1,4 +1,4 @@
-//! The log: to stderr, as text for people or JSON for collectors.
+//! The log: to stderr, as text for people or as JSON for log collectors.
 
 use std::io::IsTerminal;
 
@@ -9,19 +9,19 @@ use tracing_subscriber::fmt;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 
-/// What is logged by default. The client's own lines about a failed request repeat what its sender reports with the
+/// The default filter. The client's own lines about a failed request are off: the sender logs each failure, with the
 /// object in it.
 const DEFAULT_FILTER: &str = "info,kube_client::client::builder=off";
 
-/// How to log.
+/// Flags of the log.
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 #[command(next_help_heading = "Log")]
 pub struct Args {
-    /// What is logged, as `LEVEL` or `TARGET=LEVEL`, separated by commas
+    /// Log filter: `LEVEL` or `TARGET=LEVEL`, separated by commas [default: info]
     #[arg(long, env = "LEADSMAN_LOG", value_name = "FILTER", default_value = DEFAULT_FILTER, hide_default_value = true)]
     pub log: String,
-    /// How it is written
+    /// Log format
     #[arg(
         long,
         env = "LEADSMAN_LOG_FORMAT",
@@ -40,26 +40,26 @@ pub enum Format {
     Json,
 }
 
-/// Why there is no log.
+/// Why the log could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The filter does not parse.
-    #[error("--log {filter:?}: {source}")]
+    #[error("invalid log filter {filter:?} (--log): {source}")]
     Filter {
-        /// As given.
+        /// The filter as given.
         filter: String,
-        /// What is wrong with it.
+        /// The error of the parser.
         source: ParseError,
     },
-    /// Something else logs already in this process.
+    /// A logger is set up in this process already.
     #[error("the log is set up already: {0}")]
-    Twice(#[from] TryInitError),
+    AlreadySet(#[from] TryInitError),
 }
 
 impl Args {
-    /// Sets up the log of this process. Call it once.
+    /// Sets up the log of this process, once.
     pub fn init(&self) -> Result<(), LogError> {
-        // Not `EnvFilter`: its filters by field values bring an engine for regular expressions.
+        // Not `EnvFilter`: its filters by field values depend on a regular expression engine.
         let filter: Targets = self.log.parse().map_err(|source| LogError::Filter {
             filter: self.log.clone(),
             source,

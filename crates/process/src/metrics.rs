@@ -1,4 +1,4 @@
-//! The registry of metrics and its text form. What is counted is known to who counts it.
+//! The registry of metrics and its text form. Each module registers the metrics that it counts.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,7 +17,7 @@ impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("leadsman");
         let version = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
-        registry.register("build", "What is running", version);
+        registry.register("build", "Version of leadsman, as a label", version);
         Self(Arc::new(Mutex::new(registry)))
     }
 }
@@ -36,7 +36,7 @@ impl Metrics {
     }
 
     fn lock(&self) -> MutexGuard<'_, Registry> {
-        // A registry is never left half written: registering pushes one entry.
+        // A panic leaves a registry whole: registering pushes one entry.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -50,11 +50,11 @@ mod tests {
     #[test]
     fn registered_metrics_are_shown_with_the_prefix() {
         let metrics = Metrics::default();
-        let sightings: Counter = Counter::default();
-        metrics.register(|registry| registry.register("sightings", "Seen", sightings.clone()));
-        sightings.inc();
+        let reads: Counter = Counter::default();
+        metrics.register(|registry| registry.register("reads", "Reads", reads.clone()));
+        reads.inc();
         let text = metrics.text().unwrap();
-        assert!(text.contains("leadsman_sightings_total 1\n"), "{text}");
+        assert!(text.contains("leadsman_reads_total 1\n"), "{text}");
         assert!(text.contains("leadsman_build_info{version="), "{text}");
         assert!(text.ends_with("# EOF\n"), "{text}");
     }

@@ -1,4 +1,4 @@
-//! A process of leadsman from its first line to its last: log, client, signals, serving, and the work in the middle.
+//! The life of a process of leadsman: log, client, signals and HTTP server are set up, then its work runs until a signal.
 
 use std::error::Error;
 
@@ -12,7 +12,7 @@ use crate::serve::{self, ListenError};
 use crate::server::ApiServer;
 use crate::shutdown::{self, Forced, Signals};
 
-/// The flags that both processes know.
+/// The flags that manager and agent share.
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 pub struct Args {
@@ -25,7 +25,7 @@ pub struct Args {
     /// Metrics and probes.
     #[command(flatten)]
     pub serve: serve::Args,
-    /// The end.
+    /// The grace period.
     #[command(flatten)]
     pub shutdown: shutdown::Args,
 }
@@ -33,11 +33,11 @@ pub struct Args {
 /// Which process this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Component {
-    /// The cluster's one.
+    /// `leadsman manager`, one or more in a cluster.
     Manager,
-    /// A node's one.
+    /// `leadsman agent`, one on each node.
     Agent,
-    /// The look before the first start, which is no process that stays.
+    /// `leadsman preflight`, which checks a cluster and exits.
     Preflight,
 }
 
@@ -52,38 +52,38 @@ impl Component {
     }
 }
 
-/// What the work of a process is given.
+/// The environment of a process's work.
 #[derive(Clone)]
 pub struct Process {
     /// The API server. No request has been sent yet.
     pub server: ApiServer,
     /// Cancelled by the first signal; the work then finishes what it has begun and returns.
     pub shutdown: CancellationToken,
-    /// Conditions that `/readyz` shows.
+    /// The conditions that `/readyz` shows.
     pub readiness: Readiness,
-    /// What `/metrics` shows.
+    /// The metrics that `/metrics` shows.
     pub metrics: Metrics,
 }
 
-/// Why a process did not end well.
+/// Why a process stopped with an error.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError<E: Error + 'static> {
     /// The log could not be set up.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// The system gave no runtime or no signals.
-    #[error("cannot start: {0}")]
+    /// The operating system refused a resource of the runtime, or a signal handler.
+    #[error("cannot start the runtime or catch signals: {0}")]
     Start(std::io::Error),
-    /// There is no client.
+    /// No client of the API server could be made.
     #[error(transparent)]
     Client(Box<ClientError>),
-    /// The address is taken or not ours.
+    /// The address cannot be listened on: it is in use, or not an address of this machine.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// Serving metrics broke off.
-    #[error("serving /metrics broke off: {0}")]
+    /// The HTTP server failed.
+    #[error("serving /metrics, /healthz and /readyz failed: {0}")]
     Serve(std::io::Error),
-    /// The end was forced.
+    /// The shutdown was not finished in time.
     #[error(transparent)]
     Forced(#[from] Forced),
     /// The work itself failed.
@@ -91,9 +91,9 @@ pub enum RunError<E: Error + 'static> {
     Work(E),
 }
 
-/// Runs `work` on a runtime of one thread until it returns or the grace period after a signal is over.
+/// Runs `work` on a runtime of one thread until it returns, or until the grace period after a signal is over.
 ///
-/// Whatever it spawned is dropped when this returns. The caller turns the result into the exit status.
+/// Tasks that `work` spawned are dropped when this returns. The caller turns the result into the exit status.
 pub fn run<F, E>(
     args: &Args,
     component: Component,
@@ -114,11 +114,11 @@ where
         .build()
         .map_err(RunError::Start)?;
     let ended = runtime.block_on(run_to_end(args, component, work));
-    // Blocking tasks (name lookups, say) must not hold up the end.
+    // Blocking tasks, such as name lookups, must not delay the exit.
     runtime.shutdown_background();
     match &ended {
-        Ok(()) => tracing::info!("ended"),
-        Err(error) => tracing::error!(%error, "ended"),
+        Ok(()) => tracing::info!("stopped"),
+        Err(error) => tracing::error!(%error, "stopped with an error"),
     }
     ended
 }
@@ -158,7 +158,7 @@ where
         token,
         grace,
         |signal| {
-            // From here on the process takes on nothing new.
+            // Not ready, so that no Service sends requests here from now on.
             readiness
                 .condition("running", format!("stopping after {signal}"))
                 .not_ready(format!("stopping after {signal}"));
@@ -167,7 +167,7 @@ where
     .await?
 }
 
-/// Starts serving; the future ends only when serving breaks off. Serving goes on while the process is stopping.
+/// Listens; the returned future serves until it fails, also while the process is stopping.
 async fn serve_beside(
     args: &Args,
     process: Process,

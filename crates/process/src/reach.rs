@@ -1,7 +1,7 @@
-//! Whether the API server can be reached, as all requests of a process together have seen it.
+//! Reachability of the API server, from the outcomes of all requests of a process.
 //!
-//! Each request records its outcome, and each watch is woken by the first success after an outage, whoever had it: out of
-//! its back-off, or off a connection that died unnoticed.
+//! Each request records its outcome. The first reply after an outage, whichever request it answers, wakes each watch: from
+//! its back-off, or from waiting on a dead connection.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::reply::{Cause, Disposition};
 
-/// Outcomes of all requests of a process. Clones share them.
+/// The record of the outcomes of all requests. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Reachability {
     state: Arc<watch::Sender<ReachState>>,
@@ -18,11 +18,11 @@ pub struct Reachability {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct ReachState {
-    /// When a reply came last.
+    /// When the last reply came.
     last_reply: Option<Instant>,
     /// When the outage began, if there is one.
     lost: Option<Instant>,
-    /// How many outages are over, and when the last one of them began.
+    /// The number of outages that are over, and when the last one of them began.
     recoveries: u64,
     lost_before: Option<Instant>,
 }
@@ -31,7 +31,7 @@ struct ReachState {
 #[derive(Debug)]
 pub struct RecoveryListener {
     state: watch::Receiver<ReachState>,
-    /// How many recoveries were seen.
+    /// The recoveries that were returned or skipped.
     seen: u64,
 }
 
@@ -44,8 +44,8 @@ impl Default for Reachability {
 }
 
 impl Reachability {
-    /// Records the outcome of a request that began then. One that fails while another is answered is no outage: a slow
-    /// webhook makes a single request late.
+    /// Records the outcome of a request that began at `began`. A failure is no outage if another request was answered
+    /// meanwhile: a slow webhook delays a single request.
     pub fn record(&self, disposition: &Disposition, began: Instant, now: Instant) {
         match disposition {
             Disposition::Retry {
@@ -66,7 +66,7 @@ impl Reachability {
             if state.last_reply.is_none_or(|replied| replied <= began) {
                 state.lost.get_or_insert(now);
             }
-            // Nobody waits for this.
+            // No listener waits for a loss.
             false
         });
     }
@@ -92,20 +92,20 @@ impl Reachability {
 }
 
 impl RecoveryListener {
-    /// Waits for a recovery that was not seen yet; returns when its outage began.
+    /// Waits for the next recovery; returns when its outage began.
     pub async fn recovered(&mut self) -> Instant {
         let seen = self.seen;
         let recovered = self.state.wait_for(|state| state.recoveries > seen).await;
         let state = recovered.ok().map(|state| *state);
         let Some((state, lost)) = state.and_then(|state| Some((state, state.lost_before?))) else {
-            // No request can be sent any more.
+            // The record is gone, and with it everything that could send a request.
             return std::future::pending().await;
         };
         self.seen = state.recoveries;
         lost
     }
 
-    /// Counts recoveries up to now as seen: a request that begins now begins after them.
+    /// Skips the recoveries up to now: a request that begins now begins after them.
     pub fn skip_past(&mut self) {
         self.seen = self.state.borrow().recoveries;
     }
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_answer_after_a_loss_is_a_recovery_and_no_other() {
+    async fn only_the_first_reply_after_an_outage_is_a_recovery() {
         let reach = Reachability::default();
         let mut listener = reach.subscribe();
         let recovered = |listener: &mut RecoveryListener| listener.recovered().now_or_never();
@@ -147,22 +147,22 @@ mod tests {
         for starting in [Cause::Throttled, Cause::Unavailable, Cause::InternalError] {
             record(&retry(starting));
         }
-        assert_eq!(recovered(&mut listener), None, "it is still away");
+        assert_eq!(recovered(&mut listener), None, "the outage goes on");
         record(&retry(Cause::NoRight));
         assert_eq!(recovered(&mut listener), Some(lost));
-        assert_eq!(recovered(&mut listener), None, "each is seen once");
+        assert_eq!(recovered(&mut listener), None, "each is returned once");
         record(&retry(Cause::NoAnswer));
         record(&Disposition::Done);
         listener.skip_past();
         assert_eq!(
             recovered(&mut listener),
             None,
-            "what is begun now is begun after it"
+            "a skipped recovery is not returned"
         );
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_late_request_is_no_outage_while_others_are_answered() {
+    async fn a_late_reply_is_no_outage_while_other_requests_are_answered() {
         let reach = Reachability::default();
         let mut listener = reach.subscribe();
         let second = async || tokio::time::advance(Duration::from_secs(1)).await;
@@ -174,7 +174,7 @@ mod tests {
         reach.record(&timed_out(Duration::from_secs(2)), slow, clock::monotonic());
         reach.record(&Disposition::Done, now, clock::monotonic());
         assert_eq!(listener.recovered().now_or_never(), None);
-        // The next one begins after the last answer, and meets none.
+        // This request begins after the last reply, and gets none.
         second().await;
         let lost = clock::monotonic();
         reach.record(&timed_out(Duration::ZERO), lost, lost);

@@ -1,7 +1,6 @@
 //! Readiness as named conditions, each with the reason why it does not hold.
 //!
-//! Ready is when all of them hold; a condition can be lost again. Before the first one is registered nothing has
-//! started, so a process without conditions is not ready.
+//! A process is ready while all of them hold. A process without conditions has not started anything yet, and is not ready.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,12 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// All conditions of a process.
 #[derive(Clone, Debug, Default)]
-pub struct Readiness(Arc<Mutex<BTreeMap<Cow<'static, str>, Held>>>);
+pub struct Readiness(Arc<Mutex<BTreeMap<Cow<'static, str>, ConditionState>>>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Held {
-    Yes,
-    No { reason: String },
+enum ConditionState {
+    Holds,
+    Fails { reason: String },
 }
 
 /// A handle that sets a condition. The condition keeps its last state when the handle is dropped.
@@ -26,8 +25,7 @@ pub struct Condition {
 }
 
 impl Readiness {
-    /// Registers a condition that does not hold yet, for this reason. A name is one condition: registering it again
-    /// takes it over.
+    /// Registers a condition that does not hold yet, for this reason. A condition of the same name is replaced.
     pub fn condition(
         &self,
         name: impl Into<Cow<'static, str>>,
@@ -35,64 +33,68 @@ impl Readiness {
     ) -> Condition {
         let name = name.into();
         let reason = reason.into();
-        self.lock().insert(name.clone(), Held::No { reason });
+        self.lock()
+            .insert(name.clone(), ConditionState::Fails { reason });
         Condition {
             name,
             readiness: self.clone(),
         }
     }
 
-    /// Whether all conditions hold.
+    /// Whether there are conditions, and all of them hold.
     pub fn is_ready(&self) -> bool {
         let conditions = self.lock();
-        !conditions.is_empty() && conditions.values().all(|held| *held == Held::Yes)
+        !conditions.is_empty()
+            && conditions
+                .values()
+                .all(|state| *state == ConditionState::Holds)
     }
 
-    /// One line for each condition, those that do not hold with their reason.
+    /// The body of `/readyz`: a line for each condition, with the reason of each that does not hold.
     pub fn text(&self) -> String {
         let conditions = self.lock();
         if conditions.is_empty() {
             return "nothing has started yet\n".to_owned();
         }
         let mut text = String::new();
-        for (name, held) in &*conditions {
-            let written = match held {
-                Held::Yes => writeln!(text, "[+] {name}"),
-                Held::No { reason } => writeln!(text, "[-] {name}: {reason}"),
+        for (name, state) in &*conditions {
+            let written = match state {
+                ConditionState::Holds => writeln!(text, "[+] {name}"),
+                ConditionState::Fails { reason } => writeln!(text, "[-] {name}: {reason}"),
             };
             written.expect("writing to a String cannot fail");
         }
         text
     }
 
-    /// Whether this changed anything.
-    fn set(&self, name: &str, held: &Held) -> bool {
+    /// Sets a condition. Returns whether that changed anything.
+    fn set(&self, name: &str, state: &ConditionState) -> bool {
         let mut conditions = self.lock();
-        let registered = conditions.get_mut(name).filter(|known| *known != held);
-        registered.map(|known| *known = held.clone()).is_some()
+        let registered = conditions.get_mut(name).filter(|known| *known != state);
+        registered.map(|known| *known = state.clone()).is_some()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Cow<'static, str>, Held>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Cow<'static, str>, ConditionState>> {
         // Each change is one insertion, so what a panicking thread left is whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Condition {
-    /// It holds from now on.
+    /// Marks the condition as holding.
     pub fn ready(&self) {
-        if self.readiness.set(&self.name, &Held::Yes) {
+        if self.readiness.set(&self.name, &ConditionState::Holds) {
             tracing::info!(condition = &*self.name, "ready");
         }
     }
 
-    /// It does not hold, for this reason. Logged when the reason is a new one.
+    /// Marks the condition as not holding, for this reason. Logged when the reason has changed.
     pub fn not_ready(&self, reason: impl Into<String>) {
         let reason = reason.into();
-        let held = Held::No {
+        let state = ConditionState::Fails {
             reason: reason.clone(),
         };
-        if self.readiness.set(&self.name, &held) {
+        if self.readiness.set(&self.name, &state) {
             tracing::warn!(condition = &*self.name, reason, "not ready");
         }
     }
@@ -103,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ready_is_when_every_condition_holds_and_can_be_lost() {
+    fn a_process_is_ready_while_every_condition_holds() {
         let readiness = Readiness::default();
         assert!(!readiness.is_ready(), "nothing has started");
         let pods = readiness.condition("pods", "not listed yet");

@@ -1,7 +1,7 @@
 //! The meaning of an API server's reply for the request that it answers. Pure.
 //!
-//! One judge for every request of both processes: marks, specs, statuses, the Lease, events, lists and watches. It
-//! follows what API servers send (`k8s.io/apimachinery/pkg/api/errors/errors.go`), not only what HTTP says.
+//! Every request of both processes is judged here: marks, specs, statuses, the Lease, events, lists and watches,
+//! by what API servers send (`k8s.io/apimachinery/pkg/api/errors/errors.go`), not only by what HTTP says.
 
 use std::error::Error;
 use std::iter::successors;
@@ -14,9 +14,9 @@ use kube::core::Status;
 
 use crate::backoff::Backoff;
 
-/// A longer `Retry-After` is cut to this.
+/// The longest `Retry-After` that is obeyed; a longer one is cut to this.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_mins(5);
-/// Characters of a reply that is not a `Status` in a message.
+/// Characters that a message quotes of a reply that is not a `Status`.
 const LONGEST_REASON: usize = 300;
 
 /// The verb of a request, as far as the meaning of a reply depends on it.
@@ -39,12 +39,12 @@ pub enum Verb {
 pub enum Disposition {
     /// It was carried out.
     Done,
-    /// The object that was to be created exists already: a GET shows it.
+    /// The object to be created exists already: a GET returns it.
     AlreadyExists {
         /// The reply's message.
         reason: String,
     },
-    /// The object does not exist, or another one has its name: there is nothing to write any more. The watch shows what
+    /// The object does not exist, or another one has its name: there is nothing left to write. The watch shows what
     /// exists instead.
     Gone {
         /// The reply's message.
@@ -94,7 +94,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// The back-off of a write that failed for this.
+    /// The back-off of a write that failed for this cause.
     pub const fn backoff(self) -> Backoff {
         let (first, longest) = match self {
             Self::Conflict => (Duration::from_millis(50), Duration::from_secs(10)),
@@ -114,7 +114,7 @@ impl Cause {
 }
 
 impl Disposition {
-    /// The reply's message, if it was not a success.
+    /// The reply's message; `None` for a success.
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Done => None,
@@ -138,7 +138,7 @@ impl Disposition {
         }
     }
 
-    /// How long the API server asked to wait. It means all requests of a kind, not only this one.
+    /// How long the API server asked to wait, which concerns all requests of a kind, not only this one.
     pub fn slow_down(&self) -> Option<Duration> {
         match self {
             Self::Retry {

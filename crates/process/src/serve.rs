@@ -1,7 +1,7 @@
 //! `/healthz`, `/readyz` and `/metrics`, over plain HTTP.
 //!
-//! `/healthz` says that the process still turns its wheels, nothing more: a liveness probe that looked further would
-//! kill a process for troubles of the API server.
+//! `/healthz` says only that the event loop runs: a liveness probe that depended on the API server would restart the
+//! process in each outage of it.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 use crate::metrics::{self, Metrics};
 use crate::readiness::Readiness;
 
-/// Where to serve.
+/// Flags of the HTTP server.
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 #[command(next_help_heading = "Serving")]
@@ -36,9 +36,9 @@ pub struct Args {
 /// An address to listen on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BindAddress {
-    /// Not at all.
+    /// No address: nothing is served.
     Nowhere,
-    /// Every address of both families, or of IPv4 where there is no IPv6.
+    /// All addresses of both families, or of IPv4 where there is no IPv6.
     Every {
         /// The port; 0 takes a free one.
         port: u16,
@@ -47,20 +47,20 @@ pub enum BindAddress {
     One(SocketAddr),
 }
 
-/// Not an address to listen on.
+/// A text that is no address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is neither IP:PORT, :PORT nor 0")]
 pub struct MalformedAddress(String);
 
 impl BindAddress {
-    /// Listens; none when nothing is to be listened on.
+    /// Listens; `None` for [`BindAddress::Nowhere`].
     pub async fn listen(self) -> std::io::Result<Option<TcpListener>> {
         let listener = match self {
             Self::Nowhere => return Ok(None),
             Self::One(address) => TcpListener::bind(address).await?,
             Self::Every { port } => match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
                 Ok(listener) => listener,
-                // A kernel without IPv6.
+                // The kernel has no IPv6.
                 Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await?,
             },
         };
@@ -102,11 +102,11 @@ impl fmt::Display for BindAddress {
 pub struct ListenError {
     /// The address.
     pub address: BindAddress,
-    /// What the system says.
+    /// The error of the operating system.
     pub source: std::io::Error,
 }
 
-/// Listens, and logs where. `None` when nothing is to be served.
+/// Listens, and logs the address. `None` for [`BindAddress::Nowhere`].
 pub async fn listen(address: BindAddress) -> Result<Option<TcpListener>, ListenError> {
     let listener = address
         .listen()
@@ -121,7 +121,7 @@ pub async fn listen(address: BindAddress) -> Result<Option<TcpListener>, ListenE
     Ok(listener)
 }
 
-/// Serves until dropped. Connections that are open then are dropped too: nobody waits for a scrape.
+/// Serves until dropped. Open connections are dropped too: no shutdown waits for a scrape.
 pub async fn serve(
     listener: TcpListener,
     readiness: Readiness,
@@ -186,13 +186,13 @@ mod tests {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let request = format!("GET {path} HTTP/1.0\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        answer
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await.unwrap();
+        response
     }
 
     #[tokio::test]
-    async fn what_is_missing_is_told() {
+    async fn readyz_names_each_condition_that_does_not_hold() {
         let listen_on = "127.0.0.1:0".parse().unwrap();
         let listener = listen(listen_on).await.unwrap().unwrap();
         let address = listener.local_addr().unwrap();

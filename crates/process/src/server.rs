@@ -1,5 +1,5 @@
-//! Requests to the API server: each has a deadline, each reply is judged, and each outcome is recorded for those who wait
-//! for the end of an outage.
+//! Requests to the API server: each has a deadline and a disposition, and each outcome is recorded, so that the end of an
+//! outage wakes those who wait for it.
 
 use std::time::Duration;
 
@@ -24,14 +24,14 @@ pub struct ApiServer {
 /// The outcome of a request.
 #[derive(Debug)]
 pub struct Reply {
-    /// What it means.
+    /// Its meaning for the request.
     pub disposition: Disposition,
     /// The body; empty if none came.
     pub body: Vec<u8>,
 }
 
 impl ApiServer {
-    /// An API server to which no request was sent yet.
+    /// An API server without a recorded outcome.
     pub fn new(client: Client) -> Self {
         Self {
             client,
@@ -49,7 +49,8 @@ impl ApiServer {
             Ok::<_, kube::Error>((head, body.collect_bytes().await?))
         };
         let (disposition, body) = tokio::select! {
-            // The deadline comes first: a process that was stopped for longer than it leads must not send what it had begun.
+            // The deadline is polled first: a process that was suspended for longer than its Lease must not send a write that it had
+            // begun as the leader.
             biased;
             () = sleep(deadline) => (reply::timed_out(deadline), Vec::new()),
             exchanged = exchange => match exchanged {

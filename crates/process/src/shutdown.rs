@@ -1,8 +1,8 @@
-//! Signals, and an end that comes in time.
+//! Signals, and a shutdown within the grace period.
 //!
-//! The first SIGTERM or SIGINT cancels the process's token: everything that holds it finishes what it has begun. A
-//! second signal, or the end of the grace period, ends the process at once. So an API server that does not answer
-//! cannot keep it alive until the kubelet kills it.
+//! The first SIGTERM or SIGINT cancels the process's token: each task that holds it finishes what it has begun. A second
+//! signal, or the end of the grace period, ends the process at once. So an API server that does not answer cannot delay
+//! the exit until the kubelet kills the process.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,15 +10,21 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// The grace period if none is given: what an end takes by its own constants is shorter.
+/// The default grace period. Whatever drains during a shutdown asserts that its own deadline is shorter.
 pub const DEFAULT_GRACE_SECONDS: u64 = 20;
 
-/// How long an end may take.
+const _: () = assert!(
+    DEFAULT_GRACE_SECONDS < 30,
+    "the kubelet kills a pod after 30 s unless its spec says otherwise \
+     (`DefaultTerminationGracePeriodSeconds`, k8s.io/api/core/v1/types.go)"
+);
+
+/// Flags of the shutdown.
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 #[command(next_help_heading = "Shutdown")]
 pub struct Args {
-    /// Seconds from the signal to the end of the process, whatever is still under way; less than the pod's
+    /// Seconds from a signal to the exit at the latest, whatever is still in progress; less than the pod's
     /// terminationGracePeriodSeconds
     #[arg(
         long,
@@ -36,12 +42,12 @@ impl Args {
     }
 }
 
-/// A signal that asks for the end.
+/// A signal that begins the shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// SIGTERM, what the kubelet sends.
+    /// SIGTERM, which the kubelet sends.
     Terminate,
-    /// SIGINT, Ctrl-C.
+    /// SIGINT, which Ctrl-C sends.
     Interrupt,
 }
 
@@ -58,19 +64,19 @@ impl fmt::Display for Signal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Forced {
     /// The grace period was over.
-    #[error("{signal} was {seconds} s ago and work is still under way: giving up", seconds = grace.as_secs())]
+    #[error("shutdown was not finished within {seconds} s of {signal} (--shutdown-grace-seconds)", seconds = grace.as_secs())]
     Grace {
-        /// The signal that began the end.
+        /// The signal that began the shutdown.
         signal: Signal,
         /// The grace period.
         grace: Duration,
     },
-    /// Another signal came.
-    #[error("{0} came while an earlier signal was being obeyed: giving up")]
+    /// A second signal came.
+    #[error("{0} received during the shutdown, which was not finished")]
     Again(Signal),
 }
 
-/// The source of signals.
+/// The stream of signals.
 #[derive(Debug)]
 pub struct Signals {
     terminate: tokio::signal::unix::Signal,
@@ -78,7 +84,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Catches both signals from now on.
+    /// Catches both signals from now on, in place of their default action.
     pub fn catch() -> std::io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -86,7 +92,7 @@ impl Signals {
         })
     }
 
-    /// The next signal.
+    /// Waits for the next signal.
     pub async fn next(&mut self) -> Signal {
         tokio::select! {
             _ = self.terminate.recv() => Signal::Terminate,
@@ -95,15 +101,15 @@ impl Signals {
     }
 }
 
-/// Runs `work` to its end, within `grace` of the first signal.
+/// Runs `work` to its end, but not longer than `grace` after the first signal.
 ///
-/// `stopping` is told of the first signal before the token is cancelled.
+/// `on_stop` is called with the first signal, before the token is cancelled.
 pub async fn until_stopped<W: Future>(
     work: W,
     mut next_signal: impl AsyncFnMut() -> Signal,
     token: CancellationToken,
     grace: Duration,
-    stopping: impl FnOnce(Signal),
+    on_stop: impl FnOnce(Signal),
 ) -> Result<W::Output, Forced> {
     tokio::pin!(work);
     let first = tokio::select! {
@@ -111,7 +117,7 @@ pub async fn until_stopped<W: Future>(
         signal = next_signal() => signal,
     };
     tracing::info!(signal = %first, grace_seconds = grace.as_secs(), "stopping");
-    stopping(first);
+    on_stop(first);
     token.cancel();
     tokio::select! {
         biased;
@@ -143,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn work_that_ends_by_itself_needs_no_signal() {
+    async fn work_that_ends_by_itself_is_returned_without_a_signal() {
         let token = CancellationToken::new();
         let end = until_stopped(async { 7 }, at(&[]), token.clone(), GRACE, |_| ()).await;
         assert_eq!(end, Ok(7));
@@ -155,14 +161,17 @@ mod tests {
         let token = CancellationToken::new();
         let work = token.clone().cancelled_owned();
         let signals = at(&[(1, Signal::Terminate)]);
-        let mut told = None;
-        let end = until_stopped(work, signals, token, GRACE, |signal| told = Some(signal)).await;
+        let mut stopped_by = None;
+        let end = until_stopped(work, signals, token, GRACE, |signal| {
+            stopped_by = Some(signal);
+        })
+        .await;
         assert_eq!(end, Ok(()));
-        assert_eq!(told, Some(Signal::Terminate));
+        assert_eq!(stopped_by, Some(Signal::Terminate));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn work_that_hangs_is_given_up_after_the_grace_period() {
+    async fn work_that_hangs_is_abandoned_after_the_grace_period() {
         let start = tokio::time::Instant::now();
         let signals = at(&[(1, Signal::Terminate)]);
         let token = CancellationToken::new();
@@ -174,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_second_signal_ends_at_once() {
+    async fn a_second_signal_ends_the_process_at_once() {
         let start = tokio::time::Instant::now();
         let signals = at(&[(1, Signal::Terminate), (3, Signal::Interrupt)]);
         let token = CancellationToken::new();

@@ -44,7 +44,7 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(800), LONGEST_DELAY)
 /// (`ServeHTTP` in `apiserver/pkg/endpoints/handlers/watch.go` flushes it).
 const HEADER_DEADLINE: Duration = Duration::from_secs(10);
 /// The API server is asked to end a watch after a time in this range, in seconds, so that not all watches end together.
-const TIMEOUT_SECONDS: std::ops::Range<u32> = 200..290;
+pub(crate) const TIMEOUT_SECONDS: std::ops::Range<u32> = 200..290;
 /// A watch that has been silent for so long is resumed on another request. The API server sends a bookmark each minute
 /// (`defaultBookmarkFrequency` in `apiserver/pkg/storage/cacher/cacher.go`), unless the connection is dead.
 const LONGEST_SILENCE: Duration = Duration::from_secs(100);
