@@ -1,5 +1,5 @@
-//! What the index hears and what it answers: the whole surface between the rules and the manager that carries them
-//! out.
+//! The interface of the index: the events that it takes, and the writes that it asks for. The manager's controller feeds the
+//! one and sends the other.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,7 +11,7 @@ use leadsman_api::{NodePodProbe, PodProbeMarker, PodProbeMarkerStatus};
 
 use crate::cluster::{ObjectName, ResourceVersion, Source};
 
-/// The watched kinds.
+/// A kind that the index needs watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WatchedKind {
     /// `PodProbeMarker`
@@ -24,42 +24,43 @@ pub enum WatchedKind {
     NodePodProbe,
 }
 
-/// One thing that happened.
+/// A change in the cluster, or the end of a write.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A marker as the API server shows it.
+    /// The state of a marker.
     Marker(Arc<PodProbeMarker>, Source),
-    /// A pod as the API server shows it.
+    /// The state of a pod.
     Pod(Arc<Pod>, Source),
-    /// A node as the API server shows it.
+    /// The state of a node.
     Node(Arc<Node>, Source),
-    /// A `NodePodProbe` as the API server shows it.
+    /// The state of a `NodePodProbe`.
     NodePodProbe(Arc<NodePodProbe>, Source),
-    /// An object is there and does not decode, as a list or the watch shows it. What was known of it stays known; if
-    /// nothing was, what may be its own is left as it is until it decodes or is gone.
+    /// An object in a list or a watch event could not be decoded. Its last known state stays in force. Without one, entries and
+    /// marks that may follow from it are left as they are until it decodes or is deleted.
     Undecodable(WatchedKind, ObjectName),
-    /// An object was deleted, as the watch shows it, with the version of its deletion. A write that meets 404 is no such
-    /// sign: another object may have the name by then, and the watch tells both in order.
+    /// The watch reports an object deleted, with the version of its deletion. A write that is answered with 404 must not send
+    /// this event: another object may have the name by then, and only the watch has both in order.
     Deleted(WatchedKind, ObjectName, ResourceVersion),
-    /// A list of a kind is complete. What is not named here did not exist at the version of the list.
+    /// A list of a kind is complete, with all its names. Objects of other names did not exist at the version of the list.
     Listed(WatchedKind, BTreeSet<ObjectName>, ResourceVersion),
-    /// All kinds have been listed once, and we are the one who writes from now on. Before it nothing is due to be
-    /// written. It may come again, after a time in which another one wrote.
+    /// All kinds have been listed, and this process holds the Lease: from now on writes are due. Sent again whenever the
+    /// process regains the Lease, after another one may have written.
     Synced,
-    /// Whether the API server keeps our optional fields of a kind, as its CRD's schema says : for markers
-    /// those of the status, for `NodePodProbes` those of the entries. Other kinds have none.
+    /// Whether the API server keeps our optional fields of a kind, by its CRD's schema: those in the status of a marker, those
+    /// in the entries of a `NodePodProbe`. The API server prunes fields that a structural schema does not list. Other kinds have
+    /// no such fields.
     FieldsKept(WatchedKind, bool),
-    /// The API server has carried out the last write of this object, and what the reply showed has been told. If the
-    /// object still lacks what was written, somebody undid it.
+    /// The API server has carried out the last write of this target; the state in its reply was sent as an event before. If the
+    /// object still lacks what was written, another client or an admission webhook undid it.
     Written(WriteTarget),
-    /// The API server refused this write of an object for good, and why. It is not repeated until another write is
-    /// due, the spec of the `NodePodProbe` has changed, or some minutes have passed.
+    /// The API server rejected this write for a reason that a retry does not mend, and why. It is not repeated until another
+    /// write is due, the spec of the `NodePodProbe` has changed, or some minutes have passed.
     Refused(WriteTarget, Box<Write>, String),
     /// The deadline of the last [`IndexEffects`] has passed.
     Deadline,
 }
 
-/// What a write is about: an object, or the part of one that is written by itself.
+/// The object of a write, or the part of an object that is written separately.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WriteTarget {
     /// The marks of a pod.
@@ -72,7 +73,7 @@ pub enum WriteTarget {
     MarkerFinalizer(ObjectName),
 }
 
-/// The object's name; the kind of the write says what of it is written.
+/// The object's name alone, as logs have the kind of the write beside it.
 impl fmt::Display for WriteTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -84,33 +85,33 @@ impl fmt::Display for WriteTarget {
     }
 }
 
-/// What an event changed.
+/// What follows from an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IndexEffects {
-    /// Objects whose desired or observed state changed: ask `Index::due` what is due, when there is room to write.
+    /// Targets whose desired or observed state changed. Whether a write is due, `Index::due` decides when it can be sent.
     pub dirty: Vec<WriteTarget>,
-    /// When to call again with [`Event::Deadline`], if nothing else happens before. On the monotonic clock of
+    /// When to send [`Event::Deadline`] unless another event comes first, by the monotonic clock of
     /// [`Now`](crate::cluster::Now).
     pub deadline: Option<Duration>,
 }
 
-/// A request that is due.
+/// A write that is due.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Write {
-    /// POST.
+    /// Creates a `NodePodProbe` (POST).
     CreateNodePodProbe(Box<NodePodProbe>),
-    /// PUT of the main resource, with the resourceVersion that it was computed from.
+    /// Replaces the spec of a `NodePodProbe` (PUT), with the resourceVersion from which it was computed.
     ReplaceNodePodProbe(Box<NodePodProbe>),
-    /// DELETE with this uid as a precondition.
+    /// Deletes a `NodePodProbe`, with its uid as a precondition.
     DeleteNodePodProbe {
         /// Name of the node and the object.
         name: String,
         /// Its uid.
         uid: String,
     },
-    /// One request on `pods/status`, or two: the patch first.
+    /// Writes the marks of a pod by one or two requests on `pods/status`, the patch before the apply.
     PodMarks(Box<PodMarks>),
-    /// Merge patch of a marker's status.
+    /// Writes a marker's status by a JSON merge patch.
     MarkerStatus {
         /// The marker.
         marker: ObjectName,
@@ -119,8 +120,8 @@ pub enum Write {
         /// The whole status.
         status: Box<PodProbeMarkerStatus>,
     },
-    /// Merge patch of a marker's finalizers. It replaces the whole list, so it carries the resourceVersion with which
-    /// the list was read, and conflicts instead of undoing what somebody else did to it.
+    /// Writes a marker's finalizers by a JSON merge patch. As that replaces the whole list (RFC 7386), it carries the
+    /// resourceVersion with which the list was read, so that it conflicts (409) instead of undoing another client's change.
     MarkerFinalizers {
         /// The marker.
         marker: ObjectName,
@@ -128,20 +129,20 @@ pub enum Write {
         uid: String,
         /// The resourceVersion with which its finalizers were read, a precondition.
         resource_version: Option<String>,
-        /// All finalizers that it is to have.
+        /// The whole list.
         finalizers: Vec<String>,
     },
 }
 
-/// The marks of one pod.
+/// The bodies that write the marks of one pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodMarks {
     /// The pod.
     pub pod: ObjectName,
-    /// Its uid; it is inside both bodies.
+    /// Its uid, in both bodies as a precondition.
     pub uid: String,
-    /// A strategic merge patch that takes away governed marks that others co-own.
+    /// A strategic merge patch that removes marks that others co-own.
     pub remove: Option<serde_json::Value>,
-    /// The body of a forced server-side apply: all of our marks.
+    /// A forced server-side apply of all our marks.
     pub apply: Option<serde_json::Value>,
 }

@@ -1,5 +1,5 @@
-//! A `PodProbeMarker`, parsed. Parsing is validation: what is refused here is what the CRD refuses, so that a marker
-//! which slipped in is never acted on and says why.
+//! A parsed `PodProbeMarker`. Parsing is validation: the parser and the CRD refuse the same markers at the same fields, so
+//! that a marker which was created under another CRD is not acted on, and its status says why.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,11 +25,11 @@ pub struct Marker {
     pub uid: Arc<str>,
     /// Its generation.
     pub generation: i64,
-    /// When it was made; the older of two markers wins.
+    /// When it was created; of two markers that conflict the older wins.
     pub created: Timestamp,
-    /// Which pods of its namespace it probes.
+    /// Selects pods of its namespace.
     pub selector: Selector,
-    /// Its probes, names unique.
+    /// Its probes; their names and condition types are unique.
     pub probes: Vec<MarkerProbe>,
 }
 
@@ -38,23 +38,23 @@ pub struct Marker {
 pub struct MarkerProbe {
     /// Unique within the marker.
     pub name: Arc<str>,
-    /// The container probed.
+    /// Name of the container or native sidecar.
     pub container: Arc<str>,
-    /// How.
+    /// The probe, its ports possibly names.
     pub template: ProbeTemplate,
-    /// `<marker>#<probe>`.
+    /// Name of its entries in `NodePodProbe`s: `<marker>#<probe>`.
     pub entry: Arc<str>,
-    /// What is the same for every pod; none where a port has a name, which means what the pod says.
+    /// The probe as every pod has it; None if a port is a name, which each container resolves to a number of its own.
     pub resolved: Option<ResolvedProbe>,
-    /// The condition that bears the verdict.
+    /// Type of the pod's condition that shows the verdict.
     pub condition_type: Option<Arc<str>>,
-    /// What the pod bears while the verdict is Succeeded.
+    /// The pod's labels and annotations while the verdict is Succeeded.
     pub succeeded: Option<Policy>,
-    /// What the pod bears while the verdict is Failed.
+    /// The pod's labels and annotations while the verdict is Failed.
     pub failed: Option<Policy>,
 }
 
-/// What a pod bears while a verdict holds.
+/// Labels and annotations of a pod for one verdict.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     /// Labels.
@@ -64,10 +64,12 @@ pub struct Policy {
 }
 
 impl Marker {
-    /// Parses a marker, or says all that is wrong with it.
+    /// Parses a marker.
     ///
-    /// What the API server has not set yet (uid, generation, creation time) is taken as empty, so that a marker can
-    /// be checked before it is created.
+    /// # Errors
+    ///
+    /// All fields that are invalid. Fields that the API server sets (uid, generation, creation time) may be missing, so that
+    /// a marker can be checked before it is created.
     pub fn parse(
         marker: &PodProbeMarker,
         compatibility: Compatibility,
@@ -85,11 +87,12 @@ impl Marker {
             at.add("must not be empty: a marker without a probe does nothing");
         }
         at.at_most(marker.spec.probes.len(), limits::PROBES, "probes");
-        let mut taken = Taken::default();
-        // What two parts of a marker say to one another has the place of both: the CRD's rules know no closer one.
+        let mut unique = UniqueFields::default();
+        // An error of two fields is reported at their common parent, as the CRD's rule is evaluated there
+        // (a rule of `x-kubernetes-validations` sees only the field on which it is set).
         for (index, probe) in marker.spec.probes.iter().enumerate() {
-            taken.claim(index, probe, &mut at);
-            refuse_labels_read_by(&marker.spec.selector, probe, &mut at);
+            unique.check(index, probe, &mut at);
+            refuse_selector_labels(&marker.spec.selector, probe, &mut at);
         }
         let mut probes = Vec::new();
         for (index, probe) in marker.spec.probes.iter().enumerate() {
@@ -119,15 +122,15 @@ impl Marker {
     }
 }
 
-/// What earlier probes of a marker hold already.
+/// Names and condition types of the probes so far.
 #[derive(Default)]
-struct Taken<'a> {
+struct UniqueFields<'a> {
     names: Occurrences<'a>,
     condition_types: BTreeSet<&'a str>,
 }
 
-impl<'a> Taken<'a> {
-    fn claim(&mut self, index: usize, probe: &'a PodContainerProbe, report: &mut FieldErrors<'_>) {
+impl<'a> UniqueFields<'a> {
+    fn check(&mut self, index: usize, probe: &'a PodContainerProbe, report: &mut FieldErrors<'_>) {
         if self.names.is_second(&probe.name) {
             let message = format!("another probe of this marker is named {:?}", probe.name);
             report.index(index).add(message);
@@ -143,13 +146,13 @@ impl<'a> Taken<'a> {
     }
 }
 
-/// How often a text occurred. Of three equal keys of a list the API server reports the second alone
-/// (k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype).
+/// Counts texts. Of three equal keys of a list the API server reports only the second
+/// (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype`).
 #[derive(Default)]
 struct Occurrences<'a>(BTreeMap<&'a str, usize>);
 
 impl<'a> Occurrences<'a> {
-    /// Counts a text, and says whether it occurred once before.
+    /// Counts a text; true if this is its second occurrence.
     fn is_second(&mut self, text: &'a str) -> bool {
         let count = self.0.entry(text).or_default();
         *count += 1;
@@ -163,8 +166,9 @@ fn selector_is_empty(selector: &LabelSelector) -> bool {
     labels.is_none_or(BTreeMap::is_empty) && expressions.is_none_or(Vec::is_empty)
 }
 
-/// A verdict would take the pod out of the marker, its marks would go, and it would match again: without end.
-fn refuse_labels_read_by(
+/// Refuses labels that the marker's own selector reads: a verdict could make the pod match no more, whereupon its marks would
+/// be removed and it would match again, without end.
+fn refuse_selector_labels(
     selector: &LabelSelector,
     probe: &PodContainerProbe,
     report: &mut FieldErrors<'_>,
@@ -205,7 +209,7 @@ impl MarkerProbe {
         let condition_type = condition_type(probe);
         if let Some(given) = condition_type {
             let checked =
-                names::qualified_name(given).and_then(|()| reserved::open_condition_type(given));
+                names::qualified_name(given).and_then(|()| reserved::check_condition_type(given));
             report.field("podConditionType").check(checked);
         } else if probe.marker_policy.is_empty() {
             report.add("has no effect: set podConditionType, markerPolicy or both");
@@ -229,7 +233,7 @@ impl MarkerProbe {
     }
 }
 
-/// Name of a probe: it stands after a '#' in an entry's name, and in messages.
+/// Checks the name of a probe, which follows a `#` in the name of its entries and appears in messages.
 fn check_probe_name(name: &str) -> Result<(), String> {
     if (1..=limits::PROBE_NAME).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_graphic() && b != b'#')
@@ -241,7 +245,7 @@ fn check_probe_name(name: &str) -> Result<(), String> {
     ))
 }
 
-/// The policies of Succeeded and of Failed.
+/// Reads the policies of Succeeded and of Failed.
 fn read_policies(
     policies: &[ProbeMarkerPolicy],
     report: &mut FieldErrors<'_>,
@@ -276,7 +280,7 @@ impl Policy {
         labels.at_most(policy.labels.len(), limits::POLICY_KEYS, "labels");
         for (key, value) in &policy.labels {
             labels.check(names::qualified_name(key));
-            labels.check(reserved::open_key(key));
+            labels.check(reserved::check_key(key));
             labels.key(key).check(names::label_value(value));
         }
         let mut annotations = report.field("annotations");
@@ -285,7 +289,7 @@ impl Policy {
             // Upper case is allowed in the domain of an annotation (`ValidateAnnotations` in
             // k8s.io/apimachinery/pkg/api/validation/objectmeta.go).
             annotations.check(names::qualified_name(&key.to_ascii_lowercase()));
-            annotations.check(reserved::open_key(key));
+            annotations.check(reserved::check_key(key));
             annotations
                 .key(key)
                 .at_most_chars(value, limits::ANNOTATION_VALUE);
@@ -294,13 +298,13 @@ impl Policy {
         let bytes = pairs.map(|(key, value)| key.len() + value.len()).sum();
         annotations.at_most(bytes, limits::ANNOTATIONS_BYTES, "bytes of annotations");
         Self {
-            labels: shared(&policy.labels),
-            annotations: shared(&policy.annotations),
+            labels: share_strings(&policy.labels),
+            annotations: share_strings(&policy.annotations),
         }
     }
 }
 
-fn shared(map: &BTreeMap<String, String>) -> BTreeMap<Arc<str>, Arc<str>> {
+fn share_strings(map: &BTreeMap<String, String>) -> BTreeMap<Arc<str>, Arc<str>> {
     map.iter()
         .map(|(key, value)| (key.as_str().into(), value.as_str().into()))
         .collect()
@@ -319,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_manuals_marker() {
+    fn the_marker_of_the_manual_is_parsed() {
         let mut wire = manual();
         wire["metadata"]["uid"] = json!("u-1");
         wire["metadata"]["generation"] = json!(7);
@@ -348,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn one_not_created_yet_is_parsed_too() {
+    fn a_marker_without_the_api_servers_fields_is_parsed() {
         let mut wire = manual();
         wire["metadata"] = json!({"name": "m", "creationTimestamp": null});
         let marker = parse(wire).unwrap();
@@ -358,7 +362,7 @@ mod tests {
 
     // PPM-15
     #[test]
-    fn all_errors_at_once() {
+    fn all_errors_are_reported_at_once() {
         let mut wire = manual();
         wire["spec"]["selector"]["matchLabels"]["-"] = json!("");
         let probe = &mut wire["spec"]["probes"][0];
@@ -395,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_where_and_what() {
+    fn an_error_names_its_field_and_the_rule() {
         let mut wire = manual();
         wire["spec"]["probes"][0]["probe"]["terminationGracePeriodSeconds"] = json!(1);
         let errors = parse(wire).unwrap_err();

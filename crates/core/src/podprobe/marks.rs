@@ -1,8 +1,9 @@
-//! Which marks a pod should bear, and what has to be written so that it bears them.
+//! The marks that a pod should have, and the writes that give them to it.
 //!
-//! A mark is a label, an annotation or a condition. A key that a matching marker's policies name is governed: its
-//! value, or its absence, is what the verdict says. All our marks of a pod are one apply; what the next apply leaves
-//! out is removed by the API server where nobody else owns it, and taken away by a patch where somebody does.
+//! A mark is a label, an annotation or a condition. A key that a policy of a matching marker names is governed: the
+//! verdict decides its value, or that it is absent. One server-side apply holds all our marks of a pod. A mark that the
+//! next apply leaves out is removed by the API server if we alone own it (`prune`, `merge/update.go` in
+//! `sigs.k8s.io/structured-merge-diff`); a mark that others co-own is removed by a patch.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -22,18 +23,18 @@ use super::probe::State;
 use super::verdict::Verdict;
 use crate::cluster::{SortedMap, whole_seconds};
 
-/// What is wanted of a governed mark.
+/// The desired state of a governed mark.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Want<T> {
     /// This value.
     Value(T),
-    /// That it is not there, whoever wrote it.
+    /// It is absent, whoever wrote it.
     Absent,
-    /// There is no verdict: what is ours stays as it is.
+    /// There is no verdict: a mark of ours stays as it is.
     Hold,
 }
 
-/// The governed marks of a pod.
+/// The desired states of a pod's governed marks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Wants {
     /// Labels by key.
@@ -44,19 +45,19 @@ pub struct Wants {
     pub conditions: BTreeMap<Arc<str>, Want<Verdict>>,
 }
 
-/// A probe, by the place of its marker among those that match a pod, and its own place in the marker.
+/// A probe of a pod: the index of its marker among the matching ones, and its own index in the marker.
 pub type ProbePosition = (usize, usize);
 
 /// Two probes that claim the same mark of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// Gets the mark.
+    /// The probe that sets the mark.
     pub winner: ProbePosition,
-    /// Does not.
+    /// The probe that does not.
     pub loser: ProbePosition,
 }
 
-/// Claims by key: the first to come has it.
+/// Assigns keys to probes: the first claim wins.
 struct Claims<'a, T> {
     wants: &'a mut BTreeMap<Arc<str>, Want<T>>,
     owners: BTreeMap<Arc<str>, ProbePosition>,
@@ -90,8 +91,8 @@ impl<'a, T> Claims<'a, T> {
 }
 
 impl Wants {
-    /// What the markers want, the one that goes first in front. Claims are made over all policies, whatever the
-    /// verdicts are, so that a verdict never changes whose a key is.
+    /// The desired marks of a pod that these markers match, sorted by precedence. Each probe claims the keys of both its
+    /// policies, whatever its verdict is, so that a verdict never changes which probe sets a key.
     pub fn new<'v>(
         markers: &[&Marker],
         verdict: impl Fn(ProbePosition) -> Option<&'v Verdict>,
@@ -125,7 +126,7 @@ impl Wants {
         (wants, conflicts)
     }
 
-    /// Has marks of ours that no marker claims stay as they are.
+    /// Holds marks of ours that no marker claims.
     pub fn hold_unclaimed(&mut self, ours: &Ours) {
         fn hold<T>(wants: &mut BTreeMap<Arc<str>, Want<T>>, ours: &SortedMap<CoOwner>) {
             for (key, _) in ours.iter() {
@@ -143,7 +144,7 @@ impl Wants {
     }
 }
 
-/// A key is there with the value of the policy that holds, or not at all.
+/// The policy of the verdict's state decides: the key has its value, or is absent.
 fn pair(
     verdict: Option<&Verdict>,
     probe: &super::marker::MarkerProbe,
@@ -162,7 +163,7 @@ fn pair(
     value.map_or(Want::Absent, |value| Want::Value(value.clone()))
 }
 
-/// What a condition's status is called for a verdict.
+/// The status of a condition.
 fn status(state: State) -> &'static str {
     match state {
         State::Succeeded => "True",
@@ -192,22 +193,22 @@ impl fmt::Display for Mark {
     }
 }
 
-/// What has to be done so that a pod has a mark as it is wanted.
+/// The change that brings one mark of a pod to its desired state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
     /// Nothing.
     Nothing,
     /// Our apply has to give it this value.
     Set,
-    /// Our apply has to leave it out: we alone own it, or whoever owns it too may keep it.
+    /// Our apply has to leave it out: nobody co-owns it, or the co-owner may keep it.
     Release,
-    /// It goes by a patch, since others own it too.
+    /// A patch has to remove it, since others co-own it.
     Remove,
 }
 
 impl Need {
-    /// For a mark that must go and is there; `owner` is who owns it beside us, None if we do not.
-    fn to_take_away(owner: Option<CoOwner>) -> Self {
+    /// How to remove a mark that is present; `owner` is its co-owner, None if the mark is not ours.
+    fn to_remove(owner: Option<CoOwner>) -> Self {
         match owner {
             Some(CoOwner::Nobody) => Self::Release,
             Some(_) | None => Self::Remove,
@@ -224,9 +225,9 @@ impl Need {
             (Some(Want::Value(_)), Some(CoOwner::FormerAlone)) => Self::Set,
             (Some(Want::Value(value)), Some(_)) if seen == Some(value) => Self::Nothing,
             (Some(Want::Value(_)), _) => Self::Set,
-            (Some(Want::Absent), _) if seen.is_some() => Self::to_take_away(owner),
+            (Some(Want::Absent), _) if seen.is_some() => Self::to_remove(owner),
             (Some(Want::Absent | Want::Hold), _) | (None, None) => Self::Nothing,
-            // What a user or a template wants too stays with its value.
+            // A mark that a user or a template co-owns stays with its value.
             (None, Some(CoOwner::Nobody | CoOwner::Other)) => Self::Release,
             (None, Some(CoOwner::Former | CoOwner::FormerAlone | CoOwner::Status)) => Self::Remove,
         }
@@ -245,13 +246,13 @@ impl Need {
                 let is_right = is_ours && seen == Some(&condition(verdict, seen, now));
                 if is_right { Self::Nothing } else { Self::Set }
             }
-            None if owner.is_some() => Self::to_take_away(owner),
+            None if owner.is_some() => Self::to_remove(owner),
             Some(Want::Hold | Want::Absent) | None => Self::Nothing,
         }
     }
 }
 
-/// Marks that markers name, and marks of ours that no marker names any more.
+/// The keys that markers claim, then those of our marks that no marker claims any more.
 fn keys<'a, T>(
     wants: &'a BTreeMap<Arc<str>, Want<T>>,
     ours: &'a SortedMap<CoOwner>,
@@ -262,10 +263,10 @@ fn keys<'a, T>(
         .chain(ours.filter(|key| !wants.contains_key(*key)))
 }
 
-/// A mark, and whether the pod has it as it is wanted.
+/// A mark, and whether it differs from its desired state.
 pub(super) type ComparedMark = Compared<Mark>;
 
-/// All marks that are ours or wanted, and whether the pod has them as they are wanted.
+/// Compares all marks that are ours or claimed with their desired states.
 pub(super) fn compare(pod: &IndexedPod, wants: &Wants, now: Timestamp) -> Vec<ComparedMark> {
     let mut compared = Vec::new();
     let mut add = |mark: Mark, wanted: u64, need: Need| {
@@ -288,7 +289,7 @@ pub(super) fn compare(pod: &IndexedPod, wants: &Wants, now: Timestamp) -> Vec<Co
         let want = wants.conditions.get(kind);
         let owner = pod.ours.conditions.get(kind).copied();
         let need = Need::of_condition(want, pod.conditions.get(kind), owner, now);
-        // Times move without anybody wanting anything else.
+        // Without the times of the verdict, which change while the desired mark does not.
         let wanted = match want {
             Some(Want::Value(verdict)) => fingerprint((verdict.state, &verdict.message)),
             Some(Want::Hold | Want::Absent) => 1,
@@ -299,11 +300,11 @@ pub(super) fn compare(pod: &IndexedPod, wants: &Wants, now: Timestamp) -> Vec<Co
     compared
 }
 
-/// What is due on a pod, none if it has what is wanted and nothing more of ours. `now` stands in for a time of
-/// transition that the agent left out.
+/// The writes that are due on a pod; None if its marks are as desired. `now` replaces a time of transition that the agent
+/// left out.
 ///
-/// What is held stays as it is: a server-side apply takes away what it leaves out and we alone own, so
-/// a mark that is ours goes into it with the value that it has, and one that is not is left out.
+/// A held mark stays as it is. As a server-side apply removes what it leaves out and we alone own, the apply repeats a held
+/// mark of ours with its present value, and leaves out one that is not ours.
 pub(super) fn difference(
     pod: &IndexedPod,
     wants: &Wants,
@@ -324,25 +325,25 @@ pub(super) fn difference(
         pod: (*pod.name).clone(),
         uid: pod.uid.to_string(),
         remove: remove
-            .then(|| removal(pod, &labels.remove, &annotations.remove, &conditions.remove)),
+            .then(|| removal_patch(pod, &labels.remove, &annotations.remove, &conditions.remove)),
         apply: apply
-            .then(|| application(pod, labels.values, annotations.values, &conditions.values)),
+            .then(|| apply_body(pod, labels.values, annotations.values, &conditions.values)),
     })
 }
 
-/// What has to change of a pod's labels, annotations or conditions.
+/// The due changes of a pod's labels, annotations or conditions.
 #[derive(Default)]
 struct MarkChanges<T> {
-    /// Our apply has to change.
+    /// Whether an apply is due.
     apply: bool,
-    /// What the apply says.
+    /// The part of the apply's body.
     values: T,
-    /// Goes by a patch.
+    /// The keys that a patch removes.
     remove: Vec<Arc<str>>,
 }
 
-/// Whether a marker names a mark, whatever its verdicts are.
-pub(super) fn names(marker: &Marker, mark: &Mark) -> bool {
+/// Whether a marker sets a mark for some verdict.
+pub(super) fn claims(marker: &Marker, mark: &Mark) -> bool {
     let mut policies = marker
         .probes
         .iter()
@@ -350,7 +351,7 @@ pub(super) fn names(marker: &Marker, mark: &Mark) -> bool {
         .flatten();
     match mark {
         Mark::Label(key) => policies.any(|policy| policy.labels.contains_key(key)),
-        // All markers that match have a part in these two.
+        // These two annotations list the probes of all matching markers.
         Mark::Annotation(key) if [PROBES, MARKERS].contains(&&**key) => {
             let mut probes = marker.probes.iter();
             probes.any(|probe| probe.condition_type.is_some())
@@ -363,7 +364,7 @@ pub(super) fn names(marker: &Marker, mark: &Mark) -> bool {
     }
 }
 
-/// Whether a pod bears a mark of ours that no matching marker names.
+/// Whether a pod has a mark of ours that no matching marker claims.
 pub fn has_unclaimed(pod: &IndexedPod, wants: &Wants) -> bool {
     let ours = &pod.ours;
     let labels = ours.labels.iter();
@@ -376,7 +377,7 @@ pub fn has_unclaimed(pod: &IndexedPod, wants: &Wants) -> bool {
         .any(|claimed| !claimed)
 }
 
-/// Labels or annotations, wanted and observed.
+/// The labels or the annotations of a pod, desired and observed.
 struct ComparedPairs<'a> {
     wants: &'a BTreeMap<Arc<str>, Want<Arc<str>>>,
     observed: &'a Pairs,
@@ -384,7 +385,7 @@ struct ComparedPairs<'a> {
 }
 
 impl ComparedPairs<'_> {
-    /// What stands for what is wanted of a key, and what it needs.
+    /// Fingerprint of a key's desired state, and the change that it needs.
     fn need(&self, key: &Arc<str>) -> (u64, Need) {
         let want = self.wants.get(key);
         let owner = self.ours.get(key).copied();
@@ -415,7 +416,7 @@ impl ComparedPairs<'_> {
                     difference.apply = true;
                     Some(value)
                 }
-                // As it is, if it is ours.
+                // A mark of ours stays in the apply, or the API server would remove it.
                 (Need::Nothing | Need::Set, _) => seen.filter(|_| owner.is_some()),
             };
             if let Some(value) = value {
@@ -465,12 +466,12 @@ fn conditions_difference(
                 let wanted = condition(verdict, seen, now);
                 let mut value = condition_value(kind, &wanted);
                 if wanted.message.is_empty() && seen.is_some_and(|seen| !seen.message.is_empty()) {
-                    // Left out, a message that somebody else wrote there would stay.
+                    // If the apply left the field out, a message of another writer would stay.
                     value["message"] = json!("");
                 }
                 difference.values.push(value);
             }
-            // As it is, if it is ours.
+            // A condition of ours stays in the apply, or the API server would remove it.
             (Need::Nothing | Need::Set, _, Some(seen)) if owner.is_some() => {
                 difference.values.push(condition_value(kind, seen));
             }
@@ -480,8 +481,8 @@ fn conditions_difference(
     difference
 }
 
-/// The condition for a verdict. It keeps both times where nothing else changes, and the time of transition while the
-/// status does not: time passing alone is no reason to write a pod.
+/// The condition for a verdict. Both times stay if nothing else changes, and the time of transition stays while the status
+/// does: a pod is not written merely because time passes.
 fn condition(
     verdict: &Verdict,
     seen: Option<&IndexedCondition>,
@@ -526,7 +527,7 @@ fn condition_value(kind: &str, condition: &IndexedCondition) -> Value {
     value
 }
 
-fn removal(
+fn removal_patch(
     pod: &IndexedPod,
     labels: &[Arc<str>],
     annotations: &[Arc<str>],
@@ -550,7 +551,7 @@ fn removal(
     body
 }
 
-fn application(
+fn apply_body(
     pod: &IndexedPod,
     labels: Map<String, Value>,
     annotations: Map<String, Value>,

@@ -1,18 +1,18 @@
-//! `PodProbeMarker`: probe a container, write the outcome on its pod.
+//! `PodProbeMarker`: probes of containers, and the marks that their verdicts put on pods.
 //!
 //! | module | holds | used by |
 //! |---|---|---|
-//! | `probe`, `verdict` | what a probe is, what a run of it comes to, what is known about it | all |
-//! | `wire` | a probe on its way through `NodePodProbe` | manager, agent |
+//! | `probe`, `verdict` | a probe, the outcome of one run, and the verdict of many | all |
+//! | `wire` | the form of a probe in `NodePodProbe` | manager, agent |
 //! | `marker`, `template`, `compatibility`, `reserved`, `url` | a marker, parsed; parsing is validation | manager, admission |
-//! | `pod` | what is kept of a pod | manager |
+//! | `pod` | the fields of a pod that the index keeps | manager |
 //! | `plan`, `resolved` | a pod's entries in its node's `NodePodProbe` | manager |
-//! | `marks`, `contest` | a pod's marks, and how long one waits that somebody keeps undoing | manager |
+//! | `marks`, `contest` | a pod's marks, and the back-off for a mark that another client keeps changing | manager |
 //! | `status` | a marker's status | manager |
-//! | `serverless`, `injected` | pods on virtual nodes: what their provider is asked, and what it answers | manager, admission |
-//! | `index`, `event` | what an event changes, and which writes are due | manager |
-//! | `node` | when a probe runs, what its results add up to, what of it is written | agent |
-//! | `samples` | markers with the verdict each must get | tests |
+//! | `serverless`, `injected` | pods on virtual nodes: annotations for their provider, and the verdicts that it reports | manager, admission |
+//! | `index`, `event` | the state that follows from all watched objects, and the writes that are due | manager |
+//! | `node` | schedule of a node's probes, their verdicts, and the status that is written | agent |
+//! | `samples` | valid and invalid markers, with what the parser and the CRD must say | tests |
 
 mod compatibility;
 mod contest;

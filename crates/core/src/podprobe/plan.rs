@@ -1,7 +1,7 @@
-//! Which entries a pod has in its node's `NodePodProbe`, and how such an object is read back.
+//! The entries of a pod in its node's `NodePodProbe`: planned from the matching markers, written, and read back.
 //!
-//! Entries are compared parsed, as sets: neither their order nor a field that is written out or left out makes a
-//! difference. Which pods a marker matches, and what is on a node, is the index's business.
+//! Entries are compared in parsed form and sorted, so that neither their order nor an explicit default is a difference.
+//! Which markers match a pod, and which pods are on a node, is up to the index.
 
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
@@ -17,18 +17,18 @@ use super::verdict::Verdict;
 use super::wire::{from_wire, to_wire};
 use crate::cluster::{Interner, Interners, ObjectName, whole_seconds};
 
-/// One entry of a pod.
+/// One probe of one container, as the agent receives it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Entry {
     /// `<marker>#<probe>`.
     pub name: Arc<str>,
     /// The container.
     pub container: Arc<str>,
-    /// None where the one observed cannot be read.
+    /// None for an observed entry whose probe cannot be parsed.
     pub probe: Option<Arc<Probe>>,
-    /// Stands for handler and container.
+    /// [`ResolvedProbe::revision`]; None if the API server does not keep the field.
     pub revision: Option<Arc<str>>,
-    /// The one container id, reported started, that may be probed.
+    /// For a container with a startup probe: the id of the one container that may be probed, as it has started.
     pub started: Option<Arc<str>>,
 }
 
@@ -37,15 +37,15 @@ pub struct Entry {
 pub struct PodEntries {
     /// The pod's address.
     pub ip: Arc<str>,
-    /// Its entries, the same for most pods of a marker, and shared.
+    /// Its entries, interned: most pods of a marker have equal ones.
     pub entries: Arc<Entries>,
 }
 
-/// Entries, ordered by name, then container.
+/// Entries sorted by name, then container.
 #[derive(Debug, Default)]
 pub struct Entries {
     list: Box<[Entry]>,
-    /// Worked out once, for all pods that have them.
+    /// Size of their JSON, computed once for all pods that share them.
     bytes: OnceLock<usize>,
 }
 
@@ -80,7 +80,7 @@ impl Entries {
         }
     }
 
-    /// The form on the wire.
+    /// The form on the wire; `extensions` as in [`Entry::is_equal`].
     fn write(&self, extensions: bool) -> Vec<wire::ContainerProbe> {
         let entries = self.iter().map(|entry| {
             let extension = |value: &Option<Arc<str>>| {
@@ -102,7 +102,7 @@ impl Entries {
 /// Why a probe of a matching marker has no entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Gap {
-    /// The pod has no such container, or it is an init container that ends.
+    /// The pod has no container or native sidecar of this name.
     ContainerNotFound,
     /// The container has no port of this name.
     PortNotFound(Arc<str>),
@@ -111,7 +111,7 @@ pub enum Gap {
 }
 
 impl Entry {
-    /// The entry of a marker's probe on a pod; `observed` is what the node's object says of the pod now.
+    /// Plans the entry of a marker's probe; `observed` are the pod's entries in the node's object now.
     pub fn plan(
         pod: &IndexedPod,
         probe: &MarkerProbe,
@@ -126,7 +126,7 @@ impl Entry {
             None => resolve(probe, container)?,
         };
         let started = if container.startup_probe {
-            Some(started(container, observed).ok_or(Gap::NotStarted)?)
+            Some(started_container_id(container, observed).ok_or(Gap::NotStarted)?)
         } else {
             None
         };
@@ -139,7 +139,7 @@ impl Entry {
         })
     }
 
-    /// Whether nothing needs to be written; `extensions` is false where the API server drops our optional fields.
+    /// Whether no write is needed; `extensions` is false if the API server drops our optional fields, as with `OpenKruise`'s CRD.
     pub fn is_equal(&self, other: &Self, extensions: bool) -> bool {
         self.name == other.name
             && self.container == other.container
@@ -147,8 +147,9 @@ impl Entry {
             && (!extensions || (self.revision == other.revision && self.started == other.started))
     }
 
-    /// Whether a verdict of this name is about this very entry. What its container is, [`Verdict::is_about`] tells.
-    pub fn fits(&self, name: &str, verdict: &Verdict) -> bool {
+    /// Whether a verdict under this name belongs to this version of the entry. Whether it is about the container that runs
+    /// now, [`Verdict::is_about`] decides.
+    pub fn matches_verdict(&self, name: &str, verdict: &Verdict) -> bool {
         let agree = |own: &Option<Arc<str>>, theirs: &Option<Arc<str>>| match (own, theirs) {
             (Some(own), Some(theirs)) => own == theirs,
             _ => true,
@@ -159,7 +160,7 @@ impl Entry {
     }
 }
 
-/// A probe whose ports have the names that the container gives them.
+/// Looks named ports up in the container.
 fn resolve(probe: &MarkerProbe, container: &IndexedContainer) -> Result<ResolvedProbe, Gap> {
     let port = |name: &str| {
         let port = container.ports.iter().find(|(known, _)| **known == *name);
@@ -170,10 +171,14 @@ fn resolve(probe: &MarkerProbe, container: &IndexedContainer) -> Result<Resolved
     Ok(ResolvedProbe::new(resolved, &probe.container))
 }
 
-/// The startup gate. It opens with the first `started` of a container id and stays open for that id: a kubelet that
-/// restarts reports true, false, true for one and the same container. What it opened for is remembered in the
-/// object itself. While an id is shown that has not started, the one before it stays.
-fn started(container: &IndexedContainer, observed: Option<&PodEntries>) -> Option<Arc<str>> {
+/// The container id that has passed its startup probe. A kubelet that restarts reports `started` true, false, true for one
+/// container (`pkg/kubelet/prober/prober_manager.go`, `UpdatePodStatus`), so the first true counts for the life of the id.
+/// The entry in the `NodePodProbe` remembers it across restarts of the manager. While a newer id has not started, the entry
+/// keeps the id before it.
+fn started_container_id(
+    container: &IndexedContainer,
+    observed: Option<&PodEntries>,
+) -> Option<Arc<str>> {
     if container.started
         && let Some(id) = &container.id
     {
@@ -191,7 +196,7 @@ fn started(container: &IndexedContainer, observed: Option<&PodEntries>) -> Optio
 }
 
 impl PodEntries {
-    /// Reads what a `NodePodProbe` says of a pod.
+    /// Reads a pod's entries from a `NodePodProbe`.
     pub fn read(
         pod: &wire::PodProbe,
         interners: &mut Interners,
@@ -213,13 +218,13 @@ impl PodEntries {
         Self::new(ip, entries, pool)
     }
 
-    /// Puts entries in order.
+    /// Sorts and interns entries.
     pub fn new(ip: Arc<str>, entries: Vec<Entry>, pool: &mut Interner<Entries>) -> Self {
         let entries = pool.share(Entries::new(entries));
         Self { ip, entries }
     }
 
-    /// The form on the wire, for a pod with the uid that its node knows.
+    /// The form on the wire; `uid` is the one by which the kubelet knows the pod.
     pub fn write(&self, pod: &ObjectName, uid: &str, extensions: bool) -> wire::PodProbe {
         wire::PodProbe {
             probes: self.entries.write(extensions),
@@ -238,7 +243,7 @@ impl PodEntries {
         }
     }
 
-    /// The bytes that it has on the wire, all fields of ours included.
+    /// The size of its JSON in bytes, with all our optional fields.
     pub fn bytes(&self, pod: &ObjectName, uid: &str) -> usize {
         let length = |text: serde_json::Result<String>| text.map_or(0, |text| text.len());
         let entries = self
@@ -248,7 +253,7 @@ impl PodEntries {
         length(serde_json::to_string(&self.frame(pod, uid))) + r#","probes":"#.len() + entries
     }
 
-    /// Whether nothing needs to be written; `extensions` is false where the API server drops our optional fields.
+    /// Whether no write is needed; `extensions` is false if the API server drops our optional fields, as with `OpenKruise`'s CRD.
     pub fn is_equal(&self, other: &Self, extensions: bool) -> bool {
         if self == other {
             return true;
@@ -271,9 +276,9 @@ impl PodEntries {
 impl Verdict {
     /// Whether a verdict is about the container that the kubelet reports now.
     ///
-    /// If it names another one, or none, as `OpenKruise`'s agent and an API server with its CRD have it, the times
-    /// tell: a container that started after the verdict was found is a newer one. Otherwise the kubelet's report is the
-    /// older of the two, and the verdict is about a container that is still to be reported. Both are the node's clock,
+    /// A verdict may name another container, or none if it comes from `OpenKruise`'s agent or through its CRD. Then the times
+    /// decide: a container that started after the verdict's transition is newer than the verdict. Otherwise the kubelet's
+    /// report lags behind, and the verdict is about a container that it has yet to report. Both times are of the node's clock,
     /// in whole seconds (`metav1.Time`).
     pub fn is_about(&self, container: &IndexedContainer) -> bool {
         if self.container.is_some() && self.container == container.id {

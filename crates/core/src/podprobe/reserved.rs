@@ -1,9 +1,9 @@
-//! The keys and condition types that a marker may not set.
+//! Checks that a marker sets no key or condition type that Kubernetes or `OpenKruise` use themselves ([`limits`]).
 
 use leadsman_api::limits;
 
-/// Key of a label or annotation that a marker may set.
-pub(super) fn open_key(key: &str) -> Result<(), String> {
+/// Checks the key of a label or annotation.
+pub(super) fn check_key(key: &str) -> Result<(), String> {
     let mut prefixes = limits::RESERVED_PREFIXES.iter();
     if limits::RESERVED_KEYS.contains(&key) || prefixes.any(|prefix| key.starts_with(prefix)) {
         return Err(format!(
@@ -13,8 +13,8 @@ pub(super) fn open_key(key: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Type of a condition that no component of Kubernetes or `OpenKruise` writes.
-pub(super) fn open_condition_type(condition_type: &str) -> Result<(), String> {
+/// Checks the type of a condition.
+pub(super) fn check_condition_type(condition_type: &str) -> Result<(), String> {
     if limits::RESERVED_CONDITION_TYPES.contains(&condition_type) {
         return Err(format!(
             "{condition_type:?} is a condition of Kubernetes or OpenKruise itself"

@@ -1,20 +1,20 @@
-//! A probe whose ports are numbers, and the revision that stands for it in an entry and in a verdict.
+//! A probe whose ports are numbers, with the revision by which a verdict names the version of its entry.
 
 use std::sync::Arc;
 
 use super::probe::{Handler, Probe, Scheme};
 
-/// A probe whose ports are numbers, and what stands for it.
+/// A probe of one container, ready to be planned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedProbe {
     /// The probe.
     pub probe: Arc<Probe>,
-    /// Stands for handler and container.
+    /// Hash of handler and container; a verdict of another revision is outdated. Timing and thresholds are not part of it.
     pub revision: Arc<str>,
 }
 
 impl ResolvedProbe {
-    /// What a probe comes to in this container.
+    /// The probe in the container of this name.
     pub(super) fn new(probe: Probe, container: &str) -> Self {
         Self {
             revision: revision(&probe.handler, container),
@@ -23,8 +23,8 @@ impl ResolvedProbe {
     }
 }
 
-/// A short name of handler and container, the same on every machine and in every version: FNV-1a, 64 bits, over
-/// their fields, each behind its length.
+/// FNV-1a, 64 bits (draft-eastlake-fnv), over the fields of handler and container, each after its length. It must not change
+/// from version to version, or no verdict would match its entry after an upgrade; `DefaultHasher` gives no such promise.
 fn revision(handler: &Handler, container: &str) -> Arc<str> {
     let mut hash = Fnv::new();
     hash.text(container);
@@ -61,6 +61,7 @@ fn revision(handler: &Handler, container: &str) -> Arc<str> {
     format!("{:016x}", hash.0).into()
 }
 
+/// A running FNV-1a hash.
 struct Fnv(u64);
 
 impl Fnv {

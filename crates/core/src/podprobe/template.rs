@@ -1,4 +1,4 @@
-//! A probe as a marker gives it: ports may be names, which each pod's container resolves for itself.
+//! A probe as a marker has it: its ports may be names, which are resolved in each pod's container.
 
 use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use crate::cluster::{FieldErrors, names};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use leadsman_api::limits;
 
-/// A probe but for its port. Times in whole seconds, defaults filled in.
+/// A probe with unresolved ports, its defaults filled in.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ProbeTemplate {
-    /// What is done.
+    /// The action of the probe.
     pub handler: HandlerTemplate,
-    /// Counted from the container's start.
+    /// Delay of the first run after the container's start.
     pub initial_delay_seconds: u32,
-    /// From one due time to the next.
+    /// Time between two runs.
     pub period_seconds: NonZeroU32,
-    /// For one run.
+    /// Time limit of one run.
     pub timeout_seconds: NonZeroU32,
     /// Consecutive successes that turn the verdict to Succeeded.
     pub success_threshold: NonZeroU32,
@@ -29,7 +29,7 @@ pub struct ProbeTemplate {
     pub failure_threshold: NonZeroU32,
 }
 
-/// What a probe does to its container.
+/// The action of a probe (`v1.ProbeHandler`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HandlerTemplate {
     /// Runs a command in the container, without a shell.
@@ -37,7 +37,7 @@ pub enum HandlerTemplate {
         /// Program and arguments, never empty.
         command: Vec<String>,
     },
-    /// GETs a path from the pod.
+    /// Sends an HTTP GET request to the pod.
     HttpGet {
         /// Plain or TLS.
         scheme: Scheme,
@@ -48,14 +48,14 @@ pub enum HandlerTemplate {
         /// Name and value, repeated names kept, in order.
         headers: Vec<(String, String)>,
     },
-    /// Opens a connection to the pod.
+    /// Opens a TCP connection to the pod.
     TcpSocket {
         /// The port.
         port: Port,
     },
-    /// Asks `grpc.health.v1.Health/Check` of the pod.
+    /// Calls `grpc.health.v1.Health/Check` of the pod.
     Grpc {
-        /// The port; it has no name here, as in Kubernetes.
+        /// The port, always a number (`v1.GRPCAction`).
         port: NonZeroU16,
         /// The service asked about; empty is the server as a whole.
         service: String,
@@ -89,7 +89,7 @@ impl Port {
 }
 
 impl ProbeTemplate {
-    /// The probe of one container; `port` looks a name up among the container's own ports.
+    /// The probe of one container; `port` finds the number of the container's port of this name.
     pub fn resolve(
         &self,
         port: impl Fn(&str) -> Option<NonZeroU16>,
@@ -127,7 +127,7 @@ impl ProbeTemplate {
         })
     }
 
-    /// Reads a probe, or reports what is wrong with it.
+    /// Parses a probe; None after an error has been reported that leaves no probe.
     pub(super) fn read(
         probe: &v1::Probe,
         compatibility: Compatibility,
@@ -176,7 +176,8 @@ impl ProbeTemplate {
     }
 }
 
-/// Zero is a field left out, as in Kubernetes, whose own types cannot tell the two apart.
+/// Zero means that the field is left out, as for Kubernetes, whose types are plain integers (`SetDefaults_Probe`,
+/// `pkg/apis/core/v1/defaults.go`).
 fn seconds(given: Option<i32>, most: i32, mut report: FieldErrors<'_>) -> Option<u32> {
     let given = given.unwrap_or(0);
     let within = u32::try_from(given).ok().filter(|_| given <= most);
@@ -280,7 +281,8 @@ fn check_headers(headers: &[v1::HTTPHeader], report: &mut FieldErrors<'_>) {
     }
 }
 
-/// A probe goes to its own pod. Another host would be dialled from inside the node's network.
+/// Refuses another host than the pod, or whoever may create markers could have the agent connect to hosts that only the node
+/// can reach.
 fn refuse_host(host: Option<&str>, report: &mut FieldErrors<'_>) {
     if let Some(host) = host.filter(|host| !host.is_empty()) {
         report.field("host").add(format!(
@@ -340,7 +342,10 @@ mod tests {
     #[rstest]
     #[case::kubernetes(Compatibility::Kubernetes, [0, 10, 1, 1, 3])]
     #[case::openkruise(Compatibility::OpenKruise, [1, 1, 1, 1, 1])]
-    fn defaults(#[case] compatibility: Compatibility, #[case] expected: [u32; 5]) {
+    fn fields_left_out_and_zeros_have_defaults(
+        #[case] compatibility: Compatibility,
+        #[case] expected: [u32; 5],
+    ) {
         let lean = json!({"tcpSocket": {"port": 1}});
         assert_eq!(timings(&template(lean, compatibility)), expected);
         let zeros = json!({
@@ -385,7 +390,7 @@ mod tests {
     #[rstest]
     #[case("httpGet")]
     #[case("tcpSocket")]
-    fn a_named_port_is_the_containers(#[case] handler: &str) {
+    fn a_named_port_is_resolved_in_the_container(#[case] handler: &str) {
         let named = template(
             json!({handler: {"port": "game"}}),
             Compatibility::Kubernetes,

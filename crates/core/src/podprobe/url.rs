@@ -1,16 +1,17 @@
-//! Whether the path of an HTTP probe is a URL reference: what Go's `url.Parse` takes, by which Kubernetes and
-//! `OpenKruise` check it. The CRD has the same rules as regular expressions.
+//! Validation of the path of an HTTP probe: a URL reference by the rules of Go's `url.Parse` (`net/url/url.go`), with which
+//! the kubelet (`formatURL`, `pkg/probe/http/request.go`) and `OpenKruise` parse it. The CRD has the same rules as regular
+//! expressions.
 //!
-//! Narrower than Go in two corners that no probe is in: a `%` is an escape also in what follows a scheme without a
-//! slash, and a host has at most one colon, unless it is an IPv6 address in brackets.
+//! Two rules are stricter than Go's, for references that are of no use in a probe: after a scheme without a slash `%` begins
+//! an escape too, and a host has at most one colon, unless it is an IPv6 address in brackets.
 
-/// Says what is wrong with a path; a query and a fragment may be part of it.
+/// Checks a path, which may include a query and a fragment.
 pub(super) fn check_path(path: &str) -> Result<(), String> {
     let fault = if path.chars().any(|c| c.is_ascii_control()) {
         "has a control character"
     } else if !has_whole_escapes(path) {
-        "has a '%' that two hexadecimal digits do not follow"
-    } else if !may_begin(path) {
+        "has a '%' that is not followed by two hexadecimal digits"
+    } else if !has_valid_first_segment(path) {
         "has a ':' in its first part: begin with '/'"
     } else if !has_host_after_slashes(path) {
         "has no host after '//': begin with one '/'"
@@ -20,7 +21,7 @@ pub(super) fn check_path(path: &str) -> Result<(), String> {
     Err(format!("{path:?} is not a valid URL path: it {fault}"))
 }
 
-/// A query is handed on as it is.
+/// Whether each `%` in path and fragment begins an escape. A query is not decoded.
 fn has_whole_escapes(path: &str) -> bool {
     let (path, fragment) = path.split_once('#').unwrap_or((path, ""));
     let path = path.split('?').next().unwrap_or_default();
@@ -30,21 +31,21 @@ fn has_whole_escapes(path: &str) -> bool {
     })
 }
 
-/// The two digits of an escape, what follows the `%`.
+/// The two digits of an escape; `after` is the text behind its `%`.
 fn escaped(after: &str) -> Option<&[u8]> {
     let digits = after.as_bytes().get(..2)?;
     digits.iter().all(u8::is_ascii_hexdigit).then_some(digits)
 }
 
 /// RFC 3986, section 4.2: a relative reference has no colon in its first segment, which would be a scheme's.
-fn may_begin(path: &str) -> bool {
+fn has_valid_first_segment(path: &str) -> bool {
     let end = path.find(['/', '?', '#']).unwrap_or(path.len());
     let (first, _) = path.split_at(end);
-    !first.contains(':') || scheme(path).is_some()
+    !first.contains(':') || after_scheme(path).is_some()
 }
 
-/// What follows the scheme of a path that has one.
-fn scheme(path: &str) -> Option<&str> {
+/// The text behind the scheme, if the path has one.
+fn after_scheme(path: &str) -> Option<&str> {
     let (scheme, rest) = path.split_once(':')?;
     let others = |b: u8| b.is_ascii_alphanumeric() || b"+-.".contains(&b);
     let is_scheme =
@@ -53,7 +54,7 @@ fn scheme(path: &str) -> Option<&str> {
 }
 
 fn has_host_after_slashes(path: &str) -> bool {
-    let path = scheme(path).unwrap_or(path);
+    let path = after_scheme(path).unwrap_or(path);
     let Some(authority) = path.strip_prefix("//") else {
         return true;
     };
@@ -75,7 +76,7 @@ fn is_host(host: &str) -> bool {
     };
     let is_plain =
         |c: char| !c.is_ascii() || c.is_ascii_alphanumeric() || "-._~!$&'()*+,;=<>\"%".contains(c);
-    // Only what is not ASCII may be escaped in a host, and the '%' itself.
+    // In a host only bytes outside of ASCII and '%' itself may be escaped (`unescape` in `net/url/url.go`).
     let mut escapes = host.split('%').skip(1).filter_map(escaped);
     host.chars().all(is_plain)
         && escapes.all(|digits| digits == b"25" || digits[0] >= b'8')

@@ -1,6 +1,6 @@
-//! A probe on its way through `NodePodProbe`: written whole by the manager, read back by the node's agent.
+//! The form of a probe in `NodePodProbe`: the manager writes it with all fields, the node's agent parses it.
 //!
-//! The agent does not trust what it reads: another host and a port by name are refused here again.
+//! The agent does not trust the object: it validates each probe again, and refuses another host and a named port.
 
 use std::num::{NonZeroU16, NonZeroU32};
 
@@ -12,7 +12,7 @@ use super::template::ProbeTemplate;
 use crate::cluster::{FieldErrors, Invalid};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-/// The probe with every field written out.
+/// Writes a probe with every field.
 pub fn to_wire(probe: &Probe) -> v1::Probe {
     let mut wire = v1::Probe {
         initial_delay_seconds: Some(int32(probe.initial_delay_seconds)),
@@ -45,9 +45,11 @@ pub fn to_wire(probe: &Probe) -> v1::Probe {
     wire
 }
 
-/// Reads an entry's probe, or says all that is wrong with it; paths begin at the probe.
+/// Parses the probe of an entry. Fields left out have the defaults of Kubernetes.
 ///
-/// Fields left out mean what Kubernetes says.
+/// # Errors
+///
+/// All invalid fields; their paths begin with `probe`.
 pub fn from_wire(probe: &v1::Probe) -> Result<Probe, Vec<Invalid>> {
     let mut errors = Vec::new();
     let mut report = FieldErrors::new(&mut errors, "probe");
@@ -87,7 +89,7 @@ fn int_or_string(port: NonZeroU16) -> IntOrString {
     IntOrString::Int(i32::from(port.get()))
 }
 
-/// Larger than the wire allows is as good as the largest.
+/// Saturates: a longer time than the wire can hold makes no difference.
 fn int32(value: u32) -> i32 {
     i32::try_from(value).unwrap_or(i32::MAX)
 }
@@ -146,7 +148,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(probe in probe()) {
+        fn a_probe_that_is_written_is_parsed_to_the_same(probe in probe()) {
             let sent = serde_json::to_value(to_wire(&probe)).unwrap();
             let received = serde_json::from_value(sent).unwrap();
             prop_assert_eq!(from_wire(&received), Ok(probe));
@@ -154,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_is_written_out() {
+    fn every_field_is_written() {
         let wire = serde_json::from_value(json!({"httpGet": {"port": 80}})).unwrap();
         let wire = serde_json::to_value(to_wire(&from_wire(&wire).unwrap())).unwrap();
         let expected = json!({
@@ -170,7 +172,7 @@ mod tests {
 
     // PRB-3, DEF-21
     #[test]
-    fn the_agent_refuses_what_it_must_not_run() {
+    fn the_agent_refuses_probes_that_it_must_not_run() {
         let refused: [(Value, &str); 8] = [
             (json!({}), "probe"),
             (json!({"exec": {}}), "probe.exec.command"),

@@ -120,7 +120,7 @@ impl Observations<'_> {
     fn troubles(&self, marker: &Marker) -> impl Iterator<Item = (Trouble, Arc<str>)> {
         let subject = &self.pod.name.name;
         let contested = self.contested.iter();
-        let contested = contested.filter(|mark| marks::names(marker, mark));
+        let contested = contested.filter(|mark| marks::claims(marker, mark));
         let contested = contested.map(move |mark| {
             let subject = format!("{subject} ({mark})");
             (Trouble::Contested, subject.into())

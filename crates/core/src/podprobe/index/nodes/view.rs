@@ -73,8 +73,9 @@ impl<'a> NodeView<'a> {
         let mut containers = pod.containers.iter();
         let container = containers.find(|one| one.name == entry.container)?;
         let mut verdicts = on_node.verdicts.iter();
-        let found = verdicts
-            .find(|(name, verdict)| entry.fits(name, verdict) && verdict.is_about(container));
+        let found = verdicts.find(|(name, verdict)| {
+            entry.matches_verdict(name, verdict) && verdict.is_about(container)
+        });
         found.map(|(_, verdict)| verdict)
     }
 
