@@ -434,10 +434,10 @@ pub(crate) async fn an_unreachable_runtime_changes_no_mark(cluster: Arc<Cluster>
     room.scene.marker("m", json!([fresh()])).await?;
     room.scene.marks("one", is_fresh(true)).await?;
     let history = History::of(&cluster.client, "runtime").await?;
-    let before = failed_looks(&cluster).await?;
+    let before = failed_container_lists(&cluster).await?;
     cluster.bed.stop_runtime().await?;
     until("a look in vain", || async {
-        Ok((failed_looks(&cluster).await? > before).then_some(()))
+        Ok((failed_container_lists(&cluster).await? > before).then_some(()))
     })
     .await?;
     cluster.bed.start_runtime().await?;
@@ -500,12 +500,13 @@ async fn signal_api_server(cluster: &Cluster, signal: &str) -> Result<()> {
     Ok(())
 }
 
-/// How often the agent has looked at the runtime in vain, by its own count.
-async fn failed_looks(cluster: &Cluster) -> Result<u64> {
+/// Container lists that failed, by the agent's own count.
+async fn failed_container_lists(cluster: &Cluster) -> Result<u64> {
     let metrics = "http://127.0.0.1:9102/metrics";
     let metrics = cluster.bed.get_from_inside(metrics).await?;
     let mut lines = metrics.lines();
-    let looks = lines.find(|line| line.contains("runtime_looks_total") && line.contains("failed"));
-    let count = looks.and_then(|line| line.rsplit(' ').next());
+    let lists =
+        lines.find(|line| line.contains("container_lists_total") && line.contains("failed"));
+    let count = lists.and_then(|line| line.rsplit(' ').next());
     Ok(count.map_or(Ok(0), str::parse)?)
 }

@@ -66,12 +66,12 @@ impl ProbingMetrics {
             r.register("probe_runs", help, self.runs.clone());
             let help = "Probe runs that could not be carried out and count neither as success nor as failure, by cause";
             r.register("probe_cannot", help, self.cannot_probe.clone());
-            let help = "Verdicts whose state has changed, by the new state";
+            let help = "Changes of a verdict's state, by the new state";
             r.register("verdict_changes", help, self.verdicts.clone());
             let help = "Writes of the NodePodProbe's status, by result";
             r.register("status_writes", help, self.writes.clone());
             let help = "Container lists requested from the container runtime, by result";
-            r.register("runtime_looks", help, self.lists.clone());
+            r.register("container_lists", help, self.lists.clone());
             let help = "Events about pods, by result: sent, failed, overflowed (queue full), suppressed (rate limit of the pod)";
             r.register("pod_events", help, self.events.clone());
             let help = "Probes in this node's NodePodProbe that are run";
