@@ -60,9 +60,13 @@ fn add_features(control: &mut Control, args: &Args) -> Vec<Webhook> {
     webhooks
 }
 
-/// The rights that the features need, in all namespaces.
-pub fn feature_rights() -> Vec<Right> {
-    rights::<PodProbeRules>()
+/// The rights that the features whose gates are on need, in all namespaces.
+pub fn feature_rights(gates: Gates) -> Vec<Right> {
+    let mut all = Vec::new();
+    if gates.pod_probe_marker {
+        all.extend(rights::<PodProbeRules>());
+    }
+    all
 }
 
 /// Runs without a feature: nothing is watched, written or removed.
@@ -70,7 +74,7 @@ async fn idle(process: &Process) {
     tracing::warn!(
         "PodProbeMarkerGate=false: no PodProbeMarker is acted on, and everything stays as it is, marks included"
     );
-    let switched_off = "PodProbeMarkerGate=false, nothing is acted on";
+    let switched_off = "PodProbeMarkerGate=false: idle by configuration";
     process.readiness.condition(switched_off, "").ready();
     process.shutdown.cancelled().await;
 }
@@ -89,7 +93,7 @@ async fn manage(args: &Args, process: Process) -> Result<(), ManagerError> {
         process.server.clone(),
         candidate.leadership(),
         process.readiness.condition(
-            "no OpenKruise that acts on the same objects",
+            "OpenKruise conflict check",
             "its Lease has not been read yet",
         ),
     );

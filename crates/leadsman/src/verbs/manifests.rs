@@ -194,7 +194,7 @@ fn manager_role(namespace: &str, account_namespace: &str, rules: &[Value]) -> [V
 
 /// What the manager's own tables say that it sends.
 fn manager_rules(gates: Gates) -> Vec<Value> {
-    let rights = feature_rights();
+    let rights = feature_rights(gates);
     let (named, unnamed): (Vec<_>, Vec<_>) =
         rights.iter().partition(|right| !right.name.is_empty());
     let mut verbs: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();

@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
+use leadsman_manager::Gates;
 use leadsman_manager::preflight::{CheckResult, Finding, PreflightScope, evaluate, read_facts};
 use leadsman_process::{Component, client};
 use serde_json::{Value, json};
@@ -19,6 +20,14 @@ pub(crate) struct Args {
     /// Check the rights that an agent needs, not those of the manager
     #[arg(long, env = "LEADSMAN_AGENT")]
     agent: bool,
+    /// Feature gates that the manager will run with, as NAME=true,NAME=false: the rights of their features are checked
+    #[arg(
+        long,
+        env = "LEADSMAN_FEATURE_GATES",
+        value_name = "GATES",
+        default_value = ""
+    )]
+    feature_gates: Gates,
     /// On a node: check the container runtime at this socket too
     #[arg(long, env = "LEADSMAN_RUNTIME_ENDPOINT", value_name = "ENDPOINT")]
     runtime_endpoint: Option<String>,
@@ -59,8 +68,11 @@ fn find(args: &Args) -> io::Result<Vec<Finding>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let agent_rights = args.agent.then(|| leadsman_agent::RIGHTS.to_vec());
-    let scope = PreflightScope { agent_rights };
+    let scope = if args.agent {
+        PreflightScope::Agent(leadsman_agent::RIGHTS.to_vec())
+    } else {
+        PreflightScope::Manager(args.feature_gates)
+    };
     runtime.block_on(async {
         let client = args.client.client(Component::Preflight).await;
         let client = client.map_err(io::Error::other)?;

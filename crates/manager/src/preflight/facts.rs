@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use super::marks::{self, MarkerSurvey};
 use super::openkruise::{OpenKruiseFacts, read_openkruise};
 use crate::openkruise::was_left_behind;
-use crate::{LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, feature_rights, openkruise};
+use crate::{Gates, LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, feature_rights, openkruise};
 
 /// The deadline of a request.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -25,11 +25,13 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 /// What was read, or why it cannot be read.
 pub type Lookup<T> = Result<T, String>;
 
-/// What is checked.
+/// Whose rights are checked.
 #[derive(Clone, Debug)]
-pub struct PreflightScope {
-    /// The rights of an agent, if they are checked instead of the manager's: group, resource, verb.
-    pub agent_rights: Option<Vec<(&'static str, &'static str, &'static str)>>,
+pub enum PreflightScope {
+    /// Those of a manager with these feature gates.
+    Manager(Gates),
+    /// Those of an agent: group, resource, verb.
+    Agent(Vec<(&'static str, &'static str, &'static str)>),
 }
 
 /// All that was read.
@@ -215,16 +217,19 @@ fn rights(scope: &PreflightScope) -> Vec<RequiredRight> {
         resource: resource.into(),
         ..RequiredRight::default()
     };
-    if let Some(agent) = &scope.agent_rights {
-        return agent.iter().copied().map(on).collect();
-    }
-    let features = feature_rights().into_iter().map(|right| RequiredRight {
-        verb: right.verb,
-        group: right.group,
-        resource: right.resource,
-        name: right.name,
-        ..RequiredRight::default()
-    });
+    let gates = match scope {
+        PreflightScope::Manager(gates) => *gates,
+        PreflightScope::Agent(agent) => return agent.iter().copied().map(on).collect(),
+    };
+    let features = feature_rights(gates)
+        .into_iter()
+        .map(|right| RequiredRight {
+            verb: right.verb,
+            group: right.group,
+            resource: right.resource,
+            name: right.name,
+            ..RequiredRight::default()
+        });
     let lease = |verb, name: &'static str, namespace: &str| RequiredRight {
         name: name.into(),
         namespace: namespace.to_owned(),
@@ -284,11 +289,12 @@ mod tests {
 
     #[test]
     fn every_right_of_the_manager_is_checked() {
-        let scope = PreflightScope { agent_rights: None };
+        let gates = Gates::default();
+        let scope = PreflightScope::Manager(gates);
         let rights = rights(&scope);
         assert_eq!(
             rights.len(),
-            feature_rights().len() + LEASE_RIGHTS.len() + openkruise::LEASE_RIGHTS.len()
+            feature_rights(gates).len() + LEASE_RIGHTS.len() + openkruise::LEASE_RIGHTS.len()
         );
         let create = rights
             .iter()
