@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use leadsman_api::{NodePodProbe, PodProbeMarker};
+use leadsman_core::podprobe::node::SLOT;
 use leadsman_testkit::cluster::{AGENT_METRICS, Cluster, MANAGER_METRICS};
 use leadsman_testkit::{NodeBed, Options};
 use leadsman_tests::{see, until};
@@ -22,7 +23,7 @@ const IMAGE: &str = "docker.io/local/target:1";
 /// Markers over which the pods are divided; see [`ProbedNode::mark`].
 pub(super) const GROUPS: u32 = 10;
 /// From one marker to the next: each lands a slot of the agent's grid further into the second than the one before.
-pub(super) const STAGGER: Duration = Duration::from_millis(1100);
+pub(super) const STAGGER: Duration = Duration::from_secs(1).saturating_add(SLOT);
 
 /// A pod that is probed.
 #[derive(Clone, Debug)]

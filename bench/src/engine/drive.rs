@@ -197,14 +197,13 @@ fn plan(order: &Order) -> Result<NodePodProbe> {
 
 /// They began to run at different times, so that their first runs, a delay after that, are in different slots.
 fn containers(probes: u32, now: Timestamp) -> ObservedContainers {
-    let slots = u32::try_from(super::SLOTS).unwrap_or(1);
     let container = |number: u32| {
         let pod = PodName {
             namespace: "engine".into(),
             name: format!("pod-{number}").into(),
             uid: number.to_string().into(),
         };
-        let started_at = now - SLOT * (number % slots);
+        let started_at = now - SLOT * (number % super::SLOTS);
         let state = ContainerState::Running { started_at };
         let id = format!("container-{number}").into();
         (

@@ -35,7 +35,7 @@ const WINDOW: f64 = 30.0;
 /// Addresses that are probed: of each, 250 a second leave enough ports while closed connections are remembered.
 const ADDRESSES: u8 = 40;
 /// Slots of a second.
-const SLOTS: u64 = 10;
+const SLOTS: u32 = 1_000 / SLOT.subsec_millis();
 
 const HOW: &str = "One process, on one thread, has the rules' own schedule of so many probes with a period of a second, \
 spread over the ten slots of it, and runs them by the executors, each in a task; another process answers, at 40 \
@@ -163,14 +163,14 @@ async fn floor(name: &str, exchange: Exchange, rate: u32, scale: f64) -> Result<
     let target = |probe| {
         (
             Peer::Address(address(probe, port)),
-            u64::from(probe) % SLOTS,
+            u64::from(probe % SLOTS),
         )
     };
     let targets = (0..rate).map(target).collect();
     let order = bare::Order {
         exchange,
         targets,
-        period: SLOTS,
+        period: SLOTS.into(),
         runtime: None,
     };
     let mut talk = Talk::here(&Part::Bare(order)).await?;
