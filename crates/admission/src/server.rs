@@ -191,7 +191,7 @@ impl Connection {
         tokio::pin!(served);
         let ended = tokio::select! {
             ended = &mut served => ended,
-            () = self.gives_up(is_http2, &requests) => {
+            () = self.until_no_more_requests(is_http2, &requests) => {
                 served.as_mut().graceful_shutdown();
                 served.await
             }
@@ -202,7 +202,7 @@ impl Connection {
     }
 
     /// Until the connection is to take no further request.
-    async fn gives_up(&self, is_http2: bool, requests: &Requests) {
+    async fn until_no_more_requests(&self, is_http2: bool, requests: &Requests) {
         let mut begun = requests.subscribe();
         let drained = async {
             self.draining.cancelled().await;

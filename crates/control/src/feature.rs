@@ -215,7 +215,9 @@ impl<R: Rules> Feature<R> {
                 let queue = &mut self.queue;
                 self.shared.places.update(|places| queue.take(now, places))
             } else {
-                self.shared.places.update(|places| self.queue.rest(places));
+                self.shared
+                    .places
+                    .update(|places| self.queue.stop_all_waiting(places));
                 None
             };
             let Some(target) = target else {

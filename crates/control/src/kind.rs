@@ -18,7 +18,7 @@ pub struct OptionalFields {
     /// `status.conditions[].type`; `[]` leads to the items of a list. They count as kept only if all of them are.
     pub paths: &'static [&'static str],
     /// What users miss where they are dropped, for the log.
-    pub purpose: &'static str,
+    pub content: &'static str,
 }
 
 /// A kind that the rules `R` observe.

@@ -133,7 +133,7 @@ impl Places {
     }
 
     /// The flow has nothing that waits for a place.
-    pub(crate) fn rest(&mut self, flow: usize) {
+    pub(crate) fn stop_waiting(&mut self, flow: usize) {
         let waits = &mut self.flows[flow].waits;
         self.changed |= *waits;
         *waits = false;

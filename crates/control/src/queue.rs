@@ -174,7 +174,7 @@ impl<T: Target> WriteQueue<T> {
             if self.may_begin(class, now) {
                 able.push(class);
             } else {
-                places.rest(self.first_flow + class);
+                places.stop_waiting(self.first_flow + class);
             }
         }
         able.sort_by_key(|class| self.classes[*class].pace.in_flight);
@@ -279,15 +279,15 @@ impl<T: Target> WriteQueue<T> {
     }
 
     /// No class waits for a place: nothing may be written now.
-    pub(crate) fn rest(&self, places: &mut Places) {
+    pub(crate) fn stop_all_waiting(&self, places: &mut Places) {
         for class in 0..self.classes.len() {
-            places.rest(self.first_flow + class);
+            places.stop_waiting(self.first_flow + class);
         }
     }
 
     /// Gives back the places of all requests in flight, whose answers nobody waits for any more.
     pub(crate) fn give_up(&self, places: &mut Places) {
-        self.rest(places);
+        self.stop_all_waiting(places);
         for (class, queue) in self.classes.iter().enumerate() {
             for _ in 0..queue.pace.in_flight {
                 places.give_back(self.first_flow + class);

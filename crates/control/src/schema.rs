@@ -117,7 +117,7 @@ impl Schema {
         if !keeps {
             tracing::warn!(
                 crd,
-                without = self.fields.purpose,
+                missing = self.fields.content,
                 "the CRD drops leadsman's fields: it is another product's or an older one. Apply the output of \
                  `leadsman manifests`"
             );

@@ -117,7 +117,7 @@ enum Event {
 
 const FIELDS: OptionalFields = OptionalFields {
     paths: &[],
-    purpose: "",
+    content: "",
 };
 const PATCH: RequestKind = RequestKind {
     label: "lamp",

@@ -55,7 +55,7 @@ fn a_flow_that_rests_leaves_its_share_to_the_others() {
     places.give_back(0);
     assert!(!places.take(0), "the other one has fewer, and waits");
     places.take_changed();
-    places.rest(1);
+    places.stop_waiting(1);
     assert!(places.take_changed(), "the first is to ask again");
     assert!(places.take(0));
 }
@@ -65,14 +65,14 @@ fn a_flow_that_rests_leaves_its_share_to_the_others() {
 enum Step {
     Take(Index),
     GiveBack(Index),
-    Rest(Index),
+    StopWaiting(Index),
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => any::<Index>().prop_map(Step::Take),
         2 => any::<Index>().prop_map(Step::GiveBack),
-        1 => any::<Index>().prop_map(Step::Rest),
+        1 => any::<Index>().prop_map(Step::StopWaiting),
     ]
 }
 
@@ -100,7 +100,7 @@ proptest! {
                         places.give_back(flow);
                     }
                 }
-                Step::Rest(index) => places.rest(index.index(flows)),
+                Step::StopWaiting(index) => places.stop_waiting(index.index(flows)),
             }
             prop_assert!(places.flows().iter().sum::<usize>() <= limit);
         }

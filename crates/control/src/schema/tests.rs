@@ -14,7 +14,7 @@ type Item = WatchEvent<CustomResourceDefinition>;
 const CRD: &str = "lamps.example.com";
 const FIELDS: OptionalFields = OptionalFields {
     paths: &["status.colours[].name"],
-    purpose: "by which a lamp has colours",
+    content: "the colours of a lamp",
 };
 
 fn crd(status: &Value) -> CustomResourceDefinition {

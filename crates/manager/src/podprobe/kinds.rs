@@ -13,7 +13,7 @@ use super::PodProbeRules;
 /// Fields of a marker's status that `OpenKruise`'s CRD lacks.
 const MARKER_FIELDS: OptionalFields = OptionalFields {
     paths: &["status.probes[].name", "status.conditions[].type"],
-    purpose: "by which a marker reports its state (status.conditions, status.probes)",
+    content: "a marker's state (status.conditions, status.probes)",
 };
 
 /// Fields of an entry in a node's object, and of a verdict about it, that `OpenKruise`'s CRD lacks.
@@ -24,7 +24,7 @@ const NODE_POD_PROBE_FIELDS: OptionalFields = OptionalFields {
         "status.podProbeStatuses[].probeStates[].revision",
         "status.podProbeStatuses[].probeStates[].containerID",
     ],
-    purpose: "by which a verdict says what it is about (revision, containerID, startedContainerID)",
+    content: "what a verdict is about (revision, containerID, startedContainerID)",
 };
 
 /// In pages of about a megabyte of text each, as large as the objects commonly are.

@@ -51,7 +51,7 @@ const FINALIZERS: usize = 3;
 impl Rules for PodProbeRules {
     const NAME: &'static str = "podprobe";
     const KINDS: &'static [Kind<Self>] = kinds::KINDS;
-    const REQUESTS: &'static [RequestKind] = requests::KINDS;
+    const REQUESTS: &'static [RequestKind] = requests::ALL;
     const CLASSES: &'static [Class] = &[
         Class::new(),
         Class::new(),

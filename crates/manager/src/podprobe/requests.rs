@@ -54,7 +54,7 @@ const MARKER_FINALIZERS: RequestKind = RequestKind {
 };
 
 /// All of them.
-pub(super) const KINDS: &[RequestKind] = &[
+pub(super) const ALL: &[RequestKind] = &[
     CREATE_NODE_POD_PROBE,
     REPLACE_NODE_POD_PROBE,
     DELETE_NODE_POD_PROBE,

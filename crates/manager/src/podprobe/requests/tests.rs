@@ -221,7 +221,7 @@ fn every_request_is_of_a_declared_kind() {
             verb.to_owned(),
         ));
     }
-    let declared = KINDS.iter().map(|kind| {
+    let declared = ALL.iter().map(|kind| {
         let RequestKind {
             group,
             resource,
