@@ -102,7 +102,9 @@ impl Cause {
             Self::Unavailable | Self::NoAnswer => {
                 (Duration::from_millis(250), Duration::from_secs(5))
             }
-            Self::Throttled | Self::InternalError | Self::NoSuchKind => {
+            // Of a whole class of requests in `leadsman-control`, and not of one object alone.
+            Self::Throttled => (Duration::from_millis(250), Duration::from_secs(30)),
+            Self::InternalError | Self::NoSuchKind => {
                 (Duration::from_millis(250), Duration::from_secs(30))
             }
             // Begins short: an API server that has just started denies everything until its informers have listed the
