@@ -1,4 +1,4 @@
-//! All of it together: what runs on the process's own thread, and the server on its own.
+//! Starts and stops the certificate, configuration and server loops.
 
 use std::io;
 use std::sync::Arc;
@@ -64,8 +64,8 @@ impl From<DirectoryError> for AdmissionError {
 }
 
 impl Admission {
-    /// Serves these webhooks until the process is to end, keeps their certificates, and has the leader tell the API
-    /// server of them. Without a webhook nothing is served, and what an earlier process told the API server is taken back.
+    /// Serves these webhooks until the process is to end, keeps their certificates, and registers them with the API server
+    /// while leading; without a webhook, a registration left by an earlier process is deleted.
     pub async fn start(
         args: &Args,
         namespace: &str,

@@ -65,7 +65,7 @@ pub(crate) struct Pem {
 /// Why a certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CertificateError {
-    #[error("{what} is no PEM: {source}")]
+    #[error("{what} is not valid PEM: {source}")]
     Pem {
         what: &'static str,
         source: rustls::pki_types::pem::Error,
@@ -78,7 +78,7 @@ pub(crate) enum CertificateError {
     Key(rustls::Error),
     #[error("it does not name {name}, by which the API server calls: {source}")]
     Name { name: String, source: rustls::Error },
-    #[error("the CA bundle does not vouch for it: {0}")]
+    #[error("the certificate is not signed by the CA bundle: {0}")]
     Untrusted(rustls::Error),
 }
 

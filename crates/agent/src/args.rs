@@ -34,7 +34,8 @@ pub struct Args {
         value_delimiter = ','
     )]
     pub node_ip: Vec<IpAddr>,
-    /// Commands that may run at once on the node; a namespace has three quarters of them at most, and half beside others
+    /// Commands that may run at once on the node; one namespace gets at most three quarters of them, or half while other
+    /// namespaces run some
     #[arg(
         long,
         env = "LEADSMAN_EXEC_CONCURRENCY",

@@ -35,7 +35,7 @@ pub enum TaskFailure {
         source: TaskError,
     },
     /// It returned before the agent was to stop.
-    #[error("the task {task:?} ended, although the agent was not to stop")]
+    #[error("the task {task:?} ended before the agent was asked to stop")]
     Ended {
         /// Its name.
         task: &'static str,

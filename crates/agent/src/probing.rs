@@ -286,7 +286,7 @@ impl Probing {
                 let now = self.now().monotonic;
                 let since = self.node.write_overdue_since().unwrap_or(now);
                 if self.write_health.failed(&error.to_string(), since) {
-                    tracing::warn!(%error, "verdicts are not reported for now, retrying");
+                    tracing::warn!(%error, "writing the verdicts failed, retrying; none is lost");
                 }
                 self.write_failures = self.write_failures.saturating_add(1);
                 failed_write(&error, self.write_failures)

@@ -11,7 +11,7 @@ use crate::gates::Gates;
 /// `leadsman manifests` prints, and waits for them.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// What a probe means that leaves timing fields out; openkruise also sets its finalizer on every marker
+    /// Whose defaults fill timing fields that a probe leaves out; openkruise also sets its finalizer on every marker
     #[arg(
         long,
         env = "LEADSMAN_COMPATIBILITY",
@@ -50,7 +50,7 @@ pub struct Args {
     )]
     pub lease_duration: u16,
     /// Field managers under whose names earlier builds marked pods. What they alone own is taken over, or removed where no
-    /// marker claims it; no release has had another name than leadsman-podprobe
+    /// marker claims it. Leave empty after released builds: all use leadsman-podprobe
     #[arg(
         long,
         env = "LEADSMAN_FORMER_FIELD_MANAGERS",

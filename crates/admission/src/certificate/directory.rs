@@ -83,7 +83,10 @@ impl Directory {
         }
         let path = self.path.display();
         let reason = format!("the directory {path} was removed or cannot be watched any more");
-        tracing::error!(reason, "the webhooks' certificate is not followed any more");
+        tracing::error!(
+            reason,
+            "no longer watching the webhooks' certificate directory; restart the manager when it is back"
+        );
         self.publisher.not_ready(reason);
     }
 
@@ -97,7 +100,7 @@ impl Directory {
                 format!("the certificate expired at {}", certificate.not_after)
             }
             Err(error) => {
-                tracing::warn!(%error, "the webhooks' certificate is not replaced");
+                tracing::warn!(%error, "cannot load the webhooks' new certificate, the old one is served until it expires");
                 error.to_string()
             }
         };

@@ -229,7 +229,7 @@ impl ConfigurationLoop {
         let reason = describe_failure(action, OBJECT, disposition);
         tracing::warn!(
             reason,
-            "the API server may not call the admission webhooks, retrying"
+            "reading or writing the webhook configuration failed, webhooks might not be called; retrying"
         );
         self.state.trouble = Some(reason);
     }
@@ -278,15 +278,12 @@ pub(crate) async fn delete_leftover(
                 ..
             }
         ) {
-            tracing::info!(
-                reason,
-                "not looking for a configuration that is not needed any more"
-            );
+            tracing::info!(reason, "not checking for a leftover webhook configuration");
             return;
         }
         tracing::warn!(
             reason,
-            "cannot look for a configuration that is not needed any more, retrying"
+            "checking for a leftover webhook configuration failed, retrying"
         );
         until(pace.held_until(now)).await;
     }

@@ -191,7 +191,7 @@ async fn a_task_that_fails_or_ends_by_itself_ends_the_agent_and_the_others_are_d
         (1, "the task \"first\" failed: task"),
         (
             2,
-            "the task \"first\" ended, although the agent was not to stop",
+            "the task \"first\" ended before the agent was asked to stop",
         ),
     ] {
         let context = context(api_server(Arc::default()), &Readiness::default());

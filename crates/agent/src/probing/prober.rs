@@ -61,7 +61,9 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
         loop {
             match self.runs.join_next().await {
                 Some(Ok(finished)) => return finished,
-                Some(Err(error)) => tracing::error!(%error, "the task of a probe run was lost"),
+                Some(Err(error)) => {
+                    tracing::error!(%error, "a probe run's task broke off without a result")
+                }
                 None => std::future::pending().await,
             }
         }
@@ -72,7 +74,9 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
         loop {
             match self.runs.try_join_next()? {
                 Ok(finished) => return Some(finished),
-                Err(error) => tracing::error!(%error, "the task of a probe run was lost"),
+                Err(error) => {
+                    tracing::error!(%error, "a probe run's task broke off without a result")
+                }
             }
         }
     }
