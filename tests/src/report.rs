@@ -86,13 +86,12 @@ fn verdict(
     let at = Some(Time(at));
     let started = entry.started_container_id.clone();
     ContainerProbeState {
-        name: entry.name.clone(),
-        state: state.to_owned(),
         last_probe_time: at.clone(),
         last_transition_time: at,
         message: Some(message.to_owned()),
         revision: entry.revision.clone(),
         container_id: started.or_else(|| Some(format!("{pod}-{}-1", entry.container_name))),
+        ..ContainerProbeState::new(&entry.name, state)
     }
 }
 

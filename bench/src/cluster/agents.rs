@@ -108,13 +108,12 @@ impl<'a> Agents<'a> {
     fn report(&self, place: usize) -> PodProbeStatus {
         let pod = &self.world.pods[place];
         let state = |(probe, found): (&&str, &Found)| ContainerProbeState {
-            name: objects::entry(pod.app, probe),
-            state: found.state().to_owned(),
             last_probe_time: Some(Time(found.since)),
             last_transition_time: Some(Time(found.since)),
             message: Some(found.message().to_owned()),
             revision: found.revision.clone(),
             container_id: Some(objects::container_id(&pod.name, CONTAINER)),
+            ..ContainerProbeState::new(&objects::entry(pod.app, probe), found.state())
         };
         PodProbeStatus {
             name: pod.name.clone(),

@@ -171,13 +171,11 @@ fn state(entry: &ContainerProbe, failed: bool) -> ContainerProbeState {
     let state = if failed { "Failed" } else { "Succeeded" };
     let time = TIME.parse().map(Time).ok();
     ContainerProbeState {
-        name: entry.name.clone(),
-        state: state.to_owned(),
         last_probe_time: time.clone(),
         last_transition_time: time,
         message: Some("as it should be".to_owned()),
         revision: entry.revision.clone(),
-        container_id: None,
+        ..ContainerProbeState::new(&entry.name, state)
     }
 }
 

@@ -150,3 +150,14 @@ pub struct ContainerProbeState {
     )]
     pub container_id: Option<String>,
 }
+
+impl ContainerProbeState {
+    /// The verdict of an entry, with nothing said beside it.
+    pub fn new(entry: &str, state: &str) -> Self {
+        Self {
+            name: entry.to_owned(),
+            state: state.to_owned(),
+            ..Self::default()
+        }
+    }
+}

@@ -134,13 +134,11 @@ fn answered(index: &mut Index, number: usize, now: Now) -> Option<NodePodProbe> 
             .probes
             .iter()
             .map(|entry| ContainerProbeState {
-                name: entry.name.clone(),
-                state: "Succeeded".to_owned(),
                 message: Some("as it should be".to_owned()),
                 last_probe_time: time.clone(),
                 last_transition_time: time.clone(),
                 revision: entry.revision.clone(),
-                container_id: None,
+                ..ContainerProbeState::new(&entry.name, "Succeeded")
             })
             .collect(),
         ..PodProbeStatus::default()

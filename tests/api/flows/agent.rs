@@ -71,12 +71,11 @@ fn probe_state(
     let same = fitting.filter(|one| one.state == state);
     let at = Some(Time(now()));
     Some(ContainerProbeState {
-        name: entry.name.clone(),
         last_probe_time: same.map_or(at.clone(), |one| one.last_probe_time.clone()),
         last_transition_time: same.map_or(at, |one| one.last_transition_time.clone()),
-        state,
         message: Some(String::new()),
         revision: entry.revision.clone(),
         container_id,
+        ..ContainerProbeState::new(&entry.name, &state)
     })
 }

@@ -30,6 +30,18 @@ pub struct Verdict {
 }
 
 impl Verdict {
+    /// A verdict of which no more is known.
+    pub fn new(state: State, message: impl Into<Arc<str>>) -> Self {
+        Self {
+            state,
+            message: message.into(),
+            since: None,
+            probed: None,
+            revision: None,
+            container: None,
+        }
+    }
+
     /// Reads a verdict; None if its state is none of ours. `known` is one that is likely to have the same strings: at
     /// 100,000 pods, to look a node's strings up among those of all nodes takes four times as long as to compare them.
     pub fn read(

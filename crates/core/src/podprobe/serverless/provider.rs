@@ -96,11 +96,8 @@ fn read_verdict(pod: &IndexedPod, probe: &MarkerProbe) -> Option<Verdict> {
         _ => return None,
     };
     Some(Verdict {
-        state,
-        message: condition.message.clone(),
         since: condition.last_transition_time,
         probed: condition.last_probe_time,
-        revision: None,
-        container: None,
+        ..Verdict::new(state, condition.message.clone())
     })
 }

@@ -319,10 +319,7 @@ impl<'a> Model<'a> {
                 "Unknown" => "Unknown",
                 _ => return None,
             };
-            return Some(ContainerProbeState {
-                state: state.to_owned(),
-                ..ContainerProbeState::default()
-            });
+            return Some(ContainerProbeState::new("", state));
         }
         let entry = row.entry.as_ref().ok()?;
         let node = pod.node.as_ref()?;

@@ -512,13 +512,12 @@ impl Step {
                 let running = containers.find(|one| one.name == entry.container_name);
                 let running = running.map(|own| &own.id);
                 let state = ContainerProbeState {
-                    name: entry.name.clone(),
-                    state: state.to_owned(),
                     message: message.map(str::to_owned),
                     revision: revision.of(entry.revision.as_ref()),
                     container_id: container.of(running),
                     last_probe_time: Some(now.clone()),
                     last_transition_time: Some(now),
+                    ..ContainerProbeState::new(&entry.name, state)
                 };
                 let pod = (**pod).clone();
                 put_state(object, &pod, state, cannot);

@@ -116,13 +116,12 @@ impl World {
         let now = Time(self.cluster.now);
         let known = self.entry(entry);
         let mut new = ContainerProbeState {
-            name: entry.to_owned(),
-            state: state.to_owned(),
             message: Some(message.to_owned()),
             last_probe_time: Some(now.clone()),
             last_transition_time: Some(now),
             revision: known.as_ref().and_then(|known| known.revision.clone()),
             container_id: known.and_then(|known| known.started_container_id),
+            ..ContainerProbeState::new(entry, state)
         };
         edit(&mut new);
         let uid = self.cluster.pods[&p0()].node_uid().to_owned();

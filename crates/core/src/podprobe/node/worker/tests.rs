@@ -309,12 +309,9 @@ fn a_runtime_that_does_not_know_disproves_no_previous_verdict() {
         (Some("b"), State::Unknown),
     ] {
         let left = Verdict {
-            state: State::Succeeded,
-            message: "ok".into(),
             since: Timestamp::from_second(2_000).ok(),
-            probed: None,
-            revision: None,
             container: about.map(Arc::from),
+            ..Verdict::new(State::Succeeded, "ok")
         };
         let mut worker = Worker::new(entry(), Some(left), Duration::ZERO);
         let mut silent = running("a");
@@ -328,12 +325,9 @@ fn a_runtime_that_does_not_know_disproves_no_previous_verdict() {
 #[test]
 fn a_previous_verdict_is_taken_if_it_fits_the_container() {
     let left = |container: Option<&str>, since| Verdict {
-        state: State::Succeeded,
-        message: "ok".into(),
         since: Timestamp::from_second(since).ok(),
-        probed: None,
-        revision: None,
         container: container.map(Arc::from),
+        ..Verdict::new(State::Succeeded, "ok")
     };
     // The container started at second 1,000.
     let table = [
