@@ -1,4 +1,4 @@
-//! Writes the CRDs into `crates/api/crds`; with `--check` says whether what is there is what would be written.
+//! Writes the CRDs into `crates/api/crds`. With `--check` it compares them with the files instead, and fails on a difference.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ fn main() -> std::io::Result<ExitCode> {
             std::fs::create_dir_all(&folder)?;
             std::fs::write(file, yaml)?;
         } else if std::fs::read_to_string(&file).ok() != Some(yaml) {
-            eprintln!("{} is not what the types say", file.display());
+            eprintln!("{} differs from the CRD of the types", file.display());
             stale = true;
         }
     }

@@ -1,8 +1,8 @@
 //! The CRDs as they are installed, made from the types.
 //!
-//! The types give names, places and types; what stands here is what they cannot say. Types and maxima stand in the
-//! schema, semantic rules in CEL (module `rules`), because one error of the schema hides all those of CEL.
-//! Fields left out are filled in by the manager, never by the schema: which value they get depends on its flags.
+//! The types give names, nesting and types of fields; this module adds the rest. Types and maxima are in the schema,
+//! semantic rules in CEL (module `rules`), since one error of the schema hides all those of CEL. Defaults of absent
+//! fields are filled in by the manager, never by the schema: they depend on its flags.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -17,12 +17,12 @@ type Object = Map<String, Value>;
 pub fn crds() -> Vec<CustomResourceDefinition> {
     documents()
         .map(|(_, document)| {
-            serde_json::from_value(document).expect("what was made from a CRD is one still")
+            serde_json::from_value(document).expect("a CRD with more fields is a CRD")
         })
         .into()
 }
 
-/// Both CRDs as YAML, each with the name of its file.
+/// Both CRDs as YAML, each with its file name.
 pub fn render() -> Vec<(String, String)> {
     documents()
         .map(|(plural, document)| {
@@ -34,24 +34,27 @@ pub fn render() -> Vec<(String, String)> {
 
 fn documents() -> [(&'static str, Value); 2] {
     [
-        ("podprobemarkers", marker(&PodProbeMarker::crd())),
-        ("nodepodprobes", node_pod_probe(&NodePodProbe::crd())),
+        ("podprobemarkers", marker_document(&PodProbeMarker::crd())),
+        (
+            "nodepodprobes",
+            node_pod_probe_document(&NodePodProbe::crd()),
+        ),
     ]
 }
 
-fn marker(crd: &CustomResourceDefinition) -> Value {
-    let mut document = document(crd);
+fn marker_document(crd: &CustomResourceDefinition) -> Value {
+    let mut document = document_of(crd);
     document["spec"]["versions"][0]["additionalPrinterColumns"] = marker_columns();
     let schema = schema(&mut document);
-    complete_probe(at(schema, "spec.probes[].probe"));
-    complete_selector(at(schema, "spec.selector"));
-    bound(schema);
-    keyed(at(schema, "spec.probes"), "name");
-    keyed(at(schema, "spec.probes[].markerPolicy"), "state");
-    keyed(at(schema, "status.conditions"), "type");
-    at(schema, "status").insert("required".into(), json!(["observedGeneration"]));
+    complete_probe(schema_at(schema, "spec.probes[].probe"));
+    complete_selector(schema_at(schema, "spec.selector"));
+    set_maxima(schema);
+    make_list_map(schema_at(schema, "spec.probes"), "name");
+    make_list_map(schema_at(schema, "spec.probes[].markerPolicy"), "state");
+    make_list_map(schema_at(schema, "status.conditions"), "type");
+    schema_at(schema, "status").insert("required".into(), json!(["observedGeneration"]));
     for rule in rules::marker() {
-        let object = at(schema, rule.path);
+        let object = schema_at(schema, rule.path);
         let rules = object
             .entry("x-kubernetes-validations")
             .or_insert_with(|| json!([]));
@@ -61,7 +64,8 @@ fn marker(crd: &CustomResourceDefinition) -> Value {
     document
 }
 
-/// A column shows one value, so the counts are those of the first probe: most markers have just one.
+/// The columns of `kubectl get`. A column shows one value, so the counts are those of the first probe: most markers have
+/// just one.
 fn marker_columns() -> Value {
     let count = |name: &str, field: &str| {
         json!({
@@ -90,27 +94,27 @@ fn marker_columns() -> Value {
     ])
 }
 
-fn node_pod_probe(crd: &CustomResourceDefinition) -> Value {
-    let mut document = document(crd);
+fn node_pod_probe_document(crd: &CustomResourceDefinition) -> Value {
+    let mut document = document_of(crd);
     document["spec"]["versions"][0]["additionalPrinterColumns"] =
         json!([{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}]);
     let schema = schema(&mut document);
-    complete_probe(at(schema, "spec.podProbes[].probes[].probe"));
+    complete_probe(schema_at(schema, "spec.podProbes[].probes[].probe"));
     let cannot_probe = "status.podProbeStatuses[].cannotProbe";
-    at(schema, cannot_probe).insert("maxItems".into(), limits::CANNOT_PROBE.into());
+    schema_at(schema, cannot_probe).insert("maxItems".into(), limits::CANNOT_PROBE.into());
     for (field, most) in [
         ("name", limits::CANNOT_PROBE_NAME),
         ("message", limits::CANNOT_PROBE_MESSAGE),
     ] {
-        let field = at(schema, &format!("{cannot_probe}[].{field}"));
+        let field = schema_at(schema, &format!("{cannot_probe}[].{field}"));
         field.insert("maxLength".into(), most.into());
     }
     document
 }
 
-fn document(crd: &CustomResourceDefinition) -> Value {
+fn document_of(crd: &CustomResourceDefinition) -> Value {
     let mut document = serde_json::to_value(crd).expect("a CRD is JSON");
-    loosen(schema(&mut document).values_mut());
+    drop_nullable_and_defaults(schema(&mut document).values_mut());
     document
 }
 
@@ -122,27 +126,27 @@ fn schema(document: &mut Value) -> &mut Object {
     root
 }
 
-/// Takes out what the derived schema has beyond the types of the wire: `null` is a field left out, and defaults are
-/// not the schema's business.
-fn loosen<'a>(schemas: impl Iterator<Item = &'a mut Value>) {
+/// Removes what the derived schema has beyond the types on the wire: `null` is an absent field, and defaults are filled in
+/// by the manager.
+fn drop_nullable_and_defaults<'a>(schemas: impl Iterator<Item = &'a mut Value>) {
     for schema in schemas {
         if let Some(object) = schema.as_object_mut() {
             if object.get("type").is_some_and(Value::is_string) {
                 object.remove("nullable");
                 object.remove("default");
             }
-            loosen(object.values_mut());
+            drop_nullable_and_defaults(object.values_mut());
         }
     }
 }
 
 /// The schema at a path: `.` leads to a property, `[]` to the items of a list, `{}` to the values of a map.
-fn at<'a>(schema: &'a mut Object, path: &str) -> &'a mut Object {
+fn schema_at<'a>(schema: &'a mut Object, path: &str) -> &'a mut Object {
     let path = path.replace("[]", ".[]").replace("{}", ".{}");
     path.split('.')
-        .filter(|step| !step.is_empty())
-        .fold(schema, |schema, step| {
-            let next = match step {
+        .filter(|part| !part.is_empty())
+        .fold(schema, |schema, part| {
+            let next = match part {
                 "[]" => schema.get_mut("items"),
                 "{}" => schema.get_mut("additionalProperties"),
                 property => schema
@@ -154,17 +158,17 @@ fn at<'a>(schema: &'a mut Object, path: &str) -> &'a mut Object {
         })
 }
 
-/// A list of which two items never have the same key; server-side apply merges it item by item.
-fn keyed(schema: &mut Object, key: &str) {
+/// Makes a list a map by a key: no two items have the same key, and server-side apply merges it item by item.
+fn make_list_map(schema: &mut Object, key: &str) {
     schema.insert("x-kubernetes-list-type".into(), "map".into());
     schema.insert("x-kubernetes-list-map-keys".into(), json!([key]));
 }
 
-/// What upstream's schema of a native probe says and the derived one does not.
+/// Adds what upstream's schema of a native probe has and the derived one lacks.
 fn complete_probe(probe: &mut Object) {
-    at(probe, "grpc.service").insert("default".into(), "".into());
+    schema_at(probe, "grpc.service").insert("default".into(), "".into());
     for path in ["httpGet.port", "tcpSocket.port"] {
-        at(probe, path).insert(
+        schema_at(probe, path).insert(
             "anyOf".into(),
             json!([{"type": "integer"}, {"type": "string"}]),
         );
@@ -175,14 +179,14 @@ fn complete_selector(selector: &mut Object) {
     selector.insert("x-kubernetes-map-type".into(), "atomic".into());
 }
 
-/// The maxima: some are the wire's own, some keep the estimated cost of the rules within the API server's budget.
-fn bound(schema: &mut Object) {
+/// Sets the maxima: some are limits of the wire, others keep the estimated cost of the rules within the API server's limit.
+fn set_maxima(schema: &mut Object) {
     for (path, keyword, limit) in MAXIMA {
-        at(schema, path).insert((*keyword).into(), json!(limit));
+        schema_at(schema, path).insert((*keyword).into(), json!(limit));
     }
     for field in TIMINGS {
-        let timing = at(at(schema, "spec.probes[].probe"), field);
-        // `format: int32` is not enforced by the API server. Zero is a field left out.
+        let timing = schema_at(schema_at(schema, "spec.probes[].probe"), field);
+        // The API server does not enforce `format: int32`. Zero equals an absent field.
         timing.insert("minimum".into(), json!(0));
         let most = if *field == "timeoutSeconds" {
             limits::TIMEOUT_SECONDS

@@ -1,7 +1,7 @@
-//! One object of a list or a watch, decoded or not: an undecodable one must not blind the watch for the others.
+//! An object of a list or a watch, decoded or not: an undecodable one must not stop the watch of the others.
 //!
-//! kube's `DeserializeGuard` does the same through a tree of values; this one borrows the text, so that an object is
-//! still parsed straight into the little that is read of it. It reads JSON texts only, which is what kube's watches have.
+//! kube's `DeserializeGuard` does the same through a tree of values. This one borrows the text, so that an object is still
+//! parsed directly into the fields that are read. It reads only JSON, which is what the API server is asked for.
 
 use std::borrow::Cow;
 
@@ -20,7 +20,7 @@ pub enum Guarded<K> {
     Undecodable {
         /// Metadata, name and namespace at least.
         metadata: Box<ObjectMeta>,
-        /// What is wrong with the rest.
+        /// The error of decoding the object.
         error: String,
     },
 }
@@ -60,8 +60,8 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Guarded<K> {
     }
 }
 
-/// Enough to say which object it is, whatever the rest of its metadata looks like; without its version kube would take
-/// the watch for broken.
+/// The name and the resourceVersion, whatever the rest of the metadata looks like: the name says which object it is, and
+/// the resourceVersion where the watch continues.
 fn names_only(text: &str) -> serde_json::Result<ObjectMeta> {
     let NameOnly { metadata } = serde_json::from_str(text)?;
     Ok(ObjectMeta {
@@ -118,7 +118,7 @@ mod tests {
             {"metadata": {"name": "e", "namespace": "shop", "managedFields": [{"fieldsV1": [7]}, {"fieldsV1": "f:"}]}}
         ]}"#;
         let list: ObjectList<Guarded<Pod>> = serde_json::from_str(list).unwrap();
-        let seen: Vec<_> = list
+        let decoded: Vec<_> = list
             .items
             .iter()
             .map(|pod| {
@@ -133,7 +133,7 @@ mod tests {
             ("d", false),
             ("e", true),
         ];
-        assert_eq!(seen, expected);
+        assert_eq!(decoded, expected);
         let version = list.items[3].meta().resource_version.as_deref();
         assert_eq!(version, Some("6"));
     }

@@ -1,7 +1,6 @@
-//! Wire types of `apps.kruise.io/v1alpha1`, loose as on the wire, and slim views of Kubernetes' own objects.
+//! Wire types of `apps.kruise.io/v1alpha1`, as loose as on the wire, and slim views of Kubernetes' own objects.
 //!
-//! What lives here: the shapes that cross the API server, and the CRDs made from them. What does not: any rule
-//! about what they mean; that is `leadsman-core`.
+//! The CRDs are made from these types. Their meaning is parsed and decided in `leadsman-core`.
 #![doc(html_no_source)]
 
 pub mod crd;
@@ -20,10 +19,10 @@ pub use node_pod_probe::{NodePodProbe, NodePodProbeSpec, NodePodProbeStatus};
 
 /// The API group of both kinds.
 pub const GROUP: &str = "apps.kruise.io";
-/// Both CRDs as YAML, as they are committed: a program that prints them need not know how they are made.
+/// Both CRDs as YAML, as they are committed, so that a program prints them without generating them.
 pub const CRDS: [&str; 2] = [
     include_str!("../crds/apps.kruise.io_podprobemarkers.yaml"),
     include_str!("../crds/apps.kruise.io_nodepodprobes.yaml"),
 ];
-/// The one version served.
+/// The only served version.
 pub const VERSION: &str = "v1alpha1";

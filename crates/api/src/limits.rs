@@ -1,4 +1,4 @@
-//! Bounds and reserved names of a marker: data that both the CRDs (as schema and CEL) and the parser keep to.
+//! Limits and reserved names of a marker, which the CRDs (as schema and CEL) and the parser of `leadsman-core` enforce alike.
 
 /// Probes of one marker, at most.
 pub const PROBES: usize = 32;
@@ -14,7 +14,8 @@ pub const PROBE_NAME: usize = 253;
 pub const TIMEOUT_SECONDS: i32 = 3600;
 /// Words of a command, at most.
 pub const COMMAND_WORDS: usize = 256;
-/// Characters of all words of a command together; to count bytes would cost the API server more than it allows.
+/// Characters of all words of a command together. Counting bytes in CEL would exceed the API server's cost limit for a CRD
+/// (`k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation`, `StaticEstimatedCostLimit`).
 pub const COMMAND_CHARS: usize = 16 * 1024;
 /// Characters of an HTTP probe's path, the query included.
 pub const PATH: usize = 2048;
@@ -65,8 +66,8 @@ pub const RESERVED_CONDITION_TYPES: &[&str] = &[
     "SidecarSetUpgradable",
 ];
 
-/// Keys of labels and annotations that a marker may not set: by the first ones controllers tell their pods, and make
-/// new ones without end where a pod lost its own; the others are `OpenKruise`'s records, which it reads back.
+/// Keys of labels and annotations that a marker may not set. By the first ones controllers recognize their pods: where a
+/// pod has lost its own, they create new pods without end. The others are records that `OpenKruise` reads back.
 pub const RESERVED_KEYS: &[&str] = &[
     "pod-template-hash",
     "controller-revision-hash",
@@ -88,7 +89,7 @@ pub const RESERVED_KEYS: &[&str] = &[
     "apps.kruise.io/subset-name",
 ];
 
-/// What reserved keys of labels and annotations begin with.
+/// Prefixes of labels and annotations that a marker may not set, for the same reasons.
 pub const RESERVED_PREFIXES: &[&str] = &[
     "batch.kubernetes.io/",
     "statefulset.kubernetes.io/",
@@ -99,3 +100,7 @@ pub const RESERVED_PREFIXES: &[&str] = &[
     "versionalt.sidecarset.kruise.io/",
     "lifecycle.apps.kruise.io/",
 ];
+
+const _: () = assert!(COMMAND_WORDS <= COMMAND_CHARS);
+const _: () = assert!(HEADER_NAME + HEADER_VALUE <= HEADERS_BYTES);
+const _: () = assert!(QUALIFIED_NAME + ANNOTATION_VALUE <= ANNOTATIONS_BYTES);

@@ -1,8 +1,8 @@
-//! managedFields, reduced while parsing to what says whose a label, an annotation or a condition is.
+//! managedFields, reduced while parsing to the owners of labels, annotations and conditions.
 //!
 //! The field sets of a pod are most of its bytes, and a tree of values takes many times their length. So they are
-//! walked: a path that leads to no mark is skipped, of the others the last step alone is kept. What is not of the
-//! expected form names nothing, and is no error: the object is as good as any other.
+//! visited while parsing: paths to other fields are skipped, and of the rest only the last key is kept. A field set of
+//! another form than `FieldsV1` (`k8s.io/apimachinery/pkg/apis/meta/v1/types.go`) owns nothing, and is no error.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,25 +12,25 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 
 use crate::wire::null_as_default;
 
-/// One writer of an object, and which labels, annotations and conditions it owns.
+/// A field manager, and the labels, annotations and conditions that it owns.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FieldOwner {
-    /// Its name.
+    /// The name of the field manager.
     #[serde(deserialize_with = "null_as_default")]
     pub manager: String,
     /// `Apply` or `Update`.
     #[serde(deserialize_with = "null_as_default")]
     pub operation: String,
-    /// The subresource that it wrote through; empty for the object itself.
+    /// The subresource that it wrote to; empty for the object itself.
     #[serde(deserialize_with = "null_as_default")]
     pub subresource: String,
-    /// What it owns.
+    /// The fields that it owns.
     #[serde(rename = "fieldsV1")]
     pub owned: Owned,
 }
 
-/// Labels, annotations and conditions that somebody owns.
+/// The labels, annotations and conditions of a field set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owned {
     /// Keys of labels.
@@ -49,9 +49,9 @@ impl FieldOwner {
     }
 }
 
-/// How deep in a field set we are.
+/// A level of a field set, as far as it leads to labels, annotations and conditions.
 #[derive(Clone, Copy)]
-enum Place {
+enum FieldSetLevel {
     Root,
     Metadata,
     Status,
@@ -60,9 +60,9 @@ enum Place {
     Conditions,
 }
 
-impl Place {
-    /// The place below a key, if it is worth going there; a mark is taken note of.
-    fn step(self, key: &str, owned: &mut Owned) -> Option<Self> {
+impl FieldSetLevel {
+    /// Records a key that is a label, an annotation or a condition; returns the level below any other, if it leads to some.
+    fn descend(self, key: &str, owned: &mut Owned) -> Option<Self> {
         let field = key.strip_prefix("f:");
         match (self, field) {
             (Self::Root, Some("metadata")) => return Some(Self::Metadata),
@@ -93,8 +93,8 @@ fn condition_type(key: &str) -> Option<String> {
 impl<'de> Deserialize<'de> for Owned {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut owned = Self::default();
-        let walk = Walk {
-            place: Place::Root,
+        let walk = FieldSetWalk {
+            level: FieldSetLevel::Root,
             owned: &mut owned,
         };
         walk.deserialize(deserializer)?;
@@ -102,13 +102,13 @@ impl<'de> Deserialize<'de> for Owned {
     }
 }
 
-/// Walks through what is below a place.
-struct Walk<'a> {
-    place: Place,
+/// The visitor of a map at a level.
+struct FieldSetWalk<'a> {
+    level: FieldSetLevel,
     owned: &'a mut Owned,
 }
 
-impl<'de> DeserializeSeed<'de> for Walk<'_> {
+impl<'de> DeserializeSeed<'de> for FieldSetWalk<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -116,7 +116,7 @@ impl<'de> DeserializeSeed<'de> for Walk<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Walk<'_> {
+impl<'de> Visitor<'de> for FieldSetWalk<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -124,13 +124,13 @@ impl<'de> Visitor<'de> for Walk<'_> {
     }
 
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<(), M::Error> {
-        while let Some(below) = map.next_key_seed(Step {
-            place: self.place,
+        while let Some(below) = map.next_key_seed(FieldKey {
+            level: self.level,
             owned: &mut *self.owned,
         })? {
             match below {
-                Some(place) => map.next_value_seed(Walk {
-                    place,
+                Some(level) => map.next_value_seed(FieldSetWalk {
+                    level,
                     owned: &mut *self.owned,
                 })?,
                 None => drop(map.next_value::<IgnoredAny>()?),
@@ -169,29 +169,29 @@ impl<'de> Visitor<'de> for Walk<'_> {
     }
 }
 
-/// Reads one key without keeping it.
-struct Step<'a> {
-    place: Place,
+/// The visitor of a key, which is not kept.
+struct FieldKey<'a> {
+    level: FieldSetLevel,
     owned: &'a mut Owned,
 }
 
-impl<'de> DeserializeSeed<'de> for Step<'_> {
-    type Value = Option<Place>;
+impl<'de> DeserializeSeed<'de> for FieldKey<'_> {
+    type Value = Option<FieldSetLevel>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_str(self)
     }
 }
 
-impl Visitor<'_> for Step<'_> {
-    type Value = Option<Place>;
+impl Visitor<'_> for FieldKey<'_> {
+    type Value = Option<FieldSetLevel>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a field")
     }
 
     fn visit_str<E: Error>(self, key: &str) -> Result<Self::Value, E> {
-        Ok(self.place.step(key, self.owned))
+        Ok(self.level.descend(key, self.owned))
     }
 }
 
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_reduced_to_its_marks() {
+    fn an_entry_is_reduced_to_labels_annotations_and_conditions() {
         let kubelet = json!({
             "manager": "kubelet", "operation": "Update", "apiVersion": "v1", "time": "2026-01-02T03:04:05Z",
             "fieldsType": "FieldsV1", "subresource": "status",
@@ -265,14 +265,14 @@ mod tests {
         } } }),
         json!([[], [], ["a"]])
     )]
-    fn fields_that_are_no_marks_name_nothing(#[case] fields: Value, #[case] expected: Value) {
+    fn unexpected_fields_own_nothing(#[case] fields: Value, #[case] expected: Value) {
         let owned = read(&json!({ "manager": "m", "fieldsV1": fields })).owned;
         let found = json!([owned.labels, owned.annotations, owned.conditions]);
         assert_eq!(found, expected);
     }
 
     #[test]
-    fn null_and_absent_say_who_it_is_not() {
+    fn null_and_absent_fields_are_empty() {
         for entry in [
             json!({}),
             json!({ "manager": null, "operation": null, "subresource": null, "fieldsV1": null }),

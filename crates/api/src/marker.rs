@@ -1,4 +1,4 @@
-//! `PodProbeMarker`, what a user writes.
+//! `PodProbeMarker`: probes of pods and the marks for their verdicts, as a user writes them.
 
 use std::collections::BTreeMap;
 
@@ -48,12 +48,12 @@ pub struct PodContainerProbe {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub marker_policy: Vec<ProbeMarkerPolicy>,
-    /// Type of the pod condition that bears the verdict; none is written when empty.
+    /// Type of the pod condition that shows the verdict; none is written when empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_condition_type: Option<String>,
 }
 
-/// What a pod bears while a probe's verdict is `state`.
+/// Labels and annotations that a pod has while a probe's verdict is `state`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProbeMarkerPolicy {
@@ -75,17 +75,17 @@ pub struct ProbeMarkerPolicy {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What leadsman has done about a marker.
+/// What leadsman has done for a marker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodProbeMarkerStatus {
-    /// The generation that every `NodePodProbe` write of it has been acknowledged for.
+    /// The last generation of which every write to a `NodePodProbe` has been acknowledged.
     #[serde(default)]
     pub observed_generation: i64,
     /// Pods that match.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matched_pods: Option<i64>,
-    /// A count of pods per verdict for each probe.
+    /// The number of pods per verdict, for each probe.
     #[serde(
         default,
         deserialize_with = "null_as_default",

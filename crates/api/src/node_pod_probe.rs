@@ -1,4 +1,4 @@
-//! `NodePodProbe`, one per node and named as it: the manager writes the spec, the node's agent the status.
+//! `NodePodProbe`, one for each node and of the same name: the manager writes the spec, the node's agent the status.
 
 use k8s_openapi::api::core::v1::Probe;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::wire::null_as_default;
 
-/// What one node's agent probes.
+/// The probes that one node's agent runs.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "apps.kruise.io",
@@ -36,7 +36,7 @@ pub struct PodProbe {
     pub name: String,
     /// The pod's namespace.
     pub namespace: String,
-    /// The pod's uid, of a static pod the one that its node knows; a namesake with another one is another pod.
+    /// The pod's uid; for a static pod the one that its node knows. A pod of the same name with another uid is another pod.
     pub uid: String,
     /// The pod's IP as the API server shows it. The agent dials only what the runtime reports or what is its node's own.
     #[serde(rename = "IP")]
@@ -60,7 +60,7 @@ pub struct ContainerProbe {
     pub container_name: String,
     /// The probe.
     pub probe: Probe,
-    /// Opaque; equal while handler and container are. The agent echoes it in the verdict.
+    /// Opaque; the same as long as handler and container are. The agent copies it into the verdict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
     /// With a startup probe on the container: the one container id, reported started, that may be probed.
@@ -72,7 +72,7 @@ pub struct ContainerProbe {
     pub started_container_id: Option<String>,
 }
 
-/// What the node's agent found.
+/// The verdicts of the node's agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodePodProbeStatus {
@@ -112,7 +112,7 @@ pub struct PodProbeStatus {
     pub cannot_probe: Vec<CannotProbeEntry>,
 }
 
-/// One probe that cannot be run. This tells nothing about its container.
+/// One probe that cannot be run. This says nothing about its container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CannotProbeEntry {
@@ -136,7 +136,7 @@ pub struct ContainerProbeState {
     /// When the verdict last changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_transition_time: Option<Time>,
-    /// The probe's words.
+    /// The output of the probe, or why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// The revision of the entry that this verdict is about.

@@ -1,20 +1,19 @@
-//! The CEL rules of a marker's CRD. `leadsman-core` parses by the same ones.
+//! The CEL rules of a marker's CRD, with the same messages as the parser of `leadsman-core`.
 //!
-//! Names are matched by expressions of our own and not by CEL's `format`: it came with 1.31, and an API server takes
-//! what came with its own version in stored CRDs only, not in new ones.
+//! Names are matched by regular expressions and not by CEL's `format` library: it came with Kubernetes 1.31, and an API
+//! server accepts what came with its own version only in stored CRDs, not in new ones.
 
 use serde_json::{Value, json};
 
 use crate::limits;
 
-/// One rule, and the place that an error of it names.
+/// A rule, and the field that its error names.
 pub(crate) struct Rule {
     pub(crate) path: &'static str,
     condition: String,
     message: String,
-    /// CEL: what breaks the rule. The API server's own words have its type alone. Of a value with a line break it takes
-    /// `message` instead.
-    value: Option<Named>,
+    /// The value in the message: the API server adds only its type. For a value with a line break it uses `message` instead.
+    value: Option<NamedValue>,
     /// A field below `path` that the error names instead.
     field: Option<&'static str>,
 }
@@ -23,7 +22,7 @@ impl Rule {
     pub(crate) fn to_json(&self) -> Value {
         let message = &self.message;
         let mut rule = json!({"rule": self.condition, "message": message});
-        if let Some(Named { form, value }) = &self.value {
+        if let Some(NamedValue { form, value }) = &self.value {
             let message = message.replace('%', "%%");
             // The cost of `format` is not estimated by the size of what it is given, that of `+` is.
             rule["messageExpression"] = format!("\"{form} {message}\".format([{value}])").into();
@@ -34,16 +33,16 @@ impl Rule {
         rule
     }
 
-    fn of(self, field: &'static str) -> Self {
+    fn at_field(self, field: &'static str) -> Self {
         Self {
             field: Some(field),
             ..self
         }
     }
 
-    /// Its message names a list of texts, which are quoted, or a number.
+    /// Names a value in the message: a list of strings, which are quoted, or a number.
     fn naming(self, value: impl Into<String>) -> Self {
-        let named = Named {
+        let named = NamedValue {
             form: "%s",
             value: value.into(),
         };
@@ -54,11 +53,11 @@ impl Rule {
     }
 }
 
-/// What a message names.
-struct Named {
-    /// How it is written, for CEL's `format`.
+/// A value that a message names.
+struct NamedValue {
+    /// The verb for CEL's `format`.
     form: &'static str,
-    /// CEL.
+    /// The CEL expression.
     value: String,
 }
 
@@ -73,9 +72,13 @@ fn rule(path: &'static str, condition: impl Into<String>, message: impl Into<Str
     }
 }
 
-/// A rule about a string, which its message names.
-fn text(path: &'static str, condition: impl Into<String>, message: impl Into<String>) -> Rule {
-    let named = Named {
+/// A rule for a string, which the message names.
+fn string_rule(
+    path: &'static str,
+    condition: impl Into<String>,
+    message: impl Into<String>,
+) -> Rule {
+    let named = NamedValue {
         form: "'%s'",
         value: "self".to_owned(),
     };
@@ -119,14 +122,14 @@ fn selector() -> Vec<Rule> {
             format!("!({} && {})", absent_or_empty("matchLabels"), absent_or_empty("matchExpressions")),
             "must not be empty: name a label of the pods in matchLabels or matchExpressions",
         ),
-        all_keys(labels, &qualified_name("k"), format!("must be a qualified name: {QUALIFIED}")),
-        text("spec.selector.matchLabels{}", whole("self", LABEL_VALUE), VALUE),
-        text(
+        keys_rule(labels, &qualified_name("k"), format!("must be a qualified name: {QUALIFIED}")),
+        string_rule("spec.selector.matchLabels{}", full_match("self", LABEL_VALUE), VALUE),
+        string_rule(
             "spec.selector.matchExpressions[].key",
             qualified_name("self"),
             format!("must be a qualified name: {QUALIFIED}"),
         ),
-        text(
+        string_rule(
             "spec.selector.matchExpressions[].operator",
             one_of("self", &["In", "NotIn", "Exists", "DoesNotExist"]),
             "must be one of In, NotIn, Exists, DoesNotExist",
@@ -136,18 +139,18 @@ fn selector() -> Vec<Rule> {
             "!(self.operator in ['In', 'NotIn']) || has(self.values) && self.values.size() > 0",
             "In and NotIn need at least one value",
         )
-        .of(".values"),
+        .at_field(".values"),
         rule(
             expression,
             "!(self.operator in ['Exists', 'DoesNotExist']) || !has(self.values) || self.values.size() == 0",
             "Exists and DoesNotExist take no values",
         )
-        .of(".values"),
-        text(values, whole("self", LABEL_VALUE), VALUE),
+        .at_field(".values"),
+        string_rule(values, full_match("self", LABEL_VALUE), VALUE),
     ]
 }
 
-/// CEL: a selector is what it was; a list that is absent is the same as an empty one.
+/// CEL: the selector has not changed. An absent list equals an empty one.
 fn same_selector() -> String {
     let labels =
         |subject: &str| format!("(has({subject}.matchLabels) ? {subject}.matchLabels : {{}})");
@@ -176,24 +179,24 @@ fn probes() -> Vec<Rule> {
             "is the condition of more than one probe",
         )
         .naming(format!("self.filter(p, {same}).map(p, p.podConditionType)")),
-        text(
+        string_rule(
             "spec.probes[].name",
-            // All that is printable in ASCII but a blank and '#'.
+            // All printable ASCII characters except the blank and '#'.
             r#"self.matches(r'^[!-"$-~]+$')"#,
             "must be a name of a probe: printable ASCII characters without blanks and '#'",
         ),
-        // Kubernetes is stricter, but a name that no container has is told when none is found.
+        // Kubernetes is stricter, but a name that no container has is reported when none is found.
         rule(
             "spec.probes[].containerName",
             "self != ''",
             "must not be empty",
         ),
-        text(
+        string_rule(
             "spec.probes[].podConditionType",
             format!("self == '' || {}", qualified_name("self")),
             format!("must be a qualified name: {QUALIFIED}"),
         ),
-        text(
+        string_rule(
             "spec.probes[].podConditionType",
             format!("!({})", one_of("self", limits::RESERVED_CONDITION_TYPES)),
             "is a condition of Kubernetes or OpenKruise itself",
@@ -216,7 +219,7 @@ fn policies() -> Vec<Rule> {
     let qualified = format!("must be a qualified name: {QUALIFIED}");
     let reserved = "is reserved: a controller reads it to know its pods or their state";
     let mut rules = vec![
-        text(
+        string_rule(
             "spec.probes[].markerPolicy[].state",
             one_of("self", &["Succeeded", "Failed"]),
             "must be one of Succeeded, Failed",
@@ -226,16 +229,16 @@ fn policies() -> Vec<Rule> {
             "has(self.labels) && self.labels.size() > 0 || has(self.annotations) && self.annotations.size() > 0",
             "sets nothing: give it labels, annotations or both",
         ),
-        all_keys(labels, &qualified_name("k"), qualified.clone()),
-        all_keys(labels, &open_key("k"), reserved),
-        text(
+        keys_rule(labels, &qualified_name("k"), qualified.clone()),
+        keys_rule(labels, &unreserved_key("k"), reserved),
+        string_rule(
             "spec.probes[].markerPolicy[].labels{}",
-            whole("self", LABEL_VALUE),
+            full_match("self", LABEL_VALUE),
             VALUE,
         ),
         // The case of an annotation's key does not matter, as in Kubernetes.
-        all_keys(annotations, &qualified_name("k.lowerAscii()"), qualified),
-        all_keys(annotations, &open_key("k"), reserved),
+        keys_rule(annotations, &qualified_name("k.lowerAscii()"), qualified),
+        keys_rule(annotations, &unreserved_key("k"), reserved),
         rule(
             annotations,
             format!(
@@ -266,13 +269,13 @@ fn policies() -> Vec<Rule> {
         rules.push(
             rule("spec", condition, read)
                 .naming(read_labels(part))
-                .of(".probes"),
+                .at_field(".probes"),
         );
     }
     rules
 }
 
-/// CEL: the selector's keys, of one of its parts, that a policy sets.
+/// CEL: the keys in a part of the selector that a policy sets.
 fn read_labels(part: &str) -> String {
     let is_set = |key: &str| {
         format!(
@@ -300,13 +303,13 @@ fn handlers() -> Vec<Rule> {
             "!has(self.terminationGracePeriodSeconds)",
             "must not be set: this probe never terminates a pod",
         )
-        .of(".terminationGracePeriodSeconds"),
+        .at_field(".terminationGracePeriodSeconds"),
         rule(
             "spec.probes[].probe.exec",
             "has(self.command) && self.command.size() > 0",
             "must name a program",
         )
-        .of(".command"),
+        .at_field(".command"),
         rule(
             "spec.probes[].probe.exec.command",
             format!("self.map(w, size(w)).sum() <= {}", limits::COMMAND_CHARS),
@@ -322,12 +325,13 @@ fn handlers() -> Vec<Rule> {
     ] {
         let message =
             "is another host: a probe goes to its own pod, leave it out, or set the header Host";
-        rules.push(text(path, "self == ''", message));
+        rules.push(string_rule(path, "self == ''", message));
     }
     rules
 }
 
-/// Paths are those of Go's `url.Parse`, by which Kubernetes and OpenKruise check them; core's module `url` has the same.
+/// A path must be one that Go's `url.Parse` accepts, by which Kubernetes and OpenKruise validate it; core's module `url` has
+/// the same rules.
 fn http() -> Vec<Rule> {
     const SCHEME: &str = "[A-Za-z][-A-Za-z0-9+.]*:";
     const ESCAPE: &str = "%[0-9A-Fa-f]{2}";
@@ -341,28 +345,28 @@ fn http() -> Vec<Rule> {
     );
     let host = format!("({USER})?({ADDRESS}|{HOST})(:[0-9]*)?");
     vec![
-        text(
+        string_rule(
             "spec.probes[].probe.httpGet.scheme",
             one_of("self", &["", "HTTP", "HTTPS"]),
             "must be one of HTTP, HTTPS",
         ),
-        text(
+        string_rule(
             path,
             r"!self.matches(r'[\x00-\x1f\x7f]')",
             "has a control character",
         ),
-        text(
+        string_rule(
             path,
-            // A query is handed on as it is.
+            // A query is sent as it is.
             format!(r"self.matches(r'^([^%?#]|{ESCAPE})*(\?[^#]*)?(#([^%]|{ESCAPE})*)?$')"),
             "has a '%' that two hexadecimal digits do not follow",
         ),
-        text(
+        string_rule(
             path,
             format!("self.matches(r'^({SCHEME}|[^:/?#]*([/?#]|$))')"),
             "has a ':' in its first part: begin with '/'",
         ),
-        text(
+        string_rule(
             path,
             format!(
                 "!self.matches(r'^({SCHEME})?//') || self.matches(r'^({SCHEME})?//{host}([/?#]|$)')"
@@ -380,9 +384,9 @@ fn http() -> Vec<Rule> {
                 limits::HEADERS_BYTES
             ),
         ),
-        text(
+        string_rule(
             "spec.probes[].probe.httpGet.httpHeaders[].name",
-            whole("self", "[-A-Za-z0-9]+"),
+            full_match("self", "[-A-Za-z0-9]+"),
             "must be a name of an HTTP header: letters, digits and '-'",
         ),
         rule(
@@ -408,7 +412,7 @@ fn ports() -> Vec<Rule> {
     ] {
         let condition = format!(
             "type(self) == int ? 1 <= self && self <= 65535 : {} && {} && !self.contains('--')",
-            whole("self", DNS_LABEL),
+            full_match("self", DNS_LABEL),
             "self.matches('[a-z]')",
         );
         let message = "must be within 1 and 65535, or a name: lower-case letters, digits and single '-' between \
@@ -418,8 +422,8 @@ fn ports() -> Vec<Rule> {
     rules
 }
 
-/// CEL: all of `subject` matches an expression.
-fn whole(subject: &str, expression: &str) -> String {
+/// CEL: the whole of `subject` matches a regular expression.
+fn full_match(subject: &str, expression: &str) -> String {
     format!("{subject}.matches(r'^{expression}$')")
 }
 
@@ -427,20 +431,20 @@ fn one_of(subject: &str, values: &[&str]) -> String {
     format!("{subject} in ['{}']", values.join("', '"))
 }
 
-/// A rule about each key of a map; the message names those that break it.
-fn all_keys(path: &'static str, condition: &str, message: impl Into<String>) -> Rule {
+/// A rule for each key of a map; the message names those that break it.
+fn keys_rule(path: &'static str, condition: &str, message: impl Into<String>) -> Rule {
     let broken = format!("self.filter(k, !({condition}))");
     rule(path, format!("self.all(k, {condition})"), message).naming(broken)
 }
 
 /// CEL: `subject` is `name` or `domain/name`. The expression bounds the name, the position of '/' the domain.
 fn qualified_name(subject: &str) -> String {
-    let name = whole(subject, &format!("({DNS_LABEL}(\\.{DNS_LABEL})*/)?{NAME}"));
+    let name = full_match(subject, &format!("({DNS_LABEL}(\\.{DNS_LABEL})*/)?{NAME}"));
     format!("{name} && {subject}.indexOf('/') <= {}", limits::SUBDOMAIN)
 }
 
-/// CEL: `subject` is no reserved key. A map is looked up at the cost of one step, a list is searched.
-fn open_key(subject: &str) -> String {
+/// CEL: `subject` is no reserved key. The keys are a map, since its lookup costs 1 and the search of a list its length.
+fn unreserved_key(subject: &str) -> String {
     let keys: Vec<_> = limits::RESERVED_KEYS
         .iter()
         .map(|key| format!("'{key}': 0"))

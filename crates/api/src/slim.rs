@@ -1,6 +1,6 @@
-//! Pod, Node and CRD as far as leadsman reads them, parsed straight from the wire.
+//! Pod, Node and CRD, reduced to the fields that leadsman reads.
 //!
-//! What is not read is skipped while parsing and never takes a byte. Which of it means what is not decided here.
+//! All other fields are skipped while parsing, so that they take no memory.
 
 use std::borrow::Cow;
 
@@ -15,11 +15,11 @@ pub mod crd;
 /// Labels or annotations, in the order of the wire.
 pub type Pairs = Vec<(String, String)>;
 
-/// A pod: what matching, planning and marking read of it.
+/// A pod: the fields that matching, planning and marking read.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(from = "PodWire")]
 pub struct Pod {
-    /// Name, namespace, uid, resourceVersion and deletionTimestamp; all else in it is left empty.
+    /// Name, namespace, uid, resourceVersion and deletionTimestamp; all other fields are empty.
     pub identity: ObjectMeta,
     /// Its labels.
     pub labels: Pairs,
@@ -27,7 +27,7 @@ pub struct Pod {
     pub annotations: Pairs,
     /// The uid of the workload that controls it.
     pub controller: Option<String>,
-    /// Who owns which of its labels, annotations and conditions, from managedFields.
+    /// The field managers of its labels, annotations and conditions, from managedFields.
     pub owners: Vec<FieldOwner>,
     /// Desired state.
     pub spec: PodSpec,
@@ -55,7 +55,7 @@ pub struct PodSpec {
 pub struct Container {
     /// Its name.
     pub name: String,
-    /// Its ports, for named ones.
+    /// Its ports, by which a probe's port name is resolved.
     #[serde(default)]
     pub ports: Vec<ContainerPort>,
     /// Whether it has a startup probe, whose content does not matter.
@@ -74,7 +74,7 @@ pub struct ContainerPort {
     pub container_port: i32,
 }
 
-/// Something that is there; what it holds is skipped while parsing.
+/// A field whose content is skipped while parsing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Present;
 
@@ -93,7 +93,7 @@ pub struct PodStatus {
     /// The pod's first address.
     #[serde(rename = "podIP")]
     pub pod_ip: Option<String>,
-    /// Conditions, ours among them.
+    /// Conditions, those of probes among them.
     #[serde(default)]
     pub conditions: Vec<PodCondition>,
     /// State of the containers.
@@ -108,12 +108,12 @@ pub struct PodStatus {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodCondition {
-    /// What it is about.
+    /// Its type.
     #[serde(rename = "type")]
     pub type_: String,
     /// `True`, `False` or `Unknown`.
     pub status: String,
-    /// Words.
+    /// A message for people.
     pub message: Option<String>,
     /// When the status last changed.
     pub last_transition_time: Option<Time>,
@@ -127,12 +127,12 @@ pub struct PodCondition {
 pub struct ContainerStatus {
     /// The container.
     pub name: String,
-    /// `runtime://id`.
+    /// Its id, as `runtime://id`.
     #[serde(rename = "containerID")]
     pub container_id: Option<String>,
     /// Whether its startup probe has passed, true without one.
     pub started: Option<bool>,
-    /// What it does now.
+    /// Its current state.
     #[serde(default)]
     pub state: ContainerState,
 }
@@ -140,7 +140,7 @@ pub struct ContainerStatus {
 /// What is read of a container's state.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct ContainerState {
-    /// None while it waits or has ended.
+    /// `None` while it waits, and after it has terminated.
     pub running: Option<ContainerStateRunning>,
 }
 
@@ -152,11 +152,11 @@ pub struct ContainerStateRunning {
     pub started_at: Option<Time>,
 }
 
-/// A node: its labels are all that is read.
+/// A node: its name and its labels.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(from = "NodeWire")]
 pub struct Node {
-    /// Name, uid and resourceVersion; all else in it is left empty.
+    /// Name, uid and resourceVersion; all other fields are empty.
     pub identity: ObjectMeta,
     /// Its labels.
     pub labels: Pairs,
@@ -171,8 +171,8 @@ struct PodWire {
     status: PodStatus,
 }
 
-/// kube's watch asks for an `ObjectMeta`, whose managedFields would be parsed into trees of values: so it is filled from
-/// these fields.
+/// The metadata of a pod. kube's `Resource` needs an `ObjectMeta`, which is filled from these fields: its own
+/// deserializer would parse managedFields into trees of values.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct PodMetadata {

@@ -1,4 +1,4 @@
-//! Reading what other writers put on the wire.
+//! Deserializers for what other clients send.
 
 use std::fmt;
 
@@ -16,8 +16,8 @@ where
     Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
-/// Reads a probe as an API server does that has a schema: a header without its name or value is none. Kubernetes' own
-/// type would take them for empty.
+/// Reads a probe as an API server with a schema does: a header without a name or a value is an error. `k8s-openapi`'s type
+/// would read them as empty.
 pub(crate) fn whole_probe<'de, D>(deserializer: D) -> Result<Probe, D::Error>
 where
     D: Deserializer<'de>,
@@ -34,7 +34,7 @@ where
     serde_json::from_value(probe).map_err(D::Error::custom)
 }
 
-/// Reads a map of texts as a list, without a tree of nodes that are mostly room; `null` as an empty one.
+/// Reads a map of strings as a list, which takes less memory than a `BTreeMap`; `null` as an empty one.
 pub(crate) fn pairs<'de, D>(deserializer: D) -> Result<Vec<(String, String)>, D::Error>
 where
     D: Deserializer<'de>,
@@ -45,7 +45,7 @@ where
         type Value = Vec<(String, String)>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a map of texts")
+            f.write_str("a map of strings")
         }
 
         fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {

@@ -1,4 +1,4 @@
-//! The committed CRDs are the ones that the types say.
+//! The committed CRDs are those of the types.
 
 use std::path::Path;
 

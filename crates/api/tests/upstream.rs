@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use leadsman_api::crd::crds;
 use serde_json::Value;
 
-/// What leadsman adds. New objects must have a spec; nothing else that is new is required of anybody but us.
+/// The fields that leadsman adds. New objects must have a spec; no other new field is required of other clients.
 const ADDED_TO_MARKERS: &[&str] = &[
     "spec object required",
     "status.conditions array",
@@ -39,7 +39,7 @@ const ADDED_TO_NODE_POD_PROBES: &[&str] = &[
 ];
 
 #[test]
-fn markers_are_upstreams_and_what_we_add() {
+fn markers_have_the_fields_of_upstream_and_ours() {
     compare(
         "podprobemarkers",
         include_str!("upstream/podprobemarkers.txt"),
@@ -48,7 +48,7 @@ fn markers_are_upstreams_and_what_we_add() {
 }
 
 #[test]
-fn node_pod_probes_are_upstreams_and_what_we_add() {
+fn node_pod_probes_have_the_fields_of_upstream_and_ours() {
     compare(
         "nodepodprobes",
         include_str!("upstream/nodepodprobes.txt"),

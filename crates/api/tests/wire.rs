@@ -1,4 +1,4 @@
-//! Objects as they come over the wire and go back to it.
+//! Objects read from the wire and written back.
 #![allow(clippy::unwrap_used, reason = "a failure is what a test reports")]
 
 use leadsman_api::{NodePodProbe, PodProbeMarker};
@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// Reads an object, writes it, and returns what is on the wire then.
+/// Reads an object and returns it as it is written.
 fn round_trip<T: DeserializeOwned + Serialize>(object: Value) -> Value {
     serde_json::to_value(serde_json::from_value::<T>(object).unwrap()).unwrap()
 }
@@ -89,7 +89,7 @@ fn full_node_pod_probe() -> Value {
 }
 
 #[test]
-fn what_is_there_is_kept() {
+fn a_full_object_is_kept() {
     assert_eq!(round_trip::<PodProbeMarker>(full_marker()), full_marker());
     assert_eq!(
         round_trip::<NodePodProbe>(full_node_pod_probe()),
@@ -98,7 +98,7 @@ fn what_is_there_is_kept() {
 }
 
 #[test]
-fn what_is_absent_or_null_is_left_out() {
+fn absent_and_null_fields_are_not_written() {
     let lean = json!({
         "apiVersion": "apps.kruise.io/v1alpha1",
         "kind": "PodProbeMarker",
@@ -132,7 +132,7 @@ fn what_is_absent_or_null_is_left_out() {
 }
 
 #[test]
-fn go_writes_null_for_empty_lists_and_times() {
+fn null_lists_and_times_as_go_writes_them_are_empty() {
     let object = json!({
         "apiVersion": "apps.kruise.io/v1alpha1",
         "kind": "NodePodProbe",
@@ -163,7 +163,7 @@ fn go_writes_null_for_empty_lists_and_times() {
 }
 
 #[test]
-fn fields_of_others_are_skipped() {
+fn unknown_fields_are_skipped() {
     let mut object = full_marker();
     object["spec"]["paused"] = json!(true);
     object["spec"]["probes"][0]["probe"]["newer"] = json!({"a": 1});

@@ -49,8 +49,8 @@ impl ApiServer {
             Ok::<_, kube::Error>((head, body.collect_bytes().await?))
         };
         let (disposition, body) = tokio::select! {
-            // The deadline is polled first: a process that was suspended for longer than its Lease must not send a write that it had
-            // begun as the leader.
+            // The deadline is polled first: a process that was suspended for longer than its Lease must not send a
+            // write that it had begun as the leader.
             biased;
             () = sleep(deadline) => (reply::timed_out(deadline), Vec::new()),
             exchanged = exchange => match exchanged {

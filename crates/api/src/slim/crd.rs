@@ -6,71 +6,71 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 
-/// A CRD: its name and its schemas.
+/// The name and the schemas of a CRD.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(from = "Wire")]
+#[serde(from = "CrdWire")]
 pub struct CustomResourceDefinition {
-    /// Name, uid and resourceVersion; all else in it is left empty.
+    /// Name, uid and resourceVersion; all other fields are empty.
     pub identity: ObjectMeta,
-    /// Its versions.
-    pub versions: Vec<Version>,
+    /// Its versions, served or not.
+    pub versions: Vec<CrdVersion>,
 }
 
 /// What is read of a CRD's version.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-pub struct Version {
-    /// `v1alpha1`, …
+pub struct CrdVersion {
+    /// The version's name, such as `v1alpha1`.
     pub name: String,
-    /// How its objects are checked and cut.
-    pub schema: Validation,
+    /// How its objects are validated and pruned.
+    pub schema: CrdValidation,
 }
 
-/// What is read of how a version's objects are checked.
+/// What is read of the validation of a version's objects.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-pub struct Validation {
+pub struct CrdValidation {
     /// The schema of the whole object.
     #[serde(rename = "openAPIV3Schema")]
-    pub object: Schema,
+    pub object: StructuralSchema,
 }
 
-/// What is read of a structural schema: which fields there are.
+/// What is read of a structural schema: the fields that it keeps.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-pub struct Schema {
+pub struct StructuralSchema {
     /// The fields of an object.
-    pub properties: BTreeMap<String, Schema>,
+    pub properties: BTreeMap<String, StructuralSchema>,
     /// The items of a list; a structural schema has one for all of them.
-    pub items: Option<Box<Schema>>,
+    pub items: Option<Box<StructuralSchema>>,
     /// Whether fields that it does not name are kept.
     #[serde(rename = "x-kubernetes-preserve-unknown-fields")]
     pub preserves_unknown: bool,
 }
 
 #[derive(Deserialize)]
-struct Wire {
-    metadata: Metadata,
+struct CrdWire {
+    metadata: CrdMetadata,
     #[serde(default)]
-    spec: Spec,
+    spec: CrdSpec,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Metadata {
+struct CrdMetadata {
     name: Option<String>,
     uid: Option<String>,
     resource_version: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
-struct Spec {
+struct CrdSpec {
     #[serde(default)]
-    versions: Vec<Version>,
+    versions: Vec<CrdVersion>,
 }
 
-impl From<Wire> for CustomResourceDefinition {
-    fn from(wire: Wire) -> Self {
+impl From<CrdWire> for CustomResourceDefinition {
+    fn from(wire: CrdWire) -> Self {
         Self {
             identity: ObjectMeta {
                 name: wire.metadata.name,

@@ -1,4 +1,4 @@
-//! The slim view says of an object what Kubernetes' own types say of it.
+//! The slim views agree with Kubernetes' own types.
 
 use k8s_openapi::api::core::v1;
 use kube::Resource;
@@ -165,7 +165,7 @@ fn owned(fields: &Value) -> Owned {
 }
 
 #[test]
-fn a_pod_is_what_the_whole_pod_says() {
+fn a_slim_pod_agrees_with_the_whole_pod() {
     let text = sample().to_string();
     let slim: Pod = serde_json::from_str(&text).unwrap();
     assert_eq!(slim, through_the_whole(&text));
@@ -175,7 +175,7 @@ fn a_pod_is_what_the_whole_pod_says() {
 }
 
 #[test]
-fn nulls_and_absences_are_as_good_as_nothing() {
+fn null_and_absent_fields_of_a_pod_are_empty() {
     for text in [
         r#"{"metadata": {"name": "a"}}"#,
         r#"{"metadata": {"name": "a", "labels": null, "annotations": null, "managedFields": null,
@@ -189,7 +189,7 @@ fn nulls_and_absences_are_as_good_as_nothing() {
 }
 
 #[test]
-fn a_node_is_its_name_and_its_labels() {
+fn a_slim_node_has_name_and_labels() {
     let text = r#"{"metadata": {"name": "n", "uid": "u", "resourceVersion": "7", "labels": {"type": "virtual-kubelet"},
         "annotations": {"a": "b"}, "managedFields": [{"manager": "kubelet", "fieldsV1": {"f:status": {}}}]},
         "spec": {"podCIDR": "10.0.0.0/24"}, "status": {"images": [{"names": ["a"], "sizeBytes": 1}]}}"#;
@@ -252,7 +252,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_owned_is_what_a_tree_of_values_says(fields in field_set()) {
+    fn owned_fields_agree_with_a_tree_of_values(fields in field_set()) {
         let text = json!({ "fieldsV1": fields }).to_string();
         let owner: FieldOwner = serde_json::from_str(&text).unwrap();
         prop_assert_eq!(owner.owned, owned(&fields));
