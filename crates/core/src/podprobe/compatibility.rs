@@ -1,8 +1,8 @@
-//! Which project's defaults a marker means.
+//! Defaults for the timing of a probe: those of Kubernetes or those of `OpenKruise`.
 
 use std::num::NonZeroU32;
 
-/// Whose defaults fill the timing fields of a probe that are left out.
+/// The project whose defaults fill in timing fields of a probe that are left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compatibility {
     /// Initial delay 0, period 10, timeout 1, success threshold 1, failure threshold 3 (`SetDefaults_Probe`,
@@ -13,7 +13,7 @@ pub enum Compatibility {
     OpenKruise,
 }
 
-/// The defaults in which the two differ; timeout and success threshold are 1 in both.
+/// The defaults that differ between the two; timeout and success threshold are 1 in both.
 pub(super) struct TimingDefaults {
     pub(super) initial_delay: u32,
     pub(super) period: NonZeroU32,

@@ -1,44 +1,41 @@
-//! What somebody keeps taking away or undoing is written again with growing distance, so that no war is fought at full
-//! speed.
+//! Exponential back-off for values that another client keeps removing or changing, so that two controllers that want different
+//! values do not write against each other at full speed.
 //!
-//! Only what was seen counts: a write that the API server carried out and whose value is not there, or a value that was
-//! there and is not any more. A write that failed, or whose reply was lost, is no contest; the back-off of requests is
-//! for those. Each thing that can be fought over waits by itself: a mark of a pod, the spec of a `NodePodProbe`, the
-//! status of a marker.
+//! Only observations count: a value is contested if it is missing after a write that the API server carried out, or if it was
+//! observed and is gone. A write that failed, or whose reply was lost, is left to the back-off of requests. Each target has a
+//! back-off of its own: a mark of a pod, the spec of a `NodePodProbe`, the status of a marker.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 use std::time::Duration;
 
-/// What has been left alone for so long is contested no more.
+/// A contest ends after this time without another change.
 const QUIET: Duration = Duration::from_mins(3);
 
-/// From this wait on the marker's status says so.
+/// From this wait on the marker's status reports the contest.
 const VISIBLE: Duration = Duration::from_secs(4);
 
-/// The longest wait: shorter than `QUIET`, or else a contest would be forgotten while it is waited for.
+/// The longest wait: shorter than `QUIET`, or a contest would end while its back-off is running.
 const LONGEST: Duration = Duration::from_mins(1);
 
 const _: () = assert!(VISIBLE.as_secs() < LONGEST.as_secs() && LONGEST.as_secs() < QUIET.as_secs());
 
-/// One thing that is written, a mark or a whole object, and how much it is fought over.
-///
-/// Values are numbers that stand for them ([`fingerprint`]). Times are on the monotonic clock.
+/// The back-off of one target, a mark or a whole object. Values are [`fingerprint`]s, times are of the monotonic clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Contest {
     phase: WantedValue,
     fight: Option<Fight>,
 }
 
-/// What became of the value that was wanted last.
+/// What was observed of the value that was wanted last.
 #[derive(Clone, Copy, Debug, Default)]
 enum WantedValue {
-    /// It was not seen.
+    /// Not observed.
     #[default]
     Missing,
-    /// It was the last that was seen. If it goes, somebody took it away.
+    /// This value was the last one observed. If it goes, another client removed it.
     Seen(u64),
-    /// A write of it is under way, and it was not seen since. If it is not seen when the write has been carried out,
-    /// somebody undid it.
+    /// A write of this value is under way. If it is not observed by the time the write has been carried out, another client or
+    /// an admission webhook undid it.
     Sent(SentValue),
 }
 
@@ -47,15 +44,15 @@ enum WantedValue {
 pub(super) struct SentValue {
     /// The value.
     pub(super) wanted: u64,
-    /// Whether the reply to the write shows what came of it; else the watch does, a little later.
+    /// Whether the reply to the write shows the result; otherwise the watch does, shortly after it.
     pub(super) is_shown: bool,
 }
 
 impl Contest {
-    /// Takes note of the thing as it is now: which value is wanted, and whether it has another one.
+    /// Records the state of the target: which value is wanted, and whether it has another one.
     pub(super) fn observe(&mut self, wanted: u64, differs: bool, now: Duration) {
         if !differs {
-            // Where another value is on its way, it will take the place of this one without anybody's doing.
+            // A write of another value that is under way will replace this one: nobody else removes it then.
             if !matches!(self.phase, WantedValue::Sent(sent) if sent.wanted != wanted) {
                 self.phase = WantedValue::Seen(wanted);
             }
@@ -73,20 +70,19 @@ impl Contest {
         }
     }
 
-    /// Takes note of a write that is sent.
+    /// Records a write that is sent.
     pub(super) fn send(&mut self, sent: SentValue) {
         self.phase = WantedValue::Sent(sent);
     }
 
-    /// Takes note that the last write was carried out, after [`Contest::observe`] has seen what it led to. Returns
-    /// whether it was undone.
+    /// Records that the last write was carried out, after [`Contest::observe`] has had its result. Returns whether it was undone.
     pub(super) fn written(&mut self, now: Duration) -> bool {
         let WantedValue::Sent(sent) = self.phase else {
             return false;
         };
         self.phase = WantedValue::Missing;
         if self.fight.is_some_and(|fight| fight.wanted != sent.wanted) {
-            // By now something else is wanted.
+            // Another value is wanted by now.
             return false;
         }
         let fight = self.fight_over(sent.wanted);
@@ -103,27 +99,27 @@ impl Contest {
         fight
     }
 
-    /// Whether a write has to wait.
+    /// Whether writes have to wait.
     pub(super) fn holds(&self, now: Duration) -> bool {
         self.fight.is_some_and(|fight| fight.holds(now))
     }
 
-    /// When to look again.
+    /// When to compare again.
     pub(super) fn deadline(&self, now: Duration) -> Option<Duration> {
         self.fight?.deadline(now)
     }
 }
 
-/// How often a value was taken away or undone.
+/// How often a value was removed or a write of it undone.
 #[derive(Clone, Copy, Debug, Default)]
 struct Fight {
     /// The value.
     wanted: u64,
-    /// How often values were taken away after they had been seen, and when last.
+    /// How often values were removed after they had been observed, and when last.
     taken_away: Option<(u32, Duration)>,
-    /// How often this value was written and not seen.
+    /// How often this value was written and not observed afterwards.
     undone: u32,
-    /// It is not written before.
+    /// The time before which the value is not written again.
     not_before: Option<Duration>,
 }
 
@@ -140,7 +136,7 @@ impl Fight {
         self.not_before = self.not_before.max(Some(until));
     }
 
-    /// Another value is wanted, which nobody has taken away yet: it goes at once.
+    /// Another value is wanted: as nobody has removed it yet, it is written at once.
     fn want(&mut self, wanted: u64) {
         if self.wanted != wanted {
             *self = Self {
@@ -151,7 +147,7 @@ impl Fight {
         }
     }
 
-    /// The value is there. None if nothing needs to be remembered.
+    /// The value is observed. None if the contest is over.
     fn settle(self, now: Duration) -> Option<Self> {
         let quiet = |(_, last): &(u32, Duration)| now < last.saturating_add(QUIET);
         Some(Self {
@@ -170,7 +166,7 @@ impl Fight {
         wait_after(times.max(self.undone).saturating_sub(1)) >= VISIBLE
     }
 
-    /// When to look again: at the end of the wait, or when quiet has lasted long enough.
+    /// When to compare again: at the end of the wait, or of the quiet time that ends the contest.
     fn deadline(&self, now: Duration) -> Option<Duration> {
         let wait = self.not_before.filter(|time| now < *time);
         let quiet = self.taken_away.map(|(_, last)| last.saturating_add(QUIET));
@@ -179,23 +175,23 @@ impl Fight {
     }
 }
 
-/// The contests of things that are written together, by a key: the marks of a pod. Each waits by itself.
+/// The contests of targets that are written together, by key: the marks of a pod. Each has a back-off of its own.
 #[derive(Clone, Debug)]
 pub(super) struct Contests<K> {
-    /// The values that were seen last and are not fought over, which is all that most pods have.
+    /// The values that were observed last and are not contested, which is all that most pods have.
     seen: Box<[u64]>,
-    /// What is on its way or fought over.
+    /// The targets with a write under way or a contest.
     contests: Vec<(K, Contest)>,
 }
 
-/// A thing by its key, and whether it is as it is wanted.
+/// A target by its key, and whether it has the value that is wanted.
 #[derive(Clone, Debug)]
 pub(super) struct Compared<K> {
     /// The key.
     pub(super) key: K,
-    /// Stands for the key and the value that is wanted.
+    /// Fingerprint of the key and the wanted value.
     pub(super) wanted: u64,
-    /// Whether something would have to be written.
+    /// Whether a write is needed.
     pub(super) differs: bool,
 }
 
@@ -209,7 +205,7 @@ impl<K> Default for Contests<K> {
 }
 
 impl<K: Clone + PartialEq> Contests<K> {
-    /// Takes note of all things as they are now.
+    /// Records the state of all targets.
     pub(super) fn observe(&mut self, all: &[Compared<K>], now: Duration) {
         let mut before = std::mem::take(&mut self.contests);
         for one in all {
@@ -234,7 +230,7 @@ impl<K: Clone + PartialEq> Contests<K> {
         }
     }
 
-    /// The contest of a thing that is neither on its way nor fought over.
+    /// The state of a target without a write under way and without a contest.
     fn resting(&self, wanted: u64) -> Contest {
         let phase = if self.seen.contains(&wanted) {
             WantedValue::Seen(wanted)
@@ -244,7 +240,7 @@ impl<K: Clone + PartialEq> Contests<K> {
         Contest { phase, fight: None }
     }
 
-    /// Takes note of a write that is sent, which changes these things.
+    /// Records a write that is sent and changes these targets.
     pub(super) fn send(&mut self, sent: impl IntoIterator<Item = (K, u64)>) {
         for (_, contest) in &mut self.contests {
             if let WantedValue::Sent(_) = contest.phase {
@@ -267,20 +263,20 @@ impl<K: Clone + PartialEq> Contests<K> {
         }
     }
 
-    /// Takes note that the last write was carried out, after [`Contests::observe`] has seen what it led to. Returns
-    /// whether anything it changed was undone.
+    /// Records that the last write was carried out, after [`Contests::observe`] has had its result. Returns whether any of its
+    /// changes was undone.
     pub(super) fn written(&mut self, now: Duration) -> bool {
         let contests = self.contests.iter_mut();
         contests.fold(false, |undone, (_, contest)| contest.written(now) | undone)
     }
 
-    /// Whether a thing is left as it is for now.
+    /// Whether writes of a target have to wait.
     pub(super) fn holds(&self, key: &K, now: Duration) -> bool {
         let mut contests = self.contests.iter();
         contests.any(|(contested, contest)| contested == key && contest.holds(now))
     }
 
-    /// The things of which the marker's status should say that they are fought over.
+    /// The targets whose contest the marker's status reports.
     pub(super) fn visible(&self) -> impl Iterator<Item = &K> {
         let is_visible = |fight: Fight| fight.is_visible();
         let contests = self.contests.iter();
@@ -288,7 +284,7 @@ impl<K: Clone + PartialEq> Contests<K> {
         visible.map(|(key, _)| key)
     }
 
-    /// When to look again.
+    /// When to compare again.
     pub(super) fn deadline(&self, now: Duration) -> Option<Duration> {
         let contests = self.contests.iter();
         contests
@@ -297,7 +293,7 @@ impl<K: Clone + PartialEq> Contests<K> {
     }
 }
 
-/// Stands for a value, within this process.
+/// A 64-bit hash in place of a value, the same within one process.
 pub(super) fn fingerprint(value: impl Hash) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one(value)
 }
@@ -334,7 +330,7 @@ mod tests {
         }
     }
 
-    /// Sends the marks that differ, has the write carried out, and observes that nothing came of it.
+    /// Sends the marks that differ, has the write carried out, and observes that they still differ.
     fn write_in_vain(
         contests: &mut Contests<&'static str>,
         marks: &[Compared<&'static str>],
@@ -347,9 +343,9 @@ mod tests {
     }
 
     // PPM-8
-    /// What an admission webhook takes out of each write comes back different for ever.
+    /// An admission webhook that removes a value from each write never lets it be observed.
     #[test]
-    fn a_write_that_is_undone_each_time_is_repeated_ever_later() {
+    fn a_write_that_is_undone_each_time_backs_off_exponentially() {
         let (mut contests, mut now) = (Contests::default(), 0);
         let role = "role";
         let main = [compared("role", "main", true)];
@@ -371,7 +367,7 @@ mod tests {
 
     // PPM-8
     #[test]
-    fn a_write_that_fails_is_not_fought_over() {
+    fn a_write_that_fails_is_not_contested() {
         let mut contests = Contests::default();
         let main = [compared("role", "main", true)];
         for _ in 0..9 {
@@ -383,7 +379,7 @@ mod tests {
 
     // PPM-8
     #[test]
-    fn a_mark_that_is_fought_over_waits_alone_and_another_value_does_not_wait() {
+    fn a_contested_mark_waits_alone_and_another_value_of_it_does_not_wait() {
         let mut contests = Contests::default();
         let mut now = 0;
         for differs in [false, true].repeat(5) {
@@ -402,7 +398,7 @@ mod tests {
         ];
         contests.observe(&marks, at(now));
         assert!(!contests.holds(&role, at(now)) && !contests.holds(&idle, at(now)));
-        // But the war goes on if that is taken away as well.
+        // The back-off continues if the other value is removed as well.
         contests.observe(&[compared("role", "back", false)], at(now));
         contests.observe(&[compared("role", "back", true)], at(now));
         assert!(contests.holds(&role, at(now + 15)) && !contests.holds(&role, at(now + 16)));
@@ -410,7 +406,7 @@ mod tests {
 
     // PPM-8
     #[test]
-    fn a_whole_that_flaps_while_its_write_is_under_way_is_not_fought_over() {
+    fn an_object_whose_wanted_value_flaps_during_its_write_is_not_contested() {
         let mut contest = Contest::default();
         contest.observe(1, false, at(0));
         for _ in 0..8 {
@@ -430,7 +426,7 @@ mod tests {
 
     // PPM-8
     #[test]
-    fn a_whole_that_is_undone_waits_until_something_else_is_wanted() {
+    fn an_object_that_is_undone_waits_until_another_value_is_wanted() {
         let mut contest = Contest::default();
         for _ in 0..4 {
             contest.observe(1, true, at(0));

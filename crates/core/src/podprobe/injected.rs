@@ -1,4 +1,4 @@
-//! The two annotations by which a pod on a virtual node names its probes, and what stands for their values.
+//! The two annotations that pass a pod's probes to the provider of a virtual node, and a fingerprint of their values.
 
 use std::num::NonZeroU64;
 
@@ -6,11 +6,11 @@ use super::contest::fingerprint;
 
 /// The annotation with the probes: a JSON array of `name`, `containerName`, `probe` and `podConditionType`.
 pub const PROBES: &str = "kruise.io/podprobe";
-/// The annotation with the names of the markers that they are from, in order, separated by commas.
+/// The annotation with the names of the probes' markers, sorted and separated by commas.
 pub const MARKERS: &str = "kruise.io/podprobemarker-list";
 
-/// Stands for the values of [`PROBES`] and [`MARKERS`]; none where neither is there. A pod keeps it in place of the values, which
-/// anybody who makes pods may make long.
+/// Fingerprint of the values of [`PROBES`] and [`MARKERS`]; None without either. The index keeps it in place of the values,
+/// since whoever creates a pod may make those long.
 pub(super) fn fingerprint_of(probes: Option<&str>, markers: Option<&str>) -> Option<NonZeroU64> {
     let is_there = probes.is_some() || markers.is_some();
     is_there.then(|| NonZeroU64::new(fingerprint((probes, markers))).unwrap_or(NonZeroU64::MAX))

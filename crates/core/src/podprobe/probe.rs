@@ -1,6 +1,6 @@
-//! What a probe is, and what one run of it can come to.
+//! A probe, and the outcomes of one run of it.
 //!
-//! Plain values, shared by the manager, the agent and the executors. No wire type and no rule of timing here.
+//! Plain values, shared by the manager, the agent and the executors. The wire form is in `wire`, the timing in `node`.
 
 use std::fmt;
 use std::num::{NonZeroU16, NonZeroU32};
@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Names one probe of one marker within a namespace; on the wire `<marker>#<probe>`.
+/// One probe of one marker within a namespace; on the wire `<marker>#<probe>`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProbeId {
     /// The marker's name.
@@ -31,7 +31,7 @@ pub struct MalformedProbeId(pub String);
 impl FromStr for ProbeId {
     type Err = MalformedProbeId;
 
-    /// A marker's name is a DNS name and never holds `#`, so the first one splits.
+    /// Splits at the first `#`: the name of a marker is a DNS subdomain and has none.
     fn from_str(s: &str) -> Result<Self, Self::Err> {
         match s.split_once('#') {
             Some((marker, probe)) if !marker.is_empty() && !probe.is_empty() => Ok(Self {
@@ -43,14 +43,14 @@ impl FromStr for ProbeId {
     }
 }
 
-/// The three verdicts, on the wire by these names.
+/// The state of a verdict, on the wire by these names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
-    /// The probe holds.
+    /// The probe succeeds.
     Succeeded,
-    /// The probe does not hold.
+    /// The probe fails.
     Failed,
-    /// There was a verdict, and it is not known to hold any more.
+    /// There was a verdict, which may no longer be true.
     Unknown,
 }
 
@@ -86,13 +86,13 @@ impl FromStr for State {
 /// A probe ready to run: one handler, ports as numbers, defaults filled in. Times in whole seconds, as on the wire.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Probe {
-    /// What is done.
+    /// The action of the probe.
     pub handler: Handler,
-    /// Counted from the container's start.
+    /// Delay of the first run after the container's start.
     pub initial_delay_seconds: u32,
-    /// From one due time to the next.
+    /// Time between the due times of two runs.
     pub period_seconds: NonZeroU32,
-    /// For one run.
+    /// Time limit of one run.
     pub timeout_seconds: NonZeroU32,
     /// Consecutive successes that turn the verdict to Succeeded.
     pub success_threshold: NonZeroU32,
@@ -101,18 +101,18 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// From the due time of one run to that of the next.
+    /// The time between the due times of two runs.
     pub fn period(&self) -> Duration {
         Duration::from_secs(self.period_seconds.get().into())
     }
 
-    /// For one run.
+    /// The time limit of one run.
     pub fn timeout(&self) -> Duration {
         Duration::from_secs(self.timeout_seconds.get().into())
     }
 }
 
-/// What a probe does to its container.
+/// The action of a probe (`v1.ProbeHandler`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Handler {
     /// Runs a command in the container, without a shell.
@@ -120,14 +120,14 @@ pub enum Handler {
         /// Program and arguments, never empty.
         command: Vec<String>,
     },
-    /// GETs a path from the pod.
+    /// Sends an HTTP GET request to the pod.
     HttpGet(HttpGet),
-    /// Opens a connection to the pod.
+    /// Opens a TCP connection to the pod.
     TcpSocket {
         /// The port.
         port: NonZeroU16,
     },
-    /// Asks `grpc.health.v1.Health/Check` of the pod.
+    /// Calls `grpc.health.v1.Health/Check` of the pod.
     Grpc {
         /// The port.
         port: NonZeroU16,
@@ -139,7 +139,7 @@ pub enum Handler {
 /// An HTTP request to the pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HttpGet {
-    /// Plain or TLS; a server certificate is not verified.
+    /// Plain or TLS; the server's certificate is not verified (`pkg/probe/http/http.go`).
     pub scheme: Scheme,
     /// The port.
     pub port: NonZeroU16,
@@ -159,17 +159,17 @@ pub enum Scheme {
     Https,
 }
 
-/// What a run that took place came to. The message is the probe's own words, bounded by the executor (10 KiB).
+/// The outcome of a run that took place, with the output of the probe, which the executor truncates to 10 KiB.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The probe holds.
+    /// The probe succeeded.
     Succeeded(String),
-    /// The probe does not hold, or cannot hold: no such command, too much output, a malformed address.
+    /// The probe failed, or can never succeed: no such command, too much output, a malformed address.
     Failed(String),
 }
 
 impl Outcome {
-    /// Of a command that did not end in time; the same words, whoever found out.
+    /// The outcome of a command that exceeded its time limit; one text, whether the runtime or the agent enforced it.
     pub fn timed_out(timeout: Duration) -> Self {
         Self::Failed(format!(
             "command timed out: it did not end within {timeout:?}"
@@ -177,27 +177,27 @@ impl Outcome {
     }
 }
 
-/// Why a run told us nothing about the container: our trouble, not the probe's failure. Thresholds stay untouched.
+/// Why a run says nothing about the container: the agent's or the runtime's failure, which counts towards no threshold.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CannotProbe {
-    /// The container runtime did not take the request or lost it.
+    /// The container runtime did not accept the request, or lost it.
     #[error("the container runtime is unreachable or busy: {0}")]
     Runtime(String),
-    /// The runtime did not answer within the probe's timeout and our slack.
+    /// The container runtime did not answer within the probe's timeout and a margin.
     #[error("the container runtime did not answer in time (ExecSync)")]
     Deadline,
-    /// We are out of something: file descriptors, ports, memory.
+    /// The agent lacks a resource: file descriptors, ports, memory.
     #[error("out of local resources: {0}")]
     Local(String),
-    /// The runtime reports no address for the pod that may be dialled.
+    /// The container runtime reports no address of the pod that can be probed.
     #[error("the container runtime reports no address of the pod that can be probed")]
     NoAddress,
-    /// The pod is in the node's own network, and its address is none that this process may take for the node's.
+    /// The pod is in the node's network, and no interface that the agent sees has the pod's address.
     #[error(
         "host-network pod: no network interface of the agent has its address {0:?}; set --node-ip or run the agent with hostNetwork"
     )]
     NotOfNode(String),
-    /// The container ended or was replaced while the run was on its way.
+    /// The container ended or was replaced during the run.
     #[error("the container is gone")]
     ContainerGone,
 }

@@ -1,7 +1,7 @@
-//! A verdict: what is known about one probe of one container, and its form on the wire.
+//! A verdict on one probe of one container, and its form on the wire.
 //!
-//! The agent's workers come to it, its status writer writes it, the manager's index reads it and marks pods by it. What
-//! the wire has beside it, the pod and the entry's name, says whose it is.
+//! The agent's workers reach it, its status reporter writes it, the manager's index reads it and marks the pod accordingly.
+//! The pod and the name of the entry are beside it on the wire.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use leadsman_api::node_pod_probe::ContainerProbeState;
 use super::probe::State;
 use crate::cluster::{Interner, truncate, whole_seconds};
 
-/// What is known about one probe of one container.
+/// The state of one probe of one container, after thresholds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Verdict {
     /// Whether the probe succeeds.

@@ -1,4 +1,4 @@
-//! What is wrong with one native probe.
+//! Samples that change the probe itself: ports, handlers, paths, headers, commands, timing.
 
 use leadsman_api::limits;
 use serde_json::{Map, Value, json};
@@ -172,7 +172,7 @@ pub(super) fn http(table: &mut Table) {
     }
 }
 
-/// Paths, as Go's `url.Parse` has them.
+/// Paths that Go's `url.Parse` accepts or refuses.
 fn paths(table: &mut Table) {
     let at = format!("{}.httpGet.path", path(PROBE));
     let probe = |path: &str| [(PROBE, json!({"httpGet": {"port": 80, "path": path}}))];
@@ -243,7 +243,7 @@ fn header_values(table: &mut Table) {
         let name = format!("a header {missing}");
         table.add(name, &probe(json!([missing])), Verdict::Unreadable);
     }
-    // Together `bytes`, names included, in values no longer than one may be.
+    // Headers of `bytes` in all, names included, each value within its own maximum.
     let together = |bytes: usize| {
         let value = |left: usize| left.min(limits::HEADER_VALUE);
         let mut left = bytes;

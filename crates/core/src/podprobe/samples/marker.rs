@@ -1,4 +1,4 @@
-//! How the parts of a marker go together: policies, selector, several probes.
+//! Samples that combine parts of a marker: policies, selector, several probes.
 
 use leadsman_api::limits;
 use serde_json::{Value, json};
@@ -218,7 +218,7 @@ pub(super) fn probes(table: &mut Table) {
     table.refuse("too many probes", &probes(limits::PROBES + 1), path(PROBES));
     table.refuse("empty name", &[(NAME, json!(""))], path(NAME));
     let longest = "n".repeat(limits::PROBE_NAME);
-    // The names of conditions among them.
+    // Types of conditions are valid names too.
     for good in ["Idle/1", "-", "~!\"'{}", "Ready", "a.b_c-d", &longest] {
         table.accept(format!("name {good:?}"), &[(NAME, json!(good))]);
     }

@@ -1,7 +1,7 @@
-//! Markers, good ones and slightly broken ones, each with the verdict it must get.
+//! Valid and slightly invalid markers, each with its expected verdict.
 //!
-//! The parser and the API server that has the CRD are both held to this table, so that neither takes what the other
-//! refuses. Each sample is the manual's own marker with one thing changed. Feature `samples`, for tests alone.
+//! Tests run the parser and an API server with the CRD over the same table, so that neither accepts what the other refuses.
+//! Each sample is the manual's marker with one change. Feature `samples`, for tests alone.
 
 mod handlers;
 mod marker;
@@ -13,25 +13,25 @@ pub use self::mutate::Mutations;
 use leadsman_api::limits;
 use serde_json::{Map, Value, json};
 
-/// A marker and its verdict.
+/// A marker and its expected verdict.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// What was changed, and to what.
+    /// The change.
     pub name: String,
     /// The object.
     pub marker: Value,
-    /// What becomes of it.
+    /// The expected verdict.
     pub verdict: Verdict,
 }
 
-/// What becomes of a marker.
+/// Whether a marker is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is taken.
+    /// It is accepted.
     Accepted,
-    /// It is refused, and an error names this place.
+    /// It is refused with an error at this path.
     Refused(String),
-    /// It is refused, and cannot even be read: a value is of another type or out of its type's range.
+    /// It does not decode: a value is of another type or out of its type's range.
     Unreadable,
 }
 
@@ -46,7 +46,7 @@ const STATE: &str = "/spec/probes/0/markerPolicy/0/state";
 const LABELS: &str = "/spec/probes/0/markerPolicy/0/labels";
 const ANNOTATIONS: &str = "/spec/probes/0/markerPolicy/0/annotations";
 
-/// The marker of OpenKruise's manual.
+/// The example of OpenKruise's manual (<https://openkruise.io/docs/user-manuals/podprobemarker>).
 pub fn manual() -> Value {
     json!({
         "apiVersion": "apps.kruise.io/v1alpha1",
@@ -102,7 +102,7 @@ pub fn samples() -> Vec<Sample> {
     table.0
 }
 
-/// Where a value goes, as a JSON pointer, and the value.
+/// A JSON pointer (RFC 6901) and the value to put there.
 type Change = (&'static str, Value);
 
 struct Table(Vec<Sample>);
@@ -129,7 +129,7 @@ impl Table {
     }
 }
 
-/// Puts a value where a pointer leads to; the last step may be new.
+/// Sets the value at a JSON pointer, whose last key may be new.
 fn set(marker: &mut Value, pointer: &str, value: Value) {
     let (parent, last) = pointer.rsplit_once('/').expect("a pointer has a '/'");
     let parent = marker.pointer_mut(parent).expect("the parent is there");
@@ -172,8 +172,8 @@ fn long_domain(length: usize) -> String {
     domain + "z"
 }
 
-/// A marker of as many things as are allowed, each as long as it may be: the rules must stay within the API server's
-/// budget also where they are run.
+/// A marker with every list and string at its maximum: evaluating the CRD's rules must stay within the API server's runtime
+/// budget (`RuntimeCELCostBudget`, `k8s.io/apiserver/pkg/apis/cel/config.go`).
 fn largest() -> [Change; 2] {
     let domain = long_domain(limits::SUBDOMAIN);
     let name = |kind: &str, n: usize| format!("{domain}/{kind}{n:060}");
@@ -219,7 +219,7 @@ mod tests {
 
     // PPM-15
     #[test]
-    fn the_parser_gives_each_sample_its_verdict() {
+    fn the_parser_gives_each_sample_its_expected_verdict() {
         let mut wrong = Vec::new();
         for Sample {
             name,

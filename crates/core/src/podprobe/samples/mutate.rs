@@ -1,14 +1,14 @@
-//! Markers that nobody thought of: samples with a few things changed at random. Most are nearly valid, since one change
-//! breaks one rule at most; some are left as they were, some are broken in many ways.
+//! Random markers: samples with up to four random changes. Most are nearly valid, since one change breaks at most one rule;
+//! some are unchanged, some break many rules.
 
 use serde_json::{Map, Value, json};
 
 use super::{names, samples};
 
-/// Larger samples are at their maxima, and take longer to ask about than all others together.
+/// Larger samples, in bytes of JSON, are left out: the API server takes longer over one than over all others together.
 const LARGEST: usize = 16 * 1024;
 
-/// Markers without end, the same ones for the same seed.
+/// An endless iterator of markers, determined by its seed.
 #[derive(Clone, Debug)]
 pub struct Mutations {
     random: Random,
@@ -17,11 +17,11 @@ pub struct Mutations {
 }
 
 impl Mutations {
-    /// Begins with `seed`.
+    /// The markers of this seed.
     pub fn new(seed: u64) -> Self {
         let markers = samples().into_iter().map(|sample| sample.marker);
         let mut strings: Vec<_> = STRINGS.iter().map(|&one| one.to_owned()).collect();
-        strings.extend(names::closed_keys());
+        strings.extend(names::reserved_keys());
         strings.extend(names::OPEN_KEYS.iter().map(|&key| key.to_owned()));
         let lengths = [15, 16, 63, 64, 253, 254, 317, 318, 4096, 4097];
         strings.extend(lengths.map(|length| "x".repeat(length)));
@@ -53,7 +53,7 @@ impl Mutations {
         }
     }
 
-    /// What another sample has in this place.
+    /// The value of another sample in this place.
     fn donated(&mut self, place: &str) -> Option<Value> {
         let other = self.random.one(&self.bases);
         other.pointer(place).cloned()
@@ -65,7 +65,7 @@ impl Mutations {
                 fields.remove(key);
             }
             1 => {
-                // Another key: the user's own in a map, unknown to the schema elsewhere.
+                // Renames a key: in a map it is the user's, in an object the schema does not know it.
                 if let Some(value) = fields.remove(key) {
                     let renamed = self.string(key);
                     fields.insert(renamed, value);
@@ -92,7 +92,7 @@ impl Mutations {
                 items.remove(index);
             }
             1 | 2 => {
-                // Twice, so that the copies can be changed apart by what comes next.
+                // Duplicates an item, so that a later change can tell the copies apart.
                 let copy = items[index].clone();
                 items.push(copy);
             }
@@ -103,7 +103,7 @@ impl Mutations {
         }
     }
 
-    /// Something in place of `old`, of the same type as often as not.
+    /// A replacement for `old`, in seven of eight cases of the same type.
     fn value(&mut self, old: &Value) -> Value {
         if self.random.below(8) == 0 {
             let others = [
@@ -290,7 +290,7 @@ mod tests {
     use super::*;
     use crate::podprobe::{Compatibility, Marker};
 
-    /// How many of a thousand are accepted, refused with places, and cannot be read.
+    /// Of a thousand markers, the numbers that are accepted, are refused, and do not decode.
     fn verdicts(seed: u64) -> [usize; 3] {
         let mut counts = [0; 3];
         for marker in Mutations::new(seed).take(1000) {

@@ -15,7 +15,7 @@ pub(super) fn qualified_names(table: &mut Table) {
         "a--b".to_owned(),
         "example.com/A_b".to_owned(),
         "e-x.1.com/a".to_owned(),
-        // The parts of a domain have no length of their own.
+        // Kubernetes bounds the length of a domain, not of its parts (`IsDNS1123Subdomain`).
         format!("{longest}a.com/{longest}"),
         format!("{}/{longest}", long_domain(limits::SUBDOMAIN)),
     ];
@@ -144,7 +144,7 @@ pub(super) fn values(table: &mut Table) {
         &[(ANNOTATIONS, one("k", &format!("{most}x")))],
         format!("{}[k]", path(ANNOTATIONS)),
     );
-    // No container has such a name, which is told when none is found.
+    // Most of these are no names of containers in Kubernetes; the marker's status reports that no container is found.
     for good in ["a", "0", "a--1", "A", "-a", "a_b", "é", longest.as_str()] {
         table.accept(format!("container {good:?}"), &[(CONTAINER, json!(good))]);
     }
@@ -169,7 +169,7 @@ pub(super) fn reserved(table: &mut Table) {
         table.accept(format!("condition {open}"), &[(CONDITION, json!(open))]);
     }
     for (pointer, what) in [(LABELS, "label"), (ANNOTATIONS, "annotation")] {
-        for key in closed_keys() {
+        for key in reserved_keys() {
             table.refuse(
                 format!("reserved {what} {key}"),
                 &[(pointer, one(&key, "x"))],
@@ -183,14 +183,14 @@ pub(super) fn reserved(table: &mut Table) {
 }
 
 /// Every reserved key, and one below every reserved prefix.
-pub(super) fn closed_keys() -> Vec<String> {
+pub(super) fn reserved_keys() -> Vec<String> {
     let prefixes = limits::RESERVED_PREFIXES.iter();
     let below = prefixes.map(|prefix| format!("{prefix}x"));
     let keys = limits::RESERVED_KEYS.iter().map(|&key| key.to_owned());
     keys.chain(below).collect()
 }
 
-/// What OpenKruise takes and no list names.
+/// Keys that no list reserves, and that OpenKruise accepts.
 pub(super) const OPEN_KEYS: &[&str] = &[
     "controller.kubernetes.io/pod-deletion-cost",
     "controller.kubernetes.io/ingress",
