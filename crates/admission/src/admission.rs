@@ -22,7 +22,7 @@ use crate::configuration::repair::{
 };
 use crate::endpoint::Endpoints;
 use crate::metrics::Metrics;
-use crate::server::Server;
+use crate::server::{CONNECTIONS, Server};
 use crate::webhook::Webhook;
 
 /// The webhooks of a process.
@@ -120,6 +120,7 @@ impl Admission {
             certificate,
             shutdown: process.shutdown.clone(),
             draining,
+            connections: CONNECTIONS,
         };
         let ended = Some(spawn(server, listener).map_err(AdmissionError::Thread)?);
         Ok(Self { ended, loops })

@@ -1,7 +1,8 @@
 //! The TLS server: HTTP/1.1 for an API server that calls a Service, HTTP/2 for one that calls a URL
 //! (`k8s.io/apiserver/pkg/util/webhook/client.go`, `issue.k8s.io/75791`).
 //!
-//! Bounds: connections, the time of a handshake, and how long a connection may idle. The end comes in two steps: while
+//! Bounds: connections, the time of a handshake and of a head, how long a connection may idle, and how long it may take
+//! to close. Who opens connections and sends nothing keeps nobody out: when all are taken, such a one makes room. The end comes in two steps: while
 //! the endpoints of the Service still name this replica everything is served, and connections are given up where that
 //! fails no request; then what is under way is finished.
 
@@ -16,8 +17,8 @@ use rustls::ServerConfig;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinSet;
+use tokio::sync::{Notify, watch};
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -25,12 +26,15 @@ use tokio_util::sync::CancellationToken;
 use crate::endpoint::Endpoints;
 
 /// Connections at a time. An API server handles 600 requests at a time (`--max-requests-inflight`,
-/// `--max-mutating-requests-inflight`), each of which may call on a connection of its own. Further ones wait.
-const CONNECTIONS: usize = 1024;
+/// `--max-mutating-requests-inflight`), each of which may call on a connection of its own.
+pub(crate) const CONNECTIONS: usize = 1024;
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Longer than API servers keep idle connections: Go's `http.DefaultTransport` closes them after 90 s. Of two that close
 /// the client must be the first, since a request that meets a closed connection fails.
 const IDLE: Duration = Duration::from_mins(3);
+/// How long a connection may take to close: longer than any answer may take, half of the longest timeout of a webhook
+/// (30 s). Whoever has not read its answer by then, or ends no head, does not.
+const CLOSE: Duration = Duration::from_secs(20);
 /// Requests at a time on a connection of HTTP/2, as of Go's own server.
 const STREAMS: u32 = 250;
 /// While the endpoints of a Service spread that this replica is ending.
@@ -51,6 +55,8 @@ pub(crate) struct Server {
     pub(crate) shutdown: CancellationToken,
     /// The same token as that of the endpoints.
     pub(crate) draining: CancellationToken,
+    /// Connections at a time.
+    pub(crate) connections: usize,
 }
 
 /// Each handshake gets the newest certificate; connections that are open keep theirs.
@@ -67,14 +73,14 @@ impl Server {
     /// Serves until the process is to end and everything is drained and finished.
     pub(crate) async fn serve(self, listener: TcpListener) {
         let stop = CancellationToken::new();
-        let mut connections = JoinSet::new();
+        let mut connections = Connections::default();
         tokio::select! {
             () = self.accept(&listener, &mut connections, &stop) => {}
             () = self.drain() => {}
         }
         drop(listener);
         stop.cancel();
-        let finished = async { while connections.join_next().await.is_some() {} };
+        let finished = async { while connections.tasks.join_next().await.is_some() {} };
         if timeout(FINISH, finished).await.is_err() {
             tracing::warn!(
                 "requests to admission webhooks were under way for too long, giving them up"
@@ -91,17 +97,11 @@ impl Server {
     async fn accept(
         &self,
         listener: &TcpListener,
-        connections: &mut JoinSet<()>,
+        connections: &mut Connections,
         stop: &CancellationToken,
     ) {
         let acceptor = acceptor(self.certificate.clone());
-        let room = Arc::new(Semaphore::new(CONNECTIONS));
         loop {
-            let Ok(permit) = Arc::clone(&room).acquire_owned().await else {
-                return;
-            };
-            // What has ended is forgotten.
-            while connections.try_join_next().is_some() {}
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
@@ -110,16 +110,65 @@ impl Server {
                     continue;
                 }
             };
+            connections.make_room(self.connections).await;
+            let requests = Requests {
+                counts: Arc::new(watch::Sender::default()),
+                ended: Arc::clone(&connections.request_ended),
+            };
             let connection = Connection {
                 endpoints: Arc::clone(&self.endpoints),
                 draining: self.draining.clone(),
                 stop: stop.clone(),
+                requests: requests.clone(),
             };
-            let acceptor = acceptor.clone();
-            connections.spawn(async move {
-                connection.serve(acceptor, stream).await;
-                drop(permit);
+            let task = connections
+                .tasks
+                .spawn(connection.serve(acceptor.clone(), stream));
+            connections.open.push(Open { task, requests });
+        }
+    }
+}
+
+/// The connections that are open.
+#[derive(Default)]
+struct Connections {
+    tasks: JoinSet<()>,
+    /// The oldest first; some may have ended.
+    open: Vec<Open>,
+    /// Notified when a connection is left without a request.
+    request_ended: Arc<Notify>,
+}
+
+struct Open {
+    task: AbortHandle,
+    requests: Requests,
+}
+
+impl Connections {
+    /// Waits until fewer than `most` are open. For that one without a request under way is dropped: first one that never
+    /// brought a request, so that who only connects drives out no API server; then the oldest.
+    async fn make_room(&mut self, most: usize) {
+        loop {
+            while self.tasks.try_join_next().is_some() {}
+            if self.open.len() >= most {
+                self.open.retain(|open| !open.task.is_finished());
+            }
+            if self.open.len() < most {
+                return;
+            }
+            let silent = self.open.iter().enumerate().filter_map(|(index, open)| {
+                let counts = *open.requests.counts.borrow();
+                (counts.under_way == 0).then_some((counts.begun > 0, index))
             });
+            if let Some((_, index)) = silent.min() {
+                tracing::debug!("dropped a connection without a request, for another one");
+                self.open.remove(index).task.abort();
+                continue;
+            }
+            tokio::select! {
+                Some(_) = self.tasks.join_next() => {}
+                () = self.request_ended.notified() => {}
+            }
         }
     }
 }
@@ -139,27 +188,46 @@ struct Connection {
     endpoints: Arc<Endpoints>,
     draining: CancellationToken,
     stop: CancellationToken,
+    requests: Requests,
 }
 
-/// How many requests of a connection are under way; every change is a sign of life.
-type Requests = watch::Sender<usize>;
+/// The requests of a connection.
+#[derive(Clone)]
+struct Requests {
+    /// Every change is a sign of life.
+    counts: Arc<watch::Sender<Counts>>,
+    /// Notified when none is left.
+    ended: Arc<Notify>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    under_way: usize,
+    begun: u64,
+}
 
 /// A request that is under way. A client may give it up at any moment.
-struct UnderWay(Arc<Requests>);
+struct UnderWay(Requests);
 
 impl UnderWay {
-    fn new(requests: &Arc<Requests>) -> Self {
-        requests.send_modify(|requests| *requests += 1);
-        Self(Arc::clone(requests))
+    fn new(requests: &Requests) -> Self {
+        requests.counts.send_modify(|counts| {
+            counts.under_way += 1;
+            counts.begun += 1;
+        });
+        Self(requests.clone())
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.send_modify(|requests| {
-            debug_assert!(*requests > 0, "each request ends once");
-            *requests -= 1;
+        self.0.counts.send_modify(|counts| {
+            debug_assert!(counts.under_way > 0, "each request ends once");
+            counts.under_way -= 1;
         });
+        if self.0.counts.borrow().under_way == 0 {
+            self.0.ended.notify_one();
+        }
     }
 }
 
@@ -176,9 +244,8 @@ impl Connection {
             Err(_) => return,
         };
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        let requests = Arc::new(Requests::new(0));
         let service = service_fn(|request| {
-            let under_way = UnderWay::new(&requests);
+            let under_way = UnderWay::new(&self.requests);
             let endpoints = Arc::clone(&self.endpoints);
             async move {
                 let response = endpoints.respond(request).await;
@@ -190,20 +257,21 @@ impl Connection {
         let served = builder.serve_connection(TokioIo::new(stream), service);
         tokio::pin!(served);
         let ended = tokio::select! {
-            ended = &mut served => ended,
-            () = self.until_no_more_requests(is_http2, &requests) => {
+            ended = &mut served => Ok(ended),
+            () = self.until_no_more_requests(is_http2) => {
                 served.as_mut().graceful_shutdown();
-                served.await
+                // Hyper closes what idles; half a head, an unread answer and an unanswered PING it waits for.
+                timeout(CLOSE, served).await
             }
         };
-        if let Err(error) = ended {
+        if let Ok(Err(error)) = ended {
             tracing::debug!(error, "a connection to the admission webhooks broke off");
         }
     }
 
     /// Until the connection is to take no further request.
-    async fn until_no_more_requests(&self, is_http2: bool, requests: &Requests) {
-        let mut begun = requests.subscribe();
+    async fn until_no_more_requests(&self, is_http2: bool) {
+        let mut begun = self.requests.counts.subscribe();
         let drained = async {
             self.draining.cancelled().await;
             // One that was opened for a request gets its answer; GOAWAY then fails none (RFC 9113, 6.8).
@@ -212,15 +280,15 @@ impl Connection {
         tokio::select! {
             () = self.stop.cancelled() => {}
             () = drained, if is_http2 => {}
-            () = idle(requests.subscribe()) => {}
+            () = idle(self.requests.counts.subscribe()) => {}
         }
     }
 }
 
-async fn idle(mut requests: watch::Receiver<usize>) {
+async fn idle(mut requests: watch::Receiver<Counts>) {
     loop {
         let silent = timeout(IDLE, requests.changed()).await.is_err();
-        if silent && *requests.borrow() == 0 {
+        if silent && requests.borrow().under_way == 0 {
             return;
         }
     }
@@ -231,8 +299,8 @@ fn http() -> auto::Builder<TokioExecutor> {
     builder
         .http1()
         .timer(TokioTimer::new())
-        // It would close idle connections; ours closes those whose head never ends as well.
-        .header_read_timeout(None);
+        // It counts from the answer before.
+        .header_read_timeout(IDLE);
     builder
         .http2()
         .timer(TokioTimer::new())

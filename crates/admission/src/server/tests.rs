@@ -11,6 +11,7 @@ use leadsman_process::{Metrics as Registry, Readiness, clock};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -36,6 +37,10 @@ struct Loopback {
 
 impl Loopback {
     async fn start() -> Self {
+        Self::start_for(CONNECTIONS).await
+    }
+
+    async fn start_for(connections: usize) -> Self {
         let condition = Readiness::default().condition("webhook certificates", "not read");
         let metrics = Metrics::new(&Registry::default());
         let publisher = Publisher::new(metrics.clone(), condition);
@@ -48,6 +53,7 @@ impl Loopback {
             certificate: publisher.certificate(),
             shutdown: shutdown.clone(),
             draining,
+            connections,
         };
         let ended = tokio::spawn(server.serve(listener));
         let kept = renewed(None, Renewal::Create);
@@ -361,4 +367,52 @@ async fn the_end_gives_connections_up_and_fails_no_request() {
         .unwrap()
         .unwrap();
     client.call(Protocol::Http1).await.unwrap_err();
+}
+
+/// Sends the beginning of something and says what the server makes of it in the end.
+async fn send_and_wait(loopback: &Loopback, protocol: Protocol, beginning: &[u8]) {
+    let bundle = loopback.publisher.bundle().borrow().clone();
+    let client = loopback.client();
+    let mut stream = client.connect(&bundle, protocol).await.unwrap();
+    stream.write_all(beginning).await.unwrap();
+    stream.flush().await.unwrap();
+    // From here on time goes as fast as nothing else happens.
+    tokio::time::pause();
+    let mut last = Vec::new();
+    let closed = timeout(2 * (IDLE + CLOSE), stream.read_to_end(&mut last));
+    let _how = closed.await.expect("the connection is open for ever");
+}
+
+#[tokio::test]
+async fn half_a_head_is_not_waited_for_forever() {
+    let loopback = Loopback::start().await;
+    let half = b"POST /echo.leadsman.test HTTP/1.1\r\nHost: ";
+    send_and_wait(&loopback, Protocol::Http1, half).await;
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_answer_the_last_ping_is_not_waited_for_forever() {
+    let loopback = Loopback::start().await;
+    let preface_and_settings = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    send_and_wait(&loopback, Protocol::Http2, preface_and_settings).await;
+}
+
+#[tokio::test]
+async fn silent_connections_keep_no_request_out_and_drive_out_no_api_server() {
+    const FEW: usize = 16;
+    let loopback = Loopback::start_for(FEW).await;
+    let client = loopback.client();
+    let bundle = client.bundle.borrow().clone();
+    let stream = client.connect(&bundle, Protocol::Http1).await.unwrap();
+    let mut kept = Sender::handshake(stream, Protocol::Http1).await;
+    let first = kept.send(review_request(PATH)).await.unwrap();
+    first.into_body().collect().await.unwrap();
+    let mut silent = Vec::new();
+    for _ in 0..2 * FEW {
+        silent.push(TcpStream::connect(loopback.address).await.unwrap());
+    }
+    let review = timeout(HANDSHAKE / 2, client.call(Protocol::Http2)).await;
+    assert!(is_patched(&review.expect("no room").unwrap()));
+    let last = kept.send(review_request(PATH)).await.unwrap();
+    assert_eq!(last.status(), StatusCode::OK);
 }
