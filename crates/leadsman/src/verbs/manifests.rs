@@ -18,6 +18,8 @@ use leadsman_manager::{
 use serde_json::{Value, json};
 
 const MANAGER: &str = "leadsman-manager";
+/// The role of what only the webhooks need. Not [`MANAGER`]: in the namespace of the Lease it would replace that role.
+const WEBHOOKS: &str = "leadsman-manager-webhooks";
 const AGENT: &str = "leadsman-agent";
 const POLICY: &str = "leadsman-agent-own-node";
 
@@ -136,14 +138,14 @@ fn accounts(namespace: &str, gates: Gates) -> Vec<Value> {
 /// namespace that it is in wherever leadsman is installed.
 fn lease_rights(namespace: &str) -> [Value; 2] {
     let rules = rules_by_name("coordination.k8s.io", "leases", LEASE, &LEASE_RIGHTS);
-    manager_role(LEASE_NAMESPACE, namespace, &rules)
+    manager_role(MANAGER, LEASE_NAMESPACE, namespace, &rules)
 }
 
 /// The manager's rights on the certificates of its admission webhooks, and the Service by which the API server calls
 /// these.
 fn webhooks(namespace: &str) -> Vec<Value> {
     let rules = rules_by_name("", "secrets", SECRET, &SECRET_RIGHTS);
-    let role = manager_role(namespace, namespace, &rules);
+    let role = manager_role(WEBHOOKS, namespace, namespace, &rules);
     let service = json!({
         "apiVersion": "v1",
         "kind": "Service",
@@ -170,9 +172,13 @@ fn rules_by_name(group: &str, resource: &str, name: &str, rights: &[(&str, bool)
 }
 
 /// A role in a namespace for the manager, whose account is in another one.
-fn manager_role(namespace: &str, account_namespace: &str, rules: &[Value]) -> [Value; 2] {
-    let metadata =
-        json!({"name": MANAGER, "namespace": namespace, "labels": labels(Some("manager"))});
+fn manager_role(
+    name: &str,
+    namespace: &str,
+    account_namespace: &str,
+    rules: &[Value],
+) -> [Value; 2] {
+    let metadata = json!({"name": name, "namespace": namespace, "labels": labels(Some("manager"))});
     let account =
         json!({"kind": "ServiceAccount", "name": MANAGER, "namespace": account_namespace});
     [
@@ -186,7 +192,7 @@ fn manager_role(namespace: &str, account_namespace: &str, rules: &[Value]) -> [V
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "RoleBinding",
             "metadata": metadata,
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": MANAGER},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
             "subjects": [account],
         }),
     ]
@@ -321,7 +327,11 @@ mod tests {
     use super::*;
 
     fn objects(gates: &str) -> Vec<Value> {
-        let text = text("leadsman-system", gates.parse().unwrap()).unwrap();
+        objects_in("leadsman-system", gates)
+    }
+
+    fn objects_in(namespace: &str, gates: &str) -> Vec<Value> {
+        let text = text(namespace, gates.parse().unwrap()).unwrap();
         let documents = text.split("---\n").filter(|document| !document.is_empty());
         documents
             .map(|document| serde_norway::from_str(document).unwrap())
@@ -356,6 +366,19 @@ mod tests {
         }
         granted.sort();
         granted
+    }
+
+    #[test]
+    fn no_object_replaces_another_in_any_namespace() {
+        for namespace in ["leadsman-system", LEASE_NAMESPACE] {
+            let mut seen = std::collections::BTreeSet::new();
+            for object in objects_in(namespace, SERVERLESS) {
+                let metadata = &object["metadata"];
+                let identity = [&object["kind"], &metadata["namespace"], &metadata["name"]];
+                let identity = identity.map(Value::to_string).join(" ");
+                assert!(seen.insert(identity.clone()), "{identity} in {namespace}");
+            }
+        }
     }
 
     // DEF-24
@@ -442,9 +465,9 @@ mod tests {
                 "mutatingwebhookconfigurations/leadsman",
                 "get list watch create patch delete",
             ),
-            (MANAGER, "", "secrets", "create"),
+            (WEBHOOKS, "", "secrets", "create"),
             (
-                MANAGER,
+                WEBHOOKS,
                 "",
                 "secrets/leadsman-webhook",
                 "get list watch update",
