@@ -304,4 +304,13 @@ mod tests {
             Some(("", LEASE_NAMESPACE))
         );
     }
+
+    #[test]
+    fn without_a_feature_no_right_of_one_is_checked() {
+        let off = rights(&PreflightScope::Manager(Gates::none()));
+        assert!(
+            off.iter().all(|right| right.resource == "leases"),
+            "{off:?}"
+        );
+    }
 }
