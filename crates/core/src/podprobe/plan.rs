@@ -26,7 +26,7 @@ pub struct Entry {
     pub container: Arc<str>,
     /// None for an observed entry whose probe cannot be parsed.
     pub probe: Option<Arc<Probe>>,
-    /// [`ResolvedProbe::revision`]; None if the API server does not keep the field.
+    /// The revision of handler and container; None if the API server does not keep the field.
     pub revision: Option<Arc<str>>,
     /// For a container with a startup probe: the id of the one container that may be probed, as it has started.
     pub started: Option<Arc<str>>,

@@ -41,10 +41,10 @@ impl Index {
                 self.affect_all();
             }
             Event::FieldsKept(WatchedKind::Marker, kept) => {
-                self.markers.set_keeps_summaries(kept, cx)
+                self.markers.set_keeps_summaries(kept, cx);
             }
             Event::FieldsKept(WatchedKind::NodePodProbe, kept) => {
-                self.nodes.set_keeps_fields(kept, cx)
+                self.nodes.set_keeps_fields(kept, cx);
             }
             Event::FieldsKept(WatchedKind::Pod | WatchedKind::Node, _) | Event::Deadline => {}
             Event::Written(target) => self.observe_written(&target),
