@@ -1,5 +1,6 @@
 //! A certificate with its key, as it is made, read and judged.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
+use tokio::time::Instant;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 pub(crate) mod directory;
@@ -39,7 +41,7 @@ pub(crate) enum CaBundle {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BundleInForce {
     pub(crate) bundle: CaBundle,
-    pub(crate) since: Timestamp,
+    pub(crate) since: Instant,
 }
 
 /// A certificate that a TLS server can use.
@@ -54,12 +56,22 @@ pub(crate) struct Certificate {
 }
 
 /// A chain and its key, as PEM.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Pem {
     /// The certificate of the server, then those that it was signed by.
     pub(crate) chain: Vec<u8>,
     /// The private key.
     pub(crate) key: Vec<u8>,
+}
+
+/// Without the key: what is printed may go to a log.
+impl fmt::Debug for Pem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let chain = String::from_utf8_lossy(&self.chain);
+        f.debug_struct("Pem")
+            .field("chain", &chain)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Why a certificate cannot be used.

@@ -12,15 +12,19 @@
 //! | `ca.crt` | the bundle |
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Certificate, CertificateError, Issued, Pem, issue};
+use super::{Certificate, CertificateError, Issued, Pem, SKEW, issue};
 
 /// How long a bundle has to be in force before a certificate relies on it. API servers read configurations by a watch,
 /// each for itself (`k8s.io/apiserver/pkg/admission/configuration`), most within milliseconds.
 pub(crate) const SPREAD: Duration = Duration::from_secs(30);
+
+/// The keys of the Secret that are ours.
+pub(crate) const KEYS: [&str; 5] = ["tls.crt", "tls.key", "ca.crt", "next.crt", "next.key"];
 
 /// Data of a Secret.
 pub(crate) type Data = BTreeMap<String, Vec<u8>>;
@@ -41,7 +45,11 @@ pub(crate) enum Stored {
 pub(crate) struct Kept {
     pub(crate) current: Certificate,
     pem: Pem,
+    /// A successor for the names of this replica.
     next: Option<(Certificate, Pem)>,
+    /// Why API servers that call by the names of this replica would refuse it. Another replica, before or after a change
+    /// of the flags, has other names.
+    pub(crate) misnamed: Option<Arc<CertificateError>>,
     /// All CAs that API servers are to trust, as PEM.
     pub(crate) bundle: Vec<u8>,
 }
@@ -73,14 +81,15 @@ pub(crate) enum Renewal {
 pub(crate) struct Circumstances {
     /// Whether this replica leads. A replica that does not only mends what cannot be served.
     pub(crate) leads: bool,
-    /// Since when the bundle of the Secret is the one by which API servers judge.
-    pub(crate) bundle_in_force: Option<Timestamp>,
+    /// How long the bundle of the Secret has been the one by which API servers judge.
+    pub(crate) bundle_in_force: Option<Duration>,
     /// The time.
     pub(crate) now: Timestamp,
 }
 
 impl Stored {
-    /// Reads a Secret. What it holds must be for these names, and its bundle must vouch for it.
+    /// Reads a Secret. Its bundle must vouch for what it holds. That it is for other names than these is the leader's to
+    /// change: replicas with different names would replace each other's certificates for ever.
     pub(crate) fn read(data: &Data, names: &[String]) -> Self {
         match Kept::read(data, names) {
             Ok(kept) => Self::Usable(Box::new(kept)),
@@ -94,14 +103,16 @@ impl Kept {
         let bundle = data.get("ca.crt").cloned().unwrap_or_default();
         let usable = |pem: Pem| {
             let certificate = Certificate::read(&pem)?;
-            certificate.names(names)?;
             certificate.trusted_by(&bundle)?;
             Ok((certificate, pem))
         };
+        let is_named = |(certificate, _): &(Certificate, Pem)| certificate.names(names).is_ok();
         let (current, pem) = usable(Pem::read(data, ["tls.crt", "tls.key"]))?;
         // A successor that cannot be used is none: another one is made.
         let next = usable(Pem::read(data, ["next.crt", "next.key"])).ok();
+        let next = next.filter(is_named);
         Ok(Self {
+            misnamed: current.names(names).err().map(Arc::new),
             current,
             pem,
             next,
@@ -113,6 +124,31 @@ impl Kept {
     /// other's certificates for ever.
     fn lives(&self, now: Timestamp) -> bool {
         now < self.current.not_after
+    }
+
+    /// Whether it was made by a clock so far ahead that it is not valid yet, as only the leader mends.
+    pub(crate) fn is_premature(&self, now: Timestamp) -> bool {
+        self.current.not_before > now + SKEW
+    }
+
+    /// What is to be trusted for what is served while another certificate waits: the bundles of both. None if what is
+    /// served need not, or cannot, go on.
+    pub(crate) fn bundle_with(&self, successor: &Self, now: Timestamp) -> Option<Vec<u8>> {
+        let goes_on = self.lives(now) && !self.is_premature(now);
+        let is_trusted = successor.current.trusted_by(&self.bundle).is_ok();
+        (goes_on && !is_trusted).then(|| joined(&self.bundle, &successor.bundle))
+    }
+
+    /// The CA of what is served: the one that [`issue`] puts last into the chain, or that somebody else put into the
+    /// bundle alone.
+    fn ca(&self) -> &[u8] {
+        let mut candidates = certificates(&self.pem.chain);
+        candidates.reverse();
+        candidates.extend(certificates(&self.bundle));
+        let mut candidates = candidates.into_iter();
+        candidates
+            .find(|ca| self.current.trusted_by(ca).is_ok())
+            .unwrap_or(&self.bundle)
     }
 
     fn renewed_at(&self) -> Timestamp {
@@ -132,13 +168,25 @@ impl Pem {
             key: get(key),
         }
     }
+}
 
-    /// The certificate that signed the first one of the chain, which [`issue`] puts last.
-    fn ca(&self) -> &[u8] {
-        const BEGIN: &[u8] = b"-----BEGIN CERTIFICATE-----";
-        let begins = self.chain.windows(BEGIN.len()).rposition(|at| at == BEGIN);
-        &self.chain[begins.unwrap_or_default()..]
-    }
+/// The certificates of a PEM, each as PEM.
+fn certificates(pem: &[u8]) -> Vec<&[u8]> {
+    const BEGIN: &[u8] = b"-----BEGIN CERTIFICATE-----";
+    let places = pem.windows(BEGIN.len()).enumerate();
+    let begins = places.filter_map(|(place, text)| (text == BEGIN).then_some(place));
+    let begins: Vec<_> = begins.collect();
+    let ends = begins.iter().copied().skip(1).chain([pem.len()]);
+    begins
+        .iter()
+        .zip(ends)
+        .map(|(begin, end)| &pem[*begin..end])
+        .collect()
+}
+
+/// Two PEMs as one, the first of which may end without a newline.
+fn joined(one: &[u8], other: &[u8]) -> Vec<u8> {
+    [one.trim_ascii_end(), b"\n", other].concat()
 }
 
 /// Decides what is to be done. `served` is what this replica serves.
@@ -154,12 +202,15 @@ pub(crate) fn decide(stored: &Stored, served: Option<&Kept>, at: Circumstances) 
             Some((next, _)) if at.now < next.not_after => Decision::Write(Renewal::TakeOver),
             _ => Decision::Write(Renewal::Create),
         },
+        _ if at.leads && kept.is_premature(at.now) => Decision::Write(Renewal::Create),
         _ if !at.leads => Decision::Wait(kept.current.not_after),
-        None if at.now >= kept.renewed_at() => Decision::Write(Renewal::Prepare),
+        None if kept.misnamed.is_some() || at.now >= kept.renewed_at() => {
+            Decision::Write(Renewal::Prepare)
+        }
         None => Decision::Wait(kept.renewed_at()),
         Some(_) => match at.bundle_in_force {
-            Some(since) if at.now >= since + SPREAD => Decision::Write(Renewal::TakeOver),
-            Some(since) => Decision::Wait(kept.current.not_after.min(since + SPREAD)),
+            Some(spread) if spread >= SPREAD => Decision::Write(Renewal::TakeOver),
+            Some(spread) => Decision::Wait(kept.current.not_after.min(at.now + (SPREAD - spread))),
             None => Decision::Wait(kept.current.not_after),
         },
     }
@@ -185,7 +236,7 @@ pub(crate) fn changed(
         ) => (next.clone(), None, bundle.clone()),
         (Renewal::Prepare | Renewal::Restore, Some(kept)) => {
             let Issued { pem: next, ca } = issued()?;
-            (kept.pem.clone(), Some(next), [kept.pem.ca(), &ca].concat())
+            (kept.pem.clone(), Some(next), joined(kept.ca(), &ca))
         }
         _ => {
             let Issued { pem, ca } = issued()?;
@@ -201,7 +252,12 @@ pub(crate) fn changed(
         data.extend([("next.crt", next.chain), ("next.key", next.key)]);
     }
     let data = data.into_iter();
-    Ok(data.map(|(key, value)| (key.to_owned(), value)).collect())
+    let data = data.map(|(key, value)| (key.to_owned(), value)).collect();
+    debug_assert!(
+        matches!(Stored::read(&data, names), Stored::Usable(_)),
+        "{renewal:?} makes a Secret that cannot be served"
+    );
+    Ok(data)
 }
 
 #[cfg(test)]

@@ -20,7 +20,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::publish::Publisher;
-use super::renewal::{Circumstances, Data, Decision, Kept, Renewal, Stored, changed, decide};
+use super::renewal::{
+    Circumstances, Data, Decision, KEYS, Kept, Renewal, SPREAD, Stored, changed, decide,
+};
 use super::{BundleInForce, CaBundle};
 use crate::FIELD_MANAGER;
 use crate::pace::{Pace, describe_failure, until};
@@ -30,6 +32,8 @@ pub const SECRET: &str = "leadsman-webhook";
 /// How long a certificate is valid.
 pub(crate) const LIFE: Duration = Duration::from_hours(365 * 24);
 const DEADLINE: Duration = Duration::from_secs(10);
+/// A certificate of another CA is served after this even if the API servers are not known to have that CA.
+const LONGEST_WAIT: Duration = Duration::from_mins(2);
 /// The time of day may jump, so it is looked at this often.
 const LOOK: Duration = Duration::from_hours(1);
 
@@ -53,6 +57,8 @@ pub(crate) struct State {
     /// The Secret that `stored` was read from; a write replaces what is its own in it.
     secret: Option<Box<Secret>>,
     served: Option<Kept>,
+    /// Since when what is stored waits until the API servers know its CA.
+    waits_since: Option<Instant>,
     pace: Pace,
     /// Why the last request failed.
     trouble: Option<String>,
@@ -94,11 +100,7 @@ impl SecretLoop {
             Some(secret) => Stored::read(&data(secret), &self.names),
         };
         match &stored {
-            Stored::Usable(kept) => {
-                let bundle = CaBundle::Pem(kept.bundle.clone());
-                self.publisher.publish(&kept.current, bundle);
-                self.state.served = Some(Kept::clone(kept));
-            }
+            Stored::Usable(kept) => self.take_over_if_trusted(kept),
             Stored::Unusable(error) => {
                 let secret = self.object();
                 tracing::warn!(%error, "the {secret} holds no certificate that can be served, writing another one");
@@ -109,15 +111,64 @@ impl SecretLoop {
         self.state.secret = secret;
     }
 
+    /// Serves a certificate at once, or, if the API servers do not know its CA, tells them of it first.
+    fn take_over_if_trusted(&mut self, kept: &Kept) {
+        if let Some(error) = &kept.misnamed {
+            let secret = self.object();
+            tracing::warn!(%error, "the certificate in the {secret} is for another name, until the leader replaces it");
+        }
+        let served = self.state.served.as_ref();
+        let both =
+            served.and_then(|served| Some((served, served.bundle_with(kept, clock::now())?)));
+        if let Some((served, bundle)) = both {
+            self.publisher
+                .publish(&served.current, CaBundle::Pem(bundle));
+            self.state.waits_since.get_or_insert(clock::monotonic());
+        } else {
+            let bundle = CaBundle::Pem(kept.bundle.clone());
+            self.take_over(kept.clone(), bundle);
+        }
+    }
+
+    fn take_over(&mut self, kept: Kept, bundle: CaBundle) {
+        self.publisher.publish(&kept.current, bundle);
+        self.state.served = Some(kept);
+        self.state.waits_since = None;
+    }
+
+    /// Serves what waited for its CA to spread, or says when to look at it again.
+    fn end_wait(&mut self, in_force: Option<Duration>) -> Option<Instant> {
+        let since = self.state.waits_since?;
+        let Some(Stored::Usable(kept)) = &self.state.stored else {
+            self.state.waits_since = None;
+            return None;
+        };
+        let now = clock::monotonic();
+        let left = in_force.map(|spread| SPREAD.saturating_sub(spread));
+        let left = left
+            .unwrap_or(Duration::MAX)
+            .min(LONGEST_WAIT.saturating_sub(now - since));
+        if !left.is_zero() {
+            return Some(now + left);
+        }
+        let kept = Kept::clone(kept);
+        // The bundle of both: other replicas may still serve what was before.
+        let bundle = self.publisher.bundle().borrow().clone();
+        self.take_over(kept, bundle);
+        None
+    }
+
     /// Does what is to be done now, and says when to look again at the latest.
     async fn step(&mut self) -> Option<Instant> {
         let now = clock::monotonic();
         let at = self.circumstances();
+        let waits = self.end_wait(at.bundle_in_force);
         let stored = self.state.stored.as_ref()?;
         match decide(stored, self.state.served.as_ref(), at) {
             Decision::Wait(until) => {
                 let wait = Duration::try_from(until.duration_since(at.now)).unwrap_or_default();
-                Some(now + wait.min(LOOK))
+                let wake = now + wait.min(LOOK);
+                Some(waits.map_or(wake, |waits| waits.min(wake)))
             }
             Decision::Write(renewal) => {
                 if let Some(held_until) = self.state.pace.held_until(now) {
@@ -137,7 +188,7 @@ impl SecretLoop {
         let leadership = *self.leadership.borrow_and_update();
         Circumstances {
             leads: leadership.time_left(clock::monotonic()).is_some(),
-            bundle_in_force: same.map(|in_force| in_force.since),
+            bundle_in_force: same.map(|in_force| clock::monotonic() - in_force.since),
             now: clock::now(),
         }
     }
@@ -206,10 +257,18 @@ impl SecretLoop {
 
     fn show(&self) {
         let served = self.state.served.as_ref();
-        let lives = served.is_some_and(|served| clock::now() < served.current.not_after);
+        let now = clock::now();
+        let lives = served
+            .is_some_and(|served| now < served.current.not_after && !served.is_premature(now));
         match (&self.state.trouble, served) {
             _ if lives => self.publisher.ready(),
             (Some(trouble), _) => self.publisher.not_ready(trouble.clone()),
+            (None, Some(served)) if served.is_premature(now) => {
+                let not_before = served.current.not_before;
+                self.publisher.not_ready(format!(
+                    "the certificate is not valid yet, until {not_before}; is a clock wrong?"
+                ));
+            }
             (None, Some(served)) => {
                 let not_after = served.current.not_after;
                 self.publisher
@@ -246,8 +305,12 @@ fn secret(observed: Option<&Secret>, namespace: &str, data: Data) -> Secret {
         secret
     });
     secret.metadata.managed_fields = None;
-    let data = data.into_iter();
-    secret.data = Some(data.map(|(key, value)| (key, ByteString(value))).collect());
+    let all = secret.data.get_or_insert_default();
+    all.retain(|key, _| !KEYS.contains(&key.as_str()));
+    all.extend(
+        data.into_iter()
+            .map(|(key, value)| (key, ByteString(value))),
+    );
     secret
 }
 

@@ -169,7 +169,7 @@ impl ConfigurationLoop {
             }
             *known = in_force.then(|| BundleInForce {
                 bundle: bundle.clone(),
-                since: clock::now(),
+                since: clock::monotonic(),
             });
             true
         });

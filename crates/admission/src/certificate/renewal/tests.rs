@@ -39,6 +39,11 @@ fn usable() -> Stored {
     Stored::Usable(Box::new(fresh()))
 }
 
+fn misnamed() -> Stored {
+    let data = after(None, Renewal::Create);
+    Stored::read(&data, &names(&["another.leadsman-system.svc"]))
+}
+
 fn two_cas() -> Stored {
     Stored::Usable(Box::new(prepared()))
 }
@@ -71,7 +76,16 @@ fn what_is_to_be_done() {
         ("broken", spoilt(), "serves leads", MADE, write(Restore)),
         ("fresh", usable(), "serves leads", MADE, wait(DUE)),
         ("fresh, standby", usable(), "serves", MADE, wait(END)),
-        ("clock behind", usable(), "serves leads", EARLY, wait(DUE)),
+        ("clock behind", usable(), "serves", EARLY, wait(END)),
+        (
+            "not valid yet",
+            usable(),
+            "serves leads",
+            EARLY,
+            write(Create),
+        ),
+        ("misnamed", misnamed(), "serves leads", MADE, write(Prepare)),
+        ("misnamed, standby", misnamed(), "serves", MADE, wait(END)),
         ("not due", usable(), "serves leads", BEFORE_DUE, wait(DUE)),
         ("due", usable(), "serves leads", DUE, write(Prepare)),
         ("due, standby", usable(), "serves", DUE, wait(END)),
@@ -104,7 +118,10 @@ fn what_is_to_be_done() {
         let current = is("serves").then(fresh);
         let at = Circumstances {
             leads: is("leads"),
-            bundle_in_force: is("spread").then(|| time(DUE)),
+            bundle_in_force: is("spread").then(|| {
+                let since = time(now).duration_since(time(DUE));
+                Duration::try_from(since).unwrap()
+            }),
             now: time(now),
         };
         assert_eq!(decide(&stored, current.as_ref(), at), expected, "{case}");
@@ -151,12 +168,64 @@ fn a_restored_secret_goes_on_with_what_is_served() {
 }
 
 #[test]
-fn what_is_for_another_name_is_unusable() {
-    let data = after(None, Renewal::Create);
-    let stored = Stored::read(&data, &names(&["another.leadsman-system.svc"]));
+fn other_names_come_with_a_successor_that_is_trusted_before_it_serves() {
+    let others = names(&["another.leadsman-system.svc"]);
+    let Stored::Usable(before) = misnamed() else {
+        panic!("a follower serves it");
+    };
+    let change = |kept: &Kept, renewal| {
+        let data = changed(Some(kept), renewal, &others, time(MADE), YEAR).unwrap();
+        match Stored::read(&data, &others) {
+            Stored::Usable(kept) => *kept,
+            other => panic!("{other:?}"),
+        }
+    };
+    let prepared = change(&before, Renewal::Prepare);
+    assert_eq!(prepared.pem, before.pem);
+    let after = change(&prepared, Renewal::TakeOver);
+    assert!(after.misnamed.is_none());
+    after.current.trusted_by(&prepared.bundle).unwrap();
+}
+
+/// What cert-manager and others write: the root is in `ca.crt` alone.
+#[test]
+fn a_chain_without_its_root_is_renewed_by_what_the_bundle_holds() {
+    let mut data = after(None, Renewal::Create);
+    let leaf = certificates(&data["tls.crt"])[0].to_vec();
+    data.insert("tls.crt".to_owned(), leaf);
+    let trimmed = data["ca.crt"].trim_ascii_end().to_vec();
+    data.insert("ca.crt".to_owned(), trimmed);
+    let prepared = kept(&after(Some(&kept(&data)), Renewal::Prepare));
+    assert!(prepared.next.is_some());
+    let after = kept(&after(Some(&prepared), Renewal::TakeOver));
+    after.current.trusted_by(&prepared.bundle).unwrap();
+}
+
+#[test]
+fn what_is_served_goes_on_until_another_ca_is_known() {
+    let (served, other) = (fresh(), fresh());
+    let both = served.bundle_with(&other, time(MADE)).unwrap();
+    served.current.trusted_by(&both).unwrap();
+    other.current.trusted_by(&both).unwrap();
+    assert!(served.bundle_with(&other, time(END)).is_none(), "expired");
     assert!(
-        matches!(stored, Stored::Unusable(CertificateError::Name { .. })),
-        "{stored:?}"
+        served.bundle_with(&other, time(EARLY)).is_none(),
+        "not valid yet"
+    );
+    let prepared = prepared();
+    let next = kept(&after(Some(&prepared), Renewal::TakeOver));
+    assert!(prepared.bundle_with(&next, time(MADE)).is_none(), "known");
+}
+
+#[test]
+fn no_key_is_printed() {
+    let printed = format!("{:?}", two_cas());
+    assert!(printed.contains("BEGIN CERTIFICATE"), "{printed}");
+    let begin = format!("{:?}", b"-----BEGIN PRIVATE".as_slice());
+    let begin = begin.trim_matches(['[', ']']);
+    assert!(
+        !printed.contains("PRIVATE") && !printed.contains(begin),
+        "{printed}"
     );
 }
 
