@@ -16,6 +16,7 @@ mod migration;
 mod openkruise;
 mod outages;
 mod ownership;
+mod serverless;
 mod stage;
 mod status;
 mod webhook;
@@ -30,6 +31,8 @@ use leadsman_testkit::leadsman;
 use leadsman_testkit::leadsman::MANAGER as USER;
 use leadsman_testkit::{ControlPlane, Options};
 use leadsman_tests::{Case, Process, case, until};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::sync::Mutex;
 
@@ -68,6 +71,19 @@ impl Installation {
             manager: Mutex::new(None),
             start,
         })
+    }
+
+    /// Gives the manager the rights on webhooks, which only a feature that has one asks for.
+    async fn grant_webhooks(&self) -> Result<()> {
+        let gate = "--feature-gates=EnablePodProbeMarkerOnServerless=true";
+        let manifests = Command::new(leadsman::program()?)
+            .args(["manifests", gate])
+            .output()
+            .await?;
+        anyhow::ensure!(manifests.status.success(), "leadsman manifests {gate}");
+        let apply = ["apply", "--server-side", "-f", "-"];
+        self.plane.kubectl_with(&apply, &manifests.stdout).await?;
+        Ok(())
     }
 
     async fn start_manager(&self) -> Result<()> {
@@ -131,6 +147,25 @@ impl Installation {
         manager.terminate(GRACE).await
     }
 
+    /// What the manager that was started last answers at this path.
+    async fn ask(&self, path: &str) -> Result<String> {
+        let log = std::fs::read_to_string(self.log_file())?;
+        let line = log.lines().rfind(|line| line.contains("serving /metrics"));
+        let address = line
+            .and_then(|line| line.split_once("address="))
+            .context("no address yet")?
+            .1
+            .split([',', ' '])
+            .next()
+            .context("no address")?;
+        let mut stream = TcpStream::connect(address).await?;
+        let request = format!("GET {path} HTTP/1.0\r\nHost: manager\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok(answer)
+    }
+
     async fn restart_apiserver(&self) -> Result<()> {
         self.plane.stop_apiserver().await?;
         self.plane.start_apiserver().await
@@ -166,6 +201,10 @@ fn cases() -> Vec<Case<Installation>> {
         case!(apart webhook::certificates_rotate_while_pods_are_created),
         case!(apart webhook::an_edited_or_deleted_configuration_is_repaired),
         case!(apart webhook::without_a_server_pods_are_created_at_once),
+        case!(apart serverless::a_creation_waits_little_for_the_webhook),
+        case!(apart serverless::a_pod_is_created_with_its_probes),
+        case!(apart serverless::without_a_manager_pods_are_created_at_once),
+        case!(apart serverless::starts),
         case!(apart budgets::starts),
         case!(apart budgets::verdicts),
         case!(apart budgets::edits),

@@ -9,8 +9,6 @@ use anyhow::{Context, Result, ensure};
 use kube::api::DeleteParams;
 use leadsman_tests::budget::{self, Row};
 use leadsman_tests::{Crowd, Scene, until};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
@@ -51,6 +49,12 @@ impl Stage {
         // Each fence left a pod and a node.
         let fences = self.fences.load(Ordering::Relaxed);
         budget::manager_starts(PODS + fences, NODES + fences)
+    }
+
+    /// What a start of a manager that serves webhooks reads now, but for these.
+    pub(crate) fn reads(&self) -> Vec<Row> {
+        let fences = self.fences.load(Ordering::Relaxed);
+        budget::manager_reads(PODS + fences, NODES + fences)
     }
 
     /// Does a step, and holds what the manager asks in it to `rows` and its Lease.
@@ -97,35 +101,16 @@ impl Stage {
 
     /// What the manager that was started last says of itself.
     async fn metrics(&self) -> Result<String> {
-        self.ask("/metrics").await
+        self.installation.ask("/metrics").await
     }
 
     /// Whether that manager says that it is ready.
     pub(crate) async fn is_ready(&self) -> Result<bool> {
-        Ok(self.ask("/readyz").await?.starts_with("HTTP/1.0 200"))
-    }
-
-    async fn ask(&self, path: &str) -> Result<String> {
-        let log = self
+        Ok(self
             .installation
-            .plane
-            .folder()
-            .join("logs/leadsman-manager.log");
-        let log = std::fs::read_to_string(log)?;
-        let line = log.lines().rfind(|line| line.contains("serving /metrics"));
-        let address = line
-            .and_then(|line| line.split_once("address="))
-            .context("no address yet")?
-            .1
-            .split([',', ' '])
-            .next()
-            .context("no address")?;
-        let mut stream = TcpStream::connect(address).await?;
-        let request = format!("GET {path} HTTP/1.0\r\nHost: manager\r\n\r\n");
-        stream.write_all(request.as_bytes()).await?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await?;
-        Ok(answer)
+            .ask("/readyz")
+            .await?
+            .starts_with("HTTP/1.0 200"))
     }
 
     /// Waits until a marker's status says that all pods are probed.

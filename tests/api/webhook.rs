@@ -18,11 +18,9 @@ use leadsman_admission::{
 };
 use leadsman_lease::Leadership;
 use leadsman_process::{ApiServer, Component, Metrics, Process, Readiness, client, clock};
-use leadsman_testkit::leadsman;
 use leadsman_tests::{see, until};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::process::Command;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -156,20 +154,10 @@ fn spec() -> WebhookSpec {
     }
 }
 
-/// With the rights on webhooks, which only a feature that has one asks for.
+/// With the rights on webhooks, and a namespace for pods.
 async fn raise() -> Result<Installation> {
     let installation = Installation::raise_idle().await?;
-    let gate = "--feature-gates=EnablePodProbeMarkerOnServerless=true";
-    let manifests = Command::new(leadsman::program()?)
-        .args(["manifests", gate])
-        .output()
-        .await?;
-    ensure!(manifests.status.success(), "leadsman manifests {gate}");
-    let apply = ["apply", "--server-side", "-f", "-"];
-    installation
-        .plane
-        .kubectl_with(&apply, &manifests.stdout)
-        .await?;
+    installation.grant_webhooks().await?;
     let namespace = serde_json::from_value(json!({"metadata": {"name": "pods"}}))?;
     let namespaces: Api<Namespace> = Api::all(installation.client.clone());
     namespaces

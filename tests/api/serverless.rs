@@ -1,0 +1,306 @@
+//! Serverless pods: a webhook gives them their probes when they are created, the provider of a virtual node reports the
+//! verdicts, and the manager marks the pods by them. The test plays the provider.
+
+mod latency;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+use leadsman_tests::budget::manager;
+use leadsman_tests::scene::merge;
+use leadsman_tests::{Scene, gone, see, until};
+use serde_json::{Value, json};
+use tokio::sync::SemaphorePermit;
+use tokio::time::Instant;
+
+pub(crate) use self::latency::a_creation_waits_little_for_the_webhook;
+use crate::Installation;
+use crate::marks::{idle, marked};
+use crate::stage::{PLACES, Stage};
+
+/// The annotations of the protocol.
+const PROBES: &str = "kruise.io/podprobe";
+const MARKERS: &str = "kruise.io/podprobemarker-list";
+/// What a marker is called whose finalizer somebody else holds.
+const HOLD: &str = "tests.leadsman.io/hold";
+/// What a pod may take to be created while nobody answers.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
+/// A control plane, and a manager that serves the webhook.
+struct Serverless {
+    installation: Installation,
+    flags: [String; 5],
+    _place: SemaphorePermit<'static>,
+}
+
+/// The flags of a manager that serves the webhook on a free port, which nobody else takes meanwhile with luck.
+fn flags() -> Result<[String; 5]> {
+    let free = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    Ok([
+        "--feature-gates=EnablePodProbeMarkerOnServerless=true".to_owned(),
+        "--webhook-bind-address".to_owned(),
+        free.to_string(),
+        "--webhook-url".to_owned(),
+        format!("https://{free}"),
+    ])
+}
+
+async fn start(installation: &Installation, flags: &[String; 5]) -> Result<()> {
+    let flags = flags.each_ref().map(String::as_str);
+    installation.start_manager_with(&flags).await
+}
+
+impl Serverless {
+    async fn raise() -> Result<Self> {
+        let place = PLACES.acquire().await?;
+        let installation = Installation::raise_idle().await?;
+        installation.grant_webhooks().await?;
+        let flags = flags()?;
+        start(&installation, &flags).await?;
+        Ok(Self {
+            installation,
+            flags,
+            _place: place,
+        })
+    }
+
+    /// A namespace with a virtual node.
+    async fn scene(&self, name: &str) -> Result<Scene> {
+        let scene = Scene::new(&self.installation.client, name).await?;
+        let node = format!("{name}-virtual");
+        let labels = json!({"type": "virtual-kubelet"});
+        scene.add_node(&node, labels).await?;
+        Ok(Scene { node, ..scene })
+    }
+
+    /// How often the API server has called the webhook.
+    async fn calls(&self) -> Result<u64> {
+        let metrics = self.installation.ask("/metrics").await?;
+        let lines = metrics.lines();
+        let counters = lines.filter(|line| line.starts_with("leadsman_webhook_requests_total{"));
+        let counts = counters.map(|line| {
+            let count = line.rsplit(' ').next().context("no count")?;
+            Ok(count.parse::<u64>()?)
+        });
+        counts.sum()
+    }
+
+    fn configurations(&self) -> Api<MutatingWebhookConfiguration> {
+        Api::all(self.installation.client.clone())
+    }
+}
+
+/// Creates a pod, or has the API server only try it, and returns it as answered: what it has then, the webhook gave it.
+async fn create(scene: &Scene, name: &str, over: Value, dry_run: bool) -> Result<Pod> {
+    let mut manifest = json!({
+        "metadata": {"name": name, "labels": {"app": scene.ns}},
+        "spec": {
+            "nodeName": scene.node,
+            "automountServiceAccountToken": false,
+            "containers": [{"name": "main", "image": "none", "ports": [{"name": "web", "containerPort": 8080}]}]
+        }
+    });
+    merge(&mut manifest, over);
+    let params = PostParams {
+        dry_run,
+        ..PostParams::default()
+    };
+    let pod = serde_json::from_value(manifest)?;
+    Ok(scene.pods().create(&params, &pod).await?)
+}
+
+fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
+    let annotations = pod.metadata.annotations.as_ref()?;
+    annotations.get(key).map(String::as_str)
+}
+
+/// The probes that a pod asks its provider to run, by their names.
+fn probes(pod: &Pod) -> Result<Vec<Value>> {
+    let text = annotation(pod, PROBES).context("no probes")?;
+    let mut probes: Vec<Value> = serde_json::from_str(text)?;
+    probes.sort_by_key(|probe| probe["name"].to_string());
+    Ok(probes)
+}
+
+/// Waits until pods like this one are created with probes of these markers.
+async fn injected(scene: &Scene, over: &Value, markers: &str) -> Result<Pod> {
+    until(&format!("probes of {markers}"), || async {
+        let pod = create(scene, "trial", over.clone(), true).await?;
+        Ok((annotation(&pod, MARKERS) == Some(markers)).then_some(pod))
+    })
+    .await
+}
+
+/// As a provider does: reads which probes it is to run, and reports this of all of them.
+async fn provide(scene: &Scene, pod: &str, status: &str) -> Result<()> {
+    let probes = probes(&scene.pods().get(pod).await?)?;
+    let conditions = probes.iter().map(|probe| {
+        json!({"type": probe["podConditionType"], "status": status, "message": "the provider's words"})
+    });
+    let conditions: Vec<_> = conditions.collect();
+    scene.status(pod, json!({"conditions": conditions})).await?;
+    Ok(())
+}
+
+/// Waits until a pod's provider is asked for probes of these markers, and returns these.
+async fn asked(scene: &Scene, pod: &str, markers: &str) -> Result<Vec<Value>> {
+    see(&scene.pods(), pod, &format!("probes of {markers}"), |pod| {
+        let list = annotation(pod, MARKERS);
+        ensure!(list == Some(markers), "its markers are {list:?}");
+        probes(pod)
+    })
+    .await
+}
+
+/// A probe of a container's port `web`.
+fn tcp(name: &str, container: &str, condition: &str) -> Value {
+    json!({"name": name, "containerName": container, "podConditionType": condition,
+        "probe": {"tcpSocket": {"port": "web"}, "periodSeconds": 5},
+        "markerPolicy": [{"state": "Succeeded", "labels": {name: "yes"}}]})
+}
+
+// PPM-16
+pub(crate) async fn a_pod_is_created_with_its_probes(_: Arc<Installation>) -> Result<()> {
+    let bed = Serverless::raise().await?;
+    let scene = bed.scene("made").await?;
+    let elsewhere = bed.scene("elsewhere").await?;
+    scene.marker("idle", idle()).await?;
+    let side = json!([
+        tcp("Side", "side", "t.io/side"),
+        tcp("none", "absent", "t.io/absent")
+    ]);
+    scene.marker("a-side", side).await?;
+
+    let with_sidecar = json!({"spec": {"initContainers": [{"name": "side", "image": "none", "restartPolicy": "Always",
+        "ports": [{"name": "web", "containerPort": 8081}]}]}});
+    let pod = injected(&scene, &with_sidecar, "a-side,idle").await?;
+    let expected = json!([
+        {"name": "Idle", "containerName": "main", "podConditionType": "game.io/idle",
+         "probe": {"exec": {"command": ["/home/game/idle.sh"]}, "initialDelaySeconds": 0, "periodSeconds": 10,
+            "timeoutSeconds": 1, "successThreshold": 1, "failureThreshold": 3}},
+        {"name": "Side", "containerName": "side", "podConditionType": "t.io/side",
+         "probe": {"tcpSocket": {"port": 8081}, "initialDelaySeconds": 0, "periodSeconds": 5,
+            "timeoutSeconds": 1, "successThreshold": 1, "failureThreshold": 3}}]);
+    ensure!(json!(probes(&pod)?) == expected, "{:?}", pod.metadata);
+
+    // Without the sidecar its marker asks for nothing.
+    injected(&scene, &json!({}), "idle").await?;
+    stale_annotations(&scene).await?;
+
+    // A marker that is being deleted asks for nothing any more, whoever holds it.
+    let hold = json!({"metadata": {"finalizers": [HOLD]}});
+    scene.edit_marker("idle", hold).await?;
+    scene
+        .marker("later", json!([tcp("Later", "main", "t.io/later")]))
+        .await?;
+    injected(&scene, &json!({}), "idle,later").await?;
+    let markers = scene.markers();
+    markers.delete("idle", &DeleteParams::default()).await?;
+    injected(&scene, &json!({}), "later").await?;
+
+    let before = bed.calls().await?;
+    let another = json!({"metadata": {"labels": {"app": "another"}}});
+    for _ in 0..20 {
+        create(&elsewhere, "trial", json!({}), true).await?;
+        create(&scene, "trial", another.clone(), true).await?;
+    }
+    let unwanted = bed.calls().await?;
+    ensure!(
+        unwanted == before,
+        "{} calls for pods that no marker matches",
+        unwanted - before
+    );
+    create(&scene, "trial", json!({}), true).await?;
+    let wanted = bed.calls().await?;
+    ensure!(
+        wanted == before + 1,
+        "{} calls for one pod",
+        wanted - before
+    );
+
+    // The last marker takes the webhook along.
+    for marker in ["a-side", "later"] {
+        markers.delete(marker, &DeleteParams::default()).await?;
+    }
+    gone(&bed.configurations(), "leadsman").await?;
+    let release = json!({"metadata": {"finalizers": null}});
+    scene.edit_marker("idle", release).await?;
+    bed.installation.end().await;
+    Ok(())
+}
+
+/// Annotations that came with a copied template are replaced, or go where no marker matches.
+async fn stale_annotations(scene: &Scene) -> Result<()> {
+    let mut copied =
+        json!({"metadata": {"annotations": {PROBES: "[]", MARKERS: "former", "theirs": "stays"}}});
+    let pod = injected(scene, &copied, "idle").await?;
+    ensure!(probes(&pod)?.len() == 1, "{:?}", pod.metadata);
+    copied["metadata"]["labels"] = json!({"app": "another"});
+    until("a copy without the annotations", || async {
+        let pod = create(scene, "trial", copied.clone(), true).await?;
+        let found = [PROBES, MARKERS, "theirs"].map(|key| annotation(&pod, key));
+        Ok((found == [None, None, Some("stays")]).then_some(()))
+    })
+    .await?;
+    Ok(())
+}
+
+// PPM-16, DEF-24
+pub(crate) async fn without_a_manager_pods_are_created_at_once(_: Arc<Installation>) -> Result<()> {
+    let bed = Serverless::raise().await?;
+    let scene = bed.scene("down").await?;
+    scene.marker("idle", idle()).await?;
+    injected(&scene, &json!({}), "idle").await?;
+    bed.installation.stop_manager().await?;
+    let mut longest = Duration::ZERO;
+    for number in 0..20 {
+        let began = Instant::now();
+        let pod = create(&scene, &format!("p-{number}"), json!({}), false).await?;
+        longest = longest.max(began.elapsed());
+        let probes = annotation(&pod, PROBES);
+        ensure!(probes.is_none(), "nobody could say {probes:?}");
+    }
+    eprintln!("without a manager the slowest of 20 pods was created within {longest:?}");
+    ensure!(longest < AT_ONCE, "a pod took {longest:?}");
+    bed.configurations().get("leadsman").await?;
+
+    scene.running("p-0", "10.1.2.3").await?;
+    start(&bed.installation, &bed.flags).await?;
+    asked(&scene, "p-0", "idle").await?;
+    provide(&scene, "p-0", "True").await?;
+    scene.marks("p-0", marked("Succeeded")).await?;
+    bed.installation.end().await;
+    Ok(())
+}
+
+// PPM-11, PPM-16
+pub(crate) async fn starts(_: Arc<Installation>) -> Result<()> {
+    let stage = Stage::raise().await?;
+    stage.installation.grant_webhooks().await?;
+    stage.scene().marker("m", idle()).await?;
+    let flags = flags()?;
+    start(&stage.installation, &flags).await?;
+    stage.probing("m").await?;
+    stage.rest().await?;
+    stage.installation.stop_manager().await?;
+    let again = start(&stage.installation, &flags);
+    let rows = vec![
+        manager("list secrets", 1),
+        manager("watch secrets", 1),
+        manager("list mutatingwebhookconfigurations", 1),
+        manager("watch mutatingwebhookconfigurations", 1),
+        // A start does not know who applied it last; and the marker that shows the end of the step comes and goes.
+        manager("patch mutatingwebhookconfigurations", 1..=3),
+    ];
+    let what = "a start that serves the webhook as before";
+    stage
+        .step(what, again, [stage.reads(), rows].concat())
+        .await?;
+    stage.installation.end().await;
+    Ok(())
+}

@@ -1,0 +1,276 @@
+//! What the webhook adds to a pod's creation, beside a webhook that answers at once and says nothing: the floor of what
+//! the API server's call costs.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::CONTENT_TYPE;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use kube::api::PostParams;
+use leadsman_tests::{Scene, until};
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use serde::Deserialize;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::runtime::Builder;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio_rustls::TlsAcceptor;
+
+use super::{MARKERS, Serverless, annotation, create, injected};
+use crate::Installation;
+use crate::marks::idle;
+
+/// Creations a second, and in a block.
+const RATE: u32 = 100;
+/// Blocks of each kind, by turns, so that what else the machine does meets all kinds alike.
+const BLOCKS: usize = 10;
+/// More than an optimised manager adds to an idle machine, by far: a loaded one is not to fail the case.
+const MEDIAN_WITHIN: Duration = Duration::from_millis(5);
+/// The floor's configuration, and its path.
+const ECHO: &str = "echo";
+
+// PPM-16
+pub(crate) async fn a_creation_waits_little_for_the_webhook(_: Arc<Installation>) -> Result<()> {
+    let bed = Serverless::raise().await?;
+    let ours = bed.scene("ours").await?;
+    let floor = bed.scene("floor").await?;
+    let without = bed.scene("without").await?;
+    ours.marker("idle", idle()).await?;
+    injected(&ours, &json!({}), "idle").await?;
+    let echo = Echo::start()?;
+    put_beside(&bed, &echo, &floor).await?;
+
+    let scenes = [("no webhook", without), ("echo", floor), ("leadsman", ours)];
+    // Connections and caches.
+    for (_, scene) in &scenes {
+        block(scene).await?;
+    }
+    let mut blocks = [Vec::new(), Vec::new(), Vec::new()];
+    for _ in 0..BLOCKS {
+        for ((_, scene), blocks) in scenes.iter().zip(&mut blocks) {
+            blocks.push(block(scene).await?);
+        }
+    }
+    for ((name, _), blocks) in scenes.iter().zip(&blocks) {
+        let (quietest, all) = (quietest(blocks), Quantiles::of(blocks.concat()));
+        eprintln!(
+            "a pod's creation, {RATE} a second, {name}: {all}; p50 of the quietest second {quietest:.2?}"
+        );
+    }
+    // Of the seconds of each kind the one in which the machine did least else.
+    let [_, echo, ours] = blocks.each_ref().map(|blocks| quietest(blocks));
+    let added = ours.saturating_sub(echo);
+    ensure!(
+        added <= MEDIAN_WITHIN,
+        "the median pod waits {added:?} longer than for an echo"
+    );
+    bed.installation.end().await;
+    Ok(())
+}
+
+fn quietest(blocks: &[Vec<Duration>]) -> Duration {
+    let medians = blocks
+        .iter()
+        .map(|block| Quantiles::of(block.clone()).median);
+    medians.min().unwrap_or_default()
+}
+
+struct Quantiles {
+    count: usize,
+    median: Duration,
+    tail: Duration,
+}
+
+impl Quantiles {
+    fn of(mut latencies: Vec<Duration>) -> Self {
+        latencies.sort_unstable();
+        let count = latencies.len();
+        Self {
+            count,
+            median: latencies[count / 2],
+            tail: latencies[count * 99 / 100],
+        }
+    }
+}
+
+impl fmt::Display for Quantiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            count,
+            median,
+            tail,
+        } = self;
+        write!(f, "p50 {median:.2?}, p99 {tail:.2?} of {count}")
+    }
+}
+
+/// How long each of a second's creations took. The API server only tries them: what etcd takes for a write is not of
+/// interest, and webhooks without side effects are called all the same (KEP-576).
+async fn block(scene: &Scene) -> Result<Vec<Duration>> {
+    let mut ticks = interval(Duration::from_secs(1) / RATE);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let mut creations = JoinSet::new();
+    for _ in 0..RATE {
+        ticks.tick().await;
+        let (client, ns, node) = (scene.client.clone(), scene.ns.clone(), scene.node.clone());
+        let scene = Scene { client, ns, node };
+        creations.spawn(async move {
+            let began = Instant::now();
+            let pod = create(&scene, "trial", json!({}), true).await?;
+            let took = began.elapsed();
+            anyhow::Ok((took, annotation(&pod, MARKERS).is_some()))
+        });
+    }
+    let (mut latencies, mut injected) = (Vec::new(), 0);
+    while let Some(creation) = creations.join_next().await {
+        let (took, is_injected) = creation??;
+        latencies.push(took);
+        injected += u32::from(is_injected);
+    }
+    // On a busy machine the API server may give up waiting for some.
+    let is_asked = injected > RATE / 2;
+    ensure!(
+        is_asked == (scene.ns == "ours") && (is_asked || injected == 0),
+        "{injected} of {RATE} pods have probes in {}",
+        scene.ns
+    );
+    Ok(latencies)
+}
+
+/// Has the API server call the echo for a namespace as it calls ours for another one, with the same conditions.
+async fn put_beside(bed: &Serverless, echo: &Echo, scene: &Scene) -> Result<()> {
+    let configurations = bed.configurations();
+    let ours = configurations.get("leadsman").await?;
+    let webhook = ours
+        .webhooks
+        .and_then(|webhooks| webhooks.into_iter().next());
+    let mut webhook = serde_json::to_value(webhook.context("no webhook of ours")?)?;
+    webhook["name"] = json!("echo.leadsman.test");
+    webhook["clientConfig"] = json!({
+        "url": format!("https://{}/{ECHO}", echo.address),
+        "caBundle": ByteString(echo.authority.clone().into_bytes()),
+    });
+    webhook["namespaceSelector"] =
+        json!({"matchLabels": {"kubernetes.io/metadata.name": scene.ns}});
+    for condition in webhook["matchConditions"]
+        .as_array_mut()
+        .into_iter()
+        .flatten()
+    {
+        let expression = condition["expression"].as_str().context("no expression")?;
+        let expression = expression.replace("'ours'", &format!("'{}'", scene.ns));
+        condition["expression"] = json!(expression);
+    }
+    let configuration = json!({"metadata": {"name": ECHO}, "webhooks": [webhook]});
+    let configuration: MutatingWebhookConfiguration = serde_json::from_value(configuration)?;
+    configurations
+        .create(&PostParams::default(), &configuration)
+        .await?;
+    until("a call of the echo", || async {
+        create(scene, "trial", json!({}), true).await?;
+        Ok((echo.calls.load(Ordering::Relaxed) > 0).then_some(()))
+    })
+    .await
+}
+
+/// A webhook that allows whatever it is asked about, on a thread of its own as ours.
+struct Echo {
+    address: SocketAddr,
+    /// The certificate that it serves, in PEM.
+    authority: String,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Echo {
+    fn start() -> Result<Self> {
+        let certified = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()])?;
+        let authority = certified.cert.pem();
+        let certificate = certified.cert.der().clone();
+        let key = PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key.into())?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&calls);
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        // It ends with the process.
+        thread::spawn(move || {
+            runtime.block_on(async {
+                if let Err(error) = serve(listener, &acceptor, &counter).await {
+                    eprintln!("the echo broke off: {error:#}");
+                }
+            });
+        });
+        Ok(Self {
+            address,
+            authority,
+            calls,
+        })
+    }
+}
+
+async fn serve(
+    listener: std::net::TcpListener,
+    acceptor: &TlsAcceptor,
+    calls: &Arc<AtomicUsize>,
+) -> Result<()> {
+    let listener = TcpListener::from_std(listener)?;
+    loop {
+        let (stream, _) = listener.accept().await?;
+        stream.set_nodelay(true)?;
+        let stream = acceptor.accept(stream).await?;
+        let calls = Arc::clone(calls);
+        tokio::spawn(async move {
+            let service = service_fn(|request| {
+                calls.fetch_add(1, Ordering::Relaxed);
+                allow(request)
+            });
+            let builder = auto::Builder::new(TokioExecutor::new());
+            let served = builder.serve_connection(TokioIo::new(stream), service);
+            // However the API server leaves.
+            let _ended = served.await;
+        });
+    }
+}
+
+async fn allow(request: Request<Incoming>) -> Result<Response<Full<Bytes>>> {
+    let body = request.into_body().collect().await?.to_bytes();
+    let review: Review = serde_json::from_slice(&body)?;
+    let answer = json!({
+        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+        "response": {"uid": review.request.uid, "allowed": true},
+    });
+    let response = Response::builder().header(CONTENT_TYPE, "application/json");
+    Ok(response.body(Full::from(serde_json::to_vec(&answer)?))?)
+}
+
+/// No more of a review than an answer needs.
+#[derive(Deserialize)]
+struct Review {
+    request: Reviewed,
+}
+
+#[derive(Deserialize)]
+struct Reviewed {
+    uid: String,
+}
