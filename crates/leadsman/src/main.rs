@@ -1,4 +1,4 @@
-//! The one binary of leadsman. Each verb has its own module; what it does lives in a crate of its own.
+//! The binary of leadsman. Each subcommand has a module here, and its work in another crate.
 
 mod verbs;
 
@@ -6,10 +6,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Probes containers as a `PodProbeMarker` says, and writes the verdicts on their pods.
+/// Probes containers as a `PodProbeMarker` says, and writes the verdicts to their pods.
 ///
-/// A cluster runs one `manager` and, on every node, one `agent`. `manifests` prints what both need to be there first,
-/// and `preflight` says whether it is there and nothing is in the way:
+/// A cluster runs one `manager` and, on every node, one `agent`. `manifests` prints the objects that both
+/// need, and `preflight` checks whether they exist and nothing prevents the first start:
 ///
 ///     leadsman manifests | kubectl apply --server-side -f -
 ///     leadsman preflight
@@ -20,27 +20,27 @@ use clap::{Parser, Subcommand};
 #[command(arg_required_else_help = true)]
 struct Arguments {
     #[command(subcommand)]
-    verb: Verb,
+    command: Command,
 }
 
 #[derive(Subcommand)]
-enum Verb {
+enum Command {
     /// Run the cluster's manager
     Manager(leadsman_manager::Args),
     /// Run a node's agent
     Agent(leadsman_agent::Args),
-    /// Print what a cluster needs before the first start, as YAML
+    /// Print the objects that a cluster needs before the first start, as YAML
     Manifests(verbs::manifests::Args),
-    /// Say whether a cluster is ready, and what to do first
+    /// Check whether a cluster is ready, and print what to do first
     Preflight(verbs::preflight::Args),
 }
 
 fn main() -> ExitCode {
-    match Arguments::parse().verb {
-        Verb::Manager(args) => verbs::manager::run(&args),
-        Verb::Agent(args) => verbs::agent::run(&args),
-        Verb::Manifests(args) => verbs::manifests::run(&args),
-        Verb::Preflight(args) => verbs::preflight::run(&args),
+    match Arguments::parse().command {
+        Command::Manager(args) => verbs::manager::run(&args),
+        Command::Agent(args) => verbs::agent::run(&args),
+        Command::Manifests(args) => verbs::manifests::run(&args),
+        Command::Preflight(args) => verbs::preflight::run(&args),
     }
 }
 
@@ -57,12 +57,12 @@ mod tests {
 
     #[test]
     fn every_flag_can_be_set_in_the_environment() {
-        for verb in Arguments::command().get_subcommands_mut() {
-            verb.build();
-            if verb.get_name() == "manifests" {
+        for command in Arguments::command().get_subcommands_mut() {
+            command.build();
+            if command.get_name() == "manifests" {
                 continue;
             }
-            for flag in verb.get_arguments() {
+            for flag in command.get_arguments() {
                 let Some(long) = flag.get_long() else {
                     continue;
                 };
@@ -71,7 +71,7 @@ mod tests {
                 }
                 let expected = format!("LEADSMAN_{}", long.replace('-', "_").to_uppercase());
                 let env = flag.get_env().map(|env| env.to_string_lossy().into_owned());
-                assert_eq!(env, Some(expected), "{} --{long}", verb.get_name());
+                assert_eq!(env, Some(expected), "{} --{long}", command.get_name());
             }
         }
     }

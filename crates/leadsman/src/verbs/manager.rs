@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use leadsman_manager::Args;
 
-/// Runs the manager to its end.
+/// Runs the manager until it stops.
 pub(crate) fn run(args: &Args) -> ExitCode {
     super::status(&leadsman_manager::run(args))
 }

@@ -1,7 +1,7 @@
-//! `leadsman manifests`: what a cluster needs before the first start.
+//! `leadsman manifests`: the objects that a cluster needs before the first start.
 //!
-//! The namespace, the CRDs, an account for each of the two processes with the rights that it uses and no more, and
-//! the policy that ties an agent to its own node. In an order in which one `kubectl apply` succeeds.
+//! They are the namespace, the CRDs, an account for manager and agent each with only the rights that it uses, and the
+//! policy that restricts an agent to its own node, in an order in which a single `kubectl apply` succeeds.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -23,16 +23,16 @@ const WEBHOOKS: &str = "leadsman-manager-webhooks";
 const AGENT: &str = "leadsman-agent";
 const POLICY: &str = "leadsman-agent-own-node";
 
-/// Prints what a cluster needs before the first start, as YAML.
+/// Print the objects that a cluster needs before the first start, as YAML
 ///
-/// The namespace, the CRDs, accounts and rights of manager and agents, and the policy by which an agent may report
-/// for its own node only. The same output for the same flags.
+/// These are the namespace, the CRDs, accounts and rights of manager and agents, and the policy by which an agent may
+/// report for its own node only. The same flags give the same output.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Namespace of manager and agents
     #[arg(long, value_name = "NAME", default_value = "leadsman-system")]
     namespace: String,
-    /// The features that the manager is started with, as NAME=true,NAME=false: without
+    /// The feature gates that the manager is started with, as NAME=true,NAME=false: without
     /// `EnablePodProbeMarkerOnServerless` what only it needs is left out
     #[arg(
         long,
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     feature_gates: Gates,
 }
 
-/// Prints to stdout.
+/// Prints the objects to stdout.
 pub(crate) fn run(args: &Args) -> ExitCode {
     let printed = text(&args.namespace, args.feature_gates).and_then(|text| {
         let mut out = io::stdout().lock();
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     match printed {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("leadsman: cannot print manifests: {error}");
+            eprintln!("leadsman: cannot print the manifests: {error}");
             ExitCode::FAILURE
         }
     }
@@ -85,7 +85,7 @@ fn namespace_object(namespace: &str) -> Value {
     })
 }
 
-/// Accounts, roles and bindings.
+/// The accounts of manager and agent, with their cluster roles and bindings.
 fn accounts(namespace: &str, gates: Gates) -> Vec<Value> {
     let roles = [
         (MANAGER, "manager", manager_rules(gates)),
@@ -134,15 +134,15 @@ fn accounts(namespace: &str, gates: Gates) -> Vec<Value> {
     objects
 }
 
-/// The manager's rights on the Lease by which one of several leads: on this one alone, in the
-/// namespace that it is in wherever leadsman is installed.
+/// The manager's rights on the Lease by which one of several leads: on this Lease alone, in its namespace, which does not
+/// depend on the one that leadsman is installed in.
 fn lease_rights(namespace: &str) -> [Value; 2] {
     let rules = rules_by_name("coordination.k8s.io", "leases", LEASE, &LEASE_RIGHTS);
     manager_role(MANAGER, LEASE_NAMESPACE, namespace, &rules)
 }
 
-/// The manager's rights on the certificates of its admission webhooks, and the Service by which the API server calls
-/// these.
+/// The manager's rights on the Secret with the certificates of its admission webhooks, and the Service by which the API
+/// server calls them.
 fn webhooks(namespace: &str) -> Vec<Value> {
     let rules = rules_by_name("", "secrets", SECRET, &SECRET_RIGHTS);
     let role = manager_role(WEBHOOKS, namespace, namespace, &rules);
@@ -158,7 +158,8 @@ fn webhooks(namespace: &str) -> Vec<Value> {
     role.into_iter().chain([service]).collect()
 }
 
-/// Rules for one object, some of whose verbs cannot be restricted to its name.
+/// Rules for one object. A verb whose requests do not carry its name, such as create, gets a rule without the name
+/// (https://kubernetes.io/docs/reference/access-authn-authz/rbac/#referring-to-resources).
 fn rules_by_name(group: &str, resource: &str, name: &str, rights: &[(&str, bool)]) -> [Value; 2] {
     [false, true].map(|by_name| {
         let verbs = rights.iter().filter(|(_, only)| *only == by_name);
@@ -171,7 +172,7 @@ fn rules_by_name(group: &str, resource: &str, name: &str, rights: &[(&str, bool)
     })
 }
 
-/// A role in a namespace for the manager, whose account is in another one.
+/// A role in a namespace for the manager, whose account may be in another one.
 fn manager_role(
     name: &str,
     namespace: &str,
@@ -198,7 +199,7 @@ fn manager_role(
     ]
 }
 
-/// What the manager's own tables say that it sends.
+/// The rules for the requests in the manager's tables of rights.
 fn manager_rules(gates: Gates) -> Vec<Value> {
     let rights = feature_rights(gates);
     let (named, unnamed): (Vec<_>, Vec<_>) =
@@ -212,7 +213,7 @@ fn manager_rules(gates: Gates) -> Vec<Value> {
     let mut rules: Vec<_> = verbs
         .map(|((group, resource), verbs)| rule(group, resource, verbs))
         .collect();
-    // In the whole cluster by that name: a Role needs OpenKruise's namespace, which may not be there.
+    // Cluster-wide, for this name: a Role would need OpenKruise's namespace, which may not exist.
     let mut lease = rule("coordination.k8s.io", "leases", &openkruise::LEASE_RIGHTS);
     lease["resourceNames"] = json!([openkruise::LEASE]);
     rules.push(lease);
@@ -229,7 +230,7 @@ fn manager_rules(gates: Gates) -> Vec<Value> {
     rules
 }
 
-/// Rights on objects by their names: a rule for each resource.
+/// The rules for rights on objects by their names, one for each resource.
 fn named_rules(rights: &[&Right]) -> Vec<Value> {
     /// Verbs and names.
     type Granted<'a> = (Vec<&'a str>, Vec<&'a str>);
@@ -253,7 +254,7 @@ fn named_rules(rights: &[&Right]) -> Vec<Value> {
     rules.collect()
 }
 
-/// What the agent's own table says that it sends.
+/// The rules for the requests in the agent's table of rights.
 fn agent_rules() -> Vec<Value> {
     let mut rights: Vec<((&str, &str), Vec<&str>)> = Vec::new();
     for (group, resource, verb) in leadsman_agent::RIGHTS {
@@ -272,8 +273,8 @@ fn rule(group: &str, resource: &str, verbs: &[&str]) -> Value {
     json!({"apiGroups": [group], "resources": [resource], "verbs": verbs})
 }
 
-/// Of the agents' account, only what runs on a node may write that node's `NodePodProbe`: since Kubernetes 1.31 the
-/// token of a pod says which node that is.
+/// The policy by which an agent may write only the `NodePodProbe` of its own node, which the token of its pod names
+/// (KEP-4193; by default in all supported versions of Kubernetes).
 fn policy(namespace: &str) -> Vec<Value> {
     let account = format!("system:serviceaccount:{namespace}:{AGENT}");
     let node = "request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][0].orValue('')";
@@ -340,7 +341,7 @@ mod tests {
 
     const SERVERLESS: &str = "EnablePodProbeMarkerOnServerless=true";
 
-    /// What all roles grant: the role, group, resource and verb, in order.
+    /// The rights of all roles, as role, group, resource and verb, sorted.
     fn granted(gates: &str) -> Vec<String> {
         let mut granted = Vec::new();
         for role in objects(gates)
@@ -383,7 +384,7 @@ mod tests {
 
     // DEF-24
     #[test]
-    fn what_others_refer_to_comes_first() {
+    fn objects_come_before_those_that_refer_to_them() {
         let kinds: Vec<_> = objects(SERVERLESS)
             .iter()
             .map(|object| object["kind"].clone())
@@ -421,7 +422,7 @@ mod tests {
 
     // PRB-25
     #[test]
-    fn the_rights_are_these_and_no_others() {
+    fn manager_and_agent_have_these_rights_and_no_others() {
         let table = [
             (MANAGER, "", "pods", "get list watch"),
             (MANAGER, "", "pods/status", "patch"),
@@ -491,7 +492,7 @@ mod tests {
 
     // PPM-16, PPM-17, PRB-25
     #[test]
-    fn without_the_gate_only_what_a_leftover_needs_is_granted_for_webhooks() {
+    fn without_the_gate_only_the_deletion_of_a_leftover_webhook_is_granted() {
         let without = granted("");
         let of_webhooks = without.iter().filter(|right| {
             right.contains("webhook") || right.contains("secrets") || right.contains("services")

@@ -1,4 +1,4 @@
-//! One verb of the command line in each module.
+//! The subcommands, each in a module.
 
 pub(crate) mod agent;
 pub(crate) mod manager;
@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use leadsman_process::RunError;
 
-/// The exit status of a process. What went wrong is in its log already, unless there is no log.
+/// The exit status of a process. Its error is in the log already, unless the log could not be set up.
 fn status<E: Error>(ended: &Result<(), RunError<E>>) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! `leadsman preflight`: prints the findings of the manager's `preflight`.
+//! `leadsman preflight`: prints the findings of the manager's module `preflight`, and those of the node it runs on.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 
 /// Check whether the cluster is ready for leadsman, and print what to do first
 ///
-/// One line for each check: the API server, the CRDs, another install of leadsman, an OpenKruise that acts on the same objects,
-/// the markers and the owners of their marks, and the rights of the account that this runs as. Nothing is changed. The exit
-/// status is 0 if nothing has to be done, else 1.
+/// Prints one line for each check: the API server, the CRDs, another installation of leadsman, an OpenKruise manager of the
+/// same objects, the markers and the owners of their marks, and the rights of the account that is used. Nothing is changed.
+/// The exit status is 0 if nothing has to be done, and 1 otherwise.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Check the rights that an agent needs, not those of the manager
+    /// Check the rights that an agent needs, instead of the manager's
     #[arg(long, env = "LEADSMAN_AGENT")]
     agent: bool,
     /// Feature gates that the manager will run with, as NAME=true,NAME=false: the rights of their features are checked
@@ -28,7 +28,7 @@ pub(crate) struct Args {
         default_value = ""
     )]
     feature_gates: Gates,
-    /// On a node: check the container runtime at this socket too
+    /// Check the container runtime at this socket too, when run on a node
     #[arg(long, env = "LEADSMAN_RUNTIME_ENDPOINT", value_name = "ENDPOINT")]
     runtime_endpoint: Option<String>,
     /// Output format
@@ -93,7 +93,7 @@ async fn container_runtime(endpoint: &str) -> Finding {
             format!("{version} answers at {endpoint}"),
         ),
         Err(why) => Finding::new(CHECK, CheckResult::Todo, why)
-            .then("give the socket that the kubelet uses (--runtime-endpoint), and run this as root on the node"),
+            .then("give the socket that the kubelet uses (--runtime-endpoint), and run preflight as root on the node"),
     }
 }
 
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_json_has_the_same_findings() {
+    fn the_json_has_all_findings() {
         let expected = json!({"ready": false, "checks": [
             {"check": "api-server", "result": "ok", "message": "Kubernetes v1.34.4", "do": []},
             {"check": "crds", "result": "todo", "message": "not installed", "do": ["install it"]}]});
