@@ -170,14 +170,14 @@ pub(crate) async fn nothing_is_written_while_it_acts(
     let log = installation.log_length();
     drop(neighbour);
     installation
-        .logs(log, "OpenKruise's manager has ended")
+        .logs(log, "OpenKruise's manager has stopped")
         .await?;
     scene.entries(&["one/m#Idle", "one/later#p"]).await?;
     scene.marks("one", marked("Failed")).await?;
     // All of it after that end.
     let log = installation.log_since(log)?;
     let first = log.find("leader and in sync, writes begin");
-    ensure!(first > log.find("OpenKruise's manager has ended"), "{log}");
+    ensure!(first > log.find("OpenKruise's manager has stopped"), "{log}");
     ensure!(
         !written(&installation, start)?.is_empty(),
         "nothing was written"
