@@ -127,6 +127,8 @@ impl PlanFollower {
                 return None;
             }
             PlanEvent::Failed(error) => {
+                // A reply from before the failure may be of a store that has been restored since.
+                self.newest.begin_list();
                 self.fail(&error, now);
                 return None;
             }
@@ -362,5 +364,14 @@ mod tests {
             listed("8"),
         ];
         assert_eq!(news(restored), [true, true, false, true]);
+        // The API server was away between the reply and the list.
+        let restored_in_between = [
+            listed("5"),
+            PlanEvent::ListBegan,
+            PlanEvent::Replied(object("9")),
+            PlanEvent::Failed("no answer".to_owned()),
+            listed("8"),
+        ];
+        assert_eq!(news(restored_in_between), [true, false, true, false, true]);
     }
 }
