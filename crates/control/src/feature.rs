@@ -47,6 +47,9 @@ pub(crate) struct Feature<R: Rules> {
     in_flight: FuturesUnordered<BoxFuture<'static, Answered<R>>>,
     missing: BTreeSet<Prerequisite>,
     stage: Stage<R::Event>,
+    /// Whether another process may have written since all was last re-listed. A Lease that is lost in the midst of it,
+    /// or that is taken before the first lists are complete, does not end the duty.
+    must_relist: bool,
     /// The rules' monotonic clock counts from here.
     start: Instant,
     deadline: Option<Instant>,
@@ -81,6 +84,7 @@ impl<R: Rules> Feature<R> {
             in_flight: FuturesUnordered::new(),
             missing: prerequisites::<R>(),
             stage: Stage::Standby,
+            must_relist: false,
             start: clock::monotonic(),
             deadline: None,
             counts: Counts::new(&shared.metrics),
@@ -132,7 +136,7 @@ impl<R: Rules> Feature<R> {
         if self.missing.remove(&completed) && self.missing.is_empty() {
             tracing::info!(feature = R::NAME, "initial lists complete, schemas read");
             if let Stage::Listing { term } = self.stage {
-                self.begin_writing(term);
+                self.lead(term);
             }
         }
     }
@@ -174,9 +178,17 @@ impl<R: Rules> Feature<R> {
         else {
             return;
         };
-        if !self.missing.is_empty() {
+        self.must_relist |= after_others;
+        if self.missing.is_empty() {
+            self.lead(term);
+        } else {
             self.stage = Stage::Listing { term };
-        } else if after_others {
+        }
+    }
+
+    /// Every kind has been listed: writes begin, after a re-list if others may have written.
+    fn lead(&mut self, term: u64) {
+        if self.must_relist {
             let pages = relist::<R>(&self.shared.server);
             self.stage = Stage::Relisting { term, pages };
         } else {
@@ -187,7 +199,10 @@ impl<R: Rules> Feature<R> {
     fn take_in_page(&mut self, page: Option<Vec<R::Event>>) {
         match (page, self.stage.term()) {
             (Some(events), _) => events.into_iter().for_each(|event| self.observe(event)),
-            (None, Some(term)) => self.begin_writing(term),
+            (None, Some(term)) => {
+                self.must_relist = false;
+                self.begin_writing(term);
+            }
             (None, None) => {}
         }
     }

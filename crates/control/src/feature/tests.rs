@@ -218,9 +218,10 @@ struct Bench {
     start: Instant,
 }
 
+/// The first leader.
 fn bench() -> Bench {
     let bench = standby();
-    bench.lead(1, LONG);
+    bench.lead_first(LONG);
     bench
 }
 
@@ -275,12 +276,21 @@ impl Bench {
         }
     }
 
-    /// The Lease is ours for so long from now.
+    /// The Lease is ours for so long from now, and was another's before.
     fn lead(&self, term: u64, lasts: Duration) {
+        self.take_lease(term, true, lasts);
+    }
+
+    /// The Lease is ours for so long from now, and was nobody's before.
+    fn lead_first(&self, lasts: Duration) {
+        self.take_lease(1, false, lasts);
+    }
+
+    fn take_lease(&self, term: u64, after_others: bool, lasts: Duration) {
         let until = clock::monotonic() + lasts;
         self.leadership.send_replace(Leadership::Leads {
             term,
-            after_others: true,
+            after_others,
             until,
         });
     }
@@ -513,6 +523,45 @@ async fn nothing_is_written_before_all_is_re_listed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_leader_after_others_re_lists_after_its_first_lists() {
+    let bench = standby();
+    bench.lead(1, LONG);
+    bench.due("a").await;
+    after(1).await;
+    assert!(bench.server.seconds("configmaps").is_empty());
+    bench.list_all().await;
+    after(1).await;
+    let seen = bench.server.seen.lock().unwrap().clone();
+    let seen: Vec<_> = seen.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(seen, ["configmaps", "secrets", "a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_re_list_that_the_end_of_a_term_cut_short_is_made_in_the_next() {
+    let bench = standby();
+    bench.server.script("secrets", &[Answer::Hang]);
+    bench.list_all().await;
+    bench.due("a").await;
+    bench.lead(1, LONG);
+    after(1).await;
+    bench.stand_by();
+    after(1).await;
+    // The elector names others only once.
+    bench.take_lease(2, false, LONG);
+    after(1).await;
+    assert_eq!(bench.server.seconds("secrets").len(), 2);
+    assert_eq!(bench.server.seconds("a").len(), 1);
+    // Complete: the next term needs none.
+    bench.stand_by();
+    after(1).await;
+    bench.take_lease(3, false, LONG);
+    bench.due("a").await;
+    after(1).await;
+    assert_eq!(bench.server.seconds("secrets").len(), 2);
+    assert_eq!(bench.server.seconds("a").len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_hung_list_delays_a_new_leader_by_its_deadline_and_no_longer() {
     let bench = standby();
     bench.server.script("secrets", &[Answer::Hang]);
@@ -529,7 +578,7 @@ async fn a_hung_list_delays_a_new_leader_by_its_deadline_and_no_longer() {
 #[tokio::test(start_paused = true)]
 async fn a_leader_whose_lease_ends_stops_writing_without_being_notified() {
     let bench = standby();
-    bench.lead(1, Duration::from_secs(10));
+    bench.lead_first(Duration::from_secs(10));
     bench.list_all().await;
     bench.due("a").await;
     after(9).await;
@@ -540,7 +589,7 @@ async fn a_leader_whose_lease_ends_stops_writing_without_being_notified() {
     after(600).await;
     let written = |pod| bench.server.seconds(pod).len();
     assert_eq!(["a", "b", "c"].map(written), [1, 1, 0]);
-    bench.lead(1, LONG);
+    bench.lead_first(LONG);
     after(1).await;
     assert_eq!(written("c"), 1, "renewed");
 }
@@ -549,7 +598,7 @@ async fn a_leader_whose_lease_ends_stops_writing_without_being_notified() {
 async fn a_request_waits_no_longer_than_the_lease_lasts() {
     let bench = standby();
     bench.server.script("a", &[Answer::Hang, Answer::Hang]);
-    bench.lead(1, Duration::from_secs(4));
+    bench.lead_first(Duration::from_secs(4));
     bench.list_all().await;
     bench.due("a").await;
     after(5).await;
