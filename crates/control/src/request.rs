@@ -9,8 +9,9 @@ use leadsman_lease::Leadership;
 use leadsman_process::reply::{Cause, Disposition, Verb};
 use leadsman_process::{ApiServer, clock};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
-/// A request without an answer by then is given up; whether it was carried out, the watch shows.
+/// A request whose steps are not all answered by then is given up; whether it was carried out, the watch shows.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a request does, for rights, metrics and logs.
@@ -56,7 +57,7 @@ pub(crate) struct RequestOutcome<E> {
     pub(crate) refused: Box<dyn FnOnce(String) -> E + Send>,
 }
 
-/// Sends a request and waits for the answer: [`TIMEOUT`] for each step, but no longer than the Lease lasts.
+/// Sends a request and waits for the answer: [`TIMEOUT`] for all its steps, but no longer than the Lease lasts.
 pub(crate) async fn send<E>(
     server: &ApiServer,
     request: Request<E>,
@@ -76,8 +77,9 @@ pub(crate) async fn send<E>(
             return outcome;
         }
     };
+    let deadline = clock::monotonic() + TIMEOUT;
     for step in steps {
-        let (disposition, body) = ask(server, step, leadership).await;
+        let (disposition, body) = ask(server, step, leadership, deadline).await;
         outcome.disposition = disposition;
         if outcome.disposition != Disposition::Done {
             break;
@@ -88,7 +90,7 @@ pub(crate) async fn send<E>(
     if let (Disposition::AlreadyExists { .. }, Some(get)) =
         (&outcome.disposition, request.read_back)
     {
-        match ask(server, get, leadership).await {
+        match ask(server, get, leadership, deadline).await {
             (Disposition::Done, body) => outcome.observed = decode(request.reply, &body),
             (failed, _) => tracing::debug!(
                 reason = failed.reason(),
@@ -103,13 +105,16 @@ async fn ask(
     server: &ApiServer,
     request: HttpRequest<Vec<u8>>,
     leadership: &watch::Receiver<Leadership>,
+    deadline: Instant,
 ) -> (Disposition, Vec<u8>) {
-    let time_left = leadership.borrow().time_left(clock::monotonic());
+    let now = clock::monotonic();
+    let time_left = leadership.borrow().time_left(now);
     let Some(time_left) = time_left else {
         return (not_leading(), Vec::new());
     };
     let verb = verb(request.method());
-    let reply = server.send(verb, request, time_left.min(TIMEOUT)).await;
+    let timeout = time_left.min(deadline.saturating_duration_since(now));
+    let reply = server.send(verb, request, timeout).await;
     (reply.disposition, reply.body)
 }
 

@@ -107,3 +107,23 @@ async fn nothing_is_sent_when_the_lease_is_about_to_end() {
     assert!(disposition.reason().unwrap().contains("not the leader"));
     assert!(methods.is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn all_steps_of_a_request_share_one_deadline() {
+    const SLOW: Duration = Duration::from_secs(6);
+    let service = tower::service_fn(|_: HttpRequest<Body>| async {
+        tokio::time::sleep(SLOW).await;
+        Ok::<_, Infallible>(http::Response::new(Body::from(b"{}".to_vec())))
+    });
+    let server = ApiServer::new(kube::Client::new(service, "default"));
+    let leads = Leadership::Leads {
+        term: 1,
+        after_others: false,
+        until: clock::monotonic() + MINUTE,
+    };
+    let (_sender, leadership) = watch::channel(leads);
+    let start = clock::monotonic();
+    let outcome = send(&server, creation(3), &leadership).await;
+    assert!(matches!(outcome.disposition, Disposition::Retry { .. }));
+    assert_eq!(start.elapsed(), TIMEOUT);
+}
