@@ -62,7 +62,7 @@ impl Control {
         Self {
             shared,
             readiness: process.readiness.clone(),
-            stop: process.shutdown.clone(),
+            stop: process.shutdown.child_token(),
             watches: WatchesByType::default(),
             tasks: JoinSet::new(),
             features: JoinSet::new(),
@@ -107,25 +107,83 @@ impl Control {
         }
     }
 
-    /// Runs until the process is to stop and every feature has ended its requests in flight.
+    /// Runs until the process is to stop, or something breaks, and every feature has ended its requests in flight.
     pub async fn run(mut self) -> Result<(), ControlError> {
         let context = self.context();
         std::mem::take(&mut self.watches).spawn(&mut self.tasks, &context);
-        loop {
-            tokio::select! {
-                biased;
-                ended = self.features.join_next() => match ended {
-                    None => return Ok(()),
-                    Some(Ok(())) if self.stop.is_cancelled() => {}
-                    Some(Ok(())) => return Err(ControlError::FeatureEnded),
-                    Some(Err(error)) => return Err(error.into()),
-                },
-                Some(ended) = self.tasks.join_next() => match ended {
-                    Ok(()) if self.stop.is_cancelled() => {}
-                    Ok(()) => return Err(ControlError::WatchEnded),
-                    Err(error) => return Err(error.into()),
-                },
-            }
+        let (features, tasks) = (&mut self.features, &mut self.tasks);
+        let ended = until_ended(features, tasks, &self.stop).await;
+        // Who gives the Lease back waits for this: nothing of ours is in flight after it.
+        self.stop.cancel();
+        while self.features.join_next().await.is_some() {}
+        ended
+    }
+}
+
+async fn until_ended(
+    features: &mut JoinSet<()>,
+    tasks: &mut JoinSet<()>,
+    stop: &CancellationToken,
+) -> Result<(), ControlError> {
+    loop {
+        tokio::select! {
+            biased;
+            ended = features.join_next() => match ended {
+                None => return Ok(()),
+                Some(Ok(())) if stop.is_cancelled() => {}
+                Some(Ok(())) => return Err(ControlError::FeatureEnded),
+                Some(Err(error)) => return Err(error.into()),
+            },
+            Some(ended) = tasks.join_next() => match ended {
+                Ok(()) if stop.is_cancelled() => {}
+                Ok(()) => return Err(ControlError::WatchEnded),
+                Err(error) => return Err(error.into()),
+            },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use leadsman_process::{ApiServer, Metrics as Registry};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn when_one_feature_breaks_the_others_end_their_requests() {
+        let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+            Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty()))
+        });
+        let readiness = Readiness::default();
+        let leadership = watch::Sender::new(Leadership::Standby);
+        let mut control = Control {
+            shared: Shared {
+                server: ApiServer::new(kube::Client::new(service, "default")),
+                leadership: leadership.subscribe(),
+                places: SharedPlaces::new(Places::new(IN_FLIGHT)),
+                permissions: Permissions::new(readiness.condition("rights", "")),
+                metrics: Metrics::new(&Registry::default()),
+            },
+            readiness,
+            stop: CancellationToken::new(),
+            watches: WatchesByType::default(),
+            tasks: JoinSet::new(),
+            features: JoinSet::new(),
+        };
+        let drained = Arc::new(AtomicBool::new(false));
+        let (stop, ended) = (control.stop.clone(), Arc::clone(&drained));
+        control.features.spawn(async move {
+            stop.cancelled().await;
+            tokio::task::yield_now().await;
+            ended.store(true, Ordering::Relaxed);
+        });
+        control
+            .features
+            .spawn(async { panic!("as no feature should") });
+        assert!(matches!(control.run().await, Err(ControlError::Task(_))));
+        assert!(drained.load(Ordering::Relaxed));
     }
 }
