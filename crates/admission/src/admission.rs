@@ -1,5 +1,6 @@
 //! Starts and stops the certificate, configuration and server loops.
 
+use std::future::pending;
 use std::io;
 use std::sync::Arc;
 use std::thread;
@@ -140,17 +141,48 @@ impl Admission {
         Self { ended, loops }
     }
 
-    /// Waits for the end: after the process's shutdown, when what was under way is finished.
-    pub async fn ended(mut self) -> Result<(), AdmissionError> {
-        let Some(ended) = self.ended else {
-            // What is left to do may be left for the next process.
-            return Ok(());
-        };
+    /// Ends when serving, or keeping certificates and configuration, breaks off; never otherwise.
+    pub async fn broken(&mut self) -> AdmissionError {
         tokio::select! {
-            ended = ended => ended.map_err(|_| AdmissionError::Server),
-            Some(Err(error)) = self.loops.join_next() => Err(AdmissionError::Loop(error)),
+            error = server_broken(&mut self.ended) => error,
+            error = loop_broken(&mut self.loops) => AdmissionError::Loop(error),
         }
     }
+
+    /// Writes nothing any more; calls are still answered. A write under way is dropped: a late apply is repaired by the
+    /// next leader, and a late write of the Secret carries a resourceVersion.
+    pub async fn stop_writing(&mut self) {
+        self.loops.shutdown().await;
+    }
+
+    /// Waits for the end: after the process's shutdown, when what was under way is finished.
+    pub async fn ended(self) -> Result<(), AdmissionError> {
+        match self.ended {
+            Some(ended) => ended.await.map_err(|_| AdmissionError::Server),
+            // Nothing was served, or all of it has ended.
+            None => Ok(()),
+        }
+    }
+}
+
+async fn server_broken(ended: &mut Option<oneshot::Receiver<()>>) -> AdmissionError {
+    if let Some(receiver) = ended {
+        let clean = receiver.await.is_ok();
+        *ended = None;
+        if !clean {
+            return AdmissionError::Server;
+        }
+    }
+    pending().await
+}
+
+async fn loop_broken(loops: &mut JoinSet<()>) -> JoinError {
+    while let Some(ended) = loops.join_next().await {
+        if let Err(error) = ended {
+            return error;
+        }
+    }
+    pending().await
 }
 
 fn source(webhook: &Webhook) -> WebhookSource {
@@ -186,4 +218,33 @@ fn spawn(server: Server, listener: TcpListener) -> io::Result<oneshot::Receiver<
             });
         })?;
     Ok(ended)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_or_a_loop_that_panics_is_noticed_and_a_clean_end_is_none() {
+        let (ending, ended) = oneshot::channel();
+        let mut admission = Admission {
+            ended: Some(ended),
+            loops: JoinSet::new(),
+        };
+        assert!(admission.broken().now_or_never().is_none());
+        ending.send(()).unwrap();
+        assert!(admission.broken().now_or_never().is_none());
+        assert!(admission.ended().await.is_ok());
+
+        let (ending, ended) = oneshot::channel();
+        let (ended, mut loops) = (Some(ended), JoinSet::new());
+        drop(ending);
+        loops.spawn(async {});
+        let mut admission = Admission { ended, loops };
+        assert!(matches!(admission.broken().await, AdmissionError::Server));
+        admission.loops.spawn(async { panic!("as no loop should") });
+        assert!(matches!(admission.broken().await, AdmissionError::Loop(_)));
+    }
 }

@@ -1,11 +1,14 @@
 //! The manager's life: its features, and leadership.
 
+use std::pin::pin;
+
 use leadsman_admission::{Admission, AdmissionError, Webhook};
 use leadsman_control::{Control, ControlError, Right, rights};
 use leadsman_core::podprobe::Config;
 use leadsman_lease::Shutdown;
 use leadsman_process::{Component, Process, RunError};
 use tokio::task::JoinError;
+use tokio_util::sync::CancellationToken;
 
 use crate::args::Args;
 use crate::gates::Gates;
@@ -101,7 +104,7 @@ async fn manage(args: &Args, process: Process) -> Result<(), ManagerError> {
     let webhooks = add_features(&mut control, args);
     let namespace = &args.namespace;
     let leadership = guard.passed_on();
-    let admission =
+    let mut admission =
         Admission::start(&args.admission, namespace, webhooks, &process, leadership).await?;
     let mut guard = tokio::spawn(guard.run());
     // The Lease is kept while the writes in flight end.
@@ -110,13 +113,79 @@ async fn manage(args: &Args, process: Process) -> Result<(), ManagerError> {
         ..Shutdown::default()
     };
     let mut candidate = tokio::spawn(candidate.run(shutdown.clone()));
-    let ended = tokio::select! {
-        ended = control.run() => ended.map_err(ManagerError::from),
-        Err(error) = &mut guard => Err(ManagerError::Guard(error)),
-        Err(error) = &mut candidate => return Err(ManagerError::Candidate(error)),
+    let control = async { Ok(control.run().await?) };
+    let broken = async {
+        tokio::select! {
+            Err(error) = &mut guard => ManagerError::Guard(error),
+            Err(error) = &mut candidate => ManagerError::Candidate(error),
+            error = admission.broken() => error.into(),
+        }
     };
-    let served = admission.ended().await;
+    let ended = run_to_end(control, broken, &process.shutdown).await;
+    if matches!(ended, Err(ManagerError::Candidate(_))) {
+        // Nobody is left to release the Lease, so it runs out.
+        return ended;
+    }
+    // The next leader waits for the writes, not for the calls that are still answered.
+    admission.stop_writing().await;
     shutdown.release.cancel();
-    candidate.await.map_err(ManagerError::Candidate)?;
-    ended.and(served.map_err(ManagerError::from))
+    let released = candidate.await.map_err(ManagerError::Candidate);
+    let served = admission.ended().await.map_err(ManagerError::from);
+    ended.and(released).and(served)
+}
+
+/// Runs what writes until it ends, which ends the process. If something that it depends on breaks first, it is stopped,
+/// and its writes in flight end: a leader that writes no more must not keep the Lease.
+async fn run_to_end(
+    writers: impl Future<Output = Result<(), ManagerError>>,
+    broken: impl Future<Output = ManagerError>,
+    shutdown: &CancellationToken,
+) -> Result<(), ManagerError> {
+    let mut writers = pin!(writers);
+    tokio::select! {
+        ended = &mut writers => {
+            shutdown.cancel();
+            ended
+        }
+        error = broken => {
+            shutdown.cancel();
+            if let Err(later) = writers.await {
+                tracing::error!(error = %later, "stopping the features failed");
+            }
+            Err(error)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::future::{pending, ready};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_breaks_stops_the_process_and_lets_the_writes_in_flight_end() {
+        let shutdown = CancellationToken::new();
+        let drained = Cell::new(false);
+        let writers = async {
+            shutdown.cancelled().await;
+            tokio::task::yield_now().await;
+            drained.set(true);
+            Ok(())
+        };
+        let broken = ready(ManagerError::Admission(AdmissionError::Server));
+        let ended = run_to_end(writers, broken, &shutdown).await;
+        assert!(matches!(ended, Err(ManagerError::Admission(_))));
+        assert!(drained.get());
+    }
+
+    #[tokio::test]
+    async fn a_feature_that_breaks_stops_the_process() {
+        let shutdown = CancellationToken::new();
+        let broken = ready(Err(ControlError::FeatureEnded.into()));
+        let ended = run_to_end(broken, pending(), &shutdown).await;
+        assert!(matches!(ended, Err(ManagerError::Control(_))));
+        assert!(shutdown.is_cancelled());
+    }
 }
