@@ -231,7 +231,7 @@ pub(crate) async fn a_gate_that_is_off_leaves_everything_alone(
     installation
         .logs(
             log,
-            "ready condition=\"PodProbeMarkerGate=false, nothing is acted on\"",
+            "ready condition=\"PodProbeMarkerGate=false: idle by configuration\"",
         )
         .await?;
     scene
