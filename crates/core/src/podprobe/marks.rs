@@ -32,6 +32,8 @@ pub enum Want<T> {
     Absent,
     /// There is no verdict: a mark of ours stays as it is.
     Hold,
+    /// It is somebody else's: we give up what we own of it and never write it. It goes if we alone own it.
+    Leave,
 }
 
 /// The desired states of a pod's governed marks.
@@ -215,6 +217,14 @@ impl Need {
         }
     }
 
+    /// For a mark that is somebody else's. No apply of ours can give up what a former field manager alone owns.
+    fn to_leave(owner: Option<CoOwner>) -> Self {
+        match owner {
+            Some(CoOwner::FormerAlone) | None => Self::Nothing,
+            Some(_) => Self::Release,
+        }
+    }
+
     /// For a label or an annotation. `want` is None where no marker names it.
     fn of_pair(
         want: Option<&Want<Arc<str>>>,
@@ -226,6 +236,7 @@ impl Need {
             (Some(Want::Value(value)), Some(_)) if seen == Some(value) => Self::Nothing,
             (Some(Want::Value(_)), _) => Self::Set,
             (Some(Want::Absent), _) if seen.is_some() => Self::to_remove(owner),
+            (Some(Want::Leave), _) => Self::to_leave(owner),
             (Some(Want::Absent | Want::Hold), _) | (None, None) => Self::Nothing,
             // A mark that a user or a template co-owns stays with its value.
             (None, Some(CoOwner::Nobody | CoOwner::Other)) => Self::Release,
@@ -246,6 +257,7 @@ impl Need {
                 let is_right = is_ours && seen == Some(&condition(verdict, seen, now));
                 if is_right { Self::Nothing } else { Self::Set }
             }
+            Some(Want::Leave) => Self::to_leave(owner),
             None if owner.is_some() => Self::to_remove(owner),
             Some(Want::Hold | Want::Absent) | None => Self::Nothing,
         }
@@ -292,7 +304,7 @@ pub(super) fn compare(pod: &IndexedPod, wants: &Wants, now: Timestamp) -> Vec<Co
         // Without the times of the verdict, which change while the desired mark does not.
         let wanted = match want {
             Some(Want::Value(verdict)) => fingerprint((verdict.state, &verdict.message)),
-            Some(Want::Hold | Want::Absent) => 1,
+            Some(Want::Hold | Want::Absent | Want::Leave) => 1,
             None => 0,
         };
         add(Mark::Condition(kind.clone()), wanted, need);
@@ -460,6 +472,8 @@ fn conditions_difference(
         };
         match (need, want, seen) {
             (Need::Release, _, _) => difference.apply = true,
+            // Not even while a release is held: the apply would force a value that may be outdated.
+            (_, Some(Want::Leave), _) => {}
             (Need::Remove, _, _) => difference.remove.push(kind.clone()),
             (Need::Set, Some(Want::Value(verdict)), _) => {
                 difference.apply = true;

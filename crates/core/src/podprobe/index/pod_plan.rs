@@ -84,7 +84,7 @@ impl Observations<'_> {
         };
         let (mut wants, conflicts) = Wants::new(&markers, verdict_at);
         if let Some(provided) = &provided {
-            provided.leave_conditions(&mut wants);
+            provided.leave_conditions(self.pod, &mut wants);
         }
         if self.keeps_unclaimed {
             wants.hold_unclaimed(&self.pod.ours);

@@ -1,6 +1,7 @@
 //! A pod on a virtual node: what its provider is to be asked, and the verdicts that it reports.
 //!
-//! The conditions are the provider's; they are read and never written. The annotations are written again where the markers
+//! The conditions are the provider's; they are read and never written. Those that the node's agent had reported before the
+//! node became virtual are given up: nobody keeps them up to date. The annotations are written again where the markers
 //! that match, or their probes, are no longer those that the pod was created with, so that a pod follows its markers as it
 //! does on other nodes.
 
@@ -11,7 +12,7 @@ use super::{Annotations, Injection, MARKERS, NotInjected, PROBES};
 use crate::podprobe::injected::fingerprint_of;
 use crate::podprobe::marker::{Marker, MarkerProbe};
 use crate::podprobe::marks::{ProbePosition, Want, Wants};
-use crate::podprobe::pod::IndexedPod;
+use crate::podprobe::pod::{CoOwner, IndexedPod};
 use crate::podprobe::probe::State;
 use crate::podprobe::verdict::Verdict;
 
@@ -50,11 +51,14 @@ impl Provided {
         self.probes.get(marker)?.get(probe)?.as_ref().err()
     }
 
-    /// Leaves the conditions of a pod to its provider.
-    pub fn leave_conditions(&self, wants: &mut Wants) {
+    /// Leaves the conditions of a pod to its provider, those too that are ours and that no marker names any more.
+    pub fn leave_conditions(&self, pod: &IndexedPod, wants: &mut Wants) {
         for want in wants.conditions.values_mut() {
-            *want = Want::Hold;
+            *want = Want::Leave;
         }
+        let ours = pod.ours.conditions.iter();
+        let ours = ours.map(|(kind, _)| (kind.clone(), Want::Leave));
+        wants.conditions.extend(ours);
     }
 
     /// Has the two annotations say what is wanted.
@@ -86,9 +90,14 @@ impl Annotations {
     }
 }
 
-/// The verdict that a provider reports by the probe's condition.
+/// The verdict that a provider reports by the probe's condition. A condition that we alone own is the last one of the agent
+/// that the node had before.
 fn read_verdict(pod: &IndexedPod, probe: &MarkerProbe) -> Option<Verdict> {
-    let condition = pod.conditions.get(probe.condition_type.as_ref()?)?;
+    let kind = probe.condition_type.as_ref()?;
+    if pod.ours.conditions.get(kind) == Some(&CoOwner::Nobody) {
+        return None;
+    }
+    let condition = pod.conditions.get(kind)?;
     let state = match &*condition.status {
         "True" => State::Succeeded,
         "False" => State::Failed,

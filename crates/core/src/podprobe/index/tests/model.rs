@@ -313,7 +313,11 @@ impl<'a> Model<'a> {
     ) -> Option<ContainerProbeState> {
         if self.has_provider(pod) {
             let kind = row.injected.as_ref().ok()?.pod_condition_type.as_ref()?;
-            let state = match pod.conditions.get(kind)?.value["status"].as_str()? {
+            let condition = pod.conditions.get(kind)?;
+            if condition.owners == [Owner::Ours].into() {
+                return None;
+            }
+            let state = match condition.value["status"].as_str()? {
                 "True" => "Succeeded",
                 "False" => "Failed",
                 "Unknown" => "Unknown",
@@ -372,9 +376,10 @@ impl<'a> Model<'a> {
         for row in &rows {
             let verdict = self.verdict(name, pod, row);
             let verdict = verdict.as_ref();
-            if let Some(kind) = &row.probe.pod_condition_type
+            // None is ours where a provider reports.
+            if !has_provider
+                && let Some(kind) = &row.probe.pod_condition_type
                 && claimed[2].insert(kind)
-                && !has_provider
                 && let Some(verdict) = &verdict
             {
                 let mark = pod.conditions.get(kind.as_str());

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::cluster::{Mark, Owner, SimPod, mark, name};
 use super::scene::{exec, idle, p0, plain, probe};
 use super::world::World;
-use crate::podprobe::event::WatchedKind;
+use crate::podprobe::event::{WatchedKind, WriteTarget};
 use crate::podprobe::index::Config;
 use crate::podprobe::serverless::{MARKERS, PROBES};
 
@@ -234,6 +234,74 @@ fn the_younger_of_two_markers_does_not_get_the_condition() {
     let (reason, message) = world.ready("zoo");
     assert_eq!(reason, "Conflict");
     assert!(message.ends_with("1 pending: 1 Conflict"), "{message}");
+}
+
+/// Pod `a/p0`, which the agent of `n0` has found idle. Nobody has seen yet that the node has become virtual, nor this edit.
+fn probed_before_the_node_is_virtual(edit: impl FnOnce(&mut SimPod)) -> World {
+    let mut world = World::with(Config {
+        serverless: true,
+        ..Config::default()
+    });
+    world.mark("way", &[idle()]);
+    let pod = SimPod::new("u0", "n0", &[("app", "x")]);
+    world.cluster.put_pod(&p0(), pod);
+    world.settle();
+    world.verdict("way#idle", "Succeeded", "");
+    assert!(world.pod().conditions["game.io/idle"].owners == [Owner::Ours].into());
+    world.cluster.edit_pod(&p0(), edit);
+    world.cluster.put_node("n0", true);
+    world
+}
+
+// PPM-16
+#[test]
+fn the_agents_condition_goes_when_the_node_becomes_virtual_and_is_no_verdict_of_the_provider() {
+    let mut world = probed_before_the_node_is_virtual(|_| {});
+    world.deliver_of(Some(WatchedKind::Node));
+    let (marker, now) = (name("a", "way"), world.now());
+    let status = world.index.due(&WriteTarget::MarkerStatus(marker), now);
+    assert!(
+        format!("{status:?}").contains("1 AwaitingProvider"),
+        "before the condition is gone: {status:?}"
+    );
+    world.rest();
+    assert!(!world.pod().conditions.contains_key("game.io/idle"));
+    assert_eq!(plain(&world.pod().labels)["idle"], "true", "no verdict yet");
+    world.provider_reports("game.io/idle", "False", "");
+    assert_eq!(plain(&world.pod().labels)["idle"], "false");
+    let kept = &world.pod().conditions["game.io/idle"];
+    assert_eq!(*kept, condition("game.io/idle", "False", ""));
+}
+
+// PPM-16, PPM-9
+#[rstest]
+#[case::while_a_marker_names_it(false)]
+#[case::when_no_marker_names_it(true)]
+fn a_condition_that_the_provider_owns_too_is_left_to_it(#[case] is_deleted: bool) {
+    let mut world = probed_before_the_node_is_virtual(|pod| {
+        let condition = pod.conditions.get_mut("game.io/idle").unwrap();
+        condition.owners.insert(Owner::Status);
+    });
+    if is_deleted {
+        world.cluster.delete(WatchedKind::Marker, &name("a", "way"));
+    }
+    world.drain();
+    let kept = world.pod().conditions.get("game.io/idle");
+    assert_eq!(kept.unwrap().owners, [Owner::Status].into());
+}
+
+// PPM-16
+#[test]
+fn a_report_that_the_watch_has_not_shown_yet_is_not_reverted() {
+    let mut world = probed_before_the_node_is_virtual(|pod| {
+        let report = condition("game.io/idle", "False", "");
+        pod.conditions.insert("game.io/idle".into(), report);
+    });
+    world.deliver_of(Some(WatchedKind::Node));
+    while world.work() {}
+    assert!(!world.pod_writes().is_empty());
+    let kept = &world.pod().conditions["game.io/idle"];
+    assert_eq!(*kept, condition("game.io/idle", "False", ""));
 }
 
 // PPM-16, PPM-5
