@@ -27,6 +27,8 @@ use crate::webhook::{Answers, WebhookSpec};
 
 const OBJECT: &str = "MutatingWebhookConfiguration leadsman";
 const DEADLINE: Duration = Duration::from_secs(10);
+/// Between two attempts to find a leftover: an install without webhooks needs no right to do so.
+const WITHOUT_RIGHT: Duration = Duration::from_hours(1);
 
 /// Who says when a webhook is in force.
 pub(crate) struct WebhookSource {
@@ -253,71 +255,94 @@ impl ConfigurationLoop {
     }
 }
 
-/// Deletes the configuration that a process with a feature left, before this one without it: once, when this one leads.
+/// Deletes the configuration that a process with a feature left, before this one without it: once in each term, since
+/// between two of them such a process may have led.
 pub(crate) async fn delete_leftover(
     server: ApiServer,
     mut leadership: watch::Receiver<Leadership>,
 ) {
-    let mut pace = Pace::default();
+    let (mut pace, mut done) = (Pace::default(), None);
     loop {
-        let leads = leadership.wait_for(|leadership| leadership.term().is_some());
-        if leads.await.is_err() {
+        let leads = leadership.wait_for(|now| now.term().is_some() && now.term() != done);
+        let Ok(term) = leads.await.map(|leadership| leadership.term()) else {
             return;
-        }
-        let disposition = read_and_delete(&server).await;
+        };
+        let disposition = read_and_delete(&server, &leadership).await;
         let now = clock::monotonic();
         pace.wrote(&disposition, now, fastrand::f64());
-        if matches!(disposition, Disposition::Done | Disposition::Gone { .. }) {
-            return;
-        }
-        let reason = describe_failure("get or delete", OBJECT, &disposition);
-        if matches!(
-            disposition,
+        let reason = || describe_failure("get or delete", OBJECT, &disposition);
+        let retry_at = match &disposition {
+            Disposition::Done | Disposition::Gone { .. } => {
+                done = term;
+                continue;
+            }
             Disposition::Retry {
                 cause: Cause::NoRight,
                 ..
+            } => {
+                tracing::info!(
+                    reason = reason(),
+                    "not checking for a leftover webhook configuration"
+                );
+                Some(now + WITHOUT_RIGHT)
             }
-        ) {
-            tracing::info!(reason, "not checking for a leftover webhook configuration");
-            return;
-        }
-        tracing::warn!(
-            reason,
-            "checking for a leftover webhook configuration failed, retrying"
-        );
-        until(pace.held_until(now)).await;
+            _ => {
+                tracing::warn!(
+                    reason = reason(),
+                    "checking for a leftover webhook configuration failed, retrying"
+                );
+                pace.held_until(now)
+            }
+        };
+        until(retry_at).await;
     }
 }
 
-async fn read_and_delete(server: &ApiServer) -> Disposition {
-    let path = || Request::new(MutatingWebhookConfiguration::url_path(&(), None));
-    let refused = |error: &dyn std::fmt::Display| Disposition::Refused {
-        reason: error.to_string(),
-    };
-    let get = match path().get(CONFIGURATION, &GetParams::default()) {
-        Ok(get) => get,
-        Err(error) => return refused(&error),
-    };
-    let reply = server.send(Verb::Get, get, DEADLINE).await;
-    if reply.disposition != Disposition::Done {
-        return reply.disposition;
+async fn read_and_delete(
+    server: &ApiServer,
+    leadership: &watch::Receiver<Leadership>,
+) -> Disposition {
+    let get = Request::new(MutatingWebhookConfiguration::url_path(&(), None))
+        .get(CONFIGURATION, &GetParams::default());
+    let (read, body) = send_as_leader(server, leadership, Verb::Get, get).await;
+    if read != Disposition::Done {
+        return read;
     }
-    let observed = match serde_json::from_slice::<MutatingWebhookConfiguration>(&reply.body) {
-        Ok(observed) => observed,
-        Err(error) => return refused(&error),
-    };
-    if !is_ours(&observed) {
-        return Disposition::Done;
-    }
-    match delete(&observed) {
-        Ok(delete) => {
-            server
-                .send(Verb::Delete, delete, DEADLINE)
-                .await
-                .disposition
+    match serde_json::from_slice::<MutatingWebhookConfiguration>(&body) {
+        Ok(observed) if is_ours(&observed) => {
+            let delete = delete(&observed);
+            let (deleted, _) = send_as_leader(server, leadership, Verb::Delete, delete).await;
+            deleted
         }
-        Err(error) => refused(&error),
+        Ok(_) => Disposition::Done,
+        Err(error) => Disposition::Refused {
+            reason: error.to_string(),
+        },
     }
+}
+
+async fn send_as_leader(
+    server: &ApiServer,
+    leadership: &watch::Receiver<Leadership>,
+    verb: Verb,
+    request: Result<http::Request<Vec<u8>>, BuildError>,
+) -> (Disposition, Vec<u8>) {
+    let left = leadership.borrow().time_left(clock::monotonic());
+    let disposition = match (left, request) {
+        (Some(left), Ok(request)) => {
+            let reply = server.send(verb, request, left.min(DEADLINE)).await;
+            return (reply.disposition, reply.body);
+        }
+        (None, _) => Disposition::Retry {
+            cause: Cause::NoAnswer,
+            after: None,
+            reason: "not sent: this process is not the leader any more".to_owned(),
+        },
+        (Some(_), Err(error)) => Disposition::Refused {
+            reason: error.to_string(),
+        },
+    };
+    (disposition, Vec::new())
 }
 
 /// Of this object alone: another one of that name is not ours.
@@ -339,4 +364,61 @@ fn changes(webhook: &WebhookSource) -> BoxStream<'static, ()> {
         Some(((), spec))
     });
     select(specs, webhook.answers.ready().into_stream()).boxed()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::Mutex;
+
+    use http::Method;
+    use kube::client::Body;
+    use serde_json::json;
+    use tokio::time::sleep;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leftover_is_deleted_once_in_each_term_and_also_when_the_right_comes_late() {
+        let methods: Arc<Mutex<Vec<Method>>> = Arc::default();
+        let asked = Arc::clone(&methods);
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let mut asked = asked.lock().unwrap();
+            asked.push(request.method().clone());
+            let (code, body) = if asked.len() == 1 {
+                (403, json!({"message": "User \"me\" cannot get resource"}))
+            } else {
+                let fields = json!([{"manager": FIELD_MANAGER}]);
+                let metadata = json!({"name": CONFIGURATION, "managedFields": fields});
+                (200, json!({"metadata": metadata}))
+            };
+            let response = http::Response::builder().status(code);
+            let response = response.body(Body::from(body.to_string().into_bytes()));
+            std::future::ready(Ok::<_, Infallible>(response.unwrap()))
+        });
+        let server = ApiServer::new(kube::Client::new(service, "default"));
+        let leadership = watch::Sender::new(Leadership::Standby);
+        let lead = |term| {
+            leadership.send_replace(Leadership::Leads {
+                term,
+                after_others: false,
+                until: clock::monotonic() + 10 * WITHOUT_RIGHT,
+            })
+        };
+        lead(1);
+        tokio::spawn(delete_leftover(server, leadership.subscribe()));
+        sleep(Duration::from_mins(1)).await;
+        let taken = || std::mem::take(&mut *methods.lock().unwrap());
+        assert_eq!(methods.lock().unwrap().len(), 1, "no right");
+        sleep(2 * WITHOUT_RIGHT).await;
+        assert_eq!(taken(), [Method::GET, Method::GET, Method::DELETE]);
+        lead(1);
+        sleep(WITHOUT_RIGHT).await;
+        assert!(taken().is_empty(), "the same term");
+        leadership.send_replace(Leadership::Standby);
+        lead(2);
+        sleep(Duration::from_mins(1)).await;
+        // Others led in between; the first answer is again a refusal, as the script counts anew.
+        assert_eq!(taken(), [Method::GET]);
+    }
 }
