@@ -2,7 +2,8 @@
 //!
 //! The leader applies it (server-side apply, KEP-555) with a field manager of its own, and again when somebody has changed
 //! or deleted it. Webhooks and match conditions are lists by name there, so entries and fields that somebody else has
-//! added, and that say nothing else than ours, stay.
+//! added, and that say nothing else than ours, stay. A match condition on our webhook does: the webhook is called for what
+//! fulfils all. An apply leaves those of others, so another patch takes them away.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
@@ -185,6 +186,8 @@ pub(crate) enum Step {
     /// Nothing: it is as it is to be, or that is not known.
     Rest,
     Apply,
+    /// Match conditions that somebody else has put on our webhooks are taken away.
+    RemoveConditions,
     Delete,
 }
 
@@ -198,7 +201,12 @@ pub(crate) fn decide(
     match (desired, observed) {
         (None, Observed::Present(observed)) if is_ours(observed) => Step::Delete,
         (None, _) | (_, Observed::Unknown) => Step::Rest,
-        (Some(desired), _) if applied == Some(desired) && observed.says(desired) => Step::Rest,
+        (Some(desired), _) if applied == Some(desired) && observed.says(desired) => {
+            match observed.without_others_conditions(desired) {
+                Some(_) => Step::RemoveConditions,
+                None => Step::Rest,
+            }
+        }
         (Some(_), _) => Step::Apply,
     }
 }
@@ -212,6 +220,33 @@ impl Observed {
                 serde_json::to_value(observed).is_ok_and(|observed| says(&observed, desired))
             }
         }
+    }
+
+    /// A merge patch that leaves only our match conditions on our webhooks; none if there are no others.
+    pub(crate) fn without_others_conditions(&self, desired: &Value) -> Option<Value> {
+        let Self::Present(observed) = self else {
+            return None;
+        };
+        let mut webhooks = serde_json::to_value(&observed.webhooks).ok()?;
+        let mut removes = false;
+        for webhook in webhooks.as_array_mut()? {
+            let mut ours = desired["webhooks"].as_array()?.iter();
+            let Some(ours) = ours.find(|ours| ours["name"] == webhook["name"]) else {
+                continue;
+            };
+            let conditions = webhook.get_mut("matchConditions");
+            let Some(conditions) = conditions.and_then(Value::as_array_mut) else {
+                continue;
+            };
+            let before = conditions.len();
+            let mut ours = ours["matchConditions"].as_array().into_iter().flatten();
+            let names: Vec<_> = ours.by_ref().map(|condition| &condition["name"]).collect();
+            conditions.retain(|condition| names.contains(&&condition["name"]));
+            removes |= conditions.len() < before;
+        }
+        // The list is replaced as a whole, so only what was read.
+        let version = &observed.metadata.resource_version;
+        removes.then(|| json!({"metadata": {"resourceVersion": version}, "webhooks": webhooks}))
     }
 
     fn is_injected(&self) -> bool {

@@ -102,19 +102,29 @@ impl Endpoints {
 
     async fn read(&self, body: Incoming) -> Result<Bytes, Unread> {
         let announced = usize::try_from(body.size_hint().upper().unwrap_or(u64::MAX));
-        let (size, limit) = match announced {
-            Ok(size) if size <= LONGEST_BODY => (size, size),
-            // An API server announces the length of what it sends.
-            Ok(usize::MAX) => (LONGEST_BODY, LONGEST_BODY),
-            _ => return Err(Unread::TooLong),
-        };
-        let room = u32::try_from(size / 1024 + 1).unwrap_or(ALL_BODIES);
-        let _room = self.bodies.acquire_many(room).await;
-        match Limited::new(body, limit).collect().await {
-            Ok(collected) => Ok(collected.to_bytes()),
-            Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(Unread::TooLong),
-            Err(_) => Err(Unread::Broken),
+        if announced.is_ok_and(|size| size != usize::MAX && size > LONGEST_BODY) {
+            return Err(Unread::TooLong);
         }
+        let mut body = Limited::new(body, LONGEST_BODY);
+        let (mut bytes, mut room) = (Vec::new(), Vec::new());
+        // Room is taken for what has come, not for what was announced: who sends nothing keeps nobody out.
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| {
+                if error.is::<http_body_util::LengthLimitError>() {
+                    Unread::TooLong
+                } else {
+                    Unread::Broken
+                }
+            })?;
+            let Ok(data) = frame.into_data() else {
+                continue;
+            };
+            let needed = (bytes.len() + data.len()).div_ceil(1024) - bytes.len().div_ceil(1024);
+            let needed = u32::try_from(needed).unwrap_or(ALL_BODIES);
+            room.push(self.bodies.acquire_many(needed).await);
+            bytes.extend_from_slice(&data);
+        }
+        Ok(bytes.into())
     }
 }
 

@@ -9,6 +9,10 @@ use leadsman_process::reply::{Cause, Disposition};
 use tokio::time::{Instant, sleep_until};
 
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(1));
+/// The distance of writes in the long run, however often what is wanted changes.
+const CHANGE: Duration = Duration::from_secs(3);
+/// Changes that are written without a distance.
+const AT_ONCE: u32 = 4;
 /// Much longer than the longest distance: who undoes a write that late is not in a contest.
 const QUIET: Duration = Duration::from_mins(10);
 
@@ -20,6 +24,8 @@ pub(crate) struct Pace {
     not_before: Option<Instant>,
     /// The API server asked to be left alone until then.
     throttled_until: Option<Instant>,
+    /// When so many writes would have been sent with [`CHANGE`] between them.
+    even: Option<Instant>,
 }
 
 impl Pace {
@@ -36,6 +42,7 @@ impl Pace {
         }
         self.writes = self.writes.saturating_add(1);
         self.last = Some(now);
+        self.even = Some(self.even.unwrap_or(now).max(now) + CHANGE);
         self.not_before = Some(now + BACKOFF.delay(self.writes, random));
         if let Disposition::Retry {
             after: Some(after), ..
@@ -45,10 +52,15 @@ impl Pace {
         }
     }
 
-    /// Forgets the contest: something else is wanted.
-    pub(crate) fn forget(&mut self) {
+    /// Forgets the contest: something else is wanted. It is written at once, unless that has changed often lately.
+    pub(crate) fn forget(&mut self, now: Instant) {
+        let not_before = self
+            .even
+            .and_then(|even| even.checked_sub(AT_ONCE * CHANGE));
         *self = Self {
             throttled_until: self.throttled_until,
+            not_before: not_before.filter(|not_before| now < *not_before),
+            even: self.even,
             ..Self::default()
         };
     }
@@ -102,7 +114,25 @@ mod tests {
         pace.wrote(&Disposition::Done, now + QUIET, 1.0);
         let again = pace.held_until(now + QUIET).unwrap() - (now + QUIET);
         assert_eq!(again.as_secs(), 1);
-        pace.forget();
+        pace.forget(now + QUIET);
         assert_eq!(pace.held_until(now + QUIET), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn changes_are_written_at_once_but_not_for_ever() {
+        let mut pace = Pace::default();
+        let begin = leadsman_process::clock::monotonic();
+        let mut now = begin;
+        for _ in 0..20 {
+            // However many changes come while one is held.
+            for _ in 0..10 {
+                pace.forget(now);
+            }
+            now = pace.held_until(now).unwrap_or(now);
+            pace.wrote(&Disposition::Done, now, 1.0);
+        }
+        assert_eq!(now - begin, (19 - AT_ONCE) * CHANGE);
+        pace.forget(now + AT_ONCE * CHANGE);
+        assert_eq!(pace.held_until(now + AT_ONCE * CHANGE), None);
     }
 }

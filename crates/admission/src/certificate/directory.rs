@@ -30,6 +30,8 @@ pub(crate) enum DirectoryError {
     Watch { path: PathBuf, source: io::Error },
     #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
+    #[error("{} is empty: write the CA, or remove the file if the API server trusts it anyway", path.display())]
+    EmptyBundle { path: PathBuf },
     #[error("the certificate in {} cannot be served: {source}", path.display())]
     Certificate {
         path: PathBuf,
@@ -119,8 +121,17 @@ impl Directory {
             std::fs::read(&path).map_err(|source| DirectoryError::Read { path, source })
         };
         let bundle = match file("ca.crt") {
-            Ok(bundle) if !bundle.is_empty() => CaBundle::Pem(bundle),
-            _ => CaBundle::Elsewhere,
+            Ok(bundle) if bundle.trim_ascii().is_empty() => {
+                let path = self.path.join("ca.crt");
+                return Err(DirectoryError::EmptyBundle { path });
+            }
+            Ok(bundle) => CaBundle::Pem(bundle),
+            Err(DirectoryError::Read { source, .. })
+                if source.kind() == io::ErrorKind::NotFound =>
+            {
+                CaBundle::Elsewhere
+            }
+            Err(error) => return Err(error),
         };
         let pem = Pem {
             chain: file("tls.crt")?,
@@ -227,6 +238,31 @@ mod tests {
         bundle.wait_for(|bundle| *bundle == third).await.unwrap();
         assert_ne!(served.cert, certificate.borrow().clone().unwrap().cert);
         followed.abort();
+    }
+
+    #[tokio::test]
+    async fn only_a_missing_bundle_is_somebody_elses() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        let first = CaBundle::Pem(write(root, "a.b.svc"));
+        let condition = Readiness::default().condition("webhook certificates", "not read");
+        let publisher = Publisher::new(Metrics::new(&Registry::default()), condition);
+        let bundle = publisher.bundle();
+        let directory = Directory::watch(root.to_owned(), names(&["a.b.svc"]), publisher);
+        let mut directory = directory.unwrap();
+        let path = root.join("ca.crt");
+        let mut after = |expected: &CaBundle, case| {
+            directory.take_over();
+            assert_eq!(*bundle.borrow(), *expected, "{case}");
+        };
+        after(&first, "written");
+        fs::write(&path, "").unwrap();
+        after(&first, "empty");
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        after(&first, "cannot be read");
+        fs::remove_dir(&path).unwrap();
+        after(&CaBundle::Elsewhere, "missing");
     }
 
     #[tokio::test]

@@ -77,8 +77,8 @@ impl ConfigurationLoop {
                 changed = self.leadership.changed() => if changed.is_err() {
                     return;
                 },
-                Ok(()) = self.bundle.changed() => self.state.pace.forget(),
-                Some(()) = specs.next() => self.state.pace.forget(),
+                Ok(()) = self.bundle.changed() => self.state.pace.forget(clock::monotonic()),
+                Some(()) = specs.next() => self.state.pace.forget(clock::monotonic()),
                 () = until(wake) => {}
             }
         }
@@ -104,11 +104,12 @@ impl ConfigurationLoop {
             .webhooks
             .iter()
             .all(|webhook| webhook.answers.is_ready());
+        let webhooks = self.in_force_webhooks();
         // Without a CA no call would succeed, and what a feature does not know yet must not go.
-        if bundle == CaBundle::Unknown || !known {
+        if !known || (bundle == CaBundle::Unknown && !webhooks.is_empty()) {
             return self.show(Step::Rest);
         }
-        let desired = desired(&self.in_force_webhooks(), &self.address, &bundle);
+        let desired = desired(&webhooks, &self.address, &bundle);
         let leadership = *self.leadership.borrow_and_update();
         if self.state.term != leadership.term() {
             // Between two terms others may have applied something else.
@@ -131,6 +132,9 @@ impl ConfigurationLoop {
         }
         match (step, desired) {
             (Step::Apply, Some(desired)) => self.apply(desired, left.min(DEADLINE)).await,
+            (Step::RemoveConditions, Some(desired)) => {
+                self.remove_conditions(&desired, left.min(DEADLINE)).await;
+            }
             _ => self.delete(left.min(DEADLINE)).await,
         }
         Some(clock::monotonic())
@@ -187,6 +191,30 @@ impl ConfigurationLoop {
         }
         tracing::info!("applied the {OBJECT}");
         (self.state.applied, self.state.trouble) = (Some(desired), None);
+        if let Ok(object) = serde_json::from_slice(&body) {
+            self.state.observed = Observed::Present(object);
+        }
+    }
+
+    async fn remove_conditions(&mut self, desired: &Value, deadline: Duration) {
+        let patch = self.state.observed.without_others_conditions(desired);
+        let Some(patch) = patch else {
+            return;
+        };
+        let path = Request::new(MutatingWebhookConfiguration::url_path(&(), None));
+        let params = PatchParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        let request = path.patch(CONFIGURATION, &params, &Patch::Merge(&patch));
+        let (disposition, body) = self.send(Verb::Update, request, deadline).await;
+        if disposition != Disposition::Done {
+            return self.failed("remove foreign matchConditions from", &disposition);
+        }
+        tracing::warn!(
+            "removed matchConditions that somebody else had added to our webhooks in the {OBJECT}"
+        );
+        self.state.trouble = None;
         if let Ok(object) = serde_json::from_slice(&body) {
             self.state.observed = Observed::Present(object);
         }

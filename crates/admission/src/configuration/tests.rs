@@ -88,7 +88,7 @@ fn what_differs_from_ours_is_applied_and_what_others_add_stays() {
         (
             "/webhooks/0/matchConditions/-",
             others_condition,
-            Step::Rest,
+            Step::RemoveConditions,
         ),
         ("/metadata/labels", json!({}), Step::Apply),
         ("/webhooks", json!([wanted["webhooks"][0]]), Step::Apply),
@@ -169,6 +169,26 @@ fn what_is_not_wanted_any_more_goes_with_another_apply() {
         Step::Apply,
         "a new leader"
     );
+}
+
+#[test]
+fn conditions_of_others_go_from_our_webhooks_alone() {
+    let wanted = wanted();
+    let other = json!({"name": "x", "expression": "false"});
+    let observed = stored(&wanted, |object| {
+        object["metadata"]["resourceVersion"] = json!("7");
+        push(&mut object["webhooks"][1]["matchConditions"], other.clone());
+        let theirs = json!({
+            "name": "x.y.z", "admissionReviewVersions": ["v1"], "clientConfig": {}, "sideEffects": "None",
+            "matchConditions": [other],
+        });
+        push(&mut object["webhooks"], theirs);
+    });
+    let patch = observed.without_others_conditions(&wanted).unwrap();
+    assert_eq!(patch["metadata"], json!({"resourceVersion": "7"}));
+    let lengths = patch["webhooks"].as_array().unwrap().iter();
+    let lengths = lengths.map(|webhook| webhook["matchConditions"].as_array().unwrap().len());
+    assert_eq!(lengths.collect::<Vec<_>>(), [2, 2, 1]);
 }
 
 #[test]

@@ -369,6 +369,25 @@ async fn the_end_gives_connections_up_and_fails_no_request() {
     client.call(Protocol::Http1).await.unwrap_err();
 }
 
+#[tokio::test]
+async fn bodies_that_never_come_keep_no_review_out() {
+    let loopback = Loopback::start().await;
+    let client = loopback.client();
+    let bundle = client.bundle.borrow().clone();
+    let mut slow = Vec::new();
+    for _ in 0..20 {
+        let mut stream = client.connect(&bundle, Protocol::Http1).await.unwrap();
+        let head = b"POST /echo.leadsman.test?timeout=30s HTTP/1.1\r\nHost: a\r\nContent-Length: 7000000\r\n\r\n";
+        stream.write_all(head).await.unwrap();
+        stream.flush().await.unwrap();
+        slow.push(stream);
+    }
+    // On another connection, after the heads were read.
+    client.call(Protocol::Http1).await.ok();
+    let review = timeout(Duration::from_secs(3), client.call(Protocol::Http2)).await;
+    assert!(is_patched(&review.expect("kept out").unwrap()));
+}
+
 /// Sends the beginning of something and says what the server makes of it in the end.
 async fn send_and_wait(loopback: &Loopback, protocol: Protocol, beginning: &[u8]) {
     let bundle = loopback.publisher.bundle().borrow().clone();
