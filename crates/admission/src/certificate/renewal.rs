@@ -210,7 +210,11 @@ pub(crate) fn decide(stored: &Stored, served: Option<&Kept>, at: Circumstances) 
         None => Decision::Wait(kept.renewed_at()),
         Some(_) => match at.bundle_in_force {
             Some(spread) if spread >= SPREAD => Decision::Write(Renewal::TakeOver),
-            Some(spread) => Decision::Wait(kept.current.not_after.min(at.now + (SPREAD - spread))),
+            Some(spread) => Decision::Wait(
+                kept.current
+                    .not_after
+                    .min(at.now + (SPREAD.saturating_sub(spread))),
+            ),
             None => Decision::Wait(kept.current.not_after),
         },
     }

@@ -326,3 +326,24 @@ fn request(namespace: &str, secret: &Secret) -> Result<(Verb, http::Request<Vec<
         Some(_) => (Verb::Update, secrets.replace(SECRET, &params, body)?),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_replaces_its_own_keys_and_leaves_those_of_others() {
+        let bytes = |text: &str| ByteString(text.as_bytes().to_vec());
+        let before =
+            ["tls.crt", "next.crt", "keystore.p12"].map(|key| (key.to_owned(), bytes("old")));
+        let observed = Secret {
+            data: Some(before.into()),
+            ..Secret::default()
+        };
+        let ours = Data::from([("tls.crt".to_owned(), b"new".to_vec())]);
+        let written = secret(Some(&observed), "a", ours).data.unwrap();
+        let expected = [("keystore.p12", "old"), ("tls.crt", "new")];
+        let expected = expected.map(|(key, value)| (key.to_owned(), bytes(value)));
+        assert_eq!(written, expected.into());
+    }
+}

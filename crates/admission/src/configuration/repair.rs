@@ -201,12 +201,12 @@ impl ConfigurationLoop {
         let Some(patch) = patch else {
             return;
         };
-        let path = Request::new(MutatingWebhookConfiguration::url_path(&(), None));
+        let requests = Request::new(MutatingWebhookConfiguration::url_path(&(), None));
         let params = PatchParams {
             field_manager: Some(FIELD_MANAGER.to_owned()),
             ..PatchParams::default()
         };
-        let request = path.patch(CONFIGURATION, &params, &Patch::Merge(&patch));
+        let request = requests.patch(CONFIGURATION, &params, &Patch::Merge(&patch));
         let (disposition, body) = self.send(Verb::Update, request, deadline).await;
         if disposition != Disposition::Done {
             return self.failed("remove foreign matchConditions from", &disposition);
