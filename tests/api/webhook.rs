@@ -215,6 +215,7 @@ pub(crate) async fn an_edited_or_deleted_configuration_is_repaired(
         json!({"failurePolicy": "Fail", "clientConfig": {"url": "https://127.0.0.1:1/x"}}),
         json!({"clientConfig": {"caBundle": null}, "objectSelector": {"matchLabels": {"a": "b"}}}),
         json!({"$patch": "delete"}),
+        json!({"matchConditions": [{"name": "theirs", "expression": "false"}]}),
     ];
     for mut edit in edits {
         edit["name"] = json!(FIRST);
