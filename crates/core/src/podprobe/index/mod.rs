@@ -234,6 +234,7 @@ impl Index {
         affected.markers.extend(self.markers.names().cloned());
         affected.pods.extend(self.pods.names().cloned());
         affected.pods.extend(self.undecodable.pods().cloned());
+        self.markers.recheck_loops();
         self.markers.limit_all_deletions(&mut self.cx);
         // What no pod wants is not found from the pods.
         self.nodes.compare_all(&mut self.cx);

@@ -47,7 +47,7 @@ impl LabelUses {
         if is_stopped {
             keys.stopped.insert(name.clone());
         }
-        if keys.may_loop(marker) {
+        if keys.may_change_loops(marker) {
             self.unchecked.insert(name.namespace.clone());
         }
     }
@@ -56,7 +56,7 @@ impl LabelUses {
         let Some(keys) = self.by_namespace.get_mut(&name.namespace) else {
             return;
         };
-        if keys.may_loop(marker) {
+        if keys.may_change_loops(marker) {
             self.unchecked.insert(name.namespace.clone());
         }
         for (map, own) in [
@@ -77,15 +77,20 @@ impl LabelUses {
             self.by_namespace.remove(&name.namespace);
         }
     }
+
+    /// Has the loops of all namespaces looked for.
+    fn recheck_all(&mut self) {
+        self.unchecked = self.by_namespace.keys().cloned().collect();
+    }
 }
 
 impl LabelKeys {
-    /// Whether a marker sets what is read, and reads what is set.
-    fn may_loop(&self, marker: &Marker) -> bool {
-        let is_in = |map: &MarkersByKey, own: BTreeSet<Arc<str>>| {
-            own.iter().any(|key| map.contains_key(key))
-        };
-        is_in(&self.read, labels_set(marker)) && is_in(&self.set, labels_read(marker))
+    /// Whether other markers may be in a loop with this one than without it. One that sets what is read may close a loop,
+    /// and even if it reads nothing that is set, the others that select by its label may have pods in common now.
+    fn may_change_loops(&self, marker: &Marker) -> bool {
+        labels_set(marker)
+            .iter()
+            .any(|key| self.read.contains_key(key))
     }
 
     /// The markers that set what is read and read what is set, and those that are stopped.
@@ -197,6 +202,11 @@ fn loop_message(way: &[(Arc<str>, &Marker)]) -> String {
 }
 
 impl Markers {
+    /// Has the loops of all namespaces looked for.
+    pub(in crate::podprobe::index) fn recheck_loops(&mut self) {
+        self.labels.recheck_all();
+    }
+
     /// Stops the markers that close a loop, and starts those again whose loop is open, in the namespaces where that may
     /// have changed.
     pub(in crate::podprobe::index) fn break_loops(

@@ -125,6 +125,29 @@ fn feeding_one_way_is_no_loop_nor_is_feeding_other_pods() {
     }
 }
 
+// PPM-13
+#[test]
+fn a_marker_that_sets_what_two_others_require_closes_their_loop_while_it_exists() {
+    let mut world = World::with_pod();
+    for (own, tier, reads, label) in [("one", "1", "b", "a"), ("two", "2", "a", "b")] {
+        let selector = json!({
+            "matchLabels": { "tier": tier },
+            "matchExpressions": [{ "key": reads, "operator": "Exists" }],
+        });
+        let marker = marker(&selector, &[sets(label)]);
+        world.cluster.put_marker(&name("a", own), marker);
+        world.settle();
+    }
+    let reasons = |world: &World| ["one", "two"].map(|own| world.ready(own).0 == "Cycle");
+    assert_eq!(reasons(&world), [false, false], "no pod has both tiers");
+    world.reads_and_sets("three", &[], "tier");
+    assert_eq!(reasons(&world), [false, true]);
+    let three = name("a", "three");
+    world.cluster.delete(WatchedKind::Marker, &three);
+    world.settle();
+    assert_eq!(reasons(&world), [false, false]);
+}
+
 /// A workload whose selector reads label `role`, and a marker that sets it.
 struct War {
     world: World,

@@ -102,6 +102,7 @@ impl<'a> Model<'a> {
                 && marker.metadata.deletion_timestamp.is_none()
         });
         all.sort_by_key(|(name, marker)| (marker.metadata.creation_timestamp.clone(), *name));
+        let valid: Vec<_> = all.iter().map(|(_, marker)| *marker).collect();
         let mut in_force: Vec<&PodProbeMarker> = Vec::new();
         for (other, marker) in all {
             in_force.push(marker);
@@ -110,7 +111,7 @@ impl<'a> Model<'a> {
             for _ in 0..in_force.len() {
                 let more = in_force
                     .iter()
-                    .filter(|to| fed.iter().any(|from| feeds(from, to)));
+                    .filter(|to| fed.iter().any(|from| feeds(from, to, &valid)));
                 fed = more.copied().collect();
                 if fed.iter().any(|one| std::ptr::eq(*one, marker)) {
                     in_force.pop();
@@ -766,15 +767,7 @@ fn marks_of(probe: &PodContainerProbe) -> BTreeSet<String> {
 
 /// Why a marker of the alphabet is not acted on.
 fn refusal(marker: &PodProbeMarker) -> Option<&'static str> {
-    let mut policies = marker
-        .spec
-        .probes
-        .iter()
-        .flat_map(|probe| &probe.marker_policy);
-    if policies
-        .any(|policy| policy.labels.contains_key("app") || policy.labels.contains_key("tier"))
-        || feeds(marker, marker)
-    {
+    if feeds(marker, marker, &[]) {
         return Some("Cycle");
     }
     let spec = &marker.spec;
@@ -787,25 +780,17 @@ fn refusal(marker: &PodProbeMarker) -> Option<&'static str> {
     (invalid || empty || spec.probes.is_empty()).then_some("InvalidSpec")
 }
 
-/// Whether one sets a label that the other selects by, on the same pods: labels `app` and `tier` are set by no marker that is
-/// valid, and two that require another `app` have no pod in common.
-fn feeds(from: &PodProbeMarker, to: &PodProbeMarker) -> bool {
-    let app = |marker: &PodProbeMarker| -> Option<Vec<String>> {
-        let selector = &marker.spec.selector;
-        let label = selector
-            .match_labels
-            .iter()
-            .flatten()
-            .find(|(key, _)| *key == "app");
-        let mut expressions = selector.match_expressions.iter().flatten();
-        let values = expressions.find(|one| one.key == "app" && one.operator == "In");
-        label
-            .map(|(_, value)| vec![value.clone()])
-            .or(values.and_then(|one| one.values.clone()))
+/// Whether one sets a label that the other selects by, on the same pods: two that require different values of a label
+/// have no pod in common, unless one of `all` sets the label.
+fn feeds(from: &PodProbeMarker, to: &PodProbeMarker, all: &[&PodProbeMarker]) -> bool {
+    let are_disjoint = |key| match (required(from, key), required(to, key)) {
+        (Some(one), Some(other)) => {
+            !one.iter().any(|value| other.contains(value))
+                && !all.iter().any(|marker| labels_set(marker).contains(&key))
+        }
+        _ => false,
     };
-    if let (Some(one), Some(other)) = (app(from), app(to))
-        && !one.iter().any(|value| other.contains(value))
-    {
+    if ["app", "tier"].into_iter().any(are_disjoint) {
         return false;
     }
     let selector = &to.spec.selector;
@@ -822,13 +807,27 @@ fn feeds(from: &PodProbeMarker, to: &PodProbeMarker) -> bool {
             .flatten()
             .map(|one| &one.key),
     );
-    let policies = from
-        .spec
-        .probes
-        .iter()
-        .flat_map(|probe| &probe.marker_policy);
-    let mut set = policies.flat_map(|policy| policy.labels.keys());
-    set.any(|key| read.contains(&key))
+    let set = labels_set(from);
+    set.iter().any(|key| read.iter().any(|read| read == key))
+}
+
+/// The values of a label that a marker requires one of.
+fn required(marker: &PodProbeMarker, key: &str) -> Option<Vec<String>> {
+    let selector = &marker.spec.selector;
+    let mut labels = selector.match_labels.iter().flatten();
+    let label = labels.find(|(own, _)| *own == key);
+    let mut expressions = selector.match_expressions.iter().flatten();
+    let values = expressions.find(|one| one.key == key && one.operator == "In");
+    label
+        .map(|(_, value)| vec![value.clone()])
+        .or(values.and_then(|one| one.values.clone()))
+}
+
+fn labels_set(marker: &PodProbeMarker) -> Vec<&str> {
+    let probes = marker.spec.probes.iter();
+    let policies = probes.flat_map(|probe| &probe.marker_policy);
+    let keys = policies.flat_map(|policy| policy.labels.keys());
+    keys.map(String::as_str).collect()
 }
 
 fn selects(selector: &LabelSelector, labels: &Marks) -> bool {

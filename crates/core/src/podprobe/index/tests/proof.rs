@@ -31,8 +31,10 @@ fn pick<T: Copy>(all: &[T], by: u8) -> T {
     all[usize::from(by) % all.len()]
 }
 
+const MARKERS: [(&str, &str); 4] = [("a", "way"), ("a", "gateway"), ("a", "third"), ("b", "way")];
+
 fn marker_name(by: u8) -> ObjectName {
-    let (namespace, own) = pick(&[("a", "way"), ("a", "gateway"), ("b", "way")], by);
+    let (namespace, own) = pick(&MARKERS, by);
     name(namespace, own)
 }
 
@@ -47,7 +49,7 @@ fn node_name(by: u8) -> &'static str {
 
 fn probe(by: u8) -> Value {
     let exec = |word: &str| json!({ "exec": { "command": [word] } });
-    match by % 7 {
+    match by % 8 {
         0 => json!({
             "name": "one", "containerName": "main", "probe": exec("true"),
             "podConditionType": "game.io/idle",
@@ -74,6 +76,11 @@ fn probe(by: u8) -> Value {
         }),
         5 => json!({
             "name": "one", "containerName": "main", "probe": exec("edited"), "podConditionType": "game.io/idle",
+        }),
+        // What a selector requires by value.
+        6 => json!({
+            "name": "seven", "containerName": "main", "probe": exec("false"),
+            "markerPolicy": [{ "state": "Failed", "labels": { "tier": "2" } }],
         }),
         _ => json!({
             "name": "six", "containerName": "main", "probe": exec("true"),
@@ -105,7 +112,7 @@ fn any_marker(
     flaw: Flaw,
     finalizers: u8,
 ) -> PodProbeMarker {
-    let selector = match selector % 7 {
+    let selector = match selector % 9 {
         0 => json!({ "matchLabels": { "app": "x" } }),
         1 => json!({ "matchExpressions": [{ "key": "tier", "operator": "DoesNotExist" }] }),
         2 => {
@@ -117,6 +124,12 @@ fn any_marker(
         }
         6 => {
             json!({ "matchExpressions": [{ "key": "idle", "operator": "NotIn", "values": ["gone"] }, { "key": "app", "operator": "Exists" }] })
+        }
+        7 => {
+            json!({ "matchLabels": { "tier": "1" }, "matchExpressions": [{ "key": "role", "operator": "NotIn", "values": ["gone"] }] })
+        }
+        8 => {
+            json!({ "matchLabels": { "tier": "2" }, "matchExpressions": [{ "key": "idle", "operator": "NotIn", "values": ["gone"] }] })
         }
         _ => json!({ "matchLabels": { "app": "x", "tier": "1" } }),
     };
@@ -273,10 +286,10 @@ fn cluster_step() -> impl Strategy<Value = Step> {
         1 => Just(Flaw::ReadsWhatItWrites),
     ];
     let marker = (
-        0..3u8,
-        0..7u8,
-        0..7u8,
-        proptest::option::of(0..7u8),
+        0..4u8,
+        0..9u8,
+        0..8u8,
+        proptest::option::of(0..8u8),
         flaw,
         0..4u8,
     );
@@ -301,7 +314,7 @@ fn cluster_step() -> impl Strategy<Value = Step> {
     let owner = proptest::sample::select(OTHERS.to_vec());
     prop_oneof![
         2 => marker.prop_map(|(marker, selector, first, second, flaw, finalizers)| Step::PutMarker { marker, selector, first, second, flaw, finalizers }),
-        1 => (0..3u8).prop_map(Step::DeleteMarker),
+        1 => (0..4u8).prop_map(Step::DeleteMarker),
         2 => (0..3u8, 0..2u8, any::<bool>(), 0..2u8, proptest::bool::weighted(0.25)).prop_map(|(pod, app, tier, node, is_mirror)| Step::PutPod { pod, app, tier, node, is_mirror }),
         1 => (0..3u8).prop_map(Step::DeletePod),
         1 => (0..3u8, 0..3u8, any::<Option<bool>>()).prop_map(|(pod, app, tier)| Step::Relabel { pod, app, tier }),
