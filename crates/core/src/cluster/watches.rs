@@ -125,12 +125,22 @@ impl<K> Default for Tombstones<K> {
 
 impl<K: Copy + Eq + Hash> Tombstones<K> {
     const KEPT: Duration = Duration::from_mins(5);
+    /// From this number on they are kept only for as long as a reply may be late.
     const MOST: usize = 4096;
+    /// A request ends before that, with its reply or without.
+    const LATEST_REPLY: Duration = Duration::from_mins(1);
 
     fn set(&mut self, kind: K, name: &ObjectName, version: ResourceVersion, now: Duration) {
-        while let Some((time, _, _)) = self.order.front()
-            && (now.saturating_sub(*time) > Self::KEPT || self.order.len() >= Self::MOST)
-        {
+        while let Some((time, _, _)) = self.order.front() {
+            let age = now.saturating_sub(*time);
+            let longest = if self.order.len() < Self::MOST {
+                Self::KEPT
+            } else {
+                Self::LATEST_REPLY
+            };
+            if age <= longest {
+                break;
+            }
             let Some((time, kind, name)) = self.order.pop_front() else {
                 break;
             };
@@ -144,7 +154,10 @@ impl<K: Copy + Eq + Hash> Tombstones<K> {
             }
         }
         self.order.push_back((now, kind, name.clone()));
-        self.versions.insert((kind, name.clone()), (version, now));
+        // A watch that lags behind shows the deletion of an earlier object of this name.
+        let entry = self.versions.entry((kind, name.clone()));
+        let (known, last) = entry.or_insert((version, now));
+        (*known, *last) = (known.max(version), now);
     }
 
     fn clear(&mut self, kind: K) {
@@ -201,15 +214,36 @@ mod tests {
     }
 
     #[test]
-    fn tombstones_are_bounded_in_time_and_number() {
-        let mut tombstones = Tombstones::default();
-        for number in 0..2 * Tombstones::<&str>::MOST {
-            let name = name(&number.to_string());
-            tombstones.set(POD, &name, at("1"), Duration::ZERO);
+    fn the_deletion_that_is_newest_counts_in_whichever_order_they_are_shown() {
+        for versions in [["9", "7"], ["7", "9"]] {
+            let mut watches = Watches::default();
+            for version in versions {
+                watches.note_deletion(POD, &name("p"), at(version), Duration::ZERO);
+            }
+            let is_stale =
+                |version| watches.is_stale(Source::Reply, POD, &name("p"), at(version), None);
+            assert!(
+                is_stale("8") && is_stale("9") && !is_stale("10"),
+                "{versions:?}"
+            );
         }
-        assert_eq!(tombstones.versions.len(), Tombstones::<&str>::MOST);
-        let later = Tombstones::<&str>::KEPT + Duration::from_secs(1);
-        tombstones.set(POD, &name("last"), at("1"), later);
+    }
+
+    #[test]
+    fn tombstones_last_as_long_as_replies_and_no_longer_where_there_are_many() {
+        type Names = Tombstones<&'static str>;
+        let mut tombstones = Names::default();
+        let mut set_many = |now: Duration| {
+            for number in 0..2 * Names::MOST {
+                let name = name(&format!("{number}-{now:?}"));
+                tombstones.set(POD, &name, at("1"), now);
+            }
+            tombstones.versions.len()
+        };
+        assert_eq!(set_many(Duration::ZERO), 2 * Names::MOST);
+        let later = Names::LATEST_REPLY + Duration::from_secs(1);
+        assert_eq!(set_many(later), 2 * Names::MOST);
+        tombstones.set(POD, &name("last"), at("1"), later + Names::KEPT * 2);
         assert_eq!((tombstones.versions.len(), tombstones.order.len()), (1, 1));
     }
 }
