@@ -11,6 +11,9 @@ use crate::cluster::{Now, Source};
 use crate::podprobe::event::{Event, IndexEffects, WatchedKind, Write, WriteTarget};
 use crate::podprobe::index::{Config, Index};
 
+/// A write without a reply counts as failed after this time, which is shorter than a deletion is remembered.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// A write that failed is tried again after this time.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -37,6 +40,7 @@ pub(super) struct World {
 #[derive(Clone, Debug)]
 struct Flight {
     write: Write,
+    sent: Duration,
     /// What the API server has made of it; none before it got there.
     reply: Option<Reply>,
     /// It changed meanwhile what is due on the object.
@@ -171,6 +175,7 @@ impl World {
             self.writes.push((object.clone(), write.clone()));
             let flight = Flight {
                 write,
+                sent: self.monotonic,
                 reply: None,
                 dirty: false,
             };
@@ -312,6 +317,7 @@ impl World {
     pub(super) fn pass(&mut self, time: SignedDuration) {
         self.cluster.now = self.cluster.now.checked_add(time).unwrap();
         self.monotonic += Duration::try_from(time).unwrap();
+        self.time_out();
         let due = self.retries.iter().filter(|(_, at)| **at <= self.monotonic);
         let due: Vec<_> = due.map(|(object, _)| object.clone()).collect();
         for object in due {
@@ -319,6 +325,15 @@ impl World {
             self.dirty.insert(object);
         }
         self.observe(Event::Deadline);
+    }
+
+    /// Gives up the writes that have had no reply for too long.
+    fn time_out(&mut self) {
+        let now = self.monotonic;
+        let is_late = |flight: &Flight| now - flight.sent > REQUEST_TIMEOUT;
+        while let Some(which) = self.flights.values().position(is_late) {
+            self.fly(which, Fate::ReplyLost);
+        }
     }
 
     /// The Lease is lost to another manager, which sees everything and writes what is due.
