@@ -104,6 +104,12 @@ impl Contest {
         self.fight.is_some_and(|fight| fight.holds(now))
     }
 
+    /// Whether a write waits for so long that markers' statuses should say so.
+    pub(super) fn is_visible(&self) -> bool {
+        let waits = |fight: Fight| fight.not_before.is_some() && fight.is_visible();
+        self.fight.is_some_and(waits)
+    }
+
     /// When to compare again.
     pub(super) fn deadline(&self, now: Duration) -> Option<Duration> {
         self.fight?.deadline(now)

@@ -15,6 +15,9 @@ use leadsman_api::marker::ProbeSummary;
 use super::probe::State;
 use crate::cluster::{truncate, whole_seconds};
 
+/// The type of the one condition that we write.
+pub const READY: &str = "Ready";
+
 /// Why a marker is not Ready. In the order of this enum: the condition's reason is the first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Trouble {
@@ -61,7 +64,7 @@ pub enum Trouble {
     CannotProbe,
     /// A probe needs the pod's IP address, and the running pod has none.
     NoAddress,
-    /// Another client keeps removing or changing its marks.
+    /// Another client keeps removing or changing its marks, or its entries in a node's `NodePodProbe`.
     Contested,
 }
 
@@ -83,7 +86,7 @@ impl Trouble {
             Self::AgentSilent => Pending::AgentSilent.reason(),
             Self::CannotProbe => Pending::CannotProbe.reason(),
             Self::NoAddress => Pending::NoAddress.reason(),
-            Self::Contested => "Contested",
+            Self::Contested => Pending::Contested.reason(),
         }
     }
 
@@ -137,7 +140,7 @@ impl Trouble {
                 "the pod is running without an IP address to probe; check the node's network (CNI) or use exec: {subjects}"
             ),
             Self::Contested => format!(
-                "another client keeps removing or changing these marks; look for its field manager in the pod's managedFields: {subjects}"
+                "another client or an admission webhook keeps removing or changing what is written; look for its field manager in managedFields: {subjects}"
             ),
         }
     }
@@ -172,6 +175,8 @@ pub enum Pending {
     CannotProbe,
     /// [`Trouble::NoAddress`]
     NoAddress,
+    /// [`Trouble::Contested`]
+    Contested,
     /// The container's startup probe has not passed yet.
     StartupProbe,
     /// The container has yet to start, or its first run or first verdict is still due.
@@ -195,6 +200,7 @@ impl Pending {
             Self::AgentSilent => "AgentSilent",
             Self::CannotProbe => "CannotProbe",
             Self::NoAddress => "NoAddress",
+            Self::Contested => "Contested",
             Self::StartupProbe => "StartupProbe",
             Self::Starting => "Starting",
             Self::AwaitingProvider => "AwaitingProvider",
@@ -389,11 +395,11 @@ pub fn difference(
         observed.observed_generation
     };
     let mut conditions = observed.conditions.clone();
-    let place = conditions.iter().position(|one| one.type_ == "Ready");
+    let place = conditions.iter().position(|one| one.type_ == READY);
     let before = place.map(|place| conditions.remove(place));
     let unchanged = before.filter(|before| before.status == status);
     let ready = Condition {
-        type_: "Ready".to_owned(),
+        type_: READY.to_owned(),
         status: status.to_owned(),
         reason: reason.to_owned(),
         message: truncate(&message, MESSAGE_BYTES).to_owned(),

@@ -211,14 +211,18 @@ impl Index {
             while let Some(pod) = self.cx.affected.pods.pop_first() {
                 self.plan_pod(&pod);
             }
-            if !self.nodes.allocate_room(&mut self.cx) {
-                break;
+            if self.nodes.allocate_room(&mut self.cx) {
+                continue;
             }
-        }
-        for name in std::mem::take(&mut self.cx.affected.nodes) {
-            if self.nodes.compare(&name, &mut self.cx) {
-                let target = WriteTarget::NodePodProbe(name.to_string());
-                self.cx.affected.due.insert(target);
+            for name in std::mem::take(&mut self.cx.affected.nodes) {
+                if self.nodes.compare(&name, &mut self.cx) {
+                    let target = WriteTarget::NodePodProbe(name.to_string());
+                    self.cx.affected.due.insert(target);
+                }
+            }
+            // Those of a node whose object is fought over are planned once more.
+            if self.cx.affected.pods.is_empty() {
+                break;
             }
         }
         for name in std::mem::take(&mut self.cx.affected.markers) {

@@ -110,6 +110,9 @@ impl<'a> PodSituation<'a> {
         if needs_address && self.pod.ip.is_empty() && self.has_container(entry) {
             return Pending::NoAddress;
         }
+        if self.node.is_contested() {
+            return Pending::Contested;
+        }
         Pending::Starting
     }
 
@@ -162,6 +165,10 @@ impl<'a> PodSituation<'a> {
                 (Trouble::CannotProbe, subject.into())
             }
             Pending::NoAddress => (Trouble::NoAddress, pod),
+            Pending::Contested => {
+                let subject = format!("{pod} (NodePodProbe {node})");
+                (Trouble::Contested, subject.into())
+            }
         })
     }
 

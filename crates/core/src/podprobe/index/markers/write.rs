@@ -10,7 +10,7 @@ use crate::cluster::{Now, ObjectName};
 use crate::podprobe::contest::{SentValue, fingerprint};
 use crate::podprobe::event::{Write, WriteTarget};
 use crate::podprobe::index::context::{DueWrite, IndexContext, MarkerName, Sent, Timer};
-use crate::podprobe::status::{self, StatusInputs, Trouble};
+use crate::podprobe::status::{self, READY, StatusInputs, Trouble};
 
 impl Markers {
     /// Compares a marker's status and finalizers with what is wanted, and has written what differs.
@@ -138,7 +138,8 @@ impl Markers {
     }
 }
 
-/// A number that stands for a status, whatever its times are.
+/// A number that stands for what we write of a status, whatever its times are. The conditions of others are not part of it:
+/// they may change each time that ours is undone.
 fn fingerprint_of_status(status: &PodProbeMarkerStatus) -> u64 {
     let probes = status.probes.iter().map(|probe| {
         let counts = [
@@ -151,6 +152,7 @@ fn fingerprint_of_status(status: &PodProbeMarkerStatus) -> u64 {
         (&probe.name, counts)
     });
     let conditions = status.conditions.iter();
+    let conditions = conditions.filter(|one| one.type_ == READY);
     let conditions = conditions.map(|one| (&one.type_, &one.status, &one.reason, &one.message));
     fingerprint((
         status.observed_generation,

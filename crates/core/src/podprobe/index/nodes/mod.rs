@@ -76,6 +76,8 @@ struct NodeState {
     wanted_revision: u64,
     contest: Contest,
     contest_timer: Option<Duration>,
+    /// Whether the pods were planned with a spec that somebody keeps changing.
+    is_contested: bool,
     /// The pods of the node's agent.
     agents: BTreeMap<PodName, AgentPod>,
     /// When, on the monotonic clock, an agent's pod that was deleted has been away for too long.

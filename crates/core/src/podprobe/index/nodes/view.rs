@@ -100,6 +100,11 @@ impl<'a> NodeView<'a> {
         self.pod.is_some_and(|pod| pod.differs.is_some())
     }
 
+    /// Whether it has other entries because somebody keeps changing the object.
+    pub(in crate::podprobe::index) fn is_contested(self) -> bool {
+        self.differs() && self.node.is_some_and(|node| node.is_contested)
+    }
+
     /// The finalizers that keep the object from being deleted, if it is being deleted.
     pub(in crate::podprobe::index) fn blocking_finalizers(self) -> Option<&'a [String]> {
         self.node?.object.as_ref()?.blocking_finalizers()

@@ -15,7 +15,8 @@ impl Nodes {
         fingerprint((node.wanted_revision, node.is_served(), self.keeps_fields))
     }
 
-    /// Compares a node's object with what is wanted. Returns whether it is to be written now.
+    /// Compares a node's object with what is wanted, and has its pods planned if by now somebody keeps changing it, or does
+    /// no longer. Returns whether it is to be written now.
     pub(in crate::podprobe::index) fn compare(
         &mut self,
         name: &NodeName,
@@ -30,6 +31,10 @@ impl Nodes {
         };
         let now = cx.now.monotonic;
         node.contest.observe(wanted, differs, now);
+        let is_contested = node.contest.is_visible();
+        if std::mem::replace(&mut node.is_contested, is_contested) != is_contested {
+            cx.affected.pods.extend(node.wanting_pods().cloned());
+        }
         let next = node.contest.deadline(now);
         cx.timers.reset(&mut node.contest_timer, next, || {
             Timer::SpecContest(name.clone())

@@ -93,10 +93,38 @@ fn what_admission_undoes_is_written_ever_more_seldom(#[case] admission: Admissio
         assert_eq!(reason, "Contested");
         assert!(message.contains("p0 (label role)"), "{message}");
     }
+    if admission == Admission::EmptySpec {
+        let (reason, message) = world.ready("way");
+        assert_eq!(reason, "Contested");
+        assert!(message.contains("p0 (NodePodProbe n0)"), "{message}");
+    }
     world.cluster.admission = None;
     world.rest();
     assert_eq!(world.pod().labels["role"].value, "main");
     assert_eq!(world.entries(), ["way#idle", "way#q"]);
+    assert_ne!(world.ready("way").0, "Contested");
+}
+
+// PPM-8
+#[test]
+fn a_status_that_is_overwritten_waits_although_another_condition_changes_too() {
+    let mut world = World::probing(&[idle()]);
+    world.writes.clear();
+    for number in 0..8 {
+        let theirs = serde_json::json!({
+            "type": "Theirs", "status": "True", "reason": "Theirs", "message": number.to_string(),
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        world.cluster.edit_marker(&name("a", "way"), |marker| {
+            let status = marker.status.get_or_insert_default();
+            status.matched_pods = Some(99);
+            status.conditions.retain(|one| one.type_ == "Ready");
+            let theirs = serde_json::from_value(theirs).unwrap();
+            status.conditions.push(theirs);
+        });
+        world.drain();
+    }
+    assert!(world.writes.len() <= 2, "{:#?}", world.writes);
 }
 
 // PPM-8
