@@ -237,10 +237,18 @@ impl Need {
             (Some(Want::Value(_)), _) => Self::Set,
             (Some(Want::Absent), _) if seen.is_some() => Self::to_remove(owner),
             (Some(Want::Leave), _) => Self::to_leave(owner),
-            (Some(Want::Absent | Want::Hold), _) | (None, None) => Self::Nothing,
-            // A mark that a user or a template co-owns stays with its value.
-            (None, Some(CoOwner::Nobody | CoOwner::Other)) => Self::Release,
-            (None, Some(CoOwner::Former | CoOwner::FormerAlone | CoOwner::Status)) => Self::Remove,
+            (Some(Want::Absent | Want::Hold), _) => Self::Nothing,
+            (None, owner) => Self::of_unclaimed(owner),
+        }
+    }
+
+    /// For a mark that no marker names.
+    fn of_unclaimed(owner: Option<CoOwner>) -> Self {
+        match owner {
+            None => Self::Nothing,
+            // A mark that a user, a template or another applier co-owns stays with its value.
+            Some(CoOwner::Nobody | CoOwner::Other) => Self::Release,
+            Some(CoOwner::Former | CoOwner::FormerAlone | CoOwner::Status) => Self::Remove,
         }
     }
 
@@ -258,8 +266,8 @@ impl Need {
                 if is_right { Self::Nothing } else { Self::Set }
             }
             Some(Want::Leave) => Self::to_leave(owner),
-            None if owner.is_some() => Self::to_remove(owner),
-            Some(Want::Hold | Want::Absent) | None => Self::Nothing,
+            None => Self::of_unclaimed(owner),
+            Some(Want::Hold | Want::Absent) => Self::Nothing,
         }
     }
 }
@@ -384,7 +392,13 @@ pub fn has_unclaimed(pod: &IndexedPod, wants: &Wants) -> bool {
     let conditions = ours.conditions.iter();
     labels
         .map(|(key, _)| wants.labels.contains_key(key))
-        .chain(annotations.map(|(key, _)| wants.annotations.contains_key(key)))
+        .chain(annotations.map(|(key, _)| {
+            // No policy names these two; that they are to go says that no marker has a part in them any more.
+            match wants.annotations.get(key) {
+                Some(Want::Absent) => ![PROBES, MARKERS].contains(&&**key),
+                want => want.is_some(),
+            }
+        }))
         .chain(conditions.map(|(kind, _)| wants.conditions.contains_key(kind)))
         .any(|claimed| !claimed)
 }

@@ -7,7 +7,7 @@ use super::cluster::{Mark, Owner, SimPod, mark, name};
 use super::scene::{exec, idle, p0, plain, probe};
 use super::world::World;
 use crate::podprobe::event::{WatchedKind, WriteTarget};
-use crate::podprobe::index::Config;
+use crate::podprobe::index::{Config, FINALIZER};
 use crate::podprobe::serverless::{MARKERS, PROBES};
 
 /// Virtual node `n0`, pod `a/p0` on it, and a marker `a/way` with these probes.
@@ -136,6 +136,24 @@ fn annotations_follow_the_markers() {
     assert_eq!(plain(&world.pod().annotations), json!({}));
     // It was the provider's, who sees from the annotation that nobody asks for it any more.
     assert!(world.pod().conditions.contains_key("game.io/idle"));
+}
+
+// PPM-9, PPM-16, DEF-4
+#[test]
+fn a_marker_is_held_until_its_annotations_are_gone() {
+    let mut world = provided(&[idle()]);
+    let way = name("a", "way");
+    world.cluster.edit_marker(&way, |marker| {
+        marker.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+    });
+    world.settle();
+    world.cluster.delete(WatchedKind::Marker, &way);
+    while world.deliver() {}
+    let finalizer = WriteTarget::MarkerFinalizer(way.clone());
+    assert_eq!(world.index.due(&finalizer, world.now()), None);
+    world.drain();
+    assert_eq!(plain(&world.pod().annotations), json!({}));
+    assert!(!world.cluster.markers.contains_key(&way));
 }
 
 // PPM-16, PPM-11

@@ -197,10 +197,10 @@ fn the_requests_are_an_apply_and_a_patch_with_the_uid_inside() {
 // PPM-9, DEF-4
 #[rstest]
 #[case::ours_alone(None, false, false)]
-#[case::a_users_too(Some(Owner::User), true, false)]
+#[case::a_users_too(Some(Owner::User), true, true)]
 #[case::a_status_writers_too(Some(Owner::Status), false, false)]
 #[case::openkruises_too(Some(Owner::Kruise), false, false)]
-#[case::an_operators_called_manager_too(Some(Owner::Operator), true, false)]
+#[case::an_operators_called_manager_too(Some(Owner::Operator), true, true)]
 fn ungoverned_marks_go_unless_a_user_wants_them_too(
     #[case] other: Option<Owner>,
     #[case] label_stays: bool,
