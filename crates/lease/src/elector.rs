@@ -75,8 +75,8 @@ enum RequestState {
     Idle,
     /// Another one wrote first: what was last seen is stale, and a GET is next.
     Conflicted,
-    /// One is in flight.
-    InFlight { sent: Instant },
+    /// One is in flight. It may be overtaken: the watch has shown another state since it was sent.
+    InFlight { sent: Instant, overtaken: bool },
     /// One failed.
     BackingOff { until: Instant },
 }
@@ -167,7 +167,10 @@ impl Elector {
                 NextWrite::Unknown => return ElectorAction::Wait(end),
             }
         };
-        self.request = RequestState::InFlight { sent: now };
+        self.request = RequestState::InFlight {
+            sent: now,
+            overtaken: false,
+        };
         ElectorAction::Send(request)
     }
 
@@ -238,18 +241,26 @@ impl Elector {
             LeaseState::Present(lease) => self.remember(Some(lease), now),
             LeaseState::Deleted(_) | LeaseState::Absent => self.remember(None, now),
         }
-        // What made the last request fail may have been mended.
-        if matches!(self.request, RequestState::BackingOff { .. }) {
-            self.request = RequestState::Idle;
+        match &mut self.request {
+            RequestState::InFlight { overtaken, .. } => *overtaken = true,
+            // What made the last request fail may have been mended.
+            RequestState::BackingOff { .. } => self.request = RequestState::Idle,
+            RequestState::Idle | RequestState::Conflicted => {}
         }
     }
 
     /// Takes in what came of the request in flight.
     pub(crate) fn on_reply(&mut self, reply: LeaseReply, now: Instant) {
-        let RequestState::InFlight { sent } = self.request else {
+        let RequestState::InFlight { sent, overtaken } = self.request else {
             return;
         };
         self.request = match reply {
+            LeaseReply::Written(lease) | LeaseReply::Read(Some(lease))
+                if overtaken && self.knows_later(&lease) =>
+            {
+                self.refusals = 0;
+                RequestState::Idle
+            }
             LeaseReply::Written(lease) => {
                 self.on_written(lease, sent, now);
                 RequestState::Idle
@@ -273,6 +284,13 @@ impl Elector {
                 RequestState::BackingOff { until: now + wait }
             }
         };
+    }
+
+    /// Whether a later state of the Lease than this one was seen.
+    fn knows_later(&self, lease: &Lease) -> bool {
+        matches!(&self.last_seen, LastSeen::Present { lease: known, .. }
+            if known.metadata.resource_version != lease.metadata.resource_version
+                && !record::is_newer(lease, known))
     }
 
     fn on_written(&mut self, lease: Box<Lease>, sent: Instant, now: Instant) {
@@ -320,12 +338,16 @@ impl Elector {
             (None, LastSeen::Absent { free_at }) => LastSeen::Absent { free_at: *free_at },
             (None, LastSeen::Unread) => LastSeen::Absent { free_at: None },
         };
-        if let LastSeen::Present { lease, .. } = &self.last_seen
-            && record::holder(lease) != Some(&self.identity)
-        {
-            // If it was ours, somebody took it by hand or with a clock that runs fast.
-            self.tenure = None;
-            self.others |= self.terms > 0 || record::holder(lease).is_some();
+        let has_led = self.terms > 0;
+        match &self.last_seen {
+            LastSeen::Present { lease, .. } if record::holder(lease) != Some(&self.identity) => {
+                // If it was ours, somebody took it by hand or with a clock that runs fast.
+                self.tenure = None;
+                self.others |= has_led || record::was_held(lease);
+            }
+            // Between two terms another may have created it, and somebody deleted it again.
+            LastSeen::Absent { .. } => self.others |= has_led,
+            LastSeen::Present { .. } | LastSeen::Unread => {}
         }
     }
 

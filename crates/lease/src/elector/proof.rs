@@ -37,6 +37,8 @@ struct SimulatedCandidate {
     /// Requests that were given up and may arrive all the same.
     strays: Vec<(u64, LeaseRequest)>,
     events: VecDeque<(u64, LeaseState)>,
+    /// The newest state that it was shown.
+    newest: Option<Box<Lease>>,
 }
 
 /// A request under way.
@@ -119,6 +121,7 @@ impl World {
             in_flight: None,
             strays: Vec::new(),
             events: [(self.now + delay, first)].into(),
+            newest: None,
         }
     }
 
@@ -126,15 +129,25 @@ impl World {
     fn fault(&mut self) {
         let which = self.random.usize(..self.candidates.len());
         let end = self.now + self.random.u64(0..3 * LEASE);
-        match self.random.u8(0..8) {
+        match self.random.u8(0..9) {
             0..3 => self.candidates[which].stopped_until = end,
             3..6 => self.candidates[which].cut_off_until = end,
             // Killed, and started again.
             6 => self.candidates[which] = self.candidate(),
+            7 => self.take_by_hand(),
             _ => {
                 self.candidates[which].elector.stop_taking();
                 self.candidates[which].elector.release();
             }
+        }
+    }
+
+    /// Somebody names another holder, as `kubectl edit` does.
+    fn take_by_hand(&mut self) {
+        if let Some(lease) = &self.server.lease {
+            let now = Timestamp::UNIX_EPOCH + Duration::from_millis(self.now);
+            let lease = record::taken(lease, "by-hand", SECONDS, now);
+            self.carry_out(LeaseRequest::Replace(Box::new(lease)), true);
         }
     }
 
@@ -233,24 +246,47 @@ impl SimulatedCandidate {
         start + self.ahead + Duration::from_millis(now)
     }
 
+    fn note_shown(&mut self, lease: &Lease) {
+        let newest = self.newest.as_ref();
+        if newest.is_none_or(|newest| record::is_newer(lease, newest)) {
+            self.newest = Some(Box::new(lease.clone()));
+        }
+    }
+
+    /// Whether it was shown last that it has the Lease, or nobody.
+    fn may_lead(&self) -> bool {
+        let newest = self.newest.as_ref();
+        let holder = newest.and_then(|newest| record::holder(newest));
+        holder.is_none_or(|holder| holder == self.elector.identity())
+    }
+
     /// Delivers the replies and watch events that have arrived by now.
     fn deliver(&mut self, at: Instant, now: u64) {
         let cut_off = self.cut_off_until > now;
         while !cut_off && let Some((_, event)) = self.events.pop_front_if(|(when, _)| *when <= now)
         {
+            if let LeaseState::Present(lease) = &event {
+                self.note_shown(lease);
+            }
             self.elector.observe(event, at);
         }
         let Some(in_flight) = &mut self.in_flight else {
             return;
         };
+        let gives_up = in_flight.gives_up;
         let answer = in_flight
             .answer
             .take_if(|(when, _)| *when <= now && !cut_off);
         if let Some((_, answer)) = answer {
+            if let LeaseReply::Written(lease) | LeaseReply::Read(Some(lease)) = &answer {
+                self.note_shown(lease);
+            }
             self.elector.on_reply(answer, at);
             self.in_flight = None;
-        } else if in_flight.gives_up <= now {
-            self.strays.extend(in_flight.arrival.take());
+        } else if gives_up <= now {
+            let in_flight = self.in_flight.as_mut();
+            let stray = in_flight.and_then(|in_flight| in_flight.arrival.take());
+            self.strays.extend(stray);
             self.elector
                 .on_reply(LeaseReply::Failed { retry_after: None }, at);
             self.in_flight = None;
@@ -271,6 +307,10 @@ proptest! {
             world.advance(true);
             let leaders = world.leaders();
             prop_assert!(leaders.len() <= 1, "{leaders:?} at {} ms", world.now);
+            for candidate in &world.candidates {
+                let may_lead = candidate.may_lead() || !leaders.contains(&candidate.elector.identity());
+                prop_assert!(may_lead, "{leaders:?} although shown another at {} ms", world.now);
+            }
         }
         // All is well again; whoever holds it by its record may be gone.
         for candidate in &mut world.candidates {
@@ -279,8 +319,8 @@ proptest! {
         }
         let took = world.quiet_until_led();
         prop_assert!(took <= 2 * LEASE, "{took} ms without a leader");
-        // What was lost or late before is over.
-        for _ in 0..LEASE / TICK {
+        // What was lost or late before is over, and so is the Lease that was taken by hand last.
+        for _ in 0..2 * LEASE / TICK {
             world.advance(false);
         }
         // A released Lease is taken without waiting for its end.

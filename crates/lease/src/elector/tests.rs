@@ -295,16 +295,35 @@ fn a_term_tells_whether_another_wrote_before_it() {
         Leadership::Leads { after_others, .. } => after_others,
         Leadership::Standby => panic!("it does not lead"),
     };
-    let mut test = TestElector::leading();
-    assert!(!after_others(&test), "it was free when first seen");
-    test.advance(60.0);
+    let take = |first: LeaseState| {
+        let mut test = idle_elector();
+        test.observe(first);
+        test.next_action();
+        test.on_reply(LeaseReply::Written(lease("me", 2, 1)));
+        test
+    };
+    let mut unused = lease("", 1, 0);
+    unused.spec = None;
+    for first in [LeaseState::Absent, LeaseState::Present(unused)] {
+        let mut test = take(first);
+        assert!(!after_others(&test), "nobody ever held it");
+        test.advance(60.0);
+        test.next_action();
+        test.on_reply(LeaseReply::Written(lease("me", 3, 2)));
+        assert!(!after_others(&test), "nobody took it meanwhile");
+        // Taken and given back before it was looked at again.
+        test.advance(60.0).observe(present("", 9, 3));
+        test.next_action();
+        test.on_reply(LeaseReply::Written(lease("me", 10, 4)));
+        assert!(after_others(&test));
+    }
+    assert!(after_others(&take(present("", 1, 0))), "it was given back");
+    // Deleted between two terms; another may have created it meanwhile, and somebody deleted that too.
+    let mut test = take(LeaseState::Absent);
+    test.advance(60.0)
+        .observe(LeaseState::Deleted(lease("me", 3, 1)));
     test.next_action();
-    test.on_reply(LeaseReply::Written(lease("me", 3, 2)));
-    assert!(!after_others(&test), "nobody took it meanwhile");
-    // Taken and given back before it was looked at again.
-    test.advance(60.0).observe(present("", 9, 3));
-    test.next_action();
-    test.on_reply(LeaseReply::Written(lease("me", 10, 4)));
+    test.on_reply(LeaseReply::Written(lease("me", 9, 2)));
     assert!(after_others(&test));
     let mut test = idle_elector();
     test.observe(present("other", 1, 0))
@@ -312,4 +331,45 @@ fn a_term_tells_whether_another_wrote_before_it() {
     test.next_action();
     test.on_reply(LeaseReply::Written(lease("me", 3, 4)));
     assert!(after_others(&test));
+}
+
+#[test]
+fn a_reply_that_the_watch_has_overtaken_gives_no_term() {
+    let mut test = idle_elector();
+    test.observe(present("", 1, 0));
+    assert_eq!(test.next_action(), "replace me 7 on 1");
+    // It was carried out, and then somebody took it by hand.
+    test.observe(present("me", 10, 1))
+        .observe(present("other", 11, 2));
+    test.on_reply(LeaseReply::Written(lease("me", 10, 1)));
+    assert_eq!(test.leads(), None);
+    assert_eq!(test.elector.holder(), Some("other"));
+
+    // Its own write alone, shown before the reply.
+    let mut test = idle_elector();
+    test.observe(present("", 1, 0));
+    test.next_action();
+    test.observe(present("me", 2, 1))
+        .on_reply(LeaseReply::Written(lease("me", 2, 1)));
+    assert!(test.leads().is_some());
+    // What was read.
+    test.advance(3.0);
+    test.next_action();
+    test.on_reply(LeaseReply::Conflict);
+    assert_eq!(test.next_action(), "get");
+    test.observe(present("other", 4, 9))
+        .on_reply(LeaseReply::Read(Some(lease("me", 3, 4))));
+    assert_eq!(test.elector.holder(), Some("other"));
+}
+
+#[test]
+fn what_is_read_after_a_conflict_counts_although_its_version_is_lower() {
+    let mut test = TestElector::leading();
+    test.advance(2.5);
+    test.next_action();
+    test.on_reply(LeaseReply::Conflict);
+    assert_eq!(test.next_action(), "get");
+    // The API server was restored to an earlier state.
+    test.on_reply(LeaseReply::Read(Some(lease("me", 1, 0))));
+    assert_eq!(test.next_action(), "replace me 6 on 1");
 }
