@@ -177,7 +177,10 @@ pub(crate) async fn nothing_is_written_while_it_acts(
     // All of it after that end.
     let log = installation.log_since(log)?;
     let first = log.find("leader and in sync, writes begin");
-    ensure!(first > log.find("OpenKruise's manager has stopped"), "{log}");
+    ensure!(
+        first > log.find("OpenKruise's manager has stopped"),
+        "{log}"
+    );
     ensure!(
         !written(&installation, start)?.is_empty(),
         "nothing was written"
