@@ -140,6 +140,15 @@ impl Wants {
         hold(&mut self.conditions, &ours.conditions);
     }
 
+    /// Has the annotations that pass probes to a provider stay as they are.
+    pub fn hold_injected(&mut self, ours: &Ours) {
+        for (key, _) in ours.annotations.iter() {
+            if [PROBES, MARKERS].contains(&&**key) {
+                self.annotations.insert(key.clone(), Want::Hold);
+            }
+        }
+    }
+
     /// Whether nothing is governed.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.annotations.is_empty() && self.conditions.is_empty()

@@ -111,6 +111,8 @@ pub struct Index {
     undecodable: Undecodable,
     refusals: Refusals,
     watches: Watches<WatchedKind>,
+    /// All markers were listed: which of them close a loop is known.
+    markers_listed: bool,
     cx: IndexContext,
 }
 
@@ -124,6 +126,7 @@ impl Index {
             undecodable: Undecodable::default(),
             refusals: Refusals::default(),
             watches: Watches::default(),
+            markers_listed: false,
             cx: IndexContext::new(),
             config,
         }
@@ -139,6 +142,10 @@ impl Index {
         if self.cx.synced {
             self.recompute();
         } else {
+            // Pods are asked for probes that are created while another manager leads.
+            if self.markers_listed {
+                self.break_loops();
+            }
             // All is affected once every kind is listed.
             self.cx.affected = Affected::default();
         }
@@ -202,11 +209,16 @@ impl Index {
         }
     }
 
-    /// Recomputes what follows from what is affected, until nothing more does.
-    fn recompute(&mut self) {
+    /// Stops the markers that close a loop.
+    fn break_loops(&mut self) {
         for change in self.markers.break_loops(&mut self.cx) {
             self.plan_pods_of(&change);
         }
+    }
+
+    /// Recomputes what follows from what is affected, until nothing more does.
+    fn recompute(&mut self) {
+        self.break_loops();
         loop {
             while let Some(pod) = self.cx.affected.pods.pop_first() {
                 self.plan_pod(&pod);
@@ -285,7 +297,11 @@ impl Index {
         let observations = Observations {
             pod,
             node,
-            has_provider: self.config.serverless && node.is_virtual() && pod.is_target(),
+            has_provider: if self.config.serverless && pod.is_target() {
+                node.is_virtual()
+            } else {
+                Some(false)
+            },
             refused_object: self.refusals.reason_of_object(pod),
             refused_marks: self.refusals.reason_of_marks(name),
             contested: self.pods.contested(name).collect(),

@@ -278,6 +278,7 @@ impl Index {
         listed: &BTreeSet<ObjectName>,
         version: ResourceVersion,
     ) {
+        self.markers_listed |= kind == WatchedKind::Marker;
         let list = self.watches.complete_list(kind, version);
         let mut names = self.known_names(kind);
         names.retain(|name| !listed.contains(name));

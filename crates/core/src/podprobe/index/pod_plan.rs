@@ -54,8 +54,8 @@ impl PlannedEntries {
 pub(super) struct Observations<'a> {
     pub(super) pod: &'a IndexedPod,
     pub(super) node: NodeView<'a>,
-    /// Whether the provider of its node runs its probes.
-    pub(super) has_provider: bool,
+    /// Whether the provider of its node runs its probes; none while there is no such node.
+    pub(super) has_provider: Option<bool>,
     /// Why the object of its node was refused.
     pub(super) refused_object: Option<&'a Arc<str>>,
     /// Why its marks were refused.
@@ -74,7 +74,7 @@ impl Observations<'_> {
         PlannedEntries(entries): &PlannedEntries,
     ) -> (Wants, Contributions) {
         let markers: Vec<_> = matching.iter().map(|(_, marker)| *marker).collect();
-        let provided = self.has_provider.then(|| Provided::new(&markers, self.pod));
+        let provided = (self.has_provider == Some(true)).then(|| Provided::new(&markers, self.pod));
         let verdict_at = |place: ProbePosition| {
             if let Some(provided) = &provided {
                 return provided.verdict(place);
@@ -90,6 +90,9 @@ impl Observations<'_> {
             wants.hold_unclaimed(&self.pod.ours);
         } else if let Some(provided) = &provided {
             provided.govern_annotations(self.pod, &mut wants);
+        } else if self.has_provider.is_none() {
+            // A provider may register its node again.
+            wants.hold_injected(&self.pod.ours);
         }
         let situation = PodSituation::new(self.pod, self.node, self.refused_object);
         let mut contributions = Contributions::with_capacity(matching.len());

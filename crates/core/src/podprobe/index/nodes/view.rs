@@ -51,10 +51,10 @@ impl<'a> NodeView<'a> {
         self.pod?.observed.as_ref()
     }
 
-    /// Whether there is a node of the pod, and a provider runs the probes there.
-    pub(in crate::podprobe::index) fn is_virtual(self) -> bool {
-        let node = self.node.and_then(|node| node.node.as_ref());
-        node.is_some_and(|node| node.is_virtual)
+    /// Whether a provider runs the probes of the node; none if there is no such node.
+    pub(in crate::podprobe::index) fn is_virtual(self) -> Option<bool> {
+        let node = self.node?.node.as_ref()?;
+        Some(node.is_virtual)
     }
 
     /// The agent's verdict about an entry, if there is one about this very entry and the container that runs now. One

@@ -374,6 +374,11 @@ impl<'a> Model<'a> {
             check_annotations(name, pod, &rows, faults);
             claimed[1].extend(["kruise.io/podprobe", "kruise.io/podprobemarker-list"]);
         }
+        let node = pod.node.as_ref();
+        if self.config.serverless && node.is_some_and(|node| !self.cluster.nodes.contains_key(node))
+        {
+            claimed[1].extend(["kruise.io/podprobe", "kruise.io/podprobemarker-list"]);
+        }
         for row in &rows {
             let verdict = self.verdict(name, pod, row);
             let verdict = verdict.as_ref();

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::cluster::{Mark, Owner, SimPod, mark, name};
 use super::scene::{exec, idle, p0, plain, probe};
 use super::world::World;
-use crate::podprobe::event::{WatchedKind, WriteTarget};
-use crate::podprobe::index::{Config, FINALIZER};
+use crate::podprobe::event::{Event, WatchedKind, WriteTarget};
+use crate::podprobe::index::{Config, FINALIZER, Index};
 use crate::podprobe::serverless::{MARKERS, PROBES};
 
 /// Virtual node `n0`, pod `a/p0` on it, and a marker `a/way` with these probes.
@@ -383,4 +383,57 @@ fn markers_are_in_force_while_they_are_acted_on() {
         matches!(&gone[..], [(name, None)] if name.name == "way"),
         "{gone:?}"
     );
+}
+
+// PPM-16, PPM-11
+#[test]
+fn annotations_outlast_a_node_that_registers_again() {
+    let mut world = provided(&[idle()]);
+    let before = world.pod().annotations.clone();
+    assert!(before.contains_key(PROBES));
+    world.cluster.delete(WatchedKind::Node, &name("", "n0"));
+    world.settle();
+    world.cluster.put_node("n0", true);
+    world.drain();
+    assert_eq!(world.pod_writes().len(), 0);
+    assert_eq!(world.pod().annotations, before);
+    world.cluster.delete(WatchedKind::Node, &name("", "n0"));
+    world.cluster.put_node("n0", false);
+    world.drain();
+    assert_eq!(plain(&world.pod().annotations), json!({}));
+}
+
+// PPM-16, PPM-13
+#[test]
+fn a_standby_does_not_inject_the_probes_of_a_marker_that_closes_a_loop() {
+    let sets_and_reads = |sets: &str, reads: &str| {
+        let mut probe = idle();
+        probe["markerPolicy"] = json!([{ "state": "Succeeded", "labels": { sets: "yes" } }]);
+        let without = json!({ "key": reads, "operator": "NotIn", "values": ["gone"] });
+        let selector = json!({ "matchLabels": { "app": "x" }, "matchExpressions": [without] });
+        super::proof::marker(&selector, &[probe])
+    };
+    let mut world = provided(&[]);
+    for (own, sets, reads) in [("old", "a", "b"), ("young", "b", "a")] {
+        let marker = sets_and_reads(sets, reads);
+        world.cluster.put_marker(&name("a", own), marker);
+        world.settle();
+    }
+    let mut standby = Index::new(world.config.clone());
+    for event in world.cluster.lists([
+        WatchedKind::Marker,
+        WatchedKind::Pod,
+        WatchedKind::Node,
+        WatchedKind::NodePodProbe,
+    ]) {
+        if !matches!(event, Event::Synced) {
+            standby.observe(event, world.now());
+        }
+    }
+    let markers = standby.take_changed_markers();
+    let is_active = |own: &str| {
+        let mut markers = markers.iter();
+        markers.any(|(name, marker)| name.name == own && marker.is_some())
+    };
+    assert!(is_active("old") && !is_active("young"));
 }
