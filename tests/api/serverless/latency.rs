@@ -42,7 +42,6 @@ const MEDIAN_WITHIN: Duration = Duration::from_millis(5);
 /// The floor's configuration, and its path.
 const ECHO: &str = "echo";
 
-// PPM-16
 pub(crate) async fn a_creation_waits_little_for_the_webhook(_: Arc<Installation>) -> Result<()> {
     let bed = Serverless::raise().await?;
     let ours = bed.scene("ours").await?;

@@ -159,7 +159,7 @@ fn webhooks(namespace: &str) -> Vec<Value> {
 }
 
 /// Rules for one object. A verb whose requests do not carry its name, such as create, gets a rule without the name
-/// (https://kubernetes.io/docs/reference/access-authn-authz/rbac/#referring-to-resources).
+/// (<https://kubernetes.io/docs/reference/access-authn-authz/rbac/#referring-to-resources>).
 fn rules_by_name(group: &str, resource: &str, name: &str, rights: &[(&str, bool)]) -> [Value; 2] {
     [false, true].map(|by_name| {
         let verbs = rights.iter().filter(|(_, only)| *only == by_name);

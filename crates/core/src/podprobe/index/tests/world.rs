@@ -330,7 +330,7 @@ impl World {
     /// Gives up the writes that have had no reply for too long.
     fn time_out(&mut self) {
         let now = self.monotonic;
-        let is_late = |flight: &Flight| now - flight.sent > REQUEST_TIMEOUT;
+        let is_late = |flight: &Flight| now.saturating_sub(flight.sent) > REQUEST_TIMEOUT;
         while let Some(which) = self.flights.values().position(is_late) {
             self.fly(which, Fate::ReplyLost);
         }
