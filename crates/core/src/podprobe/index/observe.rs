@@ -163,10 +163,11 @@ impl Index {
         version
     }
 
-    /// Has the pods of a node planned that has a provider now, or had one. The node does not know those among them that have
-    /// no entry; that all pods are searched for them happens as often as such a node comes or goes.
-    fn affect_pods_of_provider(&mut self, node: &str, was_virtual: bool) {
-        if self.config.serverless && self.nodes.is_virtual(node) != was_virtual {
+    /// Has the pods of a node planned when it comes, goes or changes hands: what a provider was asked stays while the node is
+    /// away. The node does not know those among its pods that have no entry, so all pods are searched for them. Before
+    /// all kinds are listed that would be done for each node of the cluster, and `Synced` has all pods planned anyway.
+    fn affect_pods_of_provider(&mut self, node: &str, was_virtual: Option<bool>) {
+        if self.config.serverless && self.cx.synced && self.nodes.is_virtual(node) != was_virtual {
             let pods = self.pods.bound_to(node);
             self.cx.affected.pods.extend(pods.cloned());
         }

@@ -173,10 +173,10 @@ impl Nodes {
         Some(self.by_name.get(name)?.node.as_ref()?.version)
     }
 
-    /// Whether there is such a node, and a provider runs the probes there.
-    pub(super) fn is_virtual(&self, name: &str) -> bool {
-        let node = self.by_name.get(name).and_then(|state| state.node.as_ref());
-        node.is_some_and(|node| node.is_virtual)
+    /// Whether a provider runs the pods of a node; None while there is no such node.
+    pub(super) fn is_virtual(&self, name: &str) -> Option<bool> {
+        let node = self.by_name.get(name)?.node.as_ref()?;
+        Some(node.is_virtual)
     }
 
     pub(super) fn object_version(&self, name: &str) -> Option<ResourceVersion> {
