@@ -343,7 +343,7 @@ impl Elector {
             LastSeen::Present { lease, .. } if record::holder(lease) != Some(&self.identity) => {
                 // If it was ours, somebody took it by hand or with a clock that runs fast.
                 self.tenure = None;
-                self.others |= has_led || record::was_held(lease);
+                self.others |= has_led || record::holder(lease).is_some();
             }
             // Between two terms another may have created it, and somebody deleted it again.
             LastSeen::Absent { .. } => self.others |= has_led,

@@ -13,15 +13,6 @@ pub fn holder(lease: &Lease) -> Option<&str> {
     (!holder.is_empty()).then_some(holder)
 }
 
-/// Whether somebody holds a Lease or held it once: a release leaves the times behind.
-pub(crate) fn was_held(lease: &Lease) -> bool {
-    let renewed = lease
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.renew_time.as_ref());
-    holder(lease).is_some() || renewed.is_some()
-}
-
 /// How long the holder may go without renewing; `default` for a record that does not say.
 pub fn duration(lease: &Lease, default: Duration) -> Duration {
     let seconds = lease
