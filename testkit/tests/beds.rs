@@ -97,7 +97,7 @@ async fn counted_requests(bed: &ControlPlane) -> Result<()> {
     maps.create(&PostParams::default(), &map).await?;
     maps.delete("one", &DeleteParams::default()).await?;
     let mut seen = Vec::new();
-    until("two requests in the audit log", async || {
+    wait_until("two requests in the audit log", async || {
         let ours = bed
             .audit(mark)?
             .into_iter()
@@ -164,7 +164,7 @@ async fn target_pod(bed: &NodeBed) -> Result<Pod> {
     }))?;
     pods.create(&PostParams::default(), &pod).await?;
     let mut found = None;
-    until("the pod's readiness", async || {
+    wait_until("the pod's readiness", async || {
         let pod = pods.get("target").await?;
         let ready = container(&pod).is_some_and(|status| status.ready);
         found = Some(pod);
@@ -197,7 +197,7 @@ async fn targets(bed: &NodeBed, address: &str) -> Result<()> {
     );
     bed.post_from_inside(&url("/set?tcp=open")).await?;
     // From the host as well.
-    until("the TCP port's opening", async || {
+    wait_until("the TCP port's opening", async || {
         Ok(tokio::net::TcpStream::connect(format!("{address}:9090"))
             .await
             .is_ok())
@@ -216,7 +216,7 @@ async fn service(bed: &NodeBed) -> Result<()> {
         .spec
         .and_then(|spec| spec.cluster_ip)
         .context("the service has no address")?;
-    until("the service's answer", async || {
+    wait_until("the service's answer", async || {
         Ok(bed
             .get_from_inside(&format!("http://{address}/name"))
             .await
@@ -283,7 +283,7 @@ async fn stopped_container(bed: &NodeBed, pod: &Pod) -> Result<()> {
         .context("the container has an id")?;
     bed.stop_container(&id).await?;
     let pods = Api::<Pod>::default_namespaced(bed.client().await?);
-    until("the container's restart", async || {
+    wait_until("the container's restart", async || {
         let pod = pods.get("target").await?;
         Ok(container(&pod).is_some_and(|status| status.restart_count == 1 && status.ready))
     })
@@ -303,7 +303,7 @@ async fn restarts(bed: &NodeBed) -> Result<()> {
     Ok(())
 }
 
-async fn until(what: &str, mut there: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
+async fn wait_until(what: &str, mut there: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
     let deadline = clock::now() + Duration::from_mins(1);
     while !there().await? {
         ensure!(clock::now() < deadline, "{what} did not come in a minute");

@@ -11,7 +11,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use leadsman_testkit::audit::Request;
 use leadsman_testkit::leadsman;
 use leadsman_tests::budget::{self, Row, agent, manager};
-use leadsman_tests::{Scene, see};
+use leadsman_tests::{Scene, wait_for_object};
 use serde_json::{Value, json};
 
 use crate::Installation;
@@ -70,14 +70,14 @@ fn paced_statuses() -> Row {
 const STEADY: Duration = Duration::from_secs(20);
 
 // PPM-11, DEF-10
-pub(crate) async fn starts(_world: Arc<Installation>) -> Result<()> {
+pub(crate) async fn a_start_reads_each_kind_once(_world: Arc<Installation>) -> Result<()> {
     let stage = Stage::raise().await?;
     mark_all(&stage, "first").await?;
     mark_all(&stage, "second").await?;
     let start = async {
         stage.installation.start_manager().await?;
-        stage.probing("first").await?;
-        stage.probing("second").await
+        stage.wait_until_probing("first").await?;
+        stage.wait_until_probing("second").await
     };
     let rows = vec![
         manager("create leases", 1),
@@ -88,7 +88,7 @@ pub(crate) async fn starts(_world: Arc<Installation>) -> Result<()> {
         .step(
             "a start where there are no NodePodProbes",
             start,
-            [stage.starts(), rows].concat(),
+            [stage.start_rows(), rows].concat(),
         )
         .await?;
 
@@ -98,22 +98,22 @@ pub(crate) async fn starts(_world: Arc<Installation>) -> Result<()> {
         .step(
             "a start where all NodePodProbes are right",
             start,
-            stage.starts(),
+            stage.start_rows(),
         )
         .await?;
 
     stage.installation.stop_manager().await?;
-    without_revisions(&stage).await?;
+    remove_revisions(&stage).await?;
     let start = async {
         stage.installation.start_manager().await?;
-        with_revisions(&stage).await
+        wait_for_revisions(&stage).await
     };
     let rows = vec![specs(NODES)];
     stage
         .step(
             "a start where OpenKruise left its NodePodProbes",
             start,
-            [stage.starts(), rows].concat(),
+            [stage.start_rows(), rows].concat(),
         )
         .await?;
 
@@ -130,7 +130,7 @@ pub(crate) async fn starts(_world: Arc<Installation>) -> Result<()> {
 }
 
 /// As OpenKruise writes entries.
-async fn without_revisions(stage: &Stage) -> Result<()> {
+async fn remove_revisions(stage: &Stage) -> Result<()> {
     let probes = stage.scene().probes();
     for node in &stage.crowd.nodes {
         let mut probe = probes.get(node).await?;
@@ -145,9 +145,9 @@ async fn without_revisions(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-async fn with_revisions(stage: &Stage) -> Result<()> {
+async fn wait_for_revisions(stage: &Stage) -> Result<()> {
     for node in &stage.crowd.nodes {
-        see(&stage.scene().probes(), node, "revisions", |probe| {
+        wait_for_object(&stage.scene().probes(), node, "revisions", |probe| {
             let mut entries = probe.spec.pod_probes.iter().flat_map(|pod| &pod.probes);
             ensure!(
                 entries.all(|entry| entry.revision.is_some()),
@@ -162,17 +162,17 @@ async fn with_revisions(stage: &Stage) -> Result<()> {
 }
 
 // PPM-11, DEF-10
-pub(crate) async fn verdicts(_world: Arc<Installation>) -> Result<()> {
+pub(crate) async fn a_verdict_costs_one_write_of_its_pod(_world: Arc<Installation>) -> Result<()> {
     let stage = Stage::raise().await?;
     let crowd = &stage.crowd;
     mark_all(&stage, "first").await?;
     mark_all(&stage, "second").await?;
     stage.installation.start_manager().await?;
-    stage.rest().await?;
+    stage.wait_until_idle().await?;
     let turn = async |some: &[String], state: &str| {
-        crowd.verdicts(some, &["first#a"], state).await?;
+        crowd.report_verdicts(some, &["first#a"], state).await?;
         let label = if state == "Succeeded" { "yes" } else { "no" };
-        crowd.marks(some, &labelled("first", label)).await
+        crowd.wait_for_marks(some, &labelled("first", label)).await
     };
     let all = &crowd.pods;
     let first = turn(all, "Succeeded");
@@ -201,34 +201,42 @@ pub(crate) async fn verdicts(_world: Arc<Installation>) -> Result<()> {
     let scene = stage.scene();
     let words = async {
         scene
-            .verdict(&all[0], "first#a", "Failed", "other words")
+            .report_verdict(&all[0], "first#a", "Failed", "other words")
             .await?;
-        said(&scene, &all[0], "other words").await
+        wait_for_message(&scene, &all[0], "other words").await
     };
     stage.step("other words", words, vec![pods(1)]).await?;
 
     stage
-        .step("what changes nothing", changes_nothing(&stage), vec![])
+        .step(
+            "what changes nothing",
+            make_changes_without_effect(&stage),
+            vec![],
+        )
         .await?;
 
     stage.installation.stop_manager().await?;
     let start = stage.installation.start_manager();
     stage
-        .step("a restart with nothing to do", start, stage.starts())
+        .step("a restart with nothing to do", start, stage.start_rows())
         .await?;
 
     stage.installation.stop_manager().await?;
-    crowd.verdicts(&all[..1], &["first#a"], "Succeeded").await?;
+    crowd
+        .report_verdicts(&all[..1], &["first#a"], "Succeeded")
+        .await?;
     let start = async {
         stage.installation.start_manager().await?;
-        crowd.marks(&all[..1], &labelled("first", "yes")).await
+        crowd
+            .wait_for_marks(&all[..1], &labelled("first", "yes"))
+            .await
     };
     let rows = vec![pods(1), statuses(1)];
     stage
         .step(
             "a restart with one stale pod",
             start,
-            [stage.starts(), rows].concat(),
+            [stage.start_rows(), rows].concat(),
         )
         .await?;
 
@@ -236,8 +244,8 @@ pub(crate) async fn verdicts(_world: Arc<Installation>) -> Result<()> {
     Ok(())
 }
 
-async fn said(scene: &Scene, pod: &str, words: &str) -> Result<()> {
-    see(&scene.pods(), pod, words, |pod| {
+async fn wait_for_message(scene: &Scene, pod: &str, words: &str) -> Result<()> {
+    wait_for_object(&scene.pods(), pod, words, |pod| {
         let conditions = pod
             .status
             .iter()
@@ -250,10 +258,10 @@ async fn said(scene: &Scene, pod: &str, words: &str) -> Result<()> {
 }
 
 /// The same verdict at a later time, a node's heartbeat and labels, what others do to a pod.
-async fn changes_nothing(stage: &Stage) -> Result<()> {
+async fn make_changes_without_effect(stage: &Stage) -> Result<()> {
     let (crowd, scene) = (&stage.crowd, stage.scene());
     crowd
-        .verdicts(&crowd.pods[100..200], &["first#a"], "Failed")
+        .report_verdicts(&crowd.pods[100..200], &["first#a"], "Failed")
         .await?;
     let nodes: Api<Node> = Api::all(scene.client.clone());
     let (node, patch) = (&crowd.nodes[0], PatchParams::default());
@@ -267,12 +275,12 @@ async fn changes_nothing(stage: &Stage) -> Result<()> {
     let theirs = json!({"metadata": {"labels": {"theirs": "1"}, "annotations": {"theirs": "1"}}});
     scene.edit(&crowd.pods[0], "kubectl", theirs).await?;
     let ready = json!({"conditions": [{"type": "Ready", "status": "False"}]});
-    scene.status(&crowd.pods[0], ready).await?;
+    scene.report_pod_status(&crowd.pods[0], ready).await?;
     Ok(())
 }
 
 // PPM-11
-pub(crate) async fn edits(_world: Arc<Installation>) -> Result<()> {
+pub(crate) async fn an_edit_writes_only_what_it_changes(_world: Arc<Installation>) -> Result<()> {
     let stage = Stage::raise().await?;
     let crowd = &stage.crowd;
     let all = &crowd.pods;
@@ -280,16 +288,18 @@ pub(crate) async fn edits(_world: Arc<Installation>) -> Result<()> {
     mark_all(&stage, "other").await?;
     stage.installation.start_manager().await?;
     crowd
-        .verdicts(all, &["edited#a", "edited#b", "other#a"], "Succeeded")
+        .report_verdicts(all, &["edited#a", "edited#b", "other#a"], "Succeeded")
         .await?;
-    crowd.marks(all, &labelled("edited", "yes")).await?;
-    stage.rest().await?;
+    crowd
+        .wait_for_marks(all, &labelled("edited", "yes"))
+        .await?;
+    stage.wait_until_idle().await?;
     let scene = stage.scene();
     let mut probes = probes("edited");
     let edit = async |probes: &Value| {
         let edit = json!({"spec": {"probes": probes}});
         scene.edit_marker("edited", edit).await?;
-        stage.probing("edited").await
+        stage.wait_until_probing("edited").await
     };
 
     probes[0]["probe"]["periodSeconds"] = json!(7);
@@ -300,8 +310,8 @@ pub(crate) async fn edits(_world: Arc<Installation>) -> Result<()> {
     let handler = async {
         edit(&probes).await?;
         // The agents begin anew, with another verdict.
-        crowd.verdicts(all, &["edited#a"], "Failed").await?;
-        crowd.marks(all, &labelled("edited", "no")).await
+        crowd.report_verdicts(all, &["edited#a"], "Failed").await?;
+        crowd.wait_for_marks(all, &labelled("edited", "no")).await
     };
     let rows = vec![specs(NODES), pods(PODS), watched_on(), paced_statuses()];
     stage
@@ -311,7 +321,7 @@ pub(crate) async fn edits(_world: Arc<Installation>) -> Result<()> {
     probes[0]["markerPolicy"][1]["labels"] = json!({"edited": "not"});
     let policy = async {
         edit(&probes).await?;
-        crowd.marks(all, &labelled("edited", "not")).await
+        crowd.wait_for_marks(all, &labelled("edited", "not")).await
     };
     stage
         .step(
@@ -325,7 +335,7 @@ pub(crate) async fn edits(_world: Arc<Installation>) -> Result<()> {
         let away = json!({"metadata": {"labels": {"app": "another"}}});
         scene.edit(&all[0], "kubectl", away).await?;
         crowd
-            .marks(
+            .wait_for_marks(
                 &all[..1],
                 &json!({"labels": {"edited": null, "other": null}}),
             )
@@ -350,7 +360,7 @@ pub(crate) async fn edits(_world: Arc<Installation>) -> Result<()> {
             .delete("edited", &DeleteParams::default())
             .await?;
         crowd
-            .marks(
+            .wait_for_marks(
                 &all[2..],
                 &json!({"labels": {"edited": null, "other": "yes"}}),
             )

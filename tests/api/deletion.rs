@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use leadsman_tests::scene::differs;
-use leadsman_tests::{Scene, gone, see};
+use leadsman_tests::{Scene, wait_for_deletion, wait_for_object};
 use serde_json::json;
 
 use crate::Installation;
@@ -29,10 +29,10 @@ async fn marked_pods(scene: &Scene, finalizers: &[&str]) -> Result<()> {
         scene.edit_marker("m", patch).await?;
     }
     for pod in PODS {
-        scene.verdict(pod, "m#Idle", "Succeeded", "").await?;
+        scene.report_verdict(pod, "m#Idle", "Succeeded", "").await?;
     }
     for pod in PODS {
-        scene.marks(pod, marked("Succeeded")).await?;
+        scene.wait_for_marks(pod, marked("Succeeded")).await?;
     }
     Ok(())
 }
@@ -80,7 +80,7 @@ pub(crate) async fn a_marker_goes_after_its_entries_and_marks(
     let scene = Scene::new(&installation.client, "let-go").await?;
     marked_pods(&scene, &[FINALIZER]).await?;
     delete(&scene).await?;
-    gone(&scene.markers(), "m").await?;
+    wait_for_deletion(&scene.markers(), "m").await?;
     nothing_is_left(&scene).await?;
     ensure!(patches(&installation, &scene.ns)? == 1, "not one write");
     Ok(())
@@ -92,7 +92,7 @@ pub(crate) async fn finalizers_of_others_stay(installation: Arc<Installation>) -
     let others = ["example.com/first", "example.com/last"];
     marked_pods(&scene, &[others[0], FINALIZER, others[1]]).await?;
     delete(&scene).await?;
-    see(
+    wait_for_object(
         &scene.markers(),
         "m",
         "others' finalizers alone",
@@ -107,12 +107,14 @@ pub(crate) async fn finalizers_of_others_stay(installation: Arc<Installation>) -
     scene
         .edit_marker("m", json!({"metadata": {"finalizers": []}}))
         .await?;
-    gone(&scene.markers(), "m").await
+    wait_for_deletion(&scene.markers(), "m").await
 }
 
 /// Here nobody runs the namespace controller: what it would delete, in the order that hurts most, is deleted by hand.
 // PPM-9
-pub(crate) async fn a_namespace_goes(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn a_namespace_with_a_marker_can_be_deleted(
+    installation: Arc<Installation>,
+) -> Result<()> {
     let scene = Scene::new(&installation.client, "whole").await?;
     marked_pods(&scene, &[FINALIZER]).await?;
     let namespaces: Api<Namespace> = Api::all(scene.client.clone());
@@ -123,14 +125,14 @@ pub(crate) async fn a_namespace_goes(installation: Arc<Installation>) -> Result<
     for pod in PODS {
         scene.delete_pod(pod).await?;
     }
-    gone(&scene.markers(), "m").await?;
-    scene.entries(&[]).await?;
+    wait_for_deletion(&scene.markers(), "m").await?;
+    scene.wait_for_entries(&[]).await?;
     let mut namespace = namespaces.get(&scene.ns).await?;
     namespace.spec.get_or_insert_default().finalizers = None;
     namespaces
         .replace_subresource("finalize", &scene.ns, &PostParams::default(), &namespace)
         .await?;
-    gone(&namespaces, &scene.ns).await
+    wait_for_deletion(&namespaces, &scene.ns).await
 }
 
 /// As upstream's own tests have it.
@@ -143,7 +145,7 @@ pub(crate) async fn clients_of_openkruise_find_the_finalizer(_: Arc<Installation
         .await?;
     let scene = Scene::new(&installation.client, "kruise").await?;
     marked_pods(&scene, &[]).await?;
-    see(&scene.markers(), "m", "the finalizer", |marker| {
+    wait_for_object(&scene.markers(), "m", "the finalizer", |marker| {
         let finalizers = marker.metadata.finalizers.clone().unwrap_or_default();
         ensure!(
             finalizers == [FINALIZER],
@@ -155,7 +157,7 @@ pub(crate) async fn clients_of_openkruise_find_the_finalizer(_: Arc<Installation
     let patched = patches(&installation, &scene.ns)?;
     ensure!(patched == 1, "{patched} writes to set it");
     delete(&scene).await?;
-    gone(&scene.markers(), "m").await?;
+    wait_for_deletion(&scene.markers(), "m").await?;
     nothing_is_left(&scene).await?;
     ensure!(
         patches(&installation, &scene.ns)? == 2,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::{DeleteParams, Patch, PatchParams};
-use leadsman_tests::{Scene, gone, see};
+use leadsman_tests::{Scene, wait_for_deletion, wait_for_object};
 use serde_json::json;
 
 use crate::Installation;
@@ -17,7 +17,7 @@ fn tcp(name: &str, condition: &str) -> serde_json::Value {
 }
 
 // PRB-1, PRB-4, DEF-20
-pub(crate) async fn port_resolved_and_defaults_filled(
+pub(crate) async fn an_entry_has_a_resolved_port_and_defaults(
     installation: Arc<Installation>,
 ) -> Result<()> {
     let scene = Scene::new(&installation.client, "resolved").await?;
@@ -29,7 +29,7 @@ pub(crate) async fn port_resolved_and_defaults_filled(
             "probe": {"httpGet": {"port": "web"}}}]),
         )
         .await?;
-    let entries = scene.entries(&["one/m#get"]).await?;
+    let entries = scene.wait_for_entries(&["one/m#get"]).await?;
     ensure!(
         entries[0].uid == pod.metadata.uid.unwrap_or_default(),
         "{entries:?}"
@@ -58,40 +58,40 @@ pub(crate) async fn port_resolved_and_defaults_filled(
     Ok(())
 }
 
-pub(crate) async fn a_node_has_its_object_also_without_entries(
+pub(crate) async fn a_node_without_entries_has_its_object(
     installation: Arc<Installation>,
 ) -> Result<()> {
     let scene = Scene::new(&installation.client, "empty-node").await?;
-    scene.entries(&[]).await?;
+    scene.wait_for_entries(&[]).await?;
     // Taken away by somebody, it comes back; with its node it goes.
     scene.pod("one").await?;
     scene.marker("m", json!([tcp("p", "t.io/p")])).await?;
-    scene.entries(&["one/m#p"]).await?;
+    scene.wait_for_entries(&["one/m#p"]).await?;
     let before = scene.probes().get(&scene.node).await?.metadata.uid;
     scene
         .probes()
         .delete(&scene.node, &DeleteParams::default())
         .await?;
-    see(&scene.probes(), &scene.node, "a new object", |probe| {
+    wait_for_object(&scene.probes(), &scene.node, "a new object", |probe| {
         ensure!(probe.metadata.uid != before, "it is still the old one");
         Ok(())
     })
     .await?;
-    scene.entries(&["one/m#p"]).await?;
+    scene.wait_for_entries(&["one/m#p"]).await?;
     scene.delete_pod("one").await?;
     let nodes: kube::Api<k8s_openapi::api::core::v1::Node> = kube::Api::all(scene.client.clone());
     nodes.delete(&scene.node, &DeleteParams::default()).await?;
-    gone(&scene.probes(), &scene.node).await?;
+    wait_for_deletion(&scene.probes(), &scene.node).await?;
     // Whatever the watch shows of it, the request is one.
     scene.add_node(&scene.node, json!({})).await?;
-    scene.entries(&[]).await?;
-    let sent = installation.sent("delete", "nodepodprobes", &scene.node)?;
+    scene.wait_for_entries(&[]).await?;
+    let sent = installation.count_requests("delete", "nodepodprobes", &scene.node)?;
     ensure!(sent == 1, "{sent} requests to delete one object");
     Ok(())
 }
 
 // PPM-5
-pub(crate) async fn a_virtual_node_has_none(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn a_virtual_node_has_no_object(installation: Arc<Installation>) -> Result<()> {
     let scene = Scene::new(&installation.client, "virtual-beside").await?;
     scene
         .add_node("virtual", json!({"type": "virtual-kubelet"}))
@@ -101,7 +101,7 @@ pub(crate) async fn a_virtual_node_has_none(installation: Arc<Installation>) -> 
         .await?;
     scene.pod("here").await?;
     scene.marker("m", json!([tcp("p", "t.io/p")])).await?;
-    scene.entries(&["here/m#p"]).await?;
+    scene.wait_for_entries(&["here/m#p"]).await?;
     ensure!(
         scene.probes().get_opt("virtual").await?.is_none(),
         "a virtual node got an object"
@@ -110,7 +110,9 @@ pub(crate) async fn a_virtual_node_has_none(installation: Arc<Installation>) -> 
 }
 
 // PPM-2, DEF-6
-pub(crate) async fn a_node_that_comes_late(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn a_node_that_comes_late_gets_its_entries(
+    installation: Arc<Installation>,
+) -> Result<()> {
     let scene = Scene::new(&installation.client, "late-beside").await?;
     scene.marker("m", json!([tcp("p", "t.io/p")])).await?;
     scene
@@ -121,12 +123,14 @@ pub(crate) async fn a_node_that_comes_late(installation: Arc<Installation>) -> R
         node: "late".into(),
         ..scene
     };
-    scene.entries(&["early/m#p"]).await?;
+    scene.wait_for_entries(&["early/m#p"]).await?;
     Ok(())
 }
 
 // PPM-3, DEF-1
-pub(crate) async fn names_that_contain_one_another(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn names_that_contain_one_another_are_told_apart(
+    installation: Arc<Installation>,
+) -> Result<()> {
     let scene = Scene::new(&installation.client, "way").await?;
     scene.pod("one").await?;
     scene.marker("way", json!([tcp("p", "t.io/way")])).await?;
@@ -141,27 +145,31 @@ pub(crate) async fn names_that_contain_one_another(installation: Arc<Installatio
     other.namespace("way-2").await?;
     other.pod("one").await?;
     other.marker("way", json!([tcp("p", "t.io/way")])).await?;
-    let mine = scene.entries(&["one/gateway#p", "one/way#p"]).await?;
-    let theirs = other.entries(&["one/way#p"]).await?;
+    let mine = scene
+        .wait_for_entries(&["one/gateway#p", "one/way#p"])
+        .await?;
+    let theirs = other.wait_for_entries(&["one/way#p"]).await?;
     scene
         .markers()
         .delete("way", &DeleteParams::default())
         .await?;
-    let left = scene.entries(&["one/gateway#p"]).await?;
+    let left = scene.wait_for_entries(&["one/gateway#p"]).await?;
     let kept = mine[0].probes.iter().find(|e| e.name == "gateway#p");
     ensure!(
         left[0].probes.first() == kept,
         "the entry of gateway changed: {left:?}"
     );
     ensure!(
-        other.entries(&["one/way#p"]).await? == theirs,
+        other.wait_for_entries(&["one/way#p"]).await? == theirs,
         "the namesake's entry changed"
     );
     Ok(())
 }
 
 // PPM-2, PPM-9, DEF-4, DEF-14
-pub(crate) async fn a_pod_relabelled_in_and_out(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn a_pod_relabelled_in_and_out_gains_and_loses_its_entries(
+    installation: Arc<Installation>,
+) -> Result<()> {
     let scene = Scene::new(&installation.client, "relabelled").await?;
     scene
         .pod_with("one", json!({"metadata": {"labels": {"app": "other"}}}))
@@ -170,8 +178,8 @@ pub(crate) async fn a_pod_relabelled_in_and_out(installation: Arc<Installation>)
         .pod_with("bare", json!({"metadata": {"labels": null}}))
         .await?;
     scene.marker("m", json!([tcp("p", "t.io/p")])).await?;
-    scene.reason("m", "Probing").await?;
-    scene.entries(&[]).await?;
+    scene.wait_for_reason("m", "Probing").await?;
+    scene.wait_for_entries(&[]).await?;
     scene
         .edit(
             "one",
@@ -179,10 +187,10 @@ pub(crate) async fn a_pod_relabelled_in_and_out(installation: Arc<Installation>)
             json!({"metadata": {"labels": {"app": scene.ns}}}),
         )
         .await?;
-    scene.entries(&["one/m#p"]).await?;
-    scene.verdict("one", "m#p", "Succeeded", "").await?;
+    scene.wait_for_entries(&["one/m#p"]).await?;
+    scene.report_verdict("one", "m#p", "Succeeded", "").await?;
     scene
-        .marks("one", json!({"conditions": {"t.io/p": "True"}}))
+        .wait_for_marks("one", json!({"conditions": {"t.io/p": "True"}}))
         .await?;
     scene
         .edit(
@@ -191,15 +199,15 @@ pub(crate) async fn a_pod_relabelled_in_and_out(installation: Arc<Installation>)
             json!({"metadata": {"labels": {"app": "other"}}}),
         )
         .await?;
-    scene.entries(&[]).await?;
+    scene.wait_for_entries(&[]).await?;
     scene
-        .marks("one", json!({"conditions": {"t.io/p": null}}))
+        .wait_for_marks("one", json!({"conditions": {"t.io/p": null}}))
         .await?;
     Ok(())
 }
 
 // PPM-1
-pub(crate) async fn match_expressions(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn match_expressions_select_pods(installation: Arc<Installation>) -> Result<()> {
     let scene = Scene::new(&installation.client, "expressions").await?;
     let labels = |labels| json!({"metadata": {"labels": labels}});
     scene
@@ -218,18 +226,18 @@ pub(crate) async fn match_expressions(installation: Arc<Installation>) -> Result
     scene
         .marker_of("m", selector, json!([tcp("p", "t.io/p")]))
         .await?;
-    scene.entries(&["a/m#p", "d/m#p"]).await?;
+    scene.wait_for_entries(&["a/m#p", "d/m#p"]).await?;
     Ok(())
 }
 
 // PPM-2, DEF-7
-pub(crate) async fn a_changed_address(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn a_changed_address_is_written(installation: Arc<Installation>) -> Result<()> {
     let scene = Scene::new(&installation.client, "address").await?;
     scene.pod("one").await?;
     scene.marker("m", json!([tcp("p", "t.io/p")])).await?;
-    scene.entries(&["one/m#p"]).await?;
-    scene.address("one", "10.9.9.9").await?;
-    see(&scene.probes(), &scene.node, "the new address", |probe| {
+    scene.wait_for_entries(&["one/m#p"]).await?;
+    scene.report_address("one", "10.9.9.9").await?;
+    wait_for_object(&scene.probes(), &scene.node, "the new address", |probe| {
         ensure!(
             probe.spec.pod_probes[0].ip == "10.9.9.9",
             "the address is {}",
@@ -241,13 +249,15 @@ pub(crate) async fn a_changed_address(installation: Arc<Installation>) -> Result
 }
 
 // PRB-10, DEF-3
-pub(crate) async fn an_edited_marker(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn an_edited_marker_changes_its_entries(
+    installation: Arc<Installation>,
+) -> Result<()> {
     let scene = Scene::new(&installation.client, "edited").await?;
     scene.pod("one").await?;
     scene
         .marker("m", json!([tcp("p", "t.io/p"), tcp("q", "t.io/q")]))
         .await?;
-    let before = scene.entries(&["one/m#p", "one/m#q"]).await?;
+    let before = scene.wait_for_entries(&["one/m#p", "one/m#q"]).await?;
     let revision =
         |entries: &[leadsman_api::node_pod_probe::PodProbe]| entries[0].probes[0].revision.clone();
     // Timing keeps the revision, a handler does not; a probe taken out of the marker goes.
@@ -256,7 +266,7 @@ pub(crate) async fn an_edited_marker(installation: Arc<Installation>) -> Result<
     scene
         .edit_marker("m", json!({"spec": {"probes": [p]}}))
         .await?;
-    let timing = scene.entries(&["one/m#p"]).await?;
+    let timing = scene.wait_for_entries(&["one/m#p"]).await?;
     ensure!(
         timing[0].probes[0].probe.period_seconds == Some(3),
         "{timing:?}"
@@ -269,7 +279,7 @@ pub(crate) async fn an_edited_marker(installation: Arc<Installation>) -> Result<
     scene
         .edit_marker("m", json!({"spec": {"probes": [p]}}))
         .await?;
-    see(&scene.probes(), &scene.node, "the new handler", |probe| {
+    wait_for_object(&scene.probes(), &scene.node, "the new handler", |probe| {
         let entry = &probe.spec.pod_probes[0].probes[0];
         ensure!(
             entry.probe.exec.is_some() && entry.probe.tcp_socket.is_none(),
@@ -282,7 +292,7 @@ pub(crate) async fn an_edited_marker(installation: Arc<Installation>) -> Result<
         Ok(())
     })
     .await?;
-    scene.reason("m", "Probing").await?;
+    scene.wait_for_reason("m", "Probing").await?;
     Ok(())
 }
 
@@ -314,13 +324,15 @@ pub(crate) async fn sidecars_are_targets_and_init_containers_are_not(
             ]),
         )
         .await?;
-    scene.entries(&["one/m#app", "one/m#side"]).await?;
-    scene.reason("m", "ContainerNotFound").await?;
+    scene.wait_for_entries(&["one/m#app", "one/m#side"]).await?;
+    scene.wait_for_reason("m", "ContainerNotFound").await?;
     Ok(())
 }
 
 // PRB-8, DEF-26
-pub(crate) async fn startup_gate(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn an_entry_waits_for_the_startup_probe(
+    installation: Arc<Installation>,
+) -> Result<()> {
     let scene = Scene::new(&installation.client, "startup").await?;
     let probed = json!({"spec": {"containers": [{"name": "main", "image": "none",
         "startupProbe": {"exec": {"command": ["true"]}}}]}});
@@ -330,15 +342,19 @@ pub(crate) async fn startup_gate(installation: Arc<Installation>) -> Result<()> 
             "image": "none", "imageID": "", "containerID": format!("containerd://{id}"),
             "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}]})
     };
-    scene.status("one", container("first", false)).await?;
+    scene
+        .report_pod_status("one", container("first", false))
+        .await?;
     scene.pod("other").await?;
     let probe = json!({"name": "p", "containerName": "main", "podConditionType": "t.io/p",
         "probe": {"exec": {"command": ["true"]}}});
     scene.marker("m", json!([probe])).await?;
-    scene.entries(&["other/m#p"]).await?;
-    scene.status("one", container("first", true)).await?;
+    scene.wait_for_entries(&["other/m#p"]).await?;
+    scene
+        .report_pod_status("one", container("first", true))
+        .await?;
     let started = async |id: &str| {
-        see(
+        wait_for_object(
             &scene.probes(),
             &scene.node,
             &format!("{id} started"),
@@ -356,10 +372,14 @@ pub(crate) async fn startup_gate(installation: Arc<Installation>) -> Result<()> 
     };
     started("first").await?;
     // A restarting kubelet reports false for a while; only another container that has started moves it.
-    scene.status("one", container("first", false)).await?;
-    scene.status("one", container("second", false)).await?;
-    scene.address("other", "10.9.9.9").await?;
-    see(
+    scene
+        .report_pod_status("one", container("first", false))
+        .await?;
+    scene
+        .report_pod_status("one", container("second", false))
+        .await?;
+    scene.report_address("other", "10.9.9.9").await?;
+    wait_for_object(
         &scene.probes(),
         &scene.node,
         "the other pod's address",
@@ -373,7 +393,9 @@ pub(crate) async fn startup_gate(installation: Arc<Installation>) -> Result<()> 
     )
     .await?;
     started("first").await?;
-    scene.status("one", container("second", true)).await?;
+    scene
+        .report_pod_status("one", container("second", true))
+        .await?;
     started("second").await
 }
 
@@ -383,20 +405,22 @@ pub(crate) async fn ended_pods_are_left_alone(installation: Arc<Installation>) -
     scene.pod("one").await?;
     scene.pod("two").await?;
     scene.marker("m", json!([tcp("p", "t.io/p")])).await?;
-    scene.entries(&["one/m#p", "two/m#p"]).await?;
-    scene.verdict("one", "m#p", "Succeeded", "").await?;
+    scene.wait_for_entries(&["one/m#p", "two/m#p"]).await?;
+    scene.report_verdict("one", "m#p", "Succeeded", "").await?;
     scene
-        .marks("one", json!({"conditions": {"t.io/p": "True"}}))
+        .wait_for_marks("one", json!({"conditions": {"t.io/p": "True"}}))
         .await?;
-    scene.status("one", json!({"phase": "Succeeded"})).await?;
-    scene.entries(&["two/m#p"]).await?;
+    scene
+        .report_pod_status("one", json!({"phase": "Succeeded"}))
+        .await?;
+    scene.wait_for_entries(&["two/m#p"]).await?;
     let ended = scene.pods().get("one").await?;
     // Terminating: no grace, but a finalizer keeps it in sight.
     let finalizers = json!({"metadata": {"finalizers": ["t.io/hold"]}});
     scene.edit("two", "test", finalizers).await?;
     scene.delete_pod("two").await?;
-    scene.entries(&[]).await?;
-    scene.reason("m", "Probing").await?;
+    scene.wait_for_entries(&[]).await?;
+    scene.wait_for_reason("m", "Probing").await?;
     let after = scene.pods().get("one").await?;
     ensure!(
         after.metadata.resource_version == ended.metadata.resource_version,
@@ -414,18 +438,20 @@ pub(crate) async fn ended_pods_are_left_alone(installation: Arc<Installation>) -
 }
 
 // PPM-12
-pub(crate) async fn recreated_under_its_name(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn a_pod_recreated_under_its_name_gets_no_old_marks(
+    installation: Arc<Installation>,
+) -> Result<()> {
     let scene = Scene::new(&installation.client, "recreated").await?;
     let first = scene.pod("db-0").await?;
     scene.marker("m", json!([tcp("p", "t.io/p")])).await?;
-    scene.verdict("db-0", "m#p", "Succeeded", "").await?;
+    scene.report_verdict("db-0", "m#p", "Succeeded", "").await?;
     scene
-        .marks("db-0", json!({"conditions": {"t.io/p": "True"}}))
+        .wait_for_marks("db-0", json!({"conditions": {"t.io/p": "True"}}))
         .await?;
     scene.delete_pod("db-0").await?;
-    gone(&scene.pods(), "db-0").await?;
+    wait_for_deletion(&scene.pods(), "db-0").await?;
     let second = scene.pod("db-0").await?;
-    see(&scene.probes(), &scene.node, "the new uid", |probe| {
+    wait_for_object(&scene.probes(), &scene.node, "the new uid", |probe| {
         let pod = probe.spec.pod_probes.first();
         ensure!(
             pod.map(|p| &p.uid) == second.metadata.uid.as_ref(),
@@ -436,13 +462,13 @@ pub(crate) async fn recreated_under_its_name(installation: Arc<Installation>) ->
     .await?;
     ensure!(first.metadata.uid != second.metadata.uid, "the same pod");
     // The verdict of its predecessor is still in the node's status; it marks nothing.
-    scene.reason("m", "Probing").await?;
+    scene.wait_for_reason("m", "Probing").await?;
     scene
-        .marks("db-0", json!({"conditions": {"t.io/p": null}}))
+        .wait_for_marks("db-0", json!({"conditions": {"t.io/p": null}}))
         .await?;
-    scene.verdict("db-0", "m#p", "Failed", "").await?;
+    scene.report_verdict("db-0", "m#p", "Failed", "").await?;
     scene
-        .marks("db-0", json!({"conditions": {"t.io/p": "False"}}))
+        .wait_for_marks("db-0", json!({"conditions": {"t.io/p": "False"}}))
         .await?;
     Ok(())
 }

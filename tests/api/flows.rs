@@ -75,8 +75,8 @@ pub(crate) async fn generated_flows_end_as_the_model_says(_: Arc<Installation>) 
 
 /// Turns the verdicts of pods that are in no flow, and waits for their marks.
 async fn pass_on(duo: &Duo, state: &str) -> Result<()> {
-    duo.verdicts(&duo.pods(), state).await?;
-    duo.marks(state).await
+    duo.report_verdicts(&duo.pods(), state).await?;
+    duo.wait_for_marks(state).await
 }
 
 /// A write to a flow's pods or nodes. A marker's status may still tell that a contest is over.
@@ -139,14 +139,14 @@ async fn disturb(duo: &mut Duo, mut ended: watch::Receiver<usize>, count: usize)
     let through = format!("https://{}", link.address);
     duo.kill(0).await?;
     duo.start("third", Some(&through), 3).await?;
-    duo.is_led_by(1).await?;
+    duo.wait_until_led_by(1).await?;
     after(3).await?;
     duo.kill(1).await?;
     duo.start("fourth", None, 3).await?;
-    duo.is_led_by(2).await?;
+    duo.wait_until_led_by(2).await?;
     after(4).await?;
     link.close();
-    duo.is_led_by(3).await?;
+    duo.wait_until_led_by(3).await?;
     link.open();
     Ok(link)
 }

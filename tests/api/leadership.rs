@@ -18,22 +18,24 @@ use crate::Installation;
 /// What a hand-over may take beyond the Lease's duration: one attempt, and a busy machine.
 const SLACK: Duration = Duration::from_secs(6);
 
-pub(crate) async fn the_leader_is_killed(_: Arc<Installation>) -> Result<()> {
+pub(crate) async fn a_killed_leader_is_succeeded_within_the_lease(
+    _: Arc<Installation>,
+) -> Result<()> {
     let mut duo = Duo::raise(3).await?;
-    let (mark, history) = duo.watch().await?;
+    let (mark, history) = duo.record_from_now().await?;
     // In the midst of its writes.
     let (first, rest) = duo.halves();
-    duo.verdicts(&first, "Failed").await?;
+    duo.report_verdicts(&first, "Failed").await?;
     let killed = Instant::now();
     duo.kill(0).await?;
-    duo.verdicts(&rest, "Failed").await?;
-    duo.is_led_by(1).await?;
+    duo.report_verdicts(&rest, "Failed").await?;
+    duo.wait_until_led_by(1).await?;
     let took = killed.elapsed();
     ensure!(
         took < Duration::from_secs(3) + SLACK,
         "the Lease was taken after {took:?}"
     );
-    duo.marks("Failed").await?;
+    duo.wait_for_marks("Failed").await?;
     // The audit log may show a write that met its sender's death as a failure.
     duo.wrote_each_pod(mark, 0..=1).await?;
     duo.never_went_back(&history, &["Succeeded", "Failed"])
@@ -41,24 +43,26 @@ pub(crate) async fn the_leader_is_killed(_: Arc<Installation>) -> Result<()> {
     duo.end().await
 }
 
-pub(crate) async fn the_leader_is_stopped_past_its_lease(_: Arc<Installation>) -> Result<()> {
+pub(crate) async fn a_leader_that_wakes_after_its_lease_writes_nothing(
+    _: Arc<Installation>,
+) -> Result<()> {
     let duo = Duo::raise(3).await?;
-    let (mark, history) = duo.watch().await?;
+    let (mark, history) = duo.record_from_now().await?;
     duo.signal(0, Signal::SIGSTOP)?;
-    duo.verdicts(&duo.pods(), "Failed").await?;
-    duo.is_led_by(1).await?;
-    duo.marks("Failed").await?;
-    duo.verdicts(&duo.pods(), "Unknown").await?;
-    duo.marks("Unknown").await?;
+    duo.report_verdicts(&duo.pods(), "Failed").await?;
+    duo.wait_until_led_by(1).await?;
+    duo.wait_for_marks("Failed").await?;
+    duo.report_verdicts(&duo.pods(), "Unknown").await?;
+    duo.wait_for_marks("Unknown").await?;
     // A write is in the audit log some time after it is observed: those until here belong before the next mark.
     duo.wrote_each_pod(mark, 2..=2).await?;
     // What the old leader hears first is what was true when it was stopped.
     let mark = duo.mark()?;
     duo.signal(0, Signal::SIGCONT)?;
-    duo.says(0, "lost leadership").await?;
-    duo.says(0, "the Lease is held by another").await?;
-    duo.verdicts(&duo.pods(), "Succeeded").await?;
-    duo.marks("Succeeded").await?;
+    duo.wait_for_log(0, "lost leadership").await?;
+    duo.wait_for_log(0, "the Lease is held by another").await?;
+    duo.report_verdicts(&duo.pods(), "Succeeded").await?;
+    duo.wait_for_marks("Succeeded").await?;
     duo.wrote_nothing(0, mark)?;
     duo.wrote_each_pod(mark, 1..=1).await?;
     let states = ["Succeeded", "Failed", "Unknown", "Succeeded"];
@@ -66,18 +70,20 @@ pub(crate) async fn the_leader_is_stopped_past_its_lease(_: Arc<Installation>) -
     duo.end().await
 }
 
-pub(crate) async fn the_leader_is_cut_off(_: Arc<Installation>) -> Result<()> {
+pub(crate) async fn a_leader_that_is_cut_off_writes_nothing_afterwards(
+    _: Arc<Installation>,
+) -> Result<()> {
     let duo = Duo::raise(3).await?;
-    let (mark, history) = duo.watch().await?;
+    let (mark, history) = duo.record_from_now().await?;
     duo.link.close();
-    duo.verdicts(&duo.pods(), "Failed").await?;
-    duo.says(0, "lost leadership").await?;
-    duo.is_led_by(1).await?;
-    duo.marks("Failed").await?;
+    duo.report_verdicts(&duo.pods(), "Failed").await?;
+    duo.wait_for_log(0, "lost leadership").await?;
+    duo.wait_until_led_by(1).await?;
+    duo.wait_for_marks("Failed").await?;
     duo.link.open();
-    duo.says(0, "the Lease is held by another").await?;
-    duo.verdicts(&duo.pods(), "Succeeded").await?;
-    duo.marks("Succeeded").await?;
+    duo.wait_for_log(0, "the Lease is held by another").await?;
+    duo.report_verdicts(&duo.pods(), "Succeeded").await?;
+    duo.wait_for_marks("Succeeded").await?;
     duo.wrote_nothing(0, mark)?;
     duo.never_went_back(&history, &["Succeeded", "Failed", "Succeeded"])
         .await?;
@@ -85,14 +91,14 @@ pub(crate) async fn the_leader_is_cut_off(_: Arc<Installation>) -> Result<()> {
     duo.end().await
 }
 
-pub(crate) async fn nobody_reaches_the_api_server(_: Arc<Installation>) -> Result<()> {
+pub(crate) async fn after_an_outage_one_manager_writes_all(_: Arc<Installation>) -> Result<()> {
     let duo = Duo::raise(3).await?;
-    let (mark, history) = duo.watch().await?;
+    let (mark, history) = duo.record_from_now().await?;
     duo.plane.stop_apiserver().await?;
-    duo.says(0, "lost leadership").await?;
+    duo.wait_for_log(0, "lost leadership").await?;
     duo.plane.start_apiserver().await?;
-    duo.verdicts(&duo.pods(), "Failed").await?;
-    duo.marks("Failed").await?;
+    duo.report_verdicts(&duo.pods(), "Failed").await?;
+    duo.wait_for_marks("Failed").await?;
     duo.wrote_each_pod(mark, 1..=1).await?;
     duo.one_wrote_all(mark)?;
     duo.never_went_back(&history, &["Succeeded", "Failed"])
@@ -101,26 +107,26 @@ pub(crate) async fn nobody_reaches_the_api_server(_: Arc<Installation>) -> Resul
 }
 
 /// With a Lease that nobody would wait for.
-pub(crate) async fn the_leader_ends(_: Arc<Installation>) -> Result<()> {
+pub(crate) async fn a_leader_that_ends_hands_over_at_once(_: Arc<Installation>) -> Result<()> {
     let mut duo = Duo::raise(120).await?;
-    let (mark, history) = duo.watch().await?;
+    let (mark, history) = duo.record_from_now().await?;
     // A standby is ready, has seen everything, and writes nothing, the Lease included.
     for state in ["Failed", "Unknown", "Succeeded"] {
-        duo.verdicts(&duo.pods(), state).await?;
-        duo.marks(state).await?;
+        duo.report_verdicts(&duo.pods(), state).await?;
+        duo.wait_for_marks(state).await?;
     }
-    duo.stands_by(1).await?;
+    duo.wait_until_standing_by(1).await?;
     duo.wrote_nothing(1, mark)?;
     duo.wrote_no_lease(1, mark)?;
 
     let (first, rest) = duo.halves();
-    duo.verdicts(&first, "Failed").await?;
+    duo.report_verdicts(&first, "Failed").await?;
     let mark = duo.mark()?;
     let ended = Instant::now();
     duo.terminate(0).await?;
-    duo.verdicts(&rest, "Failed").await?;
-    duo.is_led_by(1).await?;
-    duo.marks("Failed").await?;
+    duo.report_verdicts(&rest, "Failed").await?;
+    duo.wait_until_led_by(1).await?;
+    duo.wait_for_marks("Failed").await?;
     let took = ended.elapsed();
     ensure!(took < Duration::from_secs(20) + SLACK, "it took {took:?}");
     ensure!(

@@ -10,22 +10,24 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use leadsman_testkit::leadsman;
 use leadsman_tests::scene::differs;
-use leadsman_tests::{History, Scene, gone, see, until};
+use leadsman_tests::{History, Scene, wait_for_answer, wait_for_deletion, wait_for_object};
 use serde_json::{Value, json};
 
 use crate::Installation;
 use crate::marks::{idle, marked};
 
 // PPM-9, DEF-4
-pub(crate) async fn a_marker_deleted_while_it_is_down(
+pub(crate) async fn a_marker_deleted_while_the_manager_is_down_takes_its_marks_along(
     installation: Arc<Installation>,
 ) -> Result<()> {
     let scene = Scene::new(&installation.client, "down").await?;
     scene.pod("one").await?;
     scene.pod("two").await?;
     scene.marker("m", idle()).await?;
-    scene.verdict("one", "m#Idle", "Succeeded", "").await?;
-    scene.marks("one", marked("Succeeded")).await?;
+    scene
+        .report_verdict("one", "m#Idle", "Succeeded", "")
+        .await?;
+    scene.wait_for_marks("one", marked("Succeeded")).await?;
     installation.stop_manager().await?;
     scene
         .markers()
@@ -39,24 +41,26 @@ pub(crate) async fn a_marker_deleted_while_it_is_down(
         )
         .await?;
     installation.start_manager().await?;
-    scene.entries(&[]).await?;
-    scene.marks("one", marked("")).await?;
+    scene.wait_for_entries(&[]).await?;
+    scene.wait_for_marks("one", marked("")).await?;
     Ok(())
 }
 
 // PPM-2
-pub(crate) async fn a_verdict_reported_while_it_is_down(
+pub(crate) async fn a_verdict_reported_while_the_manager_is_down_marks_at_its_start(
     installation: Arc<Installation>,
 ) -> Result<()> {
     let scene = Scene::new(&installation.client, "missed").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
-    scene.verdict("one", "m#Idle", "Succeeded", "").await?;
-    scene.marks("one", marked("Succeeded")).await?;
+    scene
+        .report_verdict("one", "m#Idle", "Succeeded", "")
+        .await?;
+    scene.wait_for_marks("one", marked("Succeeded")).await?;
     installation.stop_manager().await?;
-    scene.verdict("one", "m#Idle", "Failed", "").await?;
+    scene.report_verdict("one", "m#Idle", "Failed", "").await?;
     installation.start_manager().await?;
-    scene.marks("one", marked("Failed")).await?;
+    scene.wait_for_marks("one", marked("Failed")).await?;
     Ok(())
 }
 
@@ -66,13 +70,15 @@ pub(crate) async fn an_outage_of_the_api_server_changes_no_pod(
     let scene = Scene::new(&installation.client, "outage").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
-    scene.verdict("one", "m#Idle", "Succeeded", "").await?;
-    scene.marks("one", marked("Succeeded")).await?;
+    scene
+        .report_verdict("one", "m#Idle", "Succeeded", "")
+        .await?;
+    scene.wait_for_marks("one", marked("Succeeded")).await?;
     let history = History::of(&scene.client, &scene.ns).await?;
     installation.restart_apiserver().await?;
-    scene.marks("one", marked("Succeeded")).await?;
-    scene.verdict("one", "m#Idle", "Failed", "").await?;
-    scene.marks("one", marked("Failed")).await?;
+    scene.wait_for_marks("one", marked("Succeeded")).await?;
+    scene.report_verdict("one", "m#Idle", "Failed", "").await?;
+    scene.wait_for_marks("one", marked("Failed")).await?;
     history
         .never("marks were away", |pod| {
             differs(pod, &marked("Succeeded")).is_err() && differs(pod, &marked("Failed")).is_err()
@@ -81,7 +87,7 @@ pub(crate) async fn an_outage_of_the_api_server_changes_no_pod(
 }
 
 // PPM-15, DEF-24
-pub(crate) async fn pods_are_made_and_bad_markers_refused_while_it_is_down(
+pub(crate) async fn pods_are_created_and_bad_markers_refused_while_the_manager_is_down(
     installation: Arc<Installation>,
 ) -> Result<()> {
     let scene = Scene::new(&installation.client, "nobody").await?;
@@ -102,19 +108,21 @@ pub(crate) async fn pods_are_made_and_bad_markers_refused_while_it_is_down(
 }
 
 // PPM-9
-pub(crate) async fn leftovers_without_a_marker(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn leftovers_without_a_marker_are_removed(
+    installation: Arc<Installation>,
+) -> Result<()> {
     let scene = Scene::new(&installation.client, "leftovers").await?;
     let pod = scene.pod("one").await?;
     // Entries that nobody claims, as another writer may have left them.
     let entry = json!({"name": "one", "namespace": scene.ns, "uid": pod.metadata.uid, "IP": "10.1.2.3",
         "probes": [{"name": "gone#p", "containerName": "main", "probe": {"exec": {"command": ["true"]}}}]});
-    scene.entries(&[]).await?;
+    scene.wait_for_entries(&[]).await?;
     let patch = Patch::Merge(json!({"spec": {"podProbes": [entry]}}));
     scene
         .probes()
         .patch(&scene.node, &PatchParams::default(), &patch)
         .await?;
-    scene.entries(&[]).await?;
+    scene.wait_for_entries(&[]).await?;
     Ok(())
 }
 
@@ -124,7 +132,9 @@ const CRDS: [&str; 2] = [
 ];
 
 /// As on a cluster that has OpenKruise's CRDs: what leadsman adds to them is dropped by the API server.
-pub(crate) async fn crds_that_drop_our_fields(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn crds_that_drop_our_fields_are_enough_to_mark(
+    installation: Arc<Installation>,
+) -> Result<()> {
     let scene = Scene::new(&installation.client, "dropped").await?;
     let crds: Api<CustomResourceDefinition> = Api::all(scene.client.clone());
     installation.stop_manager().await?;
@@ -192,7 +202,7 @@ async fn probed_with_theirs(installation: &Installation, scene: &Scene) -> Resul
         dry_run: true,
         ..PatchParams::default()
     };
-    until("a schema that drops conditions", || async {
+    wait_for_answer("a schema that drops conditions", || async {
         let marker = markers.patch_status("dropped-marker", &dry, &patch).await?;
         let conditions = marker.status.unwrap_or_default().conditions;
         Ok(conditions.is_empty().then_some(()))
@@ -201,11 +211,11 @@ async fn probed_with_theirs(installation: &Installation, scene: &Scene) -> Resul
     installation.start_manager().await?;
     for state in ["Succeeded", "Failed", "Unknown", "Succeeded"] {
         scene
-            .verdict("dropped-pod", "dropped-marker#Idle", state, "")
+            .report_verdict("dropped-pod", "dropped-marker#Idle", state, "")
             .await?;
-        scene.marks("dropped-pod", marked(state)).await?;
+        scene.wait_for_marks("dropped-pod", marked(state)).await?;
     }
-    let marker = see(
+    let marker = wait_for_object(
         &scene.markers(),
         "dropped-marker",
         "two numbers",
@@ -221,41 +231,43 @@ async fn probed_with_theirs(installation: &Installation, scene: &Scene) -> Resul
         marker.conditions.is_empty(),
         "the CRD is still ours: {marker:?}"
     );
-    let sent = installation.sent("patch", "pods", "dropped-pod")?;
+    let sent = installation.count_requests("patch", "pods", "dropped-pod")?;
     ensure!(sent == 4, "{sent} writes of a pod for four verdicts");
-    let sent = installation.sent("update", "nodepodprobes", &scene.node)?;
+    let sent = installation.count_requests("update", "nodepodprobes", &scene.node)?;
     ensure!(sent <= 2, "{sent} writes of a spec that never changed");
-    let sent = installation.sent("patch", "podprobemarkers", "dropped-marker")?;
+    let sent = installation.count_requests("patch", "podprobemarkers", "dropped-marker")?;
     ensure!(sent <= 3, "{sent} writes of a status that never changed");
     Ok(())
 }
 
 /// As when OpenKruise is installed or upgraded over leadsman, and leadsman's CRDs are applied again.
-pub(crate) async fn a_crd_replaced_under_a_running_manager(
+pub(crate) async fn a_crd_replaced_under_a_running_manager_changes_no_mark(
     installation: Arc<Installation>,
 ) -> Result<()> {
     let scene = Scene::new(&installation.client, "replaced").await?;
     scene.pod("replaced-pod").await?;
     scene.marker("replaced-marker", idle()).await?;
     scene
-        .verdict("replaced-pod", "replaced-marker#Idle", "Succeeded", "")
+        .report_verdict("replaced-pod", "replaced-marker#Idle", "Succeeded", "")
         .await?;
-    scene.marks("replaced-pod", marked("Succeeded")).await?;
-    revised(&scene, true).await?;
+    scene
+        .wait_for_marks("replaced-pod", marked("Succeeded"))
+        .await?;
+    wait_for_revisions(&scene, true).await?;
     let history = History::of(&scene.client, &scene.ns).await?;
     let since = installation.log_length();
     let crds: Api<CustomResourceDefinition> = Api::all(scene.client.clone());
     let ours = install_openkruises_crds(&crds).await?;
     let told = installation
-        .logs(since, "the CRD drops leadsman's fields")
+        .wait_for_log(since, "the CRD drops leadsman's fields")
         .await;
     let seen = async {
-        revised(&scene, false).await?;
+        wait_for_revisions(&scene, false).await?;
         scene.pod("second-pod").await?;
         scene
-            .verdict("second-pod", "replaced-marker#Idle", "Failed", "")
+            .report_verdict("second-pod", "replaced-marker#Idle", "Failed", "")
             .await?;
-        scene.marks("second-pod", marked("Failed")).await
+        scene.wait_for_marks("second-pod", marked("Failed")).await
     }
     .await;
     let since = installation.log_length();
@@ -263,11 +275,13 @@ pub(crate) async fn a_crd_replaced_under_a_running_manager(
     told?;
     seen?;
     installation
-        .logs(since, "the CRD keeps leadsman's fields again")
+        .wait_for_log(since, "the CRD keeps leadsman's fields again")
         .await?;
-    revised(&scene, true).await?;
-    scene.reason("replaced-marker", "Probing").await?;
-    scene.marks("replaced-pod", marked("Succeeded")).await?;
+    wait_for_revisions(&scene, true).await?;
+    scene.wait_for_reason("replaced-marker", "Probing").await?;
+    scene
+        .wait_for_marks("replaced-pod", marked("Succeeded"))
+        .await?;
     let flapped = |pod: &Pod| {
         pod.metadata.name.as_deref() == Some("replaced-pod")
             && differs(pod, &marked("Succeeded")).is_err()
@@ -280,7 +294,7 @@ pub(crate) async fn a_crd_replaced_under_a_running_manager(
         ("update", "nodepodprobes", scene.node.as_str(), 8),
         ("patch", "podprobemarkers", "replaced-marker", 12),
     ] {
-        let sent = installation.sent(verb, resource, name)?;
+        let sent = installation.count_requests(verb, resource, name)?;
         ensure!(
             sent <= most,
             "{sent} requests to {verb} {resource} {name}, {most} at most"
@@ -290,9 +304,9 @@ pub(crate) async fn a_crd_replaced_under_a_running_manager(
 }
 
 /// Waits until every entry of the node has a revision, or none.
-async fn revised(scene: &Scene, expected: bool) -> Result<()> {
+async fn wait_for_revisions(scene: &Scene, expected: bool) -> Result<()> {
     let what = if expected { "revisions" } else { "no revision" };
-    see(&scene.probes(), &scene.node, what, |object| {
+    wait_for_object(&scene.probes(), &scene.node, what, |object| {
         let pods = object.spec.pod_probes.iter();
         let mut probes = pods.flat_map(|pod| &pod.probes).peekable();
         let any = probes.peek().is_some();
@@ -332,33 +346,39 @@ fn without_maxima(schema: &mut Value) {
     }
 }
 
-pub(crate) async fn crds_that_come_late(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn a_manager_waits_for_crds_that_come_late(
+    installation: Arc<Installation>,
+) -> Result<()> {
     let scene = Scene::new(&installation.client, "late-crds").await?;
     scene.pod("one").await?;
     let crds: Api<CustomResourceDefinition> = Api::all(scene.client.clone());
     installation.stop_manager().await?;
     for name in CRDS {
         crds.delete(name, &DeleteParams::default()).await?;
-        gone(&crds, name).await?;
+        wait_for_deletion(&crds, name).await?;
     }
     installation.start_manager().await?;
     leadsman::install(&installation.plane).await?;
     scene.marker("m", idle()).await?;
-    scene.verdict("one", "m#Idle", "Succeeded", "").await?;
-    scene.marks("one", marked("Succeeded")).await?;
+    scene
+        .report_verdict("one", "m#Idle", "Succeeded", "")
+        .await?;
+    scene.wait_for_marks("one", marked("Succeeded")).await?;
     Ok(())
 }
 
-pub(crate) async fn a_right_that_is_away_for_a_while(
+pub(crate) async fn a_missing_right_is_named_and_waited_for(
     installation: Arc<Installation>,
 ) -> Result<()> {
     let scene = Scene::new(&installation.client, "no-right").await?;
     scene.pod("no-right-pod").await?;
     scene.marker("m", idle()).await?;
     scene
-        .verdict("no-right-pod", "m#Idle", "Succeeded", "")
+        .report_verdict("no-right-pod", "m#Idle", "Succeeded", "")
         .await?;
-    scene.marks("no-right-pod", marked("Succeeded")).await?;
+    scene
+        .wait_for_marks("no-right-pod", marked("Succeeded"))
+        .await?;
     let roles: Api<ClusterRole> = Api::all(scene.client.clone());
     let mut role = roles.get("leadsman-manager").await?;
     let whole = role.rules.clone();
@@ -371,28 +391,32 @@ pub(crate) async fn a_right_that_is_away_for_a_while(
     let params = PostParams::default();
     let mut role = roles.replace("leadsman-manager", &params, &role).await?;
     scene
-        .verdict("no-right-pod", "m#Idle", "Failed", "")
+        .report_verdict("no-right-pod", "m#Idle", "Failed", "")
         .await?;
-    let before = installation.sent("patch", "pods", "no-right-pod")?;
-    until("a request without the right", || async {
-        let sent = installation.sent("patch", "pods", "no-right-pod")?;
+    let before = installation.count_requests("patch", "pods", "no-right-pod")?;
+    wait_for_answer("a request without the right", || async {
+        let sent = installation.count_requests("patch", "pods", "no-right-pod")?;
         Ok((sent >= 2 || sent > before).then_some(()))
     })
     .await?;
     role.rules = whole;
     roles.replace("leadsman-manager", &params, &role).await?;
-    scene.marks("no-right-pod", marked("Failed")).await?;
-    let sent = installation.sent("patch", "pods", "no-right-pod")?;
+    scene
+        .wait_for_marks("no-right-pod", marked("Failed"))
+        .await?;
+    let sent = installation.count_requests("patch", "pods", "no-right-pod")?;
     ensure!(sent <= 5, "{sent} requests without a right");
     Ok(())
 }
 
 /// The API server does not check `format: int32`.
-pub(crate) async fn an_object_that_does_not_decode(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn an_object_that_does_not_decode_disturbs_no_other(
+    installation: Arc<Installation>,
+) -> Result<()> {
     let scene = Scene::new(&installation.client, "undecodable").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
-    scene.entries(&["one/m#Idle"]).await?;
+    scene.wait_for_entries(&["one/m#Idle"]).await?;
     let spec = json!({"podProbes": [{"name": "a", "namespace": "b", "uid": "c", "IP": "", "probes": [{"name": "x#y",
         "containerName": "z", "probe": {"exec": {"command": ["a"]}, "periodSeconds": 9_000_000_000_u64}}]}]});
     let patch = Patch::Merge(json!({"spec": spec}));
@@ -402,25 +426,29 @@ pub(crate) async fn an_object_that_does_not_decode(installation: Arc<Installatio
     );
     raw.patch(&scene.node, &PatchParams::default(), &patch)
         .await?;
-    scene.entries(&["one/m#Idle"]).await?;
+    scene.wait_for_entries(&["one/m#Idle"]).await?;
     scene.pod("two").await?;
-    scene.entries(&["one/m#Idle", "two/m#Idle"]).await?;
-    scene.verdict("two", "m#Idle", "Failed", "").await?;
-    scene.marks("two", marked("Failed")).await?;
+    scene
+        .wait_for_entries(&["one/m#Idle", "two/m#Idle"])
+        .await?;
+    scene.report_verdict("two", "m#Idle", "Failed", "").await?;
+    scene.wait_for_marks("two", marked("Failed")).await?;
     Ok(())
 }
 
 /// A manager that has just started knows nothing of a marker that it cannot read. The API server takes such a one while
 /// the schema does not bound its numbers.
 // PPM-2, PPM-9
-pub(crate) async fn a_marker_that_does_not_decode_when_it_starts(
+pub(crate) async fn a_marker_that_does_not_decode_at_the_start_keeps_its_marks(
     installation: Arc<Installation>,
 ) -> Result<()> {
     let scene = Scene::new(&installation.client, "unread").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
-    scene.verdict("one", "m#Idle", "Succeeded", "").await?;
-    scene.marks("one", marked("Succeeded")).await?;
+    scene
+        .report_verdict("one", "m#Idle", "Succeeded", "")
+        .await?;
+    scene.wait_for_marks("one", marked("Succeeded")).await?;
     installation.stop_manager().await?;
     let crds: Api<CustomResourceDefinition> = Api::all(scene.client.clone());
     let ours = crds.get(CRDS[0]).await?;
@@ -444,7 +472,7 @@ async fn held_and_mended(installation: &Installation, scene: &Scene) -> Result<(
             &scene.ns,
             &kube::api::ApiResource::erase::<leadsman_api::PodProbeMarker>(&()),
         );
-        until("the marker is edited", async || {
+        wait_for_answer("the marker is edited", async || {
             let edited = untyped.patch("m", &PatchParams::default(), &edit).await;
             Ok(edited.is_ok().then_some(()))
         })
@@ -458,15 +486,17 @@ async fn held_and_mended(installation: &Installation, scene: &Scene) -> Result<(
     other[0]["podConditionType"] = json!("game.io/other");
     other[0]["markerPolicy"] = json!([]);
     scene.marker("other", other).await?;
-    scene.entries(&["one/m#Idle", "one/other#Idle"]).await?;
-    scene.marks("one", marked("Succeeded")).await?;
+    scene
+        .wait_for_entries(&["one/m#Idle", "one/other#Idle"])
+        .await?;
+    scene.wait_for_marks("one", marked("Succeeded")).await?;
     history
         .never("marks were away", |pod| {
             leadsman_tests::scene::differs(pod, &marked("Succeeded")).is_err()
         })
         .await?;
     with_period(5).await?;
-    scene.verdict("one", "m#Idle", "Failed", "").await?;
-    scene.marks("one", marked("Failed")).await?;
+    scene.report_verdict("one", "m#Idle", "Failed", "").await?;
+    scene.wait_for_marks("one", marked("Failed")).await?;
     Ok(())
 }

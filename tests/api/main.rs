@@ -30,7 +30,7 @@ use kube::Client;
 use leadsman_testkit::leadsman;
 use leadsman_testkit::leadsman::MANAGER as USER;
 use leadsman_testkit::{ControlPlane, Options};
-use leadsman_tests::{Case, Process, case, until};
+use leadsman_tests::{Case, Process, case, wait_for_answer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::Command;
@@ -111,14 +111,14 @@ impl Installation {
         let since = self.log_length();
         *manager = Some(Process::start(command, &log)?);
         // Before that line a SIGTERM ends it as it would any program.
-        self.logs(since, "serving /metrics").await
+        self.wait_for_log(since, "serving /metrics").await
     }
 
     fn log_file(&self) -> PathBuf {
         self.plane.folder().join("logs/leadsman-manager.log")
     }
 
-    /// The managers' log as it is now, for [`Installation::logs`].
+    /// The managers' log as it is now, for [`Installation::wait_for_log`].
     fn log_length(&self) -> usize {
         std::fs::read(self.log_file()).map_or(0, |log| log.len())
     }
@@ -130,8 +130,8 @@ impl Installation {
     }
 
     /// Waits until the managers have logged this, since then.
-    async fn logs(&self, since: usize, text: &str) -> Result<()> {
-        until(text, || async {
+    async fn wait_for_log(&self, since: usize, text: &str) -> Result<()> {
+        wait_for_answer(text, || async {
             Ok(self.log_since(since)?.contains(text).then_some(()))
         })
         .await
@@ -148,7 +148,7 @@ impl Installation {
     }
 
     /// What the manager that was started last answers at this path.
-    async fn ask(&self, path: &str) -> Result<String> {
+    async fn get(&self, path: &str) -> Result<String> {
         let log = std::fs::read_to_string(self.log_file())?;
         let line = log.lines().rfind(|line| line.contains("serving /metrics"));
         let address = line
@@ -172,7 +172,7 @@ impl Installation {
     }
 
     /// How often the manager has sent this request, answered well or not.
-    fn sent(&self, verb: &str, resource: &str, name: &str) -> Result<usize> {
+    fn count_requests(&self, verb: &str, resource: &str, name: &str) -> Result<usize> {
         let requests = self.plane.audit(self.start)?.into_iter();
         let alike = requests.filter(|r| {
             r.user == USER && r.verb == verb && r.resource == resource && r.name == name
@@ -196,23 +196,23 @@ fn cases() -> Vec<Case<Installation>> {
     vec![
         // The longest first.
         case!(apart flows::generated_flows_end_as_the_model_says),
-        case!(apart outages::of_64_seconds),
-        case!(apart outages::of_25_seconds),
+        case!(apart outages::after_64_seconds_without_an_api_server_marks_are_right_at_once),
+        case!(apart outages::after_25_seconds_without_an_api_server_marks_are_right_at_once),
         case!(apart webhook::certificates_rotate_while_pods_are_created),
         case!(apart webhook::an_edited_or_deleted_configuration_is_repaired),
         case!(apart webhook::without_a_server_pods_are_created_at_once),
         case!(apart serverless::a_creation_waits_little_for_the_webhook),
         case!(apart serverless::a_pod_is_created_with_its_probes),
         case!(apart serverless::without_a_manager_pods_are_created_at_once),
-        case!(apart serverless::starts),
-        case!(apart budgets::starts),
-        case!(apart budgets::verdicts),
-        case!(apart budgets::edits),
-        case!(apart leadership::the_leader_is_killed),
-        case!(apart leadership::the_leader_is_stopped_past_its_lease),
-        case!(apart leadership::the_leader_is_cut_off),
-        case!(apart leadership::nobody_reaches_the_api_server),
-        case!(apart leadership::the_leader_ends),
+        case!(apart serverless::a_start_with_the_webhook_reads_each_kind_once),
+        case!(apart budgets::a_start_reads_each_kind_once),
+        case!(apart budgets::a_verdict_costs_one_write_of_its_pod),
+        case!(apart budgets::an_edit_writes_only_what_it_changes),
+        case!(apart leadership::a_killed_leader_is_succeeded_within_the_lease),
+        case!(apart leadership::a_leader_that_wakes_after_its_lease_writes_nothing),
+        case!(apart leadership::a_leader_that_is_cut_off_writes_nothing_afterwards),
+        case!(apart leadership::after_an_outage_one_manager_writes_all),
+        case!(apart leadership::a_leader_that_ends_hands_over_at_once),
         case!(apart deletion::clients_of_openkruise_find_the_finalizer),
         case!(budgets::what_no_row_lists_is_too_many),
         case!(admission::the_api_server_and_the_parser_agree),
@@ -220,67 +220,67 @@ fn cases() -> Vec<Case<Installation>> {
         case!(admission::all_errors_come_in_one_answer),
         case!(admission::what_openkruise_accepts_is_accepted),
         case!(admission::an_absent_list_of_the_selector_is_an_empty_one),
-        case!(entries::port_resolved_and_defaults_filled),
-        case!(entries::a_node_has_its_object_also_without_entries),
-        case!(entries::a_virtual_node_has_none),
-        case!(entries::a_node_that_comes_late),
-        case!(entries::names_that_contain_one_another),
-        case!(entries::a_pod_relabelled_in_and_out),
-        case!(entries::match_expressions),
-        case!(entries::a_changed_address),
-        case!(entries::an_edited_marker),
+        case!(entries::an_entry_has_a_resolved_port_and_defaults),
+        case!(entries::a_node_without_entries_has_its_object),
+        case!(entries::a_virtual_node_has_no_object),
+        case!(entries::a_node_that_comes_late_gets_its_entries),
+        case!(entries::names_that_contain_one_another_are_told_apart),
+        case!(entries::a_pod_relabelled_in_and_out_gains_and_loses_its_entries),
+        case!(entries::match_expressions_select_pods),
+        case!(entries::a_changed_address_is_written),
+        case!(entries::an_edited_marker_changes_its_entries),
         case!(entries::sidecars_are_targets_and_init_containers_are_not),
-        case!(entries::startup_gate),
+        case!(entries::an_entry_waits_for_the_startup_probe),
         case!(entries::ended_pods_are_left_alone),
-        case!(entries::recreated_under_its_name),
+        case!(entries::a_pod_recreated_under_its_name_gets_no_old_marks),
         case!(marks::verdicts_mark_and_unknown_takes_away),
         case!(marks::a_message_alone_keeps_the_transition_time),
-        case!(marks::one_policy_alone),
-        case!(marks::absent_verdicts_hold),
-        case!(marks::a_verdict_about_something_else),
-        case!(marks::two_probes_of_one_container),
-        case!(marks::an_edited_policy),
+        case!(marks::one_policy_alone_marks_one_state),
+        case!(marks::without_a_verdict_marks_stay),
+        case!(marks::a_verdict_about_something_else_marks_nothing),
+        case!(marks::two_probes_of_one_container_mark_each_for_itself),
+        case!(marks::an_edited_policy_changes_its_marks),
         case!(marks::a_deleted_marker_takes_everything_along),
-        case!(marks::older_marker_wins),
+        case!(marks::the_older_of_two_markers_wins),
         case!(marks::a_mark_taken_away_comes_back),
-        case!(marks::others_are_left_alone),
-        case!(ownership::a_template_with_the_same_value),
-        case!(ownership::a_template_with_another_value),
+        case!(marks::marks_of_others_stay),
+        case!(ownership::a_template_with_the_same_value_is_overruled),
+        case!(ownership::a_template_with_another_value_is_overruled),
         case!(ownership::a_co_owned_label_outlives_the_marker),
-        case!(ownership::kubectl_label),
-        case!(ownership::a_put_of_the_status),
-        case!(ownership::edited_by_hand),
-        case!(ownership::managed_fields_cleared),
-        case!(ownership::a_renamed_field_manager),
+        case!(ownership::a_label_by_kubectl_follows_the_verdict),
+        case!(ownership::a_label_by_a_put_of_the_status_follows_the_verdict),
+        case!(ownership::a_mark_edited_by_hand_is_restored),
+        case!(ownership::ownership_is_restored_after_managed_fields_are_cleared),
+        case!(ownership::marks_of_a_former_field_manager_are_taken_over),
         case!(deletion::a_marker_goes_after_its_entries_and_marks),
         case!(deletion::finalizers_of_others_stay),
-        case!(deletion::a_namespace_goes),
+        case!(deletion::a_namespace_with_a_marker_can_be_deleted),
         case!(status::counts_follow_the_verdicts),
-        case!(status::observed_generation_moves),
+        case!(status::observed_generation_moves_when_the_entries_are_written),
         case!(status::pending_is_never_silent),
         case!(status::an_agent_is_silent_when_it_has_not_been_ready_for_long),
-        case!(status::markers_that_feed_each_other),
-        case!(status::an_unknown_container),
-        case!(status::an_unresolvable_port),
+        case!(status::of_markers_that_feed_each_other_the_younger_is_stopped),
+        case!(status::an_unknown_container_is_named),
+        case!(status::an_unresolvable_port_is_named),
         case!(status::bad_markers_are_refused),
         case!(status::the_selector_is_immutable),
-        case!(alone status::a_marker_that_slipped_in),
-        case!(alone lifecycle::a_marker_deleted_while_it_is_down),
-        case!(alone lifecycle::a_verdict_reported_while_it_is_down),
-        case!(alone lifecycle::pods_are_made_and_bad_markers_refused_while_it_is_down),
-        case!(alone lifecycle::crds_that_drop_our_fields),
-        case!(alone lifecycle::a_crd_replaced_under_a_running_manager),
-        case!(alone lifecycle::crds_that_come_late),
-        case!(alone lifecycle::a_right_that_is_away_for_a_while),
+        case!(alone status::a_stored_invalid_marker_is_not_acted_on),
+        case!(alone lifecycle::a_marker_deleted_while_the_manager_is_down_takes_its_marks_along),
+        case!(alone lifecycle::a_verdict_reported_while_the_manager_is_down_marks_at_its_start),
+        case!(alone lifecycle::pods_are_created_and_bad_markers_refused_while_the_manager_is_down),
+        case!(alone lifecycle::crds_that_drop_our_fields_are_enough_to_mark),
+        case!(alone lifecycle::a_crd_replaced_under_a_running_manager_changes_no_mark),
+        case!(alone lifecycle::a_manager_waits_for_crds_that_come_late),
+        case!(alone lifecycle::a_missing_right_is_named_and_waited_for),
         case!(alone lifecycle::an_outage_of_the_api_server_changes_no_pod),
-        case!(alone openkruise::nothing_is_written_while_it_acts),
+        case!(alone openkruise::nothing_is_written_while_openkruise_acts),
         case!(alone openkruise::preflight_says_what_is_in_the_way),
         case!(alone migration::openkruise_goes_on_with_what_is_there),
-        case!(alone migration::what_it_left_is_taken_over),
+        case!(alone migration::what_openkruise_left_is_taken_over),
         case!(alone openkruise::a_gate_that_is_off_leaves_everything_alone),
-        case!(lifecycle::leftovers_without_a_marker),
-        case!(lifecycle::an_object_that_does_not_decode),
-        case!(alone lifecycle::a_marker_that_does_not_decode_when_it_starts),
+        case!(lifecycle::leftovers_without_a_marker_are_removed),
+        case!(lifecycle::an_object_that_does_not_decode_disturbs_no_other),
+        case!(alone lifecycle::a_marker_that_does_not_decode_at_the_start_keeps_its_marks),
     ]
 }
 

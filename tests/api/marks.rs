@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use kube::api::DeleteParams;
-use leadsman_tests::{History, Scene, see};
+use leadsman_tests::{History, Scene, wait_for_object};
 use serde_json::{Value, json};
 
 use crate::Installation;
@@ -41,8 +41,10 @@ pub(crate) async fn verdicts_mark_and_unknown_takes_away(
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
     for state in ["Succeeded", "Failed", "Unknown", "Failed"] {
-        scene.verdict("one", "m#Idle", state, "words").await?;
-        scene.marks("one", marked(state)).await?;
+        scene
+            .report_verdict("one", "m#Idle", state, "words")
+            .await?;
+        scene.wait_for_marks("one", marked(state)).await?;
     }
     let pod = scene.pods().get("one").await?;
     let conditions = pod.status.and_then(|s| s.conditions).unwrap_or_default();
@@ -69,8 +71,10 @@ pub(crate) async fn a_message_alone_keeps_the_transition_time(
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
     let condition = async |message: &str| {
-        scene.verdict("one", "m#Idle", "Failed", message).await?;
-        see(&scene.pods(), "one", &format!("message {message}"), |pod| {
+        scene
+            .report_verdict("one", "m#Idle", "Failed", message)
+            .await?;
+        wait_for_object(&scene.pods(), "one", &format!("message {message}"), |pod| {
             let conditions = pod
                 .status
                 .as_ref()
@@ -95,7 +99,9 @@ pub(crate) async fn a_message_alone_keeps_the_transition_time(
 }
 
 // PPM-7
-pub(crate) async fn one_policy_alone(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn one_policy_alone_marks_one_state(
+    installation: Arc<Installation>,
+) -> Result<()> {
     let scene = Scene::new(&installation.client, "one-policy").await?;
     scene.pod("one").await?;
     let healthy =
@@ -112,19 +118,21 @@ pub(crate) async fn one_policy_alone(installation: Arc<Installation>) -> Result<
         healthy("Failed", Value::Null),
         healthy("Succeeded", json!("true")),
     ] {
-        scene.verdict("one", "m#p", &state, "").await?;
-        scene.marks("one", marks).await?;
+        scene.report_verdict("one", "m#p", &state, "").await?;
+        scene.wait_for_marks("one", marks).await?;
     }
     Ok(())
 }
 
-pub(crate) async fn absent_verdicts_hold(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn without_a_verdict_marks_stay(installation: Arc<Installation>) -> Result<()> {
     let scene = Scene::new(&installation.client, "hold").await?;
     scene.pod("one").await?;
     scene.pod("two").await?;
     scene.marker("m", idle()).await?;
-    scene.verdict("one", "m#Idle", "Succeeded", "").await?;
-    scene.marks("one", marked("Succeeded")).await?;
+    scene
+        .report_verdict("one", "m#Idle", "Succeeded", "")
+        .await?;
+    scene.wait_for_marks("one", marked("Succeeded")).await?;
     let history = History::of(&scene.client, &scene.ns).await?;
     // A wiped status, then a deleted object: nothing is known any more, so nothing changes.
     let wiped = kube::api::Patch::Merge(json!({"status": {"podProbeStatuses": null}}));
@@ -136,11 +144,13 @@ pub(crate) async fn absent_verdicts_hold(installation: Arc<Installation>) -> Res
         .probes()
         .delete(&scene.node, &DeleteParams::default())
         .await?;
-    scene.entries(&["one/m#Idle", "two/m#Idle"]).await?;
+    scene
+        .wait_for_entries(&["one/m#Idle", "two/m#Idle"])
+        .await?;
     // Another pod's verdict went all the way meanwhile.
-    scene.verdict("two", "m#Idle", "Failed", "").await?;
-    scene.marks("two", marked("Failed")).await?;
-    scene.marks("one", marked("Succeeded")).await?;
+    scene.report_verdict("two", "m#Idle", "Failed", "").await?;
+    scene.wait_for_marks("two", marked("Failed")).await?;
+    scene.wait_for_marks("one", marked("Succeeded")).await?;
     history
         .never("a mark of `one` was touched", |pod| {
             pod.metadata.name.as_deref() == Some("one")
@@ -150,7 +160,9 @@ pub(crate) async fn absent_verdicts_hold(installation: Arc<Installation>) -> Res
 }
 
 // PPM-12
-pub(crate) async fn a_verdict_about_something_else(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn a_verdict_about_something_else_marks_nothing(
+    installation: Arc<Installation>,
+) -> Result<()> {
     let scene = Scene::new(&installation.client, "stale").await?;
     scene.pod("one").await?;
     scene.pod("two").await?;
@@ -164,7 +176,9 @@ pub(crate) async fn a_verdict_about_something_else(installation: Arc<Installatio
         .metadata
         .uid
         .unwrap_or_default();
-    scene.entries(&["one/m#Idle", "two/m#Idle"]).await?;
+    scene
+        .wait_for_entries(&["one/m#Idle", "two/m#Idle"])
+        .await?;
     let state = |name: &str, revision: &str| {
         json!({"name": name, "state": "Succeeded", "revision": revision, "message": "",
                "lastProbeTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"})
@@ -176,8 +190,10 @@ pub(crate) async fn a_verdict_about_something_else(installation: Arc<Installatio
         .probes()
         .patch_status(&scene.node, &params, &kube::api::Patch::Merge(status))
         .await?;
-    scene.verdict("two", "m#Idle", "Succeeded", "").await?;
-    scene.marks("two", marked("Succeeded")).await?;
+    scene
+        .report_verdict("two", "m#Idle", "Succeeded", "")
+        .await?;
+    scene.wait_for_marks("two", marked("Succeeded")).await?;
     history
         .never("a stale verdict was marked", |pod| {
             pod.metadata.name.as_deref() == Some("one")
@@ -187,7 +203,9 @@ pub(crate) async fn a_verdict_about_something_else(installation: Arc<Installatio
 }
 
 // DEF-2
-pub(crate) async fn two_probes_of_one_container(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn two_probes_of_one_container_mark_each_for_itself(
+    installation: Arc<Installation>,
+) -> Result<()> {
     let scene = Scene::new(&installation.client, "two-probes").await?;
     scene.pod("one").await?;
     let probe = |name: &str| {
@@ -195,10 +213,10 @@ pub(crate) async fn two_probes_of_one_container(installation: Arc<Installation>)
                "probe": {"exec": {"command": ["true"]}}})
     };
     scene.marker("m", json!([probe("a"), probe("b")])).await?;
-    scene.verdict("one", "m#a", "Succeeded", "").await?;
-    scene.verdict("one", "m#b", "Failed", "").await?;
+    scene.report_verdict("one", "m#a", "Succeeded", "").await?;
+    scene.report_verdict("one", "m#b", "Failed", "").await?;
     scene
-        .marks(
+        .wait_for_marks(
             "one",
             json!({"conditions": {"t.io/a": "True", "t.io/b": "False"}}),
         )
@@ -207,12 +225,16 @@ pub(crate) async fn two_probes_of_one_container(installation: Arc<Installation>)
 }
 
 // PPM-9, DEF-13
-pub(crate) async fn an_edited_policy(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn an_edited_policy_changes_its_marks(
+    installation: Arc<Installation>,
+) -> Result<()> {
     let scene = Scene::new(&installation.client, "policy").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
-    scene.verdict("one", "m#Idle", "Succeeded", "").await?;
-    scene.marks("one", marked("Succeeded")).await?;
+    scene
+        .report_verdict("one", "m#Idle", "Succeeded", "")
+        .await?;
+    scene.wait_for_marks("one", marked("Succeeded")).await?;
     let mut probes = idle();
     probes[0]["markerPolicy"] = json!([{"state": "Succeeded", "labels": {"idle": "yes"}}]);
     probes[0]["podConditionType"] = json!("game.io/free");
@@ -220,7 +242,7 @@ pub(crate) async fn an_edited_policy(installation: Arc<Installation>) -> Result<
         .edit_marker("m", json!({"spec": {"probes": probes}}))
         .await?;
     scene
-        .marks(
+        .wait_for_marks(
             "one",
             json!({"labels": {"idle": "yes", "gameserver-idle": null},
             "annotations": {"controller.kubernetes.io/pod-deletion-cost": null},
@@ -237,30 +259,34 @@ pub(crate) async fn a_deleted_marker_takes_everything_along(
     let scene = Scene::new(&installation.client, "deleted").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
-    scene.verdict("one", "m#Idle", "Failed", "").await?;
-    scene.marks("one", marked("Failed")).await?;
+    scene.report_verdict("one", "m#Idle", "Failed", "").await?;
+    scene.wait_for_marks("one", marked("Failed")).await?;
     scene
         .markers()
         .delete("m", &DeleteParams::default())
         .await?;
-    scene.entries(&[]).await?;
-    scene.marks("one", marked("")).await?;
+    scene.wait_for_entries(&[]).await?;
+    scene.wait_for_marks("one", marked("")).await?;
     Ok(())
 }
 
 // PPM-10, DEF-19
-pub(crate) async fn older_marker_wins(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn the_older_of_two_markers_wins(installation: Arc<Installation>) -> Result<()> {
     let scene = Scene::new(&installation.client, "conflict").await?;
     scene.pod("one").await?;
     scene.marker("older", idle()).await?;
     // Creation times have whole seconds; the name decides within one.
     scene.marker("younger", idle()).await?;
-    scene.verdict("one", "younger#Idle", "Failed", "").await?;
-    scene.verdict("one", "older#Idle", "Succeeded", "").await?;
-    scene.marks("one", marked("Succeeded")).await?;
+    scene
+        .report_verdict("one", "younger#Idle", "Failed", "")
+        .await?;
+    scene
+        .report_verdict("one", "older#Idle", "Succeeded", "")
+        .await?;
+    scene.wait_for_marks("one", marked("Succeeded")).await?;
     let history = History::of(&scene.client, &scene.ns).await?;
-    scene.reason("older", "Probing").await?;
-    let loser = scene.reason("younger", "Conflict").await?;
+    scene.wait_for_reason("older", "Probing").await?;
+    let loser = scene.wait_for_reason("younger", "Conflict").await?;
     let message = loser.status.unwrap_or_default().conditions[0]
         .message
         .clone();
@@ -269,14 +295,14 @@ pub(crate) async fn older_marker_wins(installation: Arc<Installation>) -> Result
         "the loser is not told by whom: {message}"
     );
     scene
-        .verdict("one", "younger#Idle", "Succeeded", "")
+        .report_verdict("one", "younger#Idle", "Succeeded", "")
         .await?;
     scene
         .markers()
         .delete("older", &DeleteParams::default())
         .await?;
-    scene.reason("younger", "Probing").await?;
-    scene.marks("one", marked("Succeeded")).await?;
+    scene.wait_for_reason("younger", "Probing").await?;
+    scene.wait_for_marks("one", marked("Succeeded")).await?;
     history
         .never("the loser wrote", |pod| {
             leadsman_tests::scene::differs(pod, &marked("Failed")).is_ok()
@@ -289,8 +315,10 @@ pub(crate) async fn a_mark_taken_away_comes_back(installation: Arc<Installation>
     let scene = Scene::new(&installation.client, "repaired").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
-    scene.verdict("one", "m#Idle", "Succeeded", "").await?;
-    scene.marks("one", marked("Succeeded")).await?;
+    scene
+        .report_verdict("one", "m#Idle", "Succeeded", "")
+        .await?;
+    scene.wait_for_marks("one", marked("Succeeded")).await?;
     scene
         .edit(
             "one",
@@ -298,7 +326,7 @@ pub(crate) async fn a_mark_taken_away_comes_back(installation: Arc<Installation>
             json!({"metadata": {"labels": {"gameserver-idle": null}}}),
         )
         .await?;
-    scene.marks("one", marked("Succeeded")).await?;
+    scene.wait_for_marks("one", marked("Succeeded")).await?;
     let edited = scene
         .edit(
             "one",
@@ -310,18 +338,18 @@ pub(crate) async fn a_mark_taken_away_comes_back(installation: Arc<Installation>
         edited.metadata.labels.unwrap_or_default()["gameserver-idle"] == "maybe",
         "the edit was refused"
     );
-    scene.marks("one", marked("Succeeded")).await?;
+    scene.wait_for_marks("one", marked("Succeeded")).await?;
     Ok(())
 }
 
 // PPM-8, DEF-17
-pub(crate) async fn others_are_left_alone(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn marks_of_others_stay(installation: Arc<Installation>) -> Result<()> {
     let scene = Scene::new(&installation.client, "others").await?;
     scene
         .pod_with("one", json!({"metadata": {"annotations": {"mine": "1"}}}))
         .await?;
     scene
-        .status(
+        .report_pod_status(
             "one",
             json!({"conditions": [{"type": "t.io/theirs", "status": "True"}], "hostIP": "10.0.0.1",
             "qosClass": "BestEffort"}),
@@ -329,8 +357,10 @@ pub(crate) async fn others_are_left_alone(installation: Arc<Installation>) -> Re
         .await?;
     let before = scene.pods().get("one").await?;
     scene.marker("m", idle()).await?;
-    scene.verdict("one", "m#Idle", "Succeeded", "").await?;
-    let after = scene.marks("one", marked("Succeeded")).await?;
+    scene
+        .report_verdict("one", "m#Idle", "Succeeded", "")
+        .await?;
+    let after = scene.wait_for_marks("one", marked("Succeeded")).await?;
     let theirs = |pod: &k8s_openapi::api::core::v1::Pod| {
         let mut pod = serde_json::to_value(pod).unwrap_or_default();
         pod["metadata"]["managedFields"] = Value::Null;

@@ -6,7 +6,9 @@ use anyhow::{Result, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
 use kube::api::DeleteParams;
-use leadsman_tests::{History, Scene, gone, openkruise, see, until};
+use leadsman_tests::{
+    History, Scene, openkruise, wait_for_answer, wait_for_deletion, wait_for_object,
+};
 use serde_json::{Value, json};
 
 use crate::Installation;
@@ -18,7 +20,9 @@ const PODS: [&str; 2] = ["idle", "busy"];
 // PPM-8, PPM-11, DEF-8
 /// A cluster as OpenKruise left it: nothing that anybody can see changes while leadsman takes over, and all of it goes with
 /// the markers.
-pub(crate) async fn what_it_left_is_taken_over(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn what_openkruise_left_is_taken_over(
+    installation: Arc<Installation>,
+) -> Result<()> {
     let scene = Scene::new(&installation.client, "taken-over").await?;
     installation.stop_manager().await?;
     for pod in PODS {
@@ -31,7 +35,7 @@ pub(crate) async fn what_it_left_is_taken_over(installation: Arc<Installation>) 
     let entries = ["idle#idle", "web#port", "web#page"];
     let expected = PODS.map(|pod| entries.map(|entry| format!("{pod}/{entry}")));
     let expected: Vec<_> = expected.iter().flatten().map(String::as_str).collect();
-    see(
+    wait_for_object(
         &scene.probes(),
         &scene.node,
         "entries of leadsman's",
@@ -43,12 +47,12 @@ pub(crate) async fn what_it_left_is_taken_over(installation: Arc<Installation>) 
         },
     )
     .await?;
-    scene.entries(&expected).await?;
+    scene.wait_for_entries(&expected).await?;
     for pod in PODS {
         owned(&scene, pod).await?;
     }
     for marker in ["idle", "web"] {
-        scene.reason(marker, "Probing").await?;
+        scene.wait_for_reason(marker, "Probing").await?;
     }
     openkruise::nothing_flapped(&history, &PODS).await?;
     for (pod, states) in [
@@ -56,16 +60,18 @@ pub(crate) async fn what_it_left_is_taken_over(installation: Arc<Installation>) 
         ("busy", ["Failed", "Succeeded", "Failed"]),
     ] {
         for (entry, state) in entries.iter().zip(states) {
-            scene.verdict(pod, entry, state, "").await?;
+            scene.report_verdict(pod, entry, state, "").await?;
         }
     }
     let fence = scene.pod("fence").await?;
     drop(fence);
     for entry in entries {
-        scene.verdict("fence", entry, "Succeeded", "").await?;
+        scene
+            .report_verdict("fence", entry, "Succeeded", "")
+            .await?;
     }
     scene
-        .marks("fence", json!({"labels": {"gameserver-idle": "true"}}))
+        .wait_for_marks("fence", json!({"labels": {"gameserver-idle": "true"}}))
         .await?;
     openkruise::nothing_flapped(&history, &PODS).await?;
     nothing_stays(&scene).await
@@ -73,7 +79,7 @@ pub(crate) async fn what_it_left_is_taken_over(installation: Arc<Installation>) 
 
 /// All marks of a pod that OpenKruise wrote are in our entry too.
 async fn owned(scene: &Scene, pod: &str) -> Result<()> {
-    see(&scene.pods(), pod, "our entry", |pod| {
+    wait_for_object(&scene.pods(), pod, "our entry", |pod| {
         let entries = pod.metadata.managed_fields.iter().flatten();
         let fields = |manager: &str| {
             let mut entries = entries.clone();
@@ -115,16 +121,16 @@ async fn nothing_stays(scene: &Scene) -> Result<()> {
             .markers()
             .delete(marker, &DeleteParams::default())
             .await?;
-        gone(&scene.markers(), marker).await?;
+        wait_for_deletion(&scene.markers(), marker).await?;
     }
-    scene.entries(&[]).await?;
+    scene.wait_for_entries(&[]).await?;
     for pod in PODS {
         let none = json!({
             "labels": {"gameserver-idle": null, "page": null, "app": scene.ns},
             "annotations": {"controller.kubernetes.io/pod-deletion-cost": null,
                 "kruise.io/podprobemarker-list": "idle,web"},
             "conditions": {"game.io/idle": null, "game.io/port": null, "Initialized": "True"}});
-        scene.marks(pod, none).await?;
+        scene.wait_for_marks(pod, none).await?;
     }
     Ok(())
 }
@@ -145,16 +151,16 @@ pub(crate) async fn openkruise_goes_on_with_what_is_there(
         if pod == "idle" {
             scene.marker("m", idle()).await?;
         }
-        scene.verdict(pod, "m#Idle", state, "").await?;
-        scene.marks(pod, marked(state)).await?;
+        scene.report_verdict(pod, "m#Idle", state, "").await?;
+        scene.wait_for_marks(pod, marked(state)).await?;
     }
-    see(&scene.markers(), "m", "OpenKruise's finalizer", |marker| {
+    wait_for_object(&scene.markers(), "m", "OpenKruise's finalizer", |marker| {
         let finalizers = marker.metadata.finalizers.iter().flatten();
         ensure!(finalizers.eq([openkruise::FINALIZER]), "{marker:?}");
         Ok(())
     })
     .await?;
-    see(&scene.markers(), "m", "both pods counted", |marker| {
+    wait_for_object(&scene.markers(), "m", "both pods counted", |marker| {
         let matched = marker
             .status
             .as_ref()
@@ -175,7 +181,7 @@ pub(crate) async fn openkruise_goes_on_with_what_is_there(
 
 /// OpenKruise's own requests, each of which must be taken.
 async fn goes_on(scene: &Scene, history: &History) -> Result<()> {
-    let marker = until("a schema of OpenKruise's", || async {
+    let marker = wait_for_answer("a schema of OpenKruise's", || async {
         let marker = scene.markers().get("m").await?;
         let status = marker.status.clone().unwrap_or_default();
         Ok(status.conditions.is_empty().then_some(marker))
@@ -215,7 +221,7 @@ async fn goes_on(scene: &Scene, history: &History) -> Result<()> {
         "status": {"conditions": [{"type": "game.io/idle", "status": "False"}]}});
     openkruise::mark(&scene.pods(), failed).await?;
     for pod in PODS {
-        scene.marks(pod, marked("Failed")).await?;
+        scene.wait_for_marks(pod, marked("Failed")).await?;
     }
     scene
         .markers()
@@ -224,5 +230,5 @@ async fn goes_on(scene: &Scene, history: &History) -> Result<()> {
     let mut marker = scene.markers().get("m").await?;
     marker.metadata.finalizers = None;
     openkruise::let_go(&scene.markers(), marker).await?;
-    gone(&scene.markers(), "m").await
+    wait_for_deletion(&scene.markers(), "m").await
 }

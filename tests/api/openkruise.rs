@@ -12,7 +12,7 @@ use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 use leadsman_testkit::leadsman;
 use leadsman_testkit::leadsman::MANAGER as USER;
-use leadsman_tests::{Scene, until};
+use leadsman_tests::{Scene, wait_for_answer};
 use serde_json::{Value, json};
 use tokio::process::Command;
 use tokio::sync::watch;
@@ -113,7 +113,7 @@ async fn renew(leases: Api<Lease>, mut holder: watch::Receiver<String>) {
 }
 
 // PPM-19
-pub(crate) async fn nothing_is_written_while_it_acts(
+pub(crate) async fn nothing_is_written_while_openkruise_acts(
     installation: Arc<Installation>,
 ) -> Result<()> {
     let scene = Scene::new(&installation.client, "beside").await?;
@@ -125,12 +125,12 @@ pub(crate) async fn nothing_is_written_while_it_acts(
     let log = installation.log_length();
     installation.start_manager().await?;
     let in_the_way = "featureGates='CloneSetShortHash=true,PodProbeMarkerGate=false'";
-    installation.logs(log, in_the_way).await?;
+    installation.wait_for_log(log, in_the_way).await?;
     // It leads, knows all and writes nothing.
-    installation.logs(log, "became leader").await?;
+    installation.wait_for_log(log, "became leader").await?;
     for kind in ["podprobemarkers", "pods", "nodes", "nodepodprobes"] {
         let listed = || installation.plane.audit(start);
-        until(kind, || async {
+        wait_for_answer(kind, || async {
             let listed = listed()?.into_iter();
             let mut listed = listed.filter(|r| r.user == USER && r.verb == "watch");
             Ok(listed.any(|r| r.resource == kind).then_some(()))
@@ -146,15 +146,17 @@ pub(crate) async fn nothing_is_written_while_it_acts(
     neighbour
         .hand_over("kruise-b", "PodProbeMarkerGate=false")
         .await?;
-    scene.entries(&["one/m#Idle"]).await?;
-    scene.verdict("one", "m#Idle", "Succeeded", "").await?;
-    scene.marks("one", marked("Succeeded")).await?;
+    scene.wait_for_entries(&["one/m#Idle"]).await?;
+    scene
+        .report_verdict("one", "m#Idle", "Succeeded", "")
+        .await?;
+    scene.wait_for_marks("one", marked("Succeeded")).await?;
     // And one that does not: it marks the pod from now on.
     let log = installation.log_length();
     neighbour.hand_over("kruise-c", "").await?;
-    installation.logs(log, "kruise-c_").await?;
+    installation.wait_for_log(log, "kruise-c_").await?;
     let start = installation.plane.audit_mark()?;
-    scene.verdict("one", "m#Idle", "Failed", "").await?;
+    scene.report_verdict("one", "m#Idle", "Failed", "").await?;
     scene
         .marker(
             "later",
@@ -170,10 +172,12 @@ pub(crate) async fn nothing_is_written_while_it_acts(
     let log = installation.log_length();
     drop(neighbour);
     installation
-        .logs(log, "OpenKruise's manager has stopped")
+        .wait_for_log(log, "OpenKruise's manager has stopped")
         .await?;
-    scene.entries(&["one/m#Idle", "one/later#p"]).await?;
-    scene.marks("one", marked("Failed")).await?;
+    scene
+        .wait_for_entries(&["one/m#Idle", "one/later#p"])
+        .await?;
+    scene.wait_for_marks("one", marked("Failed")).await?;
     // All of it after that end.
     let log = installation.log_since(log)?;
     let first = log.find("leader and in sync, writes begin");
@@ -218,21 +222,23 @@ pub(crate) async fn a_gate_that_is_off_leaves_everything_alone(
     let scene = Scene::new(&installation.client, "gate-off").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
-    scene.verdict("one", "m#Idle", "Succeeded", "").await?;
-    scene.marks("one", marked("Succeeded")).await?;
+    scene
+        .report_verdict("one", "m#Idle", "Succeeded", "")
+        .await?;
+    scene.wait_for_marks("one", marked("Succeeded")).await?;
     installation.stop_manager().await?;
     let (start, log) = (installation.plane.audit_mark()?, installation.log_length());
     installation
         .start_manager_with(&["--feature-gates", "PodProbeMarkerGate=false"])
         .await?;
     installation
-        .logs(
+        .wait_for_log(
             log,
             "PodProbeMarkerGate=false: no PodProbeMarker is acted on",
         )
         .await?;
     installation
-        .logs(
+        .wait_for_log(
             log,
             "ready condition=\"PodProbeMarkerGate=false: idle by configuration\"",
         )
@@ -249,9 +255,9 @@ pub(crate) async fn a_gate_that_is_off_leaves_everything_alone(
         .filter(|r| r.user == USER)
         .collect();
     ensure!(asked.is_empty(), "it asked for {asked:?}");
-    scene.marks("one", marked("Succeeded")).await?;
+    scene.wait_for_marks("one", marked("Succeeded")).await?;
     installation.start_manager().await?;
-    scene.marks("one", marked("")).await?;
+    scene.wait_for_marks("one", marked("")).await?;
     Ok(())
 }
 
@@ -263,8 +269,10 @@ pub(crate) async fn preflight_says_what_is_in_the_way(
     let scene = Scene::new(&installation.client, "preflight").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
-    scene.verdict("one", "m#Idle", "Succeeded", "").await?;
-    scene.marks("one", marked("Succeeded")).await?;
+    scene
+        .report_verdict("one", "m#Idle", "Succeeded", "")
+        .await?;
+    scene.wait_for_marks("one", marked("Succeeded")).await?;
     ensure!(
         in_the_way(&installation, &[]).await?.is_empty(),
         "something is in the way"

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use leadsman_testkit::leadsman::MANAGER;
-use leadsman_tests::until;
+use leadsman_tests::wait_for_answer;
 use tokio::time::{Instant, sleep};
 
 use crate::Installation;
@@ -22,12 +22,16 @@ const TRUE_WITHIN: Duration = Duration::from_secs(3);
 /// Between two looks at `/readyz`.
 const LOOK: Duration = Duration::from_millis(100);
 
-pub(crate) async fn of_25_seconds(_: Arc<Installation>) -> Result<()> {
+pub(crate) async fn after_25_seconds_without_an_api_server_marks_are_right_at_once(
+    _: Arc<Installation>,
+) -> Result<()> {
     an_outage_of(Duration::from_secs(25)).await
 }
 
 /// Longer than any back-off that doubles needs to reach its longest distance.
-pub(crate) async fn of_64_seconds(_: Arc<Installation>) -> Result<()> {
+pub(crate) async fn after_64_seconds_without_an_api_server_marks_are_right_at_once(
+    _: Arc<Installation>,
+) -> Result<()> {
     an_outage_of(Duration::from_secs(64)).await
 }
 
@@ -38,19 +42,19 @@ async fn an_outage_of(length: Duration) -> Result<()> {
     installation.start_manager().await?;
     stage
         .crowd
-        .verdicts(&stage.crowd.pods, &["m#Idle"], "Succeeded")
+        .report_verdicts(&stage.crowd.pods, &["m#Idle"], "Succeeded")
         .await?;
     stage
         .crowd
-        .marks(&stage.crowd.pods, &marked("Succeeded"))
+        .wait_for_marks(&stage.crowd.pods, &marked("Succeeded"))
         .await?;
     ensure!(stage.is_ready().await?, "it is not ready");
-    stage.rest().await?;
+    stage.wait_until_idle().await?;
 
     let mark = installation.plane.audit_mark()?;
     installation.plane.stop_apiserver().await?;
     let begun = Instant::now();
-    until("a manager that is not ready", || async {
+    wait_for_answer("a manager that is not ready", || async {
         Ok((!stage.is_ready().await?).then_some(()))
     })
     .await?;
@@ -68,9 +72,12 @@ async fn an_outage_of(length: Duration) -> Result<()> {
     };
     let right = async {
         let pods = &stage.crowd.pods;
-        stage.crowd.verdicts(pods, &["m#Idle"], "Failed").await?;
+        stage
+            .crowd
+            .report_verdicts(pods, &["m#Idle"], "Failed")
+            .await?;
         let reported = back.elapsed();
-        stage.crowd.marks(pods, &marked("Failed")).await?;
+        stage.crowd.wait_for_marks(pods, &marked("Failed")).await?;
         Ok((reported, back.elapsed()))
     };
     let (ready, (reported, right)) = tokio::try_join!(ready, right)?;
@@ -85,7 +92,7 @@ async fn an_outage_of(length: Duration) -> Result<()> {
     ensure!(right <= RIGHT_WITHIN, "marks were right after {right:?}");
     let lie = right.saturating_sub(ready.max(reported));
     ensure!(lie <= TRUE_WITHIN, "ready {lie:?} before marks were right");
-    stage.rest().await?;
+    stage.wait_until_idle().await?;
     installation.stop_manager().await
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use leadsman_tests::{Scene, see};
+use leadsman_tests::{Scene, wait_for_object};
 use serde_json::{Value, json};
 
 use crate::Installation;
@@ -35,9 +35,9 @@ async fn follows_the_verdict(scene: &Scene, pod: &str) -> Result<()> {
         ("Unknown", Value::Null),
         ("Succeeded", json!("main")),
     ] {
-        scene.verdict(pod, "m#role", state, "").await?;
+        scene.report_verdict(pod, "m#role", state, "").await?;
         scene
-            .marks(pod, labelled(role))
+            .wait_for_marks(pod, labelled(role))
             .await
             .with_context(|| format!("after {state}"))?;
     }
@@ -51,27 +51,31 @@ async fn templated(installation: &Installation, name: &str, value: &str) -> Resu
         .pod_with("one", json!({"metadata": {"labels": {"role": value}}}))
         .await?;
     scene.marker("m", role()).await?;
-    scene.entries(&["one/m#role"]).await?;
+    scene.wait_for_entries(&["one/m#role"]).await?;
     // Nothing is removed before the first verdict.
-    scene.reason("m", "Probing").await?;
-    scene.marks("one", labelled(value)).await?;
+    scene.wait_for_reason("m", "Probing").await?;
+    scene.wait_for_marks("one", labelled(value)).await?;
     follows_the_verdict(&scene, "one").await?;
     scene
         .markers()
         .delete("m", &DeleteParams::default())
         .await?;
     let none = json!({"labels": {"role": null}, "conditions": {"t.io/role": null}});
-    scene.marks("one", none).await?;
+    scene.wait_for_marks("one", none).await?;
     Ok(())
 }
 
 // PPM-8, PPM-9
-pub(crate) async fn a_template_with_the_same_value(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn a_template_with_the_same_value_is_overruled(
+    installation: Arc<Installation>,
+) -> Result<()> {
     templated(&installation, "template-same", "main").await
 }
 
 // PPM-8, PPM-9
-pub(crate) async fn a_template_with_another_value(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn a_template_with_another_value_is_overruled(
+    installation: Arc<Installation>,
+) -> Result<()> {
     templated(&installation, "template-other", "unset").await
 }
 
@@ -84,9 +88,11 @@ pub(crate) async fn a_co_owned_label_outlives_the_marker(
         .pod_with("one", json!({"metadata": {"labels": {"role": "main"}}}))
         .await?;
     scene.marker("m", role()).await?;
-    scene.verdict("one", "m#role", "Succeeded", "").await?;
     scene
-        .marks(
+        .report_verdict("one", "m#role", "Succeeded", "")
+        .await?;
+    scene
+        .wait_for_marks(
             "one",
             json!({"labels": {"role": "main"}, "conditions": {"t.io/role": "True"}}),
         )
@@ -97,12 +103,12 @@ pub(crate) async fn a_co_owned_label_outlives_the_marker(
         .await?;
     // The template said `main` too and was never contradicted: the label stays, the condition goes.
     scene
-        .marks(
+        .wait_for_marks(
             "one",
             json!({"labels": {"role": "main"}, "conditions": {"t.io/role": null}}),
         )
         .await?;
-    scene.entries(&[]).await?;
+    scene.wait_for_entries(&[]).await?;
     let pod = scene.pods().get("one").await?;
     ensure!(
         owner(&pod, "leadsman-podprobe").is_none(),
@@ -113,7 +119,9 @@ pub(crate) async fn a_co_owned_label_outlives_the_marker(
 }
 
 // PPM-8
-pub(crate) async fn kubectl_label(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn a_label_by_kubectl_follows_the_verdict(
+    installation: Arc<Installation>,
+) -> Result<()> {
     let scene = Scene::new(&installation.client, "kubectl-label").await?;
     scene.pod("one").await?;
     scene
@@ -137,7 +145,9 @@ pub(crate) async fn kubectl_label(installation: Arc<Installation>) -> Result<()>
 }
 
 // PPM-8
-pub(crate) async fn a_put_of_the_status(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn a_label_by_a_put_of_the_status_follows_the_verdict(
+    installation: Arc<Installation>,
+) -> Result<()> {
     let scene = Scene::new(&installation.client, "status-put").await?;
     scene.pod("one").await?;
     // As OpenKruise writes: the whole object, to the status subresource.
@@ -166,7 +176,7 @@ pub(crate) async fn a_put_of_the_status(installation: Arc<Installation>) -> Resu
             .insert("role".into(), "secondary".into());
     })
     .await?;
-    scene.marks("one", labelled("main")).await?;
+    scene.wait_for_marks("one", labelled("main")).await?;
     follows_the_verdict(&scene, "one").await?;
     // What such a writer co-owns goes with the marker, unlike a template's.
     put(&scene, "one", |_| ()).await?;
@@ -175,7 +185,7 @@ pub(crate) async fn a_put_of_the_status(installation: Arc<Installation>) -> Resu
         .delete("m", &DeleteParams::default())
         .await?;
     scene
-        .marks(
+        .wait_for_marks(
             "one",
             json!({"labels": {"role": null}, "conditions": {"t.io/role": null}}),
         )
@@ -184,12 +194,16 @@ pub(crate) async fn a_put_of_the_status(installation: Arc<Installation>) -> Resu
 }
 
 // PPM-8, DEF-13
-pub(crate) async fn edited_by_hand(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn a_mark_edited_by_hand_is_restored(
+    installation: Arc<Installation>,
+) -> Result<()> {
     let scene = Scene::new(&installation.client, "by-hand").await?;
     scene.pod("one").await?;
     scene.marker("m", role()).await?;
-    scene.verdict("one", "m#role", "Succeeded", "").await?;
-    scene.marks("one", labelled("main")).await?;
+    scene
+        .report_verdict("one", "m#role", "Succeeded", "")
+        .await?;
+    scene.wait_for_marks("one", labelled("main")).await?;
     scene
         .edit(
             "one",
@@ -197,23 +211,27 @@ pub(crate) async fn edited_by_hand(installation: Arc<Installation>) -> Result<()
             json!({"metadata": {"labels": {"role": "secondary"}}}),
         )
         .await?;
-    scene.marks("one", labelled("main")).await?;
+    scene.wait_for_marks("one", labelled("main")).await?;
     follows_the_verdict(&scene, "one").await
 }
 
-pub(crate) async fn managed_fields_cleared(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn ownership_is_restored_after_managed_fields_are_cleared(
+    installation: Arc<Installation>,
+) -> Result<()> {
     let scene = Scene::new(&installation.client, "cleared").await?;
     scene.pod("one").await?;
     scene.marker("m", role()).await?;
-    scene.verdict("one", "m#role", "Succeeded", "").await?;
-    scene.marks("one", labelled("main")).await?;
+    scene
+        .report_verdict("one", "m#role", "Succeeded", "")
+        .await?;
+    scene.wait_for_marks("one", labelled("main")).await?;
     let clear = json!({"metadata": {"managedFields": [{}]}});
     scene
         .pods()
         .patch("one", &PatchParams::default(), &Patch::Merge(clear))
         .await?;
     // Ours again, by an apply that changes nothing but the ownership.
-    see(&scene.pods(), "one", "our entry", |pod| {
+    wait_for_object(&scene.pods(), "one", "our entry", |pod| {
         let fields = owner(pod, "leadsman-podprobe").context("no entry of ours")?;
         ensure!(fields.to_string().contains("f:role"), "{fields}");
         Ok(())
@@ -225,9 +243,9 @@ pub(crate) async fn managed_fields_cleared(installation: Arc<Installation>) -> R
         .pods()
         .patch("one", &PatchParams::default(), &Patch::Merge(clear))
         .await?;
-    scene.verdict("one", "m#role", "Unknown", "").await?;
+    scene.report_verdict("one", "m#role", "Unknown", "").await?;
     scene
-        .marks(
+        .wait_for_marks(
             "one",
             json!({"labels": {"role": null}, "conditions": {"t.io/role": "Unknown"}}),
         )
@@ -238,11 +256,13 @@ pub(crate) async fn managed_fields_cleared(installation: Arc<Installation>) -> R
 /// Marks by another name of ours: what a marker claims is taken over, the rest goes, and so does what was taken over, once
 /// it has to.
 // PPM-9
-pub(crate) async fn a_renamed_field_manager(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn marks_of_a_former_field_manager_are_taken_over(
+    installation: Arc<Installation>,
+) -> Result<()> {
     let scene = Scene::new(&installation.client, "renamed").await?;
     scene.pod("one").await?;
     scene.marker("m", role()).await?;
-    scene.entries(&["one/m#role"]).await?;
+    scene.wait_for_entries(&["one/m#role"]).await?;
     let condition = |kind: &str| json!({"type": kind, "status": "True"});
     let marks = json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"labels": {"role": "main", "stale": "main"}},
@@ -253,9 +273,11 @@ pub(crate) async fn a_renamed_field_manager(installation: Arc<Installation>) -> 
         .await?;
     let claimed = json!({"labels": {"role": "main", "stale": null},
         "conditions": {"t.io/role": "True", "t.io/stale": null}});
-    scene.marks("one", claimed).await?;
-    scene.verdict("one", "m#role", "Succeeded", "").await?;
-    see(&scene.pods(), "one", "our entry", |pod| {
+    scene.wait_for_marks("one", claimed).await?;
+    scene
+        .report_verdict("one", "m#role", "Succeeded", "")
+        .await?;
+    wait_for_object(&scene.pods(), "one", "our entry", |pod| {
         let fields = owner(pod, "leadsman-podprobe").context("no entry of ours")?;
         ensure!(fields.to_string().contains("f:role"), "{fields}");
         Ok(())
@@ -266,7 +288,7 @@ pub(crate) async fn a_renamed_field_manager(installation: Arc<Installation>) -> 
         .delete("m", &DeleteParams::default())
         .await?;
     let none = json!({"labels": {"role": null}, "conditions": {"t.io/role": null}});
-    scene.marks("one", none).await?;
+    scene.wait_for_marks("one", none).await?;
     let pod = scene.pods().get("one").await?;
     for manager in [FORMER, "leadsman-podprobe"] {
         ensure!(

@@ -13,7 +13,7 @@ use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use leadsman_tests::budget::manager;
 use leadsman_tests::scene::merge;
-use leadsman_tests::{Scene, gone, see, until};
+use leadsman_tests::{Scene, wait_for_answer, wait_for_deletion, wait_for_object};
 use serde_json::{Value, json};
 use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
@@ -80,7 +80,7 @@ impl Serverless {
 
     /// How often the API server has called the webhook.
     async fn calls(&self) -> Result<u64> {
-        let metrics = self.installation.ask("/metrics").await?;
+        let metrics = self.installation.get("/metrics").await?;
         let lines = metrics.lines();
         let counters = lines.filter(|line| line.starts_with("leadsman_webhook_requests_total{"));
         let counts = counters.map(|line| {
@@ -128,8 +128,8 @@ fn probes(pod: &Pod) -> Result<Vec<Value>> {
 }
 
 /// Waits until pods like this one are created with probes of these markers.
-async fn injected(scene: &Scene, over: &Value, markers: &str) -> Result<Pod> {
-    until(&format!("probes of {markers}"), || async {
+async fn wait_for_injection(scene: &Scene, over: &Value, markers: &str) -> Result<Pod> {
+    wait_for_answer(&format!("probes of {markers}"), || async {
         let pod = create(scene, "trial", over.clone(), true).await?;
         Ok((annotation(&pod, MARKERS) == Some(markers)).then_some(pod))
     })
@@ -143,13 +143,15 @@ async fn provide(scene: &Scene, pod: &str, status: &str) -> Result<()> {
         json!({"type": probe["podConditionType"], "status": status, "message": "the provider's words"})
     });
     let conditions: Vec<_> = conditions.collect();
-    scene.status(pod, json!({"conditions": conditions})).await?;
+    scene
+        .report_pod_status(pod, json!({"conditions": conditions}))
+        .await?;
     Ok(())
 }
 
 /// Waits until a pod's provider is asked for probes of these markers, and returns these.
-async fn asked(scene: &Scene, pod: &str, markers: &str) -> Result<Vec<Value>> {
-    see(&scene.pods(), pod, &format!("probes of {markers}"), |pod| {
+async fn wait_for_annotations(scene: &Scene, pod: &str, markers: &str) -> Result<Vec<Value>> {
+    wait_for_object(&scene.pods(), pod, &format!("probes of {markers}"), |pod| {
         let list = annotation(pod, MARKERS);
         ensure!(list == Some(markers), "its markers are {list:?}");
         probes(pod)
@@ -178,7 +180,7 @@ pub(crate) async fn a_pod_is_created_with_its_probes(_: Arc<Installation>) -> Re
 
     let with_sidecar = json!({"spec": {"initContainers": [{"name": "side", "image": "none", "restartPolicy": "Always",
         "ports": [{"name": "web", "containerPort": 8081}]}]}});
-    let pod = injected(&scene, &with_sidecar, "a-side,idle").await?;
+    let pod = wait_for_injection(&scene, &with_sidecar, "a-side,idle").await?;
     let expected = json!([
         {"name": "Idle", "containerName": "main", "podConditionType": "game.io/idle",
          "probe": {"exec": {"command": ["/home/game/idle.sh"]}, "initialDelaySeconds": 0, "periodSeconds": 10,
@@ -189,7 +191,7 @@ pub(crate) async fn a_pod_is_created_with_its_probes(_: Arc<Installation>) -> Re
     ensure!(json!(probes(&pod)?) == expected, "{:?}", pod.metadata);
 
     // Without the sidecar its marker asks for nothing.
-    injected(&scene, &json!({}), "idle").await?;
+    wait_for_injection(&scene, &json!({}), "idle").await?;
     stale_annotations(&scene).await?;
 
     // A marker that is being deleted asks for nothing any more, whoever holds it.
@@ -198,10 +200,10 @@ pub(crate) async fn a_pod_is_created_with_its_probes(_: Arc<Installation>) -> Re
     scene
         .marker("later", json!([tcp("Later", "main", "t.io/later")]))
         .await?;
-    injected(&scene, &json!({}), "idle,later").await?;
+    wait_for_injection(&scene, &json!({}), "idle,later").await?;
     let markers = scene.markers();
     markers.delete("idle", &DeleteParams::default()).await?;
-    injected(&scene, &json!({}), "later").await?;
+    wait_for_injection(&scene, &json!({}), "later").await?;
 
     let before = bed.calls().await?;
     let another = json!({"metadata": {"labels": {"app": "another"}}});
@@ -227,7 +229,7 @@ pub(crate) async fn a_pod_is_created_with_its_probes(_: Arc<Installation>) -> Re
     for marker in ["a-side", "later"] {
         markers.delete(marker, &DeleteParams::default()).await?;
     }
-    gone(&bed.configurations(), "leadsman").await?;
+    wait_for_deletion(&bed.configurations(), "leadsman").await?;
     let release = json!({"metadata": {"finalizers": null}});
     scene.edit_marker("idle", release).await?;
     bed.installation.end().await;
@@ -238,10 +240,10 @@ pub(crate) async fn a_pod_is_created_with_its_probes(_: Arc<Installation>) -> Re
 async fn stale_annotations(scene: &Scene) -> Result<()> {
     let mut copied =
         json!({"metadata": {"annotations": {PROBES: "[]", MARKERS: "former", "theirs": "stays"}}});
-    let pod = injected(scene, &copied, "idle").await?;
+    let pod = wait_for_injection(scene, &copied, "idle").await?;
     ensure!(probes(&pod)?.len() == 1, "{:?}", pod.metadata);
     copied["metadata"]["labels"] = json!({"app": "another"});
-    until("a copy without the annotations", || async {
+    wait_for_answer("a copy without the annotations", || async {
         let pod = create(scene, "trial", copied.clone(), true).await?;
         let found = [PROBES, MARKERS, "theirs"].map(|key| annotation(&pod, key));
         Ok((found == [None, None, Some("stays")]).then_some(()))
@@ -255,7 +257,7 @@ pub(crate) async fn without_a_manager_pods_are_created_at_once(_: Arc<Installati
     let bed = Serverless::raise().await?;
     let scene = bed.scene("down").await?;
     scene.marker("idle", idle()).await?;
-    injected(&scene, &json!({}), "idle").await?;
+    wait_for_injection(&scene, &json!({}), "idle").await?;
     bed.installation.stop_manager().await?;
     let mut longest = Duration::ZERO;
     for number in 0..20 {
@@ -269,24 +271,26 @@ pub(crate) async fn without_a_manager_pods_are_created_at_once(_: Arc<Installati
     ensure!(longest < AT_ONCE, "a pod took {longest:?}");
     bed.configurations().get("leadsman").await?;
 
-    scene.running("p-0", "10.1.2.3").await?;
+    scene.report_running("p-0", "10.1.2.3").await?;
     start(&bed.installation, &bed.flags).await?;
-    asked(&scene, "p-0", "idle").await?;
+    wait_for_annotations(&scene, "p-0", "idle").await?;
     provide(&scene, "p-0", "True").await?;
-    scene.marks("p-0", marked("Succeeded")).await?;
+    scene.wait_for_marks("p-0", marked("Succeeded")).await?;
     bed.installation.end().await;
     Ok(())
 }
 
 // PPM-11, PPM-16
-pub(crate) async fn starts(_: Arc<Installation>) -> Result<()> {
+pub(crate) async fn a_start_with_the_webhook_reads_each_kind_once(
+    _: Arc<Installation>,
+) -> Result<()> {
     let stage = Stage::raise().await?;
     stage.installation.grant_webhooks().await?;
     stage.scene().marker("m", idle()).await?;
     let flags = flags()?;
     start(&stage.installation, &flags).await?;
-    stage.probing("m").await?;
-    stage.rest().await?;
+    stage.wait_until_probing("m").await?;
+    stage.wait_until_idle().await?;
     stage.installation.stop_manager().await?;
     let again = start(&stage.installation, &flags);
     let rows = vec![
@@ -299,7 +303,7 @@ pub(crate) async fn starts(_: Arc<Installation>) -> Result<()> {
     ];
     let what = "a start that serves the webhook as before";
     stage
-        .step(what, again, [stage.reads(), rows].concat())
+        .step(what, again, [stage.read_rows(), rows].concat())
         .await?;
     stage.installation.end().await;
     Ok(())

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{Context, Result, ensure};
 use kube::api::DeleteParams;
 use leadsman_tests::budget::{self, Row};
-use leadsman_tests::{Crowd, Scene, until};
+use leadsman_tests::{Crowd, Scene, wait_for_answer};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
@@ -45,14 +45,14 @@ impl Stage {
     }
 
     /// What a start of the manager reads now.
-    pub(crate) fn starts(&self) -> Vec<Row> {
+    pub(crate) fn start_rows(&self) -> Vec<Row> {
         // Each fence left a pod and a node.
         let fences = self.fences.load(Ordering::Relaxed);
         budget::manager_starts(PODS + fences, NODES + fences)
     }
 
     /// What a start of a manager that serves webhooks reads now, but for these.
-    pub(crate) fn reads(&self) -> Vec<Row> {
+    pub(crate) fn read_rows(&self) -> Vec<Row> {
         let fences = self.fences.load(Ordering::Relaxed);
         budget::manager_reads(PODS + fences, NODES + fences)
     }
@@ -66,7 +66,7 @@ impl Stage {
     ) -> Result<()> {
         let (mark, begun) = (self.installation.plane.audit_mark()?, Instant::now());
         act.await.context(what.to_owned())?;
-        self.rest().await.context(what.to_owned())?;
+        self.wait_until_idle().await.context(what.to_owned())?;
         let mut requests = self.installation.plane.audit(mark)?;
         let of_fence = |name: &str| name.starts_with(FENCE);
         requests.retain(|request| !of_fence(&request.name) && !of_fence(&request.namespace));
@@ -75,20 +75,22 @@ impl Stage {
     }
 
     /// Waits until the manager has seen all that happened until now, and has nothing to write, now or later.
-    pub(crate) async fn rest(&self) -> Result<()> {
+    pub(crate) async fn wait_until_idle(&self) -> Result<()> {
         // A new node, pod, marker and verdict, in the end marked: whatever came before on each watch was seen before.
         let number = self.fences.fetch_add(1, Ordering::Relaxed);
         let scene = Scene::new(&self.installation.client, &format!("{FENCE}{number}")).await?;
         scene.pod("one").await?;
         scene.marker("m", idle()).await?;
-        scene.verdict("one", "m#Idle", "Succeeded", "").await?;
-        scene.marks("one", marked("Succeeded")).await?;
+        scene
+            .report_verdict("one", "m#Idle", "Succeeded", "")
+            .await?;
+        scene.wait_for_marks("one", marked("Succeeded")).await?;
         // Its next status would take two seconds more to come to rest.
         scene
             .markers()
             .delete("m", &DeleteParams::default())
             .await?;
-        until("a manager at rest", || async {
+        wait_for_answer("a manager at rest", || async {
             let Ok(metrics) = self.metrics().await else {
                 return Ok(None);
             };
@@ -101,21 +103,21 @@ impl Stage {
 
     /// What the manager that was started last says of itself.
     async fn metrics(&self) -> Result<String> {
-        self.installation.ask("/metrics").await
+        self.installation.get("/metrics").await
     }
 
     /// Whether that manager says that it is ready.
     pub(crate) async fn is_ready(&self) -> Result<bool> {
         Ok(self
             .installation
-            .ask("/readyz")
+            .get("/readyz")
             .await?
             .starts_with("HTTP/1.0 200"))
     }
 
     /// Waits until a marker's status says that all pods are probed.
-    pub(crate) async fn probing(&self, marker: &str) -> Result<()> {
-        let marker = self.scene().reason(marker, "Probing").await?;
+    pub(crate) async fn wait_until_probing(&self, marker: &str) -> Result<()> {
+        let marker = self.scene().wait_for_reason(marker, "Probing").await?;
         let matched = marker.status.unwrap_or_default().matched_pods;
         ensure!(matched == Some(PODS.try_into()?), "{matched:?} pods match");
         Ok(())

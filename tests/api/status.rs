@@ -7,7 +7,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use leadsman_testkit::leadsman;
-use leadsman_tests::{Scene, gone, see, until};
+use leadsman_tests::{Scene, wait_for_answer, wait_for_deletion, wait_for_object};
 use serde_json::{Value, json};
 
 use crate::Installation;
@@ -31,7 +31,7 @@ pub(crate) async fn counts_follow_the_verdicts(installation: Arc<Installation>) 
     }
     scene.marker("m", idle()).await?;
     let counts = async |expected: (i64, i64, i64, i64, i64)| {
-        see(
+        wait_for_object(
             &scene.markers(),
             "m",
             &format!("counts {expected:?}"),
@@ -53,20 +53,24 @@ pub(crate) async fn counts_follow_the_verdicts(installation: Arc<Installation>) 
         .await
     };
     counts((4, 0, 0, 0, 4)).await?;
-    scene.verdict("one", "m#Idle", "Succeeded", "").await?;
-    scene.verdict("two", "m#Idle", "Failed", "").await?;
+    scene
+        .report_verdict("one", "m#Idle", "Succeeded", "")
+        .await?;
+    scene.report_verdict("two", "m#Idle", "Failed", "").await?;
     counts((4, 1, 1, 0, 2)).await?;
-    scene.verdict("two", "m#Idle", "Unknown", "").await?;
+    scene.report_verdict("two", "m#Idle", "Unknown", "").await?;
     scene.delete_pod("four").await?;
     counts((3, 1, 0, 1, 1)).await
 }
 
 // PPM-13
-pub(crate) async fn observed_generation_moves(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn observed_generation_moves_when_the_entries_are_written(
+    installation: Arc<Installation>,
+) -> Result<()> {
     let scene = Scene::new(&installation.client, "generation").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
-    scene.reason("m", "Probing").await?;
+    scene.wait_for_reason("m", "Probing").await?;
     let mut probes = idle();
     probes[0]["probe"]["periodSeconds"] = json!(7);
     let edited = scene
@@ -77,7 +81,7 @@ pub(crate) async fn observed_generation_moves(installation: Arc<Installation>) -
         "{:?}",
         edited.metadata.generation
     );
-    scene.reason("m", "Probing").await?;
+    scene.wait_for_reason("m", "Probing").await?;
     // Others wait for it: by then the node's object has the edit.
     let probe = scene.probes().get(&scene.node).await?;
     ensure!(
@@ -88,8 +92,8 @@ pub(crate) async fn observed_generation_moves(installation: Arc<Installation>) -
 }
 
 /// Reason and message of a marker that is seen to be pending so.
-async fn pending(scene: &Scene, reason: &str, progress: &str) -> Result<String> {
-    see(&scene.markers(), "m", progress, |marker| {
+async fn wait_for_pending(scene: &Scene, reason: &str, progress: &str) -> Result<String> {
+    wait_for_object(&scene.markers(), "m", progress, |marker| {
         let conditions = marker.status.clone().unwrap_or_default().conditions;
         let ready = conditions.iter().find(|one| one.type_ == "Ready");
         let found = ready.filter(|one| one.reason == reason && one.message.ends_with(progress));
@@ -116,29 +120,31 @@ pub(crate) async fn pending_is_never_silent(installation: Arc<Installation>) -> 
     let not_started = json!([{"name": "main", "started": false, "ready": false, "restartCount": 0,
         "image": "none", "imageID": "", "containerID": "containerd://slow"}]);
     scene
-        .status("slow", json!({"containerStatuses": not_started}))
+        .report_pod_status("slow", json!({"containerStatuses": not_started}))
         .await?;
     scene.marker("m", idle()).await?;
     let two = "0 of 2 matching pods have their verdicts; 2 pending: 1 StartupProbe, 1 Starting";
-    pending(&scene, "Probing", two).await?;
-    scene.verdict("here", "m#Idle", "Succeeded", "").await?;
+    wait_for_pending(&scene, "Probing", two).await?;
+    scene
+        .report_verdict("here", "m#Idle", "Succeeded", "")
+        .await?;
     let one = "1 of 2 matching pods have their verdicts; 1 pending: 1 StartupProbe";
-    pending(&scene, "Probing", one).await?;
+    wait_for_pending(&scene, "Probing", one).await?;
 
     let on = |node: &str| json!({"spec": {"nodeName": node}});
     scene.pod_with("virtual", on("pending-virtual")).await?;
     let three =
         "1 of 3 matching pods have their verdicts; 2 pending: 1 VirtualNode, 1 StartupProbe";
-    let told = pending(&scene, "VirtualNode", three).await?;
+    let told = wait_for_pending(&scene, "VirtualNode", three).await?;
     ensure!(told.contains("virtual-kubelet"), "{told}");
     scene.pod_with("lost", on("pending-nowhere")).await?;
     let four = "1 of 4 matching pods have their verdicts; 3 pending: 1 NoNode, 1 VirtualNode, 1 StartupProbe";
-    let told = pending(&scene, "NoNode", four).await?;
+    let told = wait_for_pending(&scene, "NoNode", four).await?;
     ensure!(told.contains("lost on pending-nowhere"), "{told}");
     scene.delete_pod("lost").await?;
     scene.delete_pod("virtual").await?;
     scene.delete_pod("slow").await?;
-    pending(&scene, "Probing", "all matching pods are probed").await?;
+    wait_for_pending(&scene, "Probing", "all matching pods are probed").await?;
     Ok(())
 }
 
@@ -150,8 +156,10 @@ pub(crate) async fn an_agent_is_silent_when_it_has_not_been_ready_for_long(
     let scene = Scene::new(&installation.client, "silent").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
-    scene.verdict("one", "m#Idle", "Succeeded", "").await?;
-    scene.marks("one", marked("Succeeded")).await?;
+    scene
+        .report_verdict("one", "m#Idle", "Succeeded", "")
+        .await?;
+    scene.wait_for_marks("one", marked("Succeeded")).await?;
     let system = Scene {
         client: scene.client.clone(),
         ns: "leadsman-system".to_owned(),
@@ -166,25 +174,31 @@ pub(crate) async fn an_agent_is_silent_when_it_has_not_been_ready_for_long(
     // Not Ready since this moment is an agent's restart.
     let created = agent.metadata.creation_timestamp;
     let now = created.map_or_else(String::new, |created| created.0.to_string());
-    system.status("agent-silent", ready("False", &now)).await?;
-    scene.verdict("one", "m#Idle", "Failed", "").await?;
-    scene.marks("one", marked("Failed")).await?;
-    pending(&scene, "Probing", "all matching pods are probed").await?;
+    system
+        .report_pod_status("agent-silent", ready("False", &now))
+        .await?;
+    scene.report_verdict("one", "m#Idle", "Failed", "").await?;
+    scene.wait_for_marks("one", marked("Failed")).await?;
+    wait_for_pending(&scene, "Probing", "all matching pods are probed").await?;
     let long_ago = "2026-01-01T00:00:00Z";
     system
-        .status("agent-silent", ready("False", long_ago))
+        .report_pod_status("agent-silent", ready("False", long_ago))
         .await?;
-    let told = message(scene.reason("m", "AgentSilent").await?);
+    let told = message(scene.wait_for_reason("m", "AgentSilent").await?);
     ensure!(told.contains("one"), "{told}");
-    system.status("agent-silent", ready("True", &now)).await?;
-    pending(&scene, "Probing", "all matching pods are probed").await?;
-    scene.marks("one", marked("Failed")).await?;
+    system
+        .report_pod_status("agent-silent", ready("True", &now))
+        .await?;
+    wait_for_pending(&scene, "Probing", "all matching pods are probed").await?;
+    scene.wait_for_marks("one", marked("Failed")).await?;
     system.delete_pod("agent-silent").await
 }
 
 // PPM-13
 /// Each selects by the label that the other sets: the younger one is stopped, until the other is gone.
-pub(crate) async fn markers_that_feed_each_other(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn of_markers_that_feed_each_other_the_younger_is_stopped(
+    installation: Arc<Installation>,
+) -> Result<()> {
     let scene = Scene::new(&installation.client, "feeding").await?;
     scene.pod("one").await?;
     let marker = async |name: &str, reads: &str, sets: &str| {
@@ -197,23 +211,23 @@ pub(crate) async fn markers_that_feed_each_other(installation: Arc<Installation>
     // Made within one second, the name decides.
     marker("a", "role", "stage").await?;
     marker("b", "stage", "role").await?;
-    let stopped = scene.reason("b", "Cycle").await?;
+    let stopped = scene.wait_for_reason("b", "Cycle").await?;
     let message = message(stopped);
     for words in ["label role", "marker a", "sets stage"] {
         ensure!(message.contains(words), "{message}");
     }
-    scene.entries(&["one/a#Idle"]).await?;
+    scene.wait_for_entries(&["one/a#Idle"]).await?;
     scene
         .markers()
         .delete("a", &DeleteParams::default())
         .await?;
-    scene.entries(&["one/b#Idle"]).await?;
-    scene.reason("b", "Probing").await?;
+    scene.wait_for_entries(&["one/b#Idle"]).await?;
+    scene.wait_for_reason("b", "Probing").await?;
     Ok(())
 }
 
 // PPM-13
-pub(crate) async fn an_unknown_container(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn an_unknown_container_is_named(installation: Arc<Installation>) -> Result<()> {
     let scene = Scene::new(&installation.client, "no-container").await?;
     scene.pod("one").await?;
     let mut probes = idle();
@@ -227,15 +241,15 @@ pub(crate) async fn an_unknown_container(installation: Arc<Installation>) -> Res
         .into_iter()
         .for_each(|p| p.push(lost.clone()));
     scene.marker("m", probes).await?;
-    let told = message(scene.reason("m", "ContainerNotFound").await?);
+    let told = message(scene.wait_for_reason("m", "ContainerNotFound").await?);
     ensure!(told.contains("nowhere") && told.contains("one"), "{told}");
     // The other probe of the marker is not disturbed.
-    scene.entries(&["one/m#Idle"]).await?;
+    scene.wait_for_entries(&["one/m#Idle"]).await?;
     Ok(())
 }
 
 // PPM-13, PRB-4, DEF-16
-pub(crate) async fn an_unresolvable_port(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn an_unresolvable_port_is_named(installation: Arc<Installation>) -> Result<()> {
     let scene = Scene::new(&installation.client, "no-port").await?;
     scene.pod("one").await?;
     let port = |name: &str, port: &str| {
@@ -245,9 +259,9 @@ pub(crate) async fn an_unresolvable_port(installation: Arc<Installation>) -> Res
     scene
         .marker("m", json!([port("good", "web"), port("bad", "nowhere")]))
         .await?;
-    let told = message(scene.reason("m", "PortNotFound").await?);
+    let told = message(scene.wait_for_reason("m", "PortNotFound").await?);
     ensure!(told.contains("nowhere") && told.contains("one"), "{told}");
-    scene.entries(&["one/m#good"]).await?;
+    scene.wait_for_entries(&["one/m#good"]).await?;
     Ok(())
 }
 
@@ -331,7 +345,9 @@ pub(crate) async fn the_selector_is_immutable(installation: Arc<Installation>) -
 }
 
 // PPM-1, PPM-15
-pub(crate) async fn a_marker_that_slipped_in(installation: Arc<Installation>) -> Result<()> {
+pub(crate) async fn a_stored_invalid_marker_is_not_acted_on(
+    installation: Arc<Installation>,
+) -> Result<()> {
     let scene = Scene::new(&installation.client, "slipped").await?;
     scene.pod("one").await?;
     // As on a cluster whose CRD was OpenKruise's when the marker was made: types only, no rules.
@@ -345,13 +361,13 @@ pub(crate) async fn a_marker_that_slipped_in(installation: Arc<Installation>) ->
     let mut probes = idle();
     probes[0]["probe"] = json!({"exec": {"command": ["true"]}, "tcpSocket": {"port": 80}});
     // The API server takes a moment to serve a new schema.
-    let slipped = until("the lax CRD", || async {
+    let slipped = wait_for_answer("the lax CRD", || async {
         Ok(scene.marker("m", probes.clone()).await.ok())
     })
     .await;
     let wide = scene.marker_of("wide", json!({}), idle()).await;
-    let told = scene.reason("m", "InvalidSpec").await;
-    let told_wide = scene.reason("wide", "InvalidSpec").await;
+    let told = scene.wait_for_reason("m", "InvalidSpec").await;
+    let told_wide = scene.wait_for_reason("wide", "InvalidSpec").await;
     strict.metadata.resource_version = crds.get(name).await?.metadata.resource_version;
     crds.replace(name, &PostParams::default(), &strict).await?;
     slipped?;
@@ -360,7 +376,7 @@ pub(crate) async fn a_marker_that_slipped_in(installation: Arc<Installation>) ->
     ensure!(told.contains("spec.probes[0].probe"), "{told}");
     let told = message(told_wide?);
     ensure!(told.contains("spec.selector"), "{told}");
-    scene.entries(&[]).await?;
+    scene.wait_for_entries(&[]).await?;
     still_in_hand(&scene, &probes).await
 }
 
@@ -368,7 +384,7 @@ pub(crate) async fn a_marker_that_slipped_in(installation: Arc<Installation>) ->
 /// ratcheting: on since Kubernetes 1.30).
 async fn still_in_hand(scene: &Scene, probes: &Value) -> Result<()> {
     let markers = scene.markers();
-    until("the strict CRD", || async {
+    wait_for_answer("the strict CRD", || async {
         let again = scene.marker("again", probes.clone()).await;
         if again.is_ok() {
             markers.delete("again", &DeleteParams::default()).await?;
@@ -383,7 +399,7 @@ async fn still_in_hand(scene: &Scene, probes: &Value) -> Result<()> {
         scene
             .edit_marker(name, json!({"metadata": {"finalizers": null}}))
             .await?;
-        gone(&markers, name).await?;
+        wait_for_deletion(&markers, name).await?;
     }
     Ok(())
 }

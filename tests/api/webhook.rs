@@ -18,7 +18,7 @@ use leadsman_admission::{
 };
 use leadsman_lease::Leadership;
 use leadsman_process::{ApiServer, Component, Metrics, Process, Readiness, client, clock};
-use leadsman_tests::{see, until};
+use leadsman_tests::{wait_for_answer, wait_for_object};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -109,7 +109,7 @@ impl Replica {
     }
 
     async fn is_ready(&self) -> Result<()> {
-        until("webhooks that are ready", || async {
+        wait_for_answer("webhooks that are ready", || async {
             Ok(self.process.readiness.is_ready().then_some(()))
         })
         .await
@@ -187,15 +187,15 @@ async fn create(client: &Client) -> Result<Vec<&'static str>> {
 }
 
 /// Waits until the API server calls these.
-async fn calls(client: &Client, expected: &[&str]) -> Result<()> {
-    until(&format!("calls of {expected:?}"), || async {
+async fn wait_for_calls(client: &Client, expected: &[&str]) -> Result<()> {
+    wait_for_answer(&format!("calls of {expected:?}"), || async {
         Ok((create(client).await? == expected).then_some(()))
     })
     .await
 }
 
 /// The configuration as the API server has it, without what tells one write of it from another.
-fn said(configuration: &MutatingWebhookConfiguration) -> Value {
+fn without_version(configuration: &MutatingWebhookConfiguration) -> Value {
     json!([configuration.metadata.labels, configuration.webhooks])
 }
 
@@ -206,9 +206,9 @@ pub(crate) async fn an_edited_or_deleted_configuration_is_repaired(
     let installation = raise().await?;
     let replica = Replica::start(&installation, true).await?;
     replica.is_ready().await?;
-    calls(&installation.client, &[FIRST]).await?;
+    wait_for_calls(&installation.client, &[FIRST]).await?;
     let configurations: Api<MutatingWebhookConfiguration> = Api::all(installation.client.clone());
-    let applied = said(&configurations.get(CONFIGURATION).await?);
+    let applied = without_version(&configurations.get(CONFIGURATION).await?);
 
     // Each waits twice as long for its repair as the one before.
     let edits = [
@@ -223,8 +223,12 @@ pub(crate) async fn an_edited_or_deleted_configuration_is_repaired(
         configurations
             .patch(CONFIGURATION, &PatchParams::default(), &patch)
             .await?;
-        see(&configurations, CONFIGURATION, &edit.to_string(), |seen| {
-            ensure!(said(seen) == applied, "it says {}", said(seen));
+        wait_for_object(&configurations, CONFIGURATION, &edit.to_string(), |seen| {
+            ensure!(
+                without_version(seen) == applied,
+                "it says {}",
+                without_version(seen)
+            );
             Ok(())
         })
         .await?;
@@ -232,12 +236,16 @@ pub(crate) async fn an_edited_or_deleted_configuration_is_repaired(
     configurations
         .delete(CONFIGURATION, &DeleteParams::default())
         .await?;
-    see(&configurations, CONFIGURATION, "its return", |seen| {
-        ensure!(said(seen) == applied, "it says {}", said(seen));
+    wait_for_object(&configurations, CONFIGURATION, "its return", |seen| {
+        ensure!(
+            without_version(seen) == applied,
+            "it says {}",
+            without_version(seen)
+        );
         Ok(())
     })
     .await?;
-    calls(&installation.client, &[FIRST]).await?;
+    wait_for_calls(&installation.client, &[FIRST]).await?;
 
     // What others add is theirs.
     let label = json!({"metadata": {"labels": {"theirs": "stays"}}});
@@ -245,7 +253,7 @@ pub(crate) async fn an_edited_or_deleted_configuration_is_repaired(
         .patch(CONFIGURATION, &PatchParams::default(), &Patch::Merge(label))
         .await?;
     replica.second.send_replace(Some(spec()));
-    calls(&installation.client, &[FIRST, SECOND]).await?;
+    wait_for_calls(&installation.client, &[FIRST, SECOND]).await?;
     let labels = configurations.get(CONFIGURATION).await?.metadata.labels;
     ensure!(labels.is_some_and(|labels| labels.contains_key("theirs")));
     replica.end().await?;
@@ -262,7 +270,7 @@ pub(crate) async fn certificates_rotate_while_pods_are_created(_: Arc<Installati
         Replica::start(&installation, false)
     )?;
     tokio::try_join!(replica.is_ready(), other.is_ready())?;
-    calls(&installation.client, &[FIRST]).await?;
+    wait_for_calls(&installation.client, &[FIRST]).await?;
     let secrets: Api<Secret> = Api::namespaced(installation.client.clone(), NAMESPACE);
     let first = secrets.get(SECRET).await?.data.context("no data")?;
 
@@ -288,7 +296,7 @@ pub(crate) async fn certificates_rotate_while_pods_are_created(_: Arc<Installati
     }
     // The successor comes beside what is served, and takes over when the API server had time to learn of its CA.
     secrets.delete(SECRET, &DeleteParams::default()).await?;
-    let successor = see(&secrets, SECRET, "a successor", |secret| {
+    let successor = wait_for_object(&secrets, SECRET, "a successor", |secret| {
         let data = secret.data.clone().unwrap_or_default();
         ensure!(
             data.get("tls.crt") == first.get("tls.crt"),
@@ -297,7 +305,7 @@ pub(crate) async fn certificates_rotate_while_pods_are_created(_: Arc<Installati
         data.get("next.crt").cloned().context("no successor")
     })
     .await?;
-    see(&secrets, SECRET, "the hand-over", |secret| {
+    wait_for_object(&secrets, SECRET, "the hand-over", |secret| {
         let data = secret.data.clone().unwrap_or_default();
         ensure!(
             data.get("tls.crt") == Some(&successor),
@@ -308,7 +316,7 @@ pub(crate) async fn certificates_rotate_while_pods_are_created(_: Arc<Installati
     .await?;
     // Another URL is another client of the API server's: it shakes hands anew.
     replica.second.send_replace(Some(spec()));
-    calls(&installation.client, &[FIRST, SECOND]).await?;
+    wait_for_calls(&installation.client, &[FIRST, SECOND]).await?;
     stop.cancel();
     while let Some(creator) = creators.join_next().await {
         creator??;
@@ -331,7 +339,7 @@ pub(crate) async fn without_a_server_pods_are_created_at_once(_: Arc<Installatio
     let installation = raise().await?;
     let replica = Replica::start(&installation, true).await?;
     replica.is_ready().await?;
-    calls(&installation.client, &[FIRST]).await?;
+    wait_for_calls(&installation.client, &[FIRST]).await?;
 
     let ending = tokio::spawn(replica.end());
     while !ending.is_finished() {
@@ -361,7 +369,7 @@ pub(crate) async fn without_a_server_pods_are_created_at_once(_: Arc<Installatio
     );
     drop(next.admission);
     let none = none.await?;
-    until("no configuration", || async {
+    wait_for_answer("no configuration", || async {
         let found = configurations.get_opt(CONFIGURATION).await?;
         Ok(found.is_none().then_some(()))
     })

@@ -8,7 +8,7 @@ use kube::Client;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use leadsman_api::NodePodProbe;
-use leadsman_tests::{History, see};
+use leadsman_tests::{History, wait_for_object};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -18,7 +18,7 @@ use leadsman_testkit::Cluster;
 use crate::Room;
 
 // PRB-13, PRB-16
-pub(crate) async fn none_disturbs_another(cluster: Arc<Cluster>) -> Result<()> {
+pub(crate) async fn bad_probes_disturb_no_other(cluster: Arc<Cluster>) -> Result<()> {
     let room = Room::new(&cluster, "bad").await?;
     room.pod("healthy", json!({})).await?;
     room.pod("one", json!({})).await?;
@@ -27,7 +27,7 @@ pub(crate) async fn none_disturbs_another(cluster: Arc<Cluster>) -> Result<()> {
     }
     room.scene.marker("good", json!([role()])).await?;
     for pod in ["healthy", "one"] {
-        room.scene.marks(pod, is_main(true)).await?;
+        room.scene.wait_for_marks(pod, is_main(true)).await?;
     }
     let history = History::of(&cluster.client, "bad").await?;
     let bad = json!([
@@ -70,7 +70,7 @@ pub(crate) async fn none_disturbs_another(cluster: Arc<Cluster>) -> Result<()> {
     conditions.insert("t.io/garbled".into(), json!("True"));
     let pod = room
         .scene
-        .marks("one", json!({"conditions": conditions}))
+        .wait_for_marks("one", json!({"conditions": conditions}))
         .await?;
     let conditions = pod.status.and_then(|s| s.conditions).unwrap_or_default();
     let message = |kind: &str| {
@@ -106,7 +106,7 @@ pub(crate) async fn none_disturbs_another(cluster: Arc<Cluster>) -> Result<()> {
     // The healthy ones never wavered, and still answer.
     for pod in ["healthy", "one"] {
         room.set(pod, "role=secondary").await?;
-        room.scene.marks(pod, is_main(false)).await?;
+        room.scene.wait_for_marks(pod, is_main(false)).await?;
     }
     history
         .never("a healthy probe wavered", |pod| {
@@ -139,7 +139,7 @@ pub(crate) async fn a_hung_child_fails_and_delays_nobody(cluster: Arc<Cluster>) 
     room.scene.marker("m", json!([hung("hung", 3)])).await?;
     let pod = room
         .scene
-        .marks("one", json!({"conditions": {"t.io/hung": "False"}}))
+        .wait_for_marks("one", json!({"conditions": {"t.io/hung": "False"}}))
         .await?;
     let took = asked.elapsed();
     let conditions = pod.status.and_then(|s| s.conditions).unwrap_or_default();
@@ -159,12 +159,12 @@ pub(crate) async fn a_hung_child_fails_and_delays_nobody(cluster: Arc<Cluster>) 
     );
     beside.scene.marker("m", json!([used])).await?;
     let is_used = |used: &str| json!({"conditions": {"t.io/used": used}});
-    beside.scene.marks("one", is_used("False")).await?;
+    beside.scene.wait_for_marks("one", is_used("False")).await?;
     let mut flips = Vec::new();
     for (command, shown) in [("touch", "True"), ("rm", "False"), ("touch", "True")] {
         beside.exec("one", "main", &[command, "/tmp/used"]).await?;
         let flipped = Instant::now();
-        beside.scene.marks("one", is_used(shown)).await?;
+        beside.scene.wait_for_marks("one", is_used(shown)).await?;
         flips.push(flipped.elapsed());
     }
     eprintln!("a hung child failed after {took:?}; flips beside 21 hung commands took {flips:?}");
@@ -182,7 +182,7 @@ pub(crate) async fn an_agent_writes_for_its_own_node_only(cluster: Arc<Cluster>)
     let agent = Client::try_from(config)?;
     let room = Room::new(&cluster, "foreign").await?;
     room.scene.add_node("elsewhere", json!({})).await?;
-    see(&room.scene.probes(), "elsewhere", "its object", |_| Ok(())).await?;
+    wait_for_object(&room.scene.probes(), "elsewhere", "its object", |_| Ok(())).await?;
     let probes: kube::Api<NodePodProbe> = kube::Api::all(agent);
     let status = Patch::Merge(json!({"status": {"podProbeStatuses": []}}));
     let dry = PatchParams {

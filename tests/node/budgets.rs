@@ -13,7 +13,7 @@ use kube::api::ListParams;
 use leadsman_api::PodProbeMarker;
 use leadsman_tests::budget::{self, Row, agent, manager};
 use leadsman_tests::scene::differs;
-use leadsman_tests::{History, until};
+use leadsman_tests::{History, wait_for_answer};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -54,34 +54,34 @@ async fn at_rest(cluster: &Arc<Cluster>, name: &str) -> Result<Room> {
     let idle = probe("idle", json!({"exec": {"command": ["/home/game/idle.sh"]}}));
     room.scene.marker("m", json!([healthy(), idle])).await?;
     for pod in PODS {
-        room.scene.marks(pod, is_healthy(true)).await?;
+        room.scene.wait_for_marks(pod, is_healthy(true)).await?;
         room.scene
-            .marks(pod, json!({"conditions": {"t.io/idle": "True"}}))
+            .wait_for_marks(pod, json!({"conditions": {"t.io/idle": "True"}}))
             .await?;
-        told(&room, pod, "KruiseProbeSucceeded", 2).await?;
+        wait_for_events(&room, pod, "KruiseProbeSucceeded", 2).await?;
     }
-    room.alone().await?;
+    room.wait_until_alone().await?;
     let markers: Api<PodProbeMarker> = Api::all(cluster.client.clone());
-    until("no other case's marker", || async {
+    wait_for_answer("no other case's marker", || async {
         let markers = markers.list(&ListParams::default()).await?.items;
         Ok((markers.len() == 1).then_some(()))
     })
     .await?;
-    rest(&room).await?;
+    wait_until_idle(&room).await?;
     Ok(room)
 }
 
-async fn rest(room: &Room) -> Result<()> {
-    let before = probed(room).await?;
-    until("more probes", || async {
-        let now = probed(room).await?;
+async fn wait_until_idle(room: &Room) -> Result<()> {
+    let before = probe_counts(room).await?;
+    wait_for_answer("more probes", || async {
+        let now = probe_counts(room).await?;
         Ok(before
             .iter()
             .all(|(pod, count)| now[pod] >= count + ROUNDS)
             .then_some(()))
     })
     .await?;
-    until("a manager at rest", || async {
+    wait_for_answer("a manager at rest", || async {
         let metrics = room
             .cluster
             .bed
@@ -95,7 +95,7 @@ async fn rest(room: &Room) -> Result<()> {
 }
 
 /// How often each pod was probed by HTTP.
-async fn probed(room: &Room) -> Result<BTreeMap<&'static str, u64>> {
+async fn probe_counts(room: &Room) -> Result<BTreeMap<&'static str, u64>> {
     let counts = PODS.map(|pod| async move {
         let counts: Value = serde_json::from_str(&room.get(pod, "/counts").await?)?;
         let count = counts["http"]["/healthz"].as_u64();
@@ -105,11 +105,11 @@ async fn probed(room: &Room) -> Result<BTreeMap<&'static str, u64>> {
 }
 
 /// Waits until events with this reason tell of so many verdicts of a pod.
-async fn told(room: &Room, pod: &str, reason: &str, count: i32) -> Result<()> {
+async fn wait_for_events(room: &Room, pod: &str, reason: &str, count: i32) -> Result<()> {
     let events: Api<Event> = Api::namespaced(room.cluster.client.clone(), &room.scene.ns);
     let of_pod =
         ListParams::default().fields(&format!("involvedObject.name={pod},reason={reason}"));
-    until(
+    wait_for_answer(
         &format!("{count} verdicts {reason} of {pod} told"),
         || async {
             let events = events.list(&of_pod).await?.items;
@@ -129,7 +129,7 @@ async fn step(
 ) -> Result<()> {
     let (mark, begun) = (room.cluster.bed.audit_mark()?, Instant::now());
     act.await.context(what.to_owned())?;
-    rest(room).await.context(what.to_owned())?;
+    wait_until_idle(room).await.context(what.to_owned())?;
     rows.push(budget::lease());
     let requests = room.cluster.bed.audit(mark)?;
     budget::keep(&requests, begun.elapsed(), &rows).context(what.to_owned())
@@ -146,12 +146,12 @@ fn flip(event: Row) -> Vec<Row> {
 }
 
 // PPM-11, PPM-14, DEF-11
-pub(crate) async fn changes(cluster: Arc<Cluster>) -> Result<()> {
+pub(crate) async fn a_flip_costs_one_write_each(cluster: Arc<Cluster>) -> Result<()> {
     let room = at_rest(&cluster, "changes").await?;
     let turn = async |healthz: &str, healthy: bool, reason: &str, count: i32| {
         room.set("a", healthz).await?;
-        room.scene.marks("a", is_healthy(healthy)).await?;
-        told(&room, "a", reason, count).await
+        room.scene.wait_for_marks("a", is_healthy(healthy)).await?;
+        wait_for_events(&room, "a", reason, count).await
     };
     let fails = turn("healthz=503", false, "KruiseProbeFailed", 1);
     step(&room, "a flip", fails, flip(agent("create events", 1))).await?;
@@ -168,7 +168,7 @@ pub(crate) async fn changes(cluster: Arc<Cluster>) -> Result<()> {
 
     let words = async {
         room.set("b", "body=other").await?;
-        said(&room, "b", "other").await
+        wait_for_message(&room, "b", "other").await
     };
     let rows = vec![
         agent("patch nodepodprobes/status", 1),
@@ -176,12 +176,12 @@ pub(crate) async fn changes(cluster: Arc<Cluster>) -> Result<()> {
     ];
     step(&room, "other words", words, rows).await?;
 
-    let steady = async { rest(&room).await };
+    let steady = async { wait_until_idle(&room).await };
     step(&room, "a steady while", steady, vec![]).await
 }
 
-async fn said(room: &Room, pod: &str, words: &str) -> Result<()> {
-    leadsman_tests::see(&room.scene.pods(), pod, words, |pod| {
+async fn wait_for_message(room: &Room, pod: &str, words: &str) -> Result<()> {
+    leadsman_tests::wait_for_object(&room.scene.pods(), pod, words, |pod| {
         let conditions = pod
             .status
             .iter()
@@ -194,7 +194,9 @@ async fn said(room: &Room, pod: &str, words: &str) -> Result<()> {
 }
 
 // PPM-11, PRB-11, DEF-8
-pub(crate) async fn restarts(cluster: Arc<Cluster>) -> Result<()> {
+pub(crate) async fn restarts_of_agent_and_manager_write_nothing(
+    cluster: Arc<Cluster>,
+) -> Result<()> {
     let room = at_rest(&cluster, "restarts").await?;
     let history = History::of(&cluster.client, "restarts").await?;
     let agent_anew = async {
@@ -226,8 +228,8 @@ pub(crate) async fn restarts(cluster: Arc<Cluster>) -> Result<()> {
         .await?;
     let fails = async {
         room.set("a", "healthz=503").await?;
-        room.scene.marks("a", is_healthy(false)).await?;
-        told(&room, "a", "KruiseProbeFailed", 1).await
+        room.scene.wait_for_marks("a", is_healthy(false)).await?;
+        wait_for_events(&room, "a", "KruiseProbeFailed", 1).await
     };
     step(
         &room,
@@ -243,7 +245,9 @@ const CROWD: usize = 50;
 
 // PPM-11, PRB-11, DEF-8
 /// The agent's DaemonSet is updated under fifty probed pods: neither a mark nor a status moves.
-pub(crate) async fn a_rolling_update_of_the_agent(cluster: Arc<Cluster>) -> Result<()> {
+pub(crate) async fn a_rolling_update_of_the_agent_writes_nothing(
+    cluster: Arc<Cluster>,
+) -> Result<()> {
     let room = at_rest(&cluster, "rollout").await?;
     let names: Vec<String> = (PODS.len()..CROWD)
         .map(|pod| format!("more-{pod}"))
@@ -251,10 +255,10 @@ pub(crate) async fn a_rolling_update_of_the_agent(cluster: Arc<Cluster>) -> Resu
     try_join_all(names.iter().map(|pod| room.pod(pod, json!({})))).await?;
     for pod in &names {
         let marks = json!({"labels": {"healthy": "yes"}, "conditions": {"t.io/healthy": "True", "t.io/idle": "True"}});
-        room.scene.marks(pod, marks).await?;
-        told(&room, pod, "KruiseProbeSucceeded", 2).await?;
+        room.scene.wait_for_marks(pod, marks).await?;
+        wait_for_events(&room, pod, "KruiseProbeSucceeded", 2).await?;
     }
-    rest(&room).await?;
+    wait_until_idle(&room).await?;
     let history = History::of(&cluster.client, "rollout").await?;
     step(
         &room,

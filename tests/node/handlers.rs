@@ -10,8 +10,8 @@ use k8s_openapi::api::core::v1::Event;
 use kube::Api;
 use kube::api::ListParams;
 use kube::runtime::{WatchStreamExt, watcher};
-use leadsman_tests::see::PATIENCE;
-use leadsman_tests::{History, see};
+use leadsman_tests::wait::PATIENCE;
+use leadsman_tests::{History, wait_for_object};
 use serde_json::json;
 
 use crate::room::{is_main, probe, role, target};
@@ -20,7 +20,7 @@ use leadsman_testkit::Cluster;
 use crate::Room;
 
 // PRB-16, PRB-17, PRB-19, PRB-20, PRB-21, PRB-22
-pub(crate) async fn all_four(cluster: Arc<Cluster>) -> Result<()> {
+pub(crate) async fn all_four_handlers_mark(cluster: Arc<Cluster>) -> Result<()> {
     let room = Room::new(&cluster, "four").await?;
     room.pod("one", json!({})).await?;
     room.set("one", "role=main&grpc=SERVING&tcp=open").await?;
@@ -35,12 +35,12 @@ pub(crate) async fn all_four(cluster: Arc<Cluster>) -> Result<()> {
         json!({"conditions": {"t.io/exec": status, "t.io/tcp": status, "t.io/http": status,
         "t.io/grpc": status}})
     };
-    room.scene.marks("one", all("True")).await?;
+    room.scene.wait_for_marks("one", all("True")).await?;
     room.set("one", "role=secondary&grpc=NOT_SERVING&tcp=closed")
         .await?;
     room.exec("one", "main", &["touch", "/home/game/match"])
         .await?;
-    let pod = room.scene.marks("one", all("False")).await?;
+    let pod = room.scene.wait_for_marks("one", all("False")).await?;
     let conditions = pod.status.and_then(|s| s.conditions).unwrap_or_default();
     for (kind, words) in [
         ("t.io/exec", "in a match"),
@@ -58,24 +58,24 @@ pub(crate) async fn all_four(cluster: Arc<Cluster>) -> Result<()> {
     room.set("one", "role=main&grpc=SERVING&tcp=open").await?;
     room.exec("one", "main", &["rm", "/home/game/match"])
         .await?;
-    room.scene.marks("one", all("True")).await?;
+    room.scene.wait_for_marks("one", all("True")).await?;
     Ok(())
 }
 
 /// The period and what everything after the probe may take.
 const BOUND: Duration = Duration::from_millis(1200);
 
-pub(crate) async fn flip_to_mark_within_a_period(cluster: Arc<Cluster>) -> Result<()> {
+pub(crate) async fn a_flip_is_marked_within_a_period(cluster: Arc<Cluster>) -> Result<()> {
     let room = Room::new(&cluster, "flip").await?;
-    room.alone().await?;
+    room.wait_until_alone().await?;
     room.pod("one", json!({})).await?;
     room.set("one", "role=main").await?;
     room.scene.marker("m", json!([role()])).await?;
-    room.scene.marks("one", is_main(true)).await?;
+    room.scene.wait_for_marks("one", is_main(true)).await?;
     let mut took = Vec::new();
     for main in [false, true, false, true, false, true, false] {
         let query = if main { "role=main" } else { "role=secondary" };
-        let seen = room.scene.marks("one", is_main(main));
+        let seen = room.scene.wait_for_marks("one", is_main(main));
         let flip = async {
             room.set("one", query).await?;
             anyhow::Ok(tokio::time::Instant::now())
@@ -96,7 +96,9 @@ pub(crate) async fn flip_to_mark_within_a_period(cluster: Arc<Cluster>) -> Resul
 }
 
 // PRB-4
-pub(crate) async fn two_containers_with_a_probe_each(cluster: Arc<Cluster>) -> Result<()> {
+pub(crate) async fn two_containers_resolve_a_port_name_each_for_itself(
+    cluster: Arc<Cluster>,
+) -> Result<()> {
     let room = Room::new(&cluster, "two-containers").await?;
     let mut second = target("second");
     second["args"] = json!([
@@ -120,16 +122,24 @@ pub(crate) async fn two_containers_with_a_probe_each(cluster: Arc<Cluster>) -> R
     room.scene.marker("m", json!([first, other, port])).await?;
     let marks =
         |a: &str, b: &str| json!({"conditions": {"t.io/a": a, "t.io/b": b, "t.io/port": "True"}});
-    room.scene.marks("one", marks("False", "False")).await?;
+    room.scene
+        .wait_for_marks("one", marks("False", "False"))
+        .await?;
     room.exec("one", "second", &["touch", "/tmp/b"]).await?;
-    room.scene.marks("one", marks("False", "True")).await?;
+    room.scene
+        .wait_for_marks("one", marks("False", "True"))
+        .await?;
     room.exec("one", "main", &["touch", "/tmp/a"]).await?;
-    room.scene.marks("one", marks("True", "True")).await?;
+    room.scene
+        .wait_for_marks("one", marks("True", "True"))
+        .await?;
     Ok(())
 }
 
 // DEF-2
-pub(crate) async fn two_probes_on_one_container(cluster: Arc<Cluster>) -> Result<()> {
+pub(crate) async fn two_probes_on_one_container_report_each_for_itself(
+    cluster: Arc<Cluster>,
+) -> Result<()> {
     let room = Room::new(&cluster, "two-on-one").await?;
     room.pod("one", json!({})).await?;
     // Equal results of equal commands: each reports for itself.
@@ -139,7 +149,7 @@ pub(crate) async fn two_probes_on_one_container(cluster: Arc<Cluster>) -> Result
         .await?;
     room.scene.marker("other", json!([exec("c")])).await?;
     room.scene
-        .marks(
+        .wait_for_marks(
             "one",
             json!({"conditions": {"t.io/a": "True", "t.io/b": "True", "t.io/c": "True"}}),
         )
@@ -148,7 +158,7 @@ pub(crate) async fn two_probes_on_one_container(cluster: Arc<Cluster>) -> Result
 }
 
 // PPM-4
-pub(crate) async fn a_native_sidecar(cluster: Arc<Cluster>) -> Result<()> {
+pub(crate) async fn a_native_sidecar_is_probed(cluster: Arc<Cluster>) -> Result<()> {
     let room = Room::new(&cluster, "sidecar").await?;
     let mut side = target("side");
     side["restartPolicy"] = json!("Always");
@@ -167,20 +177,20 @@ pub(crate) async fn a_native_sidecar(cluster: Arc<Cluster>) -> Result<()> {
     by_port["containerName"] = json!("side");
     room.scene.marker("m", json!([by_exec, by_port])).await?;
     room.scene
-        .marks(
+        .wait_for_marks(
             "one",
             json!({"conditions": {"t.io/exec": "False", "t.io/port": "True"}}),
         )
         .await?;
     room.exec("one", "side", &["touch", "/tmp/ready"]).await?;
     room.scene
-        .marks("one", json!({"conditions": {"t.io/exec": "True"}}))
+        .wait_for_marks("one", json!({"conditions": {"t.io/exec": "True"}}))
         .await?;
     Ok(())
 }
 
 // PRB-8, DEF-26
-pub(crate) async fn a_startup_probe_gates(cluster: Arc<Cluster>) -> Result<()> {
+pub(crate) async fn a_probe_waits_for_the_startup_probe(cluster: Arc<Cluster>) -> Result<()> {
     let room = Room::new(&cluster, "gated").await?;
     let mut main = target("main");
     main["startupProbe"] = json!({"exec": {"command": ["test", "-e", "/tmp/started"]}, "periodSeconds": 1, "failureThreshold": 300});
@@ -198,11 +208,11 @@ pub(crate) async fn a_startup_probe_gates(cluster: Arc<Cluster>) -> Result<()> {
         .await?;
     room.pod("free", json!({})).await?;
     room.scene
-        .marks("free", json!({"conditions": {"t.io/p": "False"}}))
+        .wait_for_marks("free", json!({"conditions": {"t.io/p": "False"}}))
         .await?;
     room.exec("one", "main", &["touch", "/tmp/started"]).await?;
     room.scene
-        .marks("one", json!({"conditions": {"t.io/p": "True"}}))
+        .wait_for_marks("one", json!({"conditions": {"t.io/p": "True"}}))
         .await?;
     // Had it run before the startup probe passed, it would have failed.
     history
@@ -218,14 +228,14 @@ const SUCCEEDED: &str = "KruiseProbeSucceeded";
 const FAILED: &str = "KruiseProbeFailed";
 
 // PPM-14, DEF-11
-pub(crate) async fn events_on_transitions(cluster: Arc<Cluster>) -> Result<()> {
+pub(crate) async fn transitions_send_events(cluster: Arc<Cluster>) -> Result<()> {
     let room = Room::new(&cluster, "events").await?;
     let pod = room.pod("one", json!({})).await?;
     room.set("one", "role=main").await?;
     room.scene.marker("m", json!([role()])).await?;
-    room.scene.marks("one", is_main(true)).await?;
+    room.scene.wait_for_marks("one", is_main(true)).await?;
     room.set("one", "role=secondary").await?;
-    room.scene.marks("one", is_main(false)).await?;
+    room.scene.wait_for_marks("one", is_main(false)).await?;
     let events: Api<Event> = Api::namespaced(cluster.client.clone(), "events");
     let both = async {
         let mut seen =
@@ -258,7 +268,7 @@ pub(crate) async fn events_on_transitions(cluster: Arc<Cluster>) -> Result<()> {
 }
 
 // PPM-18
-pub(crate) async fn a_readiness_gate(cluster: Arc<Cluster>) -> Result<()> {
+pub(crate) async fn a_readiness_gate_follows_the_verdict(cluster: Arc<Cluster>) -> Result<()> {
     let room = Room::new(&cluster, "gate").await?;
     room.pod(
         "one",
@@ -268,19 +278,19 @@ pub(crate) async fn a_readiness_gate(cluster: Arc<Cluster>) -> Result<()> {
     room.set("one", "role=secondary").await?;
     room.scene.marker("m", json!([role()])).await?;
     room.scene
-        .marks(
+        .wait_for_marks(
             "one",
             json!({"conditions": {"t.io/role": "False", "Ready": "False"}}),
         )
         .await?;
     room.set("one", "role=main").await?;
     room.scene
-        .marks(
+        .wait_for_marks(
             "one",
             json!({"conditions": {"t.io/role": "True", "Ready": "True"}}),
         )
         .await?;
-    see(&room.scene.markers(), "m", "the count", |marker| {
+    wait_for_object(&room.scene.markers(), "m", "the count", |marker| {
         let status = marker.status.clone().unwrap_or_default();
         let counts = status.probes.first().map(|p| (p.succeeded, p.silent));
         ensure!(counts == Some((1, 0)), "{status:?}");

@@ -12,7 +12,7 @@ use kube::core::Request;
 use kube::{Api, Resource};
 use leadsman_api::NodePodProbe;
 use leadsman_tests::scene::differs;
-use leadsman_tests::{History, see, until};
+use leadsman_tests::{History, wait_for_answer, wait_for_object};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -44,18 +44,20 @@ fn shows(pod: &Pod, marks: &Value) -> bool {
 }
 
 // PRB-10
-pub(crate) async fn a_restarted_container(cluster: Arc<Cluster>) -> Result<()> {
+pub(crate) async fn a_restarted_container_is_unmarked_until_its_verdict(
+    cluster: Arc<Cluster>,
+) -> Result<()> {
     let room = Room::new(&cluster, "restarted").await?;
     room.pod("one", json!({})).await?;
     // Without a delay the next container has its verdict within one probe, and what lay between may be skipped.
     let mut delayed = fresh();
     delayed["probe"]["initialDelaySeconds"] = json!(3);
     room.scene.marker("m", json!([delayed])).await?;
-    room.scene.marks("one", is_fresh(true)).await?;
+    room.scene.wait_for_marks("one", is_fresh(true)).await?;
     let before = room.container_id("one", "main").await?;
     let history = History::of(&cluster.client, &room.scene.ns).await?;
     room.kill_container("one", "main").await?;
-    see(
+    wait_for_object(
         &room.scene.pods(),
         "one",
         "its next container, fresh",
@@ -74,7 +76,7 @@ pub(crate) async fn a_restarted_container(cluster: Arc<Cluster>) -> Result<()> {
     // Failed while it was down or Unknown when only the next one was seen: either takes the label away.
     let off = json!({"labels": {"fresh": null}});
     history
-        .once("the label off", |pod| shows(pod, &off))
+        .wait_for_version("the label off", |pod| shows(pod, &off))
         .await?;
     history
         .never("a label without its condition", |pod| {
@@ -85,7 +87,9 @@ pub(crate) async fn a_restarted_container(cluster: Arc<Cluster>) -> Result<()> {
 }
 
 // PRB-9, DEF-9
-pub(crate) async fn an_ended_container(cluster: Arc<Cluster>) -> Result<()> {
+pub(crate) async fn an_ended_container_fails_with_its_exit_code(
+    cluster: Arc<Cluster>,
+) -> Result<()> {
     let room = Room::new(&cluster, "ended").await?;
     let mut second = crate::room::target("second");
     second["args"] = json!([
@@ -94,9 +98,9 @@ pub(crate) async fn an_ended_container(cluster: Arc<Cluster>) -> Result<()> {
     room.pod("two", json!({"spec": {"restartPolicy": "Never", "containers": [crate::room::target("main"), second]}}))
         .await?;
     room.scene.marker("m", json!([fresh()])).await?;
-    room.scene.marks("two", is_fresh(true)).await?;
+    room.scene.wait_for_marks("two", is_fresh(true)).await?;
     room.kill_container("two", "main").await?;
-    let pod = room.scene.marks("two", is_fresh(false)).await?;
+    let pod = room.scene.wait_for_marks("two", is_fresh(false)).await?;
     let conditions = pod.status.and_then(|s| s.conditions).unwrap_or_default();
     let message = conditions
         .into_iter()
@@ -111,25 +115,25 @@ pub(crate) async fn an_ended_container(cluster: Arc<Cluster>) -> Result<()> {
 }
 
 // PPM-9, DEF-4
-pub(crate) async fn a_deleted_marker(cluster: Arc<Cluster>) -> Result<()> {
+pub(crate) async fn a_deleted_marker_takes_its_marks_along(cluster: Arc<Cluster>) -> Result<()> {
     let room = Room::new(&cluster, "deleted").await?;
     room.pod("one", json!({})).await?;
     room.set("one", "role=main").await?;
     room.scene.marker("m", json!([role()])).await?;
-    room.scene.marks("one", is_main(true)).await?;
+    room.scene.wait_for_marks("one", is_main(true)).await?;
     room.scene
         .markers()
         .delete("m", &DeleteParams::default())
         .await?;
     room.scene
-        .marks(
+        .wait_for_marks(
             "one",
             json!({"labels": {"role": null}, "conditions": {"t.io/role": null}}),
         )
         .await?;
-    room.scene.entries(&[]).await?;
+    room.scene.wait_for_entries(&[]).await?;
     // The agent forgets it too.
-    see(
+    wait_for_object(
         &room.scene.probes(),
         &room.scene.node,
         "the verdict gone",
@@ -149,53 +153,55 @@ pub(crate) async fn a_deleted_marker(cluster: Arc<Cluster>) -> Result<()> {
 }
 
 // PRB-10, DEF-12, DEF-13
-pub(crate) async fn an_edited_marker(cluster: Arc<Cluster>) -> Result<()> {
+pub(crate) async fn an_edited_marker_keeps_what_it_may(cluster: Arc<Cluster>) -> Result<()> {
     let room = Room::new(&cluster, "edited").await?;
     room.pod("one", json!({})).await?;
     room.set("one", "role=main").await?;
     let mut slow = role();
     slow["probe"]["periodSeconds"] = json!(10);
     room.scene.marker("m", json!([slow])).await?;
-    room.scene.marks("one", is_main(true)).await?;
+    room.scene.wait_for_marks("one", is_main(true)).await?;
     // Period: the verdict stays, and the next flip is found at the new pace.
     let history = History::of(&cluster.client, "edited").await?;
     room.scene
         .edit_marker("m", json!({"spec": {"probes": [role()]}}))
         .await?;
     room.set("one", "role=secondary").await?;
-    room.scene.marks("one", is_main(false)).await?;
+    room.scene.wait_for_marks("one", is_main(false)).await?;
     history
         .never("a new period took the verdict away", |pod| {
             shows(pod, &json!({"conditions": {"t.io/role": "Unknown"}}))
         })
         .await?;
     room.set("one", "role=main").await?;
-    room.scene.marks("one", is_main(true)).await?;
+    room.scene.wait_for_marks("one", is_main(true)).await?;
     // Handler: what was found by the old one does not hold any more.
     let mut other = role();
     other["probe"] = json!({"periodSeconds": 1, "failureThreshold": 1, "exec": {"command": ["test", "-e", "/tmp/a"]}});
     room.scene
         .edit_marker("m", json!({"spec": {"probes": [other]}}))
         .await?;
-    room.scene.marks("one", is_main(false)).await?;
+    room.scene.wait_for_marks("one", is_main(false)).await?;
     // Policy: no probe runs for it.
     other["markerPolicy"] = json!([{"state": "Failed", "labels": {"part": "extra"}}]);
     room.scene
         .edit_marker("m", json!({"spec": {"probes": [other]}}))
         .await?;
     room.scene
-        .marks("one", json!({"labels": {"role": null, "part": "extra"}}))
+        .wait_for_marks("one", json!({"labels": {"role": null, "part": "extra"}}))
         .await?;
     Ok(())
 }
 
 // PPM-2, PPM-9, DEF-14
-pub(crate) async fn a_pod_relabelled_out_and_in(cluster: Arc<Cluster>) -> Result<()> {
+pub(crate) async fn a_pod_relabelled_out_and_in_loses_and_regains_its_marks(
+    cluster: Arc<Cluster>,
+) -> Result<()> {
     let room = Room::new(&cluster, "moved").await?;
     room.pod("one", json!({})).await?;
     room.set("one", "role=main").await?;
     room.scene.marker("m", json!([role()])).await?;
-    room.scene.marks("one", is_main(true)).await?;
+    room.scene.wait_for_marks("one", is_main(true)).await?;
     room.scene
         .edit(
             "one",
@@ -204,7 +210,7 @@ pub(crate) async fn a_pod_relabelled_out_and_in(cluster: Arc<Cluster>) -> Result
         )
         .await?;
     room.scene
-        .marks(
+        .wait_for_marks(
             "one",
             json!({"labels": {"role": null}, "conditions": {"t.io/role": null}}),
         )
@@ -217,12 +223,14 @@ pub(crate) async fn a_pod_relabelled_out_and_in(cluster: Arc<Cluster>) -> Result
             json!({"metadata": {"labels": {"app": "moved"}}}),
         )
         .await?;
-    room.scene.marks("one", is_main(false)).await?;
+    room.scene.wait_for_marks("one", is_main(false)).await?;
     Ok(())
 }
 
 // PPM-12
-pub(crate) async fn a_stateful_pod_recreated_under_its_name(cluster: Arc<Cluster>) -> Result<()> {
+pub(crate) async fn a_stateful_pod_recreated_under_its_name_gets_no_old_marks(
+    cluster: Arc<Cluster>,
+) -> Result<()> {
     let room = Room::new(&cluster, "stateful").await?;
     let template = room.manifest("unused", json!({}));
     let set = json!({"metadata": {"name": "db"}, "spec": {"replicas": 1, "serviceName": "db",
@@ -232,26 +240,26 @@ pub(crate) async fn a_stateful_pod_recreated_under_its_name(cluster: Arc<Cluster
     sets.create(&PostParams::default(), &serde_json::from_value(set)?)
         .await?;
     room.scene.marker("m", json!([fresh()])).await?;
-    let first = room.running("db-0").await?;
-    room.scene.marks("db-0", is_fresh(true)).await?;
+    let first = room.wait_until_running("db-0").await?;
+    room.scene.wait_for_marks("db-0", is_fresh(true)).await?;
     room.exec("db-0", "main", &["touch", "/tmp/used"]).await?;
-    room.scene.marks("db-0", is_fresh(false)).await?;
+    room.scene.wait_for_marks("db-0", is_fresh(false)).await?;
     room.scene.delete_pod("db-0").await?;
-    see(&room.scene.pods(), "db-0", "its successor, fresh", |pod| {
+    wait_for_object(&room.scene.pods(), "db-0", "its successor, fresh", |pod| {
         ensure!(pod.metadata.uid != first.metadata.uid, "still the first");
         differs(pod, &is_fresh(true))
     })
     .await
 }
 
-pub(crate) async fn a_marker_deleted_while_the_manager_is_down(
+pub(crate) async fn a_marker_deleted_while_the_manager_is_down_takes_its_marks_along(
     cluster: Arc<Cluster>,
 ) -> Result<()> {
     let room = Room::new(&cluster, "down").await?;
     room.pod("one", json!({})).await?;
     room.set("one", "role=main").await?;
     room.scene.marker("m", json!([role()])).await?;
-    room.scene.marks("one", is_main(true)).await?;
+    room.scene.wait_for_marks("one", is_main(true)).await?;
     cluster.stop_manager().await?;
     room.scene
         .markers()
@@ -259,17 +267,19 @@ pub(crate) async fn a_marker_deleted_while_the_manager_is_down(
         .await?;
     cluster.start_manager().await?;
     room.scene
-        .marks(
+        .wait_for_marks(
             "one",
             json!({"labels": {"role": null}, "conditions": {"t.io/role": null}}),
         )
         .await?;
-    room.scene.entries(&[]).await?;
+    room.scene.wait_for_entries(&[]).await?;
     Ok(())
 }
 
 // PPM-12, PRB-11
-pub(crate) async fn nothing_stale_after_an_agent_was_down(cluster: Arc<Cluster>) -> Result<()> {
+pub(crate) async fn after_an_agents_absence_no_stale_verdict_is_marked(
+    cluster: Arc<Cluster>,
+) -> Result<()> {
     let room = Room::new(&cluster, "stale").await?;
     for pod in ["edited", "restarted"] {
         room.pod(pod, json!({"metadata": {"labels": {"app": pod}}}))
@@ -277,7 +287,7 @@ pub(crate) async fn nothing_stale_after_an_agent_was_down(cluster: Arc<Cluster>)
         room.set(pod, "role=main").await?;
         let selector = json!({"matchLabels": {"app": pod}});
         room.scene.marker_of(pod, selector, json!([role()])).await?;
-        room.scene.marks(pod, is_main(true)).await?;
+        room.scene.wait_for_marks(pod, is_main(true)).await?;
     }
     cluster.stop_agent().await?;
     let mut other = role();
@@ -286,10 +296,10 @@ pub(crate) async fn nothing_stale_after_an_agent_was_down(cluster: Arc<Cluster>)
     room.scene
         .edit_marker("edited", json!({"spec": {"probes": [other]}}))
         .await?;
-    room.scene.reason("edited", "Probing").await?;
+    room.scene.wait_for_reason("edited", "Probing").await?;
     let before = room.container_id("restarted", "main").await?;
     room.kill_container("restarted", "main").await?;
-    see(
+    wait_for_object(
         &room.scene.pods(),
         "restarted",
         "the new container",
@@ -318,7 +328,7 @@ pub(crate) async fn nothing_stale_after_an_agent_was_down(cluster: Arc<Cluster>)
     let history = History::of(&cluster.client, "stale").await?;
     cluster.start_agent().await?;
     for pod in ["edited", "restarted"] {
-        room.scene.marks(pod, is_main(false)).await?;
+        room.scene.wait_for_marks(pod, is_main(false)).await?;
     }
     // Once the mark of the stale verdict is off it never comes back.
     for name in ["edited", "restarted"] {
@@ -351,11 +361,11 @@ pub(crate) async fn a_status_of_an_agent_without_a_field_manager_is_taken_over(
     cluster: Arc<Cluster>,
 ) -> Result<()> {
     let room = Room::new(&cluster, "managers").await?;
-    room.alone().await?;
+    room.wait_until_alone().await?;
     room.pod("one", json!({})).await?;
     room.set("one", "role=main").await?;
     room.scene.marker("m", json!([role()])).await?;
-    room.scene.marks("one", is_main(true)).await?;
+    room.scene.wait_for_marks("one", is_main(true)).await?;
     owned_by(&room, "leadsman-agent").await?;
     cluster.stop_agent().await?;
     leave_status_of_earlier_agent(&room).await?;
@@ -363,7 +373,7 @@ pub(crate) async fn a_status_of_an_agent_without_a_field_manager_is_taken_over(
     let history = History::of(&cluster.client, "managers").await?;
     cluster.start_agent().await?;
     let node = &room.scene.node;
-    see(&room.scene.probes(), node, "the leftover gone", |probe| {
+    wait_for_object(&room.scene.probes(), node, "the leftover gone", |probe| {
         let status = probe.status.clone().unwrap_or_default().pod_probe_statuses;
         let names: Vec<_> = status.iter().map(|pod| &*pod.name).collect();
         ensure!(names == ["one"], "{names:?}");
@@ -413,7 +423,7 @@ pub(crate) async fn a_restarted_kubelet_changes_no_mark(cluster: Arc<Cluster>) -
     room.pod("one", json!({})).await?;
     room.set("one", "role=main").await?;
     room.scene.marker("m", json!([role()])).await?;
-    room.scene.marks("one", is_main(true)).await?;
+    room.scene.wait_for_marks("one", is_main(true)).await?;
     let history = History::of(&cluster.client, "kubelet").await?;
     cluster.bed.restart_kubelet().await?;
     room.pod("two", json!({})).await?;
@@ -423,7 +433,7 @@ pub(crate) async fn a_restarted_kubelet_changes_no_mark(cluster: Arc<Cluster>) -
         })
         .await?;
     room.set("one", "role=secondary").await?;
-    room.scene.marks("one", is_main(false)).await?;
+    room.scene.wait_for_marks("one", is_main(false)).await?;
     Ok(())
 }
 
@@ -432,22 +442,22 @@ pub(crate) async fn an_unreachable_runtime_changes_no_mark(cluster: Arc<Cluster>
     let room = Room::new(&cluster, "runtime").await?;
     room.pod("one", json!({})).await?;
     room.scene.marker("m", json!([fresh()])).await?;
-    room.scene.marks("one", is_fresh(true)).await?;
+    room.scene.wait_for_marks("one", is_fresh(true)).await?;
     let history = History::of(&cluster.client, "runtime").await?;
     let before = failed_container_lists(&cluster).await?;
     cluster.bed.stop_runtime().await?;
-    until("a look in vain", || async {
+    wait_for_answer("a look in vain", || async {
         Ok((failed_container_lists(&cluster).await? > before).then_some(()))
     })
     .await?;
     cluster.bed.start_runtime().await?;
     // Its socket listens again before it carries streams again, on which kubectl's exec relies and ours does not.
-    until("kubectl exec", || async {
+    wait_for_answer("kubectl exec", || async {
         let used = room.exec("one", "main", &["touch", "/tmp/used"]).await;
         Ok(used.ok())
     })
     .await?;
-    room.scene.marks("one", is_fresh(false)).await?;
+    room.scene.wait_for_marks("one", is_fresh(false)).await?;
     history
         .never("our trouble became the pod's", |pod| {
             shows(pod, &json!({"conditions": {"t.io/fresh": "Unknown"}}))
@@ -461,11 +471,11 @@ const OUTAGE: Duration = Duration::from_secs(8);
 // PRB-13
 pub(crate) async fn a_stopped_api_server_silences_no_node(cluster: Arc<Cluster>) -> Result<()> {
     let room = Room::new(&cluster, "stopped").await?;
-    room.alone().await?;
+    room.wait_until_alone().await?;
     room.pod("one", json!({})).await?;
     room.set("one", "role=main").await?;
     room.scene.marker("m", json!([role()])).await?;
-    room.scene.marks("one", is_main(true)).await?;
+    room.scene.wait_for_marks("one", is_main(true)).await?;
     let url = room.url("one", "/set").await?;
     signal_api_server(&cluster, "STOP").await?;
     let flipped = cluster
@@ -477,11 +487,11 @@ pub(crate) async fn a_stopped_api_server_silences_no_node(cluster: Arc<Cluster>)
     signal_api_server(&cluster, "CONT").await?;
     flipped?;
     let back = Instant::now();
-    room.scene.marks("one", is_main(false)).await?;
+    room.scene.wait_for_marks("one", is_main(false)).await?;
     let during = back.elapsed();
     room.set("one", "role=main").await?;
     let flipped = Instant::now();
-    room.scene.marks("one", is_main(true)).await?;
+    room.scene.wait_for_marks("one", is_main(true)).await?;
     let after = flipped.elapsed();
     eprintln!("after {OUTAGE:?} of outage: the flip during it {during:?}, the next {after:?}");
     let bound = Duration::from_secs(7);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use kube::api::DeleteParams;
-use leadsman_tests::{History, gone, openkruise, see};
+use leadsman_tests::{History, openkruise, wait_for_deletion, wait_for_object};
 use serde_json::{Value, json};
 
 use leadsman_testkit::Cluster;
@@ -19,10 +19,12 @@ const ROUNDS: Duration = Duration::from_secs(7);
 // PPM-6, PPM-8, PPM-18, DEF-8
 /// Manager and agent start for the first time over OpenKruise's statuses and marks: no mark changes, and the pod that is
 /// Ready by a marker stays so. Then they do their work, and all of it goes with the markers.
-pub(crate) async fn a_first_start_over_its_statuses(cluster: Arc<Cluster>) -> Result<()> {
+pub(crate) async fn a_first_start_over_openkruises_statuses_changes_no_mark(
+    cluster: Arc<Cluster>,
+) -> Result<()> {
     let room = Room::new(&cluster, "from-openkruise").await?;
     let scene = &room.scene;
-    room.alone().await?;
+    room.wait_until_alone().await?;
     cluster.stop_agent().await?;
     cluster.stop_manager().await?;
     for pod in PODS {
@@ -35,13 +37,13 @@ pub(crate) async fn a_first_start_over_its_statuses(cluster: Arc<Cluster>) -> Re
     // A second later than the containers' start, as it is after a while.
     tokio::time::sleep(Duration::from_secs(1)).await;
     openkruise::leave_behind(scene).await?;
-    ready(&room, "idle", "True").await?;
-    ready(&room, "busy", "False").await?;
+    wait_until_ready(&room, "idle", "True").await?;
+    wait_until_ready(&room, "busy", "False").await?;
     let history = History::of(&cluster.client, &scene.ns).await?;
     cluster.start_manager().await?;
     cluster.start_agent().await?;
     // Their own verdicts about their own entries.
-    see(
+    wait_for_object(
         &scene.probes(),
         &scene.node,
         "verdicts of leadsman's agent",
@@ -58,30 +60,34 @@ pub(crate) async fn a_first_start_over_its_statuses(cluster: Arc<Cluster>) -> Re
     )
     .await?;
     for marker in ["idle", "web"] {
-        scene.reason(marker, "Probing").await?;
+        scene.wait_for_reason(marker, "Probing").await?;
     }
     tokio::time::sleep(ROUNDS).await;
     openkruise::nothing_flapped(&history, &PODS).await?;
     // And they work.
     room.exec("idle", "main", &["rm", "/tmp/idle"]).await?;
-    scene.marks("idle", marks("false", "10", "False")).await?;
-    ready(&room, "idle", "False").await?;
+    scene
+        .wait_for_marks("idle", marks("false", "10", "False"))
+        .await?;
+    wait_until_ready(&room, "idle", "False").await?;
     room.exec("busy", "main", &["touch", "/tmp/idle"]).await?;
-    scene.marks("busy", marks("true", "-10", "True")).await?;
-    ready(&room, "busy", "True").await?;
+    scene
+        .wait_for_marks("busy", marks("true", "-10", "True"))
+        .await?;
+    wait_until_ready(&room, "busy", "True").await?;
     for marker in ["idle", "web"] {
         scene
             .markers()
             .delete(marker, &DeleteParams::default())
             .await?;
-        gone(&scene.markers(), marker).await?;
+        wait_for_deletion(&scene.markers(), marker).await?;
     }
-    scene.entries(&[]).await?;
+    scene.wait_for_entries(&[]).await?;
     for pod in PODS {
         let none = json!({"labels": {"gameserver-idle": null, "page": null},
             "annotations": {"controller.kubernetes.io/pod-deletion-cost": null},
             "conditions": {"game.io/idle": null, "game.io/port": null}});
-        scene.marks(pod, none).await?;
+        scene.wait_for_marks(pod, none).await?;
     }
     Ok(())
 }
@@ -91,8 +97,8 @@ fn marks(idle: &str, cost: &str, status: &str) -> Value {
         "annotations": {"controller.kubernetes.io/pod-deletion-cost": cost}})
 }
 
-async fn ready(room: &Room, pod: &str, status: &str) -> Result<()> {
+async fn wait_until_ready(room: &Room, pod: &str, status: &str) -> Result<()> {
     let conditions = json!({"conditions": {"Ready": status}});
-    room.scene.marks(pod, conditions).await?;
+    room.scene.wait_for_marks(pod, conditions).await?;
     Ok(())
 }

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use leadsman_tests::scene::merge;
-use leadsman_tests::{Scene, see};
+use leadsman_tests::{Scene, wait_for_object};
 use serde_json::{Value, json};
 
 use leadsman_testkit::Cluster;
@@ -40,7 +40,7 @@ impl Room {
             .pods()
             .create(&PostParams::default(), &serde_json::from_value(pod)?)
             .await?;
-        self.running(name).await
+        self.wait_until_running(name).await
     }
 
     pub(crate) fn manifest(&self, name: &str, over: Value) -> Value {
@@ -54,8 +54,8 @@ impl Room {
     }
 
     /// Waits until nothing of other cases is probed any more.
-    pub(crate) async fn alone(&self) -> Result<()> {
-        see(
+    pub(crate) async fn wait_until_alone(&self) -> Result<()> {
+        wait_for_object(
             &self.scene.probes(),
             &self.scene.node,
             "others' entries gone",
@@ -75,8 +75,8 @@ impl Room {
     }
 
     /// Waits until the containers of a pod run.
-    pub(crate) async fn running(&self, name: &str) -> Result<Pod> {
-        see(&self.scene.pods(), name, "it running", |pod| {
+    pub(crate) async fn wait_until_running(&self, name: &str) -> Result<Pod> {
+        wait_for_object(&self.scene.pods(), name, "it running", |pod| {
             let status = pod.status.clone().unwrap_or_default();
             let containers = status.container_statuses.unwrap_or_default();
             let up = |c: &k8s_openapi::api::core::v1::ContainerStatus| {

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{ListParams, PostParams};
 use leadsman_tests::scene::differs;
-use leadsman_tests::{see, until};
+use leadsman_tests::{wait_for_answer, wait_for_object};
 use serde_json::{Value, json};
 
 use crate::room::{probe, target};
@@ -61,7 +61,7 @@ fn container_id(pod: &Pod) -> Option<&str> {
 }
 
 /// Waits until the agent's verdicts on a mirror are about its present container, under the uid that the node knows.
-async fn is_matched(room: &Room, pod: &Pod) -> Result<()> {
+async fn wait_for_current_verdicts(room: &Room, pod: &Pod) -> Result<()> {
     let annotations = pod
         .metadata
         .annotations
@@ -70,7 +70,7 @@ async fn is_matched(room: &Room, pod: &Pod) -> Result<()> {
     let hash = &annotations["kubernetes.io/config.hash"];
     ensure!(pod.metadata.uid.as_ref() != Some(hash), "it is no mirror");
     let id = container_id(pod).unwrap_or_default();
-    see(
+    wait_for_object(
         &room.scene.probes(),
         &room.scene.node,
         "its verdicts",
@@ -98,42 +98,49 @@ async fn is_matched(room: &Room, pod: &Pod) -> Result<()> {
 // PRB-10, PRB-24, PPM-12
 /// A static pod has another uid in the runtime than its mirror in the API: it is probed, and the mirror marked; so is its
 /// next container, and the next static pod of the same name.
-pub(crate) async fn a_static_pod(cluster: Arc<Cluster>) -> Result<()> {
+pub(crate) async fn a_static_pod_is_probed_and_its_mirror_marked(
+    cluster: Arc<Cluster>,
+) -> Result<()> {
     let room = Room::new(&cluster, "static").await?;
     let one = StaticPod::new(&room);
     one.write(&room, 1)?;
-    let mirror = room.running(&one.name).await?;
+    let mirror = room.wait_until_running(&one.name).await?;
     let fresh = json!({"exec": {"command": ["test", "!", "-e", "/tmp/used"]}});
     let http = json!({"httpGet": {"path": "/healthz", "port": "web"}});
     let probes = json!([probe("fresh", fresh), probe("http", http)]);
     room.scene.marker("m", probes).await?;
     let marks = |fresh: &str| json!({"conditions": {"t.io/fresh": fresh, "t.io/http": "True"}});
-    room.scene.marks(&one.name, marks("True")).await?;
-    is_matched(&room, &mirror).await?;
+    room.scene.wait_for_marks(&one.name, marks("True")).await?;
+    wait_for_current_verdicts(&room, &mirror).await?;
     room.exec(&one.name, "main", &["touch", "/tmp/used"])
         .await?;
-    room.scene.marks(&one.name, marks("False")).await?;
+    room.scene.wait_for_marks(&one.name, marks("False")).await?;
 
     room.kill_container(&one.name, "main").await?;
-    let restarted = next(&room, &one, &mirror, &marks("True")).await?;
+    let restarted = wait_for_next_container(&room, &one, &mirror, &marks("True")).await?;
     ensure!(
         restarted.metadata.uid == mirror.metadata.uid,
         "another mirror"
     );
-    is_matched(&room, &restarted).await?;
+    wait_for_current_verdicts(&room, &restarted).await?;
 
     one.write(&room, 2)?;
-    let replaced = next(&room, &one, &restarted, &marks("True")).await?;
+    let replaced = wait_for_next_container(&room, &one, &restarted, &marks("True")).await?;
     ensure!(
         replaced.metadata.uid != mirror.metadata.uid,
         "the same mirror"
     );
-    is_matched(&room, &replaced).await
+    wait_for_current_verdicts(&room, &replaced).await
 }
 
 /// Waits until the mirror shows another container than before, with these marks.
-async fn next(room: &Room, one: &StaticPod, before: &Pod, marks: &Value) -> Result<Pod> {
-    see(&room.scene.pods(), &one.name, "its next container", |pod| {
+async fn wait_for_next_container(
+    room: &Room,
+    one: &StaticPod,
+    before: &Pod,
+    marks: &Value,
+) -> Result<Pod> {
+    wait_for_object(&room.scene.pods(), &one.name, "its next container", |pod| {
         let id = container_id(pod);
         ensure!(
             id.is_some() && id != container_id(before),
@@ -147,7 +154,9 @@ async fn next(room: &Room, one: &StaticPod, before: &Pod, marks: &Value) -> Resu
 
 // PRB-24
 /// The agent has no `--node-ip`: it finds out which address is the node's own.
-pub(crate) async fn a_pod_in_the_nodes_network(cluster: Arc<Cluster>) -> Result<()> {
+pub(crate) async fn a_host_network_pod_is_probed_at_the_nodes_address(
+    cluster: Arc<Cluster>,
+) -> Result<()> {
     let room = Room::new(&cluster, "host-network").await?;
     let mut main = target("main");
     main["args"] = json!([
@@ -175,7 +184,7 @@ pub(crate) async fn a_pod_in_the_nodes_network(cluster: Arc<Cluster>) -> Result<
     room.scene.marker("m", probes).await?;
     let marks = json!({"t.io/http": "True", "t.io/tcp": "True", "t.io/closed": "False"});
     room.scene
-        .marks("one", json!({"conditions": marks}))
+        .wait_for_marks("one", json!({"conditions": marks}))
         .await?;
     Ok(())
 }
@@ -186,7 +195,7 @@ const MOST_PODS: usize = 5;
 
 // PPM-13
 /// The marker changes a label by which a ReplicaSet knows its pods, which makes another one each time.
-pub(crate) async fn a_workload_that_selects_by_what_a_marker_sets(
+pub(crate) async fn a_marker_that_sets_a_workloads_label_is_stopped(
     cluster: Arc<Cluster>,
 ) -> Result<()> {
     let room = Room::new(&cluster, "endless").await?;
@@ -200,7 +209,7 @@ pub(crate) async fn a_workload_that_selects_by_what_a_marker_sets(
     let mut turns = probe("turns", json!({"exec": {"command": ["true"]}}));
     turns["markerPolicy"] = json!([{"state": "Succeeded", "labels": {"side": "right"}}]);
     room.scene.marker("m", json!([turns])).await?;
-    let stopped = room.scene.reason("m", "Cycle").await?;
+    let stopped = room.scene.wait_for_reason("m", "Cycle").await?;
     let conditions = stopped.status.unwrap_or_default().conditions;
     let message = conditions.first().map_or("", |ready| &ready.message);
     ensure!(
@@ -208,7 +217,7 @@ pub(crate) async fn a_workload_that_selects_by_what_a_marker_sets(
         "{message}"
     );
 
-    until("one pod of the ReplicaSet, and no mark", || async {
+    wait_for_answer("one pod of the ReplicaSet, and no mark", || async {
         let pods = room.scene.pods().list(&ListParams::default()).await?.items;
         ensure!(pods.len() <= MOST_PODS, "{} pods", pods.len());
         let is_owned = |pod: &&Pod| pod.metadata.owner_references.is_some();
@@ -219,7 +228,7 @@ pub(crate) async fn a_workload_that_selects_by_what_a_marker_sets(
     })
     .await?;
     // What was under way has ended by then.
-    see(&sets, "set", "its one pod ready", |set| {
+    wait_for_object(&sets, "set", "its one pod ready", |set| {
         let ready = set.status.as_ref().and_then(|status| status.ready_replicas);
         ensure!(ready == Some(1), "{:?}", set.status);
         Ok(())

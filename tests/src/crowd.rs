@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::Scene;
 use crate::report::{EntryName, report_all};
 use crate::scene::differs;
-use crate::see::PATIENCE;
+use crate::wait::PATIENCE;
 
 /// Requests on their way at once.
 const AT_ONCE: usize = 16;
@@ -70,7 +70,12 @@ impl Crowd {
     ///
     /// # Errors
     /// The API server's, or when one of the entries does not appear.
-    pub async fn verdicts(&self, pods: &[String], entries: &[&str], state: &str) -> Result<()> {
+    pub async fn report_verdicts(
+        &self,
+        pods: &[String],
+        entries: &[&str],
+        state: &str,
+    ) -> Result<()> {
         let mut nodes: BTreeMap<&str, Vec<EntryName<'_>>> = BTreeMap::new();
         for (place, pod) in self.pods.iter().enumerate() {
             if pods.contains(pod) {
@@ -89,11 +94,11 @@ impl Crowd {
         all(reports).await
     }
 
-    /// Waits until each of these pods has these marks, as [`Scene::marks`] does.
+    /// Waits until each of these pods has these marks, as [`Scene::wait_for_marks`] does.
     ///
     /// # Errors
     /// After the deadline, with one that does not.
-    pub async fn marks(&self, pods: &[String], expected: &Value) -> Result<()> {
+    pub async fn wait_for_marks(&self, pods: &[String], expected: &Value) -> Result<()> {
         let mut wrong: BTreeMap<&str, _> = pods
             .iter()
             .map(|pod| (pod.as_str(), anyhow!("it was never seen")))
@@ -104,7 +109,7 @@ impl Crowd {
                 let Ok(Event::InitApply(pod) | Event::Apply(pod)) = event else {
                     continue;
                 };
-                see(&mut wrong, pods, &pod, expected);
+                compare_marks(&mut wrong, pods, &pod, expected);
                 if wrong.is_empty() {
                     return Ok(());
                 }
@@ -122,7 +127,7 @@ impl Crowd {
     }
 }
 
-fn see<'a>(
+fn compare_marks<'a>(
     wrong: &mut BTreeMap<&'a str, anyhow::Error>,
     pods: &'a [String],
     pod: &Pod,

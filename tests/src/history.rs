@@ -11,7 +11,7 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::see::PATIENCE;
+use crate::wait::PATIENCE;
 
 /// Records from its creation until it is dropped.
 pub struct History {
@@ -105,7 +105,7 @@ impl History {
     ///
     /// # Errors
     /// After [`PATIENCE`].
-    pub async fn once(&self, what: &str, right: impl Fn(&Pod) -> bool) -> Result<()> {
+    pub async fn wait_for_version(&self, what: &str, right: impl Fn(&Pod) -> bool) -> Result<()> {
         self.wait(what, |seen| seen.iter().any(&right)).await
     }
 

@@ -11,7 +11,7 @@ pub mod openkruise;
 pub mod process;
 pub mod report;
 pub mod scene;
-pub mod see;
+pub mod wait;
 
 pub use crowd::Crowd;
 pub use harness::{Beside, Case, run};
@@ -19,4 +19,4 @@ pub use history::History;
 pub use process::Process;
 pub use report::{now, report};
 pub use scene::Scene;
-pub use see::{gone, see, until};
+pub use wait::{wait_for_answer, wait_for_deletion, wait_for_object};

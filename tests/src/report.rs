@@ -8,7 +8,7 @@ use leadsman_api::node_pod_probe::{ContainerProbe, ContainerProbeState, PodProbe
 use leadsman_api::{NodePodProbe, NodePodProbeStatus};
 use serde_json::json;
 
-use crate::see;
+use crate::wait_for_object;
 
 /// Reports a verdict as a node's agent would: the spec's revision and container echoed, others' verdicts kept.
 ///
@@ -42,7 +42,7 @@ pub async fn report_all(
     let probes: Api<NodePodProbe> = Api::all(client.clone());
     let at = now();
     let what = format!("entries {entries:?}");
-    let seen = see(&probes, node, &what, |probe| {
+    let seen = wait_for_object(&probes, node, &what, |probe| {
         let mut status = probe.status.clone().unwrap_or_default();
         for (pod, entry) in entries {
             let (of_pod, found) = entry_of(probe, *pod, entry)

@@ -11,7 +11,7 @@ use leadsman_api::{NodePodProbe, PodProbeMarker};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::{report, see};
+use crate::{report, wait_for_object};
 
 /// A test's own corner of the cluster.
 pub struct Scene {
@@ -106,18 +106,19 @@ impl Scene {
         });
         merge(&mut manifest, over);
         let pod = create::<Pod>(&self.pods(), manifest).await?;
-        self.runs(pod, "10.1.2.3").await
+        self.report_running_pod(pod, "10.1.2.3").await
     }
 
     /// Reports the pod as a kubelet would: running, initialised, with this address and its containers started.
     ///
     /// # Errors
     /// The API server's.
-    pub async fn running(&self, name: &str, ip: &str) -> Result<Pod> {
-        self.runs(self.pods().get(name).await?, ip).await
+    pub async fn report_running(&self, name: &str, ip: &str) -> Result<Pod> {
+        self.report_running_pod(self.pods().get(name).await?, ip)
+            .await
     }
 
-    async fn runs(&self, pod: Pod, ip: &str) -> Result<Pod> {
+    async fn report_running_pod(&self, pod: Pod, ip: &str) -> Result<Pod> {
         let name = pod.metadata.name.context("a pod has a name")?;
         let name = name.as_str();
         let statuses = |prefix: &str, names: Vec<String>| -> Vec<Value> {
@@ -138,7 +139,7 @@ impl Scene {
             .into_iter()
             .map(|c| c.name)
             .collect();
-        self.status(
+        self.report_pod_status(
             name,
             json!({"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}],
                 "conditions": [{"type": "Initialized", "status": "True"}, {"type": "Ready", "status": "True"}],
@@ -151,7 +152,7 @@ impl Scene {
     ///
     /// # Errors
     /// The API server's.
-    pub async fn status(&self, name: &str, status: Value) -> Result<Pod> {
+    pub async fn report_pod_status(&self, name: &str, status: Value) -> Result<Pod> {
         let params = PatchParams {
             field_manager: Some("kubelet".into()),
             ..PatchParams::default()
@@ -166,9 +167,9 @@ impl Scene {
     ///
     /// # Errors
     /// The API server's.
-    pub async fn address(&self, name: &str, ip: &str) -> Result<Pod> {
+    pub async fn report_address(&self, name: &str, ip: &str) -> Result<Pod> {
         let addresses = json!([{"$patch": "replace"}, {"ip": ip}]);
-        self.status(name, json!({"podIP": ip, "podIPs": addresses}))
+        self.report_pod_status(name, json!({"podIP": ip, "podIPs": addresses}))
             .await
     }
 
@@ -240,10 +241,10 @@ impl Scene {
     ///
     /// # Errors
     /// After the deadline, with the entries that were there.
-    pub async fn entries(&self, expected: &[&str]) -> Result<Vec<PodProbe>> {
+    pub async fn wait_for_entries(&self, expected: &[&str]) -> Result<Vec<PodProbe>> {
         let mut expected: Vec<_> = expected.iter().map(ToString::to_string).collect();
         expected.sort();
-        see(
+        wait_for_object(
             &self.probes(),
             &self.node,
             &format!("entries {expected:?}"),
@@ -275,7 +276,13 @@ impl Scene {
     ///
     /// # Errors
     /// The API server's, or when the entry does not appear.
-    pub async fn verdict(&self, pod: &str, entry: &str, state: &str, message: &str) -> Result<()> {
+    pub async fn report_verdict(
+        &self,
+        pod: &str,
+        entry: &str,
+        state: &str,
+        message: &str,
+    ) -> Result<()> {
         report(
             &self.client,
             &self.node,
@@ -291,8 +298,8 @@ impl Scene {
     ///
     /// # Errors
     /// After the deadline, with what differed.
-    pub async fn marks(&self, pod: &str, expected: Value) -> Result<Pod> {
-        see(&self.pods(), pod, &format!("marks {expected}"), |pod| {
+    pub async fn wait_for_marks(&self, pod: &str, expected: Value) -> Result<Pod> {
+        wait_for_object(&self.pods(), pod, &format!("marks {expected}"), |pod| {
             differs(pod, &expected)?;
             Ok(pod.clone())
         })
@@ -303,8 +310,8 @@ impl Scene {
     ///
     /// # Errors
     /// After the deadline, with the status that was there.
-    pub async fn reason(&self, marker: &str, reason: &str) -> Result<PodProbeMarker> {
-        see(
+    pub async fn wait_for_reason(&self, marker: &str, reason: &str) -> Result<PodProbeMarker> {
+        wait_for_object(
             &self.markers(),
             marker,
             &format!("reason {reason}"),

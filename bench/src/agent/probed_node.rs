@@ -11,7 +11,7 @@ use leadsman_api::{NodePodProbe, PodProbeMarker};
 use leadsman_core::podprobe::node::SLOT;
 use leadsman_testkit::cluster::{AGENT_METRICS, Cluster, MANAGER_METRICS};
 use leadsman_testkit::{NodeBed, Options};
-use leadsman_tests::{see, until};
+use leadsman_tests::{wait_for_answer, wait_for_object};
 use serde_json::{Value, json};
 
 use crate::meter::Meter;
@@ -72,7 +72,7 @@ impl ProbedNode {
 
     async fn ready(&self, address: &str, who: &str) -> Result<()> {
         let url = format!("http://{address}/readyz");
-        until(&format!("{who} ready"), || async {
+        wait_for_answer(&format!("{who} ready"), || async {
             Ok(self.bed.get_from_inside(&url).await.ok())
         })
         .await?;
@@ -160,7 +160,7 @@ impl ProbedNode {
     /// Waits until so many pods have a verdict, and no other has an entry.
     pub(super) async fn verdicts(&self, pods: usize) -> Result<()> {
         let what = format!("{pods} verdicts");
-        see(&self.probes(), self.bed.node_name(), &what, |object| {
+        wait_for_object(&self.probes(), self.bed.node_name(), &what, |object| {
             let entries = object.spec.pod_probes.iter().map(|pod| pod.probes.len());
             let status = object.status.clone().unwrap_or_default();
             let verdicts = status.pod_probe_statuses.iter();
@@ -209,7 +209,7 @@ where
 
 /// Waits until a pod runs; its address and its container's id.
 async fn running(pods: &Api<Pod>, name: &str) -> Result<(String, String)> {
-    see(pods, name, "it running", |pod| {
+    wait_for_object(pods, name, "it running", |pod| {
         let status = pod.status.clone().unwrap_or_default();
         let containers = status.container_statuses.unwrap_or_default();
         let main = containers.first().context("no status of its container")?;

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams};
 use leadsman_testkit::audit::Mark;
 use leadsman_testkit::leadsman::{AGENT, MANAGER};
-use leadsman_tests::{see, until};
+use leadsman_tests::{wait_for_answer, wait_for_object};
 use serde_json::json;
 
 use super::probed_node::ProbedNode;
@@ -55,7 +55,7 @@ pub(crate) fn measure(scale: f64, report: &mut Report) -> Result<()> {
 
 /// Waits until a pod has the label.
 async fn has_role(node: &ProbedNode, pod: &str, role: &str) -> Result<()> {
-    see(
+    wait_for_object(
         &node.namespaced::<Pod>(),
         pod,
         &format!("role {role}"),
@@ -88,7 +88,7 @@ async fn nothing_to_do(node: &ProbedNode, endpoint: &str, report: &mut Report) -
     let mark = node.bed.audit_mark()?;
     node.start_ready_agent(endpoint).await?;
     let wanted = 3 * node.targets.len() as u64;
-    until(&format!("{wanted} probes"), || async {
+    wait_for_answer(&format!("{wanted} probes"), || async {
         let runs = node.counted(&["leadsman_probe_runs_total"]).await?;
         Ok((runs >= wanted).then_some(()))
     })
@@ -154,7 +154,7 @@ async fn say_failed(node: &ProbedNode, pod: &str) -> Result<()> {
 
 /// Waits until the node's status says this of a pod.
 async fn shows(node: &ProbedNode, pod: &str, state: &str) -> Result<()> {
-    see(&node.probes(), node.bed.node_name(), state, |object| {
+    wait_for_object(&node.probes(), node.bed.node_name(), state, |object| {
         let statuses = object
             .status
             .iter()

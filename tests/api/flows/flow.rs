@@ -182,7 +182,7 @@ impl Flow {
             change(kubelet);
         }
         let status = kubelet.status(&pod_name(pod));
-        self.scene.status(&pod_name(pod), status).await?;
+        self.scene.report_pod_status(&pod_name(pod), status).await?;
         Ok(())
     }
 
@@ -237,7 +237,7 @@ impl Flow {
                 "False"
             };
             let status = json!({"conditions": [{"type": "Ready", "status": ready}]});
-            agents.status(&name, status).await?;
+            agents.report_pod_status(&name, status).await?;
         }
         self.agents[node] = is;
         Ok(())
@@ -285,7 +285,7 @@ impl Flow {
         let waiting = async {
             let mut events = pin!(self.watch());
             while let Some(event) = events.next().await {
-                installation.see(event);
+                installation.observe(event);
                 if !installation.is_listed() {
                     continue;
                 }

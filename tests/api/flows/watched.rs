@@ -32,7 +32,7 @@ impl<K> Default for Table<K> {
 }
 
 impl<K: Resource> Table<K> {
-    fn see(&mut self, event: Event<K>) {
+    fn observe(&mut self, event: Event<K>) {
         match event {
             Event::Init => *self = Self::default(),
             Event::InitDone => self.is_listed = true,
@@ -54,11 +54,11 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    pub(crate) fn see(&mut self, event: Seen) {
+    pub(crate) fn observe(&mut self, event: Seen) {
         match event {
-            Seen::Pod(event) => self.pods.see(*event),
-            Seen::Marker(event) => self.markers.see(event),
-            Seen::Probe(node, event) => self.probes[node].see(event),
+            Seen::Pod(event) => self.pods.observe(*event),
+            Seen::Marker(event) => self.markers.observe(event),
+            Seen::Probe(node, event) => self.probes[node].observe(event),
         }
     }
 

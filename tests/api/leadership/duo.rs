@@ -14,7 +14,7 @@ use leadsman_testkit::leadsman;
 use leadsman_testkit::{ControlPlane, Options};
 use leadsman_tests::process::Signal;
 use leadsman_tests::scene::differs;
-use leadsman_tests::{Crowd, History, Process, see, until};
+use leadsman_tests::{Crowd, History, Process, wait_for_answer, wait_for_object};
 use serde_json::json;
 use tokio::process::Command;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -69,11 +69,11 @@ impl Duo {
         duo.crowd.scene(0).marker("m", idle()).await?;
         let through = format!("https://{}", duo.link.address);
         duo.start("first", Some(&through), seconds).await?;
-        duo.is_led_by(0).await?;
-        duo.verdicts(&duo.pods(), "Succeeded").await?;
-        duo.marks("Succeeded").await?;
+        duo.wait_until_led_by(0).await?;
+        duo.report_verdicts(&duo.pods(), "Succeeded").await?;
+        duo.wait_for_marks("Succeeded").await?;
         duo.start("second", None, seconds).await?;
-        duo.stands_by(1).await?;
+        duo.wait_until_standing_by(1).await?;
         Ok(duo)
     }
 
@@ -132,17 +132,19 @@ impl Duo {
         (first, rest)
     }
 
-    pub(crate) async fn verdicts(&self, pods: &[String], state: &str) -> Result<()> {
-        self.crowd.verdicts(pods, &["m#Idle"], state).await
+    pub(crate) async fn report_verdicts(&self, pods: &[String], state: &str) -> Result<()> {
+        self.crowd.report_verdicts(pods, &["m#Idle"], state).await
     }
 
     /// Waits until all pods are marked so.
-    pub(crate) async fn marks(&self, state: &str) -> Result<()> {
-        self.crowd.marks(&self.pods(), &marked(state)).await
+    pub(crate) async fn wait_for_marks(&self, state: &str) -> Result<()> {
+        self.crowd
+            .wait_for_marks(&self.pods(), &marked(state))
+            .await
     }
 
     /// This moment, and a record of the pods from it on.
-    pub(crate) async fn watch(&self) -> Result<(Mark, History)> {
+    pub(crate) async fn record_from_now(&self) -> Result<(Mark, History)> {
         let history = History::of(&self.client, "duo").await?;
         Ok((self.mark()?, history))
     }
@@ -171,23 +173,24 @@ impl Duo {
     }
 
     /// Waits until a manager has logged this.
-    pub(crate) async fn says(&self, which: usize, words: &str) -> Result<()> {
+    pub(crate) async fn wait_for_log(&self, which: usize, words: &str) -> Result<()> {
         let process = self.process(which)?;
-        until(words, || async {
+        wait_for_answer(words, || async {
             Ok(process.log()?.contains(words).then_some(()))
         })
         .await
     }
 
     /// Waits until a manager has its stores full and knows that it does not lead.
-    pub(crate) async fn stands_by(&self, which: usize) -> Result<()> {
-        self.says(which, "initial lists complete").await?;
-        self.says(which, "the Lease is held by another").await
+    pub(crate) async fn wait_until_standing_by(&self, which: usize) -> Result<()> {
+        self.wait_for_log(which, "initial lists complete").await?;
+        self.wait_for_log(which, "the Lease is held by another")
+            .await
     }
 
-    async fn lease(&self, what: &str, right: impl Fn(&str) -> bool) -> Result<Lease> {
+    async fn wait_for_lease(&self, what: &str, right: impl Fn(&str) -> bool) -> Result<Lease> {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), NAMESPACE);
-        see(&leases, LEASE, what, |lease| {
+        wait_for_object(&leases, LEASE, what, |lease| {
             let spec = lease.spec.clone().unwrap_or_default();
             let holder = spec.holder_identity.unwrap_or_default();
             ensure!(right(&holder), "its holder is {holder:?}");
@@ -197,8 +200,8 @@ impl Duo {
     }
 
     /// Waits until this manager holds the Lease.
-    pub(crate) async fn is_led_by(&self, which: usize) -> Result<()> {
-        self.says(which, "starting leader election").await?;
+    pub(crate) async fn wait_until_led_by(&self, which: usize) -> Result<()> {
+        self.wait_for_log(which, "starting leader election").await?;
         let log = self.process(which)?.log()?;
         let identity = log
             .split_once("identity=\"")
@@ -206,14 +209,16 @@ impl Duo {
             .context("no identity in the log")?
             .0
             .to_owned();
-        self.lease(&format!("holder {identity}"), |holder| holder == identity)
+        self.wait_for_lease(&format!("holder {identity}"), |holder| holder == identity)
             .await?;
         Ok(())
     }
 
     /// How often the Lease was passed on.
     pub(crate) async fn transitions(&self) -> Result<i32> {
-        let lease = self.lease("a holder", |holder| !holder.is_empty()).await?;
+        let lease = self
+            .wait_for_lease("a holder", |holder| !holder.is_empty())
+            .await?;
         let spec = lease.spec.context("a Lease without a spec")?;
         spec.lease_transitions.context("no transitions")
     }
@@ -285,7 +290,7 @@ impl Duo {
         times: RangeInclusive<usize>,
     ) -> Result<()> {
         // A request is in the log only after it was answered.
-        until("the writes in the audit log", || async {
+        wait_for_answer("the writes in the audit log", || async {
             let [first, second] = self.pod_writes(mark)?;
             let writes: usize = first.values().chain(second.values()).sum();
             Ok((writes >= times.start() * PODS).then_some(()))

@@ -19,7 +19,7 @@ use hyper_util::server::conn::auto;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::api::PostParams;
-use leadsman_tests::{Scene, until};
+use leadsman_tests::{Scene, wait_for_answer};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use serde::Deserialize;
 use serde_json::json;
@@ -29,7 +29,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_rustls::TlsAcceptor;
 
-use super::{MARKERS, Serverless, annotation, create, injected};
+use super::{MARKERS, Serverless, annotation, create, wait_for_injection};
 use crate::Installation;
 use crate::marks::idle;
 
@@ -48,7 +48,7 @@ pub(crate) async fn a_creation_waits_little_for_the_webhook(_: Arc<Installation>
     let floor = bed.scene("floor").await?;
     let without = bed.scene("without").await?;
     ours.marker("idle", idle()).await?;
-    injected(&ours, &json!({}), "idle").await?;
+    wait_for_injection(&ours, &json!({}), "idle").await?;
     let echo = Echo::start()?;
     put_beside(&bed, &echo, &floor).await?;
 
@@ -178,7 +178,7 @@ async fn put_beside(bed: &Serverless, echo: &Echo, scene: &Scene) -> Result<()> 
     configurations
         .create(&PostParams::default(), &configuration)
         .await?;
-    until("a call of the echo", || async {
+    wait_for_answer("a call of the echo", || async {
         create(scene, "trial", json!({}), true).await?;
         Ok((echo.calls.load(Ordering::Relaxed) > 0).then_some(()))
     })

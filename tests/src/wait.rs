@@ -18,7 +18,7 @@ pub const PATIENCE: Duration = Duration::from_mins(1);
 ///
 /// # Errors
 /// After [`PATIENCE`], with the condition's error for the last snapshot.
-pub async fn see<K, T>(
+pub async fn wait_for_object<K, T>(
     api: &Api<K>,
     name: &str,
     what: &str,
@@ -38,7 +38,7 @@ where
 ///
 /// # Errors
 /// After [`PATIENCE`].
-pub async fn gone<K>(api: &Api<K>, name: &str) -> Result<()>
+pub async fn wait_for_deletion<K>(api: &Api<K>, name: &str) -> Result<()>
 where
     K: Clone + Debug + Send + DeserializeOwned + Resource + 'static,
 {
@@ -86,7 +86,7 @@ where
 ///
 /// # Errors
 /// The attempt's own, or after [`PATIENCE`].
-pub async fn until<T, F>(what: &str, mut attempt: impl FnMut() -> F) -> Result<T>
+pub async fn wait_for_answer<T, F>(what: &str, mut attempt: impl FnMut() -> F) -> Result<T>
 where
     F: Future<Output = Result<Option<T>>>,
 {
