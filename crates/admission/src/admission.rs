@@ -16,10 +16,10 @@ use tokio_util::sync::CancellationToken;
 use crate::args::Args;
 use crate::certificate::directory::{Directory, DirectoryError};
 use crate::certificate::publish::Publisher;
-use crate::certificate::secret::{LIFE, SecretLoop, State as SecretState};
+use crate::certificate::secret::{LIFE, SecretLoop, SecretLoopState};
 use crate::configuration::Address;
 use crate::configuration::repair::{
-    ConfigurationLoop, State as ConfigurationState, WebhookSource, delete_leftover,
+    ConfigurationLoop, ConfigurationLoopState, WebhookSource, delete_leftover,
 };
 use crate::endpoint::Endpoints;
 use crate::metrics::Metrics;
@@ -95,7 +95,7 @@ impl Admission {
             leadership: leadership.clone(),
             in_force: watch::Sender::new(None),
             condition: condition("webhook configuration"),
-            state: ConfigurationState::default(),
+            state: ConfigurationLoopState::default(),
         };
         let names = configuration.address.names();
         let mut loops = JoinSet::new();
@@ -110,7 +110,7 @@ impl Admission {
                 leadership,
                 in_force: configuration.in_force.subscribe(),
                 publisher,
-                state: SecretState::default(),
+                state: SecretLoopState::default(),
             };
             loops.spawn(secret.run());
         }

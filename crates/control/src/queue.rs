@@ -27,7 +27,7 @@ const INTERNAL_ERRORS: u32 = 6;
 /// All targets that are not at rest.
 #[derive(Debug)]
 pub(crate) struct WriteQueue<T> {
-    targets: HashMap<T, State>,
+    targets: HashMap<T, TargetState>,
     waiting: BTreeSet<(Instant, T)>,
     classes: Vec<ClassQueue<T>>,
     class_of: fn(&T) -> usize,
@@ -58,7 +58,7 @@ struct ClassPace {
 }
 
 #[derive(Debug)]
-enum State {
+enum TargetState {
     /// In the queue of its class.
     Ready { failures: Failures },
     /// A request is on its way, or being asked for.
@@ -139,11 +139,11 @@ impl<T: Target> WriteQueue<T> {
                     .ready
                     .push_back(target);
                 let failures = Failures::default();
-                vacant.insert(State::Ready { failures });
+                vacant.insert(TargetState::Ready { failures });
             }
             Entry::Occupied(mut occupied) => match occupied.get_mut() {
-                State::Ready { .. } | State::Waiting { .. } => {}
-                State::InFlight { dirty, .. } => *dirty = true,
+                TargetState::Ready { .. } | TargetState::Waiting { .. } => {}
+                TargetState::InFlight { dirty, .. } => *dirty = true,
             },
         }
     }
@@ -158,7 +158,7 @@ impl<T: Target> WriteQueue<T> {
         self.in_flight += 1;
         if let Some(state) = self.targets.get_mut(&target) {
             let failures = state.failures();
-            *state = State::InFlight {
+            *state = TargetState::InFlight {
                 began: now,
                 failures,
                 dirty: false,
@@ -215,7 +215,7 @@ impl<T: Target> WriteQueue<T> {
         now: Instant,
         places: &mut Places,
     ) -> Retried {
-        let Some(State::InFlight {
+        let Some(TargetState::InFlight {
             began,
             mut failures,
             dirty,
@@ -265,7 +265,7 @@ impl<T: Target> WriteQueue<T> {
             queue.held_until = None;
         }
         self.targets
-            .retain(|_, state| matches!(state, State::InFlight { .. }));
+            .retain(|_, state| matches!(state, TargetState::InFlight { .. }));
     }
 
     /// The first moment after `now`, when [`WriteQueue::take`] gave nothing, at which it may give something without
@@ -307,7 +307,8 @@ impl<T: Target> WriteQueue<T> {
 
     fn wait(&mut self, target: T, until: Instant, failures: Failures) {
         self.waiting.insert((until, target.clone()));
-        self.targets.insert(target, State::Waiting { failures });
+        self.targets
+            .insert(target, TargetState::Waiting { failures });
     }
 
     fn wake(&mut self, now: Instant) {
@@ -318,7 +319,7 @@ impl<T: Target> WriteQueue<T> {
             }
             if let Some(state) = self.targets.get_mut(&target) {
                 let failures = state.failures();
-                *state = State::Ready { failures };
+                *state = TargetState::Ready { failures };
                 self.classes[(self.class_of)(&target)]
                     .ready
                     .push_back(target);
@@ -359,7 +360,7 @@ impl ClassPace {
     }
 }
 
-impl State {
+impl TargetState {
     fn failures(&self) -> Failures {
         match self {
             Self::Ready { failures }

@@ -47,12 +47,12 @@ pub(crate) struct SecretLoop {
     pub(crate) leadership: watch::Receiver<Leadership>,
     pub(crate) in_force: watch::Receiver<Option<BundleInForce>>,
     pub(crate) publisher: Publisher,
-    pub(crate) state: State,
+    pub(crate) state: SecretLoopState,
 }
 
 /// What the loop knows.
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct SecretLoopState {
     stored: Option<Stored>,
     /// The Secret that `stored` was read from; a write replaces what is its own in it.
     secret: Option<Box<Secret>>,

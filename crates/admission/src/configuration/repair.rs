@@ -49,12 +49,12 @@ pub(crate) struct ConfigurationLoop {
     pub(crate) leadership: watch::Receiver<Leadership>,
     pub(crate) in_force: watch::Sender<Option<BundleInForce>>,
     pub(crate) condition: Condition,
-    pub(crate) state: State,
+    pub(crate) state: ConfigurationLoopState,
 }
 
 /// What the loop knows.
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct ConfigurationLoopState {
     observed: Observed,
     /// What was applied last in this term of leadership.
     applied: Option<Value>,
