@@ -195,13 +195,13 @@ struct Connection {
 #[derive(Clone)]
 struct Requests {
     /// Every change is a sign of life.
-    counts: Arc<watch::Sender<Counts>>,
+    counts: Arc<watch::Sender<RequestCounts>>,
     /// Notified when none is left.
     ended: Arc<Notify>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Counts {
+struct RequestCounts {
     under_way: usize,
     begun: u64,
 }
@@ -285,7 +285,7 @@ impl Connection {
     }
 }
 
-async fn idle(mut requests: watch::Receiver<Counts>) {
+async fn idle(mut requests: watch::Receiver<RequestCounts>) {
     loop {
         let silent = timeout(IDLE, requests.changed()).await.is_err();
         if silent && requests.borrow().under_way == 0 {

@@ -53,7 +53,7 @@ pub(crate) struct Feature<R: Rules> {
     /// The rules' monotonic clock counts from here.
     start: Instant,
     deadline: Option<Instant>,
-    counts: Counts,
+    gauges: FeatureGauges,
 }
 
 /// What a feature shares with the others.
@@ -87,7 +87,7 @@ impl<R: Rules> Feature<R> {
             must_relist: false,
             start: clock::monotonic(),
             deadline: None,
-            counts: Counts::new(&shared.metrics),
+            gauges: FeatureGauges::new(&shared.metrics),
             shared,
         }
     }
@@ -245,7 +245,7 @@ impl<R: Rules> Feature<R> {
                 }
             }
         };
-        self.counts
+        self.gauges
             .show(self.queue.in_flight(), self.queue.pending());
         looked
     }
@@ -306,7 +306,7 @@ impl<R: Rules> Feature<R> {
 
 impl<R: Rules> Drop for Feature<R> {
     fn drop(&mut self) {
-        self.counts.show(0, 0);
+        self.gauges.show(0, 0);
         let places = &mut self.shared.places;
         places.update(|places| self.queue.give_up(places));
     }
@@ -387,12 +387,12 @@ fn report<T: std::fmt::Display>(
 }
 
 /// A feature's part of the gauges that all features share.
-struct Counts {
+struct FeatureGauges {
     in_flight: (Gauge, i64),
     pending: (Gauge, i64),
 }
 
-impl Counts {
+impl FeatureGauges {
     fn new(metrics: &Metrics) -> Self {
         Self {
             in_flight: (metrics.in_flight.clone(), 0),
