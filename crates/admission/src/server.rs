@@ -115,7 +115,7 @@ impl Server {
                 counts: Arc::new(watch::Sender::default()),
                 ended: Arc::clone(&connections.request_ended),
             };
-            let connection = Connection {
+            let connection = WebhookConnection {
                 endpoints: Arc::clone(&self.endpoints),
                 draining: self.draining.clone(),
                 stop: stop.clone(),
@@ -184,7 +184,7 @@ fn acceptor(certificate: watch::Receiver<Option<Arc<CertifiedKey>>>) -> TlsAccep
     TlsAcceptor::from(Arc::new(config))
 }
 
-struct Connection {
+struct WebhookConnection {
     endpoints: Arc<Endpoints>,
     draining: CancellationToken,
     stop: CancellationToken,
@@ -231,7 +231,7 @@ impl Drop for UnderWay {
     }
 }
 
-impl Connection {
+impl WebhookConnection {
     async fn serve(self, acceptor: TlsAcceptor, stream: TcpStream) {
         // An answer is one small write.
         let _refused = stream.set_nodelay(true);

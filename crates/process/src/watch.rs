@@ -152,7 +152,10 @@ enum WatchState<K> {
     /// A watch from this version is next.
     Listed { version: String },
     /// A watch is established.
-    Following { version: String, stream: Connection },
+    Following {
+        version: String,
+        stream: EstablishedWatch,
+    },
 }
 
 /// What follows a page.
@@ -164,7 +167,7 @@ enum AfterPage {
 }
 
 /// The reply of an established watch.
-struct Connection {
+struct EstablishedWatch {
     lines: Lines,
     began: Instant,
     /// When the last line came.
@@ -263,7 +266,7 @@ where
     async fn start_watch(&mut self, version: String) -> WatchEvent<K> {
         match self.send_watch(&version).await {
             Ok(lines) => {
-                let stream = Connection {
+                let stream = EstablishedWatch {
                     lines,
                     began: clock::monotonic(),
                     last_line: None,
@@ -297,7 +300,11 @@ where
         lines
     }
 
-    async fn follow(&mut self, version: String, mut stream: Connection) -> Option<WatchEvent<K>> {
+    async fn follow(
+        &mut self,
+        version: String,
+        mut stream: EstablishedWatch,
+    ) -> Option<WatchEvent<K>> {
         let received = self.receive(&mut stream).await;
         match received {
             Received::Line(line) => return self.decode(version, stream, &line),
@@ -326,7 +333,7 @@ where
         (self.failures, self.expired) = (0, 0);
     }
 
-    async fn receive(&mut self, stream: &mut Connection) -> Received {
+    async fn receive(&mut self, stream: &mut EstablishedWatch) -> Received {
         let heard = stream.last_heard();
         loop {
             tokio::select! {
@@ -347,7 +354,7 @@ where
     fn decode(
         &mut self,
         version: String,
-        stream: Connection,
+        stream: EstablishedWatch,
         line: &[u8],
     ) -> Option<WatchEvent<K>> {
         let event = match serde_json::from_slice::<WireEvent<K>>(line) {
@@ -372,7 +379,7 @@ where
             return Some(self.fail(WatchPhase::Watching, disposition, WatchState::Unlisted));
         }
         self.reset_failures();
-        let stream = Connection {
+        let stream = EstablishedWatch {
             last_line: Some(clock::monotonic()),
             ..stream
         };
@@ -427,7 +434,7 @@ where
     }
 }
 
-impl Connection {
+impl EstablishedWatch {
     /// When the API server was last known to serve it.
     fn last_heard(&self) -> Instant {
         self.last_line.unwrap_or(self.began)
