@@ -13,7 +13,7 @@ use leadsman_core::podprobe::node::{
     ObservedContainer, ObservedContainers, PodName, ProbeRun, RunId, SLOT, StatusWriteEnd,
 };
 use leadsman_core::podprobe::{CannotProbe, Outcome};
-use leadsman_probe::{Exec, ExecError, Execution, Target};
+use leadsman_probe::{Exec, ExecError, Execution, ProbeTarget};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -131,7 +131,7 @@ impl Engine {
         let probe = run.key.pod.uid.parse().unwrap_or(0);
         let ip = address(probe, self.order.port).ip();
         self.runs.spawn(async move {
-            let target = Target::unchecked(ip, &*run.container);
+            let target = ProbeTarget::unchecked(ip, &*run.container);
             let timeout = Duration::from_secs(run.probe.timeout_seconds.get().into());
             let result =
                 leadsman_probe::run(&run.probe.handler, &target, timeout, &NoRuntime).await;

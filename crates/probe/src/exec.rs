@@ -10,7 +10,7 @@ use std::time::Duration;
 use leadsman_core::podprobe::{CannotProbe, Outcome};
 
 use crate::message::{lossy_text, truncated};
-use crate::target::Target;
+use crate::target::ProbeTarget;
 
 /// How long after the command's timeout the runtime may take to report it, before the run is given up.
 pub const EXEC_SLACK: Duration = Duration::from_secs(2);
@@ -66,7 +66,7 @@ pub enum ExecError {
 /// without output.
 pub(crate) async fn run<E: Exec>(
     command: &[String],
-    target: &Target,
+    target: &ProbeTarget,
     timeout: Duration,
     runtime: &E,
 ) -> Result<Outcome, CannotProbe> {
@@ -140,7 +140,7 @@ mod tests {
 
     async fn probe(runtime: &Scripted) -> Result<Outcome, CannotProbe> {
         let command = ["sh".to_owned(), "-c".to_owned(), "echo $(X)".to_owned()];
-        let target = Target::new(&[], "abc");
+        let target = ProbeTarget::new(&[], "abc");
         run(&command, &target, Duration::from_secs(3), runtime).await
     }
 

@@ -9,7 +9,7 @@
 //!   `exec`.
 //! - A dropped future has closed its socket. No task is spawned.
 //! - Memory and work of one run are bounded, and so is its message ([`MAX_OUTPUT`]).
-//! - No name is resolved, and no address connected to but the [`Target`]'s.
+//! - No name is resolved, and no address connected to but the [`ProbeTarget`]'s.
 //! - A shortage on the agent's side is a [`CannotProbe`], never a failure of the probe.
 //!
 //! | module | holds |
@@ -35,7 +35,7 @@ pub use exec::{EXEC_SLACK, Exec, ExecError, Execution};
 pub use message::MAX_OUTPUT;
 pub use run::run;
 pub use socket::CLOSE_TIMEOUT;
-pub use target::{Target, is_dialable};
+pub use target::{ProbeTarget, is_dialable};
 
 #[doc(no_inline)]
 pub use leadsman_core::podprobe::{CannotProbe, Outcome};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use leadsman_core::podprobe::{CannotProbe, Handler, Outcome};
 
 use crate::exec::{self, Exec};
-use crate::target::Target;
+use crate::target::ProbeTarget;
 use crate::{grpc, http, tcp};
 
 /// Runs a probe once, within its timeout.
@@ -17,7 +17,7 @@ use crate::{grpc, http, tcp};
 /// The run says nothing about the container. That the probe failed is an [`Outcome`].
 pub async fn run<E: Exec>(
     handler: &Handler,
-    target: &Target,
+    target: &ProbeTarget,
     timeout: Duration,
     exec: &E,
 ) -> Result<Outcome, CannotProbe> {

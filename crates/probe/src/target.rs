@@ -1,6 +1,6 @@
 //! The container that a probe runs against, and which addresses may be connected to at all.
 //!
-//! The agent fills a [`Target`] from what the container runtime reports and from nothing else; the check here keeps a pod, or
+//! The agent fills a [`ProbeTarget`] from what the container runtime reports and from nothing else; the check here keeps a pod, or
 //! whoever writes its status, from directing the agent to the node itself or to its link.
 
 use std::net::IpAddr;
@@ -9,12 +9,12 @@ use leadsman_core::podprobe::CannotProbe;
 
 /// One container, as the runtime reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct ProbeTarget {
     address: Result<IpAddr, CannotProbe>,
     container_id: String,
 }
 
-impl Target {
+impl ProbeTarget {
     /// A container by its runtime's id, and the addresses that the runtime reports for its sandbox (the node's own for a
     /// sandbox in the node's network). The first that [`is_dialable`] is used. Without one a probe that connects ends with
     /// [`CannotProbe::NoAddress`]; `exec` needs none.
@@ -121,7 +121,7 @@ mod tests {
         let ip = |s: &str| s.parse::<IpAddr>().unwrap();
         let of = |list: &[&str]| {
             let list: Vec<_> = list.iter().map(|s| ip(s)).collect();
-            Target::new(&list, "c").address().ok()
+            ProbeTarget::new(&list, "c").address().ok()
         };
         assert_eq!(of(&["10.0.0.1", "fd00::1"]), Some(ip("10.0.0.1")));
         assert_eq!(of(&["fe80::1", "fd00::1", "10.0.0.1"]), Some(ip("fd00::1")));

@@ -119,7 +119,7 @@ mod tests {
     // PRB-24, DEF-7
     #[tokio::test]
     async fn without_an_address_nothing_is_dialled() {
-        let target = crate::Target::new(&["127.0.0.1".parse().unwrap()], "container");
+        let target = crate::ProbeTarget::new(&["127.0.0.1".parse().unwrap()], "container");
         let handler = socket("127.0.0.1:1".parse().unwrap());
         let outcome = crate::run(&handler, &target, AMPLE, &crate::test_server::NoRuntime).await;
         assert_eq!(outcome, Err(CannotProbe::NoAddress));

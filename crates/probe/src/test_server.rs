@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 use crate::exec::{Exec, ExecError, Execution};
-use crate::target::Target;
+use crate::target::ProbeTarget;
 
 /// Long enough never to be the reason on a busy machine.
 pub(crate) const AMPLE: Duration = Duration::from_secs(20);
@@ -27,7 +27,7 @@ impl Exec for NoRuntime {
 
 /// Runs a probe against an address of the loopback interface.
 pub(crate) async fn probe(handler: Handler, address: SocketAddr, timeout: Duration) -> Outcome {
-    let target = Target::unchecked(address.ip(), "container");
+    let target = ProbeTarget::unchecked(address.ip(), "container");
     let result = crate::run(&handler, &target, timeout, &NoRuntime).await;
     result.expect("there are descriptors and an address")
 }

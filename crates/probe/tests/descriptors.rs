@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use leadsman_core::podprobe::{CannotProbe, Handler, HttpGet, Scheme};
-use leadsman_probe::{Exec, ExecError, Execution, Target};
+use leadsman_probe::{Exec, ExecError, Execution, ProbeTarget};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 struct NoRuntime;
@@ -28,7 +28,7 @@ async fn without_descriptors_nothing_can_be_probed() {
 
     // Of a documentation range, and never reached.
     let address: SocketAddr = "192.0.2.1:80".parse().unwrap();
-    let target = Target::new(&[address.ip()], "container");
+    let target = ProbeTarget::new(&[address.ip()], "container");
     let port = NonZeroU16::new(address.port()).unwrap();
     let handlers = [
         Handler::TcpSocket { port },

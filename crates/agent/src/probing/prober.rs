@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use leadsman_core::podprobe::node::{ProbeRun, RunId};
 use leadsman_core::podprobe::{CannotProbe, Outcome};
-use leadsman_probe::{EXEC_SLACK, Exec, Target};
+use leadsman_probe::{EXEC_SLACK, Exec, ProbeTarget};
 use tokio::task::JoinSet;
 
 use super::metrics::handler_label;
@@ -37,7 +37,7 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
     }
 
     /// Starts a run. Without a target its container is gone.
-    pub(crate) fn start(&mut self, run: ProbeRun, target: Option<Target>) {
+    pub(crate) fn start(&mut self, run: ProbeRun, target: Option<ProbeTarget>) {
         let exec = self.exec.clone();
         self.runs.spawn(async move {
             let handler = handler_label(&run.probe.handler);
@@ -84,7 +84,7 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
 
 async fn probe<E: Exec>(
     run: &ProbeRun,
-    target: Option<Target>,
+    target: Option<ProbeTarget>,
     exec: &E,
 ) -> Result<Outcome, CannotProbe> {
     let target = target.ok_or(CannotProbe::ContainerGone)?;

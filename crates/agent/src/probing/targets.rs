@@ -14,7 +14,7 @@ use leadsman_api::NodePodProbeSpec;
 use leadsman_core::podprobe::CannotProbe;
 use leadsman_core::podprobe::node::{PodName, ProbeRun};
 use leadsman_cri::{Addresses, Containers};
-use leadsman_probe::{Target, is_dialable};
+use leadsman_probe::{ProbeTarget, is_dialable};
 use leadsman_process::clock;
 use nix::ifaddrs::getifaddrs;
 use tokio::time::Instant;
@@ -63,7 +63,7 @@ impl ProbeTargets {
         &mut self,
         run: &ProbeRun,
         containers: Option<&Containers>,
-    ) -> Option<Target> {
+    ) -> Option<ProbeTarget> {
         let pod = &run.key.pod;
         let container = containers?.get(pod_labels(pod), &run.key.container)?;
         if container.id != run.container {
@@ -71,11 +71,11 @@ impl ProbeTargets {
         }
         let id = &*container.id;
         Some(match &container.addresses {
-            Addresses::Unknown => Target::unreachable(CannotProbe::NoAddress, id),
-            Addresses::Pod(addresses) => Target::new(addresses, id),
+            Addresses::Unknown => ProbeTarget::unreachable(CannotProbe::NoAddress, id),
+            Addresses::Pod(addresses) => ProbeTarget::new(addresses, id),
             Addresses::Node => match self.node_address_of(pod) {
-                Ok(addresses) => Target::new(&addresses, id),
-                Err(cause) => Target::unreachable(cause, id),
+                Ok(addresses) => ProbeTarget::new(&addresses, id),
+                Err(cause) => ProbeTarget::unreachable(cause, id),
             },
         })
     }
