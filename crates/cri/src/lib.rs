@@ -23,4 +23,4 @@ mod wire;
 pub mod wire;
 
 pub use runtime::{Error, Runtime, RuntimeVersion};
-pub use view::{Addresses, Container, Containers, PodLabels, View};
+pub use view::{Addresses, CurrentContainer, CurrentContainers, PodLabels, View};

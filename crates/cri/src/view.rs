@@ -23,7 +23,7 @@ use crate::wire;
 
 /// The current container of one name in one pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Container {
+pub struct CurrentContainer {
     /// The runtime's id, without a scheme.
     pub id: Arc<str>,
     /// 0 for the first container of this name, one more at each restart.
@@ -64,14 +64,14 @@ pub struct PodLabels<'a> {
 
 /// The containers of all wanted pods at one moment.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Containers {
-    pods: HashMap<Arc<str>, HashMap<Arc<str>, Container>>,
+pub struct CurrentContainers {
+    pods: HashMap<Arc<str>, HashMap<Arc<str>, CurrentContainer>>,
 }
 
-impl Containers {
+impl CurrentContainers {
     /// The current container of this name in this pod. One whose pod has the uid but another namespace or name is another
     /// pod's: the caller may have the uid from somebody who was free to choose it.
-    pub fn get(&self, pod: PodLabels<'_>, name: &str) -> Option<&Container> {
+    pub fn get(&self, pod: PodLabels<'_>, name: &str) -> Option<&CurrentContainer> {
         let container = self.pods.get(pod.uid)?.get(name)?;
         let agrees = *container.pod_namespace == *pod.namespace && *container.pod_name == *pod.name;
         agrees.then_some(container)
@@ -83,7 +83,7 @@ impl Containers {
 pub struct View {
     runtime: Runtime,
     cache: ContainerCache,
-    containers: Arc<Containers>,
+    containers: Arc<CurrentContainers>,
 }
 
 impl View {
@@ -139,7 +139,7 @@ impl View {
     }
 
     /// The containers as of the last refresh. The same `Arc` as long as nothing has changed.
-    pub fn containers(&self) -> Arc<Containers> {
+    pub fn containers(&self) -> Arc<CurrentContainers> {
         self.containers.clone()
     }
 
@@ -157,7 +157,7 @@ impl View {
     }
 
     fn publish(&mut self, current: Vec<ListedContainer>) {
-        let mut containers = Containers::default();
+        let mut containers = CurrentContainers::default();
         for listed in current {
             let container = self.cache.container(&listed);
             containers
@@ -333,8 +333,8 @@ impl ContainerCache {
         }
     }
 
-    fn container(&self, listed: &ListedContainer) -> Container {
-        Container {
+    fn container(&self, listed: &ListedContainer) -> CurrentContainer {
+        CurrentContainer {
             id: listed.id.clone(),
             attempt: listed.attempt,
             state: self.state(listed).unwrap_or(ContainerState::Unknown),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use leadsman_core::podprobe::node::{
     ContainerName, NodeEvent, ObservedContainer, ObservedContainers, PodName, SLOT,
 };
-use leadsman_cri::{Container, Containers, Error, PodLabels, View};
+use leadsman_cri::{CurrentContainer, CurrentContainers, Error, PodLabels, View};
 use leadsman_process::clock;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
@@ -32,7 +32,7 @@ pub(crate) struct ContainerList {
     /// When the request was sent; since the agent's start.
     began: Duration,
     /// The same `Arc` as before when nothing has changed.
-    containers: Result<Arc<Containers>, Error>,
+    containers: Result<Arc<CurrentContainers>, Error>,
 }
 
 /// Lists containers until nobody listens any more. Times are on the grid that begins at `start`, so that no list costs a
@@ -83,7 +83,7 @@ fn next_on_grid(start: Instant, then: Instant, step: Duration) -> Instant {
 /// The last list, and which pods the next one is for. Times are since the agent's start.
 pub(crate) struct ContainerLists {
     polled: watch::Sender<PolledPods>,
-    last: Option<Arc<Containers>>,
+    last: Option<Arc<CurrentContainers>>,
     /// When the last list came, or when there began to be something to list.
     succeeded_at: Duration,
     /// When the plan changed, if no list that began after it has succeeded: the plan may name other containers of the
@@ -109,7 +109,7 @@ impl ContainerLists {
         self.polled.subscribe()
     }
 
-    pub(crate) fn last(&self) -> Option<&Containers> {
+    pub(crate) fn last(&self) -> Option<&CurrentContainers> {
         self.last.as_deref()
     }
 
@@ -195,7 +195,7 @@ pub(crate) fn pod_labels(pod: &PodName) -> PodLabels<'_> {
 
 /// The containers of these names, as the state machine sees them.
 fn observed_containers(
-    containers: &Containers,
+    containers: &CurrentContainers,
     names: impl Iterator<Item = ContainerName>,
 ) -> ObservedContainers {
     names
@@ -206,7 +206,7 @@ fn observed_containers(
         .collect()
 }
 
-fn observed_container(container: &Container) -> ObservedContainer {
+fn observed_container(container: &CurrentContainer) -> ObservedContainer {
     ObservedContainer {
         id: container.id.clone(),
         state: container.state,
@@ -234,7 +234,7 @@ mod tests {
     fn an_equal_list_is_news_once_after_the_plan_has_changed() {
         let checks = HealthChecks::new(Readiness::default());
         let mut lists = ContainerLists::new(checks.register("runtime", "not tried"));
-        let containers: Arc<Containers> = Arc::default();
+        let containers: Arc<CurrentContainers> = Arc::default();
         let seconds = Duration::from_secs;
         let list = |lists: &mut ContainerLists, began| {
             let list = ContainerList {

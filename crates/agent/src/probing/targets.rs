@@ -13,7 +13,7 @@ use std::time::Duration;
 use leadsman_api::NodePodProbeSpec;
 use leadsman_core::podprobe::CannotProbe;
 use leadsman_core::podprobe::node::{PodName, ProbeRun};
-use leadsman_cri::{Addresses, Containers};
+use leadsman_cri::{Addresses, CurrentContainers};
 use leadsman_probe::{ProbeTarget, is_dialable};
 use leadsman_process::clock;
 use nix::ifaddrs::getifaddrs;
@@ -62,7 +62,7 @@ impl ProbeTargets {
     pub(crate) fn target_of(
         &mut self,
         run: &ProbeRun,
-        containers: Option<&Containers>,
+        containers: Option<&CurrentContainers>,
     ) -> Option<ProbeTarget> {
         let pod = &run.key.pod;
         let container = containers?.get(pod_labels(pod), &run.key.container)?;

@@ -18,7 +18,7 @@ fn view(fake: &Fake) -> View {
 
 impl View {
     /// The newest container of this name in the pod of this uid; all are called `web`.
-    fn container(&self, pod_uid: &str, name: &str) -> Option<&Container> {
+    fn container(&self, pod_uid: &str, name: &str) -> Option<&CurrentContainer> {
         let pod = PodLabels {
             namespace: "default",
             name: "web",
