@@ -7,7 +7,7 @@ use std::pin::pin;
 use futures::{Stream, StreamExt};
 use leadsman_api::slim::crd::CustomResourceDefinition;
 use leadsman_process::list::ListTarget;
-use leadsman_process::watch::{WatchEvent, WatchFailure, WatchPhase, watch};
+use leadsman_process::watcher::{WatchEvent, WatchFailure, WatchPhase, list_and_watch};
 use leadsman_process::{Condition, clock};
 use tokio::sync::mpsc::Sender;
 
@@ -24,7 +24,7 @@ pub(crate) async fn follow<E>(
 ) {
     let name = format!("metadata.name={}", schema.crd);
     let only = ListTarget::all::<CustomResourceDefinition>().fields(name);
-    let crds = watch(context.server, only, fastrand::Rng::new());
+    let crds = list_and_watch(context.server, only, fastrand::Rng::new());
     let changes = schema.changes(crds);
     let mut changes = pin!(changes);
     while let Some(kept) = changes.next().await {

@@ -18,7 +18,7 @@ use leadsman_api::Guarded;
 use leadsman_core::cluster::{ObjectName, ResourceVersion, Source};
 use leadsman_process::list::ListTarget;
 use leadsman_process::reply::{Cause, Disposition};
-use leadsman_process::watch::{WatchEvent, WatchFailure, WatchPhase, watch};
+use leadsman_process::watcher::{WatchEvent, WatchFailure, WatchPhase, list_and_watch};
 use leadsman_process::{ApiServer, Condition, Readiness, clock};
 use tokio::sync::mpsc::Sender;
 use tokio::task::JoinSet;
@@ -99,7 +99,7 @@ impl<K: Watchable> Spawn for KindWatch<K> {
             .readiness
             .condition(resource.clone(), "waiting for the first list");
         let target = ListTarget::all::<K>().page(self.page);
-        let objects = watch::<Guarded<K>>(context.server, target, fastrand::Rng::new());
+        let objects = list_and_watch::<Guarded<K>>(context.server, target, fastrand::Rng::new());
         let follower = Follower {
             resource,
             condition,

@@ -5,7 +5,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use leadsman_process::ApiServer;
 use leadsman_process::list::ListTarget;
 use leadsman_process::reply::{Cause, Disposition};
-use leadsman_process::watch::{ObjectEvent, ObjectState, watch_object};
+use leadsman_process::watcher::{ObjectEvent, ObjectState, watch_object};
 
 /// What the watch of a Lease delivers.
 pub type LeaseEvent = ObjectEvent<Lease>;

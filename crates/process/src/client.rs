@@ -18,7 +18,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const READ_TIMEOUT: Duration = Duration::from_mins(5);
 
 const _: () = assert!(
-    READ_TIMEOUT.as_secs() > crate::watch::TIMEOUT_SECONDS.end as u64,
+    READ_TIMEOUT.as_secs() > crate::watcher::TIMEOUT_SECONDS.end as u64,
     "only a dead connection meets the deadline: the API server ends each watch before it"
 );
 

@@ -14,7 +14,7 @@ use kube::{Resource, ResourceExt};
 use leadsman_lease::Leadership;
 use leadsman_process::list::ListTarget;
 use leadsman_process::reply::{Cause, Disposition, Verb};
-use leadsman_process::watch::{ObjectEvent, ObjectState, watch_object};
+use leadsman_process::watcher::{ObjectEvent, ObjectState, watch_object};
 use leadsman_process::{ApiServer, clock};
 use tokio::sync::watch;
 use tokio::time::Instant;

@@ -13,7 +13,7 @@ use kube::core::request::Error as BuildError;
 use leadsman_lease::Leadership;
 use leadsman_process::list::ListTarget;
 use leadsman_process::reply::{Cause, Disposition, Verb};
-use leadsman_process::watch::{ObjectEvent, ObjectState, watch_object};
+use leadsman_process::watcher::{ObjectEvent, ObjectState, watch_object};
 use leadsman_process::{ApiServer, Condition, clock};
 use serde_json::Value;
 use tokio::sync::watch;

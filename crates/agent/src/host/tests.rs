@@ -15,7 +15,7 @@ use kube::api::{Patch, PatchParams};
 use kube::client::Body;
 use leadsman_cri::Runtime;
 use leadsman_process::list::ListTarget;
-use leadsman_process::watch::{ObjectEvent, ObjectState, watch_object};
+use leadsman_process::watcher::{ObjectEvent, ObjectState, watch_object};
 use leadsman_process::{ApiServer, Metrics, Readiness, clock};
 use serde::Deserialize;
 use serde_json::json;

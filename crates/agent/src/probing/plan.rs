@@ -7,7 +7,7 @@ use leadsman_api::{Guarded, NodePodProbe};
 use leadsman_core::cluster::ResourceVersion;
 use leadsman_process::ApiServer;
 use leadsman_process::list::ListTarget;
-use leadsman_process::watch::{WatchEvent, watch};
+use leadsman_process::watcher::{WatchEvent, list_and_watch};
 
 use crate::health::Health;
 
@@ -58,7 +58,7 @@ pub(crate) fn watch_plan(
     let target = ListTarget::all::<NodePodProbe>().fields(format!("metadata.name={node_name}"));
     let mut listed = ListedObject::None;
     // Guarded: an object that cannot be decoded is reported, and does not end the watch.
-    watch::<Guarded<NodePodProbe>>(server, target, fastrand::Rng::new())
+    list_and_watch::<Guarded<NodePodProbe>>(server, target, fastrand::Rng::new())
         .filter_map(move |event| std::future::ready(plan_event(event, &mut listed)))
 }
 

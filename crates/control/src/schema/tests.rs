@@ -2,7 +2,7 @@ use leadsman_process::reply::{Cause, Disposition};
 use std::time::Duration;
 
 use leadsman_process::Readiness;
-use leadsman_process::watch::WatchEvent::{
+use leadsman_process::watcher::WatchEvent::{
     Changed, Deleted, Failed, Following, ListComplete, ListItem, ListStarted,
 };
 use serde_json::{Value, json};

@@ -103,7 +103,7 @@ pub enum WatchPhase {
 
 /// Lists and watches the target. The stream never ends; dropping it ends the request in flight. `random` spreads retries
 /// and the ends of watches.
-pub fn watch<K>(
+pub fn list_and_watch<K>(
     server: ApiServer,
     target: ListTarget,
     random: fastrand::Rng,

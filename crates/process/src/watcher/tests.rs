@@ -64,7 +64,7 @@ fn scripted_watch(script: Vec<Answer>) -> (ScriptedApi, Events) {
     let server = ApiServer::new(Client::new(service, "default"));
     let target = ListTarget::all::<Node>().page(2);
     let random = fastrand::Rng::with_seed(7);
-    let events = watch::<Node>(server.clone(), target, random).boxed();
+    let events = list_and_watch::<Node>(server.clone(), target, random).boxed();
     let api = ScriptedApi {
         script,
         asked,
