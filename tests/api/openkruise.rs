@@ -240,7 +240,7 @@ pub(crate) async fn a_gate_that_is_off_leaves_everything_alone(
     installation
         .wait_for_log(
             log,
-            "ready condition=\"PodProbeMarkerGate=false: idle by configuration\"",
+            "ready check=\"PodProbeMarkerGate=false: idle by configuration\"",
         )
         .await?;
     scene

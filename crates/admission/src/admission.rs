@@ -83,8 +83,8 @@ impl Admission {
             listener.and_then(|listener| listener.ok_or(io::ErrorKind::AddrNotAvailable.into()));
         let listener = listener.map_err(|source| AdmissionError::Listen { address, source })?;
         let metrics = Metrics::new(&process.metrics);
-        let condition = |name| process.readiness.condition(name, "not read yet");
-        let publisher = Publisher::new(metrics.clone(), condition("webhook certificates"));
+        let check = |name| process.readiness.add_check(name, "not read yet");
+        let publisher = Publisher::new(metrics.clone(), check("webhook certificates"));
         let certificate = publisher.certificate();
         let configuration = ConfigurationLoop {
             server: process.server.clone(),
@@ -94,7 +94,7 @@ impl Admission {
             mounted: args.webhook_cert_dir.is_some(),
             leadership: leadership.clone(),
             in_force: watch::Sender::new(None),
-            condition: condition("webhook configuration"),
+            check: check("webhook configuration"),
             state: ConfigurationLoopState::default(),
         };
         let names = configuration.address.names();

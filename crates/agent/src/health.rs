@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leadsman_process::{Condition, Readiness};
+use leadsman_process::{Readiness, ReadinessCheck};
 
 /// How long a check may fail before `/readyz` does.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -21,7 +21,7 @@ pub(crate) struct HealthChecks {
 pub(crate) struct Health(Arc<Mutex<HealthState>>);
 
 struct HealthState {
-    condition: Condition,
+    check: ReadinessCheck,
     failing: Option<Failing>,
 }
 
@@ -41,7 +41,7 @@ impl HealthChecks {
     /// Registers a check, which fails `/readyz` for this reason until its first success.
     pub(crate) fn register(&self, name: &'static str, reason: &str) -> Health {
         let health = Health(Arc::new(Mutex::new(HealthState {
-            condition: self.readiness.condition(name, reason),
+            check: self.readiness.add_check(name, reason),
             failing: None,
         })));
         lock(&self.checks).push(health.clone());
@@ -61,7 +61,7 @@ impl Health {
     pub(crate) fn succeeded(&self) {
         let mut state = lock(&self.0);
         state.failing = None;
-        state.condition.ready();
+        state.check.ready();
     }
 
     /// Records a failure of what last worked at `since`. Returns whether it is the first one after a success.
@@ -88,7 +88,7 @@ impl Health {
         if let Some(failing) = &state.failing
             && now.saturating_sub(failing.since) >= PATIENCE
         {
-            state.condition.not_ready(&failing.reason);
+            state.check.not_ready(&failing.reason);
         }
     }
 }

@@ -49,14 +49,14 @@ pub enum ControlError {
 impl Control {
     /// No feature yet. Nothing is written but while `leadership` says so.
     pub fn new(process: &Process, leadership: watch::Receiver<Leadership>) -> Self {
-        let condition = process
+        let check = process
             .readiness
-            .condition("rights to write", "nothing has been written yet");
+            .add_check("rights to write", "nothing has been written yet");
         let shared = Shared {
             server: process.server.clone(),
             leadership,
             places: SharedPlaces::new(Places::new(IN_FLIGHT)),
-            permissions: Permissions::new(condition),
+            permissions: Permissions::new(check),
             metrics: Metrics::new(&process.metrics),
         };
         Self {
@@ -93,10 +93,10 @@ impl Control {
     fn schema<R: Rules>(&self, kind: &Kind<R>) -> Option<Schema> {
         let fields = kind.optional_fields?;
         let crd = kind.crd()?;
-        let condition = self
+        let check = self
             .readiness
-            .condition(format!("schema of {crd}"), "not read yet");
-        Some(Schema::new(crd, (kind.version)(), fields, condition))
+            .add_check(format!("schema of {crd}"), "not read yet");
+        Some(Schema::new(crd, (kind.version)(), fields, check))
     }
 
     fn context(&self) -> Context {
@@ -164,7 +164,7 @@ mod tests {
                 server: ApiServer::new(kube::Client::new(service, "default")),
                 leadership: leadership.subscribe(),
                 places: SharedPlaces::new(Places::new(IN_FLIGHT)),
-                permissions: Permissions::new(readiness.condition("rights", "")),
+                permissions: Permissions::new(readiness.add_check("rights", "")),
                 metrics: Metrics::new(&Registry::default()),
             },
             readiness,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use leadsman_process::Condition;
+use leadsman_process::ReadinessCheck;
 use leadsman_process::reply::{Cause, Disposition, describe_missing_rights};
 
 use crate::request::RequestKind;
@@ -14,15 +14,15 @@ pub(crate) struct Permissions(Arc<Mutex<Forbidden>>);
 
 struct Forbidden {
     reasons: BTreeMap<RequestKind, String>,
-    condition: Condition,
+    check: ReadinessCheck,
 }
 
 impl Permissions {
     /// None is known to be lacking.
-    pub(crate) fn new(condition: Condition) -> Self {
-        condition.ready();
+    pub(crate) fn new(check: ReadinessCheck) -> Self {
+        check.ready();
         let reasons = BTreeMap::new();
-        Self(Arc::new(Mutex::new(Forbidden { reasons, condition })))
+        Self(Arc::new(Mutex::new(Forbidden { reasons, check })))
     }
 
     /// Takes note of what a reply says about permissions.
@@ -40,18 +40,18 @@ impl Permissions {
         };
         // The reason of the first object stands for all: each names its own object.
         if is_changed {
-            forbidden.update_condition();
+            forbidden.update_check();
         }
     }
 }
 
 impl Forbidden {
-    fn update_condition(&self) {
+    fn update_check(&self) {
         if self.reasons.is_empty() {
-            self.condition.ready();
+            self.check.ready();
             return;
         }
         let reasons = self.reasons.values().map(String::as_str);
-        self.condition.not_ready(describe_missing_rights(reasons));
+        self.check.not_ready(describe_missing_rights(reasons));
     }
 }

@@ -8,7 +8,7 @@ use futures::{Stream, StreamExt};
 use leadsman_api::slim::crd::CustomResourceDefinition;
 use leadsman_process::list::ListTarget;
 use leadsman_process::watcher::{WatchEvent, WatchFailure, WatchPhase, list_and_watch};
-use leadsman_process::{Condition, clock};
+use leadsman_process::{ReadinessCheck, clock};
 use tokio::sync::mpsc::Sender;
 
 use crate::kind::OptionalFields;
@@ -39,14 +39,14 @@ pub(crate) async fn follow<E>(
     }
 }
 
-/// What is known of a kind's schema. The condition holds while the CRD is there and changes of it are being received.
+/// What is known of a kind's schema. The check passes while the CRD is there and changes of it are being received.
 pub(crate) struct Schema {
     /// The name of the CRD.
     crd: String,
     /// The version of the API whose schema counts.
     version: Cow<'static, str>,
     fields: OptionalFields,
-    condition: Condition,
+    check: ReadinessCheck,
     exists: bool,
     is_receiving: bool,
     /// Whether it keeps the fields, as it was last read.
@@ -59,13 +59,13 @@ impl Schema {
         crd: String,
         version: Cow<'static, str>,
         fields: OptionalFields,
-        condition: Condition,
+        check: ReadinessCheck,
     ) -> Self {
         Self {
             crd,
             version,
             fields,
-            condition,
+            check,
             exists: false,
             is_receiving: false,
             keeps: None,
@@ -86,21 +86,21 @@ impl Schema {
             WatchEvent::ListItem(crd) | WatchEvent::Changed(crd) => {
                 self.exists = true;
                 let change = self.read(&crd);
-                self.update_condition();
+                self.update_check();
                 return change;
             }
-            WatchEvent::ListComplete(_) => self.update_condition(),
+            WatchEvent::ListComplete(_) => self.update_check(),
             WatchEvent::Deleted(_) => {
                 self.exists = false;
-                self.update_condition();
+                self.update_check();
             }
             WatchEvent::Following => {
                 self.is_receiving = true;
-                self.update_condition();
+                self.update_check();
             }
             WatchEvent::Failed(failure) => {
                 self.is_receiving = false;
-                self.condition.not_ready(reason(&self.crd, &failure));
+                self.check.not_ready(reason(&self.crd, &failure));
             }
         }
         None
@@ -127,14 +127,14 @@ impl Schema {
         Some(keeps)
     }
 
-    fn update_condition(&self) {
+    fn update_check(&self) {
         if !self.exists {
             let crd = &self.crd;
-            self.condition.not_ready(format!(
+            self.check.not_ready(format!(
                 "there is no CRD {crd}: apply the output of `leadsman manifests`"
             ));
         } else if self.is_receiving {
-            self.condition.ready();
+            self.check.ready();
         }
     }
 }

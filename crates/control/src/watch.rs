@@ -19,7 +19,7 @@ use leadsman_core::cluster::{ObjectName, ResourceVersion, Source};
 use leadsman_process::list::ListTarget;
 use leadsman_process::reply::{Cause, Disposition};
 use leadsman_process::watcher::{WatchEvent, WatchFailure, WatchPhase, list_and_watch};
-use leadsman_process::{ApiServer, Condition, Readiness, clock};
+use leadsman_process::{ApiServer, Readiness, ReadinessCheck, clock};
 use tokio::sync::mpsc::Sender;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -95,14 +95,14 @@ struct KindWatch<K> {
 impl<K: Watchable> Spawn for KindWatch<K> {
     fn spawn(self: Box<Self>, tasks: &mut JoinSet<()>, context: Context) {
         let resource = Resource::of::<K>().full_name();
-        let condition = context
+        let check = context
             .readiness
-            .condition(resource.clone(), "waiting for the first list");
+            .add_check(resource.clone(), "waiting for the first list");
         let target = ListTarget::all::<K>().page(self.page);
         let objects = list_and_watch::<Guarded<K>>(context.server, target, fastrand::Rng::new());
         let follower = Follower {
             resource,
-            condition,
+            check,
             metrics: context.metrics,
             fan_out: self.fan_out,
             listing: BTreeSet::new(),
@@ -207,10 +207,10 @@ impl<K> FanOut<K> {
     }
 }
 
-/// Follows a kind until no feature is left. The condition holds while changes are being received, and at no other time.
+/// Follows a kind until no feature is left. The check passes while changes are being received, and at no other time.
 struct Follower<K> {
     resource: String,
-    condition: Condition,
+    check: ReadinessCheck,
     metrics: Metrics,
     fan_out: FanOut<K>,
     /// The names of a list under way.
@@ -227,7 +227,7 @@ impl<K: Watchable> Follower<K> {
             match &event {
                 WatchEvent::Following => {
                     self.is_receiving = true;
-                    self.condition.ready();
+                    self.check.ready();
                 }
                 WatchEvent::Failed(failure) => self.report(failure),
                 _ => {}
@@ -311,7 +311,7 @@ impl<K: Watchable> Follower<K> {
             tracing::debug!(resource, reason, ?retry_in, "watch still fails, retrying");
         }
         self.is_receiving = false;
-        self.condition.not_ready(reason);
+        self.check.not_ready(reason);
     }
 }
 

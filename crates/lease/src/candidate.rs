@@ -11,7 +11,7 @@ use kube::api::{GetParams, PostParams};
 use kube::core::Request;
 use kube::core::request::Error as BuildError;
 use leadsman_process::reply::{Cause, Disposition, Verb};
-use leadsman_process::{ApiServer, Condition, clock};
+use leadsman_process::{ApiServer, ReadinessCheck, clock};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -68,8 +68,8 @@ struct LeaseClient {
 }
 
 impl<O: LeadershipObserver> Candidate<O> {
-    /// A candidate that has not begun. `condition` holds while the Lease can be watched, and written if it has to be.
-    pub fn new(server: ApiServer, config: LeaseConfig, condition: Condition, observer: O) -> Self {
+    /// A candidate that has not begun. `check` passes while the Lease can be watched, and written if it has to be.
+    pub fn new(server: ApiServer, config: LeaseConfig, check: ReadinessCheck, observer: O) -> Self {
         let LeaseConfig {
             namespace,
             name,
@@ -95,7 +95,7 @@ impl<O: LeadershipObserver> Candidate<O> {
                 timeout: REQUEST_TIMEOUT.min(duration / 3),
             },
             leadership: watch::Sender::new(Leadership::Standby),
-            report: LeadershipReport::new(condition, observer),
+            report: LeadershipReport::new(check, observer),
         }
     }
 

@@ -3,7 +3,7 @@
 //! Usable by itself: it knows no rule, no object but the Lease, and nobody who depends on it.
 //!
 //! ```no_run
-//! # async fn lead(server: leadsman_process::ApiServer, condition: leadsman_process::Condition) {
+//! # async fn lead(server: leadsman_process::ApiServer, check: leadsman_process::ReadinessCheck) {
 //! use leadsman_lease::{Candidate, LeaseConfig, Shutdown};
 //! use leadsman_process::clock;
 //!
@@ -16,7 +16,7 @@
 //!         duration_seconds: 15,
 //!         field_manager: "my-controller".to_owned(),
 //!     },
-//!     condition,
+//!     check,
 //!     (),
 //! );
 //! let leadership = candidate.leadership();

@@ -1,6 +1,6 @@
-//! What people see of leadership: a readiness condition, log lines, and an observer for metrics. A standby is ready.
+//! What people see of leadership: a readiness check, log lines, and an observer for metrics. A standby is ready.
 
-use leadsman_process::Condition;
+use leadsman_process::ReadinessCheck;
 
 use super::elector::Elector;
 use super::leadership::Leadership;
@@ -24,8 +24,8 @@ impl LeadershipObserver for () {
 
 /// What has been reported so far.
 pub(crate) struct LeadershipReport<O> {
-    /// Holds while the Lease can be watched, and written if it has to be.
-    condition: Condition,
+    /// Passes while the Lease can be watched, and written if it has to be.
+    check: ReadinessCheck,
     watch_failure: Option<String>,
     request_failure: Option<String>,
     objection: Option<String>,
@@ -35,9 +35,9 @@ pub(crate) struct LeadershipReport<O> {
 }
 
 impl<O: LeadershipObserver> LeadershipReport<O> {
-    pub(crate) fn new(condition: Condition, observer: O) -> Self {
+    pub(crate) fn new(check: ReadinessCheck, observer: O) -> Self {
         Self {
-            condition,
+            check,
             watch_failure: Some("the Lease has not been read yet".to_owned()),
             request_failure: None,
             objection: None,
@@ -50,20 +50,20 @@ impl<O: LeadershipObserver> LeadershipReport<O> {
     /// Whether the Lease can be watched, or why not.
     pub(crate) fn set_watch_failure(&mut self, reason: Option<String>) {
         self.watch_failure = reason;
-        self.update_condition();
+        self.update_check();
     }
 
     /// Whether the Lease can be written, or why not.
     pub(crate) fn set_request_failure(&mut self, reason: Option<String>) {
         self.request_failure = reason;
-        self.update_condition();
+        self.update_check();
     }
 
-    fn update_condition(&self) {
+    fn update_check(&self) {
         let reasons = [&self.request_failure, &self.watch_failure, &self.objection];
         match reasons.into_iter().flatten().next() {
-            Some(reason) => self.condition.not_ready(reason),
-            None => self.condition.ready(),
+            Some(reason) => self.check.not_ready(reason),
+            None => self.check.ready(),
         }
     }
 
@@ -86,7 +86,7 @@ impl<O: LeadershipObserver> LeadershipReport<O> {
             if let Some(reason) = &self.objection {
                 tracing::warn!("{reason}");
             }
-            self.update_condition();
+            self.update_check();
         }
     }
 

@@ -1,7 +1,7 @@
 //! Which of several managers writes: the Lease that they lead by, and what is particular to it.
 
 use leadsman_lease::{Candidate, LeadershipObserver, LeaseConfig};
-use leadsman_process::{ApiServer, Condition};
+use leadsman_process::{ApiServer, ReadinessCheck};
 
 use crate::metrics::Metrics;
 
@@ -29,7 +29,7 @@ pub(crate) fn candidate(
     server: ApiServer,
     namespace: &str,
     duration_seconds: u16,
-    condition: Condition,
+    check: ReadinessCheck,
     metrics: Metrics,
 ) -> Candidate<Observer> {
     let unique = fastrand::Rng::new().u64(..);
@@ -41,7 +41,7 @@ pub(crate) fn candidate(
         field_manager: LEASE.to_owned(),
     };
     let namespace = namespace.to_owned();
-    Candidate::new(server, config, condition, Observer { namespace, metrics })
+    Candidate::new(server, config, check, Observer { namespace, metrics })
 }
 
 /// Counts changes of leadership, and objects to a leader of another install.

@@ -78,7 +78,7 @@ async fn idle(process: &Process) {
         "PodProbeMarkerGate=false: no PodProbeMarker is acted on, and everything stays as it is, marks included"
     );
     let switched_off = "PodProbeMarkerGate=false: idle by configuration";
-    process.readiness.condition(switched_off, "").ready();
+    process.readiness.add_check(switched_off, "").ready();
     process.shutdown.cancelled().await;
 }
 
@@ -89,13 +89,13 @@ async fn manage(args: &Args, process: Process) -> Result<(), ManagerError> {
         args.lease_duration,
         process
             .readiness
-            .condition("leadership", "the Lease has not been read yet"),
+            .add_check("leadership", "the Lease has not been read yet"),
         Metrics::new(&process.metrics),
     );
     let guard = OpenKruiseGuard::new(
         process.server.clone(),
         candidate.leadership(),
-        process.readiness.condition(
+        process.readiness.add_check(
             "OpenKruise conflict check",
             "its Lease has not been read yet",
         ),

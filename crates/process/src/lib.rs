@@ -13,7 +13,7 @@
 //! | `logs` | format and filter of the log |
 //! | `metrics` | the registry and its text form |
 //! | `reach` | reachability of the API server, from the outcomes of all requests |
-//! | `readiness` | named conditions, each with the reason why it does not hold |
+//! | `readiness` | named checks for `/readyz` |
 //! | `reply` | what a reply of the API server means |
 //! | `serve` | `/healthz`, `/readyz`, `/metrics` |
 //! | `server` | requests to the API server, each with a deadline |
@@ -40,5 +40,5 @@ pub mod watcher;
 pub use backoff::Backoff;
 pub use metrics::Metrics;
 pub use process::{Args, Component, Process, RunError, run};
-pub use readiness::{Condition, Readiness};
+pub use readiness::{Readiness, ReadinessCheck};
 pub use server::ApiServer;

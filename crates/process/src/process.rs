@@ -59,7 +59,7 @@ pub struct Process {
     pub server: ApiServer,
     /// Cancelled by the first signal; the work then finishes what it has begun and returns.
     pub shutdown: CancellationToken,
-    /// The conditions that `/readyz` shows.
+    /// The checks that `/readyz` shows.
     pub readiness: Readiness,
     /// The metrics that `/metrics` shows.
     pub metrics: Metrics,
@@ -160,7 +160,7 @@ where
         |signal| {
             // Not ready, so that no Service sends requests here from now on.
             readiness
-                .condition("running", format!("stopping after {signal}"))
+                .add_check("running", format!("stopping after {signal}"))
                 .not_ready(format!("stopping after {signal}"));
         },
     )

@@ -1,101 +1,99 @@
-//! Readiness as named conditions, each with the reason why it does not hold.
+//! Readiness as named checks, each of which passes, or fails for a reason.
 //!
-//! A process is ready while all of them hold. A process without conditions has not started anything yet, and is not ready.
+//! A process is ready while all of them pass, as an API server is (`/readyz?verbose`, `k8s.io/apiserver/pkg/server/healthz`).
+//! Without a check nothing has started yet, and the process is not ready.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// All conditions of a process.
+/// All checks of a process.
 #[derive(Clone, Debug, Default)]
-pub struct Readiness(Arc<Mutex<BTreeMap<Cow<'static, str>, ConditionState>>>);
+pub struct Readiness(Arc<Mutex<BTreeMap<Cow<'static, str>, CheckState>>>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum ConditionState {
-    Holds,
+enum CheckState {
+    Passes,
     Fails { reason: String },
 }
 
-/// A handle that sets a condition. The condition keeps its last state when the handle is dropped.
+/// The handle that sets a check, which keeps its last state when the handle is dropped.
 #[derive(Debug)]
-pub struct Condition {
+pub struct ReadinessCheck {
     name: Cow<'static, str>,
     readiness: Readiness,
 }
 
 impl Readiness {
-    /// Registers a condition that does not hold yet, for this reason. A condition of the same name is replaced.
-    pub fn condition(
+    /// Adds a check that fails for this reason until it passes. One of the same name is replaced.
+    pub fn add_check(
         &self,
         name: impl Into<Cow<'static, str>>,
         reason: impl Into<String>,
-    ) -> Condition {
+    ) -> ReadinessCheck {
         let name = name.into();
         let reason = reason.into();
         self.lock()
-            .insert(name.clone(), ConditionState::Fails { reason });
-        Condition {
+            .insert(name.clone(), CheckState::Fails { reason });
+        ReadinessCheck {
             name,
             readiness: self.clone(),
         }
     }
 
-    /// Whether there are conditions, and all of them hold.
+    /// Whether there are checks, and all of them pass.
     pub fn is_ready(&self) -> bool {
-        let conditions = self.lock();
-        !conditions.is_empty()
-            && conditions
-                .values()
-                .all(|state| *state == ConditionState::Holds)
+        let checks = self.lock();
+        !checks.is_empty() && checks.values().all(|state| *state == CheckState::Passes)
     }
 
-    /// The body of `/readyz`: a line for each condition, with the reason of each that does not hold.
+    /// The body of `/readyz`: a line for each check, with the reason if it fails.
     pub fn text(&self) -> String {
-        let conditions = self.lock();
-        if conditions.is_empty() {
+        let checks = self.lock();
+        if checks.is_empty() {
             return "nothing has started yet\n".to_owned();
         }
         let mut text = String::new();
-        for (name, state) in &*conditions {
+        for (name, state) in &*checks {
             let written = match state {
-                ConditionState::Holds => writeln!(text, "[+] {name}"),
-                ConditionState::Fails { reason } => writeln!(text, "[-] {name}: {reason}"),
+                CheckState::Passes => writeln!(text, "[+] {name}"),
+                CheckState::Fails { reason } => writeln!(text, "[-] {name}: {reason}"),
             };
             written.expect("writing to a String cannot fail");
         }
         text
     }
 
-    /// Sets a condition. Returns whether that changed anything.
-    fn set(&self, name: &str, state: &ConditionState) -> bool {
-        let mut conditions = self.lock();
-        let registered = conditions.get_mut(name).filter(|known| *known != state);
+    /// Sets a check. Returns whether that changed anything.
+    fn set(&self, name: &str, state: &CheckState) -> bool {
+        let mut checks = self.lock();
+        let registered = checks.get_mut(name).filter(|known| *known != state);
         registered.map(|known| *known = state.clone()).is_some()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Cow<'static, str>, ConditionState>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Cow<'static, str>, CheckState>> {
         // Each change is one insertion, so what a panicking thread left is whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Condition {
-    /// Marks the condition as holding.
+impl ReadinessCheck {
+    /// Records that the check passes.
     pub fn ready(&self) {
-        if self.readiness.set(&self.name, &ConditionState::Holds) {
-            tracing::info!(condition = &*self.name, "ready");
+        if self.readiness.set(&self.name, &CheckState::Passes) {
+            tracing::info!(check = &*self.name, "ready");
         }
     }
 
-    /// Marks the condition as not holding, for this reason. Logged when the reason has changed.
+    /// Records that the check fails for this reason. Logged when the reason is another one than before.
     pub fn not_ready(&self, reason: impl Into<String>) {
         let reason = reason.into();
-        let state = ConditionState::Fails {
+        let state = CheckState::Fails {
             reason: reason.clone(),
         };
         if self.readiness.set(&self.name, &state) {
-            tracing::warn!(condition = &*self.name, reason, "not ready");
+            tracing::warn!(check = &*self.name, reason, "not ready");
         }
     }
 }
@@ -105,11 +103,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_ready_while_every_condition_holds() {
+    fn a_process_is_ready_while_every_check_passes() {
         let readiness = Readiness::default();
         assert!(!readiness.is_ready(), "nothing has started");
-        let pods = readiness.condition("pods", "not listed yet");
-        let nodes = readiness.condition("nodes", "not listed yet");
+        let pods = readiness.add_check("pods", "not listed yet");
+        let nodes = readiness.add_check("nodes", "not listed yet");
         pods.ready();
         assert!(!readiness.is_ready());
         assert_eq!(readiness.text(), "[-] nodes: not listed yet\n[+] pods\n");
@@ -121,9 +119,9 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_condition_keeps_its_last_state() {
+    fn a_dropped_check_keeps_its_last_state() {
         let readiness = Readiness::default();
-        drop(readiness.condition("pods", "not listed yet"));
+        drop(readiness.add_check("pods", "not listed yet"));
         assert_eq!(readiness.text(), "[-] pods: not listed yet\n");
     }
 }

@@ -192,12 +192,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn readyz_names_each_condition_that_does_not_hold() {
+    async fn readyz_names_each_check_that_fails() {
         let listen_on = "127.0.0.1:0".parse().unwrap();
         let listener = listen(listen_on).await.unwrap().unwrap();
         let address = listener.local_addr().unwrap();
         let readiness = Readiness::default();
-        let pods = readiness.condition("pods", "not listed yet");
+        let pods = readiness.add_check("pods", "not listed yet");
         let served = tokio::spawn(serve(listener, readiness, Metrics::default()));
 
         assert!(

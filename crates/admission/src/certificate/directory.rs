@@ -215,8 +215,8 @@ mod tests {
             symlink(Path::new("..data").join(file), root.join(file)).unwrap();
         }
         let readiness = Readiness::default();
-        let condition = readiness.condition("webhook certificates", "not read");
-        let publisher = Publisher::new(Metrics::new(&Registry::default()), condition);
+        let check = readiness.add_check("webhook certificates", "not read");
+        let publisher = Publisher::new(Metrics::new(&Registry::default()), check);
         let (mut bundle, certificate) = (publisher.bundle(), publisher.certificate());
         let directory = Directory::watch(root.to_owned(), names(&["a.b.svc"]), publisher);
         let mut directory = directory.unwrap();
@@ -245,8 +245,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
         let first = CaBundle::Pem(write(root, "a.b.svc"));
-        let condition = Readiness::default().condition("webhook certificates", "not read");
-        let publisher = Publisher::new(Metrics::new(&Registry::default()), condition);
+        let check = Readiness::default().add_check("webhook certificates", "not read");
+        let publisher = Publisher::new(Metrics::new(&Registry::default()), check);
         let bundle = publisher.bundle();
         let directory = Directory::watch(root.to_owned(), names(&["a.b.svc"]), publisher);
         let mut directory = directory.unwrap();
@@ -269,8 +269,8 @@ mod tests {
     async fn a_directory_without_a_certificate_is_not_ready_until_it_has_one() {
         let root = tempfile::tempdir().unwrap();
         let readiness = Readiness::default();
-        let condition = readiness.condition("webhook certificates", "not read");
-        let publisher = Publisher::new(Metrics::new(&Registry::default()), condition);
+        let check = readiness.add_check("webhook certificates", "not read");
+        let publisher = Publisher::new(Metrics::new(&Registry::default()), check);
         let mut certificate = publisher.certificate();
         let directory = Directory::watch(root.path().to_owned(), names(&["a.b.svc"]), publisher);
         let mut directory = directory.unwrap();

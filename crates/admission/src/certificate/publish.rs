@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use leadsman_process::Condition;
+use leadsman_process::ReadinessCheck;
 use rustls::sign::CertifiedKey;
 use tokio::sync::watch;
 
@@ -14,16 +14,16 @@ pub(crate) struct Publisher {
     certificate: watch::Sender<Option<Arc<CertifiedKey>>>,
     bundle: watch::Sender<CaBundle>,
     metrics: Metrics,
-    condition: Condition,
+    check: ReadinessCheck,
 }
 
 impl Publisher {
-    pub(crate) fn new(metrics: Metrics, condition: Condition) -> Self {
+    pub(crate) fn new(metrics: Metrics, check: ReadinessCheck) -> Self {
         Self {
             certificate: watch::Sender::new(None),
             bundle: watch::Sender::new(CaBundle::Unknown),
             metrics,
-            condition,
+            check,
         }
     }
 
@@ -56,10 +56,10 @@ impl Publisher {
     }
 
     pub(crate) fn ready(&self) {
-        self.condition.ready();
+        self.check.ready();
     }
 
     pub(crate) fn not_ready(&self, reason: String) {
-        self.condition.not_ready(reason);
+        self.check.not_ready(reason);
     }
 }

@@ -14,7 +14,7 @@ use leadsman_lease::Leadership;
 use leadsman_process::list::ListTarget;
 use leadsman_process::reply::{Cause, Disposition, Verb};
 use leadsman_process::watcher::{ObjectEvent, ObjectState, watch_object};
-use leadsman_process::{ApiServer, Condition, clock};
+use leadsman_process::{ApiServer, ReadinessCheck, clock};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -48,7 +48,7 @@ pub(crate) struct ConfigurationLoop {
     pub(crate) mounted: bool,
     pub(crate) leadership: watch::Receiver<Leadership>,
     pub(crate) in_force: watch::Sender<Option<BundleInForce>>,
-    pub(crate) condition: Condition,
+    pub(crate) check: ReadinessCheck,
     pub(crate) state: ConfigurationLoopState,
 }
 
@@ -268,16 +268,16 @@ impl ConfigurationLoop {
         let leads = self.state.term.is_some();
         match (&self.state.trouble, &self.state.observed) {
             (Some(trouble), _) if leads || self.state.observed == Observed::Unknown => {
-                self.condition.not_ready(trouble.clone());
+                self.check.not_ready(trouble.clone());
             }
             (None, Observed::Unknown) => self
-                .condition
+                .check
                 .not_ready(format!("the {OBJECT} has not been read yet")),
             _ if leads && step != Step::Rest => self
-                .condition
+                .check
                 .not_ready(format!("the {OBJECT} is to be applied")),
             // A standby leaves it to the leader.
-            _ => self.condition.ready(),
+            _ => self.check.ready(),
         }
         None
     }

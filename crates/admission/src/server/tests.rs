@@ -41,9 +41,9 @@ impl Loopback {
     }
 
     async fn start_for(connections: usize) -> Self {
-        let condition = Readiness::default().condition("webhook certificates", "not read");
+        let check = Readiness::default().add_check("webhook certificates", "not read");
         let metrics = Metrics::new(&Registry::default());
-        let publisher = Publisher::new(metrics.clone(), condition);
+        let publisher = Publisher::new(metrics.clone(), check);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (shutdown, draining) = (CancellationToken::new(), CancellationToken::new());

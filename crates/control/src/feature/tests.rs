@@ -237,7 +237,7 @@ fn standby() -> Bench {
         server: server.asked(start),
         leadership: leadership.subscribe(),
         places: SharedPlaces::new(Places::new(4)),
-        permissions: Permissions::new(readiness.condition("rights to write", "")),
+        permissions: Permissions::new(readiness.add_check("rights to write", "")),
         metrics: Metrics::new(&metrics),
     };
     let feature = Feature::new(script.clone(), shared, fastrand::Rng::with_seed(7));

@@ -76,8 +76,8 @@ const READY: &str = "[+] schema";
 /// After each item, the change of whether fields are kept, and what readiness says.
 fn followed(items: impl IntoIterator<Item = Item>) -> Vec<(Option<bool>, String)> {
     let readiness = Readiness::default();
-    let condition = readiness.condition(NAME, "not read yet");
-    let mut schema = Schema::new(CRD.to_owned(), "v1".into(), FIELDS, condition);
+    let check = readiness.add_check(NAME, "not read yet");
+    let mut schema = Schema::new(CRD.to_owned(), "v1".into(), FIELDS, check);
     let changes = items.into_iter().map(|item| {
         let change = schema.observe(item);
         (change, readiness.text().trim_end().to_owned())

@@ -86,7 +86,7 @@ fn follower(readiness: &Readiness, subscribers: &[(u64, usize)]) -> (Follower<Po
     });
     let follower = Follower {
         resource: "pods".to_owned(),
-        condition: readiness.condition("pods", "waiting for the first list"),
+        check: readiness.add_check("pods", "waiting for the first list"),
         metrics: Metrics::new(&leadsman_process::Metrics::default()),
         fan_out: FanOut(recorders.collect()),
         listing: BTreeSet::new(),

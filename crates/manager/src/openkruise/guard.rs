@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use kube::Client;
 use leadsman_lease::{Leadership, LeaseEvent, LeaseState, describe_lease_failure, watch_lease};
-use leadsman_process::{ApiServer, Condition, clock};
+use leadsman_process::{ApiServer, ReadinessCheck, clock};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -25,7 +25,7 @@ pub(crate) struct OpenKruiseGuard {
     manager: OpenKruiseManager,
     leadership: watch::Receiver<Leadership>,
     passed_on: watch::Sender<Leadership>,
-    condition: Condition,
+    check: ReadinessCheck,
     reported: OpenKruiseState,
     /// Whether it may have written while this process ran.
     was_active: bool,
@@ -35,18 +35,18 @@ pub(crate) struct OpenKruiseGuard {
 type GateRead = (String, kube::Result<GateState>);
 
 impl OpenKruiseGuard {
-    /// A guard that passes nothing on until `OpenKruise`'s Lease was read. `condition` holds while leadership is passed on.
+    /// A guard that passes nothing on until `OpenKruise`'s Lease was read. `check` passes while leadership is passed on.
     pub(crate) fn new(
         server: ApiServer,
         leadership: watch::Receiver<Leadership>,
-        condition: Condition,
+        check: ReadinessCheck,
     ) -> Self {
         Self {
             server,
             manager: OpenKruiseManager::default(),
             leadership,
             passed_on: watch::Sender::new(Leadership::Standby),
-            condition,
+            check,
             reported: OpenKruiseState::Unknown,
             was_active: false,
         }
@@ -109,7 +109,7 @@ impl OpenKruiseGuard {
                 let reason =
                     describe_lease_failure("list or watch OpenKruise's", NAMESPACE, LEASE, &error);
                 if self.reported == OpenKruiseState::Unknown {
-                    self.condition.not_ready(reason);
+                    self.check.not_ready(reason);
                 } else {
                     tracing::info!(reason, "watch of OpenKruise's Lease failed, retrying");
                 }
@@ -162,14 +162,14 @@ impl OpenKruiseGuard {
                 if self.was_active {
                     tracing::info!("OpenKruise's manager has stopped");
                 }
-                self.condition.ready();
+                self.check.ready();
             }
             OpenKruiseState::GateOff { holder } => {
                 tracing::info!(holder, "OpenKruise runs with PodProbeMarkerGate=false");
-                self.condition.ready();
+                self.check.ready();
             }
             OpenKruiseState::Active { holder, gate } => {
-                self.condition.not_ready(conflict_message(holder, gate));
+                self.check.not_ready(conflict_message(holder, gate));
             }
         }
     }
