@@ -144,7 +144,7 @@ pub(crate) async fn pending_is_never_silent(installation: Arc<Installation>) -> 
     scene.delete_pod("lost").await?;
     scene.delete_pod("virtual").await?;
     scene.delete_pod("slow").await?;
-    wait_for_pending(&scene, "Probing", "all matching pods are probed").await?;
+    wait_for_pending(&scene, "Probing", "all matching pods have their verdicts").await?;
     Ok(())
 }
 
@@ -179,7 +179,7 @@ pub(crate) async fn an_agent_is_silent_when_it_has_not_been_ready_for_long(
         .await?;
     scene.report_verdict("one", "m#Idle", "Failed", "").await?;
     scene.wait_for_marks("one", marked("Failed")).await?;
-    wait_for_pending(&scene, "Probing", "all matching pods are probed").await?;
+    wait_for_pending(&scene, "Probing", "all matching pods have their verdicts").await?;
     let long_ago = "2026-01-01T00:00:00Z";
     system
         .report_pod_status("agent-silent", ready("False", long_ago))
@@ -189,7 +189,7 @@ pub(crate) async fn an_agent_is_silent_when_it_has_not_been_ready_for_long(
     system
         .report_pod_status("agent-silent", ready("True", &now))
         .await?;
-    wait_for_pending(&scene, "Probing", "all matching pods are probed").await?;
+    wait_for_pending(&scene, "Probing", "all matching pods have their verdicts").await?;
     scene.wait_for_marks("one", marked("Failed")).await?;
     system.delete_pod("agent-silent").await
 }
@@ -213,7 +213,7 @@ pub(crate) async fn of_markers_that_feed_each_other_the_younger_is_stopped(
     marker("b", "stage", "role").await?;
     let stopped = scene.wait_for_reason("b", "Cycle").await?;
     let message = message(stopped);
-    for words in ["label role", "marker a", "sets stage"] {
+    for words in ["label role", "marker a", "label stage"] {
         ensure!(message.contains(words), "{message}");
     }
     scene.wait_for_entries(&["one/a#Idle"]).await?;

@@ -50,7 +50,7 @@ pub enum Trouble {
     },
     /// No space is left in a node's `NodePodProbe` or in the annotation of a pod on a virtual node.
     TooManyProbes,
-    /// The API server rejects the `NodePodProbe` of a matching pod's node.
+    /// The `NodePodProbe` of a matching pod's node cannot be written: the API server rejects it, or a finalizer holds it.
     Refused,
     /// The node of a matching pod does not exist.
     NoNode,
@@ -98,7 +98,9 @@ impl Trouble {
                     "the API server rejects the marks that this marker writes; correct its labels, annotations or condition types: {subjects}"
                 )
             }
-            Self::Cycle => format!("its verdicts would change which pods it matches: {subjects}"),
+            Self::Cycle => {
+                format!("stopped: its verdicts would change which pods it matches: {subjects}")
+            }
             Self::Conflict => format!(
                 "another marker or an earlier probe sets the same label, annotation or condition type; rename it in one of them or delete one: {subjects}"
             ),
@@ -119,7 +121,7 @@ impl Trouble {
                 "no space is left in the NodePodProbe of the pod's node (512 KiB, of which each namespace has a share), or on a virtual node in the pod's annotation (128 KiB); probe fewer pods or spread them over more nodes: {subjects}"
             ),
             Self::Refused => format!(
-                "the API server rejects the NodePodProbe of the pod's node; check for an admission webhook, a policy or an outdated CRD: {subjects}"
+                "the NodePodProbe of the pod's node cannot be written; check for an admission webhook, a policy, an outdated CRD or a finalizer: {subjects}"
             ),
             Self::NoNode => {
                 format!(
@@ -135,7 +137,9 @@ impl Trouble {
             Self::AgentSilent => format!(
                 "the agent on the pod's node has stopped reporting; check that its pod is running and Ready: {subjects}"
             ),
-            Self::CannotProbe => format!("the agent cannot run a probe: {subjects}"),
+            Self::CannotProbe => format!(
+                "the agent cannot run a probe, so its last verdict and marks stay: {subjects}"
+            ),
             Self::NoAddress => format!(
                 "the pod is running without an IP address to probe; check the node's network (CNI) or use exec: {subjects}"
             ),
@@ -330,7 +334,7 @@ impl Tally {
     /// How many matching pods have all their verdicts, and why the others lack some.
     fn progress(&self) -> String {
         if self.pending.is_empty() {
-            return "all matching pods are probed".to_owned();
+            return "all matching pods have their verdicts".to_owned();
         }
         let pending: i64 = self.pending.values().sum();
         let reasons = self.pending.iter();

@@ -177,7 +177,7 @@ impl<'a> PodSituation<'a> {
         if let Some(finalizers) = self.node.blocking_finalizers() {
             let finalizers = finalizers.join(", ");
             let text = format!(
-                "NodePodProbe {node} is being deleted and held by finalizer {finalizers}; remove it"
+                "NodePodProbe {node} is being deleted and waits for finalizer {finalizers}: remove it"
             );
             return Some(text.into());
         }

@@ -186,18 +186,20 @@ pub(super) fn selects_by_own_label(wire: &PodProbeMarker) -> bool {
 }
 
 fn loop_message(way: &[(Arc<str>, &Marker)]) -> String {
+    let mut setter = "this marker".to_owned();
     let steps = way.iter().enumerate().map(|(place, (key, reader))| {
-        let reader = &reader.name.name;
-        match place {
-            0 => format!("it sets label {key}, which marker {reader} selects by"),
-            _ if place + 1 == way.len() => format!("which sets {key}, which this one selects by"),
-            _ => format!("which sets {key}, which marker {reader} selects by"),
-        }
+        let reader = match place + 1 {
+            last if last == way.len() => "this marker".to_owned(),
+            _ => format!("marker {}", reader.name.name),
+        };
+        let step = format!("{setter} sets label {key}, by which {reader} selects");
+        setter = reader;
+        step
     });
     let steps: Vec<_> = steps.collect();
     format!(
-        "it would go round with other markers for ever, and is stopped: {}; choose other labels, or delete one of them",
-        steps.join(", ")
+        "stopped: the markers would mark and unmark the same pods without end: {}; choose other labels or delete one of the markers",
+        steps.join("; ")
     )
 }
 

@@ -66,7 +66,7 @@ impl Releases {
         let keys: BTreeSet<_> = same().flat_map(|release| &release.keys).collect();
         let keys: Vec<_> = keys.iter().map(|key| &***key).collect();
         Some(format!(
-            "with label {} set, pods {} left their workload, whose selector reads it, and which makes new pods without end; this marker is stopped: take the label out of its policies",
+            "stopped: label {} takes pods {} out of the selector of their workload, which replaces them without end; remove the label from this marker's policies",
             keys.join(" or "),
             pods.join(", "),
         ))

@@ -663,7 +663,7 @@ fn progress(matched: i64, pending: &BTreeMap<usize, i64>) -> String {
         return "no pod matches".to_owned();
     }
     if pending.is_empty() {
-        return "all matching pods are probed".to_owned();
+        return "all matching pods have their verdicts".to_owned();
     }
     let sum: i64 = pending.values().sum();
     let reasons = pending.iter();

@@ -242,7 +242,7 @@ fn what_was_missing_is_not_reported_once_it_is_there() {
     world.verdict("way#idle", "Failed", "");
     let ready = (
         "Probing".to_owned(),
-        "all matching pods are probed".to_owned(),
+        "all matching pods have their verdicts".to_owned(),
     );
     assert_eq!(world.ready("way"), ready);
 }
@@ -343,7 +343,7 @@ fn a_node_pod_probe_that_is_being_deleted_and_stays_is_reported() {
     world.drain();
     let (reason, message) = world.ready("way");
     assert_eq!(reason, "Refused");
-    let text = "NodePodProbe n0 is being deleted and held by finalizer example.io/hold";
+    let text = "NodePodProbe n0 is being deleted and waits for finalizer example.io/hold";
     assert!(message.contains(text), "{message}");
     world
         .cluster
