@@ -51,10 +51,10 @@ pub enum AdmissionError {
     #[error("{0} (--webhook-cert-dir)")]
     Directory(String),
     /// A loop broke, as none should.
-    #[error("keeping certificates or configuration of the admission webhooks broke off: {0}")]
+    #[error("the loop that keeps the webhooks' certificates or configuration panicked: {0}")]
     Loop(JoinError),
     /// The server broke, as it never should.
-    #[error("serving admission webhooks broke off")]
+    #[error("the server of the admission webhooks ended unexpectedly; the log has its error")]
     Server,
 }
 

@@ -69,7 +69,10 @@ impl Endpoints {
             return plain(StatusCode::NOT_FOUND, "no webhook has this path");
         };
         if request.method() != Method::POST {
-            return plain(StatusCode::METHOD_NOT_ALLOWED, "a review is sent by POST");
+            return plain(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "send an AdmissionReview by POST",
+            );
         }
         let deadline = began + patience(request.uri());
         let (answer, without) = match timeout_at(deadline, self.read(request.into_body())).await {
@@ -96,7 +99,7 @@ impl Endpoints {
             .answered(webhook.name, outcome, clock::monotonic() - began);
         match body {
             Some(body) => json(body),
-            None => plain(without, "this is no AdmissionReview that could be answered"),
+            None => plain(without, "not an AdmissionReview with a uid"),
         }
     }
 

@@ -46,18 +46,18 @@ impl Metrics {
         registry.register(|registry| {
             registry.register(
                 "webhook_requests",
-                "Requests to admission webhooks; all but patched ones are answered without a change",
+                "Requests to admission webhooks by outcome; only patched ones change the object",
                 metrics.requests.clone(),
             );
             registry.register_with_unit(
                 "webhook_request_duration",
-                "From the head of a request to its answer",
+                "Time from the head of an admission request to its answer",
                 Unit::Seconds,
                 metrics.duration.clone(),
             );
             registry.register_with_unit(
                 "webhook_certificate_expiration_timestamp",
-                "When the certificate that is served ends, as seconds since 1970; 0 while none is served",
+                "Expiry of the served webhook certificate, in seconds since 1970; 0 while none is served",
                 Unit::Seconds,
                 metrics.expiration.clone(),
             );

@@ -82,9 +82,7 @@ impl Server {
         stop.cancel();
         let finished = async { while connections.tasks.join_next().await.is_some() {} };
         if timeout(FINISH, finished).await.is_err() {
-            tracing::warn!(
-                "requests to admission webhooks were under way for too long, giving them up"
-            );
+            tracing::warn!("requests to admission webhooks did not finish in time, dropping them");
         }
     }
 
@@ -265,7 +263,7 @@ impl WebhookConnection {
             }
         };
         if let Ok(Err(error)) = ended {
-            tracing::debug!(error, "a connection to the admission webhooks broke off");
+            tracing::debug!(error, "a connection to the admission webhooks failed");
         }
     }
 

@@ -24,9 +24,8 @@ pub struct Args {
         default_value = "unix:///run/containerd/containerd.sock"
     )]
     pub runtime_endpoint: String,
-    /// Addresses of this node, the primary one first, at which pods in the node's own network are probed. Left out, they
-    /// are probed at the pod's address if a network interface of the agent has it: give them if the agent is not in the
-    /// node's network
+    /// Addresses of this node, the primary one first, at which hostNetwork pods are probed. Needed where the agent itself
+    /// does not run with hostNetwork [default: the pod's own address, if a network interface of the agent has it]
     #[arg(
         long,
         env = "LEADSMAN_NODE_IP",

@@ -180,10 +180,10 @@ impl Probing {
                     cause,
                     first: true,
                 } => {
-                    tracing::warn!(probe = %key, %cause, "could not run a probe, its verdict stays as it is; trying again each period");
+                    tracing::warn!(probe = %key, %cause, "cannot run a probe, its last verdict stays; retrying each period");
                 }
                 NodeAction::RunDropped { key, cause, .. } => {
-                    tracing::debug!(probe = %key, %cause, "could still not run a probe");
+                    tracing::debug!(probe = %key, %cause, "still cannot run a probe");
                 }
                 NodeAction::MalformedEntries(entries) => {
                     self.metrics.set_malformed(entries.len());

@@ -36,7 +36,7 @@ pub struct Control {
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// A task panicked.
-    #[error("a watch or a feature broke off: {0}")]
+    #[error("a watch or a feature panicked: {0}")]
     Task(#[from] JoinError),
     /// A watch ended, which none does while a feature listens.
     #[error("a watch ended while features depend on it")]

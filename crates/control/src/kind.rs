@@ -52,7 +52,7 @@ impl<R: Rules> Kind<R> {
             resource: Resource::of::<K>,
             version: || K::version(&()),
             page,
-            if_undecodable: "what was known of it stays in force; mend or delete it",
+            if_undecodable: "the last object that could be decoded counts. Correct the object or delete it",
             optional_fields: None,
             fields_kept: |kept| R::event(Observation::FieldsKept(kept)),
             subscribe: |watches, kind, index, sender| {

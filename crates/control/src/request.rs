@@ -138,7 +138,7 @@ fn not_leading() -> Disposition {
 fn decode<E>(decode: Option<DecodeReply<E>>, body: &[u8]) -> Option<E> {
     decode?(body)
         .inspect_err(|error| {
-            tracing::warn!(%error, "the reply to a write does not decode, waiting for the watch");
+            tracing::warn!(%error, "the reply to a write cannot be decoded, waiting for the watch");
         })
         .ok()
 }

@@ -118,8 +118,8 @@ impl Schema {
             tracing::warn!(
                 crd,
                 missing = self.fields.content,
-                "the CRD drops leadsman's fields: it is another product's or an older one. Apply the output of \
-                 `leadsman manifests`"
+                "the CRD drops leadsman's fields: it is another product's or an older one. Install leadsman's CRDs, by its \
+                 Helm chart or `leadsman manifests`"
             );
         } else if before.is_some() {
             tracing::info!(crd, "the CRD keeps leadsman's fields again");
@@ -131,7 +131,7 @@ impl Schema {
         if !self.exists {
             let crd = &self.crd;
             self.check.not_ready(format!(
-                "there is no CRD {crd}: apply the output of `leadsman manifests`"
+                "there is no CRD {crd}: install leadsman's CRDs, by its Helm chart or `leadsman manifests`"
             ));
         } else if self.is_receiving {
             self.check.ready();

@@ -166,7 +166,7 @@ impl<K: Watchable, R: Observe<K>> Subscribe<K> for Subscription<R> {
             namespace = name.namespace,
             name = name.name,
             error,
-            "an object does not decode: {}",
+            "an object cannot be decoded: {}",
             self.if_undecodable
         );
     }
@@ -303,7 +303,7 @@ impl<K: Watchable> Follower<K> {
             tracing::info!(
                 resource,
                 reason,
-                "resourceVersion is too old, listing again"
+                "the resourceVersion is too old, listing again"
             );
         } else if self.is_receiving {
             tracing::info!(resource, reason, ?retry_in, "watch failed, retrying");
@@ -324,7 +324,7 @@ fn reason(resource: &str, failure: &WatchFailure) -> String {
     };
     match cause {
         Some(Cause::NoSuchKind) => format!(
-            "the API server does not serve {resource}: apply the output of `leadsman manifests` ({reply})"
+            "the API server does not serve {resource}: install leadsman's CRDs, by its Helm chart or `leadsman manifests` ({reply})"
         ),
         Some(Cause::NoRight) => failure.disposition.explain(),
         _ if failure.phase == WatchPhase::Listing => format!("cannot list {resource}: {reply}"),

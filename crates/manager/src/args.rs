@@ -40,7 +40,7 @@ pub struct Args {
         default_value = "leadsman-system"
     )]
     pub namespace: String,
-    /// Seconds without a sign of life after which another manager may lead; 3 or more
+    /// Seconds without a renewal of the Lease after which another manager may lead; at least 3
     #[arg(
         long,
         env = "LEADSMAN_LEASE_DURATION",

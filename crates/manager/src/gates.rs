@@ -36,7 +36,7 @@ impl Default for Gates {
 pub enum GatesError {
     /// No such gate.
     #[error(
-        "there is no feature gate {0:?}; known are PodProbeMarkerGate and EnablePodProbeMarkerOnServerless"
+        "unknown feature gate {0:?}; the gates are PodProbeMarkerGate and EnablePodProbeMarkerOnServerless"
     )]
     Unknown(String),
     /// No `=`.
@@ -149,8 +149,14 @@ mod tests {
     #[test]
     fn a_bad_gate_is_refused_with_what_is_wrong() {
         for (text, expected) in [
-            ("PodProbeMarker=true", "no feature gate \"PodProbeMarker\""),
-            ("AllAlpha=true", "known are PodProbeMarkerGate and Enable"),
+            (
+                "PodProbeMarker=true",
+                "unknown feature gate \"PodProbeMarker\"",
+            ),
+            (
+                "AllAlpha=true",
+                "the gates are PodProbeMarkerGate and Enable",
+            ),
             ("PodProbeMarkerGate", "form NAME=true"),
             (
                 "PodProbeMarkerGate=yes",

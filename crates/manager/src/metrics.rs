@@ -20,12 +20,12 @@ impl Metrics {
         registry.register(|registry| {
             registry.register(
                 "leader",
-                "1 while this manager is the leader, the one that writes",
+                "1 while this manager leads, which is when it writes",
                 metrics.leader.clone(),
             );
             registry.register(
                 "leadership_changes",
-                "How often this manager became the leader or ceased to be it",
+                "Changes of leadership of this manager: gained or lost",
                 metrics.leadership_changes.clone(),
             );
         });

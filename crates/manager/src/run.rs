@@ -20,16 +20,16 @@ use crate::podprobe::PodProbeRules;
 /// Why the manager ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ManagerError {
-    /// A feature or a watch broke off.
+    /// A feature or a watch ended, or panicked.
     #[error(transparent)]
     Control(#[from] ControlError),
     /// The webhooks cannot be served.
     #[error(transparent)]
     Admission(#[from] AdmissionError),
-    /// The candidate for leadership broke.
+    /// The task of leader election panicked.
     #[error("leader election ended: {0}")]
     Candidate(JoinError),
-    /// The look-out for `OpenKruise` broke.
+    /// The guard against a second writer panicked.
     #[error("watching for OpenKruise ended: {0}")]
     Guard(JoinError),
 }

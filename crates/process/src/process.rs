@@ -72,7 +72,7 @@ pub enum RunError<E: Error + 'static> {
     #[error(transparent)]
     Log(#[from] LogError),
     /// The operating system refused a resource of the runtime, or a signal handler.
-    #[error("cannot start the runtime or catch signals: {0}")]
+    #[error("cannot start the async runtime or catch signals: {0}")]
     Start(std::io::Error),
     /// No client of the API server could be made.
     #[error(transparent)]

@@ -293,7 +293,7 @@ pub fn describe_missing_rights<'a>(reasons: impl IntoIterator<Item = &'a str>) -
     }
     let denied = denied.join("; ");
     format!(
-        "missing right: {denied}. Apply the output of `leadsman manifests`, or grant it by RBAC"
+        "missing right: {denied}. Grant it by RBAC, as leadsman's Helm chart and `leadsman manifests` do"
     )
 }
 

@@ -115,7 +115,7 @@ impl SecretLoop {
     fn take_over_if_trusted(&mut self, kept: &Kept) {
         if let Some(error) = &kept.misnamed {
             let secret = self.object();
-            tracing::warn!(%error, "the certificate in the {secret} is for another name, until the leader replaces it");
+            tracing::warn!(%error, "the certificate in the {secret} is for another name; the leader will replace it");
         }
         let served = self.state.served.as_ref();
         let both =
@@ -250,7 +250,7 @@ impl SecretLoop {
         let reason = describe_failure(action, &self.object(), disposition);
         tracing::warn!(
             reason,
-            "the webhooks' certificates cannot be kept, retrying"
+            "reading or writing the Secret of the webhooks' certificates failed, retrying"
         );
         self.state.trouble = Some(reason);
     }
@@ -266,7 +266,7 @@ impl SecretLoop {
             (None, Some(served)) if served.is_premature(now) => {
                 let not_before = served.current.not_before;
                 self.publisher.not_ready(format!(
-                    "the certificate is not valid yet, until {not_before}; is a clock wrong?"
+                    "the certificate is not valid before {not_before}: check the clocks of the nodes"
                 ));
             }
             (None, Some(served)) => {

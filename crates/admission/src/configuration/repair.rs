@@ -275,7 +275,7 @@ impl ConfigurationLoop {
                 .not_ready(format!("the {OBJECT} has not been read yet")),
             _ if leads && step != Step::Rest => self
                 .check
-                .not_ready(format!("the {OBJECT} is to be applied")),
+                .not_ready(format!("the {OBJECT} has not been applied yet")),
             // A standby leaves it to the leader.
             _ => self.check.ready(),
         }

@@ -64,8 +64,8 @@ impl ProbingMetrics {
         registry.register(|r| {
             let help = "Probe runs that have ended, by handler and result";
             r.register("probe_runs", help, self.runs.clone());
-            let help = "Probe runs that could not be carried out and count neither as success nor as failure, by cause";
-            r.register("probe_cannot", help, self.cannot_probe.clone());
+            let help = "Probe runs that say nothing about the container, and count neither as success nor as failure, by cause";
+            r.register("probe_run_errors", help, self.cannot_probe.clone());
             let help = "Changes of a verdict's state, by the new state";
             r.register("verdict_changes", help, self.verdicts.clone());
             let help = "Writes of the NodePodProbe's status, by result";
@@ -77,7 +77,7 @@ impl ProbingMetrics {
             let help = "Probes in this node's NodePodProbe that are run";
             r.register("probes", help, self.probes.clone());
             let help = "Entries of this node's NodePodProbe that are ignored because they are invalid";
-            r.register("probes_malformed", help, self.malformed.clone());
+            r.register("invalid_entries", help, self.malformed.clone());
             let help = "exec probes whose command is running";
             r.register("execs_running", help, self.execs.clone());
             let help = "exec probes that wait because of --exec-concurrency";

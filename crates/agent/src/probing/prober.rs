@@ -62,7 +62,7 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
             match self.runs.join_next().await {
                 Some(Ok(finished)) => return finished,
                 Some(Err(error)) => {
-                    tracing::error!(%error, "a probe run's task broke off without a result");
+                    tracing::error!(%error, "the task of a probe run ended without a result, which is a bug in leadsman");
                 }
                 None => std::future::pending().await,
             }
@@ -75,7 +75,7 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
             match self.runs.try_join_next()? {
                 Ok(finished) => return Some(finished),
                 Err(error) => {
-                    tracing::error!(%error, "a probe run's task broke off without a result");
+                    tracing::error!(%error, "the task of a probe run ended without a result, which is a bug in leadsman");
                 }
             }
         }

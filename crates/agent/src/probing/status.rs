@@ -33,7 +33,7 @@ pub(crate) enum StatusWriteError {
         node: String,
         source: serde_json::Error,
     },
-    #[error("the task that writes the status was lost: {0}")]
+    #[error("the task that writes the status ended without a result: {0}")]
     Lost(#[from] tokio::task::JoinError),
 }
 

@@ -111,7 +111,7 @@ impl InterfaceAddresses {
             self.addresses = read_addresses().unwrap_or_else(|error| {
                 tracing::warn!(
                     %error,
-                    "reading the addresses of the network interfaces failed, pods in the node's network are not probed; give --node-ip"
+                    "reading the addresses of the network interfaces failed, hostNetwork pods are not probed; set --node-ip"
                 );
                 HashSet::new()
             });

@@ -125,8 +125,9 @@ fn readiness_holds_while_the_crd_is_there_and_followed() {
         "[-] schema: cannot list the CRD {CRD}: the API server does not accept the credentials of this process (the reply): check \
          the kubeconfig, or the token of the pod's service account"
     );
-    let none =
-        format!("[-] schema: there is no CRD {CRD}: apply the output of `leadsman manifests`");
+    let none = format!(
+        "[-] schema: there is no CRD {CRD}: install leadsman's CRDs, by its Helm chart or `leadsman manifests`"
+    );
     let broken = format!("[-] schema: cannot watch the CRD {CRD}: the reply");
     let expected = [
         &no_right, &no_right, &none, &none, READY, &broken, READY, &none, READY,

@@ -194,7 +194,7 @@ async fn readiness_holds_while_changes_are_received_and_at_no_other_time() {
         (600, Changed(object("a"))),
     ];
     let (_, texts) = follow_items(items).await;
-    let unknown = "[-] pods: the API server does not serve pods: apply the output of `leadsman manifests` (the reply)";
+    let unknown = "[-] pods: the API server does not serve pods: install leadsman's CRDs, by its Helm chart or `leadsman manifests` (the reply)";
     let no_right = "[-] pods: the API server does not accept the credentials of this process (the reply): check the \
                     kubeconfig, or the token of the pod's service account";
     let expected = [

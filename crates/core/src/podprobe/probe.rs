@@ -186,8 +186,8 @@ pub enum CannotProbe {
     /// The container runtime did not answer within the probe's timeout and a margin.
     #[error("the container runtime did not answer in time (ExecSync)")]
     Deadline,
-    /// The agent lacks a resource: file descriptors, ports, memory.
-    #[error("out of local resources: {0}")]
+    /// The agent lacks a resource (file descriptors, ports, memory), or its executor panicked.
+    #[error("the agent itself failed: {0}")]
     Local(String),
     /// The container runtime reports no address of the pod that can be probed.
     #[error("the container runtime reports no address of the pod that can be probed")]

@@ -190,16 +190,16 @@ fn conflict_message(holder: &str, gate: &GateState) -> String {
     let holds = format!("OpenKruise's manager {holder} holds the Lease {NAMESPACE}/{LEASE}");
     match gate {
         GateState::Unread | GateState::Off => {
-            format!("{holds}; reading whether its PodProbeMarkerGate is on")
+            format!("{holds}; whether its PodProbeMarkerGate is on has not been read yet")
         }
         GateState::On(gates) => format!(
-            "{holds} with PodProbeMarkerGate on: both would write the same objects, so nothing is written here. \
-             Switch it off: {}",
+            "{holds} with PodProbeMarkerGate on: both would write the same objects, so leadsman writes nothing. \
+             Switch the gate off: {}",
             switch_off_command(gates)
         ),
         GateState::NoPod => format!(
-            "{holds}, and no pod in that namespace shows its feature gates: nothing is written here until it has \
-             stopped. Stop it, or run it with {}=PodProbeMarkerGate=false in a pod",
+            "{holds}, and no pod in that namespace shows its feature gates: leadsman writes nothing until that manager \
+             has stopped. Stop it, or run it in a pod with {}=PodProbeMarkerGate=false",
             super::GATES_FLAG
         ),
     }

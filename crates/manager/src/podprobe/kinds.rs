@@ -36,17 +36,17 @@ pub(super) const KINDS: &[Kind<PodProbeRules>] = &[
         .relisted()
         .with_optional_fields(MARKER_FIELDS)
         .if_undecodable(
-            "what was known of it stays in force, or else its probes, and the marks in its namespace that no other marker \
-             names, stay as they are; mend or delete it",
+            "the last marker that could be decoded stays in force; without one its entries, and marks in its namespace \
+             that no other marker names, stay as they are. Correct the marker or delete it",
         ),
     Kind::new::<Pod>(150).if_undecodable(
-        "what was known of it stays in force, or else its probes and marks stay as they are; mend or delete it",
+        "the last pod that could be decoded counts; without one its entries and marks stay as they are. Correct the pod or delete it",
     ),
     Kind::new::<Node>(100),
     Kind::new::<NodePodProbe>(25)
         .relisted()
         .with_optional_fields(NODE_POD_PROBE_FIELDS)
-        .if_undecodable("its spec is replaced; there is nothing to do"),
+        .if_undecodable("its spec is replaced, nothing has to be done"),
 ];
 
 impl Observe<PodProbeMarker> for PodProbeRules {

@@ -66,8 +66,8 @@ impl InjectionWebhook {
         if is_widened && !self.was_widened {
             tracing::warn!(
                 webhook = WEBHOOK,
-                "the markers name more namespaces or selectors than a webhook configuration may: the API server also \
-                 asks about pods that no marker matches, each for the time of a call; fewer distinct selectors help"
+                "the markers have more namespaces or selectors than fit into a webhook configuration: the API server also \
+                 calls the webhook for pods that no marker matches. Use fewer distinct selectors"
             );
         }
         self.was_widened = is_widened;

@@ -42,7 +42,7 @@ fn a_missing_right_is_named_with_account_verb_resource_and_scope() {
         describe_missing_rights([&*list, &*watch]),
         "missing right: User \"system:serviceaccount:a:b\" cannot list resource \"pods\" in API group \"\" at the cluster \
          scope; User \"system:serviceaccount:a:b\" cannot watch resource \"pods\" in API group \"\" at the cluster scope. \
-         Apply the output of `leadsman manifests`, or grant it by RBAC"
+         Grant it by RBAC, as leadsman's Helm chart and `leadsman manifests` do"
     );
     let unknown = describe_missing_rights(["Unauthorized"]);
     assert!(

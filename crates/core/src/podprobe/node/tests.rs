@@ -750,7 +750,7 @@ fn what_cannot_be_probed_is_reported_once_and_taken_back() {
     assert!(
         sim.cannot_probe()[1]
             .1
-            .starts_with("out of local resources: 2 é")
+            .starts_with("the agent itself failed: 2 é")
     );
     assert!(sim.cannot_probe().iter().all(|(_, why)| why.len() <= 256));
     assert!((1..=2).contains(&sim.writes), "{} writes", sim.writes);
