@@ -1,5 +1,5 @@
-//! What the machines of the index share while an event is taken in: the time, the interners, the timers, and the list of
-//! what the event affects.
+//! What the machines of the index share while an event is processed: the time, the interners, the timers, and the list
+//! of what the event affects.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -32,10 +32,10 @@ pub(super) fn pod_key(pod: &IndexedPod) -> Option<(NodeName, PodKey)> {
 /// What a pod adds to the tally of each marker that matches it, the one that goes first in front.
 pub(super) type Contributions = Vec<(MarkerName, PodContribution)>;
 
-/// What a machine uses beside its own state.
+/// What a machine uses besides its own state.
 #[derive(Debug)]
 pub(super) struct IndexContext {
-    /// When the event happened that is being taken in.
+    /// When the current event happened.
     pub(super) now: Now,
     /// Whether every kind has been listed. Nothing is planned or written before.
     pub(super) synced: bool,
@@ -67,15 +67,15 @@ impl IndexContext {
 pub(super) struct Affected {
     /// Pods to be planned again.
     pub(super) pods: BTreeSet<PodName>,
-    /// Nodes whose `NodePodProbe` may differ from what is wanted, or not any more.
+    /// Nodes whose `NodePodProbe` has to be compared with what is wanted.
     pub(super) nodes: BTreeSet<NodeName>,
-    /// Markers whose status or finalizers may.
+    /// Markers whose status and finalizers have to be compared with what is wanted.
     pub(super) markers: BTreeSet<MarkerName>,
-    /// What is to be written.
+    /// Targets whose write is due.
     pub(super) due: BTreeSet<WriteTarget>,
 }
 
-/// Something that is looked at again when its time comes.
+/// What is reconsidered when its time comes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
     /// Marks of a pod that are contested.
@@ -84,15 +84,15 @@ pub(super) enum Timer {
     SpecContest(NodeName),
     /// The status or the finalizers of a marker that are contested.
     MarkerContest(MarkerName),
-    /// The agent of a node, which may count as silent from now on.
+    /// The state of a node's agent, which may change by the passing of time.
     Agent(NodeName),
-    /// A marker that is being deleted, and is held no longer.
+    /// A marker that is being deleted and that our finalizer no longer holds.
     Deletion(MarkerName),
-    /// A write that was refused, and is tried again.
+    /// A write that was refused and may be tried again.
     Refusal(WriteTarget),
 }
 
-/// Timers by the monotonic clock.
+/// Timers, sorted by their time on the monotonic clock.
 #[derive(Debug, Default)]
 pub(super) struct Timers(BTreeSet<(Duration, Timer)>);
 
@@ -133,7 +133,7 @@ impl Timers {
     }
 }
 
-/// A write that is due, with what is remembered of it once it is sent.
+/// A write that is due, with what contests remember of it once it is sent.
 #[derive(Debug)]
 pub(super) struct DueWrite {
     pub(super) write: Write,
@@ -145,7 +145,7 @@ pub(super) struct DueWrite {
 pub(super) enum Sent {
     /// Marks of a pod, each with a number that stands for what was wanted of it.
     Marks(Box<[(Mark, u64)]>),
-    /// Something that is written as a whole.
+    /// A spec, a status or a list of finalizers, which is written as a whole.
     Whole(SentValue),
 }
 

@@ -18,17 +18,18 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `pod_plan` | what follows for one pod from what the three say; the one place that asks for verdicts |
+//! | `pod_plan` | the plan of one pod from what the three machines say; the only place that reads verdicts |
 //! | `situation` | why a probe has no verdict |
 //! | `observe` | events on their way into the machines |
 //! | `context` | what the machines share: the time, timers, and the list of what an event affects |
 //! | `refusals` | writes that the API server refused |
 //! | `undecodable` | objects that do not decode |
 //!
-//! A machine that changes adds what that affects to `context::Affected`. When the event has been taken in, the pods
-//! named there are planned, then the room in nodes' objects is given away, and so on until nothing is left; last, objects,
-//! statuses and finalizers are compared. A pod is planned when something that its plan follows from has changed, and
-//! never for a write: what is due stays with the pod from one plan to the next.
+//! Each event takes the same course. First it is taken in by the machines, each of which adds what it affects to
+//! `context::Affected`. Then the pods named there are planned and the room in nodes' objects is allocated, which may affect
+//! more pods, until none is left. Last, objects, statuses and finalizers are compared with what is wanted. A pod is
+//! planned when an input of its plan has changed, and not when it is written: its due marks are kept with it from one plan
+//! to the next.
 
 mod context;
 mod markers;
@@ -70,9 +71,9 @@ pub struct Config {
     pub agent_namespace: String,
     /// Labels of the agents' pods.
     pub agent_labels: BTreeMap<String, String>,
-    /// For agents without a pod: without a sign of life for so long a node counts as silent.
+    /// For agents without a pod: a node counts as silent after this time without a sign of life of its agent.
     pub silent_after: SignedDuration,
-    /// How many bytes the spec of a `NodePodProbe` may have.
+    /// Maximum size of the spec of a `NodePodProbe`, in bytes.
     pub node_bytes: usize,
     /// Whether providers run the probes of pods on virtual nodes.
     pub serverless: bool,
@@ -111,7 +112,7 @@ pub struct Index {
     undecodable: Undecodable,
     refusals: Refusals,
     watches: Watches<WatchedKind>,
-    /// All markers were listed: which of them close a loop is known.
+    /// Whether all markers have been listed, so that loops among them can be found.
     markers_listed: bool,
     cx: IndexContext,
 }
@@ -142,11 +143,11 @@ impl Index {
         if self.cx.synced {
             self.recompute();
         } else {
-            // Pods are asked for probes that are created while another manager leads.
+            // A standby answers the webhook too: it must know which markers are stopped.
             if self.markers_listed {
                 self.break_loops();
             }
-            // All is affected once every kind is listed.
+            // `Synced` affects everything anyway.
             self.cx.affected = Affected::default();
         }
         let due = std::mem::take(&mut self.cx.affected.due);
@@ -156,7 +157,7 @@ impl Index {
         }
     }
 
-    /// The write of a target that is due, if one is. It counts as sent.
+    /// The write that is due for a target, if there is one. It counts as sent.
     pub fn due(&mut self, target: &WriteTarget, now: Now) -> Option<Write> {
         if !self.cx.synced {
             return None;
@@ -181,8 +182,8 @@ impl Index {
         Some(write)
     }
 
-    /// The markers that are acted on otherwise than when this was last asked: each as it is now, none if it is not acted on.
-    /// They are kept only where pods are [`Config::serverless`].
+    /// The markers that have changed since the last call: each as it is acted on now, None if it is not acted on. They are
+    /// recorded only with [`Config::serverless`].
     pub fn take_changed_markers(&mut self) -> Vec<(Arc<ObjectName>, Option<Arc<Marker>>)> {
         self.markers.take_changed()
     }
@@ -201,7 +202,7 @@ impl Index {
         }
     }
 
-    /// How far the cluster follows a marker.
+    /// How far the cluster reflects a marker.
     fn rollout(&self, marker: &ObjectName) -> Rollout {
         Rollout {
             is_acknowledged: self.nodes.is_acknowledged(marker),
@@ -216,7 +217,7 @@ impl Index {
         }
     }
 
-    /// Recomputes what follows from what is affected, until nothing more does.
+    /// Recomputes everything affected until nothing new is.
     fn recompute(&mut self) {
         self.break_loops();
         loop {
@@ -232,7 +233,7 @@ impl Index {
                     self.cx.affected.due.insert(target);
                 }
             }
-            // Those of a node whose object is fought over are planned once more.
+            // Pods of a node whose object is contested are planned once more.
             if self.cx.affected.pods.is_empty() {
                 break;
             }
@@ -243,8 +244,8 @@ impl Index {
         }
     }
 
-    /// Plans all pods and compares all objects. Deferred until every kind is listed: otherwise each would be recomputed
-    /// with every list that it occurs in.
+    /// Marks everything as affected. Deferred until every kind is listed: otherwise each object would be recomputed once per
+    /// list that concerns it.
     fn affect_all(&mut self) {
         let affected = &mut self.cx.affected;
         affected.markers.extend(self.markers.names().cloned());
@@ -252,14 +253,14 @@ impl Index {
         affected.pods.extend(self.undecodable.pods().cloned());
         self.markers.recheck_loops();
         self.markers.limit_all_deletions(&mut self.cx);
-        // What no pod wants is not found from the pods.
+        // Entries that no pod wants are found from the objects only.
         self.nodes.compare_all(&mut self.cx);
     }
 
-    /// Has the pods planned that a marker has changed for.
+    /// Marks the pods for planning that a change of a marker affects.
     fn plan_pods_of(&mut self, change: &MarkerChange) {
         for pod in &change.uncounted {
-            self.pods.forget_share(pod, &change.name);
+            self.pods.forget_contribution(pod, &change.name);
             self.cx.affected.pods.insert(pod.clone());
         }
         if change.selects_others
@@ -271,7 +272,7 @@ impl Index {
         }
     }
 
-    /// Plans a pod from what is observed, and hands the plan on to the machines.
+    /// Plans a pod from what is observed, and gives each machine its part of the plan.
     fn plan_pod(&mut self, name: &PodName) {
         let cx = &mut self.cx;
         let Some(pod) = self.pods.get(name) else {
@@ -329,12 +330,12 @@ impl Index {
             .count(name, contributions_before, contributions, cx);
         let is_accepted = self.forget_refusal_of_another_write(name);
         if is_outdated || is_accepted {
-            // It was planned before it was known what is contested or refused.
+            // The plan was made from outdated contests or refusals.
             self.cx.affected.pods.insert(name.clone());
         }
     }
 
-    /// Forgets that a pod's marks were refused, if another write is due by now or none. Returns whether it did.
+    /// Forgets the refusal of a pod's marks unless the refused write is still the one that is due. Returns whether it did.
     fn forget_refusal_of_another_write(&mut self, name: &ObjectName) -> bool {
         if self.refusals.reason_of_marks(name).is_none() {
             return false;
@@ -345,7 +346,7 @@ impl Index {
         !is_same && self.refusals.remove(&target)
     }
 
-    /// Looks again at what was put off until now.
+    /// Handles a timer that has expired.
     fn end_wait(&mut self, timer: Timer) {
         let cx = &mut self.cx;
         match timer {
@@ -364,7 +365,7 @@ impl Index {
         }
     }
 
-    /// Has what a write is about recomputed.
+    /// Marks the target of a write as affected.
     fn affect(&mut self, target: &WriteTarget) {
         let cx = &mut self.cx;
         match target {
@@ -376,7 +377,7 @@ impl Index {
         }
     }
 
-    /// Whether nothing is put off.
+    /// Whether no timer is set.
     #[cfg(test)]
     fn waits_for_nothing(&self) -> bool {
         self.refusals.is_empty()

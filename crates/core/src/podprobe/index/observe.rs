@@ -1,5 +1,5 @@
-//! Events on their way into the machines: whether a snapshot shows anything new, and what it means for more than one of
-//! them.
+//! The entry of events into the machines: whether a snapshot shows anything new, and effects that concern more than one
+//! machine.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::podprobe::event::{Event, WatchedKind, Write, WriteTarget};
 use crate::podprobe::pod::IndexedPod;
 
 impl Index {
-    /// Takes an event in. What follows from it is recomputed later.
+    /// Passes an event to the machines. What it affects is recomputed later.
     pub(super) fn take_in(&mut self, event: Event) {
         let cx = &mut self.cx;
         match event {
@@ -26,7 +26,7 @@ impl Index {
             }
             Event::Undecodable(kind, name) => self.observe_undecodable(kind, name),
             Event::Deleted(kind, name, version) => {
-                // The watch may be behind the reply to a write that created a new object of this name.
+                // The watch may lag behind the reply to a write that created a new object of this name.
                 let known = self.version(kind, &name);
                 if !known.is_some_and(|known| known.is_later_than(version)) {
                     self.remove(kind, &name, version);
@@ -92,7 +92,7 @@ impl Index {
             self.remove_pod(&pod.name);
         }
         self.forget_undecodable(WatchedKind::Pod, &pod.name);
-        // Of an agent's pod more is read than is kept.
+        // What is read of an agent's pod is not kept with the pod.
         let may_be_agent = pod.name.namespace == self.config.agent_namespace;
         if self.pods.is_unchanged(&pod) && !may_be_agent {
             return;
@@ -103,7 +103,7 @@ impl Index {
         self.pods.insert(pod, self.cx.now);
     }
 
-    /// Counts a pod that has lost its controller.
+    /// Counts a pod that has lost its controller for its markers.
     fn count_release(&mut self, pod: &IndexedPod) {
         let controller = self
             .pods
@@ -112,7 +112,7 @@ impl Index {
         if let Some(controller) = controller
             && pod.controller.is_none()
             && pod.active
-            && let Some((since, markers)) = self.pods.history(&pod.name)
+            && let Some((since, markers)) = self.pods.first_seen_and_counting_markers(&pod.name)
         {
             let cx = &mut self.cx;
             let changes = self
@@ -124,7 +124,7 @@ impl Index {
         }
     }
 
-    /// Takes note of a pod that may be an agent.
+    /// Records a pod that may be an agent's.
     fn observe_agent(&mut self, pod: &IndexedPod, wire: &slim::Pod) {
         // A pod is bound once, but a list may show another pod under its name.
         if let Some(known) = self.pods.get(&pod.name)
@@ -163,9 +163,9 @@ impl Index {
         version
     }
 
-    /// Has the pods of a node planned when it comes, goes or changes hands: what a provider was asked stays while the node is
-    /// away. The node does not know those among its pods that have no entry, so all pods are searched for them. Before
-    /// all kinds are listed that would be done for each node of the cluster, and `Synced` has all pods planned anyway.
+    /// Marks the pods of a node for planning when the node appears, disappears, becomes virtual or ceases to be: the injected
+    /// annotations of a pod stay while its node is missing. Pods without entries are not recorded with their node, so all
+    /// pods are searched. Before all kinds are listed that is skipped: `Synced` plans all pods anyway.
     fn affect_pods_of_provider(&mut self, node: &str, was_virtual: Option<bool>) {
         if self.config.serverless && self.cx.synced && self.nodes.is_virtual(node) != was_virtual {
             let pods = self.pods.bound_to(node);
@@ -178,13 +178,13 @@ impl Index {
         if self.is_stale(WatchedKind::NodePodProbe, &name, &wire.metadata, source) {
             return;
         }
-        // The agent's reports change nothing about a spec that is refused.
+        // Reports of the agent do not change whether the spec is refused.
         if self.nodes.observe_object(wire, source, &mut self.cx) {
             self.forget_object_refusal(name.name);
         }
     }
 
-    /// Keeps what may be an undecodable object's, unless the object was known before.
+    /// Preserves what may belong to an undecodable object, unless an earlier state of it is known.
     fn observe_undecodable(&mut self, kind: WatchedKind, name: ObjectName) {
         if self.version(kind, &name).is_some() {
             return;
@@ -200,12 +200,12 @@ impl Index {
                 self.undecodable.insert_pod(name.clone());
                 self.cx.affected.pods.insert(name);
             }
-            // Of a node little is read, and what is not understood of a NodePodProbe is replaced.
+            // Nodes have hardly any field that is read, and a NodePodProbe is replaced.
             WatchedKind::Node | WatchedKind::NodePodProbe => {}
         }
     }
 
-    /// Keeps nothing for an object any more, which decodes or was deleted.
+    /// Stops preserving what may belong to an object, which can be decoded now or was deleted.
     fn forget_undecodable(&mut self, kind: WatchedKind, name: &ObjectName) {
         match kind {
             WatchedKind::Marker => {
@@ -223,16 +223,16 @@ impl Index {
         }
     }
 
-    /// Has the pods of a namespace planned.
+    /// Marks the pods of a namespace for planning.
     fn affect_namespace(&mut self, namespace: &str) {
-        // Before that, nothing is planned, and then everything is.
+        // `Synced` plans all pods.
         if self.cx.synced {
             let pods = self.pods.in_namespace(namespace);
             self.cx.affected.pods.extend(pods.cloned());
         }
     }
 
-    /// Has what was written compared with what it led to.
+    /// Marks a target for comparison with what its write led to.
     fn observe_written(&mut self, target: &WriteTarget) {
         let now = self.cx.now.monotonic;
         let is_undone = match target {
@@ -246,7 +246,7 @@ impl Index {
         }
     }
 
-    /// Remembers the refusal of a write. If another one is due by now, that one is tried.
+    /// Remembers the refusal of a write, unless another write of the target is due by now, which is tried.
     fn observe_refused(&mut self, target: &WriteTarget, write: Write, reason: &str) {
         let due = self.due_write(target, self.cx.now).map(|due| due.write);
         let (now, timers) = (self.cx.now.monotonic, &mut self.cx.timers);
@@ -272,7 +272,7 @@ impl Index {
         }
     }
 
-    /// Removes what a complete list of a kind does not name, unless it is newer than the list.
+    /// Removes the objects that a complete list of a kind does not contain, unless they are newer than the list.
     fn complete_list(
         &mut self,
         kind: WatchedKind,

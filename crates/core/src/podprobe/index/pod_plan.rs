@@ -1,6 +1,6 @@
-//! The plan of a pod: which entries its node should have, and which marks it should have by the verdicts about them.
+//! The plan of a pod: the entries that its node should have of it, and the marks that follow from the verdicts.
 //!
-//! The one place where the three machines meet. It changes none of them.
+//! The only place that reads all three machines. It changes none of them.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use crate::podprobe::pod::IndexedPod;
 use crate::podprobe::serverless::Provided;
 use crate::podprobe::status::{PodContribution, Trouble};
 
-/// The markers that match a pod, the one that goes first in front.
+/// The markers that match a pod, in order of precedence.
 pub(super) type Matching<'a> = [(&'a MarkerName, &'a Marker)];
 
-/// For each matching marker, for each of its probes: the entry of the pod, or why there is none.
+/// For each probe of each matching marker: the entry of the pod, or why there is none.
 pub(super) struct PlannedEntries(Vec<Vec<Result<Entry, Gap>>>);
 
 impl PlannedEntries {
-    /// `observed` is what the object of the pod's node says of the pod now.
+    /// `observed` are the entries that the object of the pod's node has now.
     pub(super) fn new(
         pod: &IndexedPod,
         matching: &Matching<'_>,
@@ -35,8 +35,8 @@ impl PlannedEntries {
         Self(plans.collect())
     }
 
-    /// All entries that a pod should have, `undecodable` being those of markers that do not decode. None if there is not
-    /// one.
+    /// All entries that a pod should have, including the `undecodable` ones, which belong to markers that cannot be decoded.
+    /// None if there are none.
     pub(super) fn wanted(
         &self,
         pod: &IndexedPod,
@@ -50,11 +50,11 @@ impl PlannedEntries {
     }
 }
 
-/// What the marks and contributions of a pod follow from, beside its entries.
+/// The inputs of a pod's marks and contributions, besides its entries.
 pub(super) struct Observations<'a> {
     pub(super) pod: &'a IndexedPod,
     pub(super) node: NodeView<'a>,
-    /// Whether the provider of its node runs its probes; none while there is no such node.
+    /// Whether the provider of its node runs its probes. None while there is no such node.
     pub(super) has_provider: Option<bool>,
     /// Why the object of its node was refused.
     pub(super) refused_object: Option<&'a Arc<str>>,
@@ -62,7 +62,7 @@ pub(super) struct Observations<'a> {
     pub(super) refused_marks: Option<&'a Arc<str>>,
     /// Marks that are contested.
     pub(super) contested: Vec<&'a Mark>,
-    /// Whether a marker of its namespace does not decode: marks that no other claims may be its own.
+    /// Whether a marker of its namespace cannot be decoded: it may be the one that claims otherwise unclaimed marks.
     pub(super) keeps_unclaimed: bool,
 }
 
@@ -91,7 +91,7 @@ impl Observations<'_> {
         } else if let Some(provided) = &provided {
             provided.govern_annotations(self.pod, &mut wants);
         } else if self.has_provider.is_none() {
-            // A provider may register its node again.
+            // The provider may register its node again.
             wants.hold_injected(&self.pod.ours);
         }
         let situation = PodSituation::new(self.pod, self.node, self.refused_object);
@@ -110,8 +110,8 @@ impl Observations<'_> {
             contribution.troubles.extend(self.troubles(marker));
             let own = conflicts.iter();
             let own = own.filter(|conflict| conflict.loser.0 == first);
-            let lost = own.filter_map(|conflict| lost(conflict, matching));
-            contribution.troubles.extend(lost);
+            let troubles = own.filter_map(|conflict| conflict_trouble(conflict, matching));
+            contribution.troubles.extend(troubles);
             contribution.troubles.sort();
             contribution.troubles.dedup();
             contributions.push(((*name).clone(), contribution));
@@ -119,7 +119,7 @@ impl Observations<'_> {
         (wants, contributions)
     }
 
-    /// What is wrong with the pod's marks of a marker.
+    /// The troubles with a marker's marks on the pod.
     fn troubles(&self, marker: &Marker) -> impl Iterator<Item = (Trouble, Arc<str>)> {
         let subject = &self.pod.name.name;
         let contested = self.contested.iter();
@@ -136,8 +136,8 @@ impl Observations<'_> {
     }
 }
 
-/// The marker that has what another wants.
-fn lost(conflict: &Conflict, matching: &Matching<'_>) -> Option<(Trouble, Arc<str>)> {
+/// The trouble of the marker that loses a conflict: it names the winner.
+fn conflict_trouble(conflict: &Conflict, matching: &Matching<'_>) -> Option<(Trouble, Arc<str>)> {
     let (winner, _) = matching.get(conflict.winner.0)?;
     Some((Trouble::Conflict, winner.name.as_str().into()))
 }

@@ -1,7 +1,7 @@
-//! Pods: what is observed of them, the marks that they lack, and which marks are contested.
+//! Pods: their observed state, the marks that are due on them, and which marks are contested.
 //!
-//! The machine keeps pods as they are observed and what the last plan of each came to ([`Pods::set_plan`]), and says which
-//! marks are due ([`Pods::due`]). It knows neither markers nor nodes: a plan is made from all three machines in `pod_plan`.
+//! The machine keeps the observed pods and the result of each one's last plan ([`Pods::set_plan`]), from which the due marks
+//! follow ([`Pods::due`]). It knows neither markers nor nodes: plans are made in `pod_plan` from all three machines.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -18,64 +18,63 @@ use crate::podprobe::pod::IndexedPod;
 /// All pods.
 #[derive(Debug, Default)]
 pub(super) struct Pods {
-    // Not in order: a search by comparisons visits names all over the memory, the more the more there are.
+    // A hash map: the comparisons of an ordered map would read names all over the memory.
     by_name: HashMap<PodName, Box<PodState>>,
     by_namespace: HashMap<String, HashSet<PodName>>,
-    /// By namespace, the pods that have marks of ours which no marker claims.
+    /// The pods with marks of ours that no marker claims, by namespace.
     unclaimed: HashMap<String, BTreeSet<PodName>>,
-    /// How many plans were made.
+    /// The number of plans made.
     #[cfg(test)]
     pub(super) plans: usize,
 }
 
-/// A pod, and what of it is counted elsewhere.
+/// A pod with the result of its last plan.
 #[derive(Debug)]
 struct PodState {
     pod: IndexedPod,
     /// When it was first seen; monotonic.
     since: Duration,
-    /// Where its entries are wanted.
+    /// The node on which its entries are wanted.
     on_node: Option<(NodeName, PodKey)>,
     /// What it adds to the tallies of the markers that match it.
     contributions: Contributions,
     contests: Contests<Mark>,
     contest_timer: Option<Duration>,
-    /// What it lacks; none if it has what is wanted.
+    /// The due marks. None if it has what is wanted.
     due: Option<Box<DueMarks>>,
-    /// It was planned, has what is wanted, and nothing is waited for.
+    /// Whether it was planned, has what is wanted, and waits for nothing.
     at_rest: bool,
 }
 
-/// What follows for a pod from the markers that match it.
+/// The plan of a pod.
 pub(super) struct PodPlan {
-    /// Where its entries are wanted; none if it has none.
+    /// The node on which its entries are wanted. None if it has none.
     pub(super) on_node: Option<(NodeName, PodKey)>,
     pub(super) wants: Wants,
     /// What it adds to the tallies of the markers.
     pub(super) contributions: Contributions,
 }
 
-/// The marks that a pod lacks. Kept from the plan that found them until the next one, so that neither the write nor what
-/// is remembered of it needs a plan of its own.
+/// The due marks of a pod, kept from one plan to the next, so that neither the write nor its contest needs another plan.
 #[derive(Debug)]
 struct DueMarks {
     wants: Wants,
-    /// Those that the pod does not have as they are wanted.
+    /// The marks that differ from what is wanted.
     differing: Vec<ComparedMark>,
 }
 
-/// A pod that was removed, with what it leaves behind in the other machines.
+/// A removed pod, with what refers to it in the other machines.
 pub(super) struct RemovedPod {
     pub(super) pod: IndexedPod,
     pub(super) on_node: Option<(NodeName, PodKey)>,
     pub(super) contributions: Contributions,
 }
 
-/// What a plan has changed of a pod.
+/// What a plan has changed.
 pub(super) struct Planned<'a> {
     pub(super) contributions_before: Contributions,
     pub(super) contributions: &'a Contributions,
-    /// Other marks are contested than the plan knew.
+    /// Whether the plan was made with other contested marks than there are now.
     pub(super) is_outdated: bool,
 }
 
@@ -104,7 +103,7 @@ impl Pods {
         })
     }
 
-    /// Whether a snapshot changes nothing about a pod that is at rest, as most do. Its version is taken over.
+    /// Whether a snapshot changes nothing that is read of a pod at rest, as most do. Its resourceVersion is taken over.
     pub(super) fn is_unchanged(&mut self, snapshot: &IndexedPod) -> bool {
         let Some(state) = self.by_name.get_mut(&snapshot.name) else {
             return false;
@@ -115,7 +114,7 @@ impl Pods {
         state.at_rest && state.pod == *snapshot
     }
 
-    /// Takes a snapshot in. It is planned later.
+    /// Adds or replaces a pod. It is planned later.
     pub(super) fn insert(&mut self, pod: IndexedPod, now: Now) {
         if let Some(state) = self.by_name.get_mut(&pod.name) {
             state.pod = pod;
@@ -160,7 +159,10 @@ impl Pods {
     }
 
     /// When a pod was first seen, and the markers in whose tallies it is counted.
-    pub(super) fn history(&self, name: &ObjectName) -> Option<(Duration, Vec<MarkerName>)> {
+    pub(super) fn first_seen_and_counting_markers(
+        &self,
+        name: &ObjectName,
+    ) -> Option<(Duration, Vec<MarkerName>)> {
         let state = self.by_name.get(name)?;
         let markers = state.contributions.iter().map(|(marker, _)| marker.clone());
         Some((state.since, markers.collect()))
@@ -173,19 +175,19 @@ impl Pods {
         bound.map(|(name, _)| name)
     }
 
-    /// Where a pod's entries are wanted.
+    /// The node on which a pod's entries are wanted.
     pub(super) fn on_node(&self, name: &ObjectName) -> Option<&(NodeName, PodKey)> {
         self.by_name.get(name)?.on_node.as_ref()
     }
 
-    /// The marks of a pod that are contested so much that its markers say so.
+    /// The marks of a pod that have been contested for long enough to appear in its markers' statuses.
     pub(super) fn contested(&self, name: &ObjectName) -> impl Iterator<Item = &Mark> {
         let state = self.by_name.get(name);
         state.into_iter().flat_map(|state| state.contests.visible())
     }
 
-    /// Forgets what a pod adds to the tally of a marker, which begins to count again.
-    pub(super) fn forget_share(&mut self, name: &ObjectName, marker: &ObjectName) {
+    /// Forgets what a pod adds to the tally of a marker, which starts again from zero.
+    pub(super) fn forget_contribution(&mut self, name: &ObjectName, marker: &ObjectName) {
         if let Some(state) = self.by_name.get_mut(name) {
             state
                 .contributions
@@ -193,7 +195,7 @@ impl Pods {
         }
     }
 
-    /// Replaces what is wanted of a pod, compares the pod with it, and says what that changes.
+    /// Replaces the plan of a pod, compares the pod with it, and returns what that changes.
     pub(super) fn set_plan(
         &mut self,
         name: &PodName,
@@ -238,7 +240,7 @@ impl Pods {
         })
     }
 
-    /// Takes note of whether a pod has marks of ours that no marker claims. Returns whether it was the last of its
+    /// Records whether a pod has marks of ours that no marker claims. Returns whether it was the last such pod of its
     /// namespace.
     pub(super) fn set_unclaimed(&mut self, name: &PodName, is_unclaimed: bool) -> bool {
         if is_unclaimed {
@@ -269,7 +271,7 @@ impl Pods {
         }
     }
 
-    /// The marks that are due on a pod: as the last plan has them, but for those that are contested.
+    /// The due marks of a pod by its last plan, without those that a contest delays.
     pub(super) fn due(&self, name: &ObjectName, now: Now) -> Option<DueWrite> {
         let state = self.by_name.get(name)?;
         let due = state.due.as_ref()?;
@@ -283,27 +285,27 @@ impl Pods {
         })
     }
 
-    /// Takes note that marks of a pod are being written.
+    /// Records that marks of a pod are being written.
     pub(super) fn note_sent(&mut self, name: &ObjectName, sent: Box<[(Mark, u64)]>) {
         if let Some(state) = self.by_name.get_mut(name) {
             state.contests.send(sent);
         }
     }
 
-    /// Takes note that a write was carried out. Returns whether the pod has to be compared with it.
+    /// Records that a write was carried out. Returns whether the pod has to be compared with what was written.
     pub(super) fn note_written(&mut self, name: &ObjectName, now: Duration) -> bool {
         let state = self.by_name.get_mut(name);
         state.is_some_and(|state| state.contests.written(now))
     }
 
-    /// Has a pod planned again.
+    /// Marks a pod for planning.
     pub(super) fn affect(&self, name: &ObjectName, cx: &mut IndexContext) {
         if let Some((name, _)) = self.by_name.get_key_value(name) {
             cx.affected.pods.insert(name.clone());
         }
     }
 
-    /// Looks again at what was put off until now.
+    /// Reconsiders the marks that a contest has delayed until now.
     pub(super) fn end_wait(&mut self, name: PodName, cx: &mut IndexContext) {
         if let Some(state) = self.by_name.get_mut(&name) {
             state.contest_timer = None;
@@ -315,7 +317,7 @@ impl Pods {
         self.get(name).map(|pod| pod.version)
     }
 
-    /// Whether no write is put off.
+    /// Whether no write is delayed.
     #[cfg(test)]
     pub(super) fn waits_for_nothing(&self) -> bool {
         let mut pods = self.by_name.values();

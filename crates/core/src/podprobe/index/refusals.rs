@@ -1,5 +1,5 @@
-//! Writes that the API server refused for good. They are not repeated until another write of the same target is due, what
-//! they are about has changed, or some minutes have passed.
+//! Writes that the API server refused for good. A refused write is not repeated until another write of its target is due, its
+//! object has changed, or some minutes have passed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::cluster::ObjectName;
 use crate::podprobe::event::{Write, WriteTarget};
 use crate::podprobe::pod::IndexedPod;
 
-/// Then the write is tried again: what stood in the way may have been a webhook, a quota or the API server's store, and no
-/// watch shows its end.
+/// When a refused write is tried again: the cause may have been a webhook, a quota or the API server's store, and no watch
+/// shows that it is over.
 const KEPT: Duration = Duration::from_mins(5);
 
 /// The refused writes by target.
@@ -26,12 +26,12 @@ pub(super) struct Refusals {
 struct Refusal {
     write: Write,
     reason: Arc<str>,
-    /// On the monotonic clock.
+    /// When it is tried again, on the monotonic clock.
     until: Duration,
 }
 
 impl Refusals {
-    /// Keeps a refusal if the write is still the one that is due. Returns whether it is.
+    /// Remembers a refusal if the write is still the one that is due. Returns whether it is.
     pub(super) fn insert(
         &mut self,
         target: &WriteTarget,
@@ -87,7 +87,7 @@ impl Refusals {
         self.by_target.remove(target).is_some()
     }
 
-    /// Forgets the refusal of a target if its time is over. Returns whether it was.
+    /// Forgets the refusal of a target when its time has come. Returns whether it did.
     pub(super) fn expire(&mut self, target: &WriteTarget, now: Duration) -> bool {
         let refusal = self.by_target.get(target);
         refusal.is_some_and(|refusal| refusal.until <= now) && self.remove(target)
@@ -99,7 +99,7 @@ impl Refusals {
     }
 }
 
-/// A write without its times and versions: one that differs in nothing else is refused for the same reason.
+/// A write without its times and versions. Two writes that are equal without these are refused for the same reason.
 fn without_times_and_versions(mut write: Write) -> Write {
     match &mut write {
         Write::PodMarks(marks) => {

@@ -1,4 +1,4 @@
-//! Why a probe of a matching pod has no verdict: a marker's status names the reason of each that is pending.
+//! Why a probe of a matching pod has no verdict, as the marker's status counts and names it.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::podprobe::status::{Pending, PodContribution, ProbeContribution, Troub
 pub(super) enum ProbedBy<'a> {
     /// The agent of the node.
     Agent,
-    /// The provider of a virtual node, unless something is in the way.
+    /// The provider of a virtual node, or why it is not asked.
     Provider(Option<&'a NotInjected>),
 }
 
@@ -51,7 +51,7 @@ impl<'a> PodSituation<'a> {
         }
     }
 
-    /// Adds a probe of the pod to what the pod adds to its marker's tally.
+    /// Adds a probe to the pod's contribution to its marker's tally.
     pub(super) fn count(
         &self,
         contribution: &mut PodContribution,
@@ -63,7 +63,7 @@ impl<'a> PodSituation<'a> {
             (ProbedBy::Provider(obstacle), None) => Some(pending_at_provider(obstacle)),
             (ProbedBy::Provider(_), Some(_)) => None,
             (ProbedBy::Agent, None) => Some(self.pending(probe, entry)),
-            // What was reported is still there, but nobody looks after it any more.
+            // The last report is still there, but nobody keeps it up to date.
             (ProbedBy::Agent, Some(_)) if self.agent == AgentState::Silent => {
                 Some(Pending::AgentSilent)
             }
@@ -87,7 +87,7 @@ impl<'a> PodSituation<'a> {
         let entry = match entry {
             Err(Gap::ContainerNotFound) => return Pending::ContainerNotFound,
             Err(Gap::PortNotFound(_)) => return Pending::PortNotFound,
-            // Whatever its node is like: the startup probe is the kubelet's.
+            // Whatever the state of the node's agent: the kubelet runs startup probes.
             Err(Gap::NotStarted) => return Pending::StartupProbe,
             Ok(entry) => entry,
         };
@@ -121,7 +121,7 @@ impl<'a> PodSituation<'a> {
         containers.any(|one| one.name == entry.container && one.id.is_some())
     }
 
-    /// What is wrong, and with what; none if it is over by itself.
+    /// The trouble that a reason stands for, and its subject. None if it resolves by itself.
     fn trouble(
         &self,
         cause: Pending,
@@ -132,7 +132,7 @@ impl<'a> PodSituation<'a> {
         let node = self.pod.node.as_deref().unwrap_or_default();
         let (name, container) = (probe.name.clone(), probe.container.clone());
         Some(match cause {
-            // The conflict itself says whose mark it is.
+            // The trouble of the conflict names the winner.
             Pending::Conflict
             | Pending::Starting
             | Pending::StartupProbe
@@ -172,7 +172,7 @@ impl<'a> PodSituation<'a> {
         })
     }
 
-    /// Why the object of the pod's node is not written.
+    /// Why the object of the pod's node cannot be written.
     fn refusal(&self, node: &str) -> Option<Arc<str>> {
         if let Some(finalizers) = self.node.blocking_finalizers() {
             let finalizers = finalizers.join(", ");
@@ -186,7 +186,7 @@ impl<'a> PodSituation<'a> {
     }
 }
 
-/// Why the provider of a virtual node has reported nothing of a probe.
+/// Why the provider of a virtual node has not reported a probe.
 fn pending_at_provider(obstacle: Option<&NotInjected>) -> Pending {
     match obstacle {
         None => Pending::AwaitingProvider,

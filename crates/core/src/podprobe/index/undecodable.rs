@@ -1,7 +1,8 @@
-//! Markers and pods that are there and do not decode, and of which nothing is known: what may be theirs stays as it is.
+//! Markers and pods that exist, cannot be decoded, and have no known earlier state: entries and marks that may belong to them
+//! stay as they are.
 //!
-//! A manager that knew such an object goes on with what it knows. One that has just started knows nothing, and would take
-//! valid entries and marks for those of an object that was deleted.
+//! A manager that knows an earlier state of such an object goes on with that. One that has just started knows none, and would
+//! remove entries and marks as if the object had been deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,7 @@ use crate::podprobe::event::WatchedKind;
 use crate::podprobe::plan::{Entry, PodEntries};
 use crate::podprobe::pod::IndexedPod;
 
-/// The names of such objects: no more than there are.
+/// The names of such objects. There are at most as many as objects.
 #[derive(Debug, Default)]
 pub(super) struct Undecodable {
     /// By namespace.
@@ -30,7 +31,7 @@ impl Undecodable {
         self.pods.insert(name);
     }
 
-    /// Removes a marker, which decodes or was deleted. Returns whether it was there.
+    /// Removes a marker, which can be decoded now or was deleted. Returns whether it was there.
     pub(super) fn remove_marker(&mut self, name: &ObjectName) -> bool {
         let Some(names) = self.markers.get_mut(&name.namespace) else {
             return false;
@@ -42,7 +43,7 @@ impl Undecodable {
         was_there
     }
 
-    /// Removes a pod, which decodes or was deleted, if it was there.
+    /// Removes a pod, which can be decoded now or was deleted, if it was there.
     pub(super) fn remove_pod(&mut self, name: &ObjectName) -> Option<PodName> {
         self.pods.take(name)
     }
@@ -55,7 +56,7 @@ impl Undecodable {
         self.pods.contains(name)
     }
 
-    /// Whether there is a marker in this namespace: our marks there that no marker claims may be its own.
+    /// Whether there is a marker in this namespace: it may be the one that claims otherwise unclaimed marks there.
     pub(super) fn has_marker_in(&self, namespace: &str) -> bool {
         self.markers.contains_key(namespace)
     }
@@ -78,7 +79,7 @@ impl Undecodable {
         })
     }
 
-    /// The entries of markers that do not decode among those that the object of a pod's node has.
+    /// Those of a pod's observed entries that belong to markers that cannot be decoded.
     pub(super) fn entries_of_markers(
         &self,
         pod: &IndexedPod,
@@ -91,7 +92,7 @@ impl Undecodable {
         let entries = observed.into_iter().flat_map(|one| one.entries.iter());
         let theirs = entries.filter(|entry| {
             let marker = entry.name.split_once('#').map(|(marker, _)| marker);
-            // One that cannot be read cannot be written as it is.
+            // An entry that cannot be parsed cannot be written back.
             entry.probe.is_some() && marker.is_some_and(|marker| markers.contains(marker))
         });
         theirs.cloned().collect()

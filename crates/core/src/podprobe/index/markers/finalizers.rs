@@ -18,9 +18,9 @@ use crate::podprobe::index::context::{DueWrite, IndexContext, MarkerName, Sent, 
 /// `PodProbeMarkerFinalizer`).
 pub const FINALIZER: &str = "kruise.io/node-pod-probe-cleanup";
 
-/// A marker that is being deleted is held no longer than this, whatever is left of it: a pod whose write is refused or
-/// contested, or a node that was deleted, must not keep a marker, and with it its namespace, for ever. Ten thousand pods
-/// take less; what is left then goes without the marker.
+/// How long our finalizer holds a marker that is being deleted, at most. A pod whose write is refused or contested, or a node
+/// that was deleted, must not block the deletion of the marker, and with it that of its namespace. The cleanup of ten thousand
+/// pods takes less; whatever is left then is removed without the marker.
 const MOST_HELD: Duration = Duration::from_mins(1);
 
 impl MarkerState {
@@ -31,15 +31,15 @@ impl MarkerState {
 }
 
 impl Markers {
-    /// Compares the markers of a namespace that are held: what they waited for may not exist any more.
+    /// Marks the held markers of a namespace as affected: the marks that they wait for may be gone.
     pub(in crate::podprobe::index) fn affect_held(&self, namespace: &str, cx: &mut IndexContext) {
         let held = self.held.iter();
         let held = held.filter(|marker| marker.namespace == namespace);
         cx.affected.markers.extend(held.cloned());
     }
 
-    /// Begins to count again how long each marker that is being deleted has been held: before every kind was listed, and
-    /// while another manager wrote, nothing could be done about it.
+    /// Restarts the time limit of every marker that is being deleted: before every kind was listed, and while another manager
+    /// led, nothing could be cleaned up.
     pub(in crate::podprobe::index) fn limit_all_deletions(&mut self, cx: &mut IndexContext) {
         let names: Vec<_> = self.by_name.keys().cloned().collect();
         for name in names {
@@ -48,7 +48,7 @@ impl Markers {
         }
     }
 
-    /// Begins to count how long a marker has been held, if it is.
+    /// Starts the time limit of a marker that is held.
     pub(super) fn limit_deletion(&mut self, name: &MarkerName, cx: &mut IndexContext) {
         let Some(marker) = self.by_name.get_mut(name) else {
             return;
@@ -62,7 +62,7 @@ impl Markers {
         }
     }
 
-    /// Takes back what [`Markers::limit_deletion`] began.
+    /// Cancels the time limit of a marker.
     pub(super) fn unlimit_deletion(&mut self, name: &MarkerName, cx: &mut IndexContext) {
         self.held.remove(name);
         if let Some(marker) = self.by_name.get_mut(name) {

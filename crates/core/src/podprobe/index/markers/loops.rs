@@ -1,9 +1,9 @@
-//! Loops of markers: one sets a label that another selects by, which sets a label that the first selects by. Their pods
-//! would be marked and unmarked for ever.
+//! Loops of markers: one marker sets a label that a second one selects by, and the second sets a label that the first
+//! selects by. Their pods would be marked and unmarked without end.
 //!
-//! Loops are found in the specs alone, before any verdict. The markers of a namespace are taken from the oldest to the
-//! youngest; one that closes a loop with those before it is stopped, so that its entries and marks are removed, and is
-//! started again when the loop is open. (A marker that selects by a label of its own policies is invalid: no loop.)
+//! Loops are found in the specs alone, before any verdict. The markers of a namespace are examined from the oldest to the
+//! youngest. A marker that closes a loop with older ones is stopped, which removes its entries and marks, and is started
+//! again when the loop is open. (A marker that selects by a label of its own policies is invalid and in no loop.)
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::podprobe::marker::Marker;
 #[derive(Debug, Default)]
 pub(super) struct LabelUses {
     by_namespace: HashMap<String, LabelKeys>,
-    /// Namespaces that may have other loops than before.
+    /// Namespaces whose loops have to be searched again.
     unchecked: BTreeSet<String>,
 }
 
@@ -78,22 +78,22 @@ impl LabelUses {
         }
     }
 
-    /// Has the loops of all namespaces looked for.
+    /// Marks all namespaces for a search of loops.
     fn recheck_all(&mut self) {
         self.unchecked = self.by_namespace.keys().cloned().collect();
     }
 }
 
 impl LabelKeys {
-    /// Whether other markers may be in a loop with this one than without it. One that sets what is read may close a loop,
-    /// and even if it reads nothing that is set, the others that select by its label may have pods in common now.
+    /// Whether loops may change with this marker. One that sets a label which is read may close a loop. Even if it reads no
+    /// label that is set, markers that select by its label may now match the same pods.
     fn may_change_loops(&self, marker: &Marker) -> bool {
         labels_set(marker)
             .iter()
             .any(|key| self.read.contains_key(key))
     }
 
-    /// The markers that set what is read and read what is set, and those that are stopped.
+    /// The markers that both set a label that is read and read one that is set, and those that are stopped.
     fn members(&self) -> BTreeSet<MarkerName> {
         let using_both = |own: &MarkersByKey, others: &MarkersByKey| {
             let both = own.iter().filter(|(key, _)| others.contains_key(*key));
@@ -125,7 +125,7 @@ impl LabelKeys {
         })
     }
 
-    /// The way from a marker through those in force back to it: each key that is set, and the marker that reads it.
+    /// The path from a marker through the active ones back to it: each label key that is set, and the marker that reads it.
     fn closed_loop<'a>(
         &self,
         in_force: &[&'a Marker],
@@ -136,7 +136,7 @@ impl LabelKeys {
         while let Some((at, way)) = ways.pop_front() {
             let extended =
                 |to: &'a Marker| Some([way.clone(), vec![(self.fed_key(at, to)?, to)]].concat());
-            // One marker alone is a loop only where it is not valid.
+            // A loop of one marker is an invalid marker.
             if !way.is_empty()
                 && let Some(closed) = extended(new)
             {
@@ -155,7 +155,7 @@ impl LabelKeys {
     }
 }
 
-/// The label keys that a marker's policies name.
+/// The label keys that a marker's policies set.
 pub(super) fn labels_set(marker: &Marker) -> BTreeSet<Arc<str>> {
     let probes = marker.probes.iter();
     let policies = probes.flat_map(|probe| probe.succeeded.iter().chain(&probe.failed));
@@ -204,13 +204,12 @@ fn loop_message(way: &[(Arc<str>, &Marker)]) -> String {
 }
 
 impl Markers {
-    /// Has the loops of all namespaces looked for.
+    /// Marks all namespaces for a search of loops.
     pub(in crate::podprobe::index) fn recheck_loops(&mut self) {
         self.labels.recheck_all();
     }
 
-    /// Stops the markers that close a loop, and starts those again whose loop is open, in the namespaces where that may
-    /// have changed.
+    /// Stops the markers that close a loop, and restarts those whose loop is open, in the namespaces marked for a search.
     pub(in crate::podprobe::index) fn break_loops(
         &mut self,
         cx: &mut IndexContext,
@@ -221,7 +220,7 @@ impl Markers {
                 changes.extend(self.set_stopped(&marker, reason, cx));
             }
         }
-        // Markers that were stopped or started are put in again, which changes no loop.
+        // Stopping or starting a marker inserts it anew, which changes no loop.
         self.labels.unchecked.clear();
         changes
     }

@@ -4,16 +4,16 @@
 //! |---|---|
 //! | markers as they are observed: [`Markers::observe`], [`Markers::remove`] | which markers match a pod: [`Markers::matching`] |
 //! | what each pod adds to their tallies: [`Markers::count`] | statuses that are due: [`Markers::due_status`] |
-//! | how far nodes and pods follow a marker: [`Rollout`] | finalizers that are due: [`Markers::due_finalizers`] |
+//! | how far nodes and pods reflect a marker: [`Rollout`] | finalizers that are due: [`Markers::due_finalizers`] |
 //! | pods that lost their controller: [`Markers::count_release`] | markers that are stopped: [`MarkerChange`] |
 //!
-//! Pods are known by name only, nodes not at all.
+//! Pods are known by name only; nodes are unknown.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `selectors` | markers by the labels that they require |
-//! | `loops` | markers that set what others select by, and these in turn |
-//! | `releases` | markers whose labels make a workload give up its pods |
+//! | `loops` | markers that set the labels that each other selects by |
+//! | `releases` | markers whose labels make a workload release its pods |
 //! | `write` | what is to be written of a marker |
 //! | `finalizers` | how long a marker that is being deleted is held |
 
@@ -52,9 +52,9 @@ pub(super) struct Markers {
     /// Markers that are being deleted and that our finalizer holds.
     held: BTreeSet<MarkerName>,
     compatibility: Compatibility,
-    /// Markers that are acted on otherwise than was last asked. None where nobody asks.
+    /// Markers that have changed since they were last taken. None where nobody takes them.
     changed: Option<BTreeSet<MarkerName>>,
-    /// Whether the API server keeps more of a marker's status than two numbers.
+    /// Whether the API server keeps all fields of a marker's status, beyond those that `OpenKruise`'s CRD has.
     keeps_summaries: bool,
 }
 
@@ -67,7 +67,7 @@ struct MarkerState {
     /// The resourceVersion as it is written.
     resource_version: Option<String>,
     finalizers: Vec<String>,
-    /// The end of the time for which our finalizer holds it while it is being deleted. None while that time has not begun.
+    /// While it is being deleted: until when our finalizer holds it. None while that time has not begun.
     held_until: Option<Duration>,
     status: PodProbeMarkerStatus,
     status_contest: Contest,
@@ -127,27 +127,27 @@ impl MarkerPhase {
     }
 }
 
-/// A marker that matches other pods than before, or asks other things of them.
+/// A change in which pods a marker matches, or in what it wants of them.
 #[derive(Debug)]
 pub(super) struct MarkerChange {
     pub(super) name: MarkerName,
-    /// The pods that were counted in its tally, which begins to count again.
+    /// The pods that were counted in its tally before, which starts again from zero.
     pub(super) uncounted: BTreeSet<PodName>,
-    /// Whether it selects pods that are not among those counted.
+    /// Whether it may select pods that were not counted.
     pub(super) selects_others: bool,
 }
 
-/// How far the cluster follows a marker.
+/// How far the cluster reflects a marker.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rollout {
-    /// Every `NodePodProbe` says of it what it should.
+    /// Every `NodePodProbe` has exactly the entries that the marker wants.
     pub(super) is_acknowledged: bool,
     /// A pod of its namespace has marks of ours that no marker claims.
     pub(super) leaves_marks: bool,
 }
 
 impl Markers {
-    /// No marker yet. It is remembered which ones change where somebody asks for them.
+    /// No marker yet. Changes are recorded for [`Markers::take_changed`] only if `keeps_changes`.
     pub(super) fn new(compatibility: Compatibility, keeps_changes: bool) -> Self {
         Self {
             by_name: HashMap::new(),
@@ -160,7 +160,7 @@ impl Markers {
         }
     }
 
-    /// The markers that match a pod, the one that goes first in front: the older, then by name.
+    /// The markers that match a pod, in order of precedence: the older first, then by name.
     pub(super) fn matching(&self, pod: &IndexedPod) -> Vec<(&MarkerName, &Marker)> {
         if !pod.is_target() {
             return Vec::new();
@@ -195,7 +195,7 @@ impl Markers {
         self.by_name.keys()
     }
 
-    /// Takes a marker in. None if nothing of it has to be planned again.
+    /// Adds or replaces a marker. None if no pod has to be planned again.
     pub(super) fn observe(
         &mut self,
         wire: &PodProbeMarker,
@@ -250,7 +250,7 @@ impl Markers {
         Some((state.version, change))
     }
 
-    /// Acts on a marker otherwise than before, though it was not edited.
+    /// Replaces the phase of a marker that was not edited.
     fn replace_phase(
         &mut self,
         name: &MarkerName,
@@ -272,7 +272,7 @@ impl Markers {
         })
     }
 
-    /// Puts a marker in that is not there.
+    /// Inserts a marker that is not there.
     fn put_in(&mut self, name: &MarkerName, state: MarkerState) {
         if let Some(marker) = state.phase.loop_member() {
             let is_stopped = matches!(state.phase, MarkerPhase::Stopped(..));
@@ -285,7 +285,7 @@ impl Markers {
         self.by_name.insert(name.clone(), state);
     }
 
-    /// Takes a marker out, and the pods that are counted in its tally.
+    /// Removes a marker, and returns it with the pods that are counted in its tally.
     fn take_out(
         &mut self,
         name: &MarkerName,
@@ -307,7 +307,7 @@ impl Markers {
         Some((state, pods))
     }
 
-    /// The markers that are acted on otherwise than when this was last asked: each as it is now, none if it is not acted on.
+    /// The markers that have changed since the last call: each as it is acted on now, None if it is not acted on.
     pub(super) fn take_changed(&mut self) -> Vec<(MarkerName, Option<Arc<Marker>>)> {
         let changed = self.changed.as_mut().map(std::mem::take);
         let changed = changed.into_iter().flatten();
@@ -336,8 +336,8 @@ impl Markers {
         }
     }
 
-    /// A marker that is stopped is not started by being observed again: only by an edit of its spec, or with the end of the
-    /// loop that it is stopped for.
+    /// The phase after a new observation: a stopped marker stays stopped until its spec is edited, or until its loop is
+    /// open.
     fn keep_stopped(&self, name: &ObjectName, phase: MarkerPhase) -> MarkerPhase {
         let known = self.by_name.get(name).map(|known| &known.phase);
         match (known, phase) {
@@ -353,7 +353,7 @@ impl Markers {
         }
     }
 
-    /// Stops a marker, or starts it again. None if that is what it is already.
+    /// Stops or restarts a marker. None if nothing changes.
     fn set_stopped(
         &mut self,
         name: &MarkerName,
@@ -373,7 +373,7 @@ impl Markers {
         self.replace_phase(name, phase, cx)
     }
 
-    /// Takes note of whether the API server keeps more of a marker's status than two numbers.
+    /// Records whether the API server keeps all fields of a marker's status.
     pub(super) fn set_keeps_summaries(&mut self, keeps: bool, cx: &mut IndexContext) {
         if std::mem::replace(&mut self.keeps_summaries, keeps) != keeps {
             cx.affected.markers.extend(self.by_name.keys().cloned());
@@ -415,7 +415,7 @@ impl Markers {
         }
     }
 
-    /// Has a marker's status and finalizers compared again.
+    /// Marks a marker's status and finalizers for comparison.
     pub(super) fn affect(&self, name: &ObjectName, cx: &mut IndexContext) {
         if let Some((name, _)) = self.by_name.get_key_value(name) {
             cx.affected.markers.insert(name.clone());
@@ -430,7 +430,7 @@ impl Markers {
         }
     }
 
-    /// Looks again at what was put off until now.
+    /// Reconsiders the writes that a contest has delayed until now.
     pub(super) fn end_wait(&mut self, name: MarkerName, cx: &mut IndexContext) {
         if let Some(marker) = self.by_name.get_mut(&name) {
             marker.contest_timer = None;
@@ -438,7 +438,7 @@ impl Markers {
         }
     }
 
-    /// Whether no write is put off.
+    /// Whether no write is delayed.
     #[cfg(test)]
     pub(super) fn waits_for_nothing(&self) -> bool {
         let mut markers = self.by_name.values();
@@ -468,7 +468,7 @@ impl MarkerState {
         }
     }
 
-    /// Takes over what does not touch its pods.
+    /// Takes over what has no effect on the pods.
     fn replace_contents(&mut self, new: Self) {
         if self.generation != new.generation {
             self.releases = Releases::default();

@@ -37,13 +37,14 @@ struct Release {
 }
 
 impl Releases {
-    /// So many within [`Releases::WITHIN`] are no accident.
+    /// This many within [`Releases::WITHIN`] are no coincidence.
     const ENOUGH: usize = 3;
     const WITHIN: Duration = Duration::from_mins(10);
     const KEPT: usize = 64;
 
-    /// Counts one more. The message, if they have no end: there are enough of one controller, and one of the pods was
-    /// created after another had been released. Where somebody orphans the pods of a workload, none is.
+    /// Counts one more release. Returns the message for the status if the releases have no end: there are enough of one
+    /// controller, and one of the pods was created after another had been released. When somebody orphans the pods of a
+    /// workload, none is created afterwards.
     fn count(&mut self, release: Release) -> Option<String> {
         let (now, controller) = (release.at, release.controller.clone());
         self.latest.push_back(release);

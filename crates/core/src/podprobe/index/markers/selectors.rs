@@ -1,7 +1,8 @@
 //! Markers by the labels that they require, so that a pod is not compared with all markers of its namespace.
 //!
-//! A marker is listed under one label pair: the one that, when the marker came, the fewest others were listed under.
-//! Markers of a namespace often have a pair in common, and all of them would be compared with each pod that has it.
+//! A marker is listed under one of the label pairs that it requires: the pair under which the fewest markers were listed when
+//! it was added. Markers of a namespace often have one pair in common; listed under it, all of them would be compared with
+//! every pod that has it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ type MarkersByValue = BTreeMap<Arc<str>, BTreeSet<MarkerName>>;
 #[derive(Debug, Default)]
 struct NamespaceMarkers {
     by_pair: HashMap<Arc<str>, MarkersByValue>,
-    /// Those that require no pair.
+    /// Markers that require no pair.
     others: BTreeSet<MarkerName>,
 }
 
@@ -63,7 +64,7 @@ impl SelectorIndex {
             return;
         };
         namespace.others.remove(marker);
-        // It is listed under one of them.
+        // It is listed under one of its pairs.
         for (key, values) in selector.pairs() {
             let Some(by_value) = namespace.by_pair.get_mut(key) else {
                 continue;
@@ -85,7 +86,7 @@ impl SelectorIndex {
         }
     }
 
-    /// Markers that may match, each once; all that do are among them.
+    /// The markers that may match the pod, each once. All that do match are among them.
     pub(super) fn candidates<'a>(
         &'a self,
         pod: &IndexedPod,

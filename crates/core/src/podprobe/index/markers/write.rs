@@ -13,7 +13,7 @@ use crate::podprobe::index::context::{DueWrite, IndexContext, MarkerName, Sent, 
 use crate::podprobe::status::{self, READY, StatusInputs, Trouble};
 
 impl Markers {
-    /// Compares a marker's status and finalizers with what is wanted, and has written what differs.
+    /// Compares a marker's status and finalizers with what is wanted, and marks what differs as due.
     pub(in crate::podprobe::index) fn compare(
         &mut self,
         name: &MarkerName,
@@ -95,7 +95,7 @@ impl Markers {
         status::difference(&marker.tally, &inputs, now)
     }
 
-    /// Takes note that a marker's status is being written.
+    /// Records that a marker's status is being written.
     pub(in crate::podprobe::index) fn note_status_sent(
         &mut self,
         name: &ObjectName,
@@ -106,7 +106,7 @@ impl Markers {
         }
     }
 
-    /// Takes note that a marker's finalizers are being written.
+    /// Records that a marker's finalizers are being written.
     pub(in crate::podprobe::index) fn note_finalizers_sent(
         &mut self,
         name: &ObjectName,
@@ -117,7 +117,7 @@ impl Markers {
         }
     }
 
-    /// Takes note that a write of the status was carried out. Returns whether it was undone.
+    /// Records that a write of the status was carried out. Returns whether somebody has undone it.
     pub(in crate::podprobe::index) fn note_status_written(
         &mut self,
         name: &ObjectName,
@@ -127,7 +127,7 @@ impl Markers {
         marker.is_some_and(|marker| marker.status_contest.written(now))
     }
 
-    /// Takes note that a write of the finalizers was carried out. Returns whether it was undone.
+    /// Records that a write of the finalizers was carried out. Returns whether somebody has undone it.
     pub(in crate::podprobe::index) fn note_finalizers_written(
         &mut self,
         name: &ObjectName,
@@ -138,8 +138,8 @@ impl Markers {
     }
 }
 
-/// A number that stands for what we write of a status, whatever its times are. The conditions of others are not part of it:
-/// they may change each time that ours is undone.
+/// Fingerprint of what we write of a status, without its times. The conditions of other writers are left out: they may change
+/// each time that ours is undone.
 fn fingerprint_of_status(status: &PodProbeMarkerStatus) -> u64 {
     let probes = status.probes.iter().map(|probe| {
         let counts = [

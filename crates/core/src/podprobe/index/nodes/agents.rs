@@ -1,8 +1,9 @@
-//! Agents, and whether the agent of a node works, as far as a manager can see.
+//! Agents' pods, and whether the agent of a node works, as far as a manager can see.
 //!
-//! An agent that runs as a pod is judged by that pod's condition `Ready`, any other by what it writes. Writes of the spec
-//! of a `NodePodProbe` are the manager's own and no sign of an agent. All times come from objects, so that a manager that
-//! starts reaches the same result as the one before it; only how long an agent's pod has been away is remembered.
+//! An agent that runs as a pod is judged by the condition `Ready` of that pod, any other by what it writes. Writes of the
+//! spec of a `NodePodProbe` are the manager's own and no sign of an agent. All times come from objects, so that a manager
+//! that has just started reaches the same result as its predecessor. Only how long an agent's pod has been deleted is
+//! remembered.
 
 use std::time::Duration;
 
@@ -15,17 +16,17 @@ use crate::cluster::Now;
 use crate::podprobe::index::context::{IndexContext, NodeName, Timer};
 use crate::podprobe::pod::IndexedPod;
 
-/// How long an agent's pod may be away or not Ready before markers' statuses say so. A rolling update replaces the pod of
-/// a node within that time, image pull included, and writes no marker's status.
+/// How long an agent's pod may be missing or not Ready before markers' statuses say so. A rolling update replaces the pod of
+/// a node within that time, image pull included, so it writes no marker's status.
 const GRACE: Duration = Duration::from_mins(2);
 
-/// Whether the agent of a node takes up what is asked of it.
+/// Whether the agent of a node works.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::podprobe::index) enum AgentState {
-    /// As far as is known.
+    /// It reports, as far as is known.
     #[default]
     Reporting,
-    /// No agent's pod is there, and nothing was reported since the spec was last written.
+    /// The node has no agent's pod, and nothing was reported since the spec was last written.
     NoAgent,
     /// It does not report any more.
     Silent,
@@ -36,21 +37,21 @@ pub(in crate::podprobe::index) enum AgentState {
 pub(super) enum AgentPod {
     /// Its condition `Ready` is True.
     Ready,
-    /// It is not.
+    /// Its condition `Ready` is not True.
     NotReady {
         /// Since when, as the pod's condition says.
         since: Option<Timestamp>,
-        /// When, on the monotonic clock, that has lasted too long.
+        /// When, on the monotonic clock, the grace period is over.
         silent_from: Duration,
     },
 }
 
-/// The ends of two waits, on the monotonic clock, that begin with what an object shows.
+/// Two deadlines on the monotonic clock, which follow from the times in a `NodePodProbe`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AgentDeadlines {
-    /// Then the agent's last sign of life is too old. None if there was never one.
+    /// When the agent's last sign of life is too old. None if there was never one.
     silent_from: Option<Duration>,
-    /// Then an agent would have answered what the spec asks. None if it has since.
+    /// When an agent should have answered the last write of the spec. None if it has answered.
     unanswered_from: Option<Duration>,
 }
 
@@ -66,8 +67,8 @@ impl AgentDeadlines {
     }
 }
 
-/// When, on the monotonic clock, a wait ends that began at a time of day. The time of day counts only here: a jump of it
-/// later changes nothing, and one into the past does not lengthen the wait.
+/// The deadline, on the monotonic clock, of a wait that began at a time of day. The time of day counts only here: later
+/// jumps of it change nothing, and a beginning in the future does not lengthen the wait.
 fn end_of_wait(began: Timestamp, wait: Duration, now: Now) -> Duration {
     let age = Duration::try_from(now.wall.duration_since(began)).unwrap_or_default();
     now.monotonic.saturating_add(wait.saturating_sub(age))
@@ -98,7 +99,7 @@ fn last_spec_write(object: &NodePodProbe) -> Option<Timestamp> {
 }
 
 impl NodeState {
-    /// Whether its agent works, and when that may change by itself.
+    /// Whether its agent works, and when that may change without an event.
     fn agent_state(&self, now: Duration) -> (AgentState, Option<Duration>) {
         let is_over = |time: &Duration| *time <= now;
         if !self.agents.is_empty() {
@@ -106,7 +107,7 @@ impl NodeState {
                 AgentPod::Ready => None,
                 AgentPod::NotReady { silent_from, .. } => Some(*silent_from),
             });
-            // One that is Ready, or still has time, is enough.
+            // One pod that is Ready, or within its grace period, is enough.
             let end = ends.collect::<Option<Vec<_>>>();
             return match end.and_then(|ends| ends.into_iter().max()) {
                 None => (AgentState::Reporting, None),
@@ -132,7 +133,7 @@ impl NodeState {
 }
 
 impl Nodes {
-    /// Takes the pod of an agent in.
+    /// Adds or replaces an agent's pod.
     pub(in crate::podprobe::index) fn observe_agent(
         &mut self,
         pod: &IndexedPod,
@@ -155,7 +156,7 @@ impl Nodes {
         }
     }
 
-    /// Removes a pod that is no agent's, or not any more.
+    /// Removes a pod that is not, or no longer, an agent's.
     pub(in crate::podprobe::index) fn remove_agent(
         &mut self,
         pod: &IndexedPod,
@@ -173,7 +174,7 @@ impl Nodes {
         }
     }
 
-    /// Decides again whether a node's agent works, when that may have changed by itself.
+    /// Judges a node's agent again at one of its deadlines.
     pub(in crate::podprobe::index) fn judge_agent_in_time(
         &mut self,
         name: &NodeName,
@@ -185,7 +186,7 @@ impl Nodes {
         }
     }
 
-    /// Decides again whether a node's agent works.
+    /// Judges a node's agent again.
     pub(super) fn judge_agent(&mut self, name: &NodeName, cx: &mut IndexContext) {
         let Some(node) = self.by_name.get_mut(name) else {
             return;
@@ -199,7 +200,7 @@ impl Nodes {
     }
 }
 
-/// An agent's pod that is not Ready. The wait that it has begun goes on while its condition is the same.
+/// An agent's pod that is not Ready. Its grace period goes on while its condition stays the same.
 fn not_ready(known: Option<AgentPod>, wire: &slim::Pod, now: Now) -> AgentPod {
     let mut conditions = wire.status.conditions.iter();
     let ready = conditions.find(|condition| condition.type_ == "Ready");

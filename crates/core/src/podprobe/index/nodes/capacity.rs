@@ -1,7 +1,7 @@
-//! The room in a node's object, which may not become too large, and the pods whose entries get it.
+//! The allocation of the room in a node's object, whose size is limited, to the pods of the node.
 //!
-//! A pod that has room keeps it, unless its entries have grown. The rest goes to the namespace that uses least; a namespace
-//! gets no more than three quarters of what the others leave, so that room is left for a namespace that comes later.
+//! A pod that has room keeps it, unless its entries have grown. Free room goes to the namespace that uses the least. A namespace
+//! gets at most three quarters of what the others leave, so that some room is left for a namespace that comes later.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -9,14 +9,14 @@ use super::pod::PodOnNode;
 use super::{NodeState, Nodes};
 use crate::podprobe::index::context::{IndexContext, NodeName, PodKey};
 
-/// What a namespace is given at most of the room that the others leave: three quarters.
+/// The largest part of the room that a namespace may have of what the others leave: three quarters.
 const NAMESPACE_SHARE: (usize, usize) = (3, 4);
 
 fn namespace_share(bytes: usize) -> usize {
     bytes / NAMESPACE_SHARE.1 * NAMESPACE_SHARE.0
 }
 
-/// The room in an object while it is given away.
+/// The room in an object while it is allocated.
 pub(super) struct Allocation<'a> {
     max_bytes: usize,
     used: usize,
@@ -89,16 +89,17 @@ impl<'a> Allocation<'a> {
 /// The order among pods that have room already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
-    /// It was admitted here.
+    /// This process admitted it.
     Admitted,
-    /// The object has it: admitted before a restart, or written by somebody else.
+    /// The object has its entries: it was admitted before a restart, or written by another client.
     Observed,
 }
 
 impl Nodes {
-    /// Gives away the room of one node on which entries changed in this event. Returns whether there was such a node.
+    /// Allocates the room of one node whose entries changed in this event. Returns whether there was such a node.
     ///
-    /// All pods of an event come before the first of its rooms: room is given to them together, not to the first.
+    /// It is called after all pods of an event were planned, so that they compete for the room together instead of the first
+    /// one taking it.
     pub(in crate::podprobe::index) fn allocate_room(&mut self, cx: &mut IndexContext) -> bool {
         let Some((name, had)) = self.resized.pop_first() else {
             return false;
@@ -135,8 +136,8 @@ impl Nodes {
     }
 }
 
-/// The pods whose entries an object has room for, `had` being the bytes that pods had before this event. None if there
-/// is room for all, as before.
+/// The pods whose entries an object has room for. `had` is the room of each changed pod before this event. None if there is
+/// room for all, and was before.
 fn admitted(
     node: &NodeState,
     had: &BTreeMap<PodKey, usize>,
@@ -160,8 +161,8 @@ fn admitted(
     Some(allocation.admit_waiting(waiting).clone())
 }
 
-/// The room that a pod has had. After a restart that is what the object says, and what was decided here comes before what
-/// somebody else wrote there.
+/// The room that a pod had before. What this process decided ranks before what the object shows, which counts after a
+/// restart.
 fn bytes_had(
     key: &PodKey,
     pod: &PodOnNode,

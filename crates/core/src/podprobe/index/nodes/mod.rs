@@ -1,18 +1,18 @@
-//! Nodes: what is wanted and found in their `NodePodProbe`, and whether their agents work.
+//! Nodes: the entries wanted and observed in their `NodePodProbe`, and whether their agents work.
 //!
 //! | in | out |
 //! |---|---|
-//! | which entries a pod should have: [`Nodes::set_wanted`] | what a node says of a pod: [`Nodes::view`] |
-//! | nodes and objects as they are observed: `observe_*`, `remove_*` | whether a marker's entries are where they should be: [`Nodes::is_acknowledged`] |
+//! | which entries a pod should have: [`Nodes::set_wanted`] | what a node's object and agent say of a pod: [`Nodes::view`] |
+//! | nodes and objects as they are observed: `observe_*`, `remove_*` | whether every object has a marker's entries: [`Nodes::is_acknowledged`] |
 //! | agents' pods: [`Nodes::observe_agent`], [`Nodes::remove_agent`] | objects that are due: [`Nodes::due`] |
 //!
-//! Markers are known by name only, marks not at all.
+//! Markers are known by name only; marks are unknown.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `pod` | one pod on a node: its entries, wanted and observed, and its verdicts |
-//! | `read` | the pods of an object, as they are read |
-//! | `view` | what a node says of one pod |
+//! | `read` | reading the pods of an object |
+//! | `view` | what a node's object and agent say of one pod |
 //! | `write` | what is to be written of a node's object |
 //! | `capacity` | whose entries an object has room for |
 //! | `agents` | whether the agent of a node works |
@@ -48,19 +48,19 @@ use crate::podprobe::plan::PodEntries;
 #[derive(Debug)]
 pub(super) struct Nodes {
     by_name: HashMap<NodeName, Box<NodeState>>,
-    /// For each marker, how many pods' entries are not in a `NodePodProbe` as they should be.
+    /// For each marker, the number of pods whose entries in a `NodePodProbe` differ from what is wanted.
     unacknowledged: HashMap<MarkerName, usize>,
-    /// Nodes on which the entries of pods changed in this event, and the room that each such pod had before.
+    /// The nodes on which entries of pods changed in this event, with the room that each of these pods had before.
     resized: BTreeMap<NodeName, BTreeMap<PodKey, usize>>,
     /// Whether the API server keeps our optional fields of entries.
     keeps_fields: bool,
-    /// How many bytes the spec of an object may have.
+    /// Maximum size of the spec of an object, in bytes.
     max_bytes: usize,
-    /// For agents without a pod: without a sign of life for so long an agent counts as silent.
+    /// For agents without a pod: an agent counts as silent after this time without a sign of life.
     silent_after: SignedDuration,
 }
 
-/// A node, or what is known under its name.
+/// What is known under the name of a node: the node itself, its object, its pods, its agent.
 #[derive(Debug, Default)]
 struct NodeState {
     /// None while there is no such node.
@@ -68,19 +68,19 @@ struct NodeState {
     /// None while there is no such object.
     object: Option<ObservedObject>,
     pods: BTreeMap<PodKey, PodOnNode>,
-    /// How many of the pods' entries are not as they should be.
+    /// The number of pods whose entries differ from what is wanted.
     differing: usize,
     /// Bytes of all entries that are wanted.
     wanted_bytes: usize,
-    /// Grows whenever other entries may be wanted of the object.
+    /// Incremented whenever the wanted entries may have changed.
     wanted_revision: u64,
     contest: Contest,
     contest_timer: Option<Duration>,
-    /// Whether the pods were planned with a spec that somebody keeps changing.
+    /// Whether the pods were last planned while the spec was contested.
     is_contested: bool,
     /// The pods of the node's agent.
     agents: BTreeMap<PodName, AgentPod>,
-    /// When, on the monotonic clock, an agent's pod that was deleted has been away for too long.
+    /// When, on the monotonic clock, the grace period after the deletion of an agent's pod is over.
     absent_from: Duration,
     agent: AgentState,
     agent_timer: Option<Duration>,
@@ -89,25 +89,24 @@ struct NodeState {
 #[derive(Debug)]
 struct ObservedNode {
     version: ResourceVersion,
-    /// Its pods have no entries: a provider runs their probes.
+    /// Whether it is a virtual node: its pods have no entries, and a provider runs their probes.
     is_virtual: bool,
 }
 
-/// A `NodePodProbe`, but for its pods.
+/// A `NodePodProbe` without its pods.
 #[derive(Debug)]
 struct ObservedObject {
     version: ResourceVersion,
-    /// What a PUT has to repeat.
+    /// The metadata that a PUT has to repeat.
     meta: ObjectMeta,
-    /// It names a pod twice.
+    /// Whether it names a pod twice.
     malformed: bool,
     deadlines: AgentDeadlines,
 }
 
 impl ObservedObject {
-    /// The finalizers that keep it from being deleted, if it is being deleted. Without any it would not be there: the API
-    /// server shows as being deleted only what waits for a finalizer (`pkg/registry/generic/registry/store.go` of apiserver,
-    /// `Delete`).
+    /// The finalizers that delay its deletion, if it is being deleted. There is at least one: the API server shows an object
+    /// as being deleted only while it waits for a finalizer (`Delete` in `k8s.io/apiserver/pkg/registry/generic/registry/store.go`).
     fn blocking_finalizers(&self) -> Option<&[String]> {
         blocking_finalizers(&self.meta)
     }
@@ -134,7 +133,7 @@ impl NodeState {
     /// Whether the object has to be written.
     fn differs(&self) -> bool {
         match &self.object {
-            // What is being deleted takes no write.
+            // An object that is being deleted takes no write.
             Some(object) if object.meta.deletion_timestamp.is_some() => false,
             Some(object) => !self.is_served() || self.differing > 0 || object.malformed,
             None => self.is_served(),
@@ -148,7 +147,7 @@ impl NodeState {
         (self.is_served() && !pod.lacks_room).then_some(wanted)
     }
 
-    /// Pods whose entries are wanted here.
+    /// The pods that want entries here.
     fn wanting_pods(&self) -> impl Iterator<Item = &PodName> {
         let pods = self.pods.iter();
         pods.filter(|(_, pod)| pod.wanted.is_some())
@@ -173,7 +172,7 @@ impl Nodes {
         Some(self.by_name.get(name)?.node.as_ref()?.version)
     }
 
-    /// Whether a provider runs the pods of a node; None while there is no such node.
+    /// Whether the node is virtual, so that a provider runs its pods. None while there is no such node.
     pub(super) fn is_virtual(&self, name: &str) -> Option<bool> {
         let node = self.by_name.get(name)?.node.as_ref()?;
         Some(node.is_virtual)
@@ -231,7 +230,7 @@ impl Nodes {
         Some(version)
     }
 
-    /// Takes a `NodePodProbe` in. Returns whether its spec is another one: not the agent's reports alone changed.
+    /// Adds or replaces a `NodePodProbe`. Returns whether its spec has changed, and not only the agent's reports.
     pub(super) fn observe_object(
         &mut self,
         wire: NodePodProbe,
@@ -289,7 +288,7 @@ impl Nodes {
         Some(version)
     }
 
-    /// Takes note of whether the API server keeps our optional fields of entries.
+    /// Records whether the API server keeps our optional fields of entries.
     pub(super) fn set_keeps_fields(&mut self, keeps_fields: bool, cx: &mut IndexContext) {
         if std::mem::replace(&mut self.keeps_fields, keeps_fields) == keeps_fields {
             return;
@@ -299,7 +298,7 @@ impl Nodes {
         cx.affected.pods.extend(pods.cloned());
     }
 
-    /// Replaces which entries a pod should have on a node, as far as the node can have any.
+    /// Replaces the entries that a pod should have on a node. They count as far as the node can have entries.
     pub(super) fn set_wanted(
         &mut self,
         name: &NodeName,
@@ -328,7 +327,8 @@ impl Nodes {
         self.forget_if_empty(name, cx);
     }
 
-    /// Has all that is observed of a pod stay as it is, or go. The node is not known: the pod does not decode.
+    /// Makes what is observed of a pod the wanted state, or ends that. Used for a pod that cannot be decoded, so that its
+    /// node is unknown.
     pub(super) fn set_wanted_as_observed(
         &mut self,
         name: &PodName,
@@ -353,12 +353,13 @@ impl Nodes {
         }
     }
 
-    /// Whether every `NodePodProbe` says of a marker what it should.
+    /// Whether every `NodePodProbe` has exactly the entries that a marker wants.
     pub(super) fn is_acknowledged(&self, marker: &ObjectName) -> bool {
         !self.unacknowledged.contains_key(marker)
     }
 
-    /// Has a node's object compared again, and its pods planned: their markers say whether it is refused.
+    /// Marks a node's object for comparison and its pods for planning, since their markers' statuses say whether it is
+    /// refused.
     pub(super) fn affect(&self, name: &str, cx: &mut IndexContext) {
         if let Some((name, state)) = self.by_name.get_key_value(name) {
             cx.affected.nodes.insert(name.clone());
@@ -366,7 +367,7 @@ impl Nodes {
         }
     }
 
-    /// Compares all pods of all nodes: also those that no pod wants anything of.
+    /// Compares all pods of all nodes, those without a wanting pod included.
     pub(super) fn compare_all(&mut self, cx: &mut IndexContext) {
         let names: Vec<_> = self.by_name.keys().cloned().collect();
         for name in names {
@@ -381,7 +382,7 @@ impl Nodes {
         }
     }
 
-    /// Looks again at what was put off until now.
+    /// Reconsiders a write that a contest has delayed until now.
     pub(super) fn end_wait(&mut self, name: NodeName, cx: &mut IndexContext) {
         if let Some(node) = self.by_name.get_mut(&name) {
             node.contest_timer = None;
@@ -401,7 +402,7 @@ impl Nodes {
         }
     }
 
-    /// Whether no write is put off.
+    /// Whether no write is delayed.
     #[cfg(test)]
     pub(super) fn waits_for_nothing(&self) -> bool {
         let mut nodes = self.by_name.values();

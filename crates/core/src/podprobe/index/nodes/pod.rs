@@ -1,7 +1,7 @@
-//! One pod on a node: its entries, wanted and observed, and what the agent says of it.
+//! One pod on a node: its entries, wanted and observed, and the agent's reports about it.
 //!
-//! The object of a node is written while the entries of one of its pods differ. Whether the entries of a marker are where
-//! they should be is counted over the pods of all nodes, also of nodes and pods that were deleted.
+//! The object of a node is written as long as the entries of one of its pods differ from what is wanted. For each marker the
+//! pods with differing entries are counted over all nodes, deleted nodes and pods included.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use crate::podprobe::verdict::Verdict;
 #[derive(Debug, Default)]
 pub(super) struct PodOnNode {
     pub(super) wanted: Option<PodEntries>,
-    /// How many bytes the wanted entries take in the object.
+    /// Size of the wanted entries in the object, in bytes.
     pub(super) bytes: usize,
-    /// The object has no room for them.
+    /// Whether the object has no room for them.
     pub(super) lacks_room: bool,
     pub(super) observed: Option<PodEntries>,
-    /// By entry: `<marker>#<probe>`.
+    /// The verdicts by entry, `<marker>#<probe>`.
     pub(super) verdicts: Box<[(Arc<str>, Verdict)]>,
     pub(super) obstacles: Box<[Obstacle]>,
-    /// The markers whose entries are not as they should be. None if the pod's entries are.
+    /// The markers whose entries differ from what is wanted. None if all are equal.
     pub(super) differs: Option<Box<[MarkerName]>>,
 }
 

@@ -1,4 +1,4 @@
-//! What a node says of one pod.
+//! What a node's object and agent say of one pod.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use crate::podprobe::plan::{Entry, PodEntries};
 use crate::podprobe::pod::IndexedPod;
 use crate::podprobe::verdict::Verdict;
 
-/// A pod and what its node says of it. Empty for a pod without a node, and for a node of which nothing is known.
+/// A pod on its node. Empty for a pod without a node, and for an unknown node.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::podprobe::index) struct NodeView<'a> {
     node: Option<&'a NodeState>,
     pod: Option<&'a PodOnNode>,
 }
 
-/// Why a node's object does not have a pod's entries, and will not by itself.
+/// Why a node's object does not have a pod's entries, and will not get them by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::podprobe::index) enum Absence {
     /// There is no such node.
@@ -26,12 +26,12 @@ pub(in crate::podprobe::index) enum Absence {
     VirtualNode,
     /// The object has no room for them.
     NoRoom,
-    /// They differ, and the object takes no write until it is deleted.
+    /// The object is being deleted and takes no write until it is gone.
     BeingDeleted,
 }
 
 impl Nodes {
-    /// What a pod's node says of it.
+    /// A pod on its node.
     pub(in crate::podprobe::index) fn view(&self, pod: &IndexedPod) -> NodeView<'_> {
         let key = pod_key(pod);
         let node = key.as_ref().and_then(|(node, _)| self.by_name.get(node));
@@ -57,9 +57,9 @@ impl<'a> NodeView<'a> {
         Some(node.is_virtual)
     }
 
-    /// The agent's verdict about an entry, if there is one about this very entry and the container that runs now. One
-    /// about a container before it counts as absent, so marks stay until the agent says that they are over: that takes
-    /// it a second while it works, and while it does not, nothing changes a pod.
+    /// The agent's verdict about an entry, if there is one about this version of the entry and the container that runs now. A
+    /// verdict about an earlier container counts as absent, so marks stay until the agent reports Unknown. A working agent
+    /// does so within a second; without one, nothing changes a pod.
     pub(in crate::podprobe::index) fn verdict(
         self,
         pod: &IndexedPod,
@@ -79,7 +79,7 @@ impl<'a> NodeView<'a> {
         found.map(|(_, verdict)| verdict)
     }
 
-    /// Why the object does not have the pod's entries, if it will not by itself.
+    /// Why the object does not have the pod's entries and will not get them by itself, if so.
     pub(in crate::podprobe::index) fn absence(self) -> Option<Absence> {
         let Some(node) = self.node.and_then(|node| node.node.as_ref()) else {
             return Some(Absence::NoNode);
@@ -90,27 +90,28 @@ impl<'a> NodeView<'a> {
         if self.pod.is_some_and(|pod| pod.lacks_room) {
             return Some(Absence::NoRoom);
         }
-        // What takes its place has to wait for its end.
+        // Its replacement has to wait until it is gone.
         let is_blocked = self.blocking_finalizers().is_some();
         (is_blocked && self.differs()).then_some(Absence::BeingDeleted)
     }
 
-    /// Whether the object has other entries of the pod than it should.
+    /// Whether the entries in the object differ from those wanted.
     pub(in crate::podprobe::index) fn differs(self) -> bool {
         self.pod.is_some_and(|pod| pod.differs.is_some())
     }
 
-    /// Whether it has other entries because somebody keeps changing the object.
+    /// Whether they differ because somebody keeps changing the object.
     pub(in crate::podprobe::index) fn is_contested(self) -> bool {
         self.differs() && self.node.is_some_and(|node| node.is_contested)
     }
 
-    /// The finalizers that keep the object from being deleted, if it is being deleted.
+    /// The finalizers that delay the deletion of the object, if it is being deleted.
     pub(in crate::podprobe::index) fn blocking_finalizers(self) -> Option<&'a [String]> {
         self.node?.object.as_ref()?.blocking_finalizers()
     }
 
-    /// Whether the node's agent works, as far as its object asks anything of it for this pod.
+    /// Whether the node's agent works. It counts as working while the object does not have the pod's entries as wanted:
+    /// nothing is asked of it yet.
     pub(in crate::podprobe::index) fn agent(self) -> AgentState {
         let is_asked = self
             .pod
@@ -119,7 +120,7 @@ impl<'a> NodeView<'a> {
         node.map(|node| node.agent).unwrap_or_default()
     }
 
-    /// Why the agent cannot run the probe of this entry, as the agent says.
+    /// Why the agent cannot run the probe of this entry, in the agent's words.
     pub(in crate::podprobe::index) fn obstacle(self, entry: &str) -> Option<&'a Arc<str>> {
         let mut obstacles = self.pod?.obstacles.iter();
         let own = obstacles.find(|one| *one.entry == *entry);

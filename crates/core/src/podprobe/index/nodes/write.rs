@@ -10,13 +10,13 @@ use crate::podprobe::event::Write;
 use crate::podprobe::index::context::{DueWrite, IndexContext, NodeName, Sent, Timer};
 
 impl Nodes {
-    /// A number that stands for what is wanted of a node's object.
+    /// Fingerprint of what is wanted of a node's object.
     fn wanted(&self, node: &NodeState) -> u64 {
         fingerprint((node.wanted_revision, node.is_served(), self.keeps_fields))
     }
 
-    /// Compares a node's object with what is wanted, and has its pods planned if by now somebody keeps changing it, or does
-    /// no longer. Returns whether it is to be written now.
+    /// Compares a node's object with what is wanted. Marks its pods for planning when it becomes contested or ceases to be.
+    /// Returns whether a write is due now.
     pub(in crate::podprobe::index) fn compare(
         &mut self,
         name: &NodeName,
@@ -42,7 +42,7 @@ impl Nodes {
         differs && !node.contest.holds(now)
     }
 
-    /// The write that is due of a node's object.
+    /// The write of a node's object that is due.
     pub(in crate::podprobe::index) fn due(&self, name: &str, now: Duration) -> Option<DueWrite> {
         let node = self.by_name.get(name).filter(|node| node.differs())?;
         if node.contest.holds(now) {
@@ -81,14 +81,14 @@ impl Nodes {
         })
     }
 
-    /// Takes note that a node's object is being written.
+    /// Records that a node's object is being written.
     pub(in crate::podprobe::index) fn note_sent(&mut self, name: &str, sent: SentValue) {
         if let Some(node) = self.by_name.get_mut(name) {
             node.contest.send(sent);
         }
     }
 
-    /// Takes note that a write was carried out. Returns whether it was undone.
+    /// Records that a write was carried out. Returns whether somebody has undone it.
     pub(in crate::podprobe::index) fn note_written(&mut self, name: &str, now: Duration) -> bool {
         let node = self.by_name.get_mut(name);
         node.is_some_and(|node| node.contest.written(now))
