@@ -65,8 +65,8 @@ impl From<DirectoryError> for AdmissionError {
 }
 
 impl Admission {
-    /// Serves these webhooks until the process is to end, keeps their certificates, and registers them with the API server
-    /// while leading; without a webhook, a registration left by an earlier process is deleted.
+    /// Serves these webhooks until the process is to end, keeps their certificates, and registers them with the API
+    /// server while leading; without a webhook, a registration left by an earlier process is deleted.
     pub async fn start(
         args: &Args,
         namespace: &str,

@@ -17,8 +17,9 @@ use tokio_util::sync::CancellationToken;
 use crate::metrics::Metrics;
 use crate::webhook::{Answer, ReviewOutcome, Webhook, no_change};
 
-/// Bytes of a body. An API server takes requests of up to 3 MiB (`MaxRequestBodyBytes` in `k8s.io/apiserver/pkg/server`),
-/// and a review of an update has two objects; controller-runtime has the same limit (`pkg/webhook/admission/http.go`).
+/// Bytes of a body. An API server takes requests of up to 3 MiB (`MaxRequestBodyBytes` in
+/// `k8s.io/apiserver/pkg/server`), and a review of an update has two objects; controller-runtime has the same limit
+/// (`pkg/webhook/admission/http.go`).
 const LONGEST_BODY: usize = 7 * 1024 * 1024;
 /// KiB of all bodies that are being read.
 const ALL_BODIES: u32 = 64 * 1024;
@@ -88,7 +89,8 @@ impl Endpoints {
                 no_change(ReviewOutcome::Malformed, b""),
                 StatusCode::BAD_REQUEST,
             ),
-            // Nobody knows the uid: an error is all that can be said, which `failurePolicy: Ignore` takes for "no change".
+            // Nobody knows the uid: an error is all that can be said, which `failurePolicy: Ignore` takes for "no
+            // change".
             Err(_) => (
                 no_change(ReviewOutcome::Late, b""),
                 StatusCode::SERVICE_UNAVAILABLE,

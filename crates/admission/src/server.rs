@@ -2,9 +2,9 @@
 //! (`k8s.io/apiserver/pkg/util/webhook/client.go`, `issue.k8s.io/75791`).
 //!
 //! Bounds: connections, the time of a handshake and of a head, how long a connection may idle, and how long it may take
-//! to close. Who opens connections and sends nothing keeps nobody out: when all are taken, such a one makes room. The end comes in two steps: while
-//! the endpoints of the Service still name this replica everything is served, and connections are given up where that
-//! fails no request; then what is under way is finished.
+//! to close. Who opens connections and sends nothing keeps nobody out: when all are taken, such a one makes room. The
+//! end comes in two steps: while the endpoints of the Service still name this replica everything is served, and
+//! connections are given up where that fails no request; then what is under way is finished.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -29,8 +29,8 @@ use crate::endpoint::Endpoints;
 /// `--max-mutating-requests-inflight`), each of which may call on a connection of its own.
 pub(crate) const CONNECTIONS: usize = 1024;
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Longer than API servers keep idle connections: Go's `http.DefaultTransport` closes them after 90 s. Of two that close
-/// the client must be the first, since a request that meets a closed connection fails.
+/// Longer than API servers keep idle connections: Go's `http.DefaultTransport` closes them after 90 s. Of two that
+/// close the client must be the first, since a request that meets a closed connection fails.
 const IDLE: Duration = Duration::from_mins(3);
 /// How long a connection may take to close: longer than any answer may take, half of the longest timeout of a webhook
 /// (30 s). Whoever has not read its answer by then, or ends no head, does not.
@@ -143,8 +143,8 @@ struct Open {
 }
 
 impl Connections {
-    /// Waits until fewer than `most` are open. For that one without a request under way is dropped: first one that never
-    /// brought a request, so that who only connects drives out no API server; then the oldest.
+    /// Waits until fewer than `most` are open. For that one without a request under way is dropped: first one that
+    /// never brought a request, so that who only connects drives out no API server; then the oldest.
     async fn make_room(&mut self, most: usize) {
         loop {
             while self.tasks.try_join_next().is_some() {}

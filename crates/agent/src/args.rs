@@ -24,8 +24,9 @@ pub struct Args {
         default_value = "unix:///run/containerd/containerd.sock"
     )]
     pub runtime_endpoint: String,
-    /// Addresses of this node, the primary one first, at which hostNetwork pods are probed. Needed where the agent itself
-    /// does not run with hostNetwork [default: the pod's own address, if a network interface of the agent has it]
+    /// Addresses of this node, the primary one first, at which hostNetwork pods are probed. Needed where the agent
+    /// itself does not run with hostNetwork [default: the pod's own address, if a network interface of the agent has
+    /// it]
     #[arg(
         long,
         env = "LEADSMAN_NODE_IP",
@@ -33,8 +34,8 @@ pub struct Args {
         value_delimiter = ','
     )]
     pub node_ip: Vec<IpAddr>,
-    /// Commands that may run at once on the node; one namespace gets at most three quarters of them, or half while other
-    /// namespaces run some
+    /// Commands that may run at once on the node; one namespace gets at most three quarters of them, or half while
+    /// other namespaces run some
     #[arg(
         long,
         env = "LEADSMAN_EXEC_CONCURRENCY",

@@ -1,5 +1,5 @@
-//! Probing: the agent's first task. It follows the node's `NodePodProbe`, runs its probes, and writes their verdicts into
-//! its status.
+//! Probing: the agent's first task. It follows the node's `NodePodProbe`, runs its probes, and writes their verdicts
+//! into its status.
 //!
 //! It decides nothing: [`NodeProbes`] does, whose events come from here and whose actions are carried out here.
 //!

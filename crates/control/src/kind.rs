@@ -11,8 +11,9 @@ use crate::resource::{Resource, Watchable};
 use crate::rules::{Observation, Observe, Rules};
 use crate::watch::{Arrival, Subscription, WatchesByType};
 
-/// Fields of a kind that an older or another product's CRD may lack. An API server drops fields that the schema does not
-/// name without a word (structural schemas are pruned: `k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning`).
+/// Fields of a kind that an older or another product's CRD may lack. An API server drops fields that the schema does
+/// not name without a word (structural schemas are pruned:
+/// `k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning`).
 #[derive(Clone, Copy, Debug)]
 pub struct OptionalFields {
     /// `status.conditions[].type`; `[]` leads to the items of a list. They count as kept only if all of them are.
@@ -42,8 +43,8 @@ pub(crate) type SubscribeKind<R> =
 pub(crate) type Relist<E> = fn(ApiServer) -> BoxStream<'static, Vec<E>>;
 
 impl<R: Rules> Kind<R> {
-    /// A kind, listed in pages of so many objects. A page is in memory about four times over, as it was received, in one
-    /// piece, as text and decoded: so the size of a page is what a start takes beyond what is kept.
+    /// A kind, listed in pages of so many objects. A page is in memory about four times over, as it was received, in
+    /// one piece, as text and decoded: so the size of a page is what a start takes beyond what is kept.
     pub const fn new<K: Watchable>(page: u32) -> Self
     where
         R: Observe<K>,

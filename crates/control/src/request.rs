@@ -31,7 +31,8 @@ pub struct RequestKind {
 pub struct Request<E> {
     /// What it does.
     pub kind: RequestKind,
-    /// What is sent, one after another, each if the one before succeeded. Why it could not be built counts as a refusal.
+    /// What is sent, one after another, each if the one before succeeded. Why it could not be built counts as a
+    /// refusal.
     pub steps: Result<Vec<HttpRequest<Vec<u8>>>, BuildError>,
     /// What the reply to the last step shows, if it shows anything. (A deletion's does not: the watch tells when the
     /// object is gone, in order with what may come after it.)

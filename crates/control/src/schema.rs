@@ -1,5 +1,5 @@
-//! What the API server keeps of a kind's optional fields: read from the schema of its CRD, before anything is written and
-//! whenever the CRD is replaced.
+//! What the API server keeps of a kind's optional fields: read from the schema of its CRD, before anything is written
+//! and whenever the CRD is replaced.
 
 use std::borrow::Cow;
 use std::pin::pin;

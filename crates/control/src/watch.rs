@@ -65,7 +65,8 @@ trait Spawn: Any + Send {
 }
 
 impl WatchesByType {
-    /// Has a subscriber receive what is observed of a kind. The kind is listed in the smallest pages that were asked for.
+    /// Has a subscriber receive what is observed of a kind. The kind is listed in the smallest pages that were asked
+    /// for.
     pub(crate) fn subscribe<K: Watchable>(&mut self, page: u32, subscriber: Box<dyn Subscribe<K>>) {
         let watch = self.0.entry(TypeId::of::<K>()).or_insert_with(|| {
             Box::new(KindWatch::<K> {
@@ -190,7 +191,8 @@ impl<K> FanOut<K> {
         let mut index = 0;
         while left > 0 {
             left -= 1;
-            // The last one gets the observation itself, so that an object which only one feature observes is not shared.
+            // The last one gets the observation itself, so that an object which only one feature observes is not
+            // shared.
             let own = if left == 0 {
                 observation.take()
             } else {

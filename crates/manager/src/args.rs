@@ -7,8 +7,8 @@ use crate::gates::Gates;
 
 /// Watches markers and pods, plans each node's probes, and marks pods by their verdicts.
 ///
-/// One for the cluster, or more: one of them leads and writes, the others stand by. It needs the CRDs and the rights that
-/// `leadsman manifests` prints, and waits for them.
+/// One for the cluster, or more: one of them leads and writes, the others stand by. It needs the CRDs and the rights
+/// that `leadsman manifests` prints, and waits for them.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Whose defaults fill timing fields that a probe leaves out; openkruise also sets its finalizer on every marker
@@ -49,8 +49,8 @@ pub struct Args {
         value_parser = clap::value_parser!(u16).range(3..)
     )]
     pub lease_duration: u16,
-    /// Field managers under whose names earlier builds marked pods. What they alone own is taken over, or removed where no
-    /// marker claims it. Leave empty after released builds: all use leadsman-podprobe
+    /// Field managers under whose names earlier builds marked pods. What they alone own is taken over, or removed where
+    /// no marker claims it. Leave empty after released builds: all use leadsman-podprobe
     #[arg(
         long,
         env = "LEADSMAN_FORMER_FIELD_MANAGERS",

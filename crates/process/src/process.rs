@@ -1,4 +1,5 @@
-//! The life of a process of leadsman: log, client, signals and HTTP server are set up, then its work runs until a signal.
+//! The life of a process of leadsman: log, client, signals and HTTP server are set up, then its work runs until a
+//! signal.
 
 use std::error::Error;
 

@@ -214,8 +214,8 @@ pub fn no_reply(error: &dyn Error) -> Disposition {
     no_answer(error_chain(error))
 }
 
-/// An error and its causes, on one line. The crate `probe` has its own: it knows nothing of API servers, nor this crate of
-/// probes, and the rules that both could share know no errors of a connection.
+/// An error and its causes, on one line. The crate `probe` has its own: it knows nothing of API servers, nor this crate
+/// of probes, and the rules that both could share know no errors of a connection.
 fn error_chain(error: &dyn Error) -> String {
     let mut message = error.to_string();
     let causes = successors(error.source(), |cause| (*cause).source());

@@ -37,8 +37,8 @@ pub(crate) enum StatusWriteError {
     Lost(#[from] tokio::task::JoinError),
 }
 
-/// Writes the whole status without a resourceVersion: the agent is its only writer, and nothing in it depends on what is
-/// there. Returns the object after the write.
+/// Writes the whole status without a resourceVersion: the agent is its only writer, and nothing in it depends on what
+/// is there. Returns the object after the write.
 pub(crate) async fn write_status(
     server: ApiServer,
     node: String,

@@ -1,10 +1,10 @@
-//! The address that a run dials: what the runtime reports for the pod's own sandbox, or the node's for a pod in the node's
-//! network.
+//! The address that a run dials: what the runtime reports for the pod's own sandbox, or the node's for a pod in the
+//! node's network.
 //!
-//! For a pod in the node's network the runtime reports no address. It is dialled at `--node-ip`; without the flag at the
-//! address in the plan, provided that a network interface that this process sees has it. So whoever writes a plan can
-//! choose among the node's own addresses, and has no others. Interfaces that are known to carry addresses of others are
-//! left out by name; only `--node-ip` is exact.
+//! For a pod in the node's network the runtime reports no address. It is dialled at `--node-ip`; without the flag at
+//! the address in the plan, provided that a network interface that this process sees has it. So whoever writes a plan
+//! can choose among the node's own addresses, and has no others. Interfaces that are known to carry addresses of others
+//! are left out by name; only `--node-ip` is exact.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -120,9 +120,9 @@ impl InterfaceAddresses {
     }
 }
 
-/// Whether the addresses of an interface may be the node's own. kube-proxy binds those of all Services to one of its own
-/// (`pkg/proxy/ipvs/proxier.go`, `defaultDummyDevice`), `NodeLocal DNSCache` that of the cluster's DNS. Either is a dummy
-/// device, which the kernel names `dummy<N>`.
+/// Whether the addresses of an interface may be the node's own. kube-proxy binds those of all Services to one of its
+/// own (`pkg/proxy/ipvs/proxier.go`, `defaultDummyDevice`), `NodeLocal DNSCache` that of the cluster's DNS. Either is a
+/// dummy device, which the kernel names `dummy<N>`.
 fn may_carry_node_addresses(interface: &str) -> bool {
     let number = interface.strip_prefix("dummy");
     let dummy = number.is_some_and(|number| number.bytes().all(|b| b.is_ascii_digit()));

@@ -1,5 +1,5 @@
-//! Equal values, kept once. Labels repeat over the pods of a workload, entries over the pods of a marker, and a
-//! container's id stands in the pod, in its entry and in its verdict.
+//! Equal values, kept in memory once. Labels repeat over the pods of a workload, entries over the pods of a marker, and
+//! a container's id occurs in the pod, in its entry and in its verdict.
 
 use std::borrow::Borrow;
 use std::collections::HashSet;
@@ -17,7 +17,7 @@ pub struct Interners {
     pub objects: Interner<ObjectName>,
 }
 
-/// Shared values. What nobody else holds any more is forgotten now and then.
+/// Shared values. Values that nobody else holds any more are dropped from time to time.
 #[derive(Debug)]
 pub struct Interner<T: ?Sized> {
     known: HashSet<Arc<T>>,
@@ -34,7 +34,7 @@ impl<T: ?Sized> Default for Interner<T> {
 }
 
 impl<T: ?Sized + Eq + Hash> Interner<T> {
-    /// Below so many it is not worth looking for forgotten ones.
+    /// With fewer values, dropping unused ones is not worth the search.
     const FEW: usize = 1024;
 
     /// The shared form of a value.

@@ -104,7 +104,8 @@ impl Selector {
         self.requirements.is_empty()
     }
 
-    /// The requirements that can serve as a key of an index: what is selected bears this label with one of these values.
+    /// The requirements that can serve as a key of an index: every selected object has this label with one of these
+    /// values.
     pub fn pairs(&self) -> impl Iterator<Item = (&Arc<str>, &[Arc<str>])> {
         self.requirements
             .iter()

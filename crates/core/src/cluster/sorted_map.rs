@@ -1,5 +1,5 @@
-//! A map of a few entries by name, kept as a sorted slice without spare room: of every pod there are several, and a
-//! `BTreeMap` takes room for eleven entries for the first one.
+//! A map of a few entries by name, kept as a sorted slice without spare room: every pod has several of them, and a
+//! `BTreeMap` allocates room for eleven entries with the first one.
 
 use std::sync::Arc;
 

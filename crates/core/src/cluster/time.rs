@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// A moment by both clocks. Everything that is waited for is on the monotonic clock, so that a jump of the time of day
-/// shortens or lengthens no wait; what goes to the API server or came from it is on the wall clock.
+/// A moment by both clocks. Waits use the monotonic clock, so that no jump of the time of day shortens or lengthens
+/// them. Times from and for the API server use the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// The time since a moment of the process's own, its start for instance.
+    /// The time since a fixed moment of the process, such as its start.
     pub monotonic: Duration,
     /// The time of day.
     pub wall: Timestamp,

@@ -1,5 +1,5 @@
-//! How far the watch of each kind has come, and which objects were deleted: by this a snapshot that shows nothing new is
-//! told from one that does, whether a list, the watch or the reply to a request brings it.
+//! The progress of the watch of each kind, and the objects that were deleted. They tell whether a snapshot shows
+//! anything new, whether it comes from a list, the watch or the reply to a request.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::Hash;
@@ -14,7 +14,7 @@ pub struct Watches<K> {
     tombstones: Tombstones<K>,
 }
 
-/// How far the watch of one kind has come.
+/// The progress of the watch of one kind.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
     /// The version of the last list.
@@ -27,13 +27,13 @@ struct Progress {
 #[derive(Clone, Copy, Debug)]
 pub struct CompleteList {
     version: ResourceVersion,
-    /// The API server was restored to an earlier state.
+    /// Whether the API server was restored to an earlier state.
     is_restored: bool,
 }
 
 impl CompleteList {
-    /// Whether an object that is known in this version, and that the list does not name, was deleted. One that is newer
-    /// than the list was created since, and shown by the reply to the write that created it.
+    /// Whether an object that is known in this version, and that the list does not contain, was deleted. An object that
+    /// is newer than the list was created afterwards, and is known from the reply to the write that created it.
     pub fn proves_deletion(self, known: Option<ResourceVersion>) -> bool {
         self.is_restored || !known.is_some_and(|known| known.is_later_than(self.version))
     }
@@ -49,7 +49,7 @@ impl<K> Default for Watches<K> {
 }
 
 impl<K: Copy + Ord + Hash> Watches<K> {
-    /// Takes note of a snapshot of an object.
+    /// Records a snapshot of an object.
     pub fn observe(&mut self, kind: K, source: Source, version: ResourceVersion) {
         if source != Source::Reply {
             let progress = self.progress.entry(kind).or_default();
@@ -57,7 +57,7 @@ impl<K: Copy + Ord + Hash> Watches<K> {
         }
     }
 
-    /// Takes note of a complete list of a kind.
+    /// Records a complete list of a kind.
     pub fn complete_list(&mut self, kind: K, version: ResourceVersion) -> CompleteList {
         let progress = self.progress.entry(kind).or_default();
         // An API server that was restored counts from an earlier version: then nothing is newer than its list.
@@ -73,7 +73,7 @@ impl<K: Copy + Ord + Hash> Watches<K> {
         }
     }
 
-    /// Takes note that an object does not exist at `version`. `now` is on the monotonic clock.
+    /// Records that an object does not exist at `version`. `now` is on the monotonic clock.
     pub fn note_deletion(
         &mut self,
         kind: K,
@@ -97,7 +97,7 @@ impl<K: Copy + Ord + Hash> Watches<K> {
             return false;
         }
         let known = known.unwrap_or_else(|| {
-            // What existed when the kind was listed was listed.
+            // An object that existed at that version was in the list.
             let listed = self.progress.get(&kind).map(|progress| progress.listed);
             let deleted = self.tombstones.version(kind, name);
             let versions = deleted.into_iter().chain(listed);
@@ -107,7 +107,7 @@ impl<K: Copy + Ord + Hash> Watches<K> {
     }
 }
 
-/// Objects that were deleted, for a while, so that a late reply to a write does not bring one back.
+/// Recently deleted objects, so that a late reply to a write does not bring one back.
 #[derive(Debug)]
 struct Tombstones<K> {
     versions: HashMap<(K, ObjectName), (ResourceVersion, Duration)>,
@@ -125,9 +125,9 @@ impl<K> Default for Tombstones<K> {
 
 impl<K: Copy + Eq + Hash> Tombstones<K> {
     const KEPT: Duration = Duration::from_mins(5);
-    /// From this number on they are kept only for as long as a reply may be late.
+    /// Beyond this number they are kept only as long as a reply may be late.
     const MOST: usize = 4096;
-    /// A request ends before that, with its reply or without.
+    /// No request takes longer, with its reply or without.
     const LATEST_REPLY: Duration = Duration::from_mins(1);
 
     fn set(&mut self, kind: K, name: &ObjectName, version: ResourceVersion, now: Duration) {
@@ -154,7 +154,7 @@ impl<K: Copy + Eq + Hash> Tombstones<K> {
             }
         }
         self.order.push_back((now, kind, name.clone()));
-        // A watch that lags behind shows the deletion of an earlier object of this name.
+        // A lagging watch may show the deletion of an earlier object of this name.
         let entry = self.versions.entry((kind, name.clone()));
         let (known, last) = entry.or_insert((version, now));
         (*known, *last) = (known.max(version), now);

@@ -1,5 +1,5 @@
-//! The interface of the index: the events that it takes, and the writes that it asks for. The manager's controller feeds the
-//! one and sends the other.
+//! The interface of the index: the events that it takes, and the writes that it asks for. The manager passes in the
+//! former and sends the latter.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -35,26 +35,27 @@ pub enum Event {
     Node(Arc<Node>, Source),
     /// The state of a `NodePodProbe`.
     NodePodProbe(Arc<NodePodProbe>, Source),
-    /// An object in a list or a watch event could not be decoded. Its last known state stays in force. Without one, entries and
-    /// marks that may follow from it are left as they are until it decodes or is deleted.
+    /// An object in a list or a watch event could not be decoded. Its last known state stays in force. Without one,
+    /// entries and marks that may follow from it are left as they are until it decodes or is deleted.
     Undecodable(WatchedKind, ObjectName),
-    /// The watch reports an object deleted, with the version of its deletion. A write that is answered with 404 must not send
-    /// this event: another object may have the name by then, and only the watch has both in order.
+    /// The watch reports an object deleted, with the version of its deletion. A write that is answered with 404 must
+    /// not send this event: another object may have the name by then, and only the watch has both in order.
     Deleted(WatchedKind, ObjectName, ResourceVersion),
-    /// A list of a kind is complete, with all its names. Objects of other names did not exist at the version of the list.
+    /// A list of a kind is complete, with all its names. Objects of other names did not exist at the version of the
+    /// list.
     Listed(WatchedKind, BTreeSet<ObjectName>, ResourceVersion),
-    /// All kinds have been listed, and this process holds the Lease: from now on writes are due. Sent again whenever the
-    /// process regains the Lease, after another one may have written.
+    /// All kinds have been listed, and this process holds the Lease: from now on writes are due. Sent again whenever
+    /// the process regains the Lease, after another one may have written.
     Synced,
-    /// Whether the API server keeps our optional fields of a kind, by its CRD's schema: those in the status of a marker, those
-    /// in the entries of a `NodePodProbe`. The API server prunes fields that a structural schema does not list. Other kinds have
-    /// no such fields.
+    /// Whether the API server keeps our optional fields of a kind, by its CRD's schema: those in the status of a
+    /// marker, those in the entries of a `NodePodProbe`. The API server prunes fields that a structural schema does not
+    /// list. Other kinds have no such fields.
     FieldsKept(WatchedKind, bool),
-    /// The API server has carried out the last write of this target; the state in its reply was sent as an event before. If the
-    /// object still lacks what was written, another client or an admission webhook undid it.
+    /// The API server has carried out the last write of this target; the state in its reply was sent as an event
+    /// before. If the object still lacks what was written, another client or an admission webhook undid it.
     Written(WriteTarget),
-    /// The API server rejected this write for a reason that a retry does not mend, and why. It is not repeated until another
-    /// write is due, the spec of the `NodePodProbe` has changed, or some minutes have passed.
+    /// The API server rejected this write for a reason that a retry does not mend, and why. It is not repeated until
+    /// another write is due, the spec of the `NodePodProbe` has changed, or some minutes have passed.
     Refused(WriteTarget, Box<Write>, String),
     /// The deadline of the last [`IndexEffects`] has passed.
     Deadline,
@@ -88,7 +89,8 @@ impl fmt::Display for WriteTarget {
 /// What follows from an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IndexEffects {
-    /// Targets whose desired or observed state changed. Whether a write is due, `Index::due` decides when it can be sent.
+    /// Targets whose desired or observed state changed. Whether a write is due, `Index::due` decides when it can be
+    /// sent.
     pub dirty: Vec<WriteTarget>,
     /// When to send [`Event::Deadline`] unless another event comes first, by the monotonic clock of
     /// [`Now`](crate::cluster::Now).
@@ -121,7 +123,8 @@ pub enum Write {
         status: Box<PodProbeMarkerStatus>,
     },
     /// Writes a marker's finalizers by a JSON merge patch. As that replaces the whole list (RFC 7386), it carries the
-    /// resourceVersion with which the list was read, so that it conflicts (409) instead of undoing another client's change.
+    /// resourceVersion with which the list was read, so that it conflicts (409) instead of undoing another client's
+    /// change.
     MarkerFinalizers {
         /// The marker.
         marker: ObjectName,

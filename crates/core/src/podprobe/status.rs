@@ -1,7 +1,7 @@
-//! A marker's status: counts of its pods by verdict, and one condition that says whether it works.
+//! A marker's status: counts of its pods by verdict, and the condition `Ready` with what is wrong.
 //!
-//! The counts are incremental: a pod's contribution to the tally of each marker that matches it is added once, and removed
-//! or replaced when it changes, so that a status costs no walk over the marker's pods.
+//! The counts are incremental: a pod's contribution to the tally of each marker that matches it is added once, and
+//! removed or replaced when it changes, so that a status costs no walk over the marker's pods.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -50,7 +50,8 @@ pub enum Trouble {
     },
     /// No space is left in a node's `NodePodProbe` or in the annotation of a pod on a virtual node.
     TooManyProbes,
-    /// The `NodePodProbe` of a matching pod's node cannot be written: the API server rejects it, or a finalizer holds it.
+    /// The `NodePodProbe` of a matching pod's node cannot be written: the API server rejects it, or a finalizer holds
+    /// it.
     Refused,
     /// The node of a matching pod does not exist.
     NoNode,
@@ -364,9 +365,9 @@ fn first_three(subjects: &BTreeMap<Arc<str>, usize>) -> String {
 
 /// Bytes of the condition's message. A condition may have 32,768 characters (`metav1.Condition`,
 /// `k8s.io/apimachinery/pkg/apis/meta/v1/types.go`); the message of a rejected write, which goes into it, has no bound.
-const MESSAGE_BYTES: usize = 4096;
+const CONDITION_MESSAGE_BYTES: usize = 4096;
 
-/// What a marker's status depends on beside the tally.
+/// What a marker's status depends on besides the tally.
 pub struct StatusInputs<'a> {
     /// The marker's generation.
     pub generation: i64,
@@ -406,7 +407,7 @@ pub fn difference(
         type_: READY.to_owned(),
         status: status.to_owned(),
         reason: reason.to_owned(),
-        message: truncate(&message, MESSAGE_BYTES).to_owned(),
+        message: truncate(&message, CONDITION_MESSAGE_BYTES).to_owned(),
         observed_generation: Some(generation),
         last_transition_time: unchanged.map_or_else(
             || Time(whole_seconds(now)),

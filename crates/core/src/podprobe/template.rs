@@ -1,4 +1,4 @@
-//! A probe as a marker has it: its ports may be names, which are resolved in each pod's container.
+//! A probe as a marker specifies it: its ports may be names, which are resolved in the container of each pod.
 
 use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
@@ -281,8 +281,8 @@ fn check_headers(headers: &[v1::HTTPHeader], report: &mut FieldErrors<'_>) {
     }
 }
 
-/// Refuses another host than the pod, or whoever may create markers could have the agent connect to hosts that only the node
-/// can reach.
+/// Refuses any host but the pod. Otherwise the author of a marker could make the agent connect to hosts that only the
+/// node can reach.
 fn refuse_host(host: Option<&str>, report: &mut FieldErrors<'_>) {
     if let Some(host) = host.filter(|host| !host.is_empty()) {
         report.field("host").add(format!(

@@ -1,5 +1,5 @@
-//! The loop that watches the Lease of `OpenKruise`'s manager, and withholds leadership while that manager acts on the same
-//! objects.
+//! The loop that watches the Lease of `OpenKruise`'s manager, and withholds leadership while that manager acts on the
+//! same objects.
 
 use std::future::pending;
 use std::time::Duration;
@@ -35,7 +35,8 @@ pub(crate) struct OpenKruiseGuard {
 type GateRead = (String, kube::Result<GateState>);
 
 impl OpenKruiseGuard {
-    /// A guard that passes nothing on until `OpenKruise`'s Lease was read. `check` passes while leadership is passed on.
+    /// A guard that passes nothing on until `OpenKruise`'s Lease was read. `check` passes while leadership is passed
+    /// on.
     pub(crate) fn new(
         server: ApiServer,
         leadership: watch::Receiver<Leadership>,

@@ -29,8 +29,8 @@ const NODE_POD_PROBE_FIELDS: OptionalFields = OptionalFields {
 
 /// In pages of about a megabyte of text each, as large as the objects commonly are.
 ///
-/// Markers and `NodePodProbe`s are re-listed by a new leader: with a verdict from before the last leader's mark it would
-/// put the old mark back. A pod that is seen late costs a write that changes nothing.
+/// Markers and `NodePodProbe`s are re-listed by a new leader: with a verdict from before the last leader's mark it
+/// would put the old mark back. A pod that is seen late costs a write that changes nothing.
 pub(super) const KINDS: &[Kind<PodProbeRules>] = &[
     Kind::new::<PodProbeMarker>(250)
         .relisted()

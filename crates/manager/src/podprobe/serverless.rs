@@ -1,7 +1,7 @@
 //! Pods that virtual nodes may run: the webhook that gives pods their probes when they are created.
 //!
-//! What a pod is given is a rule (`leadsman_core::podprobe::serverless`). Here the rules' markers come to the webhook, on
-//! every replica, and the API server is told which pods to ask about.
+//! What a pod is given is a rule (`leadsman_core::podprobe::serverless`). Here the rules' markers come to the webhook,
+//! on every replica, and the API server is told which pods to ask about.
 
 use std::sync::Arc;
 
@@ -48,7 +48,8 @@ impl InjectionWebhook {
         Webhook::new::<Injector>(WEBHOOK, self.snapshot.subscribe(), self.spec.subscribe())
     }
 
-    /// Takes over which markers are acted on now. `lists_all` says that the event before this was the end of their list.
+    /// Takes over which markers are acted on now. `lists_all` says that the event before this was the end of their
+    /// list.
     pub(crate) fn follow(&mut self, index: &mut Index, lists_all: bool) {
         let changed = index.take_changed_markers();
         let is_changed = !changed.is_empty();

@@ -26,10 +26,10 @@
 //! | `undecodable` | objects that do not decode |
 //!
 //! Each event takes the same course. First it is taken in by the machines, each of which adds what it affects to
-//! `context::Affected`. Then the pods named there are planned and the room in nodes' objects is allocated, which may affect
-//! more pods, until none is left. Last, objects, statuses and finalizers are compared with what is wanted. A pod is
-//! planned when an input of its plan has changed, and not when it is written: its due marks are kept with it from one plan
-//! to the next.
+//! `context::Affected`. Then the pods named there are planned and the room in nodes' objects is allocated, which may
+//! affect more pods, until none is left. Last, objects, statuses and finalizers are compared with what is wanted. A pod
+//! is planned when an input of its plan has changed, and not when it is written: its due marks are kept with it from
+//! one plan to the next.
 
 mod context;
 mod markers;
@@ -182,8 +182,8 @@ impl Index {
         Some(write)
     }
 
-    /// The markers that have changed since the last call: each as it is acted on now, None if it is not acted on. They are
-    /// recorded only with [`Config::serverless`].
+    /// The markers that have changed since the last call: each as it is acted on now, None if it is not acted on. They
+    /// are recorded only with [`Config::serverless`].
     pub fn take_changed_markers(&mut self) -> Vec<(Arc<ObjectName>, Option<Arc<Marker>>)> {
         self.markers.take_changed()
     }
@@ -244,8 +244,8 @@ impl Index {
         }
     }
 
-    /// Marks everything as affected. Deferred until every kind is listed: otherwise each object would be recomputed once per
-    /// list that concerns it.
+    /// Marks everything as affected. Deferred until every kind is listed: otherwise each object would be recomputed
+    /// once per list that concerns it.
     fn affect_all(&mut self) {
         let affected = &mut self.cx.affected;
         affected.markers.extend(self.markers.names().cloned());
@@ -335,7 +335,8 @@ impl Index {
         }
     }
 
-    /// Forgets the refusal of a pod's marks unless the refused write is still the one that is due. Returns whether it did.
+    /// Forgets the refusal of a pod's marks unless the refused write is still the one that is due. Returns whether it
+    /// did.
     fn forget_refusal_of_another_write(&mut self, name: &ObjectName) -> bool {
         if self.refusals.reason_of_marks(name).is_none() {
             return false;

@@ -163,9 +163,9 @@ impl Index {
         version
     }
 
-    /// Marks the pods of a node for planning when the node appears, disappears, becomes virtual or ceases to be: the injected
-    /// annotations of a pod stay while its node is missing. Pods without entries are not recorded with their node, so all
-    /// pods are searched. Before all kinds are listed that is skipped: `Synced` plans all pods anyway.
+    /// Marks the pods of a node for planning when the node appears, disappears, becomes virtual or ceases to be: the
+    /// injected annotations of a pod stay while its node is missing. Pods without entries are not recorded with their
+    /// node, so all pods are searched. Before all kinds are listed that is skipped: `Synced` plans all pods anyway.
     fn affect_pods_of_provider(&mut self, node: &str, was_virtual: Option<bool>) {
         if self.config.serverless && self.cx.synced && self.nodes.is_virtual(node) != was_virtual {
             let pods = self.pods.bound_to(node);

@@ -35,8 +35,8 @@ impl PlannedEntries {
         Self(plans.collect())
     }
 
-    /// All entries that a pod should have, including the `undecodable` ones, which belong to markers that cannot be decoded.
-    /// None if there are none.
+    /// All entries that a pod should have, including the `undecodable` ones, which belong to markers that cannot be
+    /// decoded. None if there are none.
     pub(super) fn wanted(
         &self,
         pod: &IndexedPod,

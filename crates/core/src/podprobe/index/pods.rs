@@ -1,7 +1,8 @@
 //! Pods: their observed state, the marks that are due on them, and which marks are contested.
 //!
-//! The machine keeps the observed pods and the result of each one's last plan ([`Pods::set_plan`]), from which the due marks
-//! follow ([`Pods::due`]). It knows neither markers nor nodes: plans are made in `pod_plan` from all three machines.
+//! The machine keeps the observed pods and the result of each one's last plan ([`Pods::set_plan`]), from which the due
+//! marks follow ([`Pods::due`]). It knows neither markers nor nodes: plans are made in `pod_plan` from all three
+//! machines.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -55,7 +56,8 @@ pub(super) struct PodPlan {
     pub(super) contributions: Contributions,
 }
 
-/// The due marks of a pod, kept from one plan to the next, so that neither the write nor its contest needs another plan.
+/// The due marks of a pod, kept from one plan to the next, so that neither the write nor its contest needs another
+/// plan.
 #[derive(Debug)]
 struct DueMarks {
     wants: Wants,
@@ -264,7 +266,8 @@ impl Pods {
         self.unclaimed.contains_key(namespace)
     }
 
-    /// Forgets all contests: while another manager writes, its marks may be seen before the verdicts that they follow from.
+    /// Forgets all contests: while another manager writes, its marks may be seen before the verdicts that they follow
+    /// from.
     pub(super) fn forget_contests(&mut self) {
         for state in self.by_name.values_mut() {
             state.contests = Contests::default();

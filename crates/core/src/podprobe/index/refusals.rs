@@ -1,5 +1,5 @@
-//! Writes that the API server refused for good. A refused write is not repeated until another write of its target is due, its
-//! object has changed, or some minutes have passed.
+//! Writes that the API server refused for good. A refused write is not repeated until another write of its target is
+//! due, its object has changed, or some minutes have passed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::cluster::ObjectName;
 use crate::podprobe::event::{Write, WriteTarget};
 use crate::podprobe::pod::IndexedPod;
 
-/// When a refused write is tried again: the cause may have been a webhook, a quota or the API server's store, and no watch
-/// shows that it is over.
+/// When a refused write is tried again: the cause may have been a webhook, a quota or the API server's store, and no
+/// watch shows that it is over.
 const KEPT: Duration = Duration::from_mins(5);
 
 /// The refused writes by target.

@@ -1,8 +1,8 @@
-//! Markers and pods that exist, cannot be decoded, and have no known earlier state: entries and marks that may belong to them
-//! stay as they are.
+//! Markers and pods that exist, cannot be decoded, and have no known earlier state: entries and marks that may belong
+//! to them stay as they are.
 //!
-//! A manager that knows an earlier state of such an object goes on with that. One that has just started knows none, and would
-//! remove entries and marks as if the object had been deleted.
+//! A manager that knows an earlier state of such an object goes on with that. One that has just started knows none, and
+//! would remove entries and marks as if the object had been deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 

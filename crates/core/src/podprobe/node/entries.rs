@@ -1,4 +1,5 @@
-//! The plan of a node: the spec of its `NodePodProbe`, parsed entry by entry. A malformed entry disturbs no other.
+//! The plan of a node: the spec of its `NodePodProbe`, parsed entry by entry. A malformed entry does not affect the
+//! others.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -64,7 +65,7 @@ pub(super) fn read(
             uid: pod.uid.as_str().into(),
         };
         for probe in &pod.probes {
-            // Not by the uid alone: that of a mirror pod is what the pod's author says.
+            // Not by the uid alone: the author of a mirror pod chooses its uid.
             let is_first = names.insert((&pod.namespace, &pod.name, &pod.uid, &probe.name));
             match parse_entry(&name, probe, is_first) {
                 Ok(entry) => entries.push(entry),

@@ -1,4 +1,4 @@
-//! What the state machine of a node is told, and what it answers with.
+//! The events that the state machine of a node takes, and the actions that it returns.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,19 +12,19 @@ use super::reporter::StatusWriteEnd;
 use super::run::{ProbeRun, RunId};
 use crate::podprobe::probe::{CannotProbe, Outcome, State};
 
-/// One thing that happened.
+/// An event.
 #[derive(Debug)]
 pub enum NodeEvent<'a> {
-    /// The node's object as the API server shows it; `None` when there is none.
+    /// The node's `NodePodProbe` as the API server shows it; `None` if there is none.
     Plan(Option<&'a NodePodProbe>),
     /// The container runtime has answered a list of containers.
     ContainersListed {
         /// When the request was sent; since the agent's start.
         began: Duration,
-        /// What it answered; `None` when that equals the list before it.
+        /// The containers; `None` if they equal those of the list before.
         containers: Option<ObservedContainers>,
     },
-    /// A run has ended. Each [`NodeAction::StartRun`] is answered by exactly one of these.
+    /// A run has ended. Exactly one of these follows each [`NodeAction::StartRun`].
     RunFinished {
         /// [`ProbeRun::id`].
         run: RunId,
@@ -37,12 +37,12 @@ pub enum NodeEvent<'a> {
     StatusWritten(StatusWriteEnd),
 }
 
-/// One thing to do.
+/// An action to carry out.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NodeAction {
     /// Run a probe.
     StartRun(ProbeRun),
-    /// Log and count a verdict whose state has changed, and send an event if it says so.
+    /// Log and count a change of a verdict, and send an event if [`VerdictChange::send_event`].
     VerdictChanged(VerdictChange),
     /// Log a run that could not be carried out and is not retried before its next due time.
     RunDropped {

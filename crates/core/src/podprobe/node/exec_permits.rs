@@ -1,8 +1,8 @@
 //! Permits for commands: how many may run at once in one pod, in one namespace and on the node, and who waits.
 //!
 //! containerd stalls for seconds to minutes when some twenty commands start in one container at once (measured with
-//! containerd 1.6), and so do all probes then. A command may also hang until its timeout, and keeps its permit as long. So
-//! permits are divided:
+//! containerd 1.6), and so do all probes then. A command may also hang until its timeout, and keeps its permit as long.
+//! So permits are divided:
 //!
 //! - The first permit of a namespace is granted as long as one is free.
 //! - A further one is granted only if as many stay free as there are namespaces with commands that have none, and at
@@ -10,9 +10,9 @@
 //! - Beside other namespaces, one has at most half of all. A pod has at most `per_pod`, and beside other pods at most
 //!   half of what its namespace may have.
 //!
-//! So as long as the node has no more namespaces with commands than permits, one that runs no command starts its next
-//! one at once, whatever hangs in the others. Commands that wait are served round-robin: namespace by namespace, within
-//! it pod by pod, within it in the order of arrival.
+//! So as long as the node has no more namespaces with commands than permits, a namespace that runs no command starts
+//! its next one at once, whatever hangs in the others. Waiting commands are served round-robin by namespace, within a
+//! namespace round-robin by pod, and within a pod in the order of arrival.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -95,7 +95,7 @@ impl<T: PartialEq> ExecPermits<T> {
         Some(who)
     }
 
-    /// Takes a command out of the queue.
+    /// Removes a command from the queue.
     pub(super) fn cancel_waiting(&mut self, who: &T) {
         self.waiting.retain_mut(|(_, pods)| {
             pods.retain_mut(|(_, queue)| {
@@ -127,7 +127,7 @@ impl<T: PartialEq> ExecPermits<T> {
         is_free && of_namespace < limit && of_pod < self.limit_of_pod(namespace, limit)
     }
 
-    /// Permits that no namespace gets as a further one.
+    /// The permits that are reserved for namespaces without one, those to come included.
     fn reserve(&self) -> usize {
         let without = self.planned.keys();
         let without = without.filter(|namespace| !self.by_namespace.contains_key(*namespace));

@@ -1,7 +1,7 @@
 //! The state machine of a node: events in, actions out.
 //!
-//! It wires its parts and decides little itself: a worker decides about one probe, the schedule says which workers are
-//! due, [`Runs`] which commands may start, [`StatusReporter`] what is written and when.
+//! It connects its parts and decides little itself: a worker decides about one probe, the schedule knows which workers
+//! are due, [`Runs`] which commands may start, and [`StatusReporter`] what is written and when.
 
 mod plan;
 
@@ -30,19 +30,19 @@ use crate::podprobe::verdict::Verdict;
 /// How many commands the node may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExecLimits {
-    /// At once on the node, at least one.
+    /// Commands at once on the node, at least one.
     pub per_node: usize,
-    /// At once in one pod, at least one.
+    /// Commands at once in one pod, at least one.
     pub per_pod: usize,
-    /// Starts in one slot, at least one; more, where an even share of all commands is more.
+    /// Commands that start in one slot, at least one. An even share of all commands may exceed it.
     pub per_slot: u32,
 }
 
-/// All probes of one node, and what is known of them.
+/// All probes of one node, with their verdicts and containers.
 #[derive(Debug)]
 pub struct NodeProbes {
     workers: HashMap<Arc<ProbeKey>, Worker>,
-    /// The keys of the workers, in the order of the spec: that of the status, too.
+    /// The keys of the workers in the order of the spec, in which the status lists them too.
     order: Vec<Arc<ProbeKey>>,
     malformed: Vec<MalformedEntry>,
     /// `None` until the runtime has answered a list that began when there was something to probe.
@@ -51,18 +51,18 @@ pub struct NodeProbes {
     listed_at: Timestamp,
     /// When the newest list began; since the agent's start.
     last_list_began: Option<Duration>,
-    /// Since when there is something to probe; lists that began before that show no probed pod.
+    /// When the plan last became non-empty. Lists that began earlier were not asked about any probed pod.
     probing_since: Duration,
-    /// Whether there are workers that began after the newest list: an equal list is news for them.
+    /// Whether workers were added after the newest list began: for them an equal list is new.
     has_unobserved_workers: bool,
     schedule: Schedule<Arc<ProbeKey>>,
     runs: Runs,
-    /// Workers that were ever added.
+    /// The number of workers ever added.
     added: u64,
-    /// Whether there was an object: only the first one's status may hold verdicts of an earlier agent.
+    /// Whether an object was ever seen: only the status of the first one may hold verdicts of an earlier agent.
     has_had_plan: bool,
-    /// Last known states of the probes of an object that was deleted: it may be created again, and the events that
-    /// users have got are still there.
+    /// The last known states of the probes of a deleted object. If it is created again, no event is repeated that a
+    /// user has already got.
     states_of_deleted: HashMap<Arc<ProbeKey>, State>,
     reporter: StatusReporter,
 }
@@ -89,7 +89,7 @@ impl NodeProbes {
         }
     }
 
-    /// Takes in what happened. The actions are to be carried out in their order.
+    /// Applies an event. The actions are to be carried out in their order.
     pub fn apply(&mut self, event: NodeEvent<'_>, now: Now) -> Vec<NodeAction> {
         let mut actions = Vec::new();
         match event {
@@ -109,23 +109,23 @@ impl NodeProbes {
         actions
     }
 
-    /// When to call again with [`NodeEvent::Tick`] and then [`NodeProbes::write`], if nothing else happens before; since
-    /// the agent's start, and perhaps in the past.
+    /// When to apply [`NodeEvent::Tick`] and then to call [`NodeProbes::write`], unless another event comes first.
+    /// Since the agent's start; may be in the past.
     pub fn next(&self) -> Option<Duration> {
         let run_at = self.schedule.next_slot().map(TimeSlot::start);
         run_at.into_iter().chain(self.write_at()).min()
     }
 
-    /// When to call [`NodeProbes::write`] again; since the agent's start, and perhaps in the past.
+    /// When to call [`NodeProbes::write`] next. Since the agent's start; may be in the past.
     ///
-    /// Nothing is written before the runtime has answered: until then verdicts of an earlier agent are neither confirmed
-    /// nor refuted.
+    /// Nothing is written before the runtime has answered once: until then the verdicts of an earlier agent are neither
+    /// confirmed nor refuted.
     pub fn write_at(&self) -> Option<Duration> {
         let awaits_runtime = self.containers.is_none() && !self.workers.is_empty();
         self.reporter.write_at().filter(|_| !awaits_runtime)
     }
 
-    /// The whole status, if a write is due. The caller then owes a [`NodeEvent::StatusWritten`].
+    /// The whole status, if a write is due. [`NodeEvent::StatusWritten`] must follow.
     pub fn write(&mut self, now: Now) -> Option<NodePodProbeStatus> {
         if self.write_at()? > now.monotonic {
             return None;
@@ -161,7 +161,7 @@ impl NodeProbes {
         }))
     }
 
-    /// Since when a write has been due that did not succeed; since the agent's start.
+    /// When the write became due that has not succeeded yet, since the agent's start.
     pub fn write_overdue_since(&self) -> Option<Duration> {
         self.reporter.overdue_since()
     }
@@ -171,14 +171,14 @@ impl NodeProbes {
         self.order.iter().map(|key| container_name(key))
     }
 
-    /// Probes that were ever added by a plan. When it grows, a list of containers should follow: no verdict about a new
-    /// probe comes before one that began after it was added.
+    /// The number of probes ever added by a plan. When it grows, a list of containers should follow: a new probe has no
+    /// verdict before a list that began after it was added.
     pub fn probes_added(&self) -> u64 {
         self.added
     }
 
-    /// The meaning of a run's result, before it is counted and passed to [`NodeEvent::RunFinished`]: a command that hangs
-    /// beyond our own deadline has failed by its timeout, if the runtime has answered since.
+    /// The meaning of a run's result, before it is counted and passed to [`NodeEvent::RunFinished`]: a command that
+    /// hangs beyond our own deadline has failed by its timeout, if the runtime has answered since.
     pub fn classify_result(
         &self,
         run: RunId,
@@ -187,7 +187,7 @@ impl NodeProbes {
         self.runs.classify_result(run, result, self.last_list_began)
     }
 
-    /// Commands that run, and commands that wait for a permit.
+    /// The numbers of commands that run and that wait for a permit.
     pub fn exec_counts(&self) -> (usize, usize) {
         self.runs.exec_counts()
     }
@@ -279,7 +279,7 @@ impl NodeProbes {
         self.start_waiting_execs(now, actions);
     }
 
-    /// The same run once more.
+    /// The run again, for a retry.
     fn retry_of(&self, key: &Arc<ProbeKey>, id: RunId) -> Option<ProbeRun> {
         let worker = self.workers.get(key)?;
         Some(ProbeRun {
@@ -292,7 +292,7 @@ impl NodeProbes {
         })
     }
 
-    /// Lets a worker decide, and carries out what follows: its due time, its verdict's change.
+    /// Lets a worker decide, updates its due time, and publishes a change of its verdict.
     fn update_worker(
         &mut self,
         key: &Arc<ProbeKey>,
@@ -309,7 +309,7 @@ impl NodeProbes {
         if cause.as_ref() != worker.reported_cause() {
             self.reporter.look_now();
         }
-        // The map is asked once: hashing keys is a good part of what a run costs.
+        // One look-up: hashing keys is a considerable part of the cost of a run.
         let (weight, still, after) = (worker.weight(), worker.running(), worker.verdict().cloned());
         match change {
             Reschedule::Keep | Reschedule::Retry => {}
@@ -330,7 +330,7 @@ impl NodeProbes {
     }
 
     fn schedule_next(&mut self, key: &Arc<ProbeKey>, weight: Weight, due: TimeSlot) {
-        // A new period puts no run off.
+        // A new period delays no run that is queued.
         let is_sooner = self.schedule.slot_of(key).is_some_and(|slot| slot <= due);
         if !is_sooner {
             self.schedule.put_next(key.clone(), weight, due);
@@ -404,7 +404,7 @@ fn container_name(key: &ProbeKey) -> ContainerName {
     }
 }
 
-/// The verdict as it is written: confirmed by the last run, or by the last list of containers where nothing runs.
+/// The row of a verdict: confirmed by its last run, or, where nothing runs, by the last list of containers.
 fn status_row<'a>(
     key: &'a Arc<ProbeKey>,
     worker: &Worker,

@@ -1,21 +1,21 @@
-//! The probes of one node: its plan in, runs to carry out, and the status to write.
+//! The probes of one node: from its plan and its containers to runs, verdicts and the status to write.
 //!
-//! The agent decides nothing: [`NodeProbes`] does, which is told what happened and when, and answers with what to do.
-//! It knows no socket, no clock and no container runtime.
+//! The agent carries out what [`NodeProbes`] decides: it passes events in, each with its time, and gets actions back.
+//! [`NodeProbes`] knows no socket, no clock and no container runtime.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `key` | the identity of a probe: its pod, its container, its marker |
-//! | `event` | what the state machine is told, and what it answers with |
+//! | `event` | the events that the state machine takes, and the actions that it returns |
 //! | `machine` | the state machine, which wires the other modules |
-//! | `entries` | the plan, parsed; malformed entries stand aside |
+//! | `entries` | the parsed plan; malformed entries are listed apart |
 //! | `container` | containers as the runtime lists them |
 //! | `worker` | one probe of one container: its phases and its verdict |
-//! | `streak` | thresholds: equal results in a row |
+//! | `streak` | thresholds: counting equal results in a row |
 //! | `schedule` | due times, on a grid of slots |
-//! | `run` | one run, as it is handed to an executor |
+//! | `run` | one run, as an executor gets it |
 //! | `runs` | the runs under way, and the commands that wait for a permit |
-//! | `exec_permits` | how many commands may run at once, and which is next |
+//! | `exec_permits` | how many commands may run at once, and which one is next |
 //! | `previous` | verdicts that an earlier agent left in the status |
 //! | `reporter` | when a write of the status is due |
 //! | `status_draft` | the status to write, compared with the one that is there |

@@ -6,7 +6,7 @@ use leadsman_api::NodePodProbeStatus;
 
 use super::entries::{PlannedProbe, without_scheme};
 use super::key::PodName;
-use super::status_draft::{MESSAGE_BYTES, read_pod};
+use super::status_draft::{VERDICT_MESSAGE_BYTES, read_pod};
 use crate::cluster::{Interner, Now, truncate, whole_seconds};
 use crate::podprobe::verdict::Verdict;
 
@@ -23,8 +23,8 @@ pub(super) fn previous_verdicts(status: &NodePodProbeStatus, now: Now) -> Verdic
             let Some(mut verdict) = Verdict::read(state, None, &mut strings) else {
                 continue;
             };
-            // Another agent may have written more than ours would.
-            verdict.message = truncate(&verdict.message, MESSAGE_BYTES).into();
+            // Another agent may have written longer messages than ours does.
+            verdict.message = truncate(&verdict.message, VERDICT_MESSAGE_BYTES).into();
             verdict.since.get_or_insert(whole_seconds(now.wall));
             verdict.container = verdict.container.as_deref().map(without_scheme);
             verdicts.insert((name.clone(), state.name.clone()), verdict);
@@ -35,8 +35,8 @@ pub(super) fn previous_verdicts(status: &NodePodProbeStatus, now: Now) -> Verdic
 
 /// Whether a verdict of an earlier agent may be about the probe as it is planned now.
 ///
-/// OpenKruise's agent writes no revision, and an API server with OpenKruise's CRD keeps none; then only the container can
-/// show that a verdict is about something else.
+/// OpenKruise's agent writes no revision, and an API server with OpenKruise's CRD keeps none. Then only the container
+/// tells that a verdict is about something else.
 pub(super) fn may_be_about(verdict: &Verdict, entry: &PlannedProbe) -> bool {
     let revisions = verdict.revision.as_deref().zip(entry.revision.as_deref());
     revisions.is_none_or(|(previous, planned)| previous == planned)

@@ -1,8 +1,8 @@
 //! Writes of the node's status: when one is due, and how far apart they are.
 //!
-//! The verdicts are compared with what the API server shows, and what differs is due, whoever made the difference: so a
-//! status that was wiped heals. Writes are few, because a large status costs the API server a good deal (66 ms of CPU
-//! for 87 KB, measured), and each of its watchers.
+//! The verdicts are compared with the status that the API server shows. Any difference is due, whoever caused it, so a
+//! status that somebody has emptied is restored. Writes are kept few, because a large status is expensive for the API
+//! server (66 ms of CPU for 87 KB, measured) and for each of its watchers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use super::status_draft::{
 };
 use crate::cluster::Now;
 
-/// From the begin of a write to the begin of the next, at least.
+/// The shortest time from the begin of a write to the begin of the next.
 const WRITE_PAUSE: Duration = Duration::from_millis(200);
-/// The same, in lengths of the write: a write that costs the API server more comes less often.
+/// The same as a multiple of the duration of the write: the more a write costs the API server, the rarer it is.
 const PAUSE_PER_LENGTH: u32 = 10;
-/// The same, however long the write took: one that was slow says little about the next.
+/// The limit of that multiple: one slow write says little about the next.
 const MAX_WRITE_PAUSE: Duration = Duration::from_secs(5);
 const _: () = assert!(WRITE_PAUSE.as_millis() < MAX_WRITE_PAUSE.as_millis());
-/// A `Retry-After` is heeded up to this.
+/// The longest `Retry-After` that is obeyed.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
 
 /// How a write of the status ended.
@@ -64,7 +64,7 @@ struct CannotProbeField {
     is_dropped: bool,
 }
 
-/// What the API server shows, and when it is written to. Times are since the agent's start.
+/// The status that the API server shows, and when it is written. Times are since the agent's start.
 #[derive(Debug)]
 pub(super) struct StatusReporter {
     /// `None` while there is no object to write to.
@@ -109,7 +109,7 @@ impl StatusReporter {
         self.look_at = Some(Duration::ZERO);
     }
 
-    /// Compares when the message of an entry may be sent, which alone has changed. Not before, since comparing all
+    /// Compares when the message of an entry may be sent, if nothing else has changed. Not earlier: comparing all
     /// entries after each run would cost the node far more than the probes do.
     pub(super) fn look_at_message(&mut self, key: &Arc<ProbeKey>) {
         let sent_at = self.sent_at.get(key);
@@ -122,7 +122,7 @@ impl StatusReporter {
         self.sent_at.remove(key);
     }
 
-    /// Since when a write has been due that did not succeed.
+    /// Since when a due write has not succeeded.
     pub(super) fn overdue_since(&self) -> Option<Duration> {
         self.overdue_since
     }
@@ -147,7 +147,7 @@ impl StatusReporter {
         }
         let observed = self.observed.as_ref()?;
         if self.cannot_probe.sent_at.is_none() && shows_unprobed(observed) {
-            // An earlier agent has sent it; the first runs will show whether it still holds.
+            // Written by an earlier agent: the first runs will show whether it still holds.
             self.cannot_probe.sent_at = Some(now.monotonic);
         }
         let CannotProbeField {
@@ -203,7 +203,8 @@ impl StatusReporter {
                 backoff,
                 retry_after,
             } => {
-                // From its begin: a write that timed out has been waited for. But never at once.
+                // Counted from its begin, since a write that timed out has taken long already; but at least a pause
+                // from now.
                 let asked = retry_after.unwrap_or_default().min(MAX_RETRY_AFTER);
                 (since + backoff).max(now + asked.max(backoff.min(WRITE_PAUSE)))
             }

@@ -19,7 +19,8 @@ pub struct ProbeRun {
     pub key: Arc<ProbeKey>,
     /// Handler and timeout.
     pub probe: Arc<Probe>,
-    /// The only container that may be probed, by the runtime's id: its namesake after a restart is another.
+    /// The runtime's id of the only container that may be probed: after a restart the container of this name is
+    /// another.
     pub container: Arc<str>,
     /// Time from the begin of the run's slot to the call that started it, without [`ProbeRun::waited`].
     pub lag: Duration,

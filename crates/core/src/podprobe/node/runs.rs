@@ -79,7 +79,7 @@ impl Runs {
         Some(self.activate(run, weight, now))
     }
 
-    /// Starts a run again that [`Runs::end`] has returned; a command kept its permit.
+    /// Starts a run again that [`Runs::end`] has returned. A command still has its permit.
     pub(super) fn restart(&mut self, run: ProbeRun, weight: Weight, now: Duration) -> ProbeRun {
         self.activate(run, weight, now)
     }
@@ -96,7 +96,7 @@ impl Runs {
         run
     }
 
-    /// Takes out a run that has ended. Its permit is to be released or used for a retry.
+    /// Removes a run that has ended. Its permit has to be released or used for a retry.
     pub(super) fn end(&mut self, id: RunId) -> Option<ActiveRun> {
         self.active.remove(&id)
     }
@@ -108,14 +108,14 @@ impl Runs {
         }
     }
 
-    /// Takes a run whose result is not wanted any more out of the queue for a permit, if it is there.
+    /// Removes a run whose result is no longer wanted from the queue for a permit, if it is there.
     pub(super) fn cancel_waiting(&mut self, id: RunId) {
         if self.waiting.remove(&id).is_some() {
             self.permits.cancel_waiting(&id);
         }
     }
 
-    /// Divides the permits between the pods that have commands. There may be one for a command that waits, then.
+    /// Divides the permits among the pods that have commands. Afterwards a waiting command may get one.
     pub(super) fn divide_permits<'a>(&mut self, pods: impl Iterator<Item = &'a PodName>) {
         let mut by_namespace: HashMap<Arc<str>, HashSet<&PodName>> = HashMap::new();
         for pod in pods {
@@ -127,9 +127,9 @@ impl Runs {
             .set_pods(counts.map(|(name, pods)| (name, pods.len())).collect());
     }
 
-    /// A result with our own deadline of a command turned into a failure by timeout, if the runtime is known to have
-    /// lived when it was to end the command: a list that began after the timeout has succeeded, so it is the command that
-    /// hangs. An earlier list proves nothing, since the runtime may hang since then.
+    /// Turns our own deadline of a command into a failure by timeout if the runtime was alive when it should have ended
+    /// the command: a list that began after the timeout has succeeded, so the command hangs. An earlier list proves
+    /// nothing, since the runtime may have hung afterwards.
     pub(super) fn classify_result(
         &self,
         id: RunId,
@@ -148,7 +148,7 @@ impl Runs {
         }
     }
 
-    /// Commands that run, and commands that wait.
+    /// The numbers of commands that run and that wait.
     pub(super) fn exec_counts(&self) -> (usize, usize) {
         let counts = (self.permits.taken(), self.permits.waiting());
         debug_assert_eq!(

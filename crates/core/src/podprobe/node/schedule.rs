@@ -1,17 +1,17 @@
-//! Due times of all probes of a node, on a shared grid of slots of [`SLOT`].
+//! The due times of all probes of a node, on a shared grid of slots of [`SLOT`].
 //!
-//! A wake-up costs more than a probe: a TCP probe took 328 µs of CPU when due times were spread, and 132 µs on a grid of
-//! 100 ms. So whatever is due in a slot starts together, with one exception.
+//! A wake-up costs more than a probe: a TCP probe took 328 µs of CPU when due times were spread evenly, and 132 µs on a
+//! grid of 100 ms. So all probes that are due in a slot start together, except for commands. These are spread over the
+//! slots, because the container runtime stalls when many start at once:
 //!
-//! Commands are spread over the slots, because the container runtime stalls when many start at once:
-//!
-//! - A slot has a limit of commands. A first run is put into the next slot with room; what is due beyond the limit, after
-//!   a late wake-up for instance, starts one slot later, which does not change when it is due again.
-//! - The next run of a command is due one period after the last. As long as that slot has more commands than an even
-//!   spread would give it, the due time moves later by one slot, at most once a period, and never earlier.
-//! - A command moves only for those that it meets on each of its runs: those whose period divides its own. Others it
-//!   meets now and then, and the limit is enough for that. Hence commands with the shortest period settle first, as if
-//!   they were alone, then the next longer ones, and moving comes to an end.
+//! - A slot has a limit of commands. A first run is put into the next slot with room. Commands beyond the limit, after
+//!   a late wake-up for instance, start in the next slot, and their next due time does not change.
+//! - The next run of a command is due one period after the last. If that slot already has more commands than an even
+//!   spread would give it, the command is due one slot later. So a due time moves by at most one slot in each period,
+//!   and never to an earlier slot.
+//! - A command gives way only to commands that share a slot with it at every run: those whose period divides its own.
+//!   It meets the others only now and then, for which the limit is enough. So the commands with the shortest period
+//!   settle first, as if there were no others, then those with the next longer one, until none moves any more.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -35,7 +35,7 @@ impl TimeSlot {
         Self(u64::try_from(at.as_millis() / SLOT.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// The first slot that does not begin before `at`.
+    /// The first slot that begins at or after `at`.
     pub(super) fn not_before(at: Duration) -> Self {
         let slot = Self::of(at);
         if slot.start() < at {
@@ -45,7 +45,7 @@ impl TimeSlot {
         }
     }
 
-    /// When it begins; since the agent's start.
+    /// Its beginning, since the agent's start.
     pub(super) fn start(self) -> Duration {
         Duration::from_millis(self.0.saturating_mul(SLOT_MILLIS))
     }
@@ -54,7 +54,7 @@ impl TimeSlot {
         Self(self.0.saturating_add(slots))
     }
 
-    /// Slots from `earlier` to this one; 0 when it is not earlier.
+    /// The number of slots from `earlier` to this one; 0 if `earlier` is not earlier.
     pub(super) fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
@@ -63,9 +63,9 @@ impl TimeSlot {
 /// The cost of a run for the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Weight {
-    /// A connection of our own.
+    /// The agent opens a connection.
     Light,
-    /// A command that the container runtime starts.
+    /// The container runtime starts a command.
     Exec {
         /// Its period in slots, at least one.
         every: u64,
@@ -85,7 +85,7 @@ impl Weight {
     }
 }
 
-/// Order in the queue: by slot, within it in the order of arrival.
+/// The order of the queue: by slot, within a slot by arrival.
 type QueueKey = (TimeSlot, u64);
 
 /// The due time of an exec, and its period in slots.
@@ -98,14 +98,14 @@ pub(super) struct Schedule<K> {
     queue_keys: HashMap<K, QueueKey>,
     /// Execs in the queue by slot; no count is 0.
     queued_execs: BTreeMap<TimeSlot, u32>,
-    /// The due time of each exec: its last one while it runs, since it is about to come again. It stays behind the
-    /// queue's slot when a surplus exec has to wait for the next slot.
+    /// The due time of each exec; while it runs the last one, from which the next one follows. It stays as it is when a
+    /// surplus exec has to wait for the next slot.
     exec_due: HashMap<K, ExecDue>,
-    /// Execs that may start in one slot, as long as an even share is no more.
+    /// The limit of execs in one slot, unless an even share is more.
     usual_limit: u32,
-    /// Execs that may start in one slot, however large an even share is.
+    /// The limit of execs in one slot, however large an even share is.
     max_limit: u32,
-    /// Execs in each slot when all are spread evenly.
+    /// The number of execs in each slot when all are spread evenly.
     even_share: u32,
     /// The newest slot in which execs have started, and how many.
     started: (TimeSlot, u32),
@@ -150,7 +150,7 @@ impl<K: Clone + Eq + Hash> Schedule<K> {
         self.put_at(key, weight, slot);
     }
 
-    /// Queues the next run of a period, in its slot, or one later as long as execs are not spread evenly.
+    /// Queues the run of the next period, in its slot, or one slot later while execs are not spread evenly.
     pub(super) fn put_next(&mut self, key: K, weight: Weight, due: TimeSlot) {
         let is_crowded = match weight {
             Weight::Light => false,
@@ -159,7 +159,7 @@ impl<K: Clone + Eq + Hash> Schedule<K> {
         self.put_at(key, weight, due.plus(u64::from(is_crowded)));
     }
 
-    /// Queues a run in this very slot.
+    /// Queues a run in exactly this slot.
     pub(super) fn put_at(&mut self, key: K, weight: Weight, slot: TimeSlot) {
         self.remove_queued(&key);
         self.arrivals += 1;
@@ -174,7 +174,7 @@ impl<K: Clone + Eq + Hash> Schedule<K> {
         self.queue_keys.get(key).map(|(slot, _)| *slot)
     }
 
-    /// Forgets a key, also one that [`Schedule::take_due`] has returned and that does not come again.
+    /// Forgets a key, whether it is queued or [`Schedule::take_due`] has returned it.
     pub(super) fn cancel(&mut self, key: &K) {
         self.exec_due.remove(key);
         self.remove_queued(key);
@@ -185,8 +185,8 @@ impl<K: Clone + Eq + Hash> Schedule<K> {
         self.queue.keys().next().map(|(slot, _)| *slot)
     }
 
-    /// Takes out what is due by `now`, each with its due time. Execs beyond the limit move to the slot after `now`, with
-    /// their due time unchanged.
+    /// Takes out what is due by `now`, each with its due time. Execs beyond the limit move to the slot after `now`,
+    /// with their due time unchanged.
     pub(super) fn take_due(&mut self, now: TimeSlot) -> Vec<(K, TimeSlot)> {
         if self.started.0 != now {
             self.started = (now, 0);
@@ -199,7 +199,7 @@ impl<K: Clone + Eq + Hash> Schedule<K> {
                 break;
             };
             if weight.is_exec() && self.started.1 >= self.exec_limit() {
-                // With its old arrival it comes before those that are due there anyway.
+                // With its old arrival it comes before those that are due in that slot.
                 self.insert(key, weight, (now.plus(1), first.1));
                 continue;
             }
@@ -220,7 +220,8 @@ impl<K: Clone + Eq + Hash> Schedule<K> {
         self.queued_execs.get(&slot).copied().unwrap_or(0) + started
     }
 
-    /// Other execs that one with the period `every` meets in the slot `due` and on each run after it.
+    /// The number of other execs with which one of period `every` shares the slot `due` and the slots of all later
+    /// runs.
     fn execs_met(&self, due: TimeSlot, every: u64, own: &K) -> u32 {
         let is_met = |(key, (slot, other)): &(&K, &ExecDue)| {
             every.is_multiple_of(*other)

@@ -1,4 +1,4 @@
-//! The status as it should be, compared with the one that the API server shows, and how much of the difference is due.
+//! The status as it should be, compared with the one that the API server shows, and which of the differences are due.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -14,14 +14,15 @@ use crate::cluster::{Now, truncate};
 use crate::podprobe::verdict::Verdict;
 
 /// Bytes of a message in a status, at most.
-pub(super) const MESSAGE_BYTES: usize = 1024;
-/// Bytes of each message: all messages of a node are shortened together while its status is too large.
-const MESSAGE_LIMITS: [usize; 4] = [MESSAGE_BYTES, 256, 64, 0];
-/// Bytes of a status as JSON. etcd takes 1.5 MiB for the whole object (`--max-request-bytes`), and the spec has a share.
+pub(super) const VERDICT_MESSAGE_BYTES: usize = 1024;
+/// Limits of the bytes of each message: while the status is too large, all messages of the node get the next limit.
+const MESSAGE_LIMITS: [usize; 4] = [VERDICT_MESSAGE_BYTES, 256, 64, 0];
+/// Maximum size of a status as JSON. etcd takes 1.5 MiB for the whole object (`--max-request-bytes`), the spec
+/// included.
 const STATUS_BYTES: usize = 512 * 1024;
-/// Distance of two writes that only change one entry's message, or what cannot be probed.
+/// The time between two writes that change only the message of an entry, or what cannot be probed.
 pub(super) const MESSAGE_PAUSE: Duration = Duration::from_secs(10);
-/// Distance of two writes that only change `lastProbeTime`.
+/// The time between two writes that change only `lastProbeTime`.
 const REFRESH: SignedDuration = SignedDuration::from_mins(10);
 const _: () = assert!(
     MESSAGE_PAUSE.as_secs() < REFRESH.as_secs().cast_unsigned(),
@@ -50,31 +51,31 @@ pub(super) struct StatusDraft {
     /// Entries that differ in more than `lastProbeTime`.
     pub(super) changed: Vec<Arc<ProbeKey>>,
     pub(super) is_due: bool,
-    /// When a part of it will be due that is not yet.
+    /// When the differences that are not due yet will be.
     pub(super) due_at: Option<Duration>,
 }
 
 /// How an entry differs from the one that the API server shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Difference {
-    /// In nothing that is due before `until`.
+    /// Nothing is due before `until`.
     None { until: Duration },
-    /// In `lastProbeTime` alone, and that is due.
+    /// Only `lastProbeTime` differs, and it is due.
     ProbeTime,
-    /// In the message alone, which is not due before `until`.
+    /// Only the message differs, and it is not due before `until`.
     Message { until: Duration },
-    /// In more, or by a message that is due.
+    /// More differs, or a message that is due.
     Due,
 }
 
-/// Namespace, name and uid of a pod. Not its uid alone: that of a mirror pod is what the pod's author says.
+/// Namespace, name and uid of a pod. Not its uid alone: the author of a mirror pod chooses its uid.
 type PodRef<'a> = (&'a str, &'a str, &'a str);
 /// States by pod and probe.
 type StatesByProbe<'a> = HashMap<(PodRef<'a>, &'a str), &'a ContainerProbeState>;
 
 impl StatusDraft {
-    /// The status of these rows, with messages as long as fit. `keeps_unprobed` is whether the API server keeps the field
-    /// for what cannot be probed; `sent_at` is when an entry was last sent with more than a new time.
+    /// The status of these rows, with messages as long as fit. `keeps_unprobed` is whether the API server keeps the
+    /// field for what cannot be probed; `sent_at` is when an entry was last sent with more than a new time.
     pub(super) fn new(
         rows: &[StatusRow<'_>],
         unprobed: &[Unprobed],
@@ -115,7 +116,7 @@ impl StatusDraft {
 struct ObservedStatus<'a> {
     pods: &'a [PodProbeStatus],
     states: StatesByProbe<'a>,
-    /// Whether it has entries other than those that there are rows for.
+    /// Whether it has entries without a row.
     has_others: bool,
     /// Whether the API server keeps the fields that its definition of the kind may lack: `revision`, `containerID`.
     keeps_fields: bool,
@@ -151,8 +152,8 @@ fn named_pod(pod: &PodName) -> PodRef<'_> {
     (&pod.namespace, &pod.name, &pod.uid)
 }
 
-/// Whether a pod without any content is shown that is not in the new status. One that is may be shown empty where the API
-/// server drops what cannot be probed.
+/// Whether the API server shows a pod without content that is not in the new status. A pod in the new status may be
+/// shown without content where the API server drops what cannot be probed.
 fn leaves_empty_pod(shown: &[PodProbeStatus], named: &[PodProbeStatus]) -> bool {
     let is_empty =
         |pod: &&PodProbeStatus| pod.probe_states.is_empty() && pod.cannot_probe.is_empty();
@@ -187,8 +188,8 @@ fn difference(
     }
     if state.message.as_deref().unwrap_or_default() != truncate(&verdict.message, limit) {
         let until = sent_at.map_or(Duration::ZERO, |sent_at| sent_at + MESSAGE_PAUSE);
-        // A status that is too large does not wait.
-        return if limit == MESSAGE_BYTES && until > now.monotonic {
+        // A status that is too large is written at once.
+        return if limit == VERDICT_MESSAGE_BYTES && until > now.monotonic {
             Difference::Message { until }
         } else {
             Difference::Due
@@ -201,7 +202,7 @@ fn difference(
     let left = REFRESH.saturating_sub(now.wall.duration_since(shown));
     let left = Duration::try_from(left).unwrap_or_default();
     Difference::None {
-        // A verdict that is not probed any more has nothing to refresh: compare again, but not all the time.
+        // A verdict that is no longer probed has nothing to refresh: it is compared again later.
         until: now.monotonic + left.max(MESSAGE_PAUSE),
     }
 }
@@ -213,7 +214,7 @@ fn compose(
     differences: &[Difference],
     limit: usize,
 ) -> StatusDraft {
-    // All times together, so that they come due together later, too.
+    // All times are refreshed together, so that they become due together again.
     let refresh = differences.contains(&Difference::ProbeTime);
     let mut draft = StatusDraft {
         status: NodePodProbeStatus::default(),
@@ -246,7 +247,7 @@ fn compose(
     draft
 }
 
-/// Rows of one pod follow one another, so only the last pod is compared.
+/// The rows of a pod are adjacent, so only the last pod is compared.
 fn add_state(pods: &mut Vec<PodProbeStatus>, key: &ProbeKey, state: ContainerProbeState) {
     match pods.last_mut() {
         Some(pod) if shown_pod(pod) == named_pod(&key.pod) => pod.probe_states.push(state),

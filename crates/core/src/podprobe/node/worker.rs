@@ -1,8 +1,8 @@
 //! One probe of one container: when it may run, and what its results make of the verdict.
 //!
-//! A worker decides and does nothing. What it wants changed in the schedule it returns as [`Reschedule`]. Its phases
-//! follow the kubelet's worker (`doProbe` in `pkg/kubelet/prober/worker.go`), with the container runtime in place of the
-//! pod's status.
+//! A worker only decides. The change that it needs in the schedule is returned as [`Reschedule`]. Its phases follow the
+//! kubelet's worker (`doProbe` in `pkg/kubelet/prober/worker.go`), with the container runtime in place of the pod's
+//! status.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::podprobe::verdict::Verdict;
 /// Attempts at one run that cannot be carried out (`maxProbeRetries` in `pkg/kubelet/prober/prober.go`).
 const MAX_ATTEMPTS: u32 = 3;
 
-/// What a worker waits for, or does.
+/// The phases of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
     /// The runtime knows no container that has started.
@@ -46,7 +46,8 @@ enum Phase {
 /// The next run of a probing worker, or the one under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RunState {
-    /// Queued; `caught_up` is the due time that passed during the last run, if this one makes up for it.
+    /// Queued; `caught_up` is the due time that passed during the last run and that this run makes up for, if there is
+    /// one.
     Due { caught_up: Option<TimeSlot> },
     /// Under way, or waiting for a permit.
     Running {
@@ -56,7 +57,7 @@ enum RunState {
     },
 }
 
-/// What changes in the schedule.
+/// The change that is needed in the schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reschedule {
     /// Nothing.
@@ -67,9 +68,9 @@ pub(super) enum Reschedule {
     First(TimeSlot),
     /// The next run of a period is due.
     Next(TimeSlot),
-    /// A run is due that makes up for one that was missed.
+    /// A run is due that makes up for a missed one.
     CatchUp(TimeSlot),
-    /// The same run is to be started once more, at once.
+    /// The same run has to be retried at once.
     Retry,
 }
 
@@ -87,13 +88,13 @@ pub(super) struct Worker {
 /// Runs in a row that could not be carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct DroppedRuns {
-    /// The first cause of its kind: another text of the same kind is no news.
+    /// The first cause of its kind. The same kind with another text is not reported again.
     cause: CannotProbe,
     count: u32,
 }
 
 impl Worker {
-    /// A worker that knows of no container yet, perhaps with a verdict of an earlier agent or an earlier entry.
+    /// A worker without a container yet, possibly with the verdict of an earlier agent or an earlier entry.
     pub(super) fn new(planned: PlannedProbe, verdict: Option<Verdict>, added_at: Duration) -> Self {
         let state = verdict.as_ref().map(|verdict| verdict.state);
         let mut worker = Self {
@@ -108,7 +109,7 @@ impl Worker {
         worker
     }
 
-    /// Makes the verdict one about the planned probe. If it is not, the caller doubts it.
+    /// Gives the verdict the revision of the planned probe. If it is about another, the caller makes it Unknown.
     fn adopt_revision(&mut self) {
         if let Some(verdict) = &mut self.verdict {
             verdict.revision.clone_from(&self.planned.revision);
@@ -119,7 +120,7 @@ impl Worker {
         &self.planned
     }
 
-    /// When the plan added it; since the agent's start. Lists of containers that began earlier may not show its container,
+    /// When the plan added it, since the agent's start. Lists of containers that began earlier may lack its container
     /// or show one that is gone.
     pub(super) fn added_at(&self) -> Duration {
         self.added_at
@@ -139,12 +140,12 @@ impl Worker {
         self.verdict.as_ref().map(|verdict| verdict.state)
     }
 
-    /// The last state but Unknown, which the pod's last event names.
+    /// The last state other than Unknown, which is the one in the pod's last event.
     pub(super) fn last_known_state(&self) -> Option<State> {
         self.last_known
     }
 
-    /// Whether probes run now: then a verdict is as fresh as the last of them, else as the last list of containers.
+    /// Whether it probes now: then its verdict is as recent as the last run, otherwise as the last list of containers.
     pub(super) fn is_probing(&self) -> bool {
         matches!(self.phase, Phase::Delayed { .. } | Phase::Probing { .. })
     }
@@ -188,13 +189,13 @@ impl Worker {
         }
     }
 
-    /// Follows the plan. The caller observes the container again afterwards.
+    /// Applies a new version of the entry. The caller observes the container again afterwards.
     pub(super) fn update(&mut self, planned: PlannedProbe, now: Now) -> Reschedule {
         let old = std::mem::replace(&mut self.planned, planned);
         self.adopt_revision();
         let is_revised = match (&old.revision, &self.planned.revision) {
             (Some(old), Some(new)) => old != new,
-            // The API server began or ceased to keep the field; the handler shows whether the probe is another.
+            // The API server began or ceased to keep the field: the handler tells whether the probe is another one.
             _ => false,
         };
         if is_revised || old.probe.handler != self.planned.probe.handler {
@@ -213,7 +214,7 @@ impl Worker {
         }
     }
 
-    /// Follows the newest container of its name; `None` when the runtime knows none.
+    /// Applies the newest container of its name; `None` if the runtime knows none.
     pub(super) fn observe(
         &mut self,
         container: Option<&ObservedContainer>,
@@ -267,8 +268,8 @@ impl Worker {
         self.first_run(started_at, now)
     }
 
-    /// The first run is due when the container has run for the initial delay. A start in the future, after the clock was
-    /// set back, counts as now.
+    /// The first run is due when the container has run for the initial delay. A start in the future, after the clock
+    /// was set back, counts as now.
     fn first_run(&self, started_at: Timestamp, now: Now) -> Reschedule {
         let delay = SignedDuration::from_secs(self.planned.probe.initial_delay_seconds.into());
         let left = delay.saturating_sub(
@@ -293,7 +294,7 @@ impl Worker {
         };
         let fits = match &verdict.container {
             Some(about) => about == id,
-            // The API server drops the field: a container that started after the verdict is another one.
+            // The API server drops the field: a container that started after the verdict is a new one.
             None => started_at.is_some_and(|at| Some(whole_seconds(at)) <= verdict.since),
         };
         if fits {
@@ -327,7 +328,7 @@ impl Worker {
         Some(container)
     }
 
-    /// Takes in the result of a run, if it is still the one under way.
+    /// Applies the result of a run, if it is still the one under way.
     pub(super) fn finish(
         &mut self,
         run: RunId,
@@ -444,8 +445,8 @@ fn is_same_kind(one: &CannotProbe, other: &CannotProbe) -> bool {
     std::mem::discriminant(one) == std::mem::discriminant(other)
 }
 
-/// Whether a retry at once may succeed. Not after our own deadline: a runtime that is stuck would be given the same
-/// command once more. Not without a container or an address: the next list of containers shows them.
+/// Whether an immediate retry may succeed. Not after our own deadline: a stuck runtime would start the same command
+/// again. Not without a container or an address: only the next list of containers can show them.
 fn may_pass_by_retry(cause: &CannotProbe) -> bool {
     matches!(cause, CannotProbe::Runtime(_) | CannotProbe::Local(_))
 }

@@ -1,16 +1,18 @@
-//! The serverless protocol: what a pod on a virtual node says to the provider that runs it, and what the provider answers.
+//! The serverless protocol: how a pod on a virtual node passes its probes to the provider that runs it, and how the
+//! provider reports their verdicts.
 //!
-//! A virtual node has no agent. Its provider reads the probes from an annotation of the pod, runs them, and reports each
-//! verdict as the condition that the probe names; the pod is marked from these conditions. The keys and the form of the
-//! JSON are `OpenKruise`'s (`apis/apps/v1alpha1/pod_probe_marker_types.go`, `pkg/webhook/pod/mutating/pod_probe_marker.go`).
-//! Where a pod will run is not known when it is created, so every pod that a marker matches gets the annotations then.
+//! A virtual node has no agent. Its provider reads the probes from an annotation of the pod, runs them, and reports
+//! each verdict as the condition that the probe names; the pod is marked from these conditions. The keys and the form
+//! of the JSON are `OpenKruise`'s (`apis/apps/v1alpha1/pod_probe_marker_types.go`,
+//! `pkg/webhook/pod/mutating/pod_probe_marker.go`). The node of a pod is not known when the pod is created, so every
+//! pod that a marker matches gets the annotations then.
 //!
 //! | module | holds |
 //! |---|---|
 //! | here | which probes of which markers a pod's provider is to run |
 //! | `review` | the annotations of a pod that is being created |
 //! | `provider` | what follows for a pod on a virtual node |
-//! | `scope` | which pods the API server has to ask about |
+//! | `scope` | the pods for which the API server has to call the webhook |
 
 mod provider;
 mod review;
@@ -32,14 +34,14 @@ use super::pod::IndexedContainer;
 use super::probe::Probe;
 use super::wire::to_wire;
 
-/// What the probes of one pod may take. All annotations of an object together may have 256 KiB
+/// Maximum size of the probes of one pod. All annotations of an object together may have 256 KiB
 /// (`TotalAnnotationSizeLimitB`, `k8s.io/apimachinery/pkg/api/validation/objectmeta.go`): half of it is left to others.
 pub const PROBES_BYTES: usize = 128 * 1024;
 
 /// The probes of one pod that its provider is to run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Injection {
-    /// For each marker, for each of its probes, why the provider is not asked to run it, if so.
+    /// For each probe of each marker: why the provider is not asked to run it, if so.
     pub plans: Vec<Vec<Result<(), NotInjected>>>,
     /// None if no probe is to be run.
     pub annotations: Option<Annotations>,
@@ -59,7 +61,7 @@ pub struct Annotations {
 pub enum NotInjected {
     /// It names no condition by which the provider could report.
     NoConditionType,
-    /// A probe that goes first has the condition.
+    /// A probe with precedence has the condition.
     ConditionTaken,
     /// The pod has no such container, or it is an init container that ends.
     ContainerNotFound,
@@ -70,10 +72,10 @@ pub enum NotInjected {
 }
 
 impl Injection {
-    /// What the markers that match a pod, the one that goes first in front, ask of its provider.
+    /// The probes that the provider of a pod is asked to run. `markers` are the matching ones in order of precedence.
     ///
-    /// A condition belongs to the first probe that names it, whether that one can be run or not, as on nodes: whose a
-    /// condition is never depends on a pod's containers.
+    /// A condition belongs to the first probe that names it, even if that one cannot be run, as on other nodes. So the
+    /// owner of a condition never depends on a pod's containers.
     pub fn plan(markers: &[&Marker], containers: &[IndexedContainer]) -> Self {
         let mut draft = Draft::default();
         let plans = markers.iter().map(|marker| {
@@ -147,7 +149,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// The probe with the ports that its container names.
+/// The probe with the ports of its container.
 fn resolve(probe: &MarkerProbe, containers: &[IndexedContainer]) -> Result<Probe, NotInjected> {
     let mut containers = containers.iter();
     let container = containers

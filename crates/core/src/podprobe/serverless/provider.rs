@@ -1,9 +1,8 @@
-//! A pod on a virtual node: what its provider is to be asked, and the verdicts that it reports.
+//! A pod on a virtual node: the annotations that it should have, and the verdicts that its provider reports.
 //!
-//! The conditions are the provider's; they are read and never written. Those that the node's agent had reported before the
-//! node became virtual are given up: nobody keeps them up to date. The annotations are written again where the markers
-//! that match, or their probes, are no longer those that the pod was created with, so that a pod follows its markers as it
-//! does on other nodes.
+//! The conditions belong to the provider; they are read and never written. Conditions that were written before the node
+//! became virtual are given up, since nobody keeps them up to date. The annotations are written again when the matching
+//! markers or their probes have changed since the pod was created, so that a pod follows its markers as on other nodes.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -19,13 +18,13 @@ use crate::podprobe::verdict::Verdict;
 /// The probes of a pod's markers, as far as its provider runs them.
 #[derive(Debug)]
 pub struct Provided {
-    /// For each marker, for each of its probes: its verdict, none if there is none yet; or why it is not run.
+    /// For each probe of each marker: its verdict, None before the first one; or why it is not run.
     probes: Vec<Vec<Result<Option<Verdict>, NotInjected>>>,
     wanted: Option<Annotations>,
 }
 
 impl Provided {
-    /// What the markers that match a pod, the one that goes first in front, come to.
+    /// The probes of a pod. `markers` are the matching ones in order of precedence.
     pub fn new(markers: &[&Marker], pod: &IndexedPod) -> Self {
         let injection = Injection::plan(markers, &pod.containers);
         let plans = markers.iter().zip(injection.plans);
@@ -51,7 +50,7 @@ impl Provided {
         self.probes.get(marker)?.get(probe)?.as_ref().err()
     }
 
-    /// Leaves the conditions of a pod to its provider, those too that are ours and that no marker names any more.
+    /// Leaves the conditions of a pod to its provider, including those of ours that no marker names any more.
     pub fn leave_conditions(&self, pod: &IndexedPod, wants: &mut Wants) {
         for want in wants.conditions.values_mut() {
             *want = Want::Leave;
@@ -61,9 +60,9 @@ impl Provided {
         wants.conditions.extend(ours);
     }
 
-    /// Has the two annotations say what is wanted.
+    /// Adds the two annotations to what is wanted.
     ///
-    /// Those that say it and are not ours stay whose they are: to become their owner would cost a write of each pod after
+    /// Annotations that have the wanted values already are not taken over: that would cost a write of each pod after
     /// its creation.
     pub fn govern_annotations(&self, pod: &IndexedPod, wants: &mut Wants) {
         let is_ours = |key| pod.ours.annotations.contains_key(key);
@@ -90,8 +89,8 @@ impl Annotations {
     }
 }
 
-/// The verdict that a provider reports by the probe's condition. A condition that we alone own is the last one of the agent
-/// that the node had before.
+/// The verdict that a provider reports by the probe's condition. A condition that we alone own is the last one of the
+/// agent that the node had before.
 fn read_verdict(pod: &IndexedPod, probe: &MarkerProbe) -> Option<Verdict> {
     let kind = probe.condition_type.as_ref()?;
     if pod.ours.conditions.get(kind) == Some(&CoOwner::Nobody) {

@@ -10,14 +10,14 @@ use crate::cluster::{Interners, ObjectName};
 use crate::podprobe::marker::Marker;
 use crate::podprobe::pod::IndexedPod;
 
-/// What all annotations of an object may have, keys included (`TotalAnnotationSizeLimitB`,
+/// Maximum size of all annotations of an object, keys included (`TotalAnnotationSizeLimitB`,
 /// `k8s.io/apimachinery/pkg/api/validation/objectmeta.go`).
 const ANNOTATIONS_BYTES: usize = 256 * 1024;
 
-/// An annotation with the value that it is to have; none if it is to go.
+/// The annotations to change, each with its new value; None removes it.
 pub type Changes = Vec<(&'static str, Option<Arc<str>>)>;
 
-/// The markers in force that a provider can report to, by namespace, the one that goes first in front.
+/// The active markers with a probe that a provider can report, by namespace, in order of precedence.
 ///
 /// A clone is cheap: namespaces are shared until they change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,8 +26,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Puts a marker in the place of the one of its name; none takes it out. One without a probe that names a condition is no
-    /// better than none.
+    /// Adds or replaces a marker; None removes it. A marker without a probe that names a condition counts as None.
     pub fn set(&mut self, name: &ObjectName, marker: Option<Arc<Marker>>) {
         let names_condition = |marker: &Arc<Marker>| {
             let mut probes = marker.probes.iter();
@@ -52,10 +51,10 @@ impl Snapshot {
         self.namespaces.is_empty()
     }
 
-    /// What is to be changed of a pod that is being created in this namespace, which the pod need not name itself.
+    /// The changes to a pod that is being created in this namespace, which the pod's own metadata need not name.
     ///
-    /// Annotations that are there already were copied from another pod or from a template, and go where no marker matches.
-    /// But [`PROBES`] alone, without [`MARKERS`], was written by somebody who has his own use for it.
+    /// Annotations that are there already were copied from another pod or from a template, and are removed where no
+    /// marker matches. But [`PROBES`] without [`MARKERS`] belongs to somebody else and stays.
     pub fn review(&self, namespace: &str, pod: &slim::Pod) -> Changes {
         let seen = IndexedPod::new(pod, None, &[], &mut Interners::default());
         let label = |key: &str| seen.labels.get(key).map(|value| &**value);

@@ -1,7 +1,8 @@
-//! Which pods the API server has to ask about: pods of other namespaces, or with other labels, cost no call.
+//! The pods for which the API server has to call the webhook. Pods of other namespaces, or with other labels, cost no
+//! call.
 //!
-//! What is asked in vain costs a call and changes nothing; what is not asked has no probes. So where a bound is reached, more
-//! is asked.
+//! A call in vain changes nothing, but a pod without a call gets no probes. So where a limit is reached, the scope is
+//! widened.
 
 use std::collections::BTreeMap;
 
@@ -11,22 +12,23 @@ use crate::cluster::{Operator, Selector};
 /// The pods that markers may match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scope {
-    /// Their namespaces, in order; none if they are too many to be named.
+    /// Their namespaces, sorted. None for all namespaces, if there are too many to be named.
     pub namespaces: Option<Vec<String>>,
-    /// In CEL, over `request` and `object`, whether a pod is to be asked about: its labels match, or it has the annotations of
-    /// another pod. None if it would be too long.
+    /// The CEL condition for a call, over `request` and `object`: the labels of the pod match, or it has the
+    /// annotations of another pod. None if it would be too long.
     pub expression: Option<String>,
 }
 
 impl Scope {
-    /// The most namespaces that are named: the configuration has to fit into an object of etcd with ease.
+    /// Maximum number of namespaces that are named: the configuration must remain far below the limit of etcd.
     pub const NAMESPACES: usize = 1000;
-    /// The longest expression. What it evaluates may cost 2,500,000 for each pod (`RuntimeCELCostBudgetMatchConditions`,
-    /// `k8s.io/apiserver/pkg/apis/cel/config.go`), and a byte of this one costs about 1; where failures are ignored, an
-    /// expression that exceeds it asks about no pod at all (`pkg/admission/plugin/webhook/matchconditions/matcher.go`).
+    /// Maximum length of the expression. Its evaluation may cost 2,500,000 for each pod
+    /// (`RuntimeCELCostBudgetMatchConditions`, `k8s.io/apiserver/pkg/apis/cel/config.go`), and a byte of this one costs
+    /// about 1; where failures are ignored, an expression that exceeds it means no call for any pod
+    /// (`pkg/admission/plugin/webhook/matchconditions/matcher.go`).
     pub const EXPRESSION_BYTES: usize = 16 * 1024;
 
-    /// None if no pod has to be asked about.
+    /// None if the webhook need not be called at all.
     pub fn new(markers: &Snapshot) -> Option<Self> {
         if markers.is_empty() {
             return None;
@@ -58,13 +60,13 @@ impl Scope {
         })
     }
 
-    /// Whether pods are asked about that no marker matches, and that a shorter list of markers would leave out.
+    /// Whether a limit has widened the scope, so that the webhook is called for pods that no marker matches.
     pub fn is_widened(&self) -> bool {
         self.namespaces.is_none() || self.expression.is_none()
     }
 }
 
-/// Whether one of the terms holds, or the pod was copied from another. None if that is too long.
+/// A CEL expression that is true if one of the terms is, or if the pod was copied from another. None if it is too long.
 fn any(terms: impl Iterator<Item = String>) -> Option<String> {
     let is_copy = format!("object.metadata.?annotations[?'{MARKERS}'].hasValue()");
     let mut text = String::new();
@@ -80,8 +82,8 @@ fn any(terms: impl Iterator<Item = String>) -> Option<String> {
     Some(text)
 }
 
-/// Whether the labels of `object` match. No key and no value has a character that would have to be escaped. `#` stands for
-/// an absent label: it is in no value, and of a type with them, without which the expression would not compile.
+/// Whether the labels of `object` match. No key and no value has a character that would have to be escaped. `#` stands
+/// for an absent label: it is in no value, and of a type with them, without which the expression would not compile.
 fn to_cel(selector: &Selector) -> String {
     let requirements = selector.requirements().map(|(key, operator)| {
         let label = format!("object.metadata.?labels[?'{key}']");

@@ -1,9 +1,9 @@
 //! The finalizer of markers, and how long it holds one that is being deleted.
 //!
-//! `OpenKruise` sets a finalizer on every marker, and a client may wait for it: a marker that does not exist any more has
-//! no entries and no marks. Nothing here depends on it, since entries and marks that no marker claims are found without the
-//! marker. The finalizer is removed wherever it is found, is set only with `Compatibility::OpenKruise`, and never holds a
-//! marker for long.
+//! `OpenKruise` sets a finalizer on every marker, and a client may wait for it: a marker that does not exist any more
+//! has no entries and no marks. Nothing here depends on it, since entries and marks that no marker claims are found
+//! without the marker. The finalizer is removed wherever it is found, is set only with `Compatibility::OpenKruise`, and
+//! never holds a marker for long.
 
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ use crate::podprobe::index::context::{DueWrite, IndexContext, MarkerName, Sent, 
 /// `PodProbeMarkerFinalizer`).
 pub const FINALIZER: &str = "kruise.io/node-pod-probe-cleanup";
 
-/// How long our finalizer holds a marker that is being deleted, at most. A pod whose write is refused or contested, or a node
-/// that was deleted, must not block the deletion of the marker, and with it that of its namespace. The cleanup of ten thousand
-/// pods takes less; whatever is left then is removed without the marker.
+/// How long our finalizer holds a marker that is being deleted, at most. A pod whose write is refused or contested, or
+/// a node that was deleted, must not block the deletion of the marker, and with it that of its namespace. The cleanup
+/// of ten thousand pods takes less; whatever is left then is removed without the marker.
 const MOST_HELD: Duration = Duration::from_mins(1);
 
 impl MarkerState {
@@ -38,8 +38,8 @@ impl Markers {
         cx.affected.markers.extend(held.cloned());
     }
 
-    /// Restarts the time limit of every marker that is being deleted: before every kind was listed, and while another manager
-    /// led, nothing could be cleaned up.
+    /// Restarts the time limit of every marker that is being deleted: before every kind was listed, and while another
+    /// manager led, nothing could be cleaned up.
     pub(in crate::podprobe::index) fn limit_all_deletions(&mut self, cx: &mut IndexContext) {
         let names: Vec<_> = self.by_name.keys().cloned().collect();
         for name in names {

@@ -1,9 +1,10 @@
 //! Loops of markers: one marker sets a label that a second one selects by, and the second sets a label that the first
 //! selects by. Their pods would be marked and unmarked without end.
 //!
-//! Loops are found in the specs alone, before any verdict. The markers of a namespace are examined from the oldest to the
-//! youngest. A marker that closes a loop with older ones is stopped, which removes its entries and marks, and is started
-//! again when the loop is open. (A marker that selects by a label of its own policies is invalid and in no loop.)
+//! Loops are found in the specs alone, before any verdict. The markers of a namespace are examined from the oldest to
+//! the youngest. A marker that closes a loop with older ones is stopped, which removes its entries and marks, and is
+//! started again when the loop is open. (A marker that selects by a label of its own policies is invalid and in no
+//! loop.)
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -85,8 +86,8 @@ impl LabelUses {
 }
 
 impl LabelKeys {
-    /// Whether loops may change with this marker. One that sets a label which is read may close a loop. Even if it reads no
-    /// label that is set, markers that select by its label may now match the same pods.
+    /// Whether loops may change with this marker. One that sets a label which is read may close a loop. Even if it
+    /// reads no label that is set, markers that select by its label may now match the same pods.
     fn may_change_loops(&self, marker: &Marker) -> bool {
         labels_set(marker)
             .iter()
@@ -125,7 +126,8 @@ impl LabelKeys {
         })
     }
 
-    /// The path from a marker through the active ones back to it: each label key that is set, and the marker that reads it.
+    /// The path from a marker through the active ones back to it: each label key that is set, and the marker that reads
+    /// it.
     fn closed_loop<'a>(
         &self,
         in_force: &[&'a Marker],
@@ -209,7 +211,8 @@ impl Markers {
         self.labels.recheck_all();
     }
 
-    /// Stops the markers that close a loop, and restarts those whose loop is open, in the namespaces marked for a search.
+    /// Stops the markers that close a loop, and restarts those whose loop is open, in the namespaces marked for a
+    /// search.
     pub(in crate::podprobe::index) fn break_loops(
         &mut self,
         cx: &mut IndexContext,

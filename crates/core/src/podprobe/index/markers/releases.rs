@@ -2,13 +2,13 @@
 //!
 //! The workload's controller releases a pod whose labels do not match any more (`ReleasePod`,
 //! `pkg/controller/controller_ref_manager.go`) and creates another one in its place, which is marked too: pods without
-//! end. The sign of it: pods with the marker's labels lose their controller, and one of them was created after another had
-//! been released. The marker is stopped until its spec is edited. A restarted manager counts from the beginning.
+//! end. The sign of it: pods with the marker's labels lose their controller, and one of them was created after another
+//! had been released. The marker is stopped until its spec is edited. A restarted manager counts from the beginning.
 //!
 //! The marks of a stopped marker are removed, because the workload may adopt a pod without them again.
 //!
-//! A limit: somebody who takes three pods out of a workload by hand within ten minutes, one of them a replacement, stops a
-//! marker whose labels these pods have.
+//! A limit: somebody who takes three pods out of a workload by hand within ten minutes, one of them a replacement,
+//! stops a marker whose labels these pods have.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -77,8 +77,8 @@ impl Releases {
 const _: () = assert!(Releases::ENOUGH < Releases::KEPT);
 
 impl Markers {
-    /// Counts a pod that has lost its controller against the markers whose labels it has, and stops those whose pods are
-    /// released without end. `since` is when the pod was first seen.
+    /// Counts a pod that has lost its controller against the markers whose labels it has, and stops those whose pods
+    /// are released without end. `since` is when the pod was first seen.
     pub(in crate::podprobe::index) fn count_release(
         &mut self,
         markers: &[MarkerName],

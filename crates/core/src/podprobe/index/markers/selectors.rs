@@ -1,8 +1,8 @@
 //! Markers by the labels that they require, so that a pod is not compared with all markers of its namespace.
 //!
-//! A marker is listed under one of the label pairs that it requires: the pair under which the fewest markers were listed when
-//! it was added. Markers of a namespace often have one pair in common; listed under it, all of them would be compared with
-//! every pod that has it.
+//! A marker is listed under one of the label pairs that it requires: the pair under which the fewest markers were
+//! listed when it was added. Markers of a namespace often have one pair in common; listed under it, all of them would
+//! be compared with every pod that has it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

@@ -138,8 +138,8 @@ impl Markers {
     }
 }
 
-/// Fingerprint of what we write of a status, without its times. The conditions of other writers are left out: they may change
-/// each time that ours is undone.
+/// Fingerprint of what we write of a status, without its times. The conditions of other writers are left out: they may
+/// change each time that ours is undone.
 fn fingerprint_of_status(status: &PodProbeMarkerStatus) -> u64 {
     let probes = status.probes.iter().map(|probe| {
         let counts = [

@@ -1,9 +1,9 @@
 //! Agents' pods, and whether the agent of a node works, as far as a manager can see.
 //!
-//! An agent that runs as a pod is judged by the condition `Ready` of that pod, any other by what it writes. Writes of the
-//! spec of a `NodePodProbe` are the manager's own and no sign of an agent. All times come from objects, so that a manager
-//! that has just started reaches the same result as its predecessor. Only how long an agent's pod has been deleted is
-//! remembered.
+//! An agent that runs as a pod is judged by the condition `Ready` of that pod, any other by what it writes. Writes of
+//! the spec of a `NodePodProbe` are the manager's own and no sign of an agent. All times come from objects, so that a
+//! manager that has just started reaches the same result as its predecessor. Only how long an agent's pod has been
+//! deleted is remembered.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::cluster::Now;
 use crate::podprobe::index::context::{IndexContext, NodeName, Timer};
 use crate::podprobe::pod::IndexedPod;
 
-/// How long an agent's pod may be missing or not Ready before markers' statuses say so. A rolling update replaces the pod of
-/// a node within that time, image pull included, so it writes no marker's status.
+/// How long an agent's pod may be missing or not Ready before markers' statuses say so. A rolling update replaces the
+/// pod of a node within that time, image pull included, so it writes no marker's status.
 const GRACE: Duration = Duration::from_mins(2);
 
 /// Whether the agent of a node works.

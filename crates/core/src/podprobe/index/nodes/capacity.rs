@@ -1,7 +1,8 @@
 //! The allocation of the room in a node's object, whose size is limited, to the pods of the node.
 //!
-//! A pod that has room keeps it, unless its entries have grown. Free room goes to the namespace that uses the least. A namespace
-//! gets at most three quarters of what the others leave, so that some room is left for a namespace that comes later.
+//! A pod that has room keeps it, unless its entries have grown. Free room goes to the namespace that uses the least. A
+//! namespace gets at most three quarters of what the others leave, so that some room is left for a namespace that comes
+//! later.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -98,8 +99,8 @@ pub(super) enum Rank {
 impl Nodes {
     /// Allocates the room of one node whose entries changed in this event. Returns whether there was such a node.
     ///
-    /// It is called after all pods of an event were planned, so that they compete for the room together instead of the first
-    /// one taking it.
+    /// It is called after all pods of an event were planned, so that they compete for the room together instead of the
+    /// first one taking it.
     pub(in crate::podprobe::index) fn allocate_room(&mut self, cx: &mut IndexContext) -> bool {
         let Some((name, had)) = self.resized.pop_first() else {
             return false;
@@ -136,8 +137,8 @@ impl Nodes {
     }
 }
 
-/// The pods whose entries an object has room for. `had` is the room of each changed pod before this event. None if there is
-/// room for all, and was before.
+/// The pods whose entries an object has room for. `had` is the room of each changed pod before this event. None if
+/// there is room for all, and was before.
 fn admitted(
     node: &NodeState,
     had: &BTreeMap<PodKey, usize>,

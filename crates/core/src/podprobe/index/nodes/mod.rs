@@ -105,8 +105,9 @@ struct ObservedObject {
 }
 
 impl ObservedObject {
-    /// The finalizers that delay its deletion, if it is being deleted. There is at least one: the API server shows an object
-    /// as being deleted only while it waits for a finalizer (`Delete` in `k8s.io/apiserver/pkg/registry/generic/registry/store.go`).
+    /// The finalizers that delay its deletion, if it is being deleted. There is at least one: the API server shows an
+    /// object as being deleted only while it waits for a finalizer (`Delete` in
+    /// `k8s.io/apiserver/pkg/registry/generic/registry/store.go`).
     fn blocking_finalizers(&self) -> Option<&[String]> {
         blocking_finalizers(&self.meta)
     }
@@ -327,8 +328,8 @@ impl Nodes {
         self.forget_if_empty(name, cx);
     }
 
-    /// Makes what is observed of a pod the wanted state, or ends that. Used for a pod that cannot be decoded, so that its
-    /// node is unknown.
+    /// Makes what is observed of a pod the wanted state, or ends that. Used for a pod that cannot be decoded, so that
+    /// its node is unknown.
     pub(super) fn set_wanted_as_observed(
         &mut self,
         name: &PodName,

@@ -1,7 +1,7 @@
 //! One pod on a node: its entries, wanted and observed, and the agent's reports about it.
 //!
-//! The object of a node is written as long as the entries of one of its pods differ from what is wanted. For each marker the
-//! pods with differing entries are counted over all nodes, deleted nodes and pods included.
+//! The object of a node is written as long as the entries of one of its pods differ from what is wanted. For each
+//! marker the pods with differing entries are counted over all nodes, deleted nodes and pods included.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -162,8 +162,8 @@ impl Nodes {
     }
 }
 
-/// The markers whose entries are in one and not, or not equal, in the other of the entries desired and observed. None if
-/// there is no difference.
+/// The markers whose entries are in one and not, or not equal, in the other of the entries desired and observed. None
+/// if there is no difference.
 fn differing_markers(
     pod: &ObjectName,
     (desired, observed): (Option<&PodEntries>, Option<&PodEntries>),

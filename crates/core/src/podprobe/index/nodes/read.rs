@@ -13,9 +13,9 @@ use crate::podprobe::plan::PodEntries;
 use crate::podprobe::verdict::Verdict;
 
 impl Nodes {
-    /// The pods of an object, and whether it names a pod twice. Most snapshots of an object differ in verdicts alone, so
-    /// entries are read again only if the generation has changed, or in a list: an API server that was restored may show
-    /// an old generation with another spec.
+    /// The pods of an object, and whether it names a pod twice. Most snapshots of an object differ in verdicts alone,
+    /// so entries are read again only if the generation has changed, or in a list: an API server that was restored may
+    /// show an old generation with another spec.
     pub(super) fn read_pods(
         &self,
         name: &NodeName,
@@ -69,8 +69,8 @@ fn known_entries(pods: &BTreeMap<PodKey, PodOnNode>) -> BTreeMap<PodKey, Observe
     known.collect()
 }
 
-/// Adds the verdicts. Keys and strings that have not changed are taken from the `known` pods of the node: looking them up among
-/// those of all nodes would miss the processor's caches.
+/// Adds the verdicts. Keys and strings that have not changed are taken from the `known` pods of the node: looking them
+/// up among those of all nodes would miss the processor's caches.
 fn read_verdicts(
     status: Option<&NodePodProbeStatus>,
     known: Option<&BTreeMap<PodKey, PodOnNode>>,

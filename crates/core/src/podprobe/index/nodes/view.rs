@@ -57,9 +57,9 @@ impl<'a> NodeView<'a> {
         Some(node.is_virtual)
     }
 
-    /// The agent's verdict about an entry, if there is one about this version of the entry and the container that runs now. A
-    /// verdict about an earlier container counts as absent, so marks stay until the agent reports Unknown. A working agent
-    /// does so within a second; without one, nothing changes a pod.
+    /// The agent's verdict about an entry, if there is one about this version of the entry and the container that runs
+    /// now. A verdict about an earlier container counts as absent, so marks stay until the agent reports Unknown. A
+    /// working agent does so within a second; without one, nothing changes a pod.
     pub(in crate::podprobe::index) fn verdict(
         self,
         pod: &IndexedPod,

@@ -15,8 +15,8 @@ impl Nodes {
         fingerprint((node.wanted_revision, node.is_served(), self.keeps_fields))
     }
 
-    /// Compares a node's object with what is wanted. Marks its pods for planning when it becomes contested or ceases to be.
-    /// Returns whether a write is due now.
+    /// Compares a node's object with what is wanted. Marks its pods for planning when it becomes contested or ceases to
+    /// be. Returns whether a write is due now.
     pub(in crate::podprobe::index) fn compare(
         &mut self,
         name: &NodeName,

@@ -92,8 +92,8 @@ impl<'a> Model<'a> {
         found
     }
 
-    /// Whether a marker closes a loop of labels that markers set and select by, among those of its namespace that are older
-    /// and not stopped themselves.
+    /// Whether a marker closes a loop of labels that markers set and select by, among those of its namespace that are
+    /// older and not stopped themselves.
     fn is_stopped(&self, name: &ObjectName) -> bool {
         let mut all: Vec<_> = self.cluster.markers.iter().collect();
         all.retain(|(other, marker)| {
@@ -423,8 +423,8 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// The agent of a node that was asked something: whether it does not report any more, and whether it was never there to
-    /// take up what was asked last.
+    /// The agent of a node that was asked something: whether it does not report any more, and whether it was never
+    /// there to take up what was asked last.
     fn agent_state(&self, node: &str) -> (bool, bool) {
         let (grace, now) = (SignedDuration::from_mins(2), self.cluster.now);
         let agents = self.cluster.pods.iter().filter(|(name, pod)| {

@@ -1,4 +1,4 @@
-//! A new plan: workers come and go with its entries, and find the verdicts that were held about their probes before.
+//! Applying a new plan: workers are added and removed with its entries, and new workers take over known verdicts.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl NodeProbes {
             self.keep_states_of_deleted();
         }
         if self.order.is_empty() || entries.is_empty() {
-            // By the time that there is something to probe again, the last list may be hours old.
+            // When something is probed again, the last list may be hours old.
             self.containers = None;
             self.probing_since = now.monotonic;
         }
@@ -57,7 +57,7 @@ impl NodeProbes {
         self.reporter.observe(status);
     }
 
-    /// Bounded by the last plan that had entries.
+    /// Keeps the states of the removed probes. Bounded by the last plan that had entries.
     fn keep_states_of_deleted(&mut self) {
         if !self.workers.is_empty() {
             let workers = self.workers.iter();
