@@ -1,4 +1,4 @@
-//! All features together: one watch a kind, one number of requests in flight, one leadership.
+//! All features together: one watch per kind, one limit of requests in flight, one leadership.
 
 use leadsman_lease::Leadership;
 use leadsman_process::{Process, Readiness};
@@ -16,13 +16,14 @@ use crate::rules::Rules;
 use crate::schema::{self, Schema};
 use crate::watch::{Context, WatchesByType};
 
-/// Events between the watches and a feature. One that falls behind slows the watches down, not the memory up.
+/// Events between the watches and a feature. A feature that falls behind slows its watches down instead of taking
+/// memory.
 const ARRIVALS: usize = 1024;
-/// Requests in flight, of all features. API priority and fairness divides the API server's time among its clients; more
-/// requests only lengthen our queue there.
+/// Requests in flight of all features together. API priority and fairness divides the API server's time among its
+/// clients, so more requests would only lengthen our queue there.
 const IN_FLIGHT: usize = 32;
 
-/// Runs features. What is not added costs no watch, no memory and no right.
+/// Runs features. A feature that is not added costs no watch, no memory and no right.
 pub struct Control {
     shared: Shared,
     readiness: Readiness,
@@ -47,7 +48,7 @@ pub enum ControlError {
 }
 
 impl Control {
-    /// No feature yet. Nothing is written but while `leadership` says so.
+    /// No feature yet. Writes are sent only while `leadership` permits them.
     pub fn new(process: &Process, leadership: watch::Receiver<Leadership>) -> Self {
         let check = process
             .readiness
@@ -69,7 +70,7 @@ impl Control {
         }
     }
 
-    /// Adds a feature, which begins to observe when [`Control::run`] is called.
+    /// Adds a feature. It begins to observe when [`Control::run`] is called.
     pub fn add<R: Rules>(&mut self, rules: R) {
         let (sender, arrivals) = channel(ARRIVALS);
         for (index, kind) in R::KINDS.iter().enumerate() {
@@ -107,13 +108,14 @@ impl Control {
         }
     }
 
-    /// Runs until the process is to stop, or something breaks, and every feature has ended its requests in flight.
+    /// Runs until the process is to stop or a task fails, and then until every feature has ended its requests in
+    /// flight.
     pub async fn run(mut self) -> Result<(), ControlError> {
         let context = self.context();
         std::mem::take(&mut self.watches).spawn(&mut self.tasks, &context);
         let (features, tasks) = (&mut self.features, &mut self.tasks);
         let ended = until_ended(features, tasks, &self.stop).await;
-        // Who gives the Lease back waits for this: nothing of ours is in flight after it.
+        // The release of the Lease waits for this: no request is in flight afterwards.
         self.stop.cancel();
         while self.features.join_next().await.is_some() {}
         ended

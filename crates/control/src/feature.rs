@@ -1,8 +1,8 @@
 //! The loop of a feature: events into its rules, due requests out of them, replies back in as events.
 //!
-//! It owns the rules, so nothing here needs a lock. It guarantees that nothing is written but by the leader, and not
-//! before every kind has been listed once and every schema been read: until then what is missing would look like what is
-//! to be removed. A standby observes everything and keeps no target; when it leads, everything is looked at once.
+//! It owns the rules, so nothing here needs a lock. It guarantees that only the leader writes, and not before every
+//! kind has been listed once and every schema been read: until then a missing object would look like a deleted one. A
+//! standby observes everything and keeps no target; when it becomes the leader, everything is compared once.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -31,15 +31,15 @@ use crate::rules::{Effects, Rules};
 use crate::stage::Stage;
 use crate::watch::{Arrival, Prerequisite};
 
-/// Events observed before requests are looked for again.
+/// The number of events observed before due requests are started again.
 const BATCH: usize = 128;
-/// Requests in flight when the process stops may take this long: longer than the last of them may
-/// ([`request::TIMEOUT`]), and less than the process's grace period.
+/// How long requests in flight may take when the process stops: longer than each of them may ([`request::TIMEOUT`]),
+/// and less than the grace period of the process.
 const DRAIN: Duration = Duration::from_secs(12);
 const _: () = assert!(DRAIN.as_secs() > request::TIMEOUT.as_secs());
 const _: () = assert!(DRAIN.as_secs() < DEFAULT_GRACE_SECONDS);
 
-/// A feature's rules, and what the loop keeps beside them.
+/// A feature's rules, and the state of their loop.
 pub(crate) struct Feature<R: Rules> {
     rules: R,
     shared: Shared,
@@ -47,8 +47,8 @@ pub(crate) struct Feature<R: Rules> {
     in_flight: FuturesUnordered<BoxFuture<'static, Answered<R>>>,
     missing: BTreeSet<Prerequisite>,
     stage: Stage<R::Event>,
-    /// Whether another process may have written since all was last re-listed. A Lease that is lost in the midst of it,
-    /// or that is taken before the first lists are complete, does not end the duty.
+    /// Whether another process may have written since the last complete re-list. It stays true if the Lease is lost
+    /// during a re-list, or gained before the first lists are complete.
     must_relist: bool,
     /// The rules' monotonic clock counts from here.
     start: Instant,
@@ -156,7 +156,7 @@ impl<R: Rules> Feature<R> {
     fn apply(&mut self, effects: Effects<R::Target>) {
         let deadline = effects.deadline;
         self.deadline = deadline.and_then(|deadline| self.start.checked_add(deadline));
-        // What a standby would have to write is found when it leads, however much has changed by then.
+        // A standby finds its targets when it becomes the leader, however much has changed by then.
         if let Stage::Writing { .. } = self.stage {
             for target in effects.dirty {
                 self.queue.mark_dirty(target);
@@ -186,7 +186,7 @@ impl<R: Rules> Feature<R> {
         }
     }
 
-    /// Every kind has been listed: writes begin, after a re-list if others may have written.
+    /// Every kind has been listed: begins to write, after a re-list if another process may have written.
     fn lead(&mut self, term: u64) {
         if self.must_relist {
             let pages = relist::<R>(&self.shared.server);
@@ -214,7 +214,7 @@ impl<R: Rules> Feature<R> {
         self.apply(effects);
     }
 
-    /// The one gate that every write passes; what is sent later asks once more how much time is left.
+    /// The gate that every write passes. A request asks again how much time is left when it is sent.
     fn may_write(&self) -> bool {
         let leadership = *self.shared.leadership.borrow();
         matches!(self.stage, Stage::Writing { .. })
@@ -222,7 +222,7 @@ impl<R: Rules> Feature<R> {
             && leadership.time_left(clock::monotonic()).is_some()
     }
 
-    /// Begins all requests for which there is room, and returns when it last looked for one.
+    /// Begins all due requests for which there is room, and returns the time at which it found no more.
     fn begin_writes(&mut self) -> Instant {
         let looked = loop {
             let now = clock::monotonic();
@@ -312,7 +312,7 @@ impl<R: Rules> Drop for Feature<R> {
     }
 }
 
-/// Everything that must be known before the rules are asked what is due.
+/// Everything that must be known before the first write.
 fn prerequisites<R: Rules>() -> BTreeSet<Prerequisite> {
     let kinds = R::KINDS.iter().enumerate();
     let prerequisites = kinds.flat_map(|(index, kind)| {
@@ -324,18 +324,18 @@ fn prerequisites<R: Rules>() -> BTreeSet<Prerequisite> {
     prerequisites.flatten().collect()
 }
 
-/// What a reply means for the queue. `shows` says whether it showed the object.
+/// The meaning of a reply for the queue. `shows` says whether the reply contained the object.
 fn write_result(disposition: &Disposition, shows: bool) -> WriteResult {
     match disposition {
         Disposition::Done if shows => WriteResult::Written,
-        // A reply that shows nothing leaves it to the watch to show what there is now.
+        // Without an object in the reply, the watch shows the result.
         Disposition::Done
         | Disposition::Gone { .. }
         | Disposition::Expired { .. }
         | Disposition::Refused { .. }
-        // It is about this request: another one may be allowed, and does not wait for it.
+        // Admission has denied this request only: another one need not wait.
         | Disposition::Retry { cause: Cause::Denied, .. } => WriteResult::Over,
-        // The object was read back and observed: with it something else may be due.
+        // The object was read back and observed, so something else may be due now.
         Disposition::AlreadyExists { .. } => WriteResult::Failed {
             cause: Cause::Conflict,
             after: None,
@@ -347,7 +347,7 @@ fn write_result(disposition: &Disposition, shows: bool) -> WriteResult {
     }
 }
 
-/// Logs a request that was not carried out. Returns why, if it never will be.
+/// Logs a request that was not carried out. Returns the reason if it never will be.
 fn report<T: std::fmt::Display>(
     target: &T,
     kind: RequestKind,

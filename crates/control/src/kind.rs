@@ -11,14 +11,13 @@ use crate::resource::{Resource, Watchable};
 use crate::rules::{Observation, Observe, Rules};
 use crate::watch::{Arrival, Subscription, WatchesByType};
 
-/// Fields of a kind that an older or another product's CRD may lack. An API server drops fields that the schema does
-/// not name without a word (structural schemas are pruned:
-/// `k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning`).
+/// Fields of a kind that an older CRD or that of another product may lack. An API server silently drops fields that the
+/// schema does not name (structural schemas are pruned: `k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning`).
 #[derive(Clone, Copy, Debug)]
 pub struct OptionalFields {
     /// `status.conditions[].type`; `[]` leads to the items of a list. They count as kept only if all of them are.
     pub paths: &'static [&'static str],
-    /// What users miss where they are dropped, for the log.
+    /// What is missing where they are dropped, for the log.
     pub content: &'static str,
 }
 
@@ -35,7 +34,7 @@ pub struct Kind<R: Rules> {
     relist_pages: Relist<R::Event>,
 }
 
-/// Has the feature behind a channel receive what is observed of a kind, which is the one of this index.
+/// Subscribes the feature behind a channel to a kind, given by its index in [`Rules::KINDS`].
 pub(crate) type SubscribeKind<R> =
     fn(&mut WatchesByType, &Kind<R>, usize, &Sender<Arrival<<R as Rules>::Event>>);
 
@@ -43,8 +42,8 @@ pub(crate) type SubscribeKind<R> =
 pub(crate) type Relist<E> = fn(ApiServer) -> BoxStream<'static, Vec<E>>;
 
 impl<R: Rules> Kind<R> {
-    /// A kind, listed in pages of so many objects. A page is in memory about four times over, as it was received, in
-    /// one piece, as text and decoded: so the size of a page is what a start takes beyond what is kept.
+    /// A kind, listed in pages of so many objects. A page is in memory about four times (received, in one piece, as
+    /// text, decoded), so the size of a page determines the peak of memory at a start.
     pub const fn new<K: Watchable>(page: u32) -> Self
     where
         R: Observe<K>,
@@ -66,21 +65,21 @@ impl<R: Rules> Kind<R> {
         }
     }
 
-    /// Read once more when this process takes over from another that wrote, before anything is written.
+    /// Re-lists the kind before the first write when this process takes over from another one that wrote.
     #[must_use]
     pub const fn relisted(mut self) -> Self {
         self.relist = Some(self.relist_pages);
         self
     }
 
-    /// What follows from an object that does not decode, and what to do about it, for the log.
+    /// The consequence of an object that cannot be decoded, and what to do about it, for the log.
     #[must_use]
     pub const fn if_undecodable(mut self, consequence: &'static str) -> Self {
         self.if_undecodable = consequence;
         self
     }
 
-    /// Nothing is written before the schema of the CRD has been read, and said whether these fields are kept.
+    /// Delays the first write until the schema of the CRD has been read, which tells whether these fields are kept.
     #[must_use]
     pub const fn with_optional_fields(mut self, fields: OptionalFields) -> Self {
         self.optional_fields = Some(fields);

@@ -1,21 +1,21 @@
 //! The control loop of a manager, for any number of features.
 //!
-//! A feature is a value of [`Rules`]: it observes kinds and says which requests are due. Here is everything that carries
-//! this out against an API server that is slow, busy, half broken or away; which features there are is not known here.
+//! A feature is a value of [`Rules`]: it observes kinds and decides which requests are due. This crate carries that out
+//! against an API server that may be slow, busy, failing or unreachable. It does not know which features there are.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `rules` | what a feature is |
 //! | `kind` | a kind that a feature observes |
 //! | `resource` | resources by type and by name |
-//! | `request` | a request that is due: how it is sent, what its reply shows |
+//! | `request` | a due request: how it is sent, and what its reply shows |
 //! | `control` | all features together |
 //! | `feature` | the loop of one: events in, requests out, replies back in |
-//! | `stage` | what keeps a feature from writing: leadership, lists |
-//! | `relist` | what a new leader reads before it writes |
-//! | `watch` | one watch a kind, fanned out to the features that observe it |
+//! | `stage` | the stages before a feature writes: leadership, lists |
+//! | `relist` | the lists that a new leader reads before it writes |
+//! | `watch` | one watch per kind, fanned out to the features that observe it |
 //! | `schema` | which optional fields the API server keeps |
-//! | `queue` | which target is written next |
+//! | `queue` | the targets that have to be written, and their pace |
 //! | `places` | fair shares of the requests in flight |
 //! | `rights` | the rights that a feature needs |
 //! | `permissions`, `metrics` | what operators see |

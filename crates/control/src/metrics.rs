@@ -1,4 +1,4 @@
-//! What is counted of all features. Labels are from closed lists: the kinds and the requests that features declare.
+//! The metrics of all features. Labels come from closed lists: the kinds and the requests that features declare.
 
 use leadsman_process::reply::{Cause, Disposition};
 use prometheus_client::metrics::counter::Counter;

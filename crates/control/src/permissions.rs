@@ -18,14 +18,14 @@ struct Forbidden {
 }
 
 impl Permissions {
-    /// None is known to be lacking.
+    /// No request has been forbidden yet.
     pub(crate) fn new(check: ReadinessCheck) -> Self {
         check.ready();
         let reasons = BTreeMap::new();
         Self(Arc::new(Mutex::new(Forbidden { reasons, check })))
     }
 
-    /// Takes note of what a reply says about permissions.
+    /// Records what a reply says about permissions.
     pub(crate) fn note(&self, kind: RequestKind, disposition: &Disposition) {
         // Each change is one insertion or removal, so what a panicking thread left is whole.
         let mut forbidden = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -38,7 +38,7 @@ impl Permissions {
             Disposition::Done => forbidden.reasons.remove(&kind).is_some(),
             _ => false,
         };
-        // The reason of the first object stands for all: each names its own object.
+        // Only the first reason is kept: those of other objects differ in the name of the object.
         if is_changed {
             forbidden.update_check();
         }

@@ -1,9 +1,9 @@
 //! Fair shares of the requests in flight.
 //!
-//! Each class of each feature is a flow. A flow has a few places of its own, which nobody else takes: so its first
-//! requests never wait for another's answers, even if none of these comes. All other places go to whoever has work, a
-//! freed one to the waiting flow that has the fewest; so flows that are all busy end up with equal shares, and one that
-//! is busy alone has nearly all.
+//! Each class of each feature is a flow. A flow has a few places of its own, which no other flow takes, so its first
+//! requests never wait for answers to another flow's, even if those never come. All other places go to flows that have
+//! work, and a freed one to the waiting flow with the fewest. So flows that are all busy get equal shares, and one that
+//! is busy alone gets nearly all.
 //!
 //! Pure: [`crate::feature`] asks for places and gives them back.
 
@@ -38,8 +38,8 @@ impl SharedPlaces {
         }
     }
 
-    /// Takes places and gives them back, and wakes the other features that may now get one. Who calls this asks for
-    /// places itself before it waits for [`SharedPlaces::changed`].
+    /// Takes and gives back places, and wakes the other features that may now get one. The caller must try to take a
+    /// place before it waits for [`SharedPlaces::changed`].
     pub(crate) fn update<T>(&mut self, update: impl FnOnce(&mut Places) -> T) -> T {
         // Each method changes one flow completely or not at all, so what a panicking thread left is whole.
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,14 +65,14 @@ impl SharedPlaces {
 pub(crate) struct Places {
     limit: usize,
     flows: Vec<Flow>,
-    /// Something has changed by which a flow that waits may get a place.
+    /// Whether a change may have given a place to a waiting flow.
     changed: bool,
 }
 
 #[derive(Debug, Default)]
 struct Flow {
     in_flight: usize,
-    /// It has work, and was refused a place.
+    /// Whether it has work and was refused a place.
     waits: bool,
 }
 
@@ -86,14 +86,14 @@ impl Places {
         }
     }
 
-    /// Adds flows, and returns the number of the first.
+    /// Adds flows, and returns the index of the first.
     pub(crate) fn add_flows(&mut self, count: usize) -> usize {
         let first = self.flows.len();
         self.flows.resize_with(first + count, Flow::default);
         first
     }
 
-    /// The places that are each flow's own: a quarter of an equal share, one at least.
+    /// The number of places of each flow's own: a quarter of an equal share, at least one.
     fn own(&self) -> usize {
         let flows = self.flows.len().max(1);
         (self.limit / (4 * flows)).max(1).min(self.limit / flows)
@@ -111,7 +111,7 @@ impl Places {
         let flow = &mut self.flows[flow];
         if may {
             flow.in_flight += 1;
-            // Who waited for this one to be served may be next.
+            // A flow that waited for this one may be next.
             self.changed |= flow.waits;
         }
         flow.waits = !may;
@@ -132,7 +132,7 @@ impl Places {
         taken < self.limit && is_next
     }
 
-    /// The flow has nothing that waits for a place.
+    /// Records that the flow has nothing that waits for a place.
     pub(crate) fn stop_waiting(&mut self, flow: usize) {
         let waits = &mut self.flows[flow].waits;
         self.changed |= *waits;
@@ -147,7 +147,7 @@ impl Places {
         self.changed = true;
     }
 
-    /// Whether flows that wait are to ask again; forgets that they are.
+    /// Whether waiting flows should try again; resets this.
     pub(crate) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed) && self.flows.iter().any(|flow| flow.waits)
     }

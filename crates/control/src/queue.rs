@@ -1,14 +1,14 @@
-//! Which target is written next: which are ready, which are in flight, and which wait after a failure.
+//! The queue of targets: which are ready, which are in flight, and which wait after a failure.
 //!
-//! A pure state machine: the loop asks it for a target when there is room, and says how the request went. It guarantees
-//! that a target has at most one request in flight, that one which becomes dirty meanwhile is looked at again
-//! afterwards, and that no failure is repeated without a growing distance. It holds one entry for each target that is
-//! not at rest.
+//! A pure state machine: the loop asks it for a target when there is room, and reports how the request went. It
+//! guarantees that a target has at most one request in flight, that a target which becomes dirty meanwhile is
+//! reconsidered afterwards, and that the delay before a retry grows with each failure. It has one entry for each target
+//! that is not at rest.
 //!
-//! When the API server asks one request to slow down (429, or 503 with Retry-After), all requests of its class do: none
-//! is begun before the time that it asked for, and then one alone, until one of them is answered otherwise. The other
-//! classes go on. A `Retry-After` is about a flow of requests and not about an object (API priority and fairness,
-//! `apiserver/pkg/server/filters/priority-and-fairness.go`).
+//! When the API server asks one request to slow down (429, or 503 with Retry-After), its whole class slows down: no
+//! request is begun before the time that was asked for, and then one at a time until one of them is answered otherwise.
+//! The other classes go on. A `Retry-After` is about a flow of requests and not about an object (API priority and
+//! fairness, `apiserver/pkg/server/filters/priority-and-fairness.go`).
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -20,8 +20,8 @@ use tokio::time::Instant;
 use crate::places::Places;
 use crate::rules::{After, Class, Target};
 
-/// An internal error this often in a row, over four seconds at least, is an answer and not an accident: API servers
-/// answer so too while their store elects a leader.
+/// After this many internal errors in a row, which take at least four seconds, a write counts as refused. Fewer may
+/// mean that the API server's store is electing a leader.
 const INTERNAL_ERRORS: u32 = 6;
 
 /// All targets that are not at rest.
@@ -37,22 +37,22 @@ pub(crate) struct WriteQueue<T> {
     random: fastrand::Rng,
 }
 
-/// The targets of a class that are ready, and how fast they may go.
+/// The ready targets of a class, and its pace.
 #[derive(Debug)]
 struct ClassQueue<T> {
     class: Class,
     ready: VecDeque<T>,
     pace: ClassPace,
-    /// Since there was work and the class before it was busy: until then it waits for that class.
+    /// Until when it waits for the class with precedence; set when it has work while that class is busy.
     held_until: Option<Instant>,
 }
 
-/// How fast the requests of a class may go.
+/// The pace of the requests of a class.
 #[derive(Debug, Default)]
 struct ClassPace {
     /// None is begun before this.
     until: Option<Instant>,
-    /// How often in a row the API server asked it to slow down. While there are any, one request is in flight at most.
+    /// How often in a row the API server asked it to slow down. If at all, at most one request is in flight.
     slowed: u32,
     in_flight: usize,
 }
@@ -61,7 +61,7 @@ struct ClassPace {
 enum TargetState {
     /// In the queue of its class.
     Ready { failures: Failures },
-    /// A request is on its way, or being asked for.
+    /// A request is in flight, or about to be made.
     InFlight {
         began: Instant,
         failures: Failures,
@@ -85,7 +85,7 @@ pub(crate) enum WriteResult {
     NothingDue,
     /// It was carried out, and the reply showed the object as it is now.
     Written,
-    /// It is over: the object is gone, the answer is final, or the watch shows what became of it.
+    /// It is finished: the object is gone, the answer is final, or the watch shows the result.
     Over,
     /// It failed and may succeed later.
     Failed {
@@ -99,14 +99,15 @@ pub(crate) enum WriteResult {
 /// Whether a failed write is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retried {
-    /// If it failed, it is.
+    /// It is, if it failed.
     Yes,
     /// It has failed too often in the same way.
     GivenUp,
 }
 
 impl<T: Target> WriteQueue<T> {
-    /// An empty queue, whose classes become flows of `places`. `random` spreads those that failed together.
+    /// An empty queue, whose classes become flows of `places`. `random` spreads the retries of requests that failed
+    /// together.
     pub(crate) fn new(
         classes: &[Class],
         class_of: fn(&T) -> usize,
@@ -130,7 +131,7 @@ impl<T: Target> WriteQueue<T> {
         }
     }
 
-    /// What is observed or wanted of a target has changed.
+    /// Marks a target as dirty: its observed or wanted state has changed.
     pub(crate) fn mark_dirty(&mut self, target: T) {
         match self.targets.entry(target) {
             Entry::Vacant(vacant) => {
@@ -183,7 +184,7 @@ impl<T: Target> WriteQueue<T> {
             .find(|class| places.take(first_flow + class))
     }
 
-    /// Whether a class has something to write, and need wait neither for its pace nor for another class.
+    /// Whether a class has something to write and is held up neither by its pace nor by another class.
     fn may_begin(&mut self, class: usize, now: Instant) -> bool {
         let after = self.classes[class].class.after;
         let is_after = after.is_some_and(|after| self.is_busy(after.class));
@@ -235,7 +236,7 @@ impl<T: Target> WriteQueue<T> {
                     self.mark_dirty(target);
                 }
             }
-            // What the reply showed may not be what is wanted by now.
+            // The state in the reply may no longer be the wanted one.
             WriteResult::Written if queue.class.spacing.is_zero() => self.mark_dirty(target),
             WriteResult::Written => {
                 let until = began + queue.class.spacing;
@@ -256,8 +257,8 @@ impl<T: Target> WriteQueue<T> {
         Retried::Yes
     }
 
-    /// Forgets all targets but those in flight, which are looked at again when their writes end only if they become
-    /// dirty meanwhile.
+    /// Forgets all targets except those in flight. These are reconsidered afterwards only if they become dirty
+    /// meanwhile.
     pub(crate) fn clear(&mut self) {
         self.waiting.clear();
         for queue in &mut self.classes {
@@ -268,8 +269,8 @@ impl<T: Target> WriteQueue<T> {
             .retain(|_, state| matches!(state, TargetState::InFlight { .. }));
     }
 
-    /// The first moment after `now`, when [`WriteQueue::take`] gave nothing, at which it may give something without
-    /// anything else having happened.
+    /// The next moment at which [`WriteQueue::take`], which returned nothing at `now`, may return a target without any
+    /// other event.
     pub(crate) fn next_wake(&self, now: Instant) -> Option<Instant> {
         let waiting = self.waiting.first().map(|(until, _)| *until);
         let queues = self.classes.iter().filter(|queue| !queue.ready.is_empty());
@@ -278,14 +279,14 @@ impl<T: Target> WriteQueue<T> {
         times.filter(|time| *time > now).min()
     }
 
-    /// No class waits for a place: nothing may be written now.
+    /// Makes no class wait for a place, since nothing may be written now.
     pub(crate) fn stop_all_waiting(&self, places: &mut Places) {
         for class in 0..self.classes.len() {
             places.stop_waiting(self.first_flow + class);
         }
     }
 
-    /// Gives back the places of all requests in flight, whose answers nobody waits for any more.
+    /// Gives back the places of all requests in flight, whose answers are not waited for any more.
     pub(crate) fn give_up(&self, places: &mut Places) {
         self.stop_all_waiting(places);
         for (class, queue) in self.classes.iter().enumerate() {
@@ -339,7 +340,7 @@ impl ClassPace {
             WriteResult::Failed { cause, after }
                 if cause == Cause::Throttled || after.is_some() =>
             {
-                // Those that were in flight together count once.
+                // Requests that were in flight together count once.
                 if self.until.is_none_or(|until| until <= now) {
                     self.slowed = self.slowed.saturating_add(1);
                 }

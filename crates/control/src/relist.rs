@@ -1,8 +1,8 @@
 //! The lists that a new leader reads before it writes.
 //!
-//! A standby's watches may lag, each by another time, behind what the last leader saw. With an observation from before
-//! the last leader's write it would undo that write. So the kinds that decisions hang on ([`Kind::relisted`]) are read
-//! once more, as the API server's store has them.
+//! A standby's watches may lag behind those of the last leader, each by a different time. Acting on an observation from
+//! before the last leader's write would undo that write. So the kinds that decisions depend on ([`Kind::relisted`]) are
+//! read once more, as the API server's store has them.
 //!
 //! [`Kind::relisted`]: crate::Kind::relisted
 
@@ -32,7 +32,7 @@ pub(crate) fn relist<R: Rules>(server: &ApiServer) -> BoxStream<'static, Vec<R::
     stream::iter(pages).flatten().boxed()
 }
 
-/// The pages of a kind. One that does not come in time is asked for again.
+/// The pages of a kind. A page that does not come in time is requested again.
 pub(crate) fn pages<K: Watchable, R: Observe<K>>(
     server: ApiServer,
 ) -> BoxStream<'static, Vec<R::Event>> {
@@ -56,7 +56,7 @@ fn events<K: Watchable, R: Observe<K>>(objects: Vec<Guarded<K>>) -> Vec<R::Event
     objects.map(R::event).collect()
 }
 
-/// The page behind a token, the first without one; however long it takes.
+/// The page of a token, or the first one; retried until it comes.
 async fn page<K: Watchable>(server: &ApiServer, mut token: Option<String>) -> ListPage<Guarded<K>> {
     let target = ListTarget::all::<K>().page(PAGE);
     let (mut failures, mut late) = (0, 0);

@@ -11,7 +11,7 @@ use leadsman_process::{ApiServer, clock};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// A request whose steps are not all answered by then is given up; whether it was carried out, the watch shows.
+/// The deadline of all steps of a request together. After it the watch shows whether the request was carried out.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a request does, for rights, metrics and logs.
@@ -27,28 +27,28 @@ pub struct RequestKind {
     pub verb: &'static str,
 }
 
-/// A request that is due, and what its replies mean to the rules that asked for it.
+/// A request that is due, and the events that its replies are for the rules.
 pub struct Request<E> {
     /// What it does.
     pub kind: RequestKind,
-    /// What is sent, one after another, each if the one before succeeded. Why it could not be built counts as a
+    /// The steps, each of which is sent after the one before has succeeded. A failure to build them counts as a
     /// refusal.
     pub steps: Result<Vec<HttpRequest<Vec<u8>>>, BuildError>,
-    /// What the reply to the last step shows, if it shows anything. (A deletion's does not: the watch tells when the
-    /// object is gone, in order with what may come after it.)
+    /// How to read the object in the reply to the last step, if there is one. (The reply to a deletion has none: the
+    /// watch shows when the object is gone, in order with later events.)
     pub reply: Option<DecodeReply<E>>,
-    /// For a creation: how to read the object that is in the way.
+    /// For a creation: the request that reads an object of the name that exists already.
     pub read_back: Option<HttpRequest<Vec<u8>>>,
-    /// The event that it has been carried out; it follows what the reply shows.
+    /// The event that it was carried out, which follows the event of the reply.
     pub written: E,
-    /// The event that the API server refused it for good, and why.
+    /// The event that the API server refused it for good, with the reason.
     pub refused: Box<dyn FnOnce(String) -> E + Send>,
 }
 
 /// Reads the object in a reply.
 pub type DecodeReply<E> = fn(&[u8]) -> serde_json::Result<E>;
 
-/// What came of a request.
+/// The outcome of a request.
 pub(crate) struct RequestOutcome<E> {
     /// The judgement of the last reply.
     pub(crate) disposition: Disposition,
@@ -87,7 +87,7 @@ pub(crate) async fn send<E>(
         }
         outcome.observed = decode(request.reply, &body);
     }
-    // Another writer was quicker, or the answer to an earlier attempt was lost: what exists decides what is due.
+    // Another client has created it, or the answer to an earlier attempt was lost: what is due depends on what exists.
     if let (Disposition::AlreadyExists { .. }, Some(get)) =
         (&outcome.disposition, request.read_back)
     {

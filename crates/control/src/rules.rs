@@ -1,4 +1,4 @@
-//! What a feature is to the control loop: a value of [`Rules`].
+//! A feature as the control loop sees it: a value of [`Rules`].
 
 use std::collections::BTreeSet;
 use std::fmt::{Debug, Display};
@@ -14,8 +14,8 @@ use crate::request::{Request, RequestKind};
 
 /// The rules of a feature, and what they need from the API server.
 ///
-/// An event changes what is known, and yields targets that may have to be written; a request is made for a target when
-/// there is room to send it. So however often a target changed meanwhile, it costs one request.
+/// An event changes the known state and returns targets that may have to be written. The request for a target is made
+/// when there is room to send it, so a target costs one request however often it has changed meanwhile.
 pub trait Rules: Sized + Send + 'static {
     /// The feature's name in logs.
     const NAME: &'static str;
@@ -34,8 +34,8 @@ pub trait Rules: Sized + Send + 'static {
     /// Takes in an event.
     fn observe(&mut self, event: Self::Event, now: Now) -> Effects<Self::Target>;
 
-    /// Every kind has been listed, and this process writes from now on. It may come again, after a time in which
-    /// another process wrote. All targets that may have to be written are dirty: none of the time before was kept.
+    /// Every kind has been listed, and this process writes from now on. Called again after each time in which another
+    /// process may have written. Returns all targets that may have to be written, since none from before was kept.
     fn synced(&mut self, now: Now) -> Effects<Self::Target>;
 
     /// The deadline of the last [`Effects`] has passed.
@@ -54,7 +54,7 @@ pub trait Observe<K>: Rules {
     fn event(observation: Observation<K>) -> Self::Event;
 }
 
-/// What can be a target: it has a name, and a place in maps.
+/// What a target must provide: a name for the log, and a key for maps.
 pub trait Target: Clone + Debug + Display + Hash + Ord + Send + 'static {}
 
 impl<T: Clone + Debug + Display + Hash + Ord + Send + 'static> Target for T {}
@@ -64,12 +64,12 @@ impl<T: Clone + Debug + Display + Hash + Ord + Send + 'static> Target for T {}
 pub enum Observation<K> {
     /// An object as a list, the watch or a reply shows it.
     Object(Arc<K>, Source),
-    /// An object is there and does not decode.
+    /// An object exists and cannot be decoded.
     Undecodable(Arc<ObjectMeta>, Source),
-    /// The watch shows that an object was deleted, with the version of its deletion. (A request that meets 404 is no
-    /// such sign: another object may have the name by then, and the watch tells both in order.)
+    /// The watch shows that an object was deleted, with the version of its deletion. (A 404 does not: another object
+    /// may have the name by then, and the watch shows both in order.)
     Deleted(ObjectName, ResourceVersion),
-    /// A list is complete. What is not named here did not exist at the version of the list.
+    /// A list is complete. Objects that it does not contain did not exist at its version.
     Listed(Arc<BTreeSet<ObjectName>>, ResourceVersion),
     /// Whether the API server keeps the optional fields that were asked about ([`Kind::with_optional_fields`]).
     FieldsKept(bool),
@@ -87,7 +87,7 @@ impl<K> Clone for Observation<K> {
     }
 }
 
-/// What an event led to.
+/// The effects of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Effects<T> {
     /// Targets for which a request may be due.
@@ -118,9 +118,10 @@ pub struct Class {
 /// Precedence of another class.
 #[derive(Clone, Copy, Debug)]
 pub struct After {
-    /// While targets of this class, by its index, are ready or in flight, the waiting class has nothing written.
+    /// The class with precedence, by its index: while it has targets that are ready or in flight, the other class
+    /// waits.
     pub class: usize,
-    /// But it waits no longer than this: the other class may never be done.
+    /// The longest wait, since the class with precedence may always have work.
     pub at_most: Duration,
 }
 

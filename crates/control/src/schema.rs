@@ -1,5 +1,5 @@
-//! What the API server keeps of a kind's optional fields: read from the schema of its CRD, before anything is written
-//! and whenever the CRD is replaced.
+//! Which of a kind's optional fields the API server keeps, by the schema of its CRD. It is read before the first write,
+//! and again whenever the CRD is replaced.
 
 use std::borrow::Cow;
 use std::pin::pin;
@@ -14,7 +14,7 @@ use tokio::sync::mpsc::Sender;
 use crate::kind::OptionalFields;
 use crate::watch::{Arrival, Context, Prerequisite};
 
-/// Follows the CRD of a kind until the feature has ended. A CRD is forgotten as soon as it is read.
+/// Watches the CRD of a kind until the feature has ended. The CRD itself is not kept.
 pub(crate) async fn follow<E>(
     schema: Schema,
     context: Context,
@@ -167,7 +167,7 @@ fn keeps(crd: &CustomResourceDefinition, version: &str, path: &str) -> bool {
     schema.is_some()
 }
 
-/// What an operator can do about it comes first.
+/// The reason of a failure, beginning with what an operator can do about it.
 fn reason(name: &str, failure: &WatchFailure) -> String {
     let verb = match failure.phase {
         WatchPhase::Listing => "list",

@@ -1,4 +1,4 @@
-//! What keeps a feature from writing.
+//! The stages of a feature on the way to its first write.
 
 use std::future::pending;
 
@@ -10,9 +10,9 @@ use leadsman_lease::Leadership;
 pub(crate) enum Stage<E> {
     /// Another process leads, or nobody does.
     Standby,
-    /// This process leads, and not every kind has been listed, or a schema has not been read.
+    /// This process leads, but a kind has not been listed or a schema has not been read yet.
     Listing { term: u64 },
-    /// It leads after another process, and reads once more what its decisions hang on.
+    /// It leads after another process, and re-lists the kinds that its decisions depend on.
     Relisting {
         term: u64,
         pages: BoxStream<'static, Vec<E>>,

@@ -1,4 +1,4 @@
-//! One watch a kind, fanned out to the features that observe it.
+//! One watch per kind, fanned out to the features that observe the kind.
 //!
 //! Each object is decoded once. Every feature has a bounded channel of its own, and an event is handed to all features
 //! before the next one is read: a feature that falls behind slows down the watches of its kinds, also for the others,
@@ -32,13 +32,13 @@ use crate::rules::{Observation, Observe, Rules};
 pub(crate) struct Arrival<E> {
     /// When it was received.
     pub(crate) at: Instant,
-    /// What it completes of what must be known before anything is written.
+    /// The prerequisite of writes that it fulfils, if any.
     pub(crate) completes: Option<Prerequisite>,
     /// The event.
     pub(crate) event: E,
 }
 
-/// What must be known of a kind, by its index in [`Rules::KINDS`], before anything is written.
+/// A prerequisite of the first write, about a kind by its index in [`Rules::KINDS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Prerequisite {
     /// Its objects have been listed.
@@ -65,8 +65,7 @@ trait Spawn: Any + Send {
 }
 
 impl WatchesByType {
-    /// Has a subscriber receive what is observed of a kind. The kind is listed in the smallest pages that were asked
-    /// for.
+    /// Subscribes a feature to a kind. The kind is listed in the smallest page size of its subscribers.
     pub(crate) fn subscribe<K: Watchable>(&mut self, page: u32, subscriber: Box<dyn Subscribe<K>>) {
         let watch = self.0.entry(TypeId::of::<K>()).or_insert_with(|| {
             Box::new(KindWatch::<K> {
@@ -123,7 +122,7 @@ pub(crate) trait Subscribe<K>: Send {
     /// Hands over an observation when there is room. False if the feature has ended.
     fn deliver(&mut self, observation: Observation<K>, at: Instant) -> BoxFuture<'_, bool>;
 
-    /// Says what follows from an object that does not decode.
+    /// Logs the consequence of an object that cannot be decoded.
     fn warn_undecodable(&self, resource: &str, name: &ObjectName, error: &str);
 }
 
@@ -209,7 +208,7 @@ impl<K> FanOut<K> {
     }
 }
 
-/// Follows a kind until no feature is left. The check passes while changes are being received, and at no other time.
+/// Watches a kind until no feature is left. The check passes while changes are being received, and at no other time.
 struct Follower<K> {
     resource: String,
     check: ReadinessCheck,
@@ -217,7 +216,7 @@ struct Follower<K> {
     fan_out: FanOut<K>,
     /// The names of a list under way.
     listing: BTreeSet<ObjectName>,
-    /// The objects that do not decode, and why; no more than there are.
+    /// The errors of the objects that cannot be decoded. There are at most as many as objects.
     undecodable: BTreeMap<ObjectName, String>,
     is_receiving: bool,
 }
@@ -284,7 +283,7 @@ impl<K: Watchable> Follower<K> {
         }
     }
 
-    /// Counts an object that does not decode, and warns of it once for the same error.
+    /// Counts an object that cannot be decoded, and logs the same error once.
     fn note_undecodable(&mut self, metadata: &ObjectMeta, error: String) {
         self.metrics.undecodable(&K::kind(&()));
         let name = ObjectName::of(metadata);
@@ -296,7 +295,7 @@ impl<K: Watchable> Follower<K> {
         }
     }
 
-    /// Says why a kind is not followed; in the log once, until it is again.
+    /// Reports why changes of a kind are not received; at info only once until they are again.
     fn report(&mut self, failure: &WatchFailure) {
         let resource = &self.resource;
         let reason = reason(resource, failure);
@@ -317,7 +316,7 @@ impl<K: Watchable> Follower<K> {
     }
 }
 
-/// What an operator can do about it comes first.
+/// The reason of a failure, beginning with what an operator can do about it.
 fn reason(resource: &str, failure: &WatchFailure) -> String {
     let reply = failure.disposition.reason().unwrap_or_default();
     let cause = match failure.disposition {

@@ -98,8 +98,8 @@ impl Server {
     }
 }
 
-/// Rules that observe two kinds, each with optional fields, by which every pod that is wanted is due one request, until it
-/// is observed or refused.
+/// Rules that observe two kinds, each with optional fields, by which every pod that is wanted is due one request, until
+/// it is observed or refused.
 #[derive(Clone, Default)]
 struct Script {
     due: Arc<Mutex<BTreeSet<String>>>,
