@@ -28,7 +28,7 @@ use crate::webhook::Webhook;
 
 /// The webhooks of a process.
 pub struct Admission {
-    /// Ends when everything is served; none if nothing is.
+    /// Resolves when the server has ended. None if nothing is served.
     ended: Option<oneshot::Receiver<()>>,
     loops: JoinSet<()>,
 }
@@ -36,24 +36,24 @@ pub struct Admission {
 /// Why webhooks cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum AdmissionError {
-    /// The address is taken or not ours.
+    /// The address is in use, or not one of this machine.
     #[error("cannot listen on {address} (--webhook-bind-address): {source}")]
     Listen {
         /// The address.
         address: BindAddress,
-        /// What the system says.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The system gives no thread.
+    /// The operating system refused a thread.
     #[error("cannot start the thread of the admission webhooks: {0}")]
     Thread(io::Error),
-    /// The directory of the certificates cannot be followed.
+    /// The directory of the certificates cannot be watched.
     #[error("{0} (--webhook-cert-dir)")]
     Directory(String),
-    /// A loop broke, as none should.
+    /// A loop panicked.
     #[error("the loop that keeps the webhooks' certificates or configuration panicked: {0}")]
     Loop(JoinError),
-    /// The server broke, as it never should.
+    /// The server ended unexpectedly.
     #[error("the server of the admission webhooks ended unexpectedly; the log has its error")]
     Server,
 }
@@ -141,7 +141,7 @@ impl Admission {
         Self { ended, loops }
     }
 
-    /// Ends when serving, or keeping certificates and configuration, breaks off; never otherwise.
+    /// Resolves when the server or a loop ends unexpectedly, and never otherwise.
     pub async fn broken(&mut self) -> AdmissionError {
         tokio::select! {
             error = server_broken(&mut self.ended) => error,
@@ -149,17 +149,17 @@ impl Admission {
         }
     }
 
-    /// Writes nothing any more; calls are still answered. A write under way is dropped: a late apply is repaired by the
-    /// next leader, and a late write of the Secret carries a resourceVersion.
+    /// Stops all writes; calls are still answered. A write under way is dropped: the next leader repairs a late apply,
+    /// and a late write of the Secret carries a resourceVersion.
     pub async fn stop_writing(&mut self) {
         self.loops.shutdown().await;
     }
 
-    /// Waits for the end: after the process's shutdown, when what was under way is finished.
+    /// Waits until the server has finished its last requests, after the process has begun to stop.
     pub async fn ended(self) -> Result<(), AdmissionError> {
         match self.ended {
             Some(ended) => ended.await.map_err(|_| AdmissionError::Server),
-            // Nothing was served, or all of it has ended.
+            // Nothing was served, or the server has ended.
             None => Ok(()),
         }
     }
@@ -194,7 +194,7 @@ fn source(webhook: &Webhook) -> WebhookSource {
     }
 }
 
-/// A thread with a runtime of its own, so that a control loop that is busy delays no answer.
+/// Starts a thread with a runtime of its own, so that a busy control loop delays no answer.
 fn spawn(server: Server, listener: TcpListener) -> io::Result<oneshot::Receiver<()>> {
     let listener = listener.into_std()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -210,7 +210,7 @@ fn spawn(server: Server, listener: TcpListener) -> io::Result<oneshot::Receiver<
                     Ok(listener) => {
                         tracing::info!(%address, "serving admission webhooks");
                         server.serve(listener).await;
-                        // Nobody waits if the process ends for another reason.
+                        // The receiver is gone if the process ends for another reason.
                         let _unheard = ending.send(());
                     }
                     Err(error) => tracing::error!(%error, "cannot listen for admission webhooks"),

@@ -8,12 +8,12 @@ use std::str::FromStr;
 use http::Uri;
 use leadsman_process::serve::BindAddress;
 
-/// The Service by which the API server calls, unless it is told of another.
+/// The default Service by which the API server calls the webhooks.
 pub const SERVICE: &str = "leadsman-webhook";
 /// The port that webhooks are served on by default.
 pub const WEBHOOK_PORT: u16 = 9443;
 
-/// Where the API server finds the webhooks.
+/// Flags of the admission webhooks.
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 #[command(next_help_heading = "Admission webhooks")]
@@ -27,8 +27,8 @@ pub struct Args {
         default_value_t = BindAddress::Every { port: WEBHOOK_PORT }
     )]
     pub webhook_bind_address: BindAddress,
-    /// Directory with tls.crt, tls.key and ca.crt, as cert-manager and the kubelet write them; followed while the manager
-    /// runs [default: certificates of leadsman's own, in the Secret leadsman-webhook]
+    /// Directory with tls.crt, tls.key and ca.crt, as cert-manager and the kubelet write them; followed while the
+    /// manager runs [default: certificates of leadsman's own, in the Secret leadsman-webhook]
     #[arg(long, env = "LEADSMAN_WEBHOOK_CERT_DIR", value_name = "DIR")]
     pub webhook_cert_dir: Option<PathBuf>,
     /// Service by which the API server reaches the webhooks, as NAMESPACE/NAME or NAMESPACE/NAME:PORT [default:

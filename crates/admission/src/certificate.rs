@@ -1,4 +1,4 @@
-//! A certificate with its key, as it is made, read and judged.
+//! A certificate with its key: issuing, parsing and verifying it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,21 +23,21 @@ pub(crate) mod publish;
 pub(crate) mod renewal;
 pub(crate) mod secret;
 
-/// A clock that is behind ours by less takes a new certificate for valid.
+/// A new certificate is backdated by this, so that a clock that is behind accepts it too.
 const SKEW: Duration = Duration::from_hours(1);
 
-/// What trust in our certificates is based on, as the API server is told.
+/// The CA bundle of the webhook configuration, by which the API server verifies our certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CaBundle {
     /// It is not known yet.
     Unknown,
-    /// These certificates, as PEM.
+    /// These CA certificates, as PEM.
     Pem(Vec<u8>),
-    /// Somebody else tells the API server.
+    /// Somebody else fills it in.
     Elsewhere,
 }
 
-/// A bundle by which the API servers judge.
+/// The bundle that the webhook configuration has, and since when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BundleInForce {
     pub(crate) bundle: CaBundle,
@@ -47,15 +47,15 @@ pub(crate) struct BundleInForce {
 /// A certificate that a TLS server can use.
 #[derive(Clone, Debug)]
 pub(crate) struct Certificate {
-    /// With its key. The names are those of the first certificate of the chain.
+    /// The chain with its key. The names are those of the first certificate.
     pub(crate) key: Arc<CertifiedKey>,
-    /// What is valid from then.
+    /// When it becomes valid.
     pub(crate) not_before: Timestamp,
-    /// What is valid until then.
+    /// When it expires.
     pub(crate) not_after: Timestamp,
 }
 
-/// A chain and its key, as PEM.
+/// A certificate chain and its key, as PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Pem {
     /// The certificate of the server, then those that it was signed by.
@@ -64,7 +64,7 @@ pub(crate) struct Pem {
     pub(crate) key: Vec<u8>,
 }
 
-/// Without the key: what is printed may go to a log.
+/// Without the key, since debug output may end up in a log.
 impl fmt::Debug for Pem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let chain = String::from_utf8_lossy(&self.chain);
@@ -95,7 +95,7 @@ pub(crate) enum CertificateError {
 }
 
 impl Certificate {
-    /// Reads a chain and its key, which must fit.
+    /// Parses a chain and its key, which must match.
     pub(crate) fn read(pem: &Pem) -> Result<Self, CertificateError> {
         let chain = read_chain("the certificate", &pem.chain)?;
         let first = chain.first().ok_or(CertificateError::Empty)?;
@@ -113,7 +113,7 @@ impl Certificate {
         })
     }
 
-    /// Whether the certificate is for each of these names.
+    /// Checks that the certificate is for all of these names.
     pub(crate) fn names(&self, names: &[String]) -> Result<(), CertificateError> {
         let parsed = self.parsed()?;
         for name in names {
@@ -129,7 +129,7 @@ impl Certificate {
         Ok(())
     }
 
-    /// Whether a client that trusts this bundle takes the certificate, in the middle of its life.
+    /// Checks that a client that trusts this bundle accepts the certificate in the middle of its life.
     pub(crate) fn trusted_by(&self, bundle: &[u8]) -> Result<(), CertificateError> {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(read_chain("the CA bundle", bundle)?);
@@ -174,14 +174,14 @@ fn validity(der: &CertificateDer<'_>) -> Result<(Timestamp, Timestamp), Certific
     Ok((time(validity.not_before)?, time(validity.not_after)?))
 }
 
-/// A certificate that was just made, and the CA that signed it.
+/// A new certificate, and the CA that signed it.
 pub(crate) struct Issued {
     pub(crate) pem: Pem,
     pub(crate) ca: Vec<u8>,
 }
 
-/// Makes a CA and a certificate for these names. The CA's key signs this one certificate and is forgotten: what a thief
-/// of the Secret gets ends with the certificate.
+/// Issues a CA and a certificate for these names. The key of the CA signs this one certificate and is dropped, so that
+/// a stolen Secret is worth nothing after the certificate has expired.
 pub(crate) fn issue(
     names: &[String],
     now: Timestamp,
@@ -196,7 +196,7 @@ pub(crate) fn issue(
         params.not_after = since_1970(now + life);
     };
     let mut ca = CertificateParams::default();
-    // With its time, so that a log that names it tells which one it is.
+    // With the time, so that logs tell one CA from another.
     let name = format!("leadsman webhook CA of {now:.0}");
     ca.distinguished_name = rcgen::DistinguishedName::new();
     ca.distinguished_name.push(DnType::CommonName, name);

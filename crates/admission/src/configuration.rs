@@ -1,9 +1,10 @@
-//! The `MutatingWebhookConfiguration` by which the API server calls: what it is to say, and whether it says so.
+//! The `MutatingWebhookConfiguration`, by which the API server calls the webhooks: its desired contents, and whether it
+//! has them.
 //!
-//! The leader applies it (server-side apply, KEP-555) with a field manager of its own, and again when somebody has changed
-//! or deleted it. Webhooks and match conditions are lists by name there, so entries and fields that somebody else has
-//! added, and that say nothing else than ours, stay. A match condition on our webhook does: the webhook is called for what
-//! fulfils all. An apply leaves those of others, so another patch takes them away.
+//! The leader applies it (server-side apply, KEP-555) with a field manager of its own, and again when somebody has
+//! changed or deleted it. Webhooks and match conditions are lists by name there, so entries and fields of others stay.
+//! One thing of others must not stay: a match condition on our webhook, since the API server calls it only for objects
+//! that fulfil all of them. An apply leaves such a condition, so another patch removes it.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
@@ -19,17 +20,17 @@ pub(crate) mod repair;
 /// The configuration's name.
 pub const CONFIGURATION: &str = "leadsman";
 
-/// Where the API server calls.
+/// The address at which the API server calls the webhooks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Address {
     /// A Service of the cluster.
     Service(ServiceReference),
-    /// Anywhere.
+    /// A URL, for a manager outside of the cluster.
     Url(WebhookUrl),
 }
 
 impl Address {
-    /// As the flags say; a Service in this namespace if they say nothing.
+    /// The address in the flags; by default a Service in this namespace.
     pub(crate) fn of(args: &Args, namespace: &str) -> Self {
         match (&args.webhook_url, &args.webhook_service) {
             (Some(url), _) => Self::Url(url.clone()),
@@ -38,7 +39,7 @@ impl Address {
         }
     }
 
-    /// What the certificate has to name: for a Service, `NAME.NAMESPACE.svc`
+    /// The names that the certificate must have: for a Service, `NAME.NAMESPACE.svc`
     /// (`k8s.io/apiserver/pkg/util/webhook/client.go`).
     pub(crate) fn names(&self) -> Vec<String> {
         vec![match self {
@@ -71,7 +72,7 @@ pub(crate) struct InForceWebhook {
     pub(crate) spec: WebhookSpec,
 }
 
-/// What the configuration is to say, as an apply sends it; none while no webhook is in force.
+/// The desired configuration, as an apply sends it. None while no webhook is in force.
 pub(crate) fn desired(
     webhooks: &[InForceWebhook],
     address: &Address,
@@ -100,7 +101,7 @@ fn entry(webhook: &InForceWebhook, address: &Address, bundle: &CaBundle) -> Valu
         "name": name,
         "admissionReviewVersions": ["v1"],
         "clientConfig": address.client_config(path, bundle),
-        // A pod is never refused for a trouble of ours.
+        // No failure of ours may block the creation of a pod.
         "failurePolicy": "Ignore",
         "matchPolicy": "Equivalent",
         "sideEffects": "None",
@@ -117,7 +118,7 @@ fn entry(webhook: &InForceWebhook, address: &Address, bundle: &CaBundle) -> Valu
     entry
 }
 
-/// Whether an object says all that is desired. What it says beside that is somebody else's.
+/// Whether an object has all that is desired. Anything beyond that belongs to others.
 fn says(observed: &Value, desired: &Value) -> bool {
     match (observed, desired) {
         (Value::Object(observed), Value::Object(desired)) => says_fields(observed, desired),
@@ -139,7 +140,7 @@ fn says(observed: &Value, desired: &Value) -> bool {
 
 fn says_fields(observed: &Map<String, Value>, desired: &Map<String, Value>) -> bool {
     desired.iter().all(|(key, desired)| match key.as_str() {
-        // A selector is one value (`x-kubernetes-map-type: atomic`): more of it selects less.
+        // A selector is one value (`x-kubernetes-map-type: atomic`): another requirement would select less.
         "namespaceSelector" | "objectSelector" => {
             let empty = Value::Object(Map::new());
             observed.get(key).unwrap_or(&empty) == desired
@@ -152,7 +153,7 @@ fn says_fields(observed: &Map<String, Value>, desired: &Map<String, Value>) -> b
     })
 }
 
-/// Whether cert-manager's cainjector is told to fill in the bundle.
+/// Whether cert-manager's cainjector fills in the bundle.
 fn is_injected(observed: &MutatingWebhookConfiguration) -> bool {
     let annotations = observed.metadata.annotations.iter().flatten();
     let mut keys = annotations.map(|(key, _)| key);
@@ -162,7 +163,7 @@ fn is_injected(observed: &MutatingWebhookConfiguration) -> bool {
     })
 }
 
-/// Whether a field of the object is ours, so that it is we who remove it.
+/// Whether a field of the object is ours, so that we have to remove it.
 fn is_ours(observed: &MutatingWebhookConfiguration) -> bool {
     let entries = observed.metadata.managed_fields.iter().flatten();
     entries
@@ -170,7 +171,7 @@ fn is_ours(observed: &MutatingWebhookConfiguration) -> bool {
         .any(|manager| manager == FIELD_MANAGER)
 }
 
-/// What is known of the configuration.
+/// The observed configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) enum Observed {
     /// It has not been listed yet.
@@ -180,19 +181,19 @@ pub(crate) enum Observed {
     Present(Box<MutatingWebhookConfiguration>),
 }
 
-/// What is to be done with the configuration.
+/// The next step towards the desired configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Nothing: it is as it is to be, or that is not known.
+    /// Nothing: it is as desired, or unknown.
     Rest,
     Apply,
-    /// Match conditions that somebody else has put on our webhooks are taken away.
+    /// Remove match conditions that others have added to our webhooks.
     RemoveConditions,
     Delete,
 }
 
-/// Decides what is to be done. `applied` is what this process has applied last, since it leads: fields that are not
-/// desired any more only go with another apply.
+/// Decides the next step. `applied` is what this process last applied in this term: fields that are no longer desired
+/// are removed only by another apply.
 pub(crate) fn decide(
     desired: Option<&Value>,
     observed: &Observed,
@@ -212,7 +213,7 @@ pub(crate) fn decide(
 }
 
 impl Observed {
-    /// Whether all that is desired is there.
+    /// Whether it has all that is desired.
     pub(crate) fn says(&self, desired: &Value) -> bool {
         match self {
             Self::Unknown | Self::Absent => false,
@@ -222,7 +223,7 @@ impl Observed {
         }
     }
 
-    /// A merge patch that leaves only our match conditions on our webhooks; none if there are no others.
+    /// A merge patch that removes the match conditions of others from our webhooks. None if there are none.
     pub(crate) fn without_others_conditions(&self, desired: &Value) -> Option<Value> {
         let Self::Present(observed) = self else {
             return None;
@@ -244,7 +245,7 @@ impl Observed {
             conditions.retain(|condition| names.contains(&&condition["name"]));
             removes |= conditions.len() < before;
         }
-        // The list is replaced as a whole, so only what was read.
+        // The list is replaced as a whole, hence the resourceVersion.
         let version = &observed.metadata.resource_version;
         removes.then(|| json!({"metadata": {"resourceVersion": version}, "webhooks": webhooks}))
     }

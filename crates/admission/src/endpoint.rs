@@ -1,4 +1,4 @@
-//! A request to a webhook, from its head to the answer.
+//! The handling of a request to a webhook.
 //!
 //! Bounds: the bytes of a body and of all bodies together, and the time until the answer.
 
@@ -23,7 +23,8 @@ use crate::webhook::{Answer, ReviewOutcome, Webhook, no_change};
 const LONGEST_BODY: usize = 7 * 1024 * 1024;
 /// KiB of all bodies that are being read.
 const ALL_BODIES: u32 = 64 * 1024;
-/// What a call may take if the API server does not say (`timeoutSeconds` in `k8s.io/api/admissionregistration/v1`).
+/// The timeout of a call if the API server does not send one (`timeoutSeconds` in
+/// `k8s.io/api/admissionregistration/v1`).
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
 const _: () = assert!(LONGEST_BODY / 1024 < ALL_BODIES as usize);
@@ -33,7 +34,7 @@ pub(crate) struct Endpoints {
     webhooks: HashMap<String, Webhook>,
     bodies: Semaphore,
     metrics: Metrics,
-    /// Cancelled when connections are to be given up after their next answer.
+    /// Cancelled when connections have to close after their next answer.
     draining: CancellationToken,
 }
 
@@ -55,8 +56,8 @@ impl Endpoints {
     pub(crate) async fn respond(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let version = request.version();
         let mut response = self.answer(request).await;
-        // A client that sends a request on a connection as we close it does not repeat it (`shouldRetryRequest` in Go's
-        // net/http, for POST). Told so in an answer, it opens another one. HTTP/2 has GOAWAY for that.
+        // A Go client does not repeat a POST that meets the close of its connection (`shouldRetryRequest` in net/http),
+        // but an answer that announces the close makes it open another one. HTTP/2 has GOAWAY for that.
         if version < Version::HTTP_2 && self.draining.is_cancelled() {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(CONNECTION, close);
@@ -89,8 +90,7 @@ impl Endpoints {
                 no_change(ReviewOutcome::Malformed, b""),
                 StatusCode::BAD_REQUEST,
             ),
-            // Nobody knows the uid: an error is all that can be said, which `failurePolicy: Ignore` takes for "no
-            // change".
+            // Without a uid there can be no answer; `failurePolicy: Ignore` takes an error for "no change".
             Err(_) => (
                 no_change(ReviewOutcome::Late, b""),
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -112,7 +112,7 @@ impl Endpoints {
         }
         let mut body = Limited::new(body, LONGEST_BODY);
         let (mut bytes, mut room) = (Vec::new(), Vec::new());
-        // Room is taken for what has come, not for what was announced: who sends nothing keeps nobody out.
+        // Room is taken for received bytes, not for announced ones: a client that sends nothing blocks nobody.
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| {
                 if error.is::<http_body_util::LengthLimitError>() {
@@ -138,7 +138,7 @@ enum Unread {
     Broken,
 }
 
-/// How long an answer may take: half of what the API server waits, which it says in whole seconds, rounded up
+/// How long an answer may take: half of the timeout of the API server, which sends it in whole seconds, rounded up
 /// (`timeout` in `k8s.io/apiserver/pkg/admission/plugin/webhook/mutating/dispatcher.go`). The rest is for the way.
 fn patience(uri: &Uri) -> Duration {
     let parameters = uri.query().unwrap_or_default().split('&');

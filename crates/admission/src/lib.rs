@@ -1,29 +1,29 @@
 //! Admission webhooks: a TLS server that answers the API server, its certificates, and the configurations by which the
-//! API server calls it. No feature is known here; a feature brings a [`Reviewer`] and says when it wants to be called.
+//! API server calls it. This crate knows no feature: a feature provides a [`Reviewer`] and the objects that it reviews.
 //!
 //! # Guarantees
 //!
-//! - A pod is never refused for a trouble of ours. Every webhook has `failurePolicy: Ignore`, every answer allows, and
-//!   what cannot be reviewed in time, panics or does not decode is answered with "no change" and counted.
+//! - No failure of ours blocks the creation of a pod. Every webhook has `failurePolicy: Ignore`, every answer allows,
+//!   and a review that is late, panics or cannot be decoded is answered with "no change" and counted.
 //! - Every replica serves, leader or not, on a thread of its own: a busy control loop delays no answer.
 //! - An object is decoded into what its reviewer reads of it and never serialised again; the answer is a patch, so that
 //!   fields that are newer than this program pass through.
 //!
 //! The protocol: `k8s.io/api/admission/v1`, `k8s.io/apiserver/pkg/admission/plugin/webhook`, and KEP-2161 (the label
-//! `kubernetes.io/metadata.name` on namespaces) and KEP-3716 (match conditions), by which the API server does not call at
-//! all for pods that nobody wants.
+//! `kubernetes.io/metadata.name` on namespaces) and KEP-3716 (match conditions), by which the API server does not call
+//! at all for pods that nobody wants.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `args` | the flags |
-//! | `review` | what a feature implements, and what it is asked |
-//! | `webhook` | a feature's webhook: who answers, and for which objects the API server is to call |
-//! | `endpoint` | a request from its head to the answer |
-//! | `server` | TLS and HTTP, and an end that fails no request |
-//! | `certificate` | what is served: made and renewed in a Secret, or read from a directory |
-//! | `configuration` | the webhook configuration: what it is to say, and the loop that keeps it so |
-//! | `pace` | growing distances between writes of one object |
-//! | `metrics` | what is counted |
+//! | `review` | the trait that a feature implements, with its request and response |
+//! | `webhook` | a feature's webhook: its reviewer, and the objects for which the API server calls it |
+//! | `endpoint` | the handling of a request |
+//! | `server` | TLS and HTTP, and a shutdown that fails no request |
+//! | `certificate` | certificates: issued and renewed in a Secret, or read from a directory |
+//! | `configuration` | the webhook configuration: its desired contents, and the loop that maintains them |
+//! | `pace` | growing delays between writes of one object |
+//! | `metrics` | the metrics |
 //! | `admission` | all of them together |
 #![doc(html_no_source)]
 
@@ -45,11 +45,11 @@ pub use configuration::CONFIGURATION;
 pub use review::{AdmissionRequest, AdmissionResponse, Operation, PatchOperation, Reviewer};
 pub use webhook::{Webhook, WebhookSpec};
 
-/// The field manager of what is written here.
+/// The field manager of this crate's writes.
 const FIELD_MANAGER: &str = "leadsman-admission";
 
-/// The rights on the one Secret, in the manager's namespace: the verb, and whether it can be granted by name. RBAC cannot
-/// restrict `create` by name.
+/// The rights on the one Secret, in the manager's namespace: the verb, and whether it can be granted by name. RBAC
+/// cannot restrict `create` by name.
 pub const SECRET_RIGHTS: [(&str, bool); 5] = [
     ("create", false),
     ("get", true),

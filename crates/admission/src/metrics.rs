@@ -1,4 +1,4 @@
-//! What is counted. Labels are the webhooks' names and closed lists.
+//! The metrics. Labels are the names of the webhooks and closed lists.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Distances between writes of one object: at first none, then longer each time, so that a contest with somebody who
-//! undoes them costs little. It is forgotten when it has been quiet for a while, or something else is wanted.
+//! Delays between writes of one object: none at first, then longer each time, so that a contest with another client
+//! that undoes them costs little. The contest ends after a quiet time, or when the desired state changes.
 
 use std::future::pending;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use leadsman_process::reply::{Cause, Disposition};
 use tokio::time::{Instant, sleep_until};
 
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(1));
-/// The distance of writes in the long run, however often what is wanted changes.
+/// The average time between writes in the long run, however often the desired state changes.
 const CHANGE: Duration = Duration::from_secs(3);
-/// Changes that are written without a distance.
+/// The number of changes that are written without a delay.
 const AT_ONCE: u32 = 4;
-/// Much longer than the longest distance: who undoes a write that late is not in a contest.
+/// Much longer than the longest delay: a write that is undone so late is no contest.
 const QUIET: Duration = Duration::from_mins(10);
 
 /// When an object may be written next.
@@ -22,20 +22,20 @@ pub(crate) struct Pace {
     writes: u32,
     last: Option<Instant>,
     not_before: Option<Instant>,
-    /// The API server asked to be left alone until then.
+    /// The end of the API server's Retry-After.
     throttled_until: Option<Instant>,
-    /// When so many writes would have been sent with [`CHANGE`] between them.
+    /// When all changes so far would have been written with [`CHANGE`] between them.
     even: Option<Instant>,
 }
 
 impl Pace {
-    /// When the next write may be sent, if that is not yet.
+    /// When the next write may be sent, if not now.
     pub(crate) fn held_until(&self, now: Instant) -> Option<Instant> {
         let held_until = self.not_before.max(self.throttled_until);
         held_until.filter(|held_until| now < *held_until)
     }
 
-    /// Records a write, whatever came of it. `random` is in 0 to 1.
+    /// Records a write, whatever its outcome. `random` is in 0 to 1.
     pub(crate) fn wrote(&mut self, disposition: &Disposition, now: Instant, random: f64) {
         if self.last.is_some_and(|last| now >= last + QUIET) {
             self.writes = 0;
@@ -52,7 +52,8 @@ impl Pace {
         }
     }
 
-    /// Forgets the contest: something else is wanted. It is written at once, unless that has changed often lately.
+    /// Ends the contest, since the desired state has changed. The next write is sent at once, unless there were many
+    /// changes lately.
     pub(crate) fn forget(&mut self, now: Instant) {
         let not_before = self
             .even
@@ -66,7 +67,7 @@ impl Pace {
     }
 }
 
-/// Until then; without a time for ever.
+/// Sleeps until this time, or for ever without one.
 pub(crate) async fn until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time).await,

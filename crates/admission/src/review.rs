@@ -1,46 +1,46 @@
-//! What a feature implements, and what it is asked.
+//! The trait that a feature implements, with its request and its response.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What a feature makes of objects as they are created or updated: a function of the request and of an immutable
-/// snapshot that the feature's control loop replaces when something changes.
+/// A feature's reviewer of objects that are created or updated: a function of the request and of an immutable snapshot,
+/// which the feature's control loop replaces when something changes.
 pub trait Reviewer: 'static {
-    /// What is read of the object. A request whose object does not decode is answered with "no change", so each field
-    /// that may be missing is optional.
+    /// The fields that are read of the object. A request whose object cannot be decoded is answered with "no change",
+    /// so fields that may be missing must be optional.
     type Object: DeserializeOwned;
-    /// What the feature knows when it is asked.
+    /// The state of the feature that reviews depend on.
     type Snapshot: Send + Sync + 'static;
 
-    /// The answer to a request. It is worked out on the thread that serves all webhooks, so it neither blocks nor takes
-    /// long. The API server may ask again about the object that the answer led to (`reinvocationPolicy`), and about an
-    /// object that is never created (a dry run, or another plugin refuses it): the same request gets the same answer.
+    /// The response to a request. It runs on the thread that serves all webhooks, so it must neither block nor take
+    /// long. The API server may ask again about the changed object (`reinvocationPolicy`), and about an object that is
+    /// never created (a dry run, or another plugin refuses it): equal requests must get equal responses.
     fn review(
         snapshot: &Self::Snapshot,
         request: &AdmissionRequest<Self::Object>,
     ) -> AdmissionResponse;
 }
 
-/// What is asked (`AdmissionRequest` in `k8s.io/api/admission/v1`).
+/// The request (`AdmissionRequest` in `k8s.io/api/admission/v1`).
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AdmissionRequest<O> {
-    /// The id of the request, by which the answer is recognised.
+    /// The id of the request, which the response repeats.
     pub uid: String,
-    /// The namespace, empty for an object of the cluster. The object's own may be empty at its creation.
+    /// The namespace, empty for a cluster-scoped object. In the metadata of a new object it may be missing.
     #[serde(default)]
     pub namespace: String,
-    /// What is about to be done.
+    /// The operation.
     pub operation: Operation,
-    /// Whether nothing will be stored.
+    /// Whether it is a dry run, so that nothing is stored.
     #[serde(default)]
     pub dry_run: bool,
-    /// The object as it would be stored without an answer.
+    /// The object as it would be stored without a patch.
     pub object: O,
 }
 
-/// What is about to be done with an object.
+/// The operation on an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Operation {
@@ -50,12 +50,12 @@ pub enum Operation {
     Update,
 }
 
-/// The answer: the object is allowed, changed or as it is.
+/// The response: the object is allowed, patched or unchanged.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AdmissionResponse {
-    /// What is changed, in this order.
+    /// The changes, in this order.
     pub patch: Vec<PatchOperation>,
-    /// What the client is told. The API server cuts each to 256 characters and all together to 4,096
+    /// Warnings for the client. The API server cuts each to 256 characters and all together to 4,096
     /// (`k8s.io/apiserver/pkg/endpoints/filters/warning.go`).
     pub warnings: Vec<String>,
 }
@@ -70,8 +70,8 @@ pub struct PatchOperation {
 }
 
 impl PatchOperation {
-    /// An entry of an object is set, or an element of a list inserted, at this path of keys and indices. The parent has
-    /// to exist: the first annotation of a pod is added together with its map.
+    /// Sets an entry of an object, or inserts an element into a list, at this path of keys and indices. The parent must
+    /// exist: the first annotation of a pod is added together with its map.
     pub fn add<'a>(path: impl IntoIterator<Item = &'a str>, value: impl Into<Value>) -> Self {
         Self {
             op: "add",
@@ -80,7 +80,7 @@ impl PatchOperation {
         }
     }
 
-    /// What is at this path is removed. It has to exist.
+    /// Removes the value at this path, which must exist.
     pub fn remove<'a>(path: impl IntoIterator<Item = &'a str>) -> Self {
         Self {
             op: "remove",

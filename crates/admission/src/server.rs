@@ -1,10 +1,11 @@
 //! The TLS server: HTTP/1.1 for an API server that calls a Service, HTTP/2 for one that calls a URL
 //! (`k8s.io/apiserver/pkg/util/webhook/client.go`, `issue.k8s.io/75791`).
 //!
-//! Bounds: connections, the time of a handshake and of a head, how long a connection may idle, and how long it may take
-//! to close. Who opens connections and sends nothing keeps nobody out: when all are taken, such a one makes room. The
-//! end comes in two steps: while the endpoints of the Service still name this replica everything is served, and
-//! connections are given up where that fails no request; then what is under way is finished.
+//! Bounds: the number of connections, the time of a handshake and of a request's head, how long a connection may idle,
+//! and how long it may take to close. A client that opens connections and sends nothing locks nobody out: when the
+//! limit is reached, such a connection is dropped. The shutdown has two phases: while the endpoints of the Service may
+//! still name this replica, everything is served, and connections are closed where that fails no request; then the
+//! requests under way are finished.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -25,41 +26,41 @@ use tokio_util::sync::CancellationToken;
 
 use crate::endpoint::Endpoints;
 
-/// Connections at a time. An API server handles 600 requests at a time (`--max-requests-inflight`,
+/// The limit of open connections. An API server handles 600 requests at a time (`--max-requests-inflight`,
 /// `--max-mutating-requests-inflight`), each of which may call on a connection of its own.
 pub(crate) const CONNECTIONS: usize = 1024;
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Longer than API servers keep idle connections: Go's `http.DefaultTransport` closes them after 90 s. Of two that
-/// close the client must be the first, since a request that meets a closed connection fails.
+/// Longer than API servers keep idle connections: Go's `http.DefaultTransport` closes them after 90 s. The client must
+/// be the one that closes, since a request that meets a closed connection fails.
 const IDLE: Duration = Duration::from_mins(3);
-/// How long a connection may take to close: longer than any answer may take, half of the longest timeout of a webhook
-/// (30 s). Whoever has not read its answer by then, or ends no head, does not.
+/// How long a connection may take to close: longer than any answer, which takes at most half of the longest timeout of
+/// a webhook (30 s). It then ends an unread answer or an incomplete head.
 const CLOSE: Duration = Duration::from_secs(20);
-/// Requests at a time on a connection of HTTP/2, as of Go's own server.
+/// Concurrent requests on an HTTP/2 connection, as in Go's own server.
 const STREAMS: u32 = 250;
-/// While the endpoints of a Service spread that this replica is ending.
+/// How long the removal of this replica from the endpoints of the Service may take.
 const DRAIN: Duration = Duration::from_secs(5);
-/// For requests that are under way after that.
+/// How long requests may take after that.
 const FINISH: Duration = Duration::from_secs(5);
-/// After a failure to accept, which is mostly a lack of file descriptors.
+/// The delay after a failure to accept, which is mostly a lack of file descriptors.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 const _: () =
     assert!(DRAIN.as_secs() + FINISH.as_secs() < leadsman_process::shutdown::DEFAULT_GRACE_SECONDS);
 
-/// What is served, and how it ends.
+/// The TLS server.
 pub(crate) struct Server {
     pub(crate) endpoints: Arc<Endpoints>,
     pub(crate) certificate: watch::Receiver<Option<Arc<CertifiedKey>>>,
-    /// Cancelled when the process is to end.
+    /// Cancelled when the process begins to stop.
     pub(crate) shutdown: CancellationToken,
-    /// The same token as that of the endpoints.
+    /// The token of [`Endpoints`].
     pub(crate) draining: CancellationToken,
-    /// Connections at a time.
+    /// The limit of open connections.
     pub(crate) connections: usize,
 }
 
-/// Each handshake gets the newest certificate; connections that are open keep theirs.
+/// Resolves each handshake to the newest certificate. Open connections keep theirs.
 #[derive(Debug)]
 struct Newest(watch::Receiver<Option<Arc<CertifiedKey>>>);
 
@@ -70,7 +71,7 @@ impl ResolvesServerCert for Newest {
 }
 
 impl Server {
-    /// Serves until the process is to end and everything is drained and finished.
+    /// Serves until the process stops, and then until all requests are finished.
     pub(crate) async fn serve(self, listener: TcpListener) {
         let stop = CancellationToken::new();
         let mut connections = Connections::default();
@@ -127,11 +128,11 @@ impl Server {
     }
 }
 
-/// The connections that are open.
+/// The open connections.
 #[derive(Default)]
 struct Connections {
     tasks: JoinSet<()>,
-    /// The oldest first; some may have ended.
+    /// Sorted by age, the oldest first. Some may have ended.
     open: Vec<Open>,
     /// Notified when a connection is left without a request.
     request_ended: Arc<Notify>,
@@ -143,8 +144,8 @@ struct Open {
 }
 
 impl Connections {
-    /// Waits until fewer than `most` are open. For that one without a request under way is dropped: first one that
-    /// never brought a request, so that who only connects drives out no API server; then the oldest.
+    /// Waits until fewer than `most` are open, and drops one without a request under way if necessary: one that never
+    /// had a request, so that a client that only connects locks out no API server; or else the oldest.
     async fn make_room(&mut self, most: usize) {
         loop {
             while self.tasks.try_join_next().is_some() {}
@@ -192,7 +193,7 @@ struct WebhookConnection {
 /// The requests of a connection.
 #[derive(Clone)]
 struct Requests {
-    /// Every change is a sign of life.
+    /// The counts; every change shows that the connection is in use.
     counts: Arc<watch::Sender<RequestCounts>>,
     /// Notified when none is left.
     ended: Arc<Notify>,
@@ -204,7 +205,7 @@ struct RequestCounts {
     begun: u64,
 }
 
-/// A request that is under way. A client may give it up at any moment.
+/// A request under way, counted until it is dropped: the client may cancel it at any moment.
 struct UnderWay(Requests);
 
 impl UnderWay {
@@ -258,7 +259,8 @@ impl WebhookConnection {
             ended = &mut served => Ok(ended),
             () = self.until_no_more_requests(is_http2) => {
                 served.as_mut().graceful_shutdown();
-                // Hyper closes what idles; half a head, an unread answer and an unanswered PING it waits for.
+                // Hyper closes an idle connection, but waits for an incomplete head, an unread answer and an unanswered
+                // PING.
                 timeout(CLOSE, served).await
             }
         };
@@ -267,12 +269,13 @@ impl WebhookConnection {
         }
     }
 
-    /// Until the connection is to take no further request.
+    /// Waits until the connection must take no further request.
     async fn until_no_more_requests(&self, is_http2: bool) {
         let mut begun = self.requests.counts.subscribe();
         let drained = async {
             self.draining.cancelled().await;
-            // One that was opened for a request gets its answer; GOAWAY then fails none (RFC 9113, 6.8).
+            // A connection that was opened for a request gets that request answered; GOAWAY then fails none (RFC 9113,
+            // 6.8).
             let _answered = begun.changed().await;
         };
         tokio::select! {
@@ -297,7 +300,7 @@ fn http() -> auto::Builder<TokioExecutor> {
     builder
         .http1()
         .timer(TokioTimer::new())
-        // It counts from the answer before.
+        // Counted from the end of the answer before.
         .header_read_timeout(IDLE);
     builder
         .http2()

@@ -1,4 +1,4 @@
-//! A feature's webhook: who answers, and for which objects the API server is to call.
+//! A feature's webhook: its reviewer, and the objects for which the API server calls it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -23,8 +23,8 @@ pub struct Webhook {
     pub(crate) spec: watch::Receiver<Option<WebhookSpec>>,
 }
 
-/// For which objects the API server is to call. What it leaves out costs no call, so it is as narrow as what is in force
-/// allows.
+/// The objects for which the API server calls the webhook. Objects that it leaves out cost no call, so it should be as
+/// narrow as possible.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WebhookSpec {
     /// Operations and resources.
@@ -35,16 +35,17 @@ pub struct WebhookSpec {
     pub object_selector: LabelSelector,
     /// CEL expressions on the request, all of which must hold (KEP-3716; at most 64).
     pub match_conditions: Vec<MatchCondition>,
-    /// Seconds after which the API server goes on without an answer: 1 to 30.
+    /// The timeout in seconds, 1 to 30, after which the API server goes on without an answer.
     pub timeout_seconds: u8,
-    /// Whether to ask again when another webhook has changed the object after the answer.
+    /// Whether the webhook is called again when another one has changed the object afterwards.
     pub reinvoked: bool,
 }
 
 impl Webhook {
-    /// A webhook that `R` answers from the latest snapshot; while there is none, with "no change". Its name, in configuration, path and metrics, is a domain of
-    /// three labels or more (`IsFullyQualifiedName` in `k8s.io/apimachinery/pkg/util/validation`). While there is no
-    /// spec, nothing is in force and the API server is not told to call.
+    /// A webhook whose requests `R` reviews with the latest snapshot; without one the answer is "no change". Its name,
+    /// which is used in the configuration, the path and the metrics, is a domain of at least three labels
+    /// (`IsFullyQualifiedName` in `k8s.io/apimachinery/pkg/util/validation`). While there is no spec, the API server is
+    /// not told to call.
     pub fn new<R: Reviewer>(
         name: &'static str,
         snapshot: watch::Receiver<Option<Arc<R::Snapshot>>>,
@@ -68,33 +69,33 @@ impl Webhook {
     }
 }
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ReviewOutcome {
     /// The object was changed.
     Patched,
     /// There was nothing to change.
     Unchanged,
-    /// The feature does not know yet what to answer: "no change".
+    /// The feature is not ready: "no change".
     NotReady,
-    /// There was no time left: "no change".
+    /// The deadline has passed: "no change".
     Late,
     /// The reviewer panicked: "no change".
     Panicked,
-    /// The body is no review, or the object does not decode: "no change", or no answer at all.
+    /// The body is not a review, or the object cannot be decoded: "no change", or an error without a uid.
     Malformed,
 }
 
-/// An answer, and what led to it.
+/// An answer with its outcome.
 pub(crate) struct Answer {
     pub(crate) outcome: ReviewOutcome,
-    /// An `AdmissionReview`; none where the request has no uid that an answer could name.
+    /// An `AdmissionReview`. None if the request has no uid.
     pub(crate) body: Option<Vec<u8>>,
 }
 
-/// A reviewer of any type.
+/// A reviewer, type-erased.
 pub(crate) trait Answers: Send + Sync {
-    /// Whether there is a snapshot. Until then a webhook without a spec is one of which nothing is known.
+    /// Whether there is a snapshot. Before that, a missing spec does not mean that the webhook is not in force.
     fn is_ready(&self) -> bool;
 
     /// Waits for the first snapshot.
@@ -117,7 +118,7 @@ impl<R: Reviewer> Answers for Reviewing<R> {
         let mut snapshot = self.snapshot.clone();
         async move {
             if snapshot.wait_for(Option::is_some).await.is_err() {
-                // The feature ended before it knew anything.
+                // The feature ended before its first snapshot.
                 std::future::pending::<()>().await;
             }
         }
@@ -125,7 +126,7 @@ impl<R: Reviewer> Answers for Reviewing<R> {
     }
 
     fn answer(&self, body: &[u8], deadline: Instant) -> Answer {
-        // The lock is held for one clone, so the control loop never waits for a review.
+        // The lock is held only for a clone, so the control loop never waits for a review.
         let Some(snapshot) = self.snapshot.borrow().clone() else {
             return no_change(ReviewOutcome::NotReady, body);
         };
@@ -182,8 +183,8 @@ struct UidOnly {
     uid: String,
 }
 
-/// The API server takes an answer only with its own version and kind, with the uid of the request, and with a patch and
-/// its type or neither (`VerifyAdmissionResponse` in `k8s.io/apiserver/pkg/admission/plugin/webhook/request`).
+/// The API server accepts an answer only with the version, kind and uid of the request, and with both a patch and its
+/// type or neither (`VerifyAdmissionResponse` in `k8s.io/apiserver/pkg/admission/plugin/webhook/request`).
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ReviewOut<'a> {

@@ -1,10 +1,10 @@
-//! A mounted directory with `tls.crt`, `tls.key` and `ca.crt`, as cert-manager names them in a Secret. It is followed by
-//! its events: the kubelet replaces the symlink `..data` in one step (`pkg/volume/util/atomic_writer.go`), other tools
-//! write or rename the files.
+//! A mounted directory with `tls.crt`, `tls.key` and `ca.crt`, as cert-manager names them in a Secret. It is watched:
+//! the kubelet replaces the symlink `..data` atomically (`pkg/volume/util/atomic_writer.go`), other tools write or
+//! rename the files.
 //!
-//! Without `ca.crt` (an issuer that the API server trusts anyway), and where cert-manager's cainjector is told to fill it
-//! in, the bundle of the webhook configuration is left alone. A CA that changes is cert-manager's to bring over: what is
-//! in the directory is served at once.
+//! Without `ca.crt` (an issuer that the API server trusts anyway), and where cert-manager's cainjector fills it in, the
+//! bundle of the webhook configuration is left alone. The files are served as soon as they change: the transition to a
+//! new CA is cert-manager's task.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,10 +20,10 @@ use super::publish::Publisher;
 use super::{CaBundle, Certificate, CertificateError, Pem};
 use crate::pace::until;
 
-/// The time of day may jump, so it is looked at this often.
+/// The interval of checks of the expiry, since the time of day may jump.
 const LOOK: Duration = Duration::from_hours(1);
 
-/// Why nothing new can be served from a directory.
+/// Why the certificate in a directory cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DirectoryError {
     #[error("cannot watch {}: {source}", path.display())]
@@ -45,12 +45,12 @@ pub(crate) struct Directory {
     names: Vec<String>,
     publisher: Publisher,
     events: watch::Receiver<()>,
-    /// When what is served ends.
+    /// When the served certificate expires.
     served_until: Option<Timestamp>,
 }
 
 impl Directory {
-    /// Watches a directory with a certificate for these names.
+    /// Watches a directory that has a certificate for these names.
     pub(crate) fn watch(
         path: PathBuf,
         names: Vec<String>,
@@ -68,7 +68,7 @@ impl Directory {
         }
     }
 
-    /// Runs without an end.
+    /// Never returns.
     pub(crate) async fn run(mut self) {
         loop {
             self.take_over();
@@ -92,7 +92,8 @@ impl Directory {
         self.publisher.not_ready(reason);
     }
 
-    /// Serves what is there, or goes on with what was there before. What is half written is followed by another event.
+    /// Serves the certificate in the directory, or keeps the one before. Another event follows when a half-written file
+    /// is complete.
     fn take_over(&mut self) {
         let read = self.read();
         let trouble = match read {
@@ -155,8 +156,9 @@ impl Directory {
     }
 }
 
-/// A thread that waits for events in a directory, and a receiver that changes with each; closed when the directory is
-/// gone. It takes no descriptor into the runtime, which is unsafe (`AsyncFd::register` of tokio).
+/// Starts a thread that waits for events in a directory, and returns a receiver that changes with each event and closes
+/// when the directory is gone. A thread, since registering the descriptor with the runtime would be unsafe (tokio's
+/// `AsyncFd`).
 fn follow(path: &Path) -> io::Result<watch::Receiver<()>> {
     let inotify = Inotify::init(InitFlags::IN_CLOEXEC)?;
     let changes = AddWatchFlags::IN_CLOSE_WRITE

@@ -1,4 +1,4 @@
-//! The certificate that is served, and the bundle that vouches for it, as the rest of the process is told of them.
+//! Publishes the served certificate and its CA bundle to the rest of the process.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use super::{CaBundle, Certificate};
 use crate::metrics::Metrics;
 
-/// Where a certificate goes.
+/// Publishes certificates.
 pub(crate) struct Publisher {
     certificate: watch::Sender<Option<Arc<CertifiedKey>>>,
     bundle: watch::Sender<CaBundle>,

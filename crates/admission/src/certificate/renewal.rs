@@ -1,15 +1,15 @@
-//! Which certificate is served, and when another one is made: a function of what the Secret holds and of the time.
+//! When a certificate is issued and when it is served: a function of the contents of the Secret and of the time.
 //!
-//! A certificate and its CA live equally long. After two thirds of their life a successor with a CA of its own is put
-//! beside them, and the bundle that the API servers are given names both CAs. Only when that bundle has been in force for
-//! [`SPREAD`] does the successor take over, so at each moment every API server trusts what it meets. The old CA stays in
-//! the bundle until the next renewal, for replicas that have not read of the change.
+//! A certificate and its CA expire together. After two thirds of their life a successor with a CA of its own is stored
+//! beside them, and the CA bundle of the webhook configuration gets both CAs. The successor is served only when that
+//! bundle has been in force for [`SPREAD`], so every API server trusts the certificate that it meets. The old CA stays
+//! in the bundle until the next renewal, for replicas that have not read the change yet.
 //!
 //! | key of the Secret | holds |
 //! |---|---|
-//! | `tls.crt`, `tls.key` | what is served, with its CA |
-//! | `next.crt`, `next.key` | the successor, while the API servers learn of its CA |
-//! | `ca.crt` | the bundle |
+//! | `tls.crt`, `tls.key` | the served certificate, with its CA |
+//! | `next.crt`, `next.key` | the successor, until API servers know its CA |
+//! | `ca.crt` | the CA bundle |
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,77 +19,78 @@ use jiff::Timestamp;
 
 use super::{Certificate, CertificateError, Issued, Pem, SKEW, issue};
 
-/// How long a bundle has to be in force before a certificate relies on it. API servers read configurations by a watch,
-/// each for itself (`k8s.io/apiserver/pkg/admission/configuration`), most within milliseconds.
+/// How long a bundle has to be in force before a certificate relies on it. Each API server watches the configurations
+/// (`k8s.io/apiserver/pkg/admission/configuration`), most within milliseconds.
 pub(crate) const SPREAD: Duration = Duration::from_secs(30);
 
-/// The keys of the Secret that are ours.
+/// The keys of the Secret that this module writes.
 pub(crate) const KEYS: [&str; 5] = ["tls.crt", "tls.key", "ca.crt", "next.crt", "next.key"];
 
 /// Data of a Secret.
 pub(crate) type Data = BTreeMap<String, Vec<u8>>;
 
-/// What the Secret holds.
+/// The contents of the Secret.
 #[derive(Debug)]
 pub(crate) enum Stored {
-    /// There is none.
+    /// There is no Secret.
     Absent,
-    /// Nothing that could be served.
+    /// No certificate that can be served, for this reason.
     Unusable(CertificateError),
-    /// A certificate that can be served, or could be until it expired.
+    /// A certificate that can be served, or could until it expired.
     Usable(Box<Kept>),
 }
 
-/// Certificates as they are kept.
+/// The stored certificates.
 #[derive(Clone, Debug)]
 pub(crate) struct Kept {
     pub(crate) current: Certificate,
     pem: Pem,
-    /// A successor for the names of this replica.
+    /// The successor, if there is one.
     next: Option<(Certificate, Pem)>,
-    /// Why API servers that call by the names of this replica would refuse it. Another replica, before or after a change
-    /// of the flags, has other names.
+    /// Why API servers that call by the names of this replica would refuse it. A replica with other flags, during a
+    /// roll-out, has other names.
     pub(crate) misnamed: Option<Arc<CertificateError>>,
     /// All CAs that API servers are to trust, as PEM.
     pub(crate) bundle: Vec<u8>,
 }
 
-/// What is to be done.
+/// The decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Nothing until then.
+    /// Nothing before this time.
     Wait(Timestamp),
-    /// The Secret is to be changed.
+    /// Change the Secret.
     Write(Renewal),
 }
 
 /// A change of the Secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renewal {
-    /// A first certificate, at once: nothing can be served.
+    /// Issue a first certificate and serve it at once.
     Create,
-    /// What this replica serves is put back, with a successor: the Secret was deleted or spoilt.
+    /// Restore what this replica serves, with a successor: the Secret was deleted or damaged.
     Restore,
-    /// A successor is put beside what is served.
+    /// Issue a successor.
     Prepare,
-    /// The successor takes over.
+    /// Serve the successor.
     TakeOver,
 }
 
-/// What a replica knows beside the Secret.
+/// What a decision depends on besides the Secret.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Circumstances {
-    /// Whether this replica leads. A replica that does not only mends what cannot be served.
+    /// Whether this replica leads. Others only replace what cannot be served.
     pub(crate) leads: bool,
-    /// How long the bundle of the Secret has been the one by which API servers judge.
+    /// How long the bundle of the Secret has been that of the webhook configuration.
     pub(crate) bundle_in_force: Option<Duration>,
     /// The time.
     pub(crate) now: Timestamp,
 }
 
 impl Stored {
-    /// Reads a Secret. Its bundle must vouch for what it holds. That it is for other names than these is the leader's to
-    /// change: replicas with different names would replace each other's certificates for ever.
+    /// Reads a Secret, whose bundle must contain the CAs of its certificates. Other names than these are no error,
+    /// which only the leader changes: replicas with different names would replace each other's certificates without
+    /// end.
     pub(crate) fn read(data: &Data, names: &[String]) -> Self {
         match Kept::read(data, names) {
             Ok(kept) => Self::Usable(Box::new(kept)),
@@ -108,7 +109,7 @@ impl Kept {
         };
         let is_named = |(certificate, _): &(Certificate, Pem)| certificate.names(names).is_ok();
         let (current, pem) = usable(Pem::read(data, ["tls.crt", "tls.key"]))?;
-        // A successor that cannot be used is none: another one is made.
+        // A successor that cannot be used is ignored: another one is issued.
         let next = usable(Pem::read(data, ["next.crt", "next.key"])).ok();
         let next = next.filter(is_named);
         Ok(Self {
@@ -120,27 +121,27 @@ impl Kept {
         })
     }
 
-    /// Whether it can be served. A clock behind the maker's is no reason against it: two replicas would replace each
-    /// other's certificates for ever.
+    /// Whether it can be served. A certificate that is not valid yet by this clock can: two replicas whose clocks
+    /// differ would replace each other's certificates without end.
     fn lives(&self, now: Timestamp) -> bool {
         now < self.current.not_after
     }
 
-    /// Whether it was made by a clock so far ahead that it is not valid yet, as only the leader mends.
+    /// Whether it was issued by a clock so far ahead that it is not valid yet. Only the leader replaces it.
     pub(crate) fn is_premature(&self, now: Timestamp) -> bool {
         self.current.not_before > now + SKEW
     }
 
-    /// What is to be trusted for what is served while another certificate waits: the bundles of both. None if what is
-    /// served need not, or cannot, go on.
+    /// The bundle to be trusted while this certificate is served and another one waits. None if this one need not or
+    /// cannot be served any longer.
     pub(crate) fn bundle_with(&self, successor: &Self, now: Timestamp) -> Option<Vec<u8>> {
         let goes_on = self.lives(now) && !self.is_premature(now);
         let is_trusted = successor.current.trusted_by(&self.bundle).is_ok();
         (goes_on && !is_trusted).then(|| joined(&self.bundle, &successor.bundle))
     }
 
-    /// The CA of what is served: the one that [`issue`] puts last into the chain, or that somebody else put into the
-    /// bundle alone.
+    /// The CA of the served certificate: the last one of the chain, where [`issue`] puts it, or the bundle, where
+    /// somebody else has put it.
     fn ca(&self) -> &[u8] {
         let mut candidates = certificates(&self.pem.chain);
         candidates.reverse();
@@ -189,7 +190,7 @@ fn joined(one: &[u8], other: &[u8]) -> Vec<u8> {
     [one.trim_ascii_end(), b"\n", other].concat()
 }
 
-/// Decides what is to be done. `served` is what this replica serves.
+/// Decides about a change of the Secret. `served` is what this replica serves.
 pub(crate) fn decide(stored: &Stored, served: Option<&Kept>, at: Circumstances) -> Decision {
     let Stored::Usable(kept) = stored else {
         return Decision::Write(match served {
@@ -220,7 +221,8 @@ pub(crate) fn decide(stored: &Stored, served: Option<&Kept>, at: Circumstances) 
     }
 }
 
-/// What the Secret holds after a change of what it held (or of what is served, to restore that).
+/// The contents of the Secret after a renewal of `kept`, which is what it contained before, or what is served and has
+/// to be restored.
 pub(crate) fn changed(
     kept: Option<&Kept>,
     renewal: Renewal,

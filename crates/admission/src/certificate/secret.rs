@@ -1,5 +1,5 @@
-//! The Secret that all replicas serve from: read by a watch, written under its resourceVersion, so that replicas that
-//! start together agree on one certificate.
+//! The Secret with the certificates of all replicas. It is watched, and written with its resourceVersion, so that
+//! replicas that start together agree on one certificate.
 
 use std::time::Duration;
 
@@ -32,16 +32,16 @@ pub const SECRET: &str = "leadsman-webhook";
 /// How long a certificate is valid.
 pub(crate) const LIFE: Duration = Duration::from_hours(365 * 24);
 const DEADLINE: Duration = Duration::from_secs(10);
-/// A certificate of another CA is served after this even if the API servers are not known to have that CA.
+/// The longest wait before a certificate of another CA is served, even if API servers are not known to have that CA.
 const LONGEST_WAIT: Duration = Duration::from_mins(2);
-/// The time of day may jump, so it is looked at this often.
+/// The interval of checks of the expiry, since the time of day may jump.
 const LOOK: Duration = Duration::from_hours(1);
 
-/// The loop that follows and writes the Secret.
+/// The loop that watches and writes the Secret.
 pub(crate) struct SecretLoop {
     pub(crate) server: ApiServer,
     pub(crate) namespace: String,
-    /// What the certificate is for.
+    /// The names of the certificate.
     pub(crate) names: Vec<String>,
     pub(crate) life: Duration,
     pub(crate) leadership: watch::Receiver<Leadership>,
@@ -50,14 +50,14 @@ pub(crate) struct SecretLoop {
     pub(crate) state: SecretLoopState,
 }
 
-/// What the loop knows.
+/// The state of the loop.
 #[derive(Default)]
 pub(crate) struct SecretLoopState {
     stored: Option<Stored>,
-    /// The Secret that `stored` was read from; a write replaces what is its own in it.
+    /// The Secret from which `stored` was read. A write keeps the keys of others in it.
     secret: Option<Box<Secret>>,
     served: Option<Kept>,
-    /// Since when what is stored waits until the API servers know its CA.
+    /// Since when the stored certificate waits until API servers know its CA.
     waits_since: Option<Instant>,
     pace: Pace,
     /// Why the last request failed.
@@ -65,7 +65,7 @@ pub(crate) struct SecretLoopState {
 }
 
 impl SecretLoop {
-    /// Runs for as long as somebody may lead.
+    /// Runs until the sender of leadership is dropped.
     pub(crate) async fn run(mut self) {
         let target = ListTarget::in_namespace::<Secret>(&self.namespace);
         let mut events = watch_object::<Secret>(self.server.clone(), target, SECRET);
@@ -111,7 +111,7 @@ impl SecretLoop {
         self.state.secret = secret;
     }
 
-    /// Serves a certificate at once, or, if the API servers do not know its CA, tells them of it first.
+    /// Serves a certificate at once, or, if API servers do not know its CA yet, publishes the CA first.
     fn take_over_if_trusted(&mut self, kept: &Kept) {
         if let Some(error) = &kept.misnamed {
             let secret = self.object();
@@ -136,7 +136,7 @@ impl SecretLoop {
         self.state.waits_since = None;
     }
 
-    /// Serves what waited for its CA to spread, or says when to look at it again.
+    /// Serves the certificate that waited for its CA to spread, or returns when to check again.
     fn end_wait(&mut self, in_force: Option<Duration>) -> Option<Instant> {
         let since = self.state.waits_since?;
         let Some(Stored::Usable(kept)) = &self.state.stored else {
@@ -152,13 +152,13 @@ impl SecretLoop {
             return Some(now + left);
         }
         let kept = Kept::clone(kept);
-        // The bundle of both: other replicas may still serve what was before.
+        // The bundle of both: other replicas may still serve the certificate before.
         let bundle = self.publisher.bundle().borrow().clone();
         self.take_over(kept, bundle);
         None
     }
 
-    /// Does what is to be done now, and says when to look again at the latest.
+    /// Carries out the decision of this moment. Returns when to decide again at the latest.
     async fn step(&mut self) -> Option<Instant> {
         let now = clock::monotonic();
         let at = self.circumstances();
@@ -218,7 +218,7 @@ impl SecretLoop {
             .wrote(&disposition, clock::monotonic(), fastrand::f64());
         match disposition {
             Disposition::Done => self.state.trouble = None,
-            // Another replica was faster, as the watch will show.
+            // Another replica wrote first, as the watch will show.
             Disposition::AlreadyExists { .. }
             | Disposition::Gone { .. }
             | Disposition::Retry {
@@ -291,7 +291,7 @@ fn data(secret: &Secret) -> Data {
         .collect()
 }
 
-/// The Secret with other data. What others have written beside it stays.
+/// The Secret with other data. Keys, labels and annotations of others stay.
 fn secret(observed: Option<&Secret>, namespace: &str, data: Data) -> Secret {
     let mut secret = observed.cloned().unwrap_or_else(|| {
         let mut secret = Secret {

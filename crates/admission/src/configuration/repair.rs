@@ -1,4 +1,4 @@
-//! The loop that keeps the configuration as it is to be, while this replica leads.
+//! The loop that keeps the webhook configuration as desired while this replica leads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,10 +27,10 @@ use crate::webhook::{Answers, WebhookSpec};
 
 const OBJECT: &str = "MutatingWebhookConfiguration leadsman";
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Between two attempts to find a leftover: an install without webhooks needs no right to do so.
+/// The interval of attempts to find a leftover without the right to: an installation without webhooks does not need it.
 const WITHOUT_RIGHT: Duration = Duration::from_hours(1);
 
-/// Who says when a webhook is in force.
+/// A webhook, and the sources of its state.
 pub(crate) struct WebhookSource {
     pub(crate) name: &'static str,
     pub(crate) path: String,
@@ -38,13 +38,13 @@ pub(crate) struct WebhookSource {
     pub(crate) answers: Arc<dyn Answers>,
 }
 
-/// The loop that follows and applies the configuration.
+/// The loop that watches and applies the configuration.
 pub(crate) struct ConfigurationLoop {
     pub(crate) server: ApiServer,
     pub(crate) address: Address,
     pub(crate) webhooks: Vec<WebhookSource>,
     pub(crate) bundle: watch::Receiver<CaBundle>,
-    /// Whether the certificates are somebody else's, who may also bring their CA to the configuration.
+    /// Whether somebody else issues the certificates, who may also write the CA into the configuration.
     pub(crate) mounted: bool,
     pub(crate) leadership: watch::Receiver<Leadership>,
     pub(crate) in_force: watch::Sender<Option<BundleInForce>>,
@@ -52,11 +52,11 @@ pub(crate) struct ConfigurationLoop {
     pub(crate) state: ConfigurationLoopState,
 }
 
-/// What the loop knows.
+/// The state of the loop.
 #[derive(Default)]
 pub(crate) struct ConfigurationLoopState {
     observed: Observed,
-    /// What was applied last in this term of leadership.
+    /// The configuration last applied in this term of leadership.
     applied: Option<Value>,
     term: Option<u64>,
     pace: Pace,
@@ -65,7 +65,7 @@ pub(crate) struct ConfigurationLoopState {
 }
 
 impl ConfigurationLoop {
-    /// Runs for as long as somebody may lead.
+    /// Runs until the sender of leadership is dropped.
     pub(crate) async fn run(mut self) {
         let all = ListTarget::all::<MutatingWebhookConfiguration>();
         let mut events = watch_object(self.server.clone(), all, CONFIGURATION);
@@ -97,7 +97,7 @@ impl ConfigurationLoop {
         }
     }
 
-    /// Does what is to be done now, and says when to look again at the latest.
+    /// Takes the next step. Returns when to decide again at the latest.
     async fn step(&mut self) -> Option<Instant> {
         let bundle = self.bundle();
         let known = self
@@ -105,14 +105,14 @@ impl ConfigurationLoop {
             .iter()
             .all(|webhook| webhook.answers.is_ready());
         let webhooks = self.in_force_webhooks();
-        // Without a CA no call would succeed, and what a feature does not know yet must not go.
+        // Without a CA no call would succeed; and until a feature is ready its webhook must not be removed.
         if !known || (bundle == CaBundle::Unknown && !webhooks.is_empty()) {
             return self.show(Step::Rest);
         }
         let desired = desired(&webhooks, &self.address, &bundle);
         let leadership = *self.leadership.borrow_and_update();
         if self.state.term != leadership.term() {
-            // Between two terms others may have applied something else.
+            // Between two terms another process may have applied something else.
             self.state.term = leadership.term();
             self.state.applied = None;
         }
@@ -162,7 +162,7 @@ impl ConfigurationLoop {
             .collect()
     }
 
-    /// Tells since when the API servers have the bundle. Without a webhook none of them calls.
+    /// Publishes since when the configuration has the bundle. Without a webhook no API server calls.
     fn note_in_force(&self, desired: Option<&Value>, bundle: &CaBundle) {
         let observed = &self.state.observed;
         let in_force = desired.map_or(*observed == Observed::Absent, |desired| {
@@ -283,8 +283,8 @@ impl ConfigurationLoop {
     }
 }
 
-/// Deletes the configuration that a process with a feature left, before this one without it: once in each term, since
-/// between two of them such a process may have led.
+/// Deletes the configuration that an earlier process with a webhook has left. Done once in each term, since such a
+/// process may have led between two terms.
 pub(crate) async fn delete_leftover(
     server: ApiServer,
     mut leadership: watch::Receiver<Leadership>,
@@ -373,7 +373,7 @@ async fn send_as_leader(
     (disposition, Vec::new())
 }
 
-/// Of this object alone: another one of that name is not ours.
+/// With the uid as a precondition: another object of that name is not ours.
 fn delete(observed: &MutatingWebhookConfiguration) -> Result<http::Request<Vec<u8>>, BuildError> {
     let params = DeleteParams {
         preconditions: Some(Preconditions {
@@ -385,7 +385,7 @@ fn delete(observed: &MutatingWebhookConfiguration) -> Result<http::Request<Vec<u
     Request::new(MutatingWebhookConfiguration::url_path(&(), None)).delete(CONFIGURATION, &params)
 }
 
-/// Every change of what is desired of a webhook.
+/// The changes of a webhook's desired state.
 fn changes(webhook: &WebhookSource) -> BoxStream<'static, ()> {
     let specs = unfold(webhook.spec.clone(), async |mut spec| {
         spec.changed().await.ok()?;
