@@ -1,4 +1,4 @@
-//! The agent: which tasks it hosts, and with what.
+//! The agent: its tasks and their context.
 
 use leadsman_cri::Runtime;
 use leadsman_process::{Component, Process, RunError, clock};
@@ -12,7 +12,7 @@ use crate::task::TaskContext;
 /// Why the agent ended.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The container runtime's endpoint is not one.
+    /// The endpoint of the container runtime is invalid.
     #[error("--runtime-endpoint: {0}")]
     Endpoint(#[from] leadsman_cri::Error),
     /// A task failed.

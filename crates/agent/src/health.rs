@@ -1,12 +1,13 @@
-//! Health checks of the agent's tasks: what each depends on, such as an established watch, and since when it has failed.
-//! `/readyz` fails when one of them has been failing for so long that what the agent reports may be out of date.
+//! Health checks of the agent's tasks. Each is about something that a task depends on, such as an established watch,
+//! and knows since when it has failed. `/readyz` fails when a check has been failing for so long that the agent's
+//! reports may be outdated.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leadsman_process::{Readiness, ReadinessCheck};
 
-/// How long a check may fail before `/readyz` does.
+/// How long a check may fail before `/readyz` fails.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The health checks of all tasks. Clones share them.
@@ -64,7 +65,8 @@ impl Health {
         state.check.ready();
     }
 
-    /// Records a failure of what last worked at `since`. Returns whether it is the first one after a success.
+    /// Records a failure; `since` is when the dependency last worked. Returns whether it is the first failure after a
+    /// success.
     pub(crate) fn failed(&self, reason: &str, since: Duration) -> bool {
         let mut state = lock(&self.0);
         let is_first = state.failing.is_none();
@@ -94,7 +96,7 @@ impl Health {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each change is one assignment, so what a panicking task left is whole.
+    // Each change is one assignment, so a panic leaves no half-made state.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

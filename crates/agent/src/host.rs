@@ -1,11 +1,11 @@
-//! The host of the agent's tasks: it starts them, checks their health, and ends them together.
+//! The host of the agent's tasks: it starts them, checks their health, and stops them together.
 //!
-//! A task is a future that is given a [`TaskContext`] and runs until [`TaskContext::stop`] is cancelled; then it finishes
-//! what it has begun, within [`DRAIN`], and returns. It has its own watches, registers its own health checks and metrics,
-//! and sends its own requests. The host knows none of this: a further task is one more line in `agent`.
+//! A task is a future that is given a [`TaskContext`] and runs until [`TaskContext::stop`] is cancelled; then it
+//! finishes what it has begun, within [`DRAIN`], and returns. It has its own watches, registers its own health checks
+//! and metrics, and sends its own requests. The host knows none of this: a further task is one more line in `agent`.
 //!
-//! A task that fails or panics ends the agent, since the kubelet starts it again with all of its tasks; the others are
-//! drained before.
+//! A task that fails or panics ends the agent after the other tasks have drained: the kubelet restarts it with all
+//! tasks.
 
 #[cfg(test)]
 mod tests;
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::health::HealthChecks;
 use crate::task::{DRAIN, TaskContext, TaskError};
 
-/// From one health check to the next.
+/// The interval of health checks.
 const CHECK: Duration = Duration::from_secs(5);
 
 /// Why a task ended the agent.

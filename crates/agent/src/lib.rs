@@ -4,8 +4,8 @@
 //! |---|---|
 //! | `args` | the flags |
 //! | `agent` | which tasks there are |
-//! | `host` | the life of the tasks: start, health checks, end |
-//! | `task` | what a task is given, and what it owes |
+//! | `host` | the host of the tasks: start, health checks, shutdown |
+//! | `task` | the interface between host and tasks |
 //! | `health` | health checks, for `/readyz` |
 //! | `probing` | the task that runs probes and reports their verdicts |
 //! | `request` | a request to the API server, with a deadline |

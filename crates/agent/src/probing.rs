@@ -1,7 +1,7 @@
 //! Probing: the agent's first task. It follows the node's `NodePodProbe`, runs its probes, and writes their verdicts
 //! into its status.
 //!
-//! It decides nothing: [`NodeProbes`] does, whose events come from here and whose actions are carried out here.
+//! All decisions are made by [`NodeProbes`]: this module passes it events and carries out its actions.
 //!
 //! | module | holds |
 //! |---|---|
@@ -53,10 +53,10 @@ use crate::task::{DRAIN, TaskContext};
 
 /// Bytes of a probe's message in the log.
 const LOGGED_BYTES: usize = 256;
-/// When nothing else is due.
+/// The longest time between two ticks.
 const IDLE: Duration = Duration::from_mins(1);
 
-/// Why probing ended by itself. Neither ever happens, unless there is a bug.
+/// Why probing ended by itself, which only a bug can cause.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProbingError {
     #[error("the watch of this node's NodePodProbe ended")]
@@ -84,13 +84,13 @@ pub(crate) async fn run(context: TaskContext, config: ProbingConfig) -> Result<(
     polling.spawn(poll_containers(view, context.start, polled, sender));
     let stopped = context.stop.cancelled();
     probing.run_until(stopped, pin!(plans), &mut lists).await?;
-    probing.write_rest().await;
+    probing.write_pending_verdicts().await;
     Ok(())
 }
 
 type StatusWrite = Result<Box<NodePodProbe>, StatusWriteError>;
 
-/// What the loop owns.
+/// The state of the loop.
 struct Probing {
     context: TaskContext,
     node: NodeProbes,
@@ -240,7 +240,7 @@ impl Probing {
         }
     }
 
-    /// Most of what is due in one slot ends together.
+    /// Applies this run and all others that have ended: most runs of a slot end together.
     fn finish_runs(&mut self, first: FinishedRun) {
         self.finish_run(first);
         while let Some(finished) = self.prober.try_next_finished() {
@@ -276,7 +276,7 @@ impl Probing {
         let end = match written {
             Ok(object) => {
                 let shows_unprobed = shows_unprobed(&object);
-                // First what is there now, or the write would seem to be due again.
+                // The object first, or the write would seem to be due again.
                 self.follow_plan(PlanEvent::Replied(object));
                 self.write_health.succeeded();
                 self.write_failures = 0;
@@ -296,7 +296,7 @@ impl Probing {
     }
 
     /// Writes the verdicts that are not written yet, as far as that is due soon. Runs under way are dropped.
-    async fn write_rest(&mut self) {
+    async fn write_pending_verdicts(&mut self) {
         loop {
             if let Some(written) = self.writes.join_next().await {
                 self.end_write(written);

@@ -7,8 +7,8 @@ use kube::core::request::Error as BuildError;
 use leadsman_process::ApiServer;
 use leadsman_process::reply::{Disposition, Verb};
 
-/// The owner of the fields that the agent writes. Without it the API server records the user agent up to its first slash
-/// (`managerOrUserAgent` in `apiserver/pkg/endpoints/handlers/create.go`), which was `leadsman`.
+/// The owner of the fields that the agent writes. Without it the API server records the user agent up to its first
+/// slash (`managerOrUserAgent` in `apiserver/pkg/endpoints/handlers/create.go`), which was `leadsman`.
 pub(crate) const FIELD_MANAGER: &str = "leadsman-agent";
 /// From the begin of a request to the end of its reply.
 const DEADLINE: Duration = Duration::from_secs(10);

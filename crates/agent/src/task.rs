@@ -1,4 +1,4 @@
-//! The surface between the host and a task: what a task is given, and what it owes.
+//! The interface between the host and its tasks.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::health::HealthChecks;
 /// How long a task may take to finish what it has begun, once it is to stop.
 pub(crate) const DRAIN: Duration = Duration::from_secs(5);
 
-/// Why a task failed: an error of its own, which the host only shows.
+/// Why a task failed: an error of its own type, which the host only logs.
 pub type TaskError = Box<dyn Error + Send + Sync>;
 
 /// What each task of the agent is given.

@@ -20,12 +20,13 @@ use super::leadership::Leadership;
 use super::report::{LeadershipObserver, LeadershipReport};
 use super::watch::{LeaseEvent, describe_lease_failure, watch_lease};
 
-/// Giving the Lease back holds up the end of the process no longer than this.
+/// How long the release of the Lease may delay the end of the process.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
-/// A request on the Lease takes no longer than this, nor than a third of the Lease: one that hangs leaves time for another.
+/// The deadline of a request on the Lease. A third of the Lease's duration counts if it is less, so that another
+/// attempt fits.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Which Lease is wanted, and by whom.
+/// The Lease, and the candidate for it.
 #[derive(Clone, Debug)]
 pub struct LeaseConfig {
     /// Namespace of the Lease.
@@ -34,7 +35,7 @@ pub struct LeaseConfig {
     pub name: String,
     /// `holderIdentity` of this candidate. No other process may ever have the same one, a restart of this one included.
     pub identity: String,
-    /// How long the Lease lasts unless it is renewed, which is tried each third of it.
+    /// The duration of the Lease. It is renewed after each third of it.
     pub duration_seconds: u16,
     /// Field manager of the writes.
     pub field_manager: String,
@@ -49,12 +50,12 @@ pub struct Candidate<O> {
     report: LeadershipReport<O>,
 }
 
-/// The two steps of a clean end.
+/// The two steps of a clean shutdown.
 #[derive(Clone, Debug, Default)]
 pub struct Shutdown {
-    /// From now on the Lease is renewed if this candidate holds it, and not taken otherwise.
+    /// First step: the Lease is renewed if this candidate holds it, but not taken any more.
     pub stop_taking: CancellationToken,
-    /// The Lease is given back, and leadership ends.
+    /// Second step: the Lease is released, and leadership ends.
     pub release: CancellationToken,
 }
 
@@ -99,12 +100,12 @@ impl<O: LeadershipObserver> Candidate<O> {
         }
     }
 
-    /// The leadership of this candidate, now and as it changes.
+    /// The leadership of this candidate, with its changes.
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
         self.leadership.subscribe()
     }
 
-    /// Takes part in the election until the Lease was given back. Dropping the future leaves the Lease to run out.
+    /// Takes part in the election until the Lease has been released. If the future is dropped, the Lease expires.
     pub async fn run(mut self, shutdown: Shutdown) {
         let mut events = watch_lease(self.server.clone(), &self.lease.namespace, &self.lease.name);
         let mut request: BoxFuture<'static, Completed> = pending().boxed();
@@ -163,7 +164,7 @@ impl<O: LeadershipObserver> Candidate<O> {
         if let Some(reason) = &reason
             && self.elector.leadership(now).term().is_some()
         {
-            // It leads all the same, for as long as the Lease lasts.
+            // It still leads as long as the Lease lasts.
             tracing::warn!(reason, "renewing the Lease failed, retrying");
         } else {
             self.report.set_request_failure(reason);
@@ -182,7 +183,7 @@ impl<O: LeadershipObserver> Candidate<O> {
     }
 }
 
-/// What came of a request, for the elector and for people.
+/// The outcome of a request, for the elector and for the log.
 type Completed = (LeaseReply, Disposition);
 
 impl LeaseClient {
@@ -241,7 +242,7 @@ fn interpret(request: &LeaseRequest, disposition: Disposition, body: &[u8]) -> C
                 ..
             },
         ) => LeaseReply::Conflict,
-        // It fails until somebody does something about it.
+        // It fails until somebody changes something.
         (
             _,
             Disposition::Refused { .. }

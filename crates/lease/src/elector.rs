@@ -1,8 +1,8 @@
-//! When to take, renew and give up the Lease. A state machine without a clock, a client or a task.
+//! The decisions when to take, renew and release the Lease. A state machine without a clock, a client or a task.
 //!
 //! The guarantees of the crate's documentation are kept here: a term counts from the sending of a request, the wait for
-//! another's Lease from when its record was last seen to change, and each write carries the resourceVersion that it was
-//! made from. At most one request is in flight.
+//! another candidate's Lease from when its record was last seen to change, and each write carries the resourceVersion
+//! that it is based on. At most one request is in flight.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use super::leadership::Leadership;
 use super::record;
 use super::watch::LeaseState;
 
-/// Of a request that may succeed soon.
+/// The back-off of a request that may succeed soon.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(1));
-/// Of one that fails until somebody grants a right or makes the namespace.
+/// The back-off of a request that fails until somebody grants a right or creates the namespace.
 const REFUSED: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(30));
 
 /// The decisions of one candidate.
@@ -32,19 +32,19 @@ pub(crate) struct Elector {
     request: RequestState,
     refusals: u32,
     terms: u64,
-    /// Another one may have written since the last term, or since the start.
+    /// Whether another process may have written since the last term, or since the start.
     others: bool,
     random: fastrand::Rng,
 }
 
-/// What is wanted.
+/// The goal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Goal {
-    /// To take it and to keep it.
+    /// To take the Lease and to keep it.
     Lead,
-    /// To keep it if it is held.
+    /// To keep the Lease if it is held.
     Keep,
-    /// To give it back.
+    /// To release the Lease.
     Release,
 }
 
@@ -53,13 +53,13 @@ enum Goal {
 enum LastSeen {
     /// It has not been read yet.
     Unread,
-    /// It does not exist. Whoever held it when it was deleted may lead until `free_at`.
+    /// It does not exist. Its holder at the deletion may lead until `free_at`.
     Absent { free_at: Option<Instant> },
-    /// It exists, and its record has not changed since then.
+    /// It exists, and its record was last seen to change at `since`.
     Present { lease: Box<Lease>, since: Instant },
 }
 
-/// A term that lasts.
+/// The current term.
 #[derive(Clone, Copy, Debug)]
 struct Tenure {
     term: u64,
@@ -68,27 +68,27 @@ struct Tenure {
     until: Instant,
 }
 
-/// The one request that there may be.
+/// The state of the one request.
 #[derive(Clone, Copy, Debug)]
 enum RequestState {
     /// None is in flight.
     Idle,
-    /// Another one wrote first: what was last seen is stale, and a GET is next.
+    /// Another process wrote first: what was last seen is stale, so a GET is next.
     Conflicted,
-    /// One is in flight. It may be overtaken: the watch has shown another state since it was sent.
+    /// A request is in flight. `overtaken` if the watch has shown another state since it was sent.
     InFlight { sent: Instant, overtaken: bool },
-    /// One failed.
+    /// The last request failed.
     BackingOff { until: Instant },
 }
 
-/// What the candidate is to do.
+/// The next action of the candidate.
 #[derive(Debug)]
 pub(crate) enum ElectorAction {
     /// Send this request, and pass its reply to [`Elector::on_reply`].
     Send(LeaseRequest),
     /// Nothing before this time, or before something is observed.
     Wait(Option<Instant>),
-    /// Nothing any more.
+    /// Nothing more: the election is over.
     Finished,
 }
 
@@ -103,21 +103,21 @@ pub(crate) enum LeaseRequest {
     Replace(Box<Lease>),
 }
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug)]
 pub(crate) enum LeaseReply {
     /// The Lease as a POST or PUT left it.
     Written(Box<Lease>),
     /// The Lease as a GET shows it.
     Read(Option<Box<Lease>>),
-    /// Another one wrote, created or deleted it first.
+    /// Another process wrote, created or deleted the Lease first.
     Conflict,
     /// No reply, or an error that may pass; whether a write was carried out is unknown.
     Failed {
         /// How long the API server asked to wait.
         retry_after: Option<Duration>,
     },
-    /// Refused, until somebody grants a right or makes the namespace.
+    /// Refused, until somebody grants a right or creates the namespace.
     Refused,
 }
 
@@ -139,7 +139,7 @@ impl Elector {
         }
     }
 
-    /// What to do now. A request that it returns counts as sent. `wall` is the time of day, for the record only.
+    /// The action for this moment. A returned request counts as sent. `wall` is the time of day, for the record only.
     pub(crate) fn next_action(&mut self, now: Instant, wall: Timestamp) -> ElectorAction {
         self.tenure = self.tenure.filter(|tenure| now < tenure.until);
         let end = self.tenure.map(|tenure| tenure.until);
@@ -201,7 +201,7 @@ impl Elector {
                 (Some(holder), _) if holder != self.identity => {
                     from(*since + record::duration(lease, self.duration()))
                 }
-                // Free, or ours after a time in which it could not be renewed.
+                // Free, or still ours after a time without a renewal.
                 _ => NextWrite::Now,
             },
         }
@@ -225,7 +225,7 @@ impl Elector {
         }))
     }
 
-    /// Takes in the Lease as the watch shows it.
+    /// Applies the state of the Lease in the watch.
     pub(crate) fn observe(&mut self, state: LeaseState, now: Instant) {
         let lease = match &state {
             LeaseState::Present(lease) | LeaseState::Deleted(lease) => Some(lease),
@@ -243,13 +243,13 @@ impl Elector {
         }
         match &mut self.request {
             RequestState::InFlight { overtaken, .. } => *overtaken = true,
-            // What made the last request fail may have been mended.
+            // The cause of the last failure may be gone.
             RequestState::BackingOff { .. } => self.request = RequestState::Idle,
             RequestState::Idle | RequestState::Conflicted => {}
         }
     }
 
-    /// Takes in what came of the request in flight.
+    /// Applies the outcome of the request in flight.
     pub(crate) fn on_reply(&mut self, reply: LeaseReply, now: Instant) {
         let RequestState::InFlight { sent, overtaken } = self.request else {
             return;
@@ -272,7 +272,7 @@ impl Elector {
             }
             LeaseReply::Conflict => RequestState::Conflicted,
             LeaseReply::Failed { retry_after } => {
-                // A Lease that is held is worth one more attempt before it ends.
+                // A held Lease gets one more attempt before it expires.
                 let asked = retry_after.unwrap_or_default().min(self.duration() / 3);
                 let wait = RETRY.delay(1, self.random.f64()).max(asked);
                 RequestState::BackingOff { until: now + wait }
@@ -341,26 +341,26 @@ impl Elector {
         let has_led = self.terms > 0;
         match &self.last_seen {
             LastSeen::Present { lease, .. } if record::holder(lease) != Some(&self.identity) => {
-                // If it was ours, somebody took it by hand or with a clock that runs fast.
+                // If it was ours, somebody took it by hand, or with a clock that runs too fast.
                 self.tenure = None;
                 self.others |= has_led || record::holder(lease).is_some();
             }
-            // Between two terms another may have created it, and somebody deleted it again.
+            // Between two terms another process may have created it, and somebody may have deleted it again.
             LastSeen::Absent { .. } => self.others |= has_led,
             LastSeen::Present { .. } | LastSeen::Unread => {}
         }
     }
 
-    /// From now on the Lease is renewed if it is held, but not taken.
+    /// Begins the shutdown: the Lease is renewed if it is held, but not taken any more.
     pub(crate) fn stop_taking(&mut self) {
         self.goal = Goal::Keep;
     }
 
-    /// From now on the Lease is given back, and leadership is over.
+    /// Ends leadership and releases the Lease.
     pub(crate) fn release(&mut self) {
         self.goal = Goal::Release;
         self.tenure = None;
-        // A renewal may be backing off; the release does not wait for it.
+        // The release does not wait for the back-off of a renewal.
         if matches!(self.request, RequestState::BackingOff { .. }) {
             self.request = RequestState::Idle;
         }

@@ -1,32 +1,31 @@
-//! Leadership as the rest of the process is told of it.
+//! Leadership, as the rest of the process sees it.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// With less than this left of the Lease no request is begun: it would hardly be answered in time, and the monotonic
-/// clocks of two machines do not run at quite the same rate.
+/// No request is begun with less than this left of the Lease: it would hardly be answered in time, and the monotonic
+/// clocks of two machines do not run at exactly the same rate.
 const MARGIN: Duration = Duration::from_millis(500);
 
 /// Whether this process may write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leadership {
-    /// It may not: another one leads, or nobody does.
+    /// It may not: another process leads, or none does.
     Standby,
     /// It may.
     Leads {
-        /// Counts this process's terms: between two of them others may have written.
+        /// The number of this process's term. Between two terms others may have written.
         term: u64,
-        /// Whether another one may have written since this process started, and before this term.
+        /// Whether another process may have written between the start of this process and this term.
         after_others: bool,
-        /// When the Lease ends unless it is renewed. Who writes compares it with the clock: a process that was stopped
-        /// learns of the end in no other way.
+        /// When the Lease ends unless it is renewed. Each write compares it with the clock.
         until: Instant,
     },
 }
 
 impl Leadership {
-    /// The number of the term; none of a standby.
+    /// The number of the term. None for a standby.
     pub fn term(self) -> Option<u64> {
         match self {
             Self::Standby => None,
@@ -43,7 +42,7 @@ impl Leadership {
         self
     }
 
-    /// How long a request that is sent now may take; none if none may be sent.
+    /// How long a request that is sent now may take. None if no request may be sent.
     pub fn time_left(self, now: Instant) -> Option<Duration> {
         match self {
             Self::Standby => None,

@@ -1,4 +1,4 @@
-//! What a Lease says of its holder: the fields as client-go fills and reads them (`LeaderElectionRecord`,
+//! The record of a Lease about its holder, with the fields as client-go fills and reads them (`LeaderElectionRecord`,
 //! `k8s.io/client-go/tools/leaderelection/resourcelock`), which is what `kubectl` and other tools expect.
 
 use std::time::Duration;
@@ -7,13 +7,13 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 
-/// The holder's identity; none of a Lease that was released or never taken.
+/// The holder's identity. None for a Lease that was released or never taken.
 pub fn holder(lease: &Lease) -> Option<&str> {
     let holder = lease.spec.as_ref()?.holder_identity.as_deref()?;
     (!holder.is_empty()).then_some(holder)
 }
 
-/// How long the holder may go without renewing; `default` for a record that does not say.
+/// The duration of the Lease; `default` for a record without one.
 pub fn duration(lease: &Lease, default: Duration) -> Duration {
     let seconds = lease
         .spec
@@ -23,8 +23,8 @@ pub fn duration(lease: &Lease, default: Duration) -> Duration {
     seconds.map_or(default, Duration::from_secs)
 }
 
-/// Whether two states have the same record, so that the holder has not renewed between them. Metadata does not count: a
-/// label that somebody set is no sign of the holder's life.
+/// Whether two states have the same record, so that the holder has not renewed the Lease between them. Metadata does
+/// not count: somebody else may have changed a label.
 pub fn is_same(one: &Lease, other: &Lease) -> bool {
     let record = |lease: &Lease| {
         let spec = lease.spec.clone().unwrap_or_default();
@@ -83,7 +83,7 @@ pub(crate) fn taken(lease: &Lease, identity: &str, seconds: u16, now: Timestamp)
     })
 }
 
-/// The same Lease, still held by the same.
+/// The same Lease, renewed by its holder.
 pub(crate) fn renewed(lease: &Lease, seconds: u16, now: Timestamp) -> Lease {
     changed(lease, |spec| LeaseSpec {
         lease_duration_seconds: Some(i32::from(seconds)),
@@ -113,8 +113,8 @@ fn held(identity: &str, seconds: u16, now: Timestamp) -> LeaseSpec {
     }
 }
 
-/// The Lease with another record and everything else as it was seen, the resourceVersion included: the API server accepts
-/// it only if nobody else has written meanwhile. Without managedFields, which a PUT need not carry.
+/// The Lease with another record and everything else as it was seen, the resourceVersion included: the API server
+/// accepts it only if nobody else has written meanwhile. Without managedFields, which a PUT need not carry.
 fn changed(lease: &Lease, change: impl FnOnce(LeaseSpec) -> LeaseSpec) -> Lease {
     let metadata = ObjectMeta {
         managed_fields: None,

@@ -1,16 +1,16 @@
-//! What people see of leadership: a readiness check, log lines, and an observer for metrics. A standby is ready.
+//! Reports of leadership: a readiness check, log lines, and an observer for metrics. A standby is ready.
 
 use leadsman_process::ReadinessCheck;
 
 use super::elector::Elector;
 use super::leadership::Leadership;
 
-/// Who is told of leadership besides those who write by it. `()` takes no notice.
+/// An observer of leadership, for metrics and readiness. `()` ignores it.
 pub trait LeadershipObserver: Send + 'static {
     /// This candidate began (`true`) or ceased (`false`) to lead.
     fn leading(&self, leading: bool);
 
-    /// Why a candidate that stands by while this other one leads does not count as ready. None for an ordinary standby.
+    /// Why a standby is not ready while this other candidate leads. None for an ordinary standby.
     fn objection(&self, holder: &str) -> Option<String>;
 }
 
@@ -90,7 +90,7 @@ impl<O: LeadershipObserver> LeadershipReport<O> {
         }
     }
 
-    /// The Lease is being given back: that leadership ends is then no loss.
+    /// Logs the release of the Lease, after which the end of leadership is no loss.
     pub(crate) fn log_release(&mut self) {
         if self.leading {
             self.set_leading(false);

@@ -21,7 +21,7 @@ pub fn watch_lease(
     watch_object(server, ListTarget::in_namespace::<Lease>(namespace), name)
 }
 
-/// Why a request on a Lease failed, with what an operator can do about it. `action` is what was tried, such as "take or
+/// Why a request on a Lease failed, and what an operator can do about it. `action` is what was tried, such as "take or
 /// renew".
 pub fn describe_lease_failure(
     action: &str,

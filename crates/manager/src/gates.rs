@@ -42,12 +42,12 @@ pub enum GatesError {
     /// No `=`.
     #[error("{0:?} is not of the form NAME=true or NAME=false")]
     Malformed(String),
-    /// Neither true nor false.
+    /// The value is neither true nor false.
     #[error("{name}={value}: the value is neither true nor false")]
     NotBool {
         /// The gate.
         name: String,
-        /// What it was to be.
+        /// The value.
         value: String,
     },
 }
@@ -93,7 +93,8 @@ pub fn openkruise_probes(text: &str) -> bool {
     is_on(daemon) && is_on(marker)
 }
 
-/// The settings of a list, trimmed; what has no `=` as it is. Empty ones do not count.
+/// The settings of a list, trimmed and without empty ones: name and value, or an error with the text if there is no
+/// `=`.
 fn settings(text: &str) -> impl Iterator<Item = Result<(&str, &str), &str>> {
     let settings = text.split(',').map(str::trim);
     let settings = settings.filter(|setting| !setting.is_empty());

@@ -1,19 +1,20 @@
-//! Which of several managers writes: the Lease that they lead by, and what is particular to it.
+//! Which of several managers writes: their Lease, and its rights.
 
 use leadsman_lease::{Candidate, LeadershipObserver, LeaseConfig};
 use leadsman_process::{ApiServer, ReadinessCheck};
 
 use crate::metrics::Metrics;
 
-/// The name of the Lease.
+/// The name of the Lease by which managers lead.
 pub const LEASE: &str = "leadsman-manager";
 
-/// The namespace of the Lease, wherever the manager is installed: two installs have one Lease, so that never two write. It
-/// exists in every cluster (`SystemNamespaces` in `pkg/controlplane/controller/systemnamespaces`), and Kubernetes' own
-/// managers keep their Leases there.
+/// The namespace of the Lease, wherever the manager is installed: two installations share one Lease, so that only one
+/// writes. It exists in every cluster (`SystemNamespaces` in `pkg/controlplane/controller/systemnamespaces`), and
+/// Kubernetes' own managers keep their Leases there.
 pub const LEASE_NAMESPACE: &str = "kube-system";
 
-/// The rights on `leases.coordination.k8s.io` that leadership takes: verb, and whether on the one named [`LEASE`] alone.
+/// The rights on `leases.coordination.k8s.io` that leadership needs: the verb, and whether for the Lease [`LEASE`]
+/// alone.
 pub const LEASE_RIGHTS: [(&str, bool); 5] = [
     // RBAC cannot restrict `create` by name: the name is not known when it is authorized.
     ("create", false),
@@ -23,8 +24,8 @@ pub const LEASE_RIGHTS: [(&str, bool); 5] = [
     ("update", true),
 ];
 
-/// This manager as a candidate. The identity of its holder carries the namespace of the install, so that a second install
-/// is told from a second replica.
+/// This manager as a candidate. Its identity contains the namespace of the installation, which tells a second
+/// installation from a second replica.
 pub(crate) fn candidate(
     server: ApiServer,
     namespace: &str,
@@ -44,7 +45,7 @@ pub(crate) fn candidate(
     Candidate::new(server, config, check, Observer { namespace, metrics })
 }
 
-/// Counts changes of leadership, and objects to a leader of another install.
+/// Counts changes of leadership, and makes a standby of another installation's leader not ready.
 pub(crate) struct Observer {
     namespace: String,
     metrics: Metrics,
@@ -60,7 +61,7 @@ impl LeadershipObserver for Observer {
     }
 }
 
-/// What to say of a leader that is not of this install. An identity is `NAMESPACE/HOST_RANDOM`.
+/// The objection to a leader of another installation. An identity is `NAMESPACE/HOST_RANDOM`.
 fn other_install(leader: &str, namespace: &str) -> Option<String> {
     let (other, _) = leader.split_once('/')?;
     (other != namespace).then(|| {
@@ -71,7 +72,7 @@ fn other_install(leader: &str, namespace: &str) -> Option<String> {
     })
 }
 
-/// The name of the pod, in one.
+/// The host name, which in a pod is the name of the pod.
 fn hostname() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim();

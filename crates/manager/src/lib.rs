@@ -1,7 +1,7 @@
 //! The manager: wires features into the control loop, and decides which of several managers writes.
 //!
-//! No rule about markers, pods or probes lives here (`leadsman-core`), nor how objects are watched and written on a
-//! cluster that is slow, busy, half broken or away (`leadsman-control`).
+//! The rules about markers, pods and probes are in `leadsman-core`; watching and writing objects, whatever the state of
+//! the API server, is in `leadsman-control`.
 //!
 //! | module | holds |
 //! |---|---|
@@ -10,9 +10,9 @@
 //! | `run` | the features, and leadership |
 //! | `podprobe` | `PodProbeMarker` as a feature: kinds, requests, its webhook |
 //! | `leader` | which of several managers writes |
-//! | `openkruise` | that nothing is written beside an `OpenKruise` manager |
-//! | `preflight` | what is to be done before the first start |
-//! | `metrics` | what is counted of leadership |
+//! | `openkruise` | the guard against writing beside an `OpenKruise` manager |
+//! | `preflight` | the checks before the first start |
+//! | `metrics` | the metrics of leadership |
 #![doc(html_no_source)]
 
 mod args;

@@ -1,4 +1,4 @@
-//! What is counted of leadership. Each crate counts its own; `leadsman_control` counts events and writes.
+//! The metrics of leadership. Those of events and writes are in `leadsman_control`.
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
@@ -32,7 +32,7 @@ impl Metrics {
         metrics
     }
 
-    /// This manager has become the leader, or is none any more.
+    /// Records that this manager has gained or lost leadership.
     pub(crate) fn leads(&self, leads: bool) {
         self.leader.set(leads.into());
         self.leadership_changes.inc();

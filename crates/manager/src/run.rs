@@ -1,4 +1,4 @@
-//! The manager's life: its features, and leadership.
+//! Running the manager: its features, and leadership.
 
 use std::pin::pin;
 
@@ -46,7 +46,7 @@ pub fn run(args: &Args) -> Result<(), RunError<ManagerError>> {
     })
 }
 
-/// Adds the features whose gates are on, and returns their webhooks. One whose gate is off costs nothing.
+/// Adds the features whose gates are on, and returns their webhooks. A feature whose gate is off costs nothing.
 fn add_features(control: &mut Control, args: &Args) -> Vec<Webhook> {
     let mut webhooks = Vec::new();
     if args.feature_gates.pod_probe_marker {
@@ -123,10 +123,10 @@ async fn manage(args: &Args, process: Process) -> Result<(), ManagerError> {
     };
     let ended = run_to_end(control, broken, &process.shutdown).await;
     if matches!(ended, Err(ManagerError::Candidate(_))) {
-        // Nobody is left to release the Lease, so it runs out.
+        // Nobody is left to release the Lease, so it expires.
         return ended;
     }
-    // The next leader waits for the writes, not for the calls that are still answered.
+    // The next leader waits for our writes, but not for webhook calls that are still answered.
     admission.stop_writing().await;
     shutdown.release.cancel();
     let released = candidate.await.map_err(ManagerError::Candidate);
@@ -134,8 +134,8 @@ async fn manage(args: &Args, process: Process) -> Result<(), ManagerError> {
     ended.and(released).and(served)
 }
 
-/// Runs what writes until it ends, which ends the process. If something that it depends on breaks first, it is stopped,
-/// and its writes in flight end: a leader that writes no more must not keep the Lease.
+/// Runs the features until they end, which ends the process. If something that they depend on fails first, they are
+/// stopped and their writes in flight end: a leader that does not write must not keep the Lease.
 async fn run_to_end(
     writers: impl Future<Output = Result<(), ManagerError>>,
     broken: impl Future<Output = ManagerError>,

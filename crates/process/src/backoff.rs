@@ -1,5 +1,5 @@
-//! Growing delays between attempts at the same thing, with the one jitter. The random number is an argument, so that its
-//! users can be tested.
+//! Growing delays between attempts at the same thing, with the one jitter. The random number is an argument, so that
+//! its users can be tested.
 
 use std::time::Duration;
 

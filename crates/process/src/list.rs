@@ -12,8 +12,9 @@ use crate::clock;
 use crate::reply::{Cause, Disposition, Verb};
 use crate::server::ApiServer;
 
-/// The deadlines for a page, after no, one, two … pages in a row whose deadline passed. The last one is the API server's own
-/// (`--request-timeout`, one minute by default: `RequestTimeout` in `k8s.io/apiserver/pkg/server/config.go`).
+/// The deadlines for a page, after no, one, two … pages in a row whose deadline passed. The last one is the API
+/// server's own (`--request-timeout`, one minute by default: `RequestTimeout` in
+/// `k8s.io/apiserver/pkg/server/config.go`).
 const DEADLINES: [Duration; 4] = [
     Duration::from_secs(5),
     Duration::from_secs(15),
@@ -65,14 +66,15 @@ impl ListTarget {
         Self { fields, ..self }
     }
 
-    /// Sets the number of objects in a page; 500 by default (`defaultPageSize` in `k8s.io/client-go/tools/pager/pager.go`).
+    /// Sets the number of objects in a page; 500 by default (`defaultPageSize` in
+    /// `k8s.io/client-go/tools/pager/pager.go`).
     #[must_use]
     pub fn page(self, page: u32) -> Self {
         Self { page, ..self }
     }
 
-    /// Reads the first page, or the one of a continue token. `timeouts` counts the pages in a row whose deadline passed. A
-    /// refused connection does not count: it says nothing about how long a list takes.
+    /// Reads the first page, or the one of a continue token. `timeouts` counts the pages in a row whose deadline
+    /// passed. A refused connection does not count: it says nothing about how long a list takes.
     pub async fn read<K: DeserializeOwned + Clone>(
         &self,
         server: &ApiServer,

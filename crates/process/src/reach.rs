@@ -1,7 +1,7 @@
 //! Reachability of the API server, from the outcomes of all requests of a process.
 //!
-//! Each request records its outcome. The first reply after an outage, whichever request it answers, wakes each watch: from
-//! its back-off, or from waiting on a dead connection.
+//! Each request records its outcome. The first reply after an outage, whichever request it answers, wakes each watch:
+//! from its back-off, or from waiting on a dead connection.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ struct ReachState {
     last_reply: Option<Instant>,
     /// When the outage began, if there is one.
     lost: Option<Instant>,
-    /// The number of outages that are over, and when the last one of them began.
+    /// The number of outages that are over, and the beginning of the last one.
     recoveries: u64,
     lost_before: Option<Instant>,
 }

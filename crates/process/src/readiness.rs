@@ -1,7 +1,7 @@
 //! Readiness as named checks, each of which passes, or fails for a reason.
 //!
-//! A process is ready while all of them pass, as an API server is (`/readyz?verbose`, `k8s.io/apiserver/pkg/server/healthz`).
-//! Without a check nothing has started yet, and the process is not ready.
+//! A process is ready while all of them pass, as an API server is (`/readyz?verbose`,
+//! `k8s.io/apiserver/pkg/server/healthz`). Without a check nothing has started yet, and the process is not ready.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

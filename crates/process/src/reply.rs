@@ -1,7 +1,8 @@
 //! The meaning of an API server's reply for the request that it answers. Pure.
 //!
-//! Every request of both processes is judged here: marks, specs, statuses, the Lease, events, lists and watches,
-//! by what API servers send (`k8s.io/apimachinery/pkg/api/errors/errors.go`), not only by what HTTP says.
+//! Every request of both processes is judged here (marks, specs, statuses, the Lease, events, lists and watches), by
+//! the errors that API servers send (`k8s.io/apimachinery/pkg/api/errors/errors.go`) and not only by the status of
+//! HTTP.
 
 use std::error::Error;
 use std::iter::successors;

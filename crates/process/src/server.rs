@@ -1,5 +1,5 @@
-//! Requests to the API server: each has a deadline and a disposition, and each outcome is recorded, so that the end of an
-//! outage wakes those who wait for it.
+//! Requests to the API server: each has a deadline and a disposition, and each outcome is recorded, so that the end of
+//! an outage wakes those who wait for it.
 
 use std::time::Duration;
 
@@ -39,8 +39,8 @@ impl ApiServer {
         }
     }
 
-    /// Sends a request and reads the whole reply, both within the deadline. Not `kube::Api`, which drops the headers of a
-    /// reply: `Retry-After` is one of them.
+    /// Sends a request and reads the whole reply, both within the deadline. Not `kube::Api`, which drops the headers of
+    /// a reply: `Retry-After` is one of them.
     pub async fn send(&self, verb: Verb, request: Request<Vec<u8>>, deadline: Duration) -> Reply {
         let began = clock::monotonic();
         let exchange = async {

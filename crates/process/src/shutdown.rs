@@ -1,8 +1,8 @@
 //! Signals, and a shutdown within the grace period.
 //!
-//! The first SIGTERM or SIGINT cancels the process's token: each task that holds it finishes what it has begun. A second
-//! signal, or the end of the grace period, ends the process at once. So an API server that does not answer cannot delay
-//! the exit until the kubelet kills the process.
+//! The first SIGTERM or SIGINT cancels the process's token: each task that holds it finishes what it has begun. A
+//! second signal, or the end of the grace period, ends the process at once. So an API server that does not answer
+//! cannot delay the exit until the kubelet kills the process.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! One watch that recovers: a kind's list and the changes after it, for as long as somebody polls it.
 //!
 //! kube's `watcher` does most of it, but hides what matters here: whether a watch is established (one that was accepted
-//! is silent), what the API server asks for in a header, and whether an error calls for a new list; its requests have no
-//! deadline of their own, and a resumed watch whose version has expired backs off like any failure. What this one
+//! is silent), what the API server asks for in a header, and whether an error calls for a new list; its requests have
+//! no deadline of their own, and a resumed watch whose version has expired backs off like any failure. What this one
 //! guarantees:
 //!
 //! - Two attempts are at most [`LONGEST_DELAY`] apart, unless the API server asks for longer (Retry-After, up to 5
@@ -101,8 +101,8 @@ pub enum WatchPhase {
     Watching,
 }
 
-/// Lists and watches the target. The stream never ends; dropping it ends the request in flight. `random` spreads retries
-/// and the ends of watches.
+/// Lists and watches the target. The stream never ends; dropping it ends the request in flight. `random` spreads
+/// retries and the ends of watches.
 pub fn list_and_watch<K>(
     server: ApiServer,
     target: ListTarget,
@@ -308,8 +308,8 @@ where
         let received = self.receive(&mut stream).await;
         match received {
             Received::Line(line) => return self.decode(version, stream, &line),
-            // Neither is a failure: an end after a while was asked for, and of a stalled connection nobody knows whether
-            // it lives.
+            // Neither is a failure: an end after a while was asked for, and of a stalled connection nobody knows
+            // whether it lives.
             Received::Ended | Received::Stalled if stream.was_useful() => self.reset_failures(),
             Received::Stalled => {}
             Received::Ended => {

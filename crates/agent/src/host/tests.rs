@@ -1,5 +1,5 @@
-//! A second task beside probing, as image pulls would be one: its own watch, health check and drain, and no change in the
-//! host.
+//! A second task beside probing, as image pulls would be one: its own watch, health check and drain, and no change in
+//! the host.
 
 use std::borrow::Cow;
 use std::convert::Infallible;

@@ -1,5 +1,5 @@
-//! The list of containers that the runtime is asked for: once a second while pods are probed, at once when the plan has
-//! new probes, and not at all otherwise.
+//! Polling the runtime for the list of containers: once a second while pods are probed, at once when the plan has new
+//! probes, and not at all otherwise.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PolledPods {
     uids: Arc<HashSet<Arc<str>>>,
-    /// Probes that were ever added: each waits for a list that begins after it was.
+    /// The number of probes ever added: each one waits for a list that begins after it was added.
     probes_added: u64,
 }
 
@@ -35,8 +35,8 @@ pub(crate) struct ContainerList {
     containers: Result<Arc<CurrentContainers>, Error>,
 }
 
-/// Lists containers until nobody listens any more. Times are on the grid that begins at `start`, so that no list costs a
-/// wake-up of its own.
+/// Lists containers until the receiver is dropped. The times lie on the grid that begins at `start`, so that a list
+/// costs no wake-up of its own.
 pub(crate) async fn poll_containers(
     mut view: View,
     start: Instant,
@@ -66,7 +66,7 @@ pub(crate) async fn poll_containers(
                 if changed.is_err() {
                     return;
                 }
-                // At most one list a slot, however fast the plan changes.
+                // At most one list per slot, however fast the plan changes.
                 sleep_until(next_on_grid(start, began, SLOT)).await;
             }
         }
@@ -86,15 +86,15 @@ pub(crate) struct ContainerLists {
     last: Option<Arc<CurrentContainers>>,
     /// When the last list came, or when there began to be something to list.
     succeeded_at: Duration,
-    /// When the plan changed, if no list that began after it has succeeded: the plan may name other containers of the
-    /// same pods, so that an equal list is news.
+    /// When the plan changed, until a list that began later has succeeded. The plan may name other containers of the
+    /// same pods, so the next list is passed on even if it is equal.
     plan_changed_at: Option<Duration>,
     health: Health,
 }
 
 impl ContainerLists {
     pub(crate) fn new(health: Health) -> Self {
-        // Nothing is listed before there is something to probe.
+        // There is nothing to list before there is something to probe.
         health.succeeded();
         Self {
             polled: watch::Sender::default(),
@@ -126,7 +126,7 @@ impl ContainerLists {
             self.succeeded_at = now;
         }
         if uids.is_empty() {
-            // By the time that there is something to probe again, it may be hours old.
+            // When something is probed again, it may be hours old.
             self.last = None;
         }
         self.plan_changed_at = Some(now);
@@ -142,7 +142,7 @@ impl ContainerLists {
         });
     }
 
-    /// Takes in a list. The event for the state machine is about the containers of these names.
+    /// Applies a list. Returns the event for the state machine, with the containers of these names.
     pub(crate) fn observe(
         &mut self,
         list: ContainerList,
@@ -168,7 +168,7 @@ impl ContainerLists {
             .plan_changed_at
             .filter(|changed_at| began < *changed_at);
         let observed = is_news.then(|| observed_containers(&containers, names));
-        // A list that began before the last pod left would stay until there is another one.
+        // A list that began before the last pod left would be kept until the next one.
         self.last = Some(containers).filter(|_| !self.polled.borrow().uids.is_empty());
         Some(NodeEvent::ContainersListed {
             began,

@@ -1,9 +1,9 @@
-//! Events are limited for each pod, so that a probe that flips each second does not fill etcd.
+//! A limit of events for each pod, so that a probe whose verdict changes every second does not fill etcd.
 //!
 //! The limits are those of Kubernetes' own components (`EventSourceObjectSpamFilter` in
 //! `k8s.io/client-go/tools/record/events_cache.go`): a burst of 25 events, then one each 5 minutes. As in `getSpamKey`
-//! there, a pod is known by namespace, name and uid: by the uid alone, the author of a static pod could spend the events
-//! of another pod. Normal events and warnings share a pod's limit.
+//! there, a pod is known by namespace, name and uid: by the uid alone, the author of a static pod could spend the
+//! events of another pod. Normal events and warnings share a pod's limit.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! Events on pods, sent by one task that nobody waits for.
+//! Events on pods, sent by a background task.
 //!
-//! A probe has at most two events, one for each state. When a state comes again, the count, time and message of its event
-//! are updated, as long as the API server keeps it (`--event-ttl`, an hour by default).
+//! A probe has at most two events, one for each state. When a state comes again, the count, time and message of its
+//! event are updated, as long as the API server keeps it (`--event-ttl`, an hour by default).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ const EVENT_MESSAGE_BYTES: usize = 1024;
 const POD_NAME_BYTES: usize = 253 - 34;
 /// Events in the queue.
 const QUEUE: usize = 256;
-/// Events that are remembered to be counted on.
+/// The number of events whose counts are remembered.
 const MAX_SERIES: usize = 1024;
 /// Attempts at one event (`maxTriesPerEvent` in `k8s.io/client-go/tools/record/event.go`).
 const MAX_ATTEMPTS: u32 = 12;
@@ -234,7 +234,8 @@ fn event_name(pod: &str, at: Timestamp) -> String {
     format!("{pod}.{:x}{:04x}", at.as_nanosecond(), fastrand::u16(..))
 }
 
-/// The events that were sent: a name and a count for each probe and state. Beyond [`MAX_SERIES`] the oldest is forgotten.
+/// The events that were sent: a name and a count for each probe and state. Beyond [`MAX_SERIES`] the oldest is
+/// forgotten.
 #[derive(Default)]
 struct EventSeries {
     sent: HashMap<(Arc<ProbeKey>, State), (String, i32)>,

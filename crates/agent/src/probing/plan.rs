@@ -1,4 +1,4 @@
-//! The node's plan: the watch of its `NodePodProbe`, and which snapshot of it is the newest.
+//! The watch of the node's plan, its `NodePodProbe`, and the choice of its newest snapshot.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use leadsman_process::watcher::{WatchEvent, list_and_watch};
 
 use crate::health::Health;
 
-/// One thing that the API server says about the node's object.
+/// An event of the watch, or a reply to a write.
 #[derive(Debug)]
 pub(crate) enum PlanEvent {
     /// A list begins.
@@ -20,9 +20,9 @@ pub(crate) enum PlanEvent {
     Listed(Box<NodePodProbe>),
     /// The object in a watch event.
     Changed(Box<NodePodProbe>),
-    /// The object in the reply to a write of ours. It may come after the watch has said that the object was deleted.
+    /// The object in the reply to a write of ours. It may come after the watch has shown the object deleted.
     Replied(Box<NodePodProbe>),
-    /// The object exists, and cannot be decoded for this reason.
+    /// The object exists, but cannot be decoded, for this reason.
     Undecodable(String),
     /// The object does not exist.
     Absent,
@@ -42,7 +42,7 @@ pub(crate) enum Plan {
     Absent,
 }
 
-/// What a list that has begun has shown so far.
+/// The object in the list under way, as far as it was received.
 #[derive(Clone, Copy, Debug)]
 enum ListedObject {
     None,
@@ -97,12 +97,12 @@ fn decoded(object: Guarded<NodePodProbe>, event: fn(Box<NodePodProbe>) -> PlanEv
     }
 }
 
-/// Follows the events: picks out the newest plan, and records the health of the watch.
+/// Follows the events: finds the newest plan, and records the health of the watch.
 pub(crate) struct PlanFollower {
     node_name: String,
     newest: NewestVersion,
     health: Health,
-    /// Whether the object is one that cannot be decoded: then an established watch does not mean that the plan is known.
+    /// Whether the object cannot be decoded: then the plan is unknown although the watch is established.
     is_undecodable: bool,
     is_absent: bool,
 }
@@ -127,7 +127,7 @@ impl PlanFollower {
                 return None;
             }
             PlanEvent::Failed(error) => {
-                // A reply from before the failure may be of a store that has been restored since.
+                // A reply from before the failure may come from a store that was restored afterwards.
                 self.newest.begin_list();
                 self.fail(&error, now);
                 return None;
@@ -201,8 +201,8 @@ impl NewestVersion {
         self.has_reply_since_list = false;
     }
 
-    /// A list is believed also when it shows an older version, as after a restore of etcd, unless that is explained by a
-    /// reply that came while the list was under way: the watch after the list shows what it lacks.
+    /// An older version in a list is accepted, since etcd may have been restored, unless a reply that came during the
+    /// list explains it: then the watch after the list shows what the list lacks.
     fn listed(&mut self, object: &NodePodProbe) -> bool {
         let version = version(object);
         let is_late = self.has_reply_since_list

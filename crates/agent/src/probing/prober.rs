@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use super::metrics::handler_label;
 
-/// Added to the executors' own deadlines, in case that one does not keep its own.
+/// Added to the deadline of an executor, in case it does not keep that itself.
 const SLACK: Duration = Duration::from_secs(1);
 
 /// A run that has ended.
@@ -43,7 +43,7 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
             let handler = handler_label(&run.probe.handler);
             let probed = AssertUnwindSafe(probe(&run, target, &exec)).catch_unwind();
             let result = probed.await.unwrap_or_else(|_| {
-                // The panic hook has logged where. It concerns this probe alone.
+                // The panic hook has logged the place. Other probes are not affected.
                 tracing::error!(probe = %run.key, "the executor of a probe panicked, which is a bug in leadsman; the run does not count");
                 Err(CannotProbe::Local("the run panicked".to_owned()))
             });

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::request::{self, FIELD_MANAGER};
 
-/// From the begin of a failed write to the begin of the next.
+/// The back-off of writes, from the begin of a failed one to the begin of the next.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
 
 /// Why a status is not written, or not known to be.
@@ -37,14 +37,14 @@ pub(crate) enum StatusWriteError {
     Lost(#[from] tokio::task::JoinError),
 }
 
-/// Writes the whole status without a resourceVersion: the agent is its only writer, and nothing in it depends on what
-/// is there. Returns the object after the write.
+/// Writes the whole status without a resourceVersion: the agent is its only writer, and the new status does not depend
+/// on the old one. Returns the object after the write.
 pub(crate) async fn write_status(
     server: ApiServer,
     node: String,
     status: NodePodProbeStatus,
 ) -> Result<Box<NodePodProbe>, StatusWriteError> {
-    // Not the type itself, which leaves an empty list out: that must be written, too.
+    // Not the type itself: it omits an empty list, which must be written too.
     let body = json!({"status": {"podProbeStatuses": status.pod_probe_statuses}});
     let patch = Request::new(NodePodProbe::url_path(&(), None)).patch_subresource(
         "status",

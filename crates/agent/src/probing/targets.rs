@@ -1,10 +1,10 @@
-//! The address that a run dials: what the runtime reports for the pod's own sandbox, or the node's for a pod in the
-//! node's network.
+//! The address that a run dials: the one that the runtime reports for the pod's own sandbox, or the node's own for a
+//! hostNetwork pod.
 //!
-//! For a pod in the node's network the runtime reports no address. It is dialled at `--node-ip`; without the flag at
-//! the address in the plan, provided that a network interface that this process sees has it. So whoever writes a plan
-//! can choose among the node's own addresses, and has no others. Interfaces that are known to carry addresses of others
-//! are left out by name; only `--node-ip` is exact.
+//! For a hostNetwork pod the runtime reports no address. It is dialled at `--node-ip`, or without the flag at the address
+//! in the plan, provided that one of the network interfaces of this process has it. So whoever writes a plan can choose
+//! among the node's own addresses and no others. Interfaces that are known to carry foreign addresses are excluded by
+//! name; only `--node-ip` is exact.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -21,7 +21,8 @@ use tokio::time::Instant;
 
 use super::container_list::pod_labels;
 
-/// Age at which the addresses of the interfaces are read again. An address that leaves the node is dialled as long.
+/// The age at which the addresses of the interfaces are read again. An address that has left the node is dialled for at
+/// most as long.
 const MAX_AGE: Duration = Duration::from_secs(5);
 
 /// The addresses of the node, and those in the plan.
@@ -80,7 +81,7 @@ impl ProbeTargets {
         })
     }
 
-    /// The address of a pod in the node's network.
+    /// The address of a hostNetwork pod.
     fn node_address_of(&mut self, pod: &PodName) -> Result<Vec<IpAddr>, CannotProbe> {
         if !self.node_ips.is_empty() {
             return Ok(self.node_ips.clone());

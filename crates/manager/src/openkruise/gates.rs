@@ -10,8 +10,9 @@ use crate::gates::openkruise_probes;
 /// The flag.
 pub const GATES_FLAG: &str = "--feature-gates";
 
-/// Reads the gates of the pod that holds the Lease. A holder is named after its pod, with a uuid appended (`NewResourceLock`
-/// of controller-runtime's `pkg/leaderelection`); in the node's own network, after the node: then all managers are read.
+/// Reads the gates of the pod that holds the Lease. A holder is named after its pod, with a uuid appended
+/// (`NewResourceLock` of controller-runtime's `pkg/leaderelection`); in the node's own network, after the node: then
+/// all managers are read.
 ///
 /// # Errors
 /// When the API server does not show the pods.

@@ -27,7 +27,7 @@ pub(crate) struct OpenKruiseGuard {
     passed_on: watch::Sender<Leadership>,
     check: ReadinessCheck,
     reported: OpenKruiseState,
-    /// Whether it may have written while this process ran.
+    /// Whether that manager may have written since this process started.
     was_active: bool,
 }
 
@@ -142,7 +142,7 @@ impl OpenKruiseGuard {
         let passed_on = match (passes, self.was_active) {
             (false, _) => Leadership::Standby,
             (true, false) => leadership,
-            // What it has written may not have reached our watches.
+            // Its last writes may not have reached our watches.
             (true, true) => leadership.after_others(),
         };
         if state != self.reported {

@@ -1,9 +1,9 @@
-//! The state of `OpenKruise`'s manager: whether it runs, by its Lease, and whether it acts on `PodProbeMarker`s. Without a
-//! clock or a client.
+//! The state of `OpenKruise`'s manager: whether it runs, by its Lease, and whether it acts on `PodProbeMarker`s.
+//! Without a clock or a client.
 //!
-//! It runs until one duration after its Lease was last seen to change, by this process's clock alone. While changes of the
-//! Lease are not received, the state stays as it was. A Lease that a manager left behind is not waited for at each start:
-//! if it was renewed [`LONG_AGO`], by its own record, its holder has stopped.
+//! It counts as running until one duration after its Lease was last seen to change, by the clock of this process alone.
+//! While changes of the Lease are not received, the state stays as it was. A start does not wait for a Lease that was
+//! left behind: if its record says that it was renewed [`LONG_AGO`], its holder has stopped.
 
 use std::time::Duration;
 
@@ -12,19 +12,19 @@ use k8s_openapi::api::coordination::v1::Lease;
 use leadsman_lease::record;
 use tokio::time::Instant;
 
-/// More than the clocks of two machines of a cluster differ.
+/// More than the difference of the clocks of two machines in a cluster.
 const LONG_AGO: Duration = Duration::from_mins(10);
-/// For a Lease without one (`defaultLeaseDuration`, `pkg/manager/manager.go` of controller-runtime).
+/// The duration of a Lease that does not say (`defaultLeaseDuration`, `pkg/manager/manager.go` of controller-runtime).
 const DEFAULT_DURATION: Duration = Duration::from_secs(15);
 
-/// Gates that are on are not read again sooner.
+/// The interval in which gates that are on are read again.
 const REREAD_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What its Lease and its gates have shown.
+/// The observed state of its Lease and its gates.
 #[derive(Clone, Debug, Default)]
 pub struct OpenKruiseManager {
     lease: SeenLease,
-    /// Whether changes of its Lease are not received.
+    /// Whether changes of its Lease are currently not received.
     blind: bool,
     /// When its gates were last read.
     gate_read_at: Option<Instant>,
@@ -60,7 +60,7 @@ pub enum GateState {
     NoPod,
 }
 
-/// Whether its manager is in the way.
+/// Whether its manager prevents leadsman's from writing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenKruiseState {
     /// Its Lease was not read yet.
@@ -110,16 +110,16 @@ impl OpenKruiseManager {
         self.lease = SeenLease::Seen { lease, until, gate };
     }
 
-    /// Records that the Lease does not exist. One that was seen counts until it expires: it may have been deleted under its
-    /// holder.
+    /// Records that the Lease does not exist. One that was seen counts until it expires: it may have been deleted under
+    /// its holder.
     pub fn observe_no_lease(&mut self) {
         if let SeenLease::Unread = self.lease {
             self.lease = SeenLease::Absent;
         }
     }
 
-    /// Changes of its Lease are received from now on. A renewal may have been missed meanwhile, so a manager that ran when
-    /// they ceased is given one whole duration.
+    /// Records that changes of its Lease are received again. A renewal may have been missed meanwhile, so a manager
+    /// that ran before gets a whole duration.
     pub fn watch_resumed(&mut self, now: Instant) {
         let was_blind = std::mem::replace(&mut self.blind, false);
         if let SeenLease::Seen {
@@ -133,7 +133,7 @@ impl OpenKruiseManager {
         }
     }
 
-    /// Changes of its Lease are not received any more.
+    /// Records that changes of its Lease are no longer received.
     pub fn watch_lost(&mut self, now: Instant) {
         if std::mem::replace(&mut self.blind, true) {
             return;

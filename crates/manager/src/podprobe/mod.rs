@@ -23,7 +23,7 @@ mod serverless;
 /// The rules of `PodProbeMarker`.
 pub(crate) struct PodProbeRules {
     index: Index,
-    /// None where pods are not serverless.
+    /// None if the gate for serverless pods is off.
     injection: Option<InjectionWebhook>,
 }
 

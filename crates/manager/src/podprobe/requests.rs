@@ -1,5 +1,5 @@
-//! A due write as HTTP requests, and what their replies show. Here and nowhere else is decided which verb, which
-//! resource and which kind of patch a write is.
+//! The HTTP requests of a due write, and the events of their replies. Only here it is decided which verb, resource and
+//! kind of patch a write uses.
 
 use std::sync::Arc;
 
@@ -86,8 +86,8 @@ fn kind(write: &Write) -> RequestKind {
     }
 }
 
-/// What a reply shows. The reply to a deletion shows nothing, nor does that to a write by which the last finalizer goes:
-/// the watch tells when the object is gone, in order with what may come after it.
+/// How to read the object in a reply. None for a deletion, and for a write that removes the last finalizer: the watch
+/// shows when the object is gone, in order with later events.
 fn reply(write: &Write) -> Option<DecodeReply<Event>> {
     match write {
         Write::CreateNodePodProbe(_) | Write::ReplaceNodePodProbe(_) => Some(|body| {
@@ -172,7 +172,7 @@ fn steps(write: &Write) -> Result<Vec<HttpRequest<Vec<u8>>>, BuildError> {
     Ok(vec![request?])
 }
 
-/// The removal of what others co-own comes first: the apply's reply then shows the pod as it is to be.
+/// The patch that removes marks which others co-own comes first, so that the reply to the apply shows the final state.
 fn marks_steps(marks: &PodMarks) -> Result<Vec<HttpRequest<Vec<u8>>>, BuildError> {
     let PodMarks {
         pod, remove, apply, ..

@@ -1,7 +1,7 @@
-//! Pods that virtual nodes may run: the webhook that gives pods their probes when they are created.
+//! The webhook that injects the probes into pods when they are created, since a virtual node may run them.
 //!
-//! What a pod is given is a rule (`leadsman_core::podprobe::serverless`). Here the rules' markers come to the webhook,
-//! on every replica, and the API server is told which pods to ask about.
+//! What is injected is a rule (`leadsman_core::podprobe::serverless`). This module passes the markers to the webhook on
+//! every replica, and decides for which pods the API server calls it.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use tokio::sync::watch;
 
 /// The webhook's name.
 const WEBHOOK: &str = "podprobe.leadsman.io";
-/// A pod is given no probes rather than made to wait longer: they are written as soon as it is on a virtual node.
+/// A pod is created without its probes rather than later: they are written as soon as it is on a virtual node.
 const TIMEOUT_SECONDS: u8 = 1;
 
-/// The markers by which the webhook answers, as the rules have them.
+/// The markers that the webhook knows.
 pub(crate) struct InjectionWebhook {
     markers: Snapshot,
-    /// Whether all markers have been listed. Before that a pod would look as if no marker wanted it.
+    /// Whether all markers have been listed. Before that no marker would seem to match a pod.
     is_listed: bool,
     snapshot: watch::Sender<Option<Arc<Snapshot>>>,
     spec: watch::Sender<Option<WebhookSpec>>,
@@ -48,8 +48,7 @@ impl InjectionWebhook {
         Webhook::new::<Injector>(WEBHOOK, self.snapshot.subscribe(), self.spec.subscribe())
     }
 
-    /// Takes over which markers are acted on now. `lists_all` says that the event before this was the end of their
-    /// list.
+    /// Takes over the changed markers. `lists_all` says whether the last event was the end of their list.
     pub(crate) fn follow(&mut self, index: &mut Index, lists_all: bool) {
         let changed = index.take_changed_markers();
         let is_changed = !changed.is_empty();
@@ -61,7 +60,7 @@ impl InjectionWebhook {
         if !self.is_listed || !is_changed && !is_first {
             return;
         }
-        // The spec first: while there is no snapshot, what the API server was told before stays in force.
+        // The spec first: without a snapshot the configuration stays as it is.
         let scope = Scope::new(&self.markers);
         let is_widened = scope.as_ref().is_some_and(Scope::is_widened);
         if is_widened && !self.was_widened {
@@ -83,7 +82,7 @@ impl InjectionWebhook {
     }
 }
 
-/// Which pods the API server asks about.
+/// The pods for which the API server calls the webhook.
 fn spec(scope: Scope) -> WebhookSpec {
     let namespaces = scope.namespaces.map(|names| LabelSelectorRequirement {
         // Every namespace has its name as this label (KEP-2161).
@@ -110,13 +109,13 @@ fn spec(scope: Scope) -> WebhookSpec {
         },
         match_conditions: condition.into_iter().collect(),
         timeout_seconds: TIMEOUT_SECONDS,
-        // Another webhook may add the container that a probe is about.
+        // Another webhook may add the container of a probe.
         reinvoked: true,
         ..WebhookSpec::default()
     }
 }
 
-/// Gives a pod its probes.
+/// Injects the probes into a pod.
 struct Injector;
 
 impl Reviewer for Injector {

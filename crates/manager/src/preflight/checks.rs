@@ -11,8 +11,8 @@ use crate::openkruise::{
     GATES_FLAG, GateState, LEASE, NAMESPACE, OpenKruiseState, switch_off_command,
 };
 
-/// The oldest Kubernetes that leadsman supports: a token names its node by default since 1.31 (KEP-4193), admission policies
-/// are stable since 1.30 (KEP-3488), validation rules in CRDs since 1.29 (KEP-2876).
+/// The oldest Kubernetes that leadsman supports: a token names its node by default since 1.31 (KEP-4193), admission
+/// policies are stable since 1.30 (KEP-3488), validation rules in CRDs since 1.29 (KEP-2876).
 const OLDEST: (u32, u32) = (1, 31);
 const INSTALL: &str = "leadsman manifests | kubectl apply --server-side --force-conflicts -f -";
 /// How many of a long list are named.

@@ -1,4 +1,5 @@
-//! What is read of markers and of the pods that they match: which markers are valid, and who owns the marks that they name.
+//! What is read of markers and of the pods that they match: which markers are valid, and who owns the marks that they
+//! name.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,13 +1,13 @@
-//! `leadsman preflight`: whether a cluster is ready for leadsman, and what to do first.
+//! `leadsman preflight`: checks whether a cluster is ready for leadsman.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `facts` | what is read of the cluster |
-//! | `openkruise` | what is read of `OpenKruise` |
-//! | `marks` | what is read of markers and the pods that they match |
+//! | `facts` | reading the cluster |
+//! | `openkruise` | reading what there is of `OpenKruise` |
+//! | `marks` | reading markers and the pods that they match |
 //! | `checks` | the findings that follow; pure |
 //!
-//! Nothing is written but reviews, which the API server does not store.
+//! Nothing is written except reviews, which the API server does not store.
 
 mod checks;
 mod facts;
