@@ -73,7 +73,7 @@ pub(crate) struct ProbingConfig {
     pub(crate) node_ips: Vec<IpAddr>,
 }
 
-/// Probes the pods of the node until the task is to stop; then writes what is not written yet.
+/// Probes the pods of the node until the task has to stop; then writes the last verdicts.
 pub(crate) async fn run(context: TaskContext, config: ProbingConfig) -> Result<(), ProbingError> {
     let plans = watch_plan(context.server.clone(), &context.node_name);
     let mut probing = Probing::new(&context, config);

@@ -27,7 +27,7 @@ impl Permissions {
 
     /// Records what a reply says about permissions.
     pub(crate) fn note(&self, kind: RequestKind, disposition: &Disposition) {
-        // Each change is one insertion or removal, so what a panicking thread left is whole.
+        // Each change is one insertion or removal, so a panic leaves no half-made state.
         let mut forbidden = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_changed = match disposition {
             Disposition::Retry {

@@ -41,7 +41,7 @@ impl SharedPlaces {
     /// Takes and gives back places, and wakes the other features that may now get one. The caller must try to take a
     /// place before it waits for [`SharedPlaces::changed`].
     pub(crate) fn update<T>(&mut self, update: impl FnOnce(&mut Places) -> T) -> T {
-        // Each method changes one flow completely or not at all, so what a panicking thread left is whole.
+        // Each method changes one flow completely or not at all, so a panic leaves no half-made state.
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         let updated = update(&mut places);
         if places.take_changed() {

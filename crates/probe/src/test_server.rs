@@ -1,4 +1,4 @@
-//! For tests: real listeners on the loopback interface that answer by script and watch observe how each connection ends.
+//! For tests: real listeners on the loopback interface that answer by script and observe how each connection ends.
 
 use std::net::SocketAddr;
 use std::time::Duration;

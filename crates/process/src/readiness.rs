@@ -73,7 +73,7 @@ impl Readiness {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Cow<'static, str>, CheckState>> {
-        // Each change is one insertion, so what a panicking thread left is whole.
+        // Each change is one insertion, so a panic leaves no half-made state.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

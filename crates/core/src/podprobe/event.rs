@@ -54,7 +54,7 @@ pub enum Event {
     /// The API server has carried out the last write of this target; the state in its reply was sent as an event
     /// before. If the object still lacks what was written, another client or an admission webhook undid it.
     Written(WriteTarget),
-    /// The API server rejected this write for a reason that a retry does not mend, and why. It is not repeated until
+    /// The API server rejected this write for good, for this reason. It is not repeated until
     /// another write is due, the spec of the `NodePodProbe` has changed, or some minutes have passed.
     Refused(WriteTarget, Box<Write>, String),
     /// The deadline of the last [`IndexEffects`] has passed.

@@ -15,15 +15,15 @@ use crate::openkruise::{
 /// policies are stable since 1.30 (KEP-3488), validation rules in CRDs since 1.29 (KEP-2876).
 const OLDEST: (u32, u32) = (1, 31);
 const INSTALL: &str = "leadsman manifests | kubectl apply --server-side --force-conflicts -f -";
-/// How many of a long list are named.
+/// The number of items of a long list that are named.
 const NAMED: usize = 5;
 
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CheckResult {
-    /// Nothing to know.
+    /// Nothing has to be done.
     Ok,
-    /// Good to know, and nothing to do.
+    /// Information; nothing has to be done.
     Note,
     /// Something has to be done first.
     Todo,
@@ -60,7 +60,7 @@ impl Finding {
         self
     }
 
-    /// Something that cannot be read, and may be in the way for that reason.
+    /// A finding that something cannot be read, which counts as a problem.
     fn unreadable(check: &'static str, what: &str, why: &str) -> Self {
         Self::new(
             check,

@@ -1,4 +1,4 @@
-//! What is read of the cluster. That something cannot be read is a fact too, with the reason.
+//! Reading the facts about a cluster. That something cannot be read is a fact too, with its reason.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -22,10 +22,10 @@ use crate::{Gates, LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, feature_rights, openkru
 /// The deadline of a request.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What was read, or why it cannot be read.
+/// The result of a look-up, or the reason why it failed.
 pub type Lookup<T> = Result<T, String>;
 
-/// Whose rights are checked.
+/// The account whose rights are checked.
 #[derive(Clone, Debug)]
 pub enum PreflightScope {
     /// Those of a manager with these feature gates.
@@ -34,7 +34,7 @@ pub enum PreflightScope {
     Agent(Vec<(&'static str, &'static str, &'static str)>),
 }
 
-/// All that was read.
+/// The facts about a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterFacts {
     /// The API server's version: major, minor, as it calls itself.
@@ -209,7 +209,7 @@ fn missing(ours: &Value, theirs: &Value, place: &str, into: &mut Vec<String>) {
     }
 }
 
-/// The rights of what is to run.
+/// The rights of the process that is going to run.
 fn rights(scope: &PreflightScope) -> Vec<RequiredRight> {
     let on = |(group, resource, verb): (&'static str, &'static str, _)| RequiredRight {
         verb,

@@ -1,5 +1,4 @@
-//! What is read of markers and of the pods that they match: which markers are valid, and who owns the marks that they
-//! name.
+//! Reading the markers and the pods that they match: which markers are valid, and who owns the marks that they name.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! What is read of `OpenKruise`: its manager, its agents and its webhooks.
+//! Reading the state of `OpenKruise`: its manager, its agents and its webhooks.
 
 use futures::StreamExt;
 use k8s_openapi::api::admissionregistration::v1::{
@@ -30,7 +30,7 @@ pub struct OpenKruiseFacts {
     pub webhooks: Lookup<Vec<BlockingWebhook>>,
 }
 
-/// A webhook with failurePolicy Fail: while nobody answers it, what it is about cannot be written.
+/// A webhook with failurePolicy Fail: while it does not answer, its objects cannot be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockingWebhook {
     /// `validatingwebhookconfiguration` or `mutatingwebhookconfiguration`.

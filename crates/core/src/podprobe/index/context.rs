@@ -29,7 +29,7 @@ pub(super) fn pod_key(pod: &IndexedPod) -> Option<(NodeName, PodKey)> {
     Some((node, (pod.name.clone(), pod.node_uid.clone())))
 }
 
-/// What a pod adds to the tally of each marker that matches it, the one that goes first in front.
+/// What a pod adds to the tally of each marker that matches it, in order of precedence.
 pub(super) type Contributions = Vec<(MarkerName, PodContribution)>;
 
 /// What a machine uses besides its own state.
@@ -143,7 +143,7 @@ pub(super) struct DueWrite {
 /// What a write changes, as [`contest`](crate::podprobe::contest) remembers it.
 #[derive(Debug)]
 pub(super) enum Sent {
-    /// Marks of a pod, each with a number that stands for what was wanted of it.
+    /// Marks of a pod, each with the fingerprint of the wanted value.
     Marks(Box<[(Mark, u64)]>),
     /// A spec, a status or a list of finalizers, which is written as a whole.
     Whole(SentValue),

@@ -1,17 +1,17 @@
-//! The index: what is observed of the cluster, and what follows from it.
+//! The index: the observed state of the cluster, and the writes that follow from it.
 //!
-//! A state machine without a clock, a client or a task. [`Index::observe`] takes one event in and says which objects
-//! may have to be written; its cost grows with what the event changed. [`Index::due`] makes the request for an
-//! object when there is room to send it, so that many changes to one object are one request. Both are functions of
-//! what is observed alone, but for two things that are remembered: contests over what is written, and writes that were
-//! refused for good.
+//! A state machine without a clock, a client or a task. [`Index::observe`] takes an event and returns the objects that
+//! may have to be written; its cost is proportional to the change. [`Index::due`] returns the write of an object when
+//! there is room to send it, so that many changes to one object cost one request. Both depend only on the observed
+//! state, apart from two things that are remembered: contests with other writers, and writes that were refused for
+//! good.
 //!
 //! Three machines with private fields do the work, and this file only wires them:
 //!
 //! | machine | owns | takes in | gives out |
 //! |---|---|---|---|
 //! | `markers` | markers, their selectors and tallies | what each pod adds to the tallies | which match a pod; statuses and finalizers that are due |
-//! | `nodes` | nodes, `NodePodProbe`s, agents | which entries each pod should have | what a node says of a pod; the objects that are due |
+//! | `nodes` | nodes, `NodePodProbe`s, agents | which entries each pod should have | what a node and its agent report of a pod; the objects that are due |
 //! | `pods` | pods, contests over their marks | the plan of each pod | the marks that are due |
 //!
 //! None of them knows another. Beside them:
@@ -102,7 +102,7 @@ impl Default for Config {
     }
 }
 
-/// All that is observed, and what follows from it.
+/// The observed state of the cluster, and the writes that follow from it.
 #[derive(Debug)]
 pub struct Index {
     config: Config,
