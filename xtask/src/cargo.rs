@@ -74,9 +74,17 @@ pub(crate) fn build(selection: &[&str]) -> Result<Vec<Executable>> {
 
 /// Runs `cargo build` with exactly these arguments. Cargo's progress goes to stderr.
 pub(crate) fn build_only(arguments: &[&str]) -> Result<Vec<Executable>> {
-    let mut child = cargo()
-        .args(["build", "--message-format=json-render-diagnostics"])
-        .args(arguments)
+    build_by(cargo().arg("build").args(arguments))
+}
+
+/// Runs this `cargo build`. Cargo's progress goes to stderr.
+pub(crate) fn build_by(command: &mut Command) -> Result<Vec<Executable>> {
+    let arguments: Vec<_> = command
+        .get_args()
+        .map(|it| it.to_string_lossy().into_owned())
+        .collect();
+    let mut child = command
+        .arg("--message-format=json-render-diagnostics")
         .stdout(Stdio::piped())
         .spawn()
         .context("running cargo build")?;
@@ -92,7 +100,7 @@ pub(crate) fn build_only(arguments: &[&str]) -> Result<Vec<Executable>> {
     }
     if !child.wait()?.success() {
         bail!(
-            "`cargo build {}` failed; its messages are above",
+            "`cargo {}` failed; its messages are above",
             arguments.join(" ")
         );
     }

@@ -8,8 +8,10 @@ mod bed;
 mod bench;
 mod cargo;
 mod clock;
+mod commit;
 mod crds;
 mod demo;
+mod image;
 mod lint;
 mod root;
 mod rules;
@@ -47,7 +49,10 @@ enum Verb {
     Test(test::Arguments),
     /// Measure what leadsman costs, each figure beside its floor, and write the results into docs/performance
     Bench(bench::Arguments),
-    /// Run every check that is no test: format, clippy, CRDs, layers, orphan files, rules without a test, docs
+    /// Make leadsman's container image as an OCI archive, without Docker
+    Image(image::Arguments),
+    /// Run every check that is no test: format, clippy, CRDs, layers, orphan files, rules without a test, versions, docs,
+    /// licences
     Lint,
     /// Raise a cluster and leave it up, or take it away
     Bed(bed::Arguments),
@@ -69,6 +74,7 @@ fn main() -> ExitCode {
         Verb::Demo(arguments) => demo::run(&arguments),
         Verb::Test(arguments) => Ok(test::run(&arguments)),
         Verb::Bench(arguments) => bench::run(&arguments),
+        Verb::Image(arguments) => image::run(&arguments),
         Verb::Lint => Ok(lint::run()),
         Verb::Bed(arguments) => bed::run(&arguments),
         Verb::Rules(arguments) => rules::run(&arguments),

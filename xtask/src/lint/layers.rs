@@ -66,6 +66,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     // From this line on nothing is shipped.
     (FIRST_NOT_SHIPPED, &[]),
+    ("leadsman-image", &[]),
     ("leadsman-testkit", &["leadsman-api"]),
     (
         "leadsman-tests",

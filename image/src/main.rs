@@ -1,0 +1,94 @@
+//! Makes leadsman's own image from its program.
+//!
+//! The file system of the image is one file, `/leadsman`. What a process may look for besides, it gets from the kubelet or
+//! does without: `/etc/resolv.conf` and `/etc/hosts` are mounted into every container, the CA and the token of the API
+//! server come with the service account, and nobody asks for user names, time zones or a folder to write to.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use clap::Parser;
+use leadsman_image::{Config, Image, Layer, StaticProgram};
+
+/// Nobody's: without a user of this number on any node, and not root. Images without a shell use it by custom.
+const USER: &str = "65532:65532";
+
+/// Makes the image of leadsman as an OCI archive and prints its digest.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// The program, linked statically
+    #[arg(long, value_name = "FILE")]
+    program: PathBuf,
+    /// Where to write the archive
+    #[arg(long, value_name = "FILE")]
+    output: PathBuf,
+    /// The time of the image and its files, in seconds since 1970
+    #[arg(long, value_name = "SECONDS")]
+    created: i64,
+    /// The commit that the program was built from
+    #[arg(long, value_name = "COMMIT")]
+    revision: Option<String>,
+    /// How hard to compress, from 0 to 9
+    #[arg(long, value_name = "LEVEL", default_value_t = 9, value_parser = clap::value_parser!(u32).range(0..=9))]
+    compression: u32,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let image = image(&arguments)?;
+    let digest = write(&image, &arguments.output)
+        .with_context(|| format!("writing {}", arguments.output.display()))?;
+    println!("{digest}");
+    Ok(())
+}
+
+fn image(arguments: &Arguments) -> Result<Image> {
+    let path = arguments.program.display();
+    let program = fs::read(&arguments.program).with_context(|| format!("reading {path}"))?;
+    let program = StaticProgram::new(program)
+        .with_context(|| format!("{path} cannot be the program of the image"))?;
+    Ok(Image {
+        repository: "docker.io/library/leadsman".to_owned(),
+        tag: env!("CARGO_PKG_VERSION").to_owned(),
+        architecture: program.architecture(),
+        created: jiff::Timestamp::from_second(arguments.created)?,
+        config: Config {
+            user: USER.to_owned(),
+            entrypoint: vec!["/leadsman".to_owned()],
+            environment: Vec::new(),
+            labels: labels(arguments.revision.as_deref()),
+        },
+        layer: Layer::new().file("leadsman", 0o755, program.into_content()),
+        compression: arguments.compression,
+    })
+}
+
+/// OCI's `annotations.md`. `Dockerfile` sets the same.
+fn labels(revision: Option<&str>) -> BTreeMap<String, String> {
+    let labels = [
+        ("title", Some("leadsman")),
+        ("version", Some(env!("CARGO_PKG_VERSION"))),
+        ("revision", revision),
+        ("licenses", Some(env!("CARGO_PKG_LICENSE"))),
+    ];
+    let labels = labels.into_iter().filter_map(|(name, value)| {
+        let name = format!("org.opencontainers.image.{name}");
+        Some((name, value?.to_owned()))
+    });
+    labels.collect()
+}
+
+/// Writes the archive beside its place and moves it there, so that nobody imports half of one.
+fn write(image: &Image, place: &Path) -> Result<String> {
+    if let Some(folder) = place.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let partial = place.with_extension("partial");
+    let digest = image.write(BufWriter::new(File::create(&partial)?))?;
+    fs::rename(&partial, place)?;
+    Ok(digest)
+}

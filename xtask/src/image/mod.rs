@@ -1,0 +1,185 @@
+//! `cargo xtask image`: leadsman's image as an OCI archive, made without Docker by the program `leadsman-image`.
+//!
+//! What lives here: how the program of the image is built. It is linked statically against glibc, and two builds of one
+//! commit by one toolchain give the same bytes wherever their folders are. Everything that ends up in the program by its
+//! path is remapped: the workspace, and the sources and build scripts' output of the dependencies.
+
+mod architecture;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+
+pub(crate) use architecture::Architecture;
+
+use crate::cargo::{self, cargo};
+use crate::commit::Commit;
+
+/// Has a build folder of its own: other flags would throw away what the workspace has compiled.
+const BUILD: &str = "target/static";
+
+/// Arguments of `image`.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// `dev` makes the same image of an unoptimised build, in seconds, for the test bed
+    #[arg(long, value_enum, default_value = "release")]
+    profile: Profile,
+    /// The nodes' architecture; this machine's when left out
+    #[arg(long, value_enum)]
+    arch: Option<Architecture>,
+}
+
+/// How the program of an image is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Profile {
+    Release,
+    Dev,
+}
+
+/// An image that was made.
+pub(crate) struct Archive {
+    /// Its file.
+    pub(crate) path: PathBuf,
+    /// The program in it.
+    pub(crate) program: PathBuf,
+    /// The digest of the image's manifest.
+    pub(crate) digest: String,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let architecture = match arguments.arch {
+        Some(architecture) => architecture,
+        None => Architecture::native()?,
+    };
+    let image = make(arguments.profile, architecture)?;
+    let size = std::fs::metadata(&image.path)?.len();
+    eprintln!(
+        "image docker.io/library/leadsman:{}, {architecture}, {:.1} MB, {}",
+        env!("CARGO_PKG_VERSION"),
+        megabytes(size),
+        image.digest
+    );
+    eprintln!("import it on a node: ctr --namespace k8s.io images import FILE");
+    println!("{}", image.path.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Builds leadsman and makes its image.
+pub(crate) fn make(profile: Profile, architecture: Architecture) -> Result<Archive> {
+    let program = static_program(profile, architecture)?;
+    let built = cargo::build(&["--bin", "leadsman-image"])?;
+    let path = cargo::root()
+        .join("target/image")
+        .join(profile.folder())
+        .join(format!(
+            "leadsman-{}-{architecture}.tar",
+            env!("CARGO_PKG_VERSION")
+        ));
+    let commit = Commit::read()?;
+    let mut maker = Command::new(cargo::program(&built, "leadsman-image")?);
+    maker
+        .arg("--program")
+        .arg(&program)
+        .arg("--output")
+        .arg(&path);
+    maker.args(["--created", &commit.time]);
+    maker.args(["--compression", profile.compression()]);
+    if let Some(revision) = &commit.revision {
+        maker.args(["--revision", revision]);
+    }
+    let output = maker.stderr(Stdio::inherit()).output();
+    let output = output.context("running leadsman-image")?;
+    if !output.status.success() {
+        bail!("the image could not be made, the reason is above");
+    }
+    let digest = String::from_utf8(output.stdout).context("what leadsman-image printed")?;
+    Ok(Archive {
+        path,
+        program,
+        digest: digest.trim().to_owned(),
+    })
+}
+
+/// Builds leadsman so that it runs without any other file.
+fn static_program(profile: Profile, architecture: Architecture) -> Result<PathBuf> {
+    let missing = architecture.missing();
+    if !missing.is_empty() {
+        bail!(
+            "leadsman cannot be linked for {architecture} here: {}",
+            missing.join("; ")
+        );
+    }
+    let mut command = cargo();
+    command
+        .args(["build", "--locked", "--package", "leadsman"])
+        .args(["--target", architecture.triple(), "--target-dir", BUILD])
+        .args(profile.arguments())
+        // Flags are separated by this character, since paths may hold blanks.
+        .env("CARGO_ENCODED_RUSTFLAGS", flags()?.join("\u{1f}".as_ref()));
+    let triple = architecture.triple().to_uppercase().replace('-', "_");
+    command.env(
+        format!("CARGO_TARGET_{triple}_LINKER"),
+        architecture.linker().program,
+    );
+    cargo::program(&cargo::build_by(&mut command)?, "leadsman")
+}
+
+/// Links everything in, and leaves no path of this machine behind.
+fn flags() -> Result<Vec<OsString>> {
+    let cargo_home = std::env::var_os("CARGO_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")))
+        .context("neither CARGO_HOME nor HOME is set")?;
+    let root = cargo::root().canonicalize()?;
+    let remap = |from: &Path, to: &str| {
+        let mut flag = OsString::from("--remap-path-prefix=");
+        flag.push(from);
+        flag.push("=");
+        flag.push(to);
+        flag
+    };
+    Ok(vec![
+        "-Ctarget-feature=+crt-static".into(),
+        remap(&cargo_home, "/cargo"),
+        remap(&root, "/leadsman"),
+    ])
+}
+
+impl Profile {
+    /// Only what is shipped is named as such.
+    fn folder(self) -> &'static str {
+        match self {
+            Self::Release => "",
+            Self::Dev => "dev",
+        }
+    }
+
+    /// Without symbols and debug information a dev build is a fourth of its size.
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Release => &["--release"],
+            Self::Dev => &[
+                "--config=profile.dev.debug=false",
+                "--config=profile.dev.strip='symbols'",
+            ],
+        }
+    }
+
+    fn compression(self) -> &'static str {
+        match self {
+            Self::Release => "9",
+            Self::Dev => "1",
+        }
+    }
+}
+
+/// For a reader: three digits are enough.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a size in megabytes with one decimal"
+)]
+pub(crate) fn megabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
+}
