@@ -3,6 +3,7 @@
 mod circles;
 mod layers;
 mod orphans;
+mod versions;
 
 use std::process::{Command, ExitCode};
 
@@ -22,6 +23,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("orphans", || orphans::check(&cargo::metadata()?)),
     ("circles", circles::check),
     ("rules", rules::findings),
+    ("versions", versions::check),
     ("clippy", clippy),
     ("crds", crds_are_fresh),
     ("docs", docs),
