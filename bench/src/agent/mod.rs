@@ -86,7 +86,7 @@ async fn measure_all(node: &ProbedNode, window: Duration, report: &mut Report) -
 
 async fn count_all(node: &ProbedNode, window: Duration, report: &mut Report) -> Result<()> {
     let socket = node.bed.folder().join("counted.sock");
-    let proxy = Proxy::start(socket, node.bed.runtime_socket())?;
+    let proxy = Proxy::start(socket, &node.bed.runtime_socket())?;
     node.start_ready_agent(&proxy.endpoint()).await?;
     wait("idle: counting calls of the runtime", window).await;
     let calls: u64 = proxy.calls().values().sum();

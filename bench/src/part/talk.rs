@@ -46,7 +46,7 @@ impl Talk {
 
     /// Starts a process in a bed.
     pub(crate) async fn inside(bed: &NodeBed, part: &Part) -> Result<Self> {
-        let mut command = bed.command_inside(std::env::current_exe()?);
+        let mut command = bed.command_inside(std::env::current_exe()?)?;
         command
             .args(part.arguments()?)
             .stdin(Stdio::piped())
