@@ -168,16 +168,10 @@ async fn target_pod(bed: &NodeBed, name: &str, node: &str) -> Result<Pod> {
 async fn ready_pod(bed: &NodeBed, name: &str, restarts: i32) -> Result<Pod> {
     let pods = Api::<Pod>::default_namespaced(bed.client().await?);
     let mut found = None;
-<<<<<<< HEAD
-    wait_until("the pod's readiness", async || {
-        let pod = pods.get("target").await?;
-        let ready = container(&pod).is_some_and(|status| status.ready);
-=======
     wait_until(&format!("readiness of pod {name}"), async || {
         let pod = pods.get(name).await?;
         let ready =
             container(&pod).is_some_and(|status| status.ready && status.restart_count == restarts);
->>>>>>> 21ada40 (testkit: raise beds of several real nodes)
         found = Some(pod);
         Ok(ready)
     })
@@ -239,15 +233,6 @@ async fn service_of(bed: &NodeBed, pod: &str) -> Result<String> {
         "spec": { "selector": { "app": pod }, "ports": [{ "port": 80, "targetPort": 8080 }] },
     }))?;
     let made = services.create(&PostParams::default(), &service).await?;
-<<<<<<< HEAD
-    let address = made
-        .spec
-        .and_then(|spec| spec.cluster_ip)
-        .context("the service has no address")?;
-    wait_until("the service's answer", async || {
-        Ok(bed
-            .get_from_inside(&format!("http://{address}/name"))
-=======
     let spec = made.spec.context("a Service has a spec")?;
     spec.cluster_ip.context("the service has no address")
 }
@@ -288,7 +273,6 @@ async fn routes(bed: &NodeBed, second: &Node) -> Result<[String; 2]> {
         let pod = format!("on-{}", node.name());
         let made = target_pod(bed, &pod, node.name()).await?;
         tokio::net::TcpStream::connect(format!("{}:8080", address_of(&made)?))
->>>>>>> 21ada40 (testkit: raise beds of several real nodes)
             .await
             .context("the pod from the host")?;
         *service = service_of(bed, &pod).await?;
@@ -411,16 +395,7 @@ async fn stopped_container(bed: &NodeBed, pod: &Pod) -> Result<()> {
         .and_then(|status| status.container_id.clone())
         .context("the container has an id")?;
     bed.stop_container(&id).await?;
-<<<<<<< HEAD
-    let pods = Api::<Pod>::default_namespaced(bed.client().await?);
-    wait_until("the container's restart", async || {
-        let pod = pods.get("target").await?;
-        Ok(container(&pod).is_some_and(|status| status.restart_count == 1 && status.ready))
-    })
-    .await
-=======
     ready_pod(bed, "target", 1).await.map(drop)
->>>>>>> 21ada40 (testkit: raise beds of several real nodes)
 }
 
 async fn restarts(bed: &NodeBed) -> Result<()> {
