@@ -36,10 +36,11 @@ pub fn program() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// `leadsman manifests | kubectl apply --server-side -f -`, then waits until the CRDs are served.
+/// `leadsman manifests --only=namespace,crds,access | kubectl apply --server-side -f -`, then waits until the CRDs are
+/// served. The workloads are left out: tests run manager and agent as processes.
 pub async fn install(plane: &ControlPlane) -> Result<()> {
     let manifests = Command::new(program()?)
-        .arg("manifests")
+        .args(["manifests", "--only=namespace,crds,access"])
         .stderr(Stdio::inherit())
         .output()
         .await?;

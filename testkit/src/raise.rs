@@ -56,12 +56,11 @@ impl Raised {
             output,
             bed: None,
         };
-        let mut awaited = request.supervisors();
-        while awaited > 0 {
+        loop {
             match raised.next()? {
                 Event::Progress(step) => progress(step),
                 Event::Bed(bed) => raised.bed = Some(*bed),
-                Event::Raised => awaited -= 1,
+                Event::Raised => break,
                 Event::Failed(reason) => bail!("the bed could not be raised: {reason}"),
                 Event::Done | Event::Refused(_) => {}
             }
@@ -82,10 +81,9 @@ impl Raised {
         writeln!(input, "{}", serde_json::to_string(order)?).context("the bed has ended")?;
         loop {
             match self.next()? {
-                // A supervisor that was started by an order answers by being up.
-                Event::Done | Event::Raised => return Ok(()),
+                Event::Done => return Ok(()),
                 Event::Refused(reason) | Event::Failed(reason) => bail!("{reason}"),
-                Event::Progress(_) | Event::Bed(_) => {}
+                Event::Progress(_) | Event::Bed(_) | Event::Raised => {}
             }
         }
     }

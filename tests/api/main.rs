@@ -77,7 +77,7 @@ impl Installation {
     async fn grant_webhooks(&self) -> Result<()> {
         let gate = "--feature-gates=EnablePodProbeMarkerOnServerless=true";
         let manifests = Command::new(leadsman::program()?)
-            .args(["manifests", gate])
+            .args(["manifests", gate, "--only=access"])
             .output()
             .await?;
         anyhow::ensure!(manifests.status.success(), "leadsman manifests {gate}");

@@ -13,6 +13,7 @@ mod crds;
 mod demo;
 mod image;
 mod lint;
+mod manifests;
 mod root;
 mod rules;
 mod sources;
@@ -58,8 +59,10 @@ enum Verb {
     Bed(bed::Arguments),
     /// Show which tests prove which rule of `docs/reference.md`; fail if a rule has none
     Rules(rules::Arguments),
-    /// Generate the CRDs in `crates/api/crds` from the types, or check that they are up to date
+    /// Generate the CRDs in `charts/leadsman/files/crds` from the types, or check that they are up to date
     Crds(crds::Arguments),
+    /// Generate the chart's files and the kustomize base, or check that they are up to date
+    Manifests(manifests::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
         Verb::Bed(arguments) => bed::run(&arguments),
         Verb::Rules(arguments) => rules::run(&arguments),
         Verb::Crds(arguments) => crds::run(&arguments),
+        Verb::Manifests(arguments) => manifests::run(&arguments),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

@@ -1,11 +1,11 @@
-//! Writes the CRDs into `crates/api/crds`. With `--check` it compares them with the files instead, and fails on a difference.
+//! Writes the CRDs into `charts/leadsman/files/crds`. With `--check` it compares them with the files instead, and fails on a difference.
 
 use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> std::io::Result<ExitCode> {
     let check = std::env::args().any(|argument| argument == "--check");
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("crds");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/leadsman/files/crds");
     let mut stale = false;
     for (name, yaml) in leadsman_api::crd::render() {
         let file = folder.join(name);

@@ -19,10 +19,11 @@ pub use node_pod_probe::{NodePodProbe, NodePodProbeSpec, NodePodProbeStatus};
 
 /// The API group of both kinds.
 pub const GROUP: &str = "apps.kruise.io";
-/// Both CRDs as YAML, as they are committed, so that a program prints them without generating them.
+/// Both CRDs as YAML, as they are committed, so that a program prints them without generating them. They stand
+/// in the chart, which can read no file outside of it.
 pub const CRDS: [&str; 2] = [
-    include_str!("../crds/apps.kruise.io_podprobemarkers.yaml"),
-    include_str!("../crds/apps.kruise.io_nodepodprobes.yaml"),
+    include_str!("../../../charts/leadsman/files/crds/apps.kruise.io_podprobemarkers.yaml"),
+    include_str!("../../../charts/leadsman/files/crds/apps.kruise.io_nodepodprobes.yaml"),
 ];
 /// The only served version.
 pub const VERSION: &str = "v1alpha1";

@@ -1,7 +1,11 @@
 //! Feature gates, in `OpenKruise`'s words and the syntax of Kubernetes' `--feature-gates`
 //! (`k8s.io/component-base/featuregate`): `Name=true,Other=false`.
 
+use std::fmt;
 use std::str::FromStr;
+
+const POD_PROBE_MARKER: &str = "PodProbeMarkerGate";
+const SERVERLESS: &str = "EnablePodProbeMarkerOnServerless";
 
 /// Which features are on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +64,8 @@ impl FromStr for Gates {
         for setting in settings(text) {
             let (name, value) = setting.map_err(|text| GatesError::Malformed(text.to_owned()))?;
             let gate = match name {
-                "PodProbeMarkerGate" => &mut gates.pod_probe_marker,
-                "EnablePodProbeMarkerOnServerless" => &mut gates.serverless,
+                POD_PROBE_MARKER => &mut gates.pod_probe_marker,
+                SERVERLESS => &mut gates.serverless,
                 _ => return Err(GatesError::Unknown(name.to_owned())),
             };
             *gate = parse_bool(value).ok_or_else(|| GatesError::NotBool {
@@ -72,6 +76,22 @@ impl FromStr for Gates {
         // It is a part of the other feature.
         gates.serverless &= gates.pod_probe_marker;
         Ok(gates)
+    }
+}
+
+/// Those that are not at their defaults, as the flag takes them.
+impl fmt::Display for Gates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = |gates: &Self| {
+            [
+                (POD_PROBE_MARKER, gates.pod_probe_marker),
+                (SERVERLESS, gates.serverless),
+            ]
+        };
+        let pairs = named(self).into_iter().zip(named(&Self::default()));
+        let changed = pairs.filter(|(gate, default)| gate != default);
+        let settings = changed.map(|((name, on), _)| format!("{name}={on}"));
+        f.write_str(&settings.collect::<Vec<_>>().join(","))
     }
 }
 
@@ -143,7 +163,13 @@ mod tests {
             ),
         ] {
             assert_eq!(text.parse(), Ok(expected), "{text:?}");
+            assert_eq!(expected.to_string().parse(), Ok(expected), "{expected}");
         }
+        assert_eq!(on.to_string(), "");
+        assert_eq!(
+            serverless.to_string(),
+            "EnablePodProbeMarkerOnServerless=true"
+        );
     }
 
     // PPM-17

@@ -3,7 +3,7 @@
 use std::pin::pin;
 
 use leadsman_admission::{Admission, AdmissionError, Webhook};
-use leadsman_control::{Control, ControlError, Right, rights};
+use leadsman_control::{Control, ControlError, Right, Rules, rights};
 use leadsman_core::podprobe::Config;
 use leadsman_lease::Shutdown;
 use leadsman_process::{Component, Process, RunError};
@@ -63,13 +63,13 @@ fn add_features(control: &mut Control, args: &Args) -> Vec<Webhook> {
     webhooks
 }
 
-/// The rights that the features whose gates are on need, in all namespaces.
-pub fn feature_rights(gates: Gates) -> Vec<Right> {
-    let mut all = Vec::new();
+/// The features whose gates are on, each with the rights that it needs in all namespaces.
+pub fn feature_rights(gates: Gates) -> Vec<(&'static str, Vec<Right>)> {
+    let mut features = Vec::new();
     if gates.pod_probe_marker {
-        all.extend(rights::<PodProbeRules>());
+        features.push((PodProbeRules::NAME, rights::<PodProbeRules>()));
     }
-    all
+    features
 }
 
 /// Runs without a feature: nothing is watched, written or removed.

@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode};
 use anyhow::Result;
 
 use crate::cargo::{self, cargo};
-use crate::{clock, crds, rules};
+use crate::{clock, crds, manifests, rules};
 
 /// What a check found: a line each, with what to do about it. None: it passed.
 type Findings = Vec<String>;
@@ -26,6 +26,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("versions", versions::check),
     ("clippy", clippy),
     ("crds", crds_are_fresh),
+    ("manifests", manifests_are_fresh),
     ("docs", docs),
 ];
 
@@ -110,6 +111,15 @@ fn crds_are_fresh() -> Result<Findings> {
         Vec::new()
     } else {
         vec!["run `cargo xtask crds` and commit what it wrote".to_owned()]
+    })
+}
+
+fn manifests_are_fresh() -> Result<Findings> {
+    let fresh = manifests::run(&manifests::Arguments { check: true })? == ExitCode::SUCCESS;
+    Ok(if fresh {
+        Vec::new()
+    } else {
+        vec!["run `cargo xtask manifests` and commit what it wrote".to_owned()]
     })
 }
 

@@ -17,9 +17,20 @@ use serde_json::{Value, json};
 /// The exit status is 0 if nothing has to be done, and 1 otherwise.
 #[derive(clap::Args)]
 pub(crate) struct Args {
+    /// Check only what an install does not bring itself: not the CRDs, rights and markers
+    #[arg(long, env = "LEADSMAN_BEFORE_INSTALL")]
+    before_install: bool,
     /// Check the rights that an agent needs, instead of the manager's
-    #[arg(long, env = "LEADSMAN_AGENT")]
+    #[arg(long, env = "LEADSMAN_AGENT", conflicts_with = "before_install")]
     agent: bool,
+    /// Namespace of the manager
+    #[arg(
+        long,
+        env = "LEADSMAN_NAMESPACE",
+        value_name = "NAME",
+        default_value = "leadsman-system"
+    )]
+    namespace: String,
     /// Feature gates that the manager will run with, as NAME=true,NAME=false: the rights of their features are checked
     #[arg(
         long,
@@ -68,10 +79,16 @@ fn find(args: &Args) -> io::Result<Vec<Finding>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let scope = if args.agent {
-        PreflightScope::Agent(leadsman_agent::RIGHTS.to_vec())
-    } else {
-        PreflightScope::Manager(args.feature_gates)
+    let scope = match args {
+        Args {
+            before_install: true,
+            ..
+        } => PreflightScope::BeforeInstall,
+        Args { agent: true, .. } => PreflightScope::Agent(leadsman_agent::RIGHTS.to_vec()),
+        _ => PreflightScope::Manager {
+            namespace: args.namespace.clone(),
+            gates: args.feature_gates,
+        },
     };
     runtime.block_on(async {
         let client = args.client.client(Component::Preflight).await;

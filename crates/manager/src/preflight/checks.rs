@@ -14,7 +14,10 @@ use crate::openkruise::{
 /// The oldest Kubernetes that leadsman supports: a token names its node by default since 1.31 (KEP-4193), admission
 /// policies are stable since 1.30 (KEP-3488), validation rules in CRDs since 1.29 (KEP-2876).
 const OLDEST: (u32, u32) = (1, 31);
-const INSTALL: &str = "leadsman manifests | kubectl apply --server-side --force-conflicts -f -";
+const INSTALL_CRDS: &str =
+    "leadsman manifests --only=crds | kubectl apply --server-side --force-conflicts -f -";
+const INSTALL_RIGHTS: &str =
+    "leadsman manifests --only=access | kubectl apply --server-side --force-conflicts -f -";
 /// The number of items of a long list that are named.
 const NAMED: usize = 5;
 
@@ -74,12 +77,16 @@ impl Finding {
 /// All findings, in the order in which they are printed.
 pub fn evaluate(facts: &ClusterFacts) -> Vec<Finding> {
     let mut findings = vec![version(&facts.version), policies(&facts.policies)];
-    findings.push(identity(&facts.identity));
-    findings.extend(facts.crds.iter().map(|(name, seen)| crd(name, seen)));
+    let install = facts.install.as_ref();
+    findings.push(identity(&facts.identity, install.is_some()));
+    let crds = install.into_iter().flat_map(|install| &install.crds);
+    findings.extend(crds.map(|(name, seen)| crd(name, seen)));
     findings.push(leader(&facts.leader));
     findings.extend(openkruise(&facts.openkruise));
-    findings.extend(markers(&facts.markers));
-    findings.extend(rights(&facts.rights));
+    if let Some(install) = install {
+        findings.extend(markers(&install.markers));
+        findings.extend(rights(&install.rights));
+    }
     findings
 }
 
@@ -120,7 +127,7 @@ fn policies(seen: &Lookup<bool>) -> Finding {
     }
 }
 
-fn identity(seen: &Lookup<Identity>) -> Finding {
+fn identity(seen: &Lookup<Identity>, are_rights_checked: bool) -> Finding {
     const CHECK: &str = "identity";
     let identity = match seen {
         Ok(identity) => identity,
@@ -129,11 +136,12 @@ fn identity(seen: &Lookup<Identity>) -> Finding {
     let user = &identity.user;
     match &identity.node {
         Some(node) => Finding::new(CHECK, CheckResult::Ok, format!("{user}, on node {node}")),
-        None => Finding::new(
+        None if are_rights_checked => Finding::new(
             CHECK,
             CheckResult::Ok,
             format!("{user}, whose rights are checked below"),
         ),
+        None => Finding::new(CHECK, CheckResult::Ok, user.clone()),
     }
 }
 
@@ -143,7 +151,7 @@ fn crd(name: &str, seen: &Lookup<Option<CrdFacts>>) -> Finding {
         Err(why) => return Finding::unreadable(CHECK, name, why),
         Ok(None) => {
             let message = format!("{name} is not installed");
-            return Finding::new(CHECK, CheckResult::Todo, message).then(INSTALL);
+            return Finding::new(CHECK, CheckResult::Todo, message).then(INSTALL_CRDS);
         }
         Ok(Some(crd)) => crd,
     };
@@ -176,7 +184,7 @@ fn crd(name: &str, seen: &Lookup<Option<CrdFacts>>) -> Finding {
         CheckResult::Note,
         format!("{name} is OpenKruise's or an older one: it drops {drops}{rules}{release}"),
     )
-    .then(INSTALL)
+    .then(INSTALL_CRDS)
 }
 
 /// A second install is no error, but it does nothing.
@@ -389,7 +397,7 @@ fn rights(seen: &[(RequiredRight, Lookup<bool>)]) -> Vec<Finding> {
         findings.push(Finding::new(CHECK, CheckResult::Ok, message));
     } else if !lacking.is_empty() {
         let message = format!("missing rights: {}", lacking.join(", "));
-        findings.push(Finding::new(CHECK, CheckResult::Todo, message).then(INSTALL));
+        findings.push(Finding::new(CHECK, CheckResult::Todo, message).then(INSTALL_RIGHTS));
     }
     findings
 }
@@ -424,6 +432,7 @@ fn named(all: &[String]) -> String {
 mod tests {
     use rstest::rstest;
 
+    use super::super::facts::InstallFacts;
     use super::*;
 
     /// A cluster where all is well.
@@ -435,16 +444,22 @@ mod tests {
                 user: "admin".into(),
                 node: None,
             }),
-            crds: vec![("podprobemarkers.apps.kruise.io".into(), Ok(Some(ours())))],
             openkruise: OpenKruiseFacts {
                 manager: Ok(OpenKruiseState::Absent),
                 daemon: Ok(None),
                 webhooks: Ok(Vec::new()),
             },
             leader: Ok(None),
-            markers: Ok(MarkerSurvey::default()),
-            rights: vec![(right(), Ok(true))],
+            install: Some(InstallFacts {
+                crds: vec![("podprobemarkers.apps.kruise.io".into(), Ok(Some(ours())))],
+                markers: Ok(MarkerSurvey::default()),
+                rights: vec![(right(), Ok(true))],
+            }),
         }
+    }
+
+    fn install(facts: &mut ClusterFacts) -> &mut InstallFacts {
+        facts.install.as_mut().unwrap()
     }
 
     fn ours() -> CrdFacts {
@@ -487,8 +502,8 @@ mod tests {
     #[case::no_api_server(|f: &mut ClusterFacts| f.version = Err("refused".into()), "api-server", "name a cluster")]
     #[case::an_old_one(|f: &mut ClusterFacts| f.version = Ok((1, 30, "v1.30.1".into())), "api-server", "upgrade the cluster")]
     #[case::no_policies(|f: &mut ClusterFacts| f.policies = Ok(false), "admission-policies", "--runtime-config")]
-    #[case::no_crd(|f: &mut ClusterFacts| f.crds[0].1 = Ok(None), "crds", "leadsman manifests |")]
-    #[case::a_crd_that_cannot_be_seen(|f: &mut ClusterFacts| f.crds[0].1 = Err("no".into()), "crds", "account that may read it")]
+    #[case::no_crd(|f: &mut ClusterFacts| install(f).crds[0].1 = Ok(None), "crds", "leadsman manifests --only=")]
+    #[case::a_crd_that_cannot_be_seen(|f: &mut ClusterFacts| install(f).crds[0].1 = Err("no".into()), "crds", "account that may read it")]
     #[case::openkruise_acts(|f: &mut ClusterFacts| f.openkruise.manager = Ok(OpenKruiseState::Active { holder: holder(), gate: GateState::On("A=true".into()) }),
         "openkruise", "featureGates='A=true,PodProbeMarkerGate=false'")]
     #[case::openkruise_without_a_pod(|f: &mut ClusterFacts| f.openkruise.manager = Ok(OpenKruiseState::Active { holder: holder(), gate: GateState::NoPod }),
@@ -497,10 +512,10 @@ mod tests {
     #[case::its_daemon_probes(|f: &mut ClusterFacts| f.openkruise.daemon = Ok(Some(String::new())), "openkruise-daemon", "PodProbeMarkerGate=false")]
     #[case::webhooks_that_nobody_serves(|f: &mut ClusterFacts| f.openkruise.webhooks = Ok(vec![hook()]),
         "openkruise-webhooks", "kubectl delete validatingwebhookconfiguration kruise-validating-webhook-configuration")]
-    #[case::a_marker_that_breaks_rules(|f: &mut ClusterFacts| f.markers = Ok(MarkerSurvey { markers: vec![MarkerFacts {
+    #[case::a_marker_that_breaks_rules(|f: &mut ClusterFacts| install(f).markers = Ok(MarkerSurvey { markers: vec![MarkerFacts {
         name: "ns/m".into(), faults: vec!["spec.probes: none".into()], ..MarkerFacts::default() }], ..MarkerSurvey::default() }),
         "markers", "correct it")]
-    #[case::a_right_that_lacks(|f: &mut ClusterFacts| f.rights[0].1 = Ok(false), "rights", "leadsman manifests |")]
+    #[case::a_right_that_lacks(|f: &mut ClusterFacts| install(f).rights[0].1 = Ok(false), "rights", "leadsman manifests --only=")]
     fn a_finding_that_is_in_the_way_has_a_remedy(
         #[case] change: fn(&mut ClusterFacts),
         #[case] check: &str,
@@ -521,6 +536,32 @@ mod tests {
     }
 
     // PPM-19
+    #[test]
+    fn before_an_install_only_what_it_does_not_bring_is_checked() {
+        let mut facts = facts();
+        facts.install = None;
+        let checks = |facts: &ClusterFacts| -> Vec<_> {
+            let findings = evaluate(facts);
+            let findings = findings
+                .iter()
+                .map(|finding| (finding.check, finding.result));
+            findings.collect()
+        };
+        let clean = checks(&facts);
+        let absent = ["crds", "markers", "rights"];
+        assert!(
+            clean
+                .iter()
+                .all(|(check, result)| !absent.contains(check) && *result == CheckResult::Ok),
+            "{clean:?}"
+        );
+        let gate = GateState::On(String::new());
+        let holder = holder();
+        facts.openkruise.manager = Ok(OpenKruiseState::Active { holder, gate });
+        assert!(checks(&facts).contains(&("openkruise", CheckResult::Todo)));
+    }
+
+    // PPM-19
     #[rstest]
     #[case::openkruise_aside(|f: &mut ClusterFacts| f.openkruise.manager = Ok(OpenKruiseState::GateOff { holder: holder() }), "openkruise", CheckResult::Ok)]
     #[case::its_daemon_aside(|f: &mut ClusterFacts| f.openkruise.daemon = Ok(Some("PodProbeMarkerGate=false".into())), "openkruise-daemon", CheckResult::Ok)]
@@ -528,9 +569,9 @@ mod tests {
         f.openkruise.manager = Ok(OpenKruiseState::GateOff { holder: holder() });
         f.openkruise.webhooks = Ok(vec![hook()]);
     }, "openkruise-webhooks", CheckResult::Note)]
-    #[case::openkruises_crd(|f: &mut ClusterFacts| f.crds[0].1 = Ok(Some(CrdFacts { drops: vec!["status.probes".into()], ..CrdFacts::default() })), "crds", CheckResult::Note)]
+    #[case::openkruises_crd(|f: &mut ClusterFacts| install(f).crds[0].1 = Ok(Some(CrdFacts { drops: vec!["status.probes".into()], ..CrdFacts::default() })), "crds", CheckResult::Note)]
     #[case::an_install_that_leads(|f: &mut ClusterFacts| f.leader = Ok(Some("games/host_1".into())), "leader", CheckResult::Note)]
-    #[case::a_crd_of_a_release(|f: &mut ClusterFacts| f.crds[0].1 = Ok(Some(CrdFacts { release: Some("kruise".into()), ..ours() })), "crds", CheckResult::Note)]
+    #[case::a_crd_of_a_release(|f: &mut ClusterFacts| install(f).crds[0].1 = Ok(Some(CrdFacts { release: Some("kruise".into()), ..ours() })), "crds", CheckResult::Note)]
     fn a_note_does_not_stop_an_install(
         #[case] change: fn(&mut ClusterFacts),
         #[case] check: &str,

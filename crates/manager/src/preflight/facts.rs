@@ -9,15 +9,16 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::PostParams;
 use kube::{Api, Client};
+use leadsman_admission::{CONFIGURATION, CONFIGURATION_RIGHTS, SECRET, SECRET_RIGHTS};
 use leadsman_lease::record;
 use leadsman_process::clock;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::marks::{self, MarkerSurvey};
-use super::openkruise::{OpenKruiseFacts, read_openkruise};
+use super::openkruise::{OPENKRUISE_RIGHTS, OpenKruiseFacts, read_openkruise};
 use crate::openkruise::was_left_behind;
-use crate::{Gates, LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, feature_rights, openkruise};
+use crate::{Gates, LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, Right, feature_rights, openkruise};
 
 /// The deadline of a request.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -25,12 +26,19 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 /// The result of a look-up, or the reason why it failed.
 pub type Lookup<T> = Result<T, String>;
 
-/// The account whose rights are checked.
+/// What is checked beside the cluster itself and what else runs in it.
 #[derive(Clone, Debug)]
 pub enum PreflightScope {
-    /// Those of a manager with these feature gates.
-    Manager(Gates),
-    /// Those of an agent: group, resource, verb.
+    /// Nothing: an install has yet to bring it.
+    BeforeInstall,
+    /// The install, with the rights of a manager in this namespace with these feature gates.
+    Manager {
+        /// Where it runs.
+        namespace: String,
+        /// What it does.
+        gates: Gates,
+    },
+    /// The install, with the rights of an agent: group, resource, verb.
     Agent(Vec<(&'static str, &'static str, &'static str)>),
 }
 
@@ -43,12 +51,19 @@ pub struct ClusterFacts {
     pub policies: Lookup<bool>,
     /// The account that this runs as.
     pub identity: Lookup<Identity>,
-    /// The two CRDs.
-    pub crds: Vec<(String, Lookup<Option<CrdFacts>>)>,
     /// The parts of `OpenKruise` that are installed.
     pub openkruise: OpenKruiseFacts,
     /// The holder of leadsman's own Lease, unless it was renewed long ago.
     pub leader: Lookup<Option<String>>,
+    /// The install; none before it.
+    pub install: Option<InstallFacts>,
+}
+
+/// What was read of what an install brings, and of what it acts on.
+#[derive(Clone, Debug)]
+pub struct InstallFacts {
+    /// The two CRDs.
+    pub crds: Vec<(String, Lookup<Option<CrdFacts>>)>,
     /// The markers, and the owners of the marks that they name.
     pub markers: Lookup<MarkerSurvey>,
     /// The rights, and whether each is granted.
@@ -98,20 +113,35 @@ pub async fn read_facts(client: &Client, scope: &PreflightScope) -> ClusterFacts
         let mut resources = list.resources.iter();
         resources.any(|resource| resource.name == "validatingadmissionpolicies")
     });
-    let mut all_rights = Vec::new();
-    for right in rights(scope) {
-        let allowed = lookup(may(client, &right)).await;
-        all_rights.push((right, allowed));
-    }
     ClusterFacts {
         version: version.map(|info| (number(&info.major), number(&info.minor), info.git_version)),
         policies,
         identity: lookup(identity(client)).await,
-        crds: crds(client).await,
         openkruise: read_openkruise(client).await,
         leader: lookup(read_leader(client)).await,
+        install: match scope {
+            PreflightScope::BeforeInstall => None,
+            PreflightScope::Manager { namespace, gates } => {
+                Some(read_install(client, manager_rights(namespace, *gates)).await)
+            }
+            PreflightScope::Agent(rights) => {
+                let rights = rights.iter().copied().map(on).collect();
+                Some(read_install(client, rights).await)
+            }
+        },
+    }
+}
+
+async fn read_install(client: &Client, required: Vec<RequiredRight>) -> InstallFacts {
+    let mut rights = Vec::new();
+    for right in required {
+        let allowed = lookup(may(client, &right)).await;
+        rights.push((right, allowed));
+    }
+    InstallFacts {
+        crds: crds(client).await,
         markers: lookup(marks::read_markers(client)).await,
-        rights: all_rights,
+        rights,
     }
 }
 
@@ -209,39 +239,79 @@ fn missing(ours: &Value, theirs: &Value, place: &str, into: &mut Vec<String>) {
     }
 }
 
-/// The rights of the process that is going to run.
-fn rights(scope: &PreflightScope) -> Vec<RequiredRight> {
-    let on = |(group, resource, verb): (&'static str, &'static str, _)| RequiredRight {
+/// A right on all objects of a resource, in all namespaces.
+fn on((group, resource, verb): (&'static str, &'static str, &'static str)) -> RequiredRight {
+    RequiredRight {
         verb,
         group: group.into(),
         resource: resource.into(),
         ..RequiredRight::default()
+    }
+}
+
+/// The rights of a manager.
+fn manager_rights(namespace: &str, gates: Gates) -> Vec<RequiredRight> {
+    let on_one = |right: (_, _, _), name: &'static str, namespace: &str| RequiredRight {
+        name: name.into(),
+        namespace: namespace.to_owned(),
+        ..on(right)
     };
-    let gates = match scope {
-        PreflightScope::Manager(gates) => *gates,
-        PreflightScope::Agent(agent) => return agent.iter().copied().map(on).collect(),
+    let lease = |verb, name, namespace: &str| {
+        on_one(("coordination.k8s.io", "leases", verb), name, namespace)
     };
-    let features = feature_rights(gates)
+    let mut all: Vec<_> = feature_rights(gates)
         .into_iter()
+        .flat_map(|(_, rights)| rights)
         .map(|right| RequiredRight {
             verb: right.verb,
             group: right.group,
             resource: right.resource,
             name: right.name,
             ..RequiredRight::default()
-        });
-    let lease = |verb, name: &'static str, namespace: &str| RequiredRight {
-        name: name.into(),
-        namespace: namespace.to_owned(),
-        ..on(("coordination.k8s.io", "leases", verb))
-    };
-    let own = LEASE_RIGHTS.iter().map(|(verb, named)| {
-        let name = if *named { LEASE } else { "" };
-        lease(verb, name, LEASE_NAMESPACE)
-    });
-    let neighbours = openkruise::LEASE_RIGHTS.iter();
-    let neighbours = neighbours.map(|verb| lease(verb, openkruise::LEASE, openkruise::NAMESPACE));
-    features.chain(own).chain(neighbours).collect()
+        })
+        .collect();
+    all.extend(
+        LEASE_RIGHTS
+            .map(|(verb, named)| lease(verb, if named { LEASE } else { "" }, LEASE_NAMESPACE)),
+    );
+    let neighbours = openkruise::LEASE_RIGHTS;
+    all.extend(neighbours.map(|verb| lease(verb, openkruise::LEASE, openkruise::NAMESPACE)));
+    if gates.serverless {
+        all.extend(SECRET_RIGHTS.map(|(verb, named)| {
+            on_one(
+                ("", "secrets", verb),
+                if named { SECRET } else { "" },
+                namespace,
+            )
+        }));
+        let (group, resource) = (
+            "admissionregistration.k8s.io",
+            "mutatingwebhookconfigurations",
+        );
+        all.extend(
+            CONFIGURATION_RIGHTS.map(|verb| on_one((group, resource, verb), CONFIGURATION, "")),
+        );
+    }
+    all
+}
+
+/// The rights that [`PreflightScope::BeforeInstall`] takes. They hold in all namespaces: `OpenKruise`'s may not exist.
+pub fn before_install_rights() -> Vec<Right> {
+    let right =
+        |(group, resource, name, verb): (&'static str, &'static str, &'static str, _)| Right {
+            group: group.into(),
+            resource: resource.into(),
+            name: name.into(),
+            verb,
+        };
+    let own_lease = ("coordination.k8s.io", "leases", LEASE, "get");
+    let lease = |verb| ("coordination.k8s.io", "leases", openkruise::LEASE, verb);
+    let leases = openkruise::LEASE_RIGHTS.map(lease);
+    let all = leases
+        .into_iter()
+        .chain([own_lease])
+        .chain(OPENKRUISE_RIGHTS);
+    all.map(right).collect()
 }
 
 async fn may(client: &Client, right: &RequiredRight) -> kube::Result<bool> {
@@ -290,12 +360,11 @@ mod tests {
     #[test]
     fn every_right_of_the_manager_is_checked() {
         let gates = Gates::default();
-        let scope = PreflightScope::Manager(gates);
-        let rights = rights(&scope);
-        assert_eq!(
-            rights.len(),
-            feature_rights(gates).len() + LEASE_RIGHTS.len() + openkruise::LEASE_RIGHTS.len()
-        );
+        let rights = manager_rights("leadsman-system", gates);
+        let features = feature_rights(gates);
+        let of_features = features.iter().map(|(_, rights)| rights.len());
+        let leases = LEASE_RIGHTS.len() + openkruise::LEASE_RIGHTS.len();
+        assert_eq!(rights.len(), of_features.sum::<usize>() + leases);
         let create = rights
             .iter()
             .find(|right| right.verb == "create" && right.resource == "leases");
@@ -307,10 +376,34 @@ mod tests {
 
     #[test]
     fn without_a_feature_no_right_of_one_is_checked() {
-        let off = rights(&PreflightScope::Manager(Gates::none()));
+        let off = manager_rights("leadsman-system", Gates::none());
         assert!(
             off.iter().all(|right| right.resource == "leases"),
             "{off:?}"
+        );
+    }
+
+    // PPM-16
+    #[test]
+    fn the_rights_of_webhooks_are_checked_with_their_gate() {
+        let serverless = "EnablePodProbeMarkerOnServerless=true".parse().unwrap();
+        let rights = manager_rights("games", serverless);
+        let of = |resource: &str| -> Vec<_> {
+            let rights = rights.iter().filter(|right| right.resource == resource);
+            rights
+                .map(|right| (&*right.name, &*right.namespace, right.verb))
+                .collect()
+        };
+        let secrets = of("secrets");
+        assert!(secrets.contains(&("", "games", "create")), "{secrets:?}");
+        assert!(
+            secrets.contains(&(SECRET, "games", "update")),
+            "{secrets:?}"
+        );
+        let configurations = of("mutatingwebhookconfigurations");
+        assert!(
+            configurations.contains(&(CONFIGURATION, "", "patch")),
+            "{configurations:?}"
         );
     }
 }

@@ -19,6 +19,22 @@ const DAEMON: &str = "kruise-daemon";
 const VALIDATING: &str = "kruise-validating-webhook-configuration";
 const MUTATING: &str = "kruise-mutating-webhook-configuration";
 
+/// What reading it takes beside its Lease: group, resource, name (any, if empty), verb. Which pod holds the Lease is not
+/// known beforehand.
+pub(super) const OPENKRUISE_RIGHTS: [(&str, &str, &str, &str); 5] = [
+    ("", "pods", "", "get"),
+    ("", "pods", "", "list"),
+    ("apps", "daemonsets", DAEMON, "get"),
+    (
+        ADMISSION,
+        "validatingwebhookconfigurations",
+        VALIDATING,
+        "get",
+    ),
+    (ADMISSION, "mutatingwebhookconfigurations", MUTATING, "get"),
+];
+const ADMISSION: &str = "admissionregistration.k8s.io";
+
 /// The parts of it that are installed.
 #[derive(Clone, Debug)]
 pub struct OpenKruiseFacts {

@@ -1,0 +1,304 @@
+//! Who may do what: accounts, roles, bindings, and the policy that restricts an agent to its own node.
+//!
+//! Each feature gate adds whole objects and changes none, so that the chart can take over what a gate adds as it is.
+
+use std::collections::BTreeMap;
+
+use leadsman_admission::{
+    CONFIGURATION, CONFIGURATION_RIGHTS, LEFTOVER_RIGHTS, SECRET, SECRET_RIGHTS,
+};
+use leadsman_api::{GROUP, VERSION};
+use leadsman_manager::{
+    Gates, LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, Right, feature_rights, openkruise, preflight,
+};
+use serde_json::{Value, json};
+
+use super::{AGENT, MANAGER, labels};
+
+/// The roles of what only the webhooks need.
+pub(super) const WEBHOOKS: &str = "leadsman-manager-webhooks";
+/// The role of people who may read markers.
+pub(super) const VIEWER: &str = "leadsman-podprobemarker-viewer";
+/// The role of people who may write markers.
+pub(super) const EDITOR: &str = "leadsman-podprobemarker-editor";
+const PREFLIGHT: &str = "leadsman-preflight";
+const POLICY: &str = "leadsman-agent-own-node";
+
+const LEASES: &str = "coordination.k8s.io";
+const ADMISSION: &str = "admissionregistration.k8s.io";
+
+/// Accounts and rights of manager, agents and people, and the agents' policy.
+pub(super) fn access(namespace: &str, gates: Gates, aggregate_to_edit: bool) -> Vec<Value> {
+    let accounts = [
+        account(namespace, MANAGER, "manager"),
+        account(namespace, AGENT, "agent"),
+    ];
+    let mut grants = vec![agent(), leader(), openkruise_guard()];
+    grants.extend(feature_rights(gates).into_iter().map(feature));
+    if gates.serverless {
+        grants.extend(webhooks(namespace));
+    }
+    let grants = grants.iter().flat_map(|grant| grant.objects(namespace));
+    let people = roles_of_people(aggregate_to_edit);
+    let objects = accounts.into_iter().chain(grants).chain(people);
+    objects.chain(policy(namespace)).collect()
+}
+
+/// The account of `leadsman preflight --before-install`, and its rights.
+pub(super) fn preflight(namespace: &str) -> Vec<Value> {
+    let grant = Grant {
+        name: PREFLIGHT.to_owned(),
+        account: PREFLIGHT,
+        component: "preflight",
+        scope: None,
+        rights: preflight::before_install_rights(),
+    };
+    let mut objects = vec![account(namespace, PREFLIGHT, "preflight")];
+    objects.extend(grant.objects(namespace));
+    objects
+}
+
+fn account(namespace: &str, name: &str, component: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels(Some(component))},
+    })
+}
+
+/// Rights of an account: a role and its binding.
+struct Grant {
+    /// The name of both.
+    name: String,
+    account: &'static str,
+    component: &'static str,
+    /// The namespace in which the rights hold; all namespaces if none.
+    scope: Option<String>,
+    rights: Vec<Right>,
+}
+
+impl Grant {
+    fn objects(&self, account_namespace: &str) -> [Value; 2] {
+        let (role, binding) = match self.scope {
+            Some(_) => ("Role", "RoleBinding"),
+            None => ("ClusterRole", "ClusterRoleBinding"),
+        };
+        let mut metadata = json!({"name": self.name, "labels": labels(Some(self.component))});
+        if let Some(namespace) = &self.scope {
+            metadata["namespace"] = json!(namespace);
+        }
+        [
+            json!({
+                "apiVersion": "rbac.authorization.k8s.io/v1",
+                "kind": role,
+                "metadata": metadata,
+                "rules": rules(&self.rights),
+            }),
+            json!({
+                "apiVersion": "rbac.authorization.k8s.io/v1",
+                "kind": binding,
+                "metadata": metadata,
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": role, "name": self.name},
+                "subjects": [{"kind": "ServiceAccount", "name": self.account, "namespace": account_namespace}],
+            }),
+        ]
+    }
+}
+
+fn manager(name: &str, scope: Option<&str>, rights: Vec<Right>) -> Grant {
+    Grant {
+        name: name.to_owned(),
+        account: MANAGER,
+        component: "manager",
+        scope: scope.map(str::to_owned),
+        rights,
+    }
+}
+
+/// The agent's table of rights.
+fn agent() -> Grant {
+    let rights = leadsman_agent::RIGHTS.into_iter();
+    let rights = rights.map(|(group, resource, verb)| right(group, resource, "", verb));
+    Grant {
+        name: AGENT.to_owned(),
+        account: AGENT,
+        component: "agent",
+        scope: None,
+        rights: rights.collect(),
+    }
+}
+
+/// The manager's rights on the Lease by which one of several leads: on this Lease alone, in its namespace, which does not
+/// depend on the one that leadsman is installed in.
+fn leader() -> Grant {
+    let rights = by_name(LEASES, "leases", LEASE, &LEASE_RIGHTS);
+    manager(MANAGER, Some(LEASE_NAMESPACE), rights)
+}
+
+/// The manager's rights to tell whether an `OpenKruise` is at work. Cluster-wide, for this name: a Role would need
+/// `OpenKruise`'s namespace, which may not exist.
+fn openkruise_guard() -> Grant {
+    let rights = openkruise::LEASE_RIGHTS.into_iter();
+    let rights = rights.map(|verb| right(LEASES, "leases", openkruise::LEASE, verb));
+    manager(MANAGER, None, rights.collect())
+}
+
+/// The manager's rights for a feature; and to delete the webhook configuration that the feature, with another gate, may
+/// have left behind.
+fn feature((feature, mut rights): (&str, Vec<Right>)) -> Grant {
+    rights.extend(LEFTOVER_RIGHTS.map(configuration_right));
+    manager(&format!("{MANAGER}-{feature}"), None, rights)
+}
+
+/// The manager's rights on the webhook configuration, and on the Secret with the webhook's certificates. The latter's role
+/// is not called [`MANAGER`]: in the namespace of the Lease it would replace that role.
+fn webhooks(namespace: &str) -> [Grant; 2] {
+    let configuration = CONFIGURATION_RIGHTS.map(configuration_right).to_vec();
+    let secret = by_name("", "secrets", SECRET, &SECRET_RIGHTS);
+    [
+        manager(WEBHOOKS, None, configuration),
+        manager(WEBHOOKS, Some(namespace), secret),
+    ]
+}
+
+fn configuration_right(verb: &'static str) -> Right {
+    right(
+        ADMISSION,
+        "mutatingwebhookconfigurations",
+        CONFIGURATION,
+        verb,
+    )
+}
+
+/// Rights on one object. A verb whose requests do not carry its name, such as create, is granted without the name
+/// (<https://kubernetes.io/docs/reference/access-authn-authz/rbac/#referring-to-resources>).
+fn by_name(
+    group: &'static str,
+    resource: &'static str,
+    name: &'static str,
+    verbs: &[(&'static str, bool)],
+) -> Vec<Right> {
+    let rights = verbs.iter().map(|(verb, named)| {
+        let name = if *named { name } else { "" };
+        right(group, resource, name, verb)
+    });
+    rights.collect()
+}
+
+fn right(
+    group: &'static str,
+    resource: &'static str,
+    name: &'static str,
+    verb: &'static str,
+) -> Right {
+    Right {
+        group: group.into(),
+        resource: resource.into(),
+        name: name.into(),
+        verb,
+    }
+}
+
+/// The rules that grant these rights. A right that several of them name is granted once; names with the same verbs share a
+/// rule.
+fn rules(rights: &[Right]) -> Vec<Value> {
+    /// Group and resource, and whether on objects by their names.
+    type On<'a> = (&'a str, &'a str, bool);
+    let mut verbs: BTreeMap<(&str, &str, &str), Vec<&str>> = BTreeMap::new();
+    for right in rights {
+        let of = (&*right.group, &*right.resource, &*right.name);
+        let verbs = verbs.entry(of).or_default();
+        if !verbs.contains(&right.verb) {
+            verbs.push(right.verb);
+        }
+    }
+    let mut names: BTreeMap<(On<'_>, Vec<&str>), Vec<&str>> = BTreeMap::new();
+    for ((group, resource, name), verbs) in verbs {
+        let on = (group, resource, !name.is_empty());
+        names.entry((on, verbs)).or_default().push(name);
+    }
+    let rules = names
+        .into_iter()
+        .map(|(((group, resource, named), verbs), names)| {
+            let mut rule = json!({"apiGroups": [group], "resources": [resource], "verbs": verbs});
+            if named {
+                rule["resourceNames"] = json!(names);
+            }
+            rule
+        });
+    rules.collect()
+}
+
+/// The rights of people on markers, by aggregation to the roles that clusters have for people
+/// (Kubernetes RBAC, "User-facing roles"; `plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go`).
+///
+/// `view` is part of `edit`, and `edit` of `admin`. Writing a marker is a right like `pods/exec`, which `edit` has by default,
+/// but not where it was taken out of it; and what a marker runs is not in the API server's audit log, command by command. So
+/// only `admin` has it by itself. `NodePodProbe`s are of the whole cluster, and nobody but leadsman needs them.
+fn roles_of_people(aggregate_to_edit: bool) -> [Value; 2] {
+    let role = |name: &str, verbs: &[&'static str], aggregated_to: &[&str]| {
+        let mut labels = labels(None);
+        for role in aggregated_to {
+            labels[format!("rbac.authorization.k8s.io/aggregate-to-{role}")] = json!("true");
+        }
+        let on_markers = |verb: &&'static str| right(GROUP, "podprobemarkers", "", verb);
+        let rights: Vec<_> = verbs.iter().map(on_markers).collect();
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": name, "labels": labels},
+            "rules": rules(&rights),
+        })
+    };
+    let read = ["get", "list", "watch"];
+    let write = ["create", "update", "patch", "delete", "deletecollection"];
+    let writers: &[&str] = if aggregate_to_edit {
+        &["admin", "edit"]
+    } else {
+        &["admin"]
+    };
+    [
+        role(VIEWER, &read, &["view"]),
+        role(EDITOR, &write, writers),
+    ]
+}
+
+/// The policy by which an agent may write only the `NodePodProbe` of its own node, which the token of its pod names
+/// (KEP-4193; by default in all supported versions of Kubernetes).
+fn policy(namespace: &str) -> [Value; 2] {
+    let account = format!("system:serviceaccount:{namespace}:{AGENT}");
+    let node = "request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][0].orValue('')";
+    [
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingAdmissionPolicy",
+            "metadata": {"name": POLICY, "labels": labels(Some("agent"))},
+            "spec": {
+                "failurePolicy": "Fail",
+                "matchConstraints": {"resourceRules": [{
+                    "apiGroups": [GROUP],
+                    "apiVersions": [VERSION],
+                    "operations": ["CREATE", "UPDATE", "DELETE"],
+                    "resources": ["nodepodprobes", "nodepodprobes/status"],
+                }]},
+                "matchConditions": [{
+                    "name": "agent",
+                    "expression": format!("request.userInfo.username == '{account}'"),
+                }],
+                "variables": [{"name": "node", "expression": node}],
+                "validations": [{
+                    "expression": "variables.node != '' && request.name == variables.node",
+                    "messageExpression": "'an agent may write the NodePodProbe of its own node alone; its token is \
+                        bound to node \"' + variables.node + '\"'",
+                    "reason": "Forbidden",
+                }],
+            },
+        }),
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": {"name": POLICY, "labels": labels(Some("agent"))},
+            "spec": {"policyName": POLICY, "validationActions": ["Deny"]},
+        }),
+    ]
+}

@@ -1,0 +1,148 @@
+//! `leadsman manifests`: the whole install as YAML, in an order in which a single `kubectl apply` succeeds.
+//!
+//! Rights follow from tables of the crates that use them (`access`). The workloads are the chart's templates as Helm
+//! renders them, kept in `kustomize/workloads.yaml` (`workloads`). The other way round, the chart takes its CRDs and its
+//! access from files that `cargo xtask manifests` writes with this verb: so each object is written down once.
+
+mod access;
+mod workloads;
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use leadsman_manager::Gates;
+use serde_json::{Value, json};
+
+const MANAGER: &str = "leadsman-manager";
+const AGENT: &str = "leadsman-agent";
+
+/// Print the objects of an install, as YAML
+///
+/// These are the namespace, the CRDs, accounts and rights of manager and agents, roles by which people may read and write
+/// markers, the policy by which an agent may report for its own node only, and manager and agents themselves, as the Helm
+/// chart installs them with its default values. The same flags give the same output.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Namespace of manager and agents
+    #[arg(long, value_name = "NAME", default_value = "leadsman-system")]
+    namespace: String,
+    /// The feature gates that the manager is started with, as NAME=true,NAME=false: what only a gate needs is left out
+    /// without it
+    #[arg(
+        long,
+        env = "LEADSMAN_FEATURE_GATES",
+        value_name = "GATES",
+        default_value = ""
+    )]
+    feature_gates: Gates,
+    /// Image of manager and agents [default: leadsman, with this program's version as its tag]
+    #[arg(long, value_name = "IMAGE")]
+    image: Option<String>,
+    /// Let everybody who has the ClusterRole `edit` write markers, too, not only who has `admin`: who writes a marker runs
+    /// commands in the pods of its namespace
+    #[arg(long, env = "LEADSMAN_AGGREGATE_TO_EDIT")]
+    aggregate_to_edit: bool,
+    /// Only these parts, separated by commas
+    #[arg(
+        long,
+        value_name = "PARTS",
+        value_delimiter = ',',
+        default_values_t = [Part::Namespace, Part::Crds, Part::Access, Part::Workloads]
+    )]
+    only: Vec<Part>,
+}
+
+/// A part of an install. Administrators may apply all but the workloads, and leave these to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+enum Part {
+    /// The namespace
+    Namespace,
+    /// The CRDs
+    Crds,
+    /// Accounts, roles, bindings, and the policy of the agents
+    Access,
+    /// Manager and agents, and the Service of the webhook
+    Workloads,
+    /// The account that `leadsman preflight --before-install` runs as, with its rights; printed on request alone
+    Preflight,
+}
+
+impl std::fmt::Display for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let value = self.to_possible_value().expect("no part is skipped");
+        f.write_str(value.get_name())
+    }
+}
+
+/// Prints the objects to stdout.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let printed = text(args).and_then(|text| {
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes())?;
+        out.flush()
+    });
+    match printed {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("leadsman: cannot print the manifests: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn text(args: &Args) -> io::Result<String> {
+    let mut parts = args.only.clone();
+    parts.sort();
+    parts.dedup();
+    let mut documents = Vec::new();
+    for part in parts {
+        let namespace = &args.namespace;
+        let objects = match part {
+            Part::Namespace => vec![namespace_object(namespace)],
+            Part::Crds => {
+                documents.extend(leadsman_api::CRDS.map(str::to_owned));
+                continue;
+            }
+            Part::Access => access::access(namespace, args.feature_gates, args.aggregate_to_edit),
+            Part::Workloads => {
+                workloads::workloads(namespace, args.feature_gates, args.image.as_deref())?
+            }
+            Part::Preflight => access::preflight(namespace),
+        };
+        for object in &objects {
+            documents.push(yaml(object)?);
+        }
+    }
+    let documents = documents.iter().map(|yaml| format!("---\n{yaml}"));
+    Ok(documents.collect())
+}
+
+fn yaml(object: &Value) -> io::Result<String> {
+    serde_norway::to_string(object).map_err(io::Error::other)
+}
+
+fn namespace_object(namespace: &str) -> Value {
+    let mut labels = labels(None);
+    // An agent mounts the folder of the runtime's socket and shares the node's network, which no stricter level admits
+    // (Pod Security Standards). The manager's pods need nothing of it.
+    labels["pod-security.kubernetes.io/enforce"] = json!("privileged");
+    json!({
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": namespace, "labels": labels},
+    })
+}
+
+fn labels(component: Option<&str>) -> Value {
+    match component {
+        Some(component) => json!({
+            "app.kubernetes.io/name": "leadsman",
+            "app.kubernetes.io/component": component,
+        }),
+        None => json!({"app.kubernetes.io/name": "leadsman"}),
+    }
+}
+
+#[cfg(test)]
+mod tests;

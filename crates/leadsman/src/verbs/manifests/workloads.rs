@@ -1,0 +1,61 @@
+//! Manager and agents: the chart's templates as Helm renders them with the default values, for another namespace, image or
+//! other gates.
+
+use std::io;
+
+use leadsman_admission::{SERVICE, WEBHOOK_PORT};
+use leadsman_manager::Gates;
+use serde_json::{Value, json};
+
+use super::labels;
+
+/// Written by `cargo xtask manifests`; also a part of the kustomize base.
+const RENDERED: &str = include_str!("../../../../../kustomize/workloads.yaml");
+
+/// Deployment, DaemonSet and disruption budget, and the webhook's Service where a gate needs it.
+pub(super) fn workloads(
+    namespace: &str,
+    gates: Gates,
+    image: Option<&str>,
+) -> io::Result<Vec<Value>> {
+    let service = gates.serverless.then(|| webhook_service(namespace));
+    let mut objects: Vec<_> = service.into_iter().collect();
+    let documents = RENDERED.split("---\n");
+    for document in documents.filter(|document| !document.is_empty()) {
+        let mut object: Value = serde_norway::from_str(document).map_err(io::Error::other)?;
+        object["metadata"]["namespace"] = json!(namespace);
+        if let Some(container) = object.pointer_mut("/spec/template/spec/containers/0") {
+            set_up(container, gates, image);
+        }
+        objects.push(object);
+    }
+    Ok(objects)
+}
+
+/// Gives a container its image, and the manager's its gates.
+fn set_up(container: &mut Value, gates: Gates, image: Option<&str>) {
+    if let Some(image) = image {
+        container["image"] = json!(image);
+    }
+    let is_manager = container["name"] == "manager";
+    let gates = gates.to_string();
+    if is_manager
+        && !gates.is_empty()
+        && let Some(args) = container["args"].as_array_mut()
+    {
+        args.push(json!(format!("--feature-gates={gates}")));
+    }
+}
+
+/// The Service by which the API server calls the webhooks.
+fn webhook_service(namespace: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": SERVICE, "namespace": namespace, "labels": labels(Some("manager"))},
+        "spec": {
+            "selector": labels(Some("manager")),
+            "ports": [{"name": "webhooks", "port": 443, "targetPort": WEBHOOK_PORT}],
+        },
+    })
+}
