@@ -3,7 +3,7 @@
 //! | stage | what runs | needs |
 //! |---|---|---|
 //! | `pure` | unit tests, properties, executors against loopback listeners, doc tests | Rust, cc |
-//! | `api` | black-box tests of the manager against a real API server | and Go, the first time minutes |
+//! | `api` | black-box tests of the manager against a real API server, and the chart as Helm renders it | and Go, the first time minutes |
 //! | `node` | black-box tests of both processes on a real kubelet and containerd | and root |
 
 mod lines;
@@ -56,7 +56,11 @@ impl Stage {
     /// Test programs of their own `main` that raise a cluster; all others are pure.
     fn of(executable: &Executable) -> Self {
         match (executable.package.as_str(), executable.kind.as_str()) {
-            ("leadsman-tests", "test") if executable.target == "api" => Self::Api,
+            ("leadsman-tests", "test")
+                if ["api", "chart"].contains(&executable.target.as_str()) =>
+            {
+                Self::Api
+            }
             // The test bed's own tests raise nodes too.
             ("leadsman-tests" | "leadsman-testkit", "test") => Self::Node,
             _ => Self::Pure,
@@ -122,7 +126,7 @@ impl Run<'_> {
         }
         eprintln!("test: building");
         let selection: &[&str] = match stages {
-            [Stage::Api] => &["--bins", "--test", "api"],
+            [Stage::Api] => &["--bins", "--test", "api", "--test", "chart"],
             _ => &["--bins", "--tests"],
         };
         let built = cargo::build(selection)?;

@@ -1,0 +1,113 @@
+//! One install, three ways to it.
+
+use serde_json::Value;
+
+use crate::render::{Objects, manifests, objects, program, run, template};
+
+/// What only Helm adds to an object.
+const HELM_LABELS: [&str; 4] = [
+    "helm.sh/chart",
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/version",
+    "app.kubernetes.io/managed-by",
+];
+
+/// The chart's objects without hooks and without what only Helm adds.
+fn chart(namespace: &str, values: &[&str]) -> Objects {
+    let rendered = template(namespace, values).unwrap();
+    let is_hook = |object: &Value| !object["metadata"]["annotations"]["helm.sh/hook"].is_null();
+    let objects = rendered.into_iter().filter(|(_, object)| !is_hook(object));
+    objects
+        .map(|(key, mut object)| {
+            let metadata = object["metadata"].as_object_mut().unwrap();
+            metadata.remove("annotations");
+            let labels = metadata["labels"].as_object_mut().unwrap();
+            for label in HELM_LABELS {
+                assert!(labels.remove(label).is_some(), "{key} has no label {label}");
+            }
+            (key, object)
+        })
+        .collect()
+}
+
+/// What `leadsman manifests` prints, without what the chart leaves to Helm: the namespace, and the label of CRDs.
+fn printed(arguments: &[&str]) -> Objects {
+    let mut printed = manifests(arguments);
+    printed.retain(|key, _| !key.starts_with("Namespace/"));
+    for (key, crd) in &mut printed {
+        if key.starts_with("CustomResourceDefinition/") {
+            crd["metadata"]["labels"] = serde_json::json!({"app.kubernetes.io/name": "leadsman"});
+        }
+    }
+    printed
+}
+
+#[track_caller]
+fn assert_equal(left: &Objects, right: &Objects, what: &str) {
+    let names = |objects: &Objects| objects.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(left), names(right), "{what}");
+    for (key, object) in left {
+        assert_eq!(object, &right[key], "{what}: {key}");
+    }
+}
+
+// PPM-17
+#[test]
+fn chart_and_manifests_are_equal() {
+    let serverless = "EnablePodProbeMarkerOnServerless=true";
+    let off = "PodProbeMarkerGate=false";
+    let cases: [(&str, &[&str], &[&str]); 5] = [
+        ("leadsman-system", &[], &[]),
+        ("games", &[], &[]),
+        (
+            "games",
+            &["--set", &format!("featureGates={serverless}")],
+            &["--feature-gates", serverless],
+        ),
+        (
+            "leadsman-system",
+            &["--set", &format!("featureGates={off}")],
+            &["--feature-gates", off],
+        ),
+        (
+            "kube-system",
+            &[
+                "--set=image.repository=r.example/l,image.tag=v2",
+                "--set=rbac.aggregateToEdit=true",
+            ],
+            &["--image=r.example/l:v2", "--aggregate-to-edit"],
+        ),
+    ];
+    for (namespace, values, flags) in cases {
+        let mut arguments = vec!["--namespace", namespace];
+        arguments.extend(flags);
+        let what = format!("helm template {values:?} beside leadsman manifests {arguments:?}");
+        assert_equal(&chart(namespace, values), &printed(&arguments), &what);
+    }
+}
+
+#[test]
+fn the_kustomize_base_and_manifests_are_equal() {
+    let kustomize = run(program("kubectl").args(["kustomize", "kustomize"])).unwrap();
+    assert_equal(&objects(&kustomize), &manifests(&[]), "kubectl kustomize");
+}
+
+#[test]
+fn what_an_administrator_applies_is_what_the_chart_leaves_out() {
+    let without = "--set=rbac.create=false,crds.install=false,manager.serviceAccount.create=false,agent.serviceAccount.create=false";
+    let gates = "EnablePodProbeMarkerOnServerless=true";
+    let mut both = chart("games", &[without, &format!("--set=featureGates={gates}")]);
+    let flags = ["--namespace=games", "--feature-gates", gates];
+    both.extend(printed(&[&flags[..], &["--only=crds,access"]].concat()));
+    assert_equal(&both, &printed(&flags), "both together");
+}
+
+#[test]
+fn the_preflight_hook_has_the_account_that_manifests_prints() {
+    let rendered = template("games", &[]).unwrap();
+    for (key, object) in manifests(&["--namespace=games", "--only=preflight"]) {
+        for field in ["rules", "roleRef", "subjects"] {
+            assert_eq!(rendered[&key][field], object[field], "{key}");
+        }
+    }
+}
