@@ -4,6 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
+use procfs::{CpuInfo, Current as _, Meminfo};
 use serde::{Deserialize, Serialize};
 
 /// Machine and commit.
@@ -23,42 +24,25 @@ pub(crate) struct Machine {
 
 impl Machine {
     pub(crate) fn read() -> Result<Self> {
-        let info = fs::read_to_string("/proc/cpuinfo").context("reading /proc/cpuinfo")?;
-        let memory = fs::read_to_string("/proc/meminfo").context("reading /proc/meminfo")?;
+        let processor = CpuInfo::current().context("reading /proc/cpuinfo")?;
+        let memory = Meminfo::current().context("reading /proc/meminfo")?;
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
-        let binary = leadsman_testkit::leadsman::program()?;
         Ok(Self {
-            processor: field(&info, "model name").unwrap_or("unknown").to_owned(),
+            processor: processor.model_name(0).unwrap_or("unknown").to_owned(),
             cores: std::thread::available_parallelism()?.get(),
-            memory_mib: field(&memory, "MemTotal")
-                .and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok())
-                .unwrap_or_default()
-                / 1024,
+            memory_mib: memory.mem_total / (1024 * 1024),
             kernel: kernel.trim().to_owned(),
             commit: commit(),
-            binary_bytes: fs::metadata(binary)?.len(),
+            binary_bytes: fs::metadata(leadsman_testkit::leadsman::program()?)?.len(),
         })
     }
 }
 
-/// The value of the first line `name: value`.
-fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    text.lines().find_map(|line| {
-        let (key, value) = line.split_once(':')?;
-        (key.trim() == name).then(|| value.trim())
-    })
-}
-
 /// Results that are being written do not make the tree another.
 fn commit() -> String {
+    let arguments = "describe --always --abbrev=12 --exclude=* --dirty";
     let asked = Command::new("git")
-        .args([
-            "describe",
-            "--always",
-            "--abbrev=12",
-            "--exclude=*",
-            "--dirty",
-        ])
+        .args(arguments.split(' '))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output();
     match asked {
@@ -66,15 +50,5 @@ fn commit() -> String {
             String::from_utf8_lossy(&output.stdout).trim().to_owned()
         }
         _ => "unknown".to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn a_field_is_found_by_its_whole_name() {
-        let text = "MemTotalX: 1\nMemTotal:   24 kB\n";
-        assert_eq!(super::field(text, "MemTotal"), Some("24 kB"));
-        assert_eq!(super::field(text, "Mem"), None);
     }
 }

@@ -6,9 +6,11 @@
 //!
 //! | module | what lives there |
 //! |---|---|
-//! | `report` | figures, their table, JSON, plots, and the comparison with an earlier run |
+//! | `figures` | what every figure is called, its unit, and what is to be reached |
+//! | `report` | a result: its figures, their table, JSON, plots, and the comparison with an earlier one |
 //! | `requests` | what a user has asked of the API server |
 //! | `meter` | CPU, memory, threads and descriptors of a process |
+//! | `proxies` | what passes to an API server or a container runtime |
 //! | `machine` | what the figures were taken on |
 //! | `progress` | what is said meanwhile, and waiting |
 //! | `agent` | one agent on a real node, and its restart |
@@ -16,16 +18,19 @@
 //! | `engine` | rules and executors alone |
 //! | `index` | the rules of the manager alone |
 //! | `part` | processes that the bench starts of itself, the bare loops among them |
+//!
+//! What a bench does is told in `pages/`, in the words of its page.
 
 mod agent;
-mod clock;
 mod cluster;
 mod engine;
+mod figures;
 mod index;
 mod machine;
 mod meter;
 mod part;
 mod progress;
+mod proxies;
 mod report;
 mod requests;
 
@@ -37,7 +42,7 @@ use clap::{Parser, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
 
 use machine::Machine;
-use report::Report;
+use report::{Amount as _, Report};
 
 /// Measures leadsman and writes down what was measured.
 #[derive(Parser)]
@@ -54,9 +59,6 @@ struct Arguments {
     /// A hundredth to all of the full size and duration: for a look at whether it works, not for figures
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100), value_name = "PERCENT")]
     scale: u32,
-    /// How the result is printed
-    #[arg(short, long, value_enum, default_value_t = Output::Text)]
-    output: Output,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -73,14 +75,6 @@ enum What {
     Index,
     /// 10,000 probes a second on loopback
     Engine,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// For people.
-    Text,
-    /// For machines.
-    Json,
 }
 
 fn main() -> ExitCode {
@@ -104,10 +98,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     for what in all {
         let mut report = measure(*what, f64::from(arguments.scale) / 100.0)?;
         report.machine = machine.clone();
-        match arguments.output {
-            Output::Text => print!("{}", report.text(earlier.as_ref())),
-            Output::Json => println!("{}", serde_json::to_string_pretty(&report)?),
-        }
+        print!("{}", report.text(earlier.as_ref()));
         if let Some(folder) = &arguments.out {
             for file in report.write(folder)? {
                 eprintln!("bench: wrote {}", file.display());
@@ -123,18 +114,29 @@ fn measure(what: What, scale: f64) -> Result<Report> {
         What::ColdStart => cluster::cold_start::measure(scale),
         What::Flips => cluster::flips::measure(scale),
         What::Restart => {
-            let mut report = Report::new("restart", scale, "");
+            let mut report = Report::new("restart", scale, include_str!("../pages/restart.md"));
             cluster::restart::measure(scale, &mut report)?;
             agent::restart::measure(scale, &mut report)?;
             Ok(report)
         }
-        What::Engine => play(
-            async { Ok(()) },
-            async |()| engine::measure(scale).await,
-            async |()| Ok(()),
-        ),
-        What::Index => index::measure(scale),
+        What::Engine => here(engine::measure(scale)),
+        What::Index => here(index::measure(scale)),
     }
+}
+
+/// This share of a count.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "counts here are far below 2^52"
+)]
+fn share_of(count: usize, share: f64) -> usize {
+    (count.amount() * share).round() as usize
+}
+
+/// Does what needs nothing to be raised.
+fn here<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    play(async { Ok(()) }, async |()| work.await, async |()| Ok(()))
 }
 
 /// Raises something, lets `act` use it, and takes it away whatever came of it, Ctrl-C and SIGTERM included.

@@ -1,9 +1,9 @@
 //! What a process has used and holds, from `/proc`.
 
-use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use procfs::process::Process;
 
 use crate::progress::wait;
 
@@ -19,33 +19,21 @@ pub(crate) struct Held {
     /// The largest that it ever was, in bytes (`VmHWM`).
     pub(crate) peak: u64,
     pub(crate) threads: u64,
-    pub(crate) descriptors: u64,
+    pub(crate) descriptors: usize,
 }
 
 impl Meter {
     /// CPU that all its living threads have used so far, to the nanosecond: the scheduler's own account.
     pub(crate) fn cpu(self) -> Result<Duration> {
-        let mut nanoseconds = 0;
-        for task in self.folder("task")? {
-            // A thread may end between the listing and the look at it.
-            let Ok(text) = fs::read_to_string(task.path().join("schedstat")) else {
-                continue;
-            };
-            let used = text
-                .split_whitespace()
-                .next()
-                .context("an empty schedstat")?;
-            nanoseconds += used.parse::<u64>().context("a schedstat")?;
-        }
-        Ok(Duration::from_nanos(nanoseconds))
+        let threads = self.process()?.tasks()?;
+        // A thread may end between the listing and the look at it.
+        let accounts = threads.filter_map(|thread| thread.ok()?.schedstat().ok());
+        let used = accounts.map(|account| account.sum_exec_runtime);
+        Ok(Duration::from_nanos(used.sum()))
     }
 
     /// CPU that it uses while time passes.
-    pub(crate) async fn cpu_over(
-        self,
-        what: impl Into<String>,
-        time: Duration,
-    ) -> Result<Duration> {
+    pub(crate) async fn cpu_over(self, what: String, time: Duration) -> Result<Duration> {
         let before = self.cpu()?;
         wait(what, time).await;
         Ok(self.cpu()?.saturating_sub(before))
@@ -53,48 +41,22 @@ impl Meter {
 
     /// What it holds now.
     pub(crate) fn held(self) -> Result<Held> {
-        let path = format!("/proc/{}/status", self.0);
-        let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
-        let number = |name: &str| -> Result<u64> {
-            let mut words = text.split_whitespace().skip_while(|word| *word != name);
-            let value = words
-                .nth(1)
-                .with_context(|| format!("{path} has no {name}"))?;
-            Ok(value.parse()?)
+        let process = self.process()?;
+        let status = process.status()?;
+        let bytes = |kibibytes: Option<u64>| {
+            let kibibytes = kibibytes.context("it has no memory")?;
+            anyhow::Ok(kibibytes * 1024)
         };
         Ok(Held {
-            rss: number("VmRSS:")? * 1024,
-            peak: number("VmHWM:")? * 1024,
-            threads: number("Threads:")?,
-            descriptors: self.folder("fd")?.count() as u64,
+            rss: bytes(status.vmrss)?,
+            peak: bytes(status.vmhwm)?,
+            threads: status.threads,
+            descriptors: process.fd_count()?,
         })
     }
 
-    fn folder(self, name: &str) -> Result<impl Iterator<Item = fs::DirEntry>> {
-        let path = format!("/proc/{}/{name}", self.0);
-        let entries = fs::read_dir(&path).with_context(|| format!("reading {path}"))?;
-        Ok(entries.flatten())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_process_that_computes_uses_cpu_and_holds_memory() {
-        let meter = Meter(std::process::id());
-        let before = meter.cpu().unwrap();
-        let mut sum = 0_u64;
-        while meter.cpu().unwrap() < before + Duration::from_millis(20) {
-            sum = std::hint::black_box(sum.wrapping_add(1));
-        }
-        let held = meter.held().unwrap();
-        assert!(held.rss > 0 && held.peak >= held.rss && held.threads > 0 && held.descriptors > 0);
-    }
-
-    #[test]
-    fn a_process_that_is_gone_is_an_error() {
-        assert!(Meter(u32::MAX).cpu().is_err());
+    fn process(self) -> Result<Process> {
+        let process = Process::new(self.0.try_into()?);
+        process.with_context(|| format!("reading /proc/{}", self.0))
     }
 }

@@ -34,39 +34,44 @@ impl Requests {
 
     /// Writes of the work: not the Lease's, which keeps a manager the only one that writes.
     pub(crate) fn writes(&self) -> u64 {
-        self.sum(|kind| !is_read(kind) && !is_lease(kind))
+        self.sum(|verb, resource| !is_read(verb) && resource != "leases")
     }
 
     /// Writes of this resource, its status among them.
     pub(crate) fn writes_of(&self, resource: &str) -> u64 {
-        self.sum(|kind| !is_read(kind) && resource_of(kind) == resource)
+        self.sum(|verb, of| !is_read(verb) && of == resource)
     }
 
     /// Those that were not a success, the Lease's aside.
     pub(crate) fn failed(&self) -> u64 {
-        self.sum(|kind| kind.ends_with(')') && !is_lease(kind))
+        let failed = |(kind, _): &(&String, _)| kind.ends_with(')');
+        self.of_work().filter(failed).map(|(_, count)| count).sum()
     }
 
     /// All that concern the Lease.
     pub(crate) fn lease(&self) -> u64 {
-        self.sum(is_lease)
+        self.sum(|_, resource| resource == "leases")
     }
 
     /// All kinds with their counts, the Lease's aside.
     pub(crate) fn listed(&self) -> String {
-        let kinds = self.0.iter().filter(|(kind, _)| !is_lease(kind));
-        let kinds: Vec<_> = kinds
-            .map(|(kind, count)| format!("{count} × {kind}"))
-            .collect();
-        kinds.join(", ")
+        let kinds = self
+            .of_work()
+            .map(|(kind, count)| format!("{count} × {kind}"));
+        kinds.collect::<Vec<_>>().join(", ")
     }
 
-    fn sum(&self, which: impl Fn(&str) -> bool) -> u64 {
-        self.0
-            .iter()
-            .filter(|(kind, _)| which(kind))
-            .map(|(_, count)| count)
-            .sum()
+    fn of_work(&self) -> impl Iterator<Item = (&String, &u64)> {
+        let kinds = self.0.iter();
+        kinds.filter(|(kind, _)| verb_and_resource(kind).1 != "leases")
+    }
+
+    fn sum(&self, which: impl Fn(&str, &str) -> bool) -> u64 {
+        let counts = self.0.iter().filter(|(kind, _)| {
+            let (verb, resource) = verb_and_resource(kind);
+            which(verb, resource)
+        });
+        counts.map(|(_, count)| count).sum()
     }
 }
 
@@ -76,33 +81,38 @@ fn kind(request: &Request) -> String {
         (resource, "") => resource.to_owned(),
         (resource, subresource) => format!("{resource}/{subresource}"),
     };
-    let failed = if request.code < 300 {
-        String::new()
-    } else {
-        format!(" ({})", request.code)
-    };
-    format!("{} {of}{failed}", request.verb)
+    match request.code {
+        ..300 => format!("{} {of}", request.verb),
+        code => format!("{} {of} ({code})", request.verb),
+    }
 }
 
-fn is_read(kind: &str) -> bool {
-    matches!(kind.split(' ').next(), Some("get" | "list" | "watch"))
+fn verb_and_resource(kind: &str) -> (&str, &str) {
+    let (verb, of) = kind.split_once(' ').unwrap_or((kind, ""));
+    (verb, of.split(['/', ' ']).next().unwrap_or_default())
 }
 
-fn resource_of(kind: &str) -> &str {
-    let of = kind.split(' ').nth(1).unwrap_or_default();
-    of.split('/').next().unwrap_or_default()
-}
-
-fn is_lease(kind: &str) -> bool {
-    resource_of(kind) == "leases"
+fn is_read(verb: &str) -> bool {
+    matches!(verb, "get" | "list" | "watch")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn request(user: &str, verb: &str, resource: &str, subresource: &str, code: u16) -> Request {
-        Request {
+    #[test]
+    fn requests_are_counted_by_kind_and_the_leases_are_no_writes() {
+        let log = [
+            ("us", "patch", "pods", "status", 200),
+            ("us", "patch", "pods", "status", 200),
+            ("us", "patch", "pods", "status", 409),
+            ("us", "list", "pods", "", 200),
+            ("us", "update", "leases", "", 200),
+            ("us", "update", "leases", "", 409),
+            ("us", "get", "", "", 200),
+            ("them", "patch", "pods", "status", 200),
+        ];
+        let requests = log.map(|(user, verb, resource, subresource, code)| Request {
             user: user.into(),
             user_agent: String::new(),
             verb: verb.into(),
@@ -112,34 +122,15 @@ mod tests {
             name: String::new(),
             uri: "/readyz?verbose".into(),
             code,
-        }
-    }
-
-    #[test]
-    fn requests_are_counted_by_kind_and_the_leases_are_no_writes() {
-        let requests = [
-            request("us", "patch", "pods", "status", 200),
-            request("us", "patch", "pods", "status", 200),
-            request("us", "patch", "pods", "status", 409),
-            request("us", "list", "pods", "", 200),
-            request("us", "update", "leases", "", 200),
-            request("us", "update", "leases", "", 409),
-            request("us", "get", "", "", 200),
-            request("them", "patch", "pods", "status", 200),
-        ];
-        let counted = Requests::of("us", &requests);
-        assert_eq!(counted.count("patch pods/status"), 2);
-        assert_eq!(counted.writes(), 3, "one of them in vain");
-        assert_eq!(
-            (counted.writes_of("pods"), counted.writes_of("leases")),
-            (3, 2)
-        );
-        assert_eq!(Requests::largest([&counted, &Requests::default()]), counted);
-        assert_eq!(counted.failed(), 1);
-        assert_eq!(counted.lease(), 2);
-        assert_eq!(
-            counted.listed(),
-            "1 × get /readyz, 1 × list pods, 2 × patch pods/status, 1 × patch pods/status (409)"
-        );
+        });
+        let us = Requests::of("us", &requests);
+        assert_eq!(us.count("patch pods/status"), 2);
+        assert_eq!(us.writes(), 3, "one of them in vain");
+        assert_eq!([us.writes_of("pods"), us.writes_of("leases")], [3, 2]);
+        assert_eq!(Requests::largest([&us, &Requests::default()]), us);
+        assert_eq!([us.failed(), us.lease()], [1, 2]);
+        let listed =
+            "1 × get /readyz, 1 × list pods, 2 × patch pods/status, 1 × patch pods/status (409)";
+        assert_eq!(us.listed(), listed);
     }
 }

@@ -115,7 +115,7 @@ impl Cluster {
             .append(true)
             .open(&path)?;
         cache::hand_over(&path)?;
-        let mut command = self.bed.command_inside(leadsman::program()?);
+        let mut command = self.bed.command_inside(leadsman::program()?)?;
         command
             .args(arguments)
             .env("LEADSMAN_LOG", self.log_filter)

@@ -96,8 +96,20 @@ impl ControlPlane {
 
     /// [`ControlPlane::kubectl`] with this on its stdin.
     pub async fn kubectl_with(&self, arguments: &[&str], input: &[u8]) -> Result<String> {
-        let mut kubectl = Command::new(self.programs()?.join("kubectl"))
+        self.run_program("kubectl", arguments, input).await
+    }
+
+    /// `helm` as an administrator with this on its stdin; its output, or its own message as the error.
+    pub async fn helm(&self, arguments: &[&str], input: &[u8]) -> Result<String> {
+        self.run_program("helm", arguments, input).await
+    }
+
+    async fn run_program(&self, program: &str, arguments: &[&str], input: &[u8]) -> Result<String> {
+        let mut child = Command::new(self.programs()?.join(program))
             .env("KUBECACHEDIR", self.folder().join("kubectl"))
+            .env("HELM_CACHE_HOME", self.folder().join("helm/cache"))
+            .env("HELM_CONFIG_HOME", self.folder().join("helm/config"))
+            .env("HELM_DATA_HOME", self.folder().join("helm/data"))
             .arg("--kubeconfig")
             .arg(&self.administrator)
             .args(arguments)
@@ -105,17 +117,17 @@ impl ControlPlane {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
-            // Ctrl-C on a terminal is for the bed's owner; a kubectl that ends by it would be taken for a failure.
+            // Ctrl-C on a terminal is for the bed's owner; a child that ends by it would be taken for a failure.
             .process_group(0)
             .spawn()
-            .context("starting kubectl")?;
-        if let Some(mut stdin) = kubectl.stdin.take() {
+            .with_context(|| format!("starting {program}"))?;
+        if let Some(mut stdin) = child.stdin.take() {
             stdin.write_all(input).await?;
         }
-        let output = kubectl.wait_with_output().await?;
+        let output = child.wait_with_output().await?;
         if !output.status.success() {
             bail!(
-                "`kubectl {}`: {}",
+                "`{program} {}`: {}",
                 arguments.join(" "),
                 String::from_utf8_lossy(&output.stderr).trim()
             );

@@ -28,11 +28,15 @@ struct Record {
 }
 
 /// Raises a bed and leaves it, to be ended by [`down`]. Returns its name and its kubeconfig.
-pub fn up(control_plane: bool, progress: impl FnMut(Progress)) -> Result<(String, PathBuf)> {
+pub fn up(
+    control_plane: bool,
+    options: Options,
+    progress: impl FnMut(Progress),
+) -> Result<(String, PathBuf)> {
     let plane = if control_plane {
-        ControlPlane::start_blocking(Options::default(), progress, true)?
+        ControlPlane::start_blocking(options, progress, true)?
     } else {
-        NodeBed::start_blocking(Options::default(), progress, true)?.into_plane()
+        NodeBed::start_blocking(options, progress, true)?.into_plane()?
     };
     let bed = plane.bed.clone();
     let began = began(bed.keeper).context("the keeper has ended")?;

@@ -1,39 +1,40 @@
-//! The keeper: the process between a bed's owner and its supervisor, outside the bed's namespaces.
+//! The keeper: the process between a bed's owner and its supervisors, outside the bed's namespaces.
 //!
-//! It makes what a bed leaves outside (a folder, and for a node bed a link and cgroups), starts the
-//! supervisor, passes the owner's orders on, and takes everything away again when the owner's pipe
-//! closes, a signal arrives, or the supervisor ends. Since the kernel closes a dead owner's pipe,
-//! this holds for SIGKILL too. The keeper adopts what the supervisor leaves behind, so nothing of a
-//! bed outlives it.
+//! It makes what a bed leaves outside (a folder, and for a node bed a link and cgroups), starts a
+//! supervisor for each node, passes the owner's orders on, and takes everything away again when the
+//! owner's pipe closes, a signal arrives, or a supervisor ends by itself. Since the kernel closes a
+//! dead owner's pipe, this holds for SIGKILL too. The keeper adopts what supervisors leave behind, so
+//! nothing of a bed outlives it.
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use futures::future::try_join_all;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::process::{Child, Command};
+use nix::unistd::Pid;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cache;
 use crate::clock;
 use crate::leftovers::{self, FOLDER_PREFIX};
-use crate::node::{self, outside};
+use crate::node;
+use crate::node::outside::{self, Network};
+use crate::node::plan::NodePlan;
 use crate::pki::{Authority, Identity};
 use crate::plan::{AUDIT_POLICY, Core, Plan, Ports};
 use crate::processes;
 use crate::progress::Progress;
-use crate::request::{Bed, Event, Kind, Order, Request, report};
+use crate::request::{Bed, Event, Kind, Node, Order, Request, report};
+use crate::supervised::{GRACE, Running, Supervised, first_end};
 
 const ADMINISTRATOR: Identity<'_> = Identity {
     user: "bed-administrator",
     groups: &["system:masters"],
 };
-
-/// How long the supervisor gets to end by itself.
-const GRACE: Duration = Duration::from_secs(10);
 
 /// Raises the bed that is asked for, keeps it until its end, and takes everything away.
 pub async fn keep(request: &str) -> Result<()> {
@@ -77,10 +78,10 @@ pub async fn keep(request: &str) -> Result<()> {
 
 /// Removes what a bed whose keeper is dead has left.
 pub(crate) fn sweep(bed: &Bed) -> Result<()> {
-    let outside = if bed.node.is_some() {
-        outside::remove(&bed.name)
-    } else {
+    let outside = if bed.nodes.is_empty() {
         Ok(())
+    } else {
+        outside::remove(&bed.name)
     };
     outside.and(cache::remove(&bed.folder))
 }
@@ -92,91 +93,84 @@ struct Keeper<'a> {
 }
 
 impl Keeper<'_> {
-    /// Whether the supervisor ended well.
+    /// Whether the supervisors ended well.
     async fn run(&self) -> Result<bool> {
         for folder in ["logs", "pki"] {
             std::fs::create_dir(self.folder.join(folder))?;
         }
         std::fs::write(self.folder.join("audit-policy.json"), AUDIT_POLICY)?;
-        let mut supervisor = self.spawn_supervisor()?;
-        let (bed, plan) = match self.request.kind {
-            Kind::ControlPlane => self.control_plane(&supervisor)?,
-            Kind::Node => self.node(&supervisor).await?,
-        };
-        report(&Event::Bed(Box::new(bed)));
-        let mut input = supervisor
-            .stdin
-            .take()
-            .context("the supervisor's stdin is a pipe")?;
-        input
-            .write_all(format!("{}\n", serde_json::to_string(&plan)?).as_bytes())
-            .await?;
-        let forward = async {
-            let mut orders = BufReader::new(tokio::io::stdin()).lines();
-            let mut detached = false;
-            while let Ok(Some(order)) = orders.next_line().await {
-                if serde_json::from_str::<Order>(&order).is_ok_and(|order| order == Order::Detach) {
-                    detached = true;
-                    report(&Event::Done);
-                } else if input
-                    .write_all(format!("{order}\n").as_bytes())
-                    .await
-                    .is_err()
-                {
-                    break;
-                }
-            }
-            if detached {
-                std::future::pending::<()>().await;
-            }
-        };
-        let ended = tokio::select! {
-            () = forward => None,
-            () = asked_to_end() => None,
-            status = supervisor.wait() => Some(status?),
-        };
-        drop(input);
-        let status = match ended {
-            Some(status) => status,
-            None => end(&mut supervisor).await?,
-        };
-        Ok(status.success())
-    }
-
-    fn spawn_supervisor(&self) -> Result<Child> {
-        let itself = std::env::current_exe()?;
-        let mut command = match self.request.kind {
-            Kind::ControlPlane => Command::new(&itself),
+        let first = Running::start(self.request.kind, self.folder).await?;
+        let (mut supervised, network) = match self.request.kind {
+            Kind::ControlPlane => (self.control_plane(first).await?, None),
             Kind::Node => {
-                let mut command = Command::new("unshare");
-                command
-                    .args([
-                        "--net",
-                        "--mount",
-                        "--pid",
-                        "--ipc",
-                        "--uts",
-                        "--fork",
-                        "--mount-proc",
-                        "--kill-child",
-                    ])
-                    .arg(&itself);
-                command
+                let (supervised, network) = self.nodes(first).await?;
+                (supervised, Some(network))
             }
         };
-        command
-            .arg("supervise")
-            .arg(self.folder)
-            .env("PATH", processes::search_path())
-            // The bed must not follow what its owner's working folder or proxies are.
-            .env_remove("KUBECONFIG")
-            .current_dir(self.folder)
-            .stdin(Stdio::piped())
-            .spawn()
-            .context("cannot start the supervisor")
+        tokio::select! {
+            () = self.obey(&mut supervised, network) => {}
+            () = asked_to_end() => {}
+        }
+        let ends = try_join_all(supervised.into_iter().map(Supervised::end)).await?;
+        Ok(ends.iter().flatten().all(ExitStatus::success))
     }
 
-    fn control_plane(&self, supervisor: &Child) -> Result<(Bed, Plan)> {
+    /// Carries out orders until the owner's pipe closes or a supervisor ends by itself.
+    async fn obey(&self, supervised: &mut [Supervised], network: Option<Network>) {
+        let mut orders = BufReader::new(tokio::io::stdin()).lines();
+        let mut detached = false;
+        loop {
+            let line = tokio::select! {
+                line = orders.next_line(), if !detached => line,
+                () = first_end(supervised) => return,
+            };
+            let Ok(Some(line)) = line else { return };
+            let order = serde_json::from_str(&line).context("an order");
+            detached = order.as_ref().is_ok_and(|order| *order == Order::Detach);
+            let carried_out = match order {
+                Ok(order) => self.carry_out(&order, supervised, network).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = carried_out {
+                report(&Event::Refused(format!("{error:#}")));
+            }
+        }
+    }
+
+    /// Who carries an order out reports that to the owner: the keeper, or the supervisor that it is passed on to.
+    async fn carry_out(
+        &self,
+        order: &Order,
+        supervised: &mut [Supervised],
+        network: Option<Network>,
+    ) -> Result<()> {
+        match order {
+            Order::Detach => report(&Event::Done),
+            Order::Stop(part) | Order::Start(part) => {
+                let whose = supervised.iter_mut().find(|it| it.has(part));
+                let whose = whose.with_context(|| format!("this bed has no part {part}"))?;
+                whose.pass(order).await?;
+            }
+            Order::KillNode(name) => {
+                worker(supervised, name)?.kill().await?;
+                report(&Event::Done);
+            }
+            Order::StartNode(name) => {
+                let first = supervised.first().and_then(Supervised::first_process);
+                let worker = worker(supervised, name)?;
+                if worker.first_process().is_some() {
+                    bail!("{name} is running already");
+                }
+                let place = worker.node.as_ref().zip(network).zip(first);
+                let ((node, network), first) = place.context("this bed has no nodes")?;
+                let running = self.start_worker(node, network, first).await?;
+                worker.begin_again(running).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn control_plane(&self, supervisor: Running) -> Result<Vec<Supervised>> {
         let ports = free_ports()?;
         let server = format!("https://127.0.0.1:{}", ports.api);
         self.certificates(&server, &[])?;
@@ -185,32 +179,72 @@ impl Keeper<'_> {
             folder: self.folder,
             ports,
         };
-        let supervisor = supervisor
-            .id()
-            .context("the supervisor has ended")?
-            .cast_signed();
-        let bed = self.bed(server, supervisor, None);
-        Ok((bed, self.plan(core.control_plane())))
+        report(&Event::Bed(Box::new(self.bed(server, Vec::new()))));
+        let plan = self.plan(core.control_plane());
+        Ok(vec![Supervised::begin(supervisor, None, plan).await?])
     }
 
-    async fn node(&self, supervisor: &Child) -> Result<(Bed, Plan)> {
-        let first = first_process(supervisor).await?;
-        let network = outside::connect(self.name, first)?;
-        outside::make_cgroups(self.name)?;
-        let server = format!("https://{}:{}", network.address, node::plan::PORTS.api);
-        let authority = self.certificates(&server, &[&network.address.to_string()])?;
-        node::plan::certificates(&authority, self.name, &server, network.address)?;
+    async fn nodes(&self, first: Running) -> Result<(Vec<Supervised>, Network)> {
+        let count = self.request.supervisors();
+        let network = outside::connect(self.name, first.first_process, count)?;
+        let address = network.node(1).node;
         let core = Core {
             request: self.request,
             folder: self.folder,
             ports: node::plan::PORTS,
         };
-        let parts = node::plan::parts(&core, self.name, &network)?;
-        let facts = node::plan::facts(&core, self.name, &network);
-        Ok((
-            self.bed(server, first.as_raw(), Some(facts)),
-            self.plan(parts),
-        ))
+        let facts = |number| node::plan::facts(&core, self.name, network, number);
+        let nodes: Vec<Node> = (1..=count).map(facts).collect();
+        let workers: Vec<_> = nodes.iter().skip(1).map(Node::link).collect();
+        outside::make_cgroups(self.name, &workers)?;
+        let server = format!("https://{address}:{}", core.ports.api);
+        let authority = self.certificates(&server, &[&address.to_string()])?;
+        node::plan::certificates(&authority, &server)?;
+        let planned = |node: &Node| {
+            let of_node = NodePlan {
+                core: &core,
+                node,
+                addresses: network.node(node.number),
+                cgroup: self.cgroup(node),
+            };
+            of_node.parts(&authority, &server)
+        };
+        report(&Event::Bed(Box::new(
+            self.bed(server.clone(), nodes.clone()),
+        )));
+        let first_process = first.first_process;
+        let mut first = Some(first);
+        let mut supervised = Vec::new();
+        for node in nodes {
+            let mut parts = planned(&node)?;
+            let running = match first.take() {
+                Some(first) => {
+                    parts.extend(node::plan::control_plane(&core, address));
+                    node.write_first_process(first_process)?;
+                    first
+                }
+                None => self.start_worker(&node, network, first_process).await?,
+            };
+            supervised.push(Supervised::begin(running, Some(node), self.plan(parts)).await?);
+        }
+        Ok((supervised, network))
+    }
+
+    /// Starts the supervisor of a node beside the first, whose first process is `first`, and links the two.
+    async fn start_worker(&self, node: &Node, network: Network, first: Pid) -> Result<Running> {
+        let running = Running::start(Kind::Node, self.folder).await?;
+        let addresses = network.node(node.number);
+        let inside = running.first_process;
+        outside::connect_worker(&node.link(), first, &addresses, inside)?;
+        node.write_first_process(inside)?;
+        Ok(running)
+    }
+
+    fn cgroup(&self, node: &Node) -> String {
+        match node.number {
+            1 => format!("/{}", self.name),
+            _ => format!("/{}/{}", self.name, node.link()),
+        }
     }
 
     fn certificates(&self, server: &str, addresses: &[&str]) -> Result<Authority> {
@@ -235,15 +269,14 @@ impl Keeper<'_> {
         Ok(authority)
     }
 
-    fn bed(&self, server: String, supervisor: i32, node: Option<crate::request::Node>) -> Bed {
+    fn bed(&self, server: String, nodes: Vec<Node>) -> Bed {
         let keeper = std::process::id();
         Bed {
             name: self.name.into(),
             folder: self.folder.into(),
             server,
             keeper,
-            supervisor,
-            node,
+            nodes,
         }
     }
 
@@ -308,17 +341,14 @@ fn free_ports() -> Result<Ports> {
     bail!("found no three free ports in {LISTEN_PORTS:?} of 127.0.0.1")
 }
 
-/// The supervisor's process id as seen from here; its direct parent is `unshare`.
-async fn first_process(unshare: &Child) -> Result<nix::unistd::Pid> {
-    let deadline = clock::now() + GRACE;
-    while clock::now() < deadline {
-        let Some(parent) = unshare.id() else { break };
-        if let Some(first) = processes::children_of(parent).first() {
-            return Ok(*first);
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    bail!("`unshare` could not make the bed's namespaces (its message is above)")
+/// The supervisor of the node of this name, which is not the first.
+fn worker<'a>(supervised: &'a mut [Supervised], name: &str) -> Result<&'a mut Supervised> {
+    let mut workers = supervised.iter_mut().skip(1);
+    workers
+        .find(|it| it.node.as_ref().is_some_and(|node| node.name == name))
+        .with_context(|| {
+            format!("{name} is no node of this bed, or the first one, which ends with the bed only")
+        })
 }
 
 async fn asked_to_end() {
@@ -333,14 +363,6 @@ async fn asked_to_end() {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-}
-
-async fn end(supervisor: &mut Child) -> Result<std::process::ExitStatus> {
-    if let Ok(status) = tokio::time::timeout(GRACE, supervisor.wait()).await {
-        return Ok(status?);
-    }
-    supervisor.kill().await?;
-    Ok(supervisor.wait().await?)
 }
 
 /// Kills and reaps every process that the supervisor left behind.

@@ -1,8 +1,8 @@
 //! The test bed: real Kubernetes on one machine, raised for a test and gone without a trace.
 //!
 //! * [`ControlPlane`]: etcd and kube-apiserver on 127.0.0.1. No root.
-//! * [`NodeBed`]: a whole cluster of one real node (containerd, kubelet, kube-proxy, scheduler,
-//!   controller manager) in namespaces of its own. Root on Linux.
+//! * [`NodeBed`]: a whole cluster of one real node or of several (containerd, kubelet, kube-proxy each;
+//!   scheduler, controller manager), each in namespaces of its own. Root on Linux.
 //! * [`Cluster`]: a node bed with leadsman's manager and agent in it.
 //!
 //! What a bed guarantees: after its end, whether by drop, by failure, by Ctrl-C or by SIGKILL of its
@@ -10,15 +10,15 @@
 //! folder of it is left. Only the cache stays (see [`cache::folder`]), with what was costly to make.
 //!
 //! How: the owner holds a pipe to a *keeper* process outside the bed, the keeper holds one to the
-//! *supervisor*, the first process of the bed. A closed pipe is the end of whoever reads from it.
-//! Both are the program `leadsman-bed`.
+//! *supervisor*, the first process of the bed; one for each node. A closed pipe is the end of whoever
+//! reads from it. Both are the program `leadsman-bed`.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`progress`] | progress reports while a bed is raised |
 //! | `programs`, `packages`, `images` | what a bed is made from, and the [`cache`] of it |
 //! | `plan`, `node::plan` | which programs with which flags, in which order |
-//! | `keep`, `supervise` | the two processes behind a bed |
+//! | `keep`, `supervise` | the two kinds of processes behind a bed; `supervised`: the second as the first sees it |
 //! | `leftovers` | what was left when both owner and keeper were killed |
 //! | [`control_plane`], [`node`] | what a test holds |
 //! | [`leadsman`], [`cluster`] | leadsman installed, and running |
@@ -45,13 +45,14 @@ mod raise;
 mod readiness;
 mod request;
 pub mod supervise;
+mod supervised;
 
 pub use cluster::Cluster;
 pub use control_plane::ControlPlane;
-pub use node::NodeBed;
+pub use node::{Node, NodeBed};
 pub use progress::Progress;
 pub use readiness::client;
-pub use request::Options;
+pub use request::{MOST_NODES, Options};
 
 use std::path::PathBuf;
 

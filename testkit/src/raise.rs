@@ -56,11 +56,12 @@ impl Raised {
             output,
             bed: None,
         };
-        loop {
+        let mut awaited = request.supervisors();
+        while awaited > 0 {
             match raised.next()? {
                 Event::Progress(step) => progress(step),
                 Event::Bed(bed) => raised.bed = Some(*bed),
-                Event::Raised => break,
+                Event::Raised => awaited -= 1,
                 Event::Failed(reason) => bail!("the bed could not be raised: {reason}"),
                 Event::Done | Event::Refused(_) => {}
             }
@@ -81,9 +82,10 @@ impl Raised {
         writeln!(input, "{}", serde_json::to_string(order)?).context("the bed has ended")?;
         loop {
             match self.next()? {
-                Event::Done => return Ok(()),
+                // A supervisor that was started by an order answers by being up.
+                Event::Done | Event::Raised => return Ok(()),
                 Event::Refused(reason) | Event::Failed(reason) => bail!("{reason}"),
-                Event::Progress(_) | Event::Bed(_) | Event::Raised => {}
+                Event::Progress(_) | Event::Bed(_) => {}
             }
         }
     }

@@ -1,5 +1,5 @@
-//! The supervisor: the first process of a bed. It carries out a [`Plan`], obeys orders, and ends,
-//! with all parts, when its stdin closes.
+//! The supervisor: the first process of a node's namespaces, or of a control plane. It carries out a
+//! [`Plan`], obeys orders, and ends, with all parts, when its stdin closes.
 //!
 //! Parts start as soon as what they come after is ready, so a bed takes as long as its longest
 //! chain. In a node bed the supervisor is process 1 of its namespace: its end is the end of every
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use futures::future::try_join_all;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
@@ -205,7 +205,7 @@ impl Supervisor {
             let outcome = match serde_json::from_str(&line) {
                 Ok(Order::Stop(name)) => self.stop(&name).await,
                 Ok(Order::Start(name)) => self.start_again(&name).await,
-                Ok(Order::Detach) => Ok(()),
+                Ok(order) => Err(anyhow!("{order:?} is for the keeper")),
                 Err(error) => Err(error.into()),
             };
             report(&match outcome {

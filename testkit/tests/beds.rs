@@ -11,7 +11,7 @@ use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
-use leadsman_testkit::{ControlPlane, NodeBed, Options, clock, progress};
+use leadsman_testkit::{ControlPlane, Node, NodeBed, Options, clock, progress};
 use libtest_mimic::Arguments;
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -23,6 +23,7 @@ fn main() {
     let trials = vec![
         support::trial("control_plane", None, || block_on(control_plane())),
         support::trial("node", NodeBed::why_not(), || block_on(node())),
+        support::trial("two_nodes", NodeBed::why_not(), || block_on(two_nodes())),
     ];
     libtest_mimic::run(&arguments, trials).exit();
 }
@@ -129,12 +130,8 @@ async fn outage(bed: &ControlPlane) -> Result<()> {
 
 async fn node() -> Result<()> {
     let bed = NodeBed::start(Options::default(), progress::silent()).await?;
-    let pod = target_pod(&bed).await.context("a target's pod")?;
-    let address = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.pod_ip.clone())
-        .context("the pod has no address")?;
+    let pod = target_pod(&bed, "target", bed.node_name()).await?;
+    let address = address_of(&pod)?;
     targets(&bed, &address).await.context("targets")?;
     service(&bed).await.context("a service's address")?;
     bound_token(&bed).await.context("a bound token")?;
@@ -149,11 +146,12 @@ async fn node() -> Result<()> {
     Ok(())
 }
 
-async fn target_pod(bed: &NodeBed) -> Result<Pod> {
+async fn target_pod(bed: &NodeBed, name: &str, node: &str) -> Result<Pod> {
     let pods = Api::<Pod>::default_namespaced(bed.client().await?);
     let pod = serde_json::from_value(json!({
-        "metadata": { "name": "target", "labels": { "app": "target" } },
+        "metadata": { "name": name, "labels": { "app": name } },
         "spec": {
+            "nodeName": node,
             "terminationGracePeriodSeconds": 1,
             "containers": [{
                 "name": "target",
@@ -163,15 +161,29 @@ async fn target_pod(bed: &NodeBed) -> Result<Pod> {
         },
     }))?;
     pods.create(&PostParams::default(), &pod).await?;
+    ready_pod(bed, name, 0).await
+}
+
+/// The pod once it is ready after so many restarts.
+async fn ready_pod(bed: &NodeBed, name: &str, restarts: i32) -> Result<Pod> {
+    let pods = Api::<Pod>::default_namespaced(bed.client().await?);
     let mut found = None;
-    wait_until("the pod's readiness", async || {
-        let pod = pods.get("target").await?;
-        let ready = container(&pod).is_some_and(|status| status.ready);
+    wait_until(&format!("readiness of pod {name}"), async || {
+        let pod = pods.get(name).await?;
+        let ready =
+            container(&pod).is_some_and(|status| status.ready && status.restart_count == restarts);
         found = Some(pod);
         Ok(ready)
     })
     .await?;
     found.context("the pod was seen")
+}
+
+fn address_of(pod: &Pod) -> Result<String> {
+    let status = pod.status.as_ref();
+    status
+        .and_then(|status| status.pod_ip.clone())
+        .context("the pod has no address")
 }
 
 fn container(pod: &Pod) -> Option<&k8s_openapi::api::core::v1::ContainerStatus> {
@@ -206,21 +218,122 @@ async fn targets(bed: &NodeBed, address: &str) -> Result<()> {
 }
 
 async fn service(bed: &NodeBed) -> Result<()> {
+    let address = service_of(bed, "target").await?;
+    wait_until("the service's answer", async || {
+        Ok(name_at(bed, &address).await.is_some())
+    })
+    .await
+}
+
+/// The cluster IP of a new Service whose port 80 leads to the pod of this name.
+async fn service_of(bed: &NodeBed, pod: &str) -> Result<String> {
     let services = Api::<Service>::default_namespaced(bed.client().await?);
     let service = serde_json::from_value(json!({
-        "metadata": { "name": "target" },
-        "spec": { "selector": { "app": "target" }, "ports": [{ "port": 80, "targetPort": 8080 }] },
+        "metadata": { "name": pod },
+        "spec": { "selector": { "app": pod }, "ports": [{ "port": 80, "targetPort": 8080 }] },
     }))?;
     let made = services.create(&PostParams::default(), &service).await?;
-    let address = made
-        .spec
-        .and_then(|spec| spec.cluster_ip)
-        .context("the service has no address")?;
-    wait_until("the service's answer", async || {
-        Ok(bed
-            .get_from_inside(&format!("http://{address}/name"))
+    let spec = made.spec.context("a Service has a spec")?;
+    spec.cluster_ip.context("the service has no address")
+}
+
+/// The name of the pod that answers there, asked from this node.
+async fn name_at(node: &Node, address: &str) -> Option<String> {
+    let url = format!("http://{address}/name");
+    let answer = node.get_from_inside(&url);
+    let answer = tokio::time::timeout(Duration::from_secs(2), answer).await;
+    Some(answer.ok()?.ok()?.trim().to_owned())
+}
+
+async fn two_nodes() -> Result<()> {
+    let options = Options::default().nodes(2);
+    let bed = NodeBed::start(options, progress::silent()).await?;
+    let [second] = bed.workers() else {
+        bail!("not two nodes but {}", bed.nodes().count())
+    };
+    ensure!(second.run_inside("hostname", &[]).await?.trim() == second.name());
+    let services = routes(&bed, second).await.context("routes")?;
+    cut_and_heal(&bed, second, &services)
+        .await
+        .context("a cut")?;
+    power_cut(&bed, second, &services)
+        .await
+        .context("a power cut")?;
+    let folder = bed.folder().to_owned();
+    bed.end().await?;
+    ensure!(!folder.exists(), "{} is still there", folder.display());
+    Ok(())
+}
+
+/// From each node, and from the host, to a pod on each, and from both to the API server's Service. Returns the cluster
+/// IPs of the pods' Services.
+async fn routes(bed: &NodeBed, second: &Node) -> Result<[String; 2]> {
+    let mut services = [String::new(), String::new()];
+    for (node, service) in bed.nodes().zip(&mut services) {
+        let pod = format!("on-{}", node.name());
+        let made = target_pod(bed, &pod, node.name()).await?;
+        tokio::net::TcpStream::connect(format!("{}:8080", address_of(&made)?))
             .await
-            .is_ok())
+            .context("the pod from the host")?;
+        *service = service_of(bed, &pod).await?;
+    }
+    for from in bed.nodes() {
+        for (to, service) in bed.nodes().zip(&services) {
+            let name = format!("on-{}", to.name());
+            let what = format!("{name} through its Service on {}", from.name());
+            wait_until(&what, async || {
+                Ok(name_at(from, service).await.as_ref() == Some(&name))
+            })
+            .await?;
+        }
+    }
+    let kubectl = bed.programs()?.join("kubectl").display().to_string();
+    let kubeconfig = format!("--kubeconfig={}", bed.admin_kubeconfig().display());
+    let server = "--server=https://10.96.0.1";
+    let arguments = [&kubeconfig, server, "get", "--raw=/version"];
+    let version = second.run_inside(&kubectl, &arguments).await?;
+    ensure!(version.contains("gitVersion"), "{version}");
+    let exec = ["exec", &format!("on-{}", second.name()), "--", "hostname"];
+    let hostname = bed.kubectl(&exec).await?;
+    ensure!(hostname.trim() == exec[1], "{hostname}");
+    Ok(services)
+}
+
+async fn cut_and_heal(bed: &NodeBed, second: &Node, services: &[String; 2]) -> Result<()> {
+    second.cut_network().await?;
+    ensure!(
+        name_at(bed, &services[1]).await.is_none() && name_at(second, &services[0]).await.is_none(),
+        "what is cut off was reached"
+    );
+    ensure!(
+        name_at(second, &services[1]).await.is_some(),
+        "a node that is cut off does not reach itself"
+    );
+    second.heal_network().await?;
+    for (node, service) in [(&**bed, &services[1]), (second, &services[0])] {
+        ensure!(name_at(node, service).await.is_some(), "it did not heal");
+    }
+    ensure!(bed.cut_network().await.is_err(), "the first node was cut");
+    Ok(())
+}
+
+async fn power_cut(bed: &NodeBed, second: &Node, services: &[String; 2]) -> Result<()> {
+    let first_process = second.first_process()?;
+    second.kill().await?;
+    ensure!(
+        !std::path::Path::new(&format!("/proc/{first_process}")).exists(),
+        "the node outlived its kill"
+    );
+    ensure!(
+        name_at(bed, &services[1]).await.is_none(),
+        "a pod outlived its node"
+    );
+    ensure!(second.kill().await.is_err(), "it was killed twice");
+    second.start().await?;
+    let pod = format!("on-{}", second.name());
+    ready_pod(bed, &pod, 1).await?;
+    wait_until("the pod through its Service", async || {
+        Ok(name_at(bed, &services[1]).await.is_some())
     })
     .await
 }
@@ -244,7 +357,7 @@ async fn bound_token(bed: &NodeBed) -> Result<()> {
 
 async fn programs_inside(bed: &NodeBed) -> Result<()> {
     ensure!(bed.run_inside("hostname", &[]).await?.trim() == bed.node_name());
-    let mut command = bed.command_inside("sh");
+    let mut command = bed.command_inside("sh")?;
     // Ends well on SIGTERM only, and only if that reaches it.
     command
         .args([
@@ -265,7 +378,7 @@ async fn programs_inside(bed: &NodeBed) -> Result<()> {
         inside.wait().await?.code() == Some(7),
         "SIGTERM did not reach the program"
     );
-    let mut command = bed.command_inside("sleep");
+    let mut command = bed.command_inside("sleep")?;
     command.arg("1000");
     let mut inside = bed.spawn_inside(command).await?;
     let program = inside.pid();
@@ -282,12 +395,7 @@ async fn stopped_container(bed: &NodeBed, pod: &Pod) -> Result<()> {
         .and_then(|status| status.container_id.clone())
         .context("the container has an id")?;
     bed.stop_container(&id).await?;
-    let pods = Api::<Pod>::default_namespaced(bed.client().await?);
-    wait_until("the container's restart", async || {
-        let pod = pods.get("target").await?;
-        Ok(container(&pod).is_some_and(|status| status.restart_count == 1 && status.ready))
-    })
-    .await
+    ready_pod(bed, "target", 1).await.map(drop)
 }
 
 async fn restarts(bed: &NodeBed) -> Result<()> {

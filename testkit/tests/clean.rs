@@ -25,8 +25,11 @@ fn main() {
     arguments.test_threads = Some(1);
     let mut trials = Vec::new();
     for end in ENDS {
-        trials.push(trial(end, true));
-        trials.push(trial(end, false));
+        trials.push(trial(end, Kind::ControlPlane));
+        trials.push(trial(end, Kind::Node));
+        if end.of_two_nodes {
+            trials.push(trial(end, Kind::TwoNodes));
+        }
     }
     trials.push(support::trial(
         "node::two_live_side_by_side",
@@ -36,9 +39,44 @@ fn main() {
     libtest_mimic::run(&arguments, trials).exit();
 }
 
+/// The beds that end.
+#[derive(Clone, Copy)]
+enum Kind {
+    ControlPlane,
+    Node,
+    TwoNodes,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::ControlPlane => "control_plane",
+            Self::Node => "node",
+            Self::TwoNodes => "two_nodes",
+        }
+    }
+
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::ControlPlane => &["--control-plane"],
+            Self::Node => &[],
+            Self::TwoNodes => &["--nodes", "2"],
+        }
+    }
+
+    fn why_not(self) -> Option<&'static str> {
+        match self {
+            Self::ControlPlane => None,
+            Self::Node | Self::TwoNodes => NodeBed::why_not(),
+        }
+    }
+}
+
 /// One way a bed ends.
 struct End {
     name: &'static str,
+    /// Whether it is tried with two nodes too: where each has a part in it.
+    of_two_nodes: bool,
     /// More arguments of `leadsman-bed up`.
     arguments: &'static [&'static str],
     /// Brings the end about.
@@ -48,6 +86,7 @@ struct End {
 const ENDS: &[End] = &[
     End {
         name: "asked_to_end",
+        of_two_nodes: true,
         arguments: &[],
         act: |bed| {
             bed.wait_until_up()?;
@@ -61,6 +100,7 @@ const ENDS: &[End] = &[
     },
     End {
         name: "ctrl_c_on_the_terminal",
+        of_two_nodes: false,
         arguments: &[],
         act: |bed| {
             bed.wait_until_up()?;
@@ -72,6 +112,7 @@ const ENDS: &[End] = &[
     },
     End {
         name: "owner_killed",
+        of_two_nodes: false,
         arguments: &[],
         act: |bed| {
             bed.wait_until_up()?;
@@ -80,6 +121,7 @@ const ENDS: &[End] = &[
     },
     End {
         name: "owner_killed_while_raising",
+        of_two_nodes: false,
         arguments: &[],
         act: |bed| {
             bed.wait_for("the API server's start", |bed| {
@@ -90,6 +132,7 @@ const ENDS: &[End] = &[
     },
     End {
         name: "ctrl_c_while_raising",
+        of_two_nodes: false,
         arguments: &[],
         act: |bed| {
             bed.wait_for("the API server's start", |bed| {
@@ -100,6 +143,7 @@ const ENDS: &[End] = &[
     },
     End {
         name: "supervisor_killed",
+        of_two_nodes: true,
         arguments: &[],
         act: |bed| {
             bed.wait_until_up()?;
@@ -112,6 +156,7 @@ const ENDS: &[End] = &[
     },
     End {
         name: "keeper_killed",
+        of_two_nodes: false,
         arguments: &[],
         act: |bed| {
             bed.wait_until_up()?;
@@ -122,6 +167,7 @@ const ENDS: &[End] = &[
     },
     End {
         name: "owner_and_keeper_killed",
+        of_two_nodes: true,
         arguments: &[],
         act: |bed| {
             bed.wait_until_up()?;
@@ -151,6 +197,7 @@ const ENDS: &[End] = &[
     },
     End {
         name: "a_part_fails",
+        of_two_nodes: false,
         arguments: &["--argument", "kube-apiserver=--no-such-flag"],
         act: |bed| {
             ensure!(
@@ -174,6 +221,7 @@ const ENDS: &[End] = &[
     },
     End {
         name: "detached",
+        of_two_nodes: false,
         arguments: &["--detach"],
         act: |bed| {
             ensure!(
@@ -199,20 +247,11 @@ const ENDS: &[End] = &[
     },
 ];
 
-fn trial(end: &'static End, control_plane: bool) -> Trial {
-    let kind = if control_plane {
-        "control_plane"
-    } else {
-        "node"
-    };
-    let why_not = if control_plane {
-        None
-    } else {
-        NodeBed::why_not()
-    };
-    support::trial(&format!("{kind}::{}", end.name), why_not, move || {
+fn trial(end: &'static End, kind: Kind) -> Trial {
+    let name = format!("{}::{}", kind.name(), end.name);
+    support::trial(&name, kind.why_not(), move || {
         let before = Machine::look(&[])?;
-        let mut bed = Raising::begin(control_plane, end.arguments)?;
+        let mut bed = Raising::begin(kind, end.arguments)?;
         bed.wait_for("the bed's folder", |bed| {
             bed.name.is_some() || bed.find_name()
         })?;
@@ -223,7 +262,10 @@ fn trial(end: &'static End, control_plane: bool) -> Trial {
 
 fn two_live_side_by_side() -> Result<()> {
     let before = Machine::look(&[])?;
-    let mut beds = [Raising::begin(false, &[])?, Raising::begin(false, &[])?];
+    let mut beds = [
+        Raising::begin(Kind::Node, &[])?,
+        Raising::begin(Kind::TwoNodes, &[])?,
+    ];
     for bed in &mut beds {
         bed.wait_for("the bed's folder", Raising::find_name)?;
         bed.wait_until_up()?;
@@ -247,7 +289,7 @@ struct Raising {
 }
 
 impl Raising {
-    fn begin(control_plane: bool, arguments: &[&str]) -> Result<Self> {
+    fn begin(kind: Kind, arguments: &[&str]) -> Result<Self> {
         use std::os::unix::process::CommandExt as _;
         let temporary = support::new_folder("clean")?;
         let mut command = Command::new(env!("CARGO_BIN_EXE_leadsman-bed"));
@@ -256,10 +298,7 @@ impl Raising {
             .env("TMPDIR", &temporary)
             .process_group(0)
             .stdin(Stdio::null());
-        if control_plane {
-            command.arg("--control-plane");
-        }
-        command.args(arguments);
+        command.args(kind.arguments()).args(arguments);
         let output = |name: &str| fs::File::create(temporary.join(name));
         let owner = command
             .stdout(output("out")?)

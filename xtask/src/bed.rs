@@ -25,6 +25,9 @@ enum Action {
         /// Only etcd and kube-apiserver: needs no root and runs no pods
         #[arg(long)]
         control_plane: bool,
+        /// How many nodes; the first has the control plane
+        #[arg(long, default_value = "1", conflicts_with = "control_plane")]
+        nodes: String,
     },
     /// End beds of either kind
     Down {
@@ -39,10 +42,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let status = match &arguments.action {
         Action::Up {
             control_plane: true,
+            ..
         } => status(Command::new(program).args(["up", "--detach", "--control-plane"]))?,
-        Action::Up { .. } => {
+        Action::Up { nodes, .. } => {
             let environment = prepare_as_user(&program)?;
-            let words = ["up", "--detach"];
+            let words = ["up", "--detach", "--nodes", nodes];
             status(&mut root::command(&program, &words, &environment)?)?
         }
         Action::Down { name } => down(&program, name.as_deref())?,

@@ -16,7 +16,7 @@ const RESULTS: &str = "docs/performance";
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// What to measure: agent, cold-start, flips, restart, index, engine; all when left out. Then the bench's own
-    /// options: --compare FILE, --scale PERCENT, --out FOLDER, -o json
+    /// options: --compare FILE, --scale PERCENT, --out FOLDER
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,

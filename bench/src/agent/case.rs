@@ -1,66 +1,54 @@
-//! What is measured: each handler at two periods, a window of each.
+//! What is measured: each handler at two periods, a window of the agent and one of the bare loop.
 
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use leadsman_testkit::audit::Mark;
+use leadsman_core::podprobe::node::SLOT;
 use leadsman_testkit::leadsman::AGENT;
 use serde_json::{Value, json};
 
-use super::probed_node::ProbedNode;
-use super::proxy::{self, Proxy};
+use super::probed_node::{GROUPS, HTTP, ProbedNode, ProbedPod, STAGGER, TCP};
+use crate::figures;
 use crate::meter::Held;
-use crate::part::bare::Exchange;
+use crate::part::bare::{Exchange, Order};
+use crate::part::{Part, Talk};
 use crate::progress::wait;
-use crate::report::{Amount as _, Report, Target, mebibytes};
+use crate::proxies::CallCounter;
+use crate::report::{Amount as _, Kind, Report, Section, Target};
+
+/// The connection of a bare loop to the runtime, and the first of everything, come before what is measured.
+const SETTLE: Duration = Duration::from_secs(3);
+
+/// A command of which next to nothing is run in a container.
+const NOTHING: &str = "true";
 
 /// A handler at a period.
 pub(super) struct Case {
-    pub(super) name: String,
+    name: String,
     /// The handler as the agent's metric has it, in its quotation marks.
     metric: &'static str,
     handler: Value,
-    /// Seconds.
-    pub(super) period: u32,
+    period: Duration,
     /// Microseconds of CPU a probe to reach at fifty a second.
     cpu: Option<f64>,
-    /// What a bare loop does instead, and at which port; `None` where there is no bare loop.
-    pub(super) bare: Option<(Exchange, u16)>,
+    /// What a bare loop does instead; `None` where there is no bare loop.
+    bare: Option<fn(&ProbedPod) -> Exchange>,
 }
 
 pub(super) fn all() -> impl Iterator<Item = Case> {
-    // Next to nothing is run in a container.
-    let command = ["true"];
-    let exec = Exchange::Exec(command.map(str::to_owned).into());
+    let exec: fn(&ProbedPod) -> Exchange =
+        |pod| Exchange::Exec(pod.container.clone(), vec![NOTHING.to_owned()]);
+    let tcp: fn(&ProbedPod) -> Exchange = |pod| Exchange::Tcp((pod.ip, TCP).into());
+    let http: fn(&ProbedPod) -> Exchange = |pod| Exchange::Http((pod.ip, HTTP).into());
+    let exec_probe = json!({"exec": {"command": [NOTHING]}});
+    let tcp_probe = json!({"tcpSocket": {"port": TCP}});
+    let http_probe = json!({"httpGet": {"path": "/healthz", "port": HTTP}});
+    let grpc_probe = json!({"grpc": {"port": 50051}});
     let handlers = [
-        (
-            "exec",
-            "\"exec\"",
-            json!({"exec": {"command": command}}),
-            Some(250.0),
-            Some((exec, 0)),
-        ),
-        (
-            "tcp",
-            "\"tcp_socket\"",
-            json!({"tcpSocket": {"port": 9090}}),
-            Some(150.0),
-            Some((Exchange::Tcp, 9090)),
-        ),
-        (
-            "http",
-            "\"http_get\"",
-            json!({"httpGet": {"path": "/healthz", "port": 8080}}),
-            Some(190.0),
-            Some((Exchange::Http, 8080)),
-        ),
-        (
-            "grpc",
-            "\"grpc\"",
-            json!({"grpc": {"port": 50051}}),
-            None,
-            None,
-        ),
+        ("exec", "\"exec\"", exec_probe, Some(250.0), Some(exec)),
+        ("tcp", "\"tcp_socket\"", tcp_probe, Some(150.0), Some(tcp)),
+        ("http", "\"http_get\"", http_probe, Some(190.0), Some(http)),
+        ("grpc", "\"grpc\"", grpc_probe, None, None),
     ];
     handlers
         .into_iter()
@@ -69,155 +57,186 @@ pub(super) fn all() -> impl Iterator<Item = Case> {
                 name: format!("{name} every {period} s"),
                 metric,
                 handler: handler.clone(),
-                period,
+                period: Duration::from_secs(period),
                 cpu: cpu.filter(|_| period == 1),
-                bare: bare.clone(),
+                bare,
             })
         })
-}
-
-impl Case {
-    /// Brings the case's markers to the node and lets them settle.
-    pub(super) async fn begin(&self, node: &ProbedNode) -> Result<()> {
-        let mut probe = self.handler.clone();
-        probe["periodSeconds"] = json!(self.period);
-        probe["timeoutSeconds"] = json!(5);
-        let probe = json!({"name": "probe", "containerName": "main", "podConditionType": "bench.io/probe", "probe": probe});
-        node.mark(&self.name, &probe).await?;
-        let settle = Duration::from_secs(5) + Duration::from_secs(self.period.into());
-        wait(format!("{}: settling", self.name), settle).await;
-        Ok(())
-    }
-
-    /// Runs that the agent has counted, and those of them that succeeded.
-    async fn runs(&self, node: &ProbedNode) -> Result<(u64, u64)> {
-        let succeeded = ["leadsman_probe_runs_total", self.metric, "\"succeeded\""];
-        Ok((
-            node.counted(&succeeded[..2]).await?,
-            node.counted(&succeeded).await?,
-        ))
-    }
-}
-
-/// Requests of the agent since then. A watch that was opened again, as the API server asks for every few minutes, is none.
-pub(super) fn requests(node: &ProbedNode, mark: Mark) -> Result<usize> {
-    let requests = node.bed.audit(mark)?.into_iter();
-    let requests = requests.filter(|request| request.user == AGENT && request.verb != "watch");
-    Ok(requests.count())
 }
 
 /// What an agent took in a window.
 pub(super) struct Window {
     length: Duration,
-    pub(super) cpu: Duration,
-    pub(super) held: Held,
-    pub(super) requests: usize,
+    cpu: Duration,
+    held: Held,
+    requests: usize,
 }
 
 impl Window {
     pub(super) async fn measure(node: &ProbedNode, name: &str, length: Duration) -> Result<Self> {
         let (meter, mark) = (node.meter()?, node.bed.audit_mark()?);
         let cpu = meter.cpu_over(format!("{name}: measuring"), length).await?;
+        let mut requests = node.bed.audit(mark)?;
+        // A watch that was opened again, as the API server asks for every few minutes, is none.
+        requests.retain(|request| request.user == AGENT && request.verb != "watch");
         Ok(Self {
             length,
             cpu,
             held: meter.held()?,
-            requests: requests(node, mark)?,
+            requests: requests.len(),
         })
     }
 
+    /// CPU over so much time, at the same rate.
+    pub(super) fn cpu_in(&self, time: Duration) -> Duration {
+        self.cpu.mul_f64(time.div_duration_f64(self.length))
+    }
+
     /// What is written of every window.
-    pub(super) fn write(&self, name: &str, most_rss: Option<f64>, report: &mut Report) {
-        let mut add = report.section(name);
-        let rss = add.add("RSS", mebibytes(self.held.rss), "MiB");
-        rss.targets.extend(most_rss.map(Target::AtMost));
-        add.add("threads", self.held.threads, "threads");
-        add.add("descriptors", self.held.descriptors, "descriptors");
-        add.add("API requests", self.requests, "requests")
-            .reach(Target::Exactly(0.0));
+    pub(super) fn add_figures(&self, rss: &Kind, add: &mut Section<'_>) {
+        add.add(rss, self.held.rss);
+        add.add(&figures::THREADS_HELD, self.held.threads);
+        add.add(&figures::DESCRIPTORS_HELD, self.held.descriptors);
+        add.add(&figures::API_REQUESTS, self.requests);
     }
 }
 
-/// Measures a window of an agent, and then of a bare loop with nothing probed otherwise.
-pub(super) async fn measure(
-    node: &ProbedNode,
-    case: &Case,
-    length: Duration,
-    report: &mut Report,
-) -> Result<()> {
-    case.begin(node).await?;
-    let before = case.runs(node).await?;
-    let window = Window::measure(node, &case.name, length).await?;
-    let after = case.runs(node).await?;
-    let (runs, succeeded) = (after.0 - before.0, after.1 - before.1);
-    ensure!(runs > 0, "{}: nothing was probed", case.name);
-    node.unmark().await?;
-    let floor = super::floor::measure(node, case, length).await?;
+impl Case {
+    /// Brings the case's markers to the node and lets them settle.
+    async fn begin(&self, node: &ProbedNode) -> Result<()> {
+        let mut probe = self.handler.clone();
+        probe["periodSeconds"] = json!(self.period.as_secs());
+        probe["timeoutSeconds"] = json!(5);
+        let probe = json!({"name": "probe", "containerName": "main", "podConditionType": "bench.io/probe",
+            "probe": probe});
+        node.mark(&self.name, &probe).await?;
+        let settle = Duration::from_secs(5) + self.period;
+        wait(format!("{}: settling", self.name), settle).await;
+        Ok(())
+    }
 
-    let mut add = report.section(&case.name);
-    let cpu = add.add(
-        "CPU a probe",
-        window.cpu.as_secs_f64() * 1e6 / runs.amount(),
-        "µs",
-    );
-    cpu.floor = floor;
-    if let Some(most) = case.cpu {
-        cpu.reach(Target::AtMost(most))
-            .reach(Target::TimesFloor(1.25));
+    /// Runs that the agent has counted, and those of them that succeeded.
+    async fn runs(&self, node: &ProbedNode) -> Result<[u64; 2]> {
+        let succeeded = ["leadsman_probe_runs_total", self.metric, "\"succeeded\""];
+        let all = node.counted(&succeeded[..2]).await?;
+        Ok([all, node.counted(&succeeded).await?])
     }
-    let seconds = window.length.as_secs_f64();
-    add.add(
-        "CPU a second",
-        window.cpu.as_secs_f64() * 1000.0 / seconds,
-        "ms",
-    );
-    let probes = add.add("probes", runs.amount() / seconds, "a second");
-    if succeeded < runs {
-        probes.note(format!("{} of the runs did not succeed", runs - succeeded));
-    }
-    window.write(&case.name, (case.period == 1).then_some(14.0), report);
-    Ok(())
-}
 
-/// Counts what an agent asks of the runtime in a window.
-pub(super) async fn count_calls(
-    node: &ProbedNode,
-    case: &Case,
-    proxy: &Proxy,
-    length: Duration,
-    report: &mut Report,
-) -> Result<()> {
-    case.begin(node).await?;
-    let (before, calls_before) = (case.runs(node).await?.0, proxy.calls());
-    wait(
-        format!("{}: counting calls of the runtime", case.name),
-        length,
-    )
-    .await;
-    let (mut calls, runs): (proxy::Calls, _) = (proxy.calls(), case.runs(node).await?.0 - before);
-    node.unmark().await?;
-    ensure!(runs > 0, "{}: nothing was probed", case.name);
-    for (method, count) in &mut calls {
-        *count -= calls_before.get(method).copied().unwrap_or(0);
+    /// What the agent has counted while something was done.
+    async fn runs_of<T>(
+        &self,
+        node: &ProbedNode,
+        act: impl Future<Output = Result<T>>,
+    ) -> Result<(T, [u64; 2])> {
+        let before = self.runs(node).await?;
+        let done = act.await?;
+        let after = self.runs(node).await?;
+        let [runs, succeeded] = [0, 1].map(|which| after[which] - before[which]);
+        ensure!(runs > 0, "{}: nothing was probed", self.name);
+        Ok((done, [runs, succeeded]))
     }
-    calls.retain(|_, count| *count > 0);
-    let listed = calls.get("ListContainers").copied().unwrap_or(0);
-    let others = calls.values().sum::<u64>() - listed;
-    let all_calls = calls
-        .iter()
-        .map(|(method, count)| format!("{method} {count}"))
-        .collect::<Vec<_>>();
-    let hundredths = |value: f64| (value * 100.0).round() / 100.0;
-    let mut add = report.section(&case.name);
-    let of_a_probe = if case.metric == "\"exec\"" { 1.0 } else { 0.0 };
-    add.add(
-        "CRI calls a probe",
-        hundredths(others.amount() / runs.amount()),
-        "calls",
-    )
-    .reach(Target::Exactly(of_a_probe))
-    .note(format!("{}; {runs} runs", all_calls.join(", ")));
-    let a_second = listed.amount() / length.as_secs_f64();
-    add.add("ListContainers", hundredths(a_second), "a second");
-    Ok(())
+
+    /// Measures a window of an agent, and then of a bare loop with nothing probed otherwise.
+    pub(super) async fn measure(
+        &self,
+        node: &ProbedNode,
+        length: Duration,
+        report: &mut Report,
+    ) -> Result<()> {
+        self.begin(node).await?;
+        let window = Window::measure(node, &self.name, length);
+        let (window, [runs, succeeded]) = self.runs_of(node, window).await?;
+        node.unmark().await?;
+        let mut add = report.section(&self.name);
+        let cpu = window.cpu.div_f64(runs.amount());
+        let cpu = match self.floor(node, length).await? {
+            Some(floor) => add.compare(&figures::CPU_A_PROBE, cpu, floor),
+            None => add.add(&figures::CPU_A_PROBE, cpu),
+        };
+        if let Some(most) = self.cpu {
+            cpu.targets = vec![Target::AtMost(most), Target::TimesFloor(1.25)];
+        }
+        add.add(
+            &figures::CPU_A_SECOND,
+            window.cpu_in(Duration::from_secs(1)),
+        );
+        let rate = runs.amount() / window.length.as_secs_f64();
+        let probes = add.add(&figures::PROBES, rate);
+        if succeeded < runs {
+            probes.note = format!("{} of the runs did not succeed", runs - succeeded);
+        }
+        let rss = match self.period.as_secs() {
+            1 => &figures::BUSY_RSS,
+            _ => &figures::RSS,
+        };
+        window.add_figures(rss, &mut add);
+        Ok(())
+    }
+
+    /// The CPU that a probe costs a bare loop; `None` where there is no bare loop.
+    async fn floor(&self, node: &ProbedNode, window: Duration) -> Result<Option<Duration>> {
+        let Some(exchange) = self.bare else {
+            return Ok(None);
+        };
+        let order = Part::Bare(self.order(node, exchange)?);
+        let mut talk = Talk::inside(&node.bed, &order).await?;
+        let cost = talk.cost_of_exchange(&self.name, SETTLE, window);
+        cost.await.map(Some)
+    }
+
+    /// The same pods in the same slots: a group's together, each group a stagger after the one before.
+    fn order(&self, node: &ProbedNode, exchange: fn(&ProbedPod) -> Exchange) -> Result<Order> {
+        let slots = |time: Duration| u64::try_from(time.as_millis() / SLOT.as_millis());
+        let (period, stagger) = (slots(self.period)?, slots(STAGGER)?);
+        let pods = u64::try_from(node.targets.len())?;
+        let exchanges = (0..).zip(&node.targets).map(|(number, pod)| {
+            let exchange = exchange(pod);
+            let slot = match exchange {
+                // Commands are spread evenly over the period, as the agent does.
+                Exchange::Exec(..) => number * period / pods,
+                Exchange::Tcp(_) | Exchange::Http(_) => number % GROUPS * stagger,
+            };
+            (exchange, slot)
+        });
+        Ok(Order {
+            exchanges: exchanges.collect(),
+            period,
+            runtime: Some(node.bed.runtime_endpoint()),
+        })
+    }
+
+    /// Counts what an agent asks of the runtime in a window.
+    pub(super) async fn count_calls(
+        &self,
+        node: &ProbedNode,
+        proxy: &CallCounter,
+        length: Duration,
+        report: &mut Report,
+    ) -> Result<()> {
+        self.begin(node).await?;
+        let counting = async {
+            proxy.take();
+            let what = format!("{}: counting calls of the runtime", self.name);
+            wait(what, length).await;
+            Ok(proxy.take())
+        };
+        let (calls, [runs, _]) = self.runs_of(node, counting).await?;
+        node.unmark().await?;
+        let lists = calls.get("ListContainers").copied().unwrap_or(0);
+        let others = calls.values().sum::<u64>() - lists;
+        let calls = calls
+            .iter()
+            .map(|(method, count)| format!("{method} {count}"));
+        let calls = calls.collect::<Vec<_>>().join(", ");
+        let hundredths = |value: f64| (value * 100.0).round() / 100.0;
+        let a_probe = if self.metric == "\"exec\"" { 1.0 } else { 0.0 };
+        let mut add = report.section(&self.name);
+        let others = hundredths(others.amount() / runs.amount());
+        add.add(&figures::CRI_CALLS_A_PROBE, others)
+            .reach(Target::Exactly(a_probe))
+            .note(format!("{calls}; {runs} runs"));
+        let lists = hundredths(lists.amount() / length.as_secs_f64());
+        add.add(&figures::CONTAINER_LISTS, lists);
+        Ok(())
+    }
 }

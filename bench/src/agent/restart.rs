@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams};
+use leadsman_process::clock;
 use leadsman_testkit::audit::Mark;
 use leadsman_testkit::leadsman::{AGENT, MANAGER};
 use leadsman_tests::{wait_for_answer, wait_for_object};
 use serde_json::json;
 
 use super::probed_node::ProbedNode;
-use crate::clock;
+use crate::figures;
 use crate::progress::wait;
-use crate::report::{Report, Target};
+use crate::report::{Report, Section};
 use crate::requests::Requests;
 
 /// The label that says what a pod's role is.
@@ -21,15 +21,8 @@ const LABEL: &str = "bench.io/role";
 /// How long is looked for writes that should not come.
 const QUIET: Duration = Duration::from_secs(5);
 
-const HOW: &str = " The agent's half: a real node with pods of one container each, probed over HTTP each second by ten \
-markers. Ended by SIGTERM and started again; the writes that the API server's audit log has of agent and manager from then \
-until each pod was probed three times, and 5 s more. With one stale verdict: the status says Failed of one pod, written \
-while the agent was down, after the manager has marked it; time from the agent's start until the status, and until the \
-pod, is right again. One flip: one target turns, and all that is written until its mark is right, and 5 s more.";
-
 /// Adds the agent's half of the bench of restarts. Must not be called within a Tokio runtime.
 pub(crate) fn measure(scale: f64, report: &mut Report) -> Result<()> {
-    report.how.push_str(HOW);
     super::on_node(scale, async |node| {
         for target in &node.targets {
             node.set(target, "role=main").await?;
@@ -55,32 +48,37 @@ pub(crate) fn measure(scale: f64, report: &mut Report) -> Result<()> {
 
 /// Waits until a pod has the label.
 async fn has_role(node: &ProbedNode, pod: &str, role: &str) -> Result<()> {
-    wait_for_object(
-        &node.namespaced::<Pod>(),
-        pod,
-        &format!("role {role}"),
-        |pod| {
-            let found = pod
-                .metadata
-                .labels
-                .as_ref()
-                .and_then(|labels| labels.get(LABEL));
-            ensure!(
-                found.is_some_and(|found| found == role),
-                "its role is {found:?}"
-            );
-            Ok(())
-        },
-    )
-    .await
+    let marks = json!({"labels": {LABEL: role}});
+    node.scene.wait_for_marks(pod, marks).await.map(drop)
 }
 
 /// What agent and manager have sent since then, and all writes of both by kind.
-fn sent(node: &ProbedNode, mark: Mark) -> Result<(Requests, Requests, String)> {
-    let requests = node.bed.audit(mark)?;
-    let [agent, manager] = [AGENT, MANAGER].map(|user| Requests::of(user, &requests));
-    let requests = format!("agent: {}; manager: {}", agent.listed(), manager.listed());
-    Ok((agent, manager, requests))
+struct Sent {
+    agent: Requests,
+    manager: Requests,
+}
+
+impl Sent {
+    fn since(node: &ProbedNode, mark: Mark) -> Result<Self> {
+        let requests = node.bed.audit(mark)?;
+        let [agent, manager] = [AGENT, MANAGER].map(|user| Requests::of(user, &requests));
+        Ok(Self { agent, manager })
+    }
+
+    fn listed(&self) -> String {
+        let [agent, manager] = [&self.agent, &self.manager].map(Requests::listed);
+        format!("agent: {agent}; manager: {manager}")
+    }
+
+    /// The writes of one verdict that has changed.
+    fn add_figures(&self, add: &mut Section<'_>) {
+        add.add(
+            &figures::STATUS_WRITES,
+            self.agent.writes_of("nodepodprobes"),
+        )
+        .note(self.listed());
+        add.add(&figures::POD_WRITES, self.manager.writes_of("pods"));
+    }
 }
 
 async fn nothing_to_do(node: &ProbedNode, endpoint: &str, report: &mut Report) -> Result<()> {
@@ -94,12 +92,10 @@ async fn nothing_to_do(node: &ProbedNode, endpoint: &str, report: &mut Report) -
     })
     .await?;
     wait("restart with nothing to do", QUIET).await;
-    let (agent, manager, requests) = sent(node, mark)?;
-    let writes = agent.writes() + manager.writes();
-    report
-        .add("agent's restart, nothing to do: writes", writes, "writes")
-        .reach(Target::Exactly(0.0))
-        .note(requests);
+    let sent = Sent::since(node, mark)?;
+    let writes = sent.agent.writes() + sent.manager.writes();
+    let mut add = report.section("agent's restart, nothing to do");
+    add.add(&figures::AGENT_WRITES, writes).note(sent.listed());
     Ok(())
 }
 
@@ -110,7 +106,7 @@ async fn stale_verdict(node: &ProbedNode, endpoint: &str, report: &mut Report) -
     has_role(node, pod, "secondary").await?;
     wait("one stale verdict: settling", QUIET).await;
     let mark = node.bed.audit_mark()?;
-    let begun = clock::now();
+    let begun = clock::monotonic();
     // Both watches stand before the agent starts; its start is within the time.
     let right = async {
         shows(node, pod, "Succeeded").await?;
@@ -120,23 +116,16 @@ async fn stale_verdict(node: &ProbedNode, endpoint: &str, report: &mut Report) -
     };
     let ((), (status, marked)) = tokio::try_join!(node.start_agent_at(endpoint), right)?;
     wait("one stale verdict: what else is written", QUIET).await;
-    let (agent, manager, requests) = sent(node, mark)?;
     let mut add = report.section("agent's restart, one stale verdict");
-    add.add("status right after", status, "s")
-        .reach(Target::AtMost(1.0));
-    add.add("pod right after", marked, "s");
-    let once = Target::Exactly(1.0);
-    add.add("status writes", agent.writes_of("nodepodprobes"), "writes")
-        .reach(once)
-        .note(requests);
-    add.add("pod writes", manager.writes_of("pods"), "writes")
-        .reach(once);
+    add.add(&figures::STATUS_RIGHT, status);
+    add.add(&figures::POD_RIGHT, marked);
+    Sent::since(node, mark)?.add_figures(&mut add);
     Ok(())
 }
 
 /// Says in the node's status that the probe of a pod failed.
 async fn say_failed(node: &ProbedNode, pod: &str) -> Result<()> {
-    let (probes, node) = (node.probes(), node.bed.node_name());
+    let (probes, node) = (node.scene.probes(), &node.scene.node);
     let mut status = probes.get(node).await?.status.unwrap_or_default();
     let of_pod = status
         .pod_probe_statuses
@@ -154,7 +143,7 @@ async fn say_failed(node: &ProbedNode, pod: &str) -> Result<()> {
 
 /// Waits until the node's status says this of a pod.
 async fn shows(node: &ProbedNode, pod: &str, state: &str) -> Result<()> {
-    wait_for_object(&node.probes(), node.bed.node_name(), state, |object| {
+    wait_for_object(&node.scene.probes(), &node.scene.node, state, |object| {
         let statuses = object
             .status
             .iter()
@@ -172,21 +161,15 @@ async fn shows(node: &ProbedNode, pod: &str, state: &str) -> Result<()> {
 async fn flip(node: &ProbedNode, report: &mut Report) -> Result<()> {
     let target = node.targets.last().context("there are pods")?;
     let mark = node.bed.audit_mark()?;
-    let begun = clock::now();
+    let begun = clock::monotonic();
     node.set(target, "role=secondary").await?;
     has_role(node, &target.name, "secondary").await?;
     let took = begun.elapsed();
     wait("one flip: what else is written", QUIET).await;
-    let (agent, manager, requests) = sent(node, mark)?;
+    let sent = Sent::since(node, mark)?;
     let mut add = report.section(format!("one flip among {} pods", node.targets.len()));
-    let once = Target::Exactly(1.0);
-    add.add("status writes", agent.writes_of("nodepodprobes"), "writes")
-        .reach(once)
-        .note(requests);
-    add.add("pod writes", manager.writes_of("pods"), "writes")
-        .reach(once);
-    add.add("events", agent.writes_of("events"), "writes")
-        .reach(once);
-    add.add("until the mark", took, "s");
+    sent.add_figures(&mut add);
+    add.add(&figures::EVENTS, sent.agent.writes_of("events"));
+    add.add(&figures::UNTIL_MARK, took);
     Ok(())
 }

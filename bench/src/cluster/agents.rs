@@ -10,71 +10,43 @@ use kube::{Api, Client};
 use leadsman_api::NodePodProbe;
 use leadsman_api::node_pod_probe::{ContainerProbeState, PodProbeStatus};
 use leadsman_core::podprobe::pod::FIELD_MANAGER;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::exchange::Exchange;
-use super::objects::{self, CONTAINER, PROBES};
-use super::world::{NODE_POD_PROBES, World};
+use super::api::{APPLY, ApiRequest, MERGE};
+use super::world::{NODE_POD_PROBES, PROBES, World, mark, namespace};
 
 /// All agents, and what they have found last.
 pub(super) struct Agents<'a> {
     pub(super) world: &'a World,
-    /// Of each pod, what is known of each of [`PROBES`].
-    found: Vec<[Found; 2]>,
-}
-
-#[derive(Clone)]
-struct Found {
-    /// Of the entry.
-    revision: Option<String>,
-    succeeded: bool,
-    since: Timestamp,
-}
-
-impl Found {
-    /// Of a condition.
-    fn status(&self) -> &'static str {
-        if self.succeeded { "True" } else { "False" }
-    }
-
-    fn state(&self) -> &'static str {
-        if self.succeeded {
-            "Succeeded"
-        } else {
-            "Failed"
-        }
-    }
-
-    fn message(&self) -> &'static str {
-        if self.succeeded { "yes" } else { "no" }
-    }
+    /// Of each pod, with a state for each of [`PROBES`].
+    found: Vec<PodProbeStatus>,
 }
 
 impl<'a> Agents<'a> {
     /// Agents that have read their nodes' `NodePodProbes` and found that every probe succeeds.
     pub(super) async fn of(client: &Client, world: &'a World, since: Timestamp) -> Result<Self> {
         let probes: Api<NodePodProbe> = Api::all(client.clone());
-        let mut revisions = HashMap::new();
-        for object in probes.list(&ListParams::default()).await? {
-            for pod in object.spec.pod_probes {
-                for probe in pod.probes {
-                    revisions.insert((pod.uid.clone(), probe.name), probe.revision);
-                }
-            }
-        }
+        let objects = probes.list(&ListParams::default()).await?.into_iter();
+        let pods = objects.flat_map(|object| object.spec.pod_probes);
+        let mut entries: HashMap<_, _> = pods.map(|pod| (pod.uid, pod.probes)).collect();
         let mut found = Vec::with_capacity(world.pods.len());
         for pod in &world.pods {
-            let mut of = |probe: &str| {
-                let name = objects::entry(pod.app, probe);
-                let revision = revisions.remove(&(pod.uid.clone(), name));
-                let revision = revision.with_context(|| format!("{} has no {probe}", pod.name))?;
-                anyhow::Ok(Found {
-                    revision,
-                    succeeded: true,
-                    since,
-                })
-            };
-            found.push([of(PROBES[0])?, of(PROBES[1])?]);
+            let entries = entries.remove(&pod.uid);
+            let entries = entries.with_context(|| format!("{} has no entries", pod.name))?;
+            let states = entries.into_iter().map(|entry| {
+                let mut state = ContainerProbeState::new(&entry.name, "");
+                state.revision = entry.revision;
+                state.container_id = Some(pod.container_id());
+                set(&mut state, true, since);
+                state
+            });
+            found.push(PodProbeStatus {
+                name: pod.name.clone(),
+                namespace: namespace(pod.app),
+                uid: pod.uid.clone(),
+                probe_states: states.collect(),
+                ..PodProbeStatus::default()
+            });
         }
         Ok(Self { world, found })
     }
@@ -82,98 +54,88 @@ impl<'a> Agents<'a> {
     /// Turns verdicts round, each named by the place of its pod and its own.
     pub(super) fn turn(&mut self, which: &[(usize, usize)], now: Timestamp) {
         for (pod, probe) in which {
-            let found = &mut self.found[*pod][*probe];
-            found.succeeded = !found.succeeded;
-            found.since = now;
+            let state = &mut self.found[*pod].probe_states[*probe];
+            set(state, !succeeded(state), now);
         }
     }
 
     /// The status patches by which the agents report what they have found, one a node.
-    pub(super) fn reports(&self) -> Vec<Exchange> {
+    pub(super) fn reports(&self) -> Vec<ApiRequest> {
         let mut statuses = vec![Vec::new(); self.world.nodes.len()];
-        for (place, pod) in self.world.pods.iter().enumerate() {
-            statuses[pod.node].push(self.report(place));
+        for (pod, found) in self.world.pods.iter().zip(&self.found) {
+            statuses[pod.node].push(found);
         }
-        let report = |(name, statuses): (&String, _)| {
-            let path = format!("{NODE_POD_PROBES}/{name}/status");
-            Exchange::merge(
-                &path,
-                "agent",
-                &json!({"status": {"podProbeStatuses": statuses}}),
-            )
+        let report = |(node, statuses): (&String, _)| {
+            let path = format!("{NODE_POD_PROBES}/{node}/status");
+            let body = json!({"status": {"podProbeStatuses": statuses}});
+            ApiRequest::new(MERGE, &path, "agent", &body)
         };
         self.world.nodes.iter().zip(statuses).map(report).collect()
     }
 
-    fn report(&self, place: usize) -> PodProbeStatus {
-        let pod = &self.world.pods[place];
-        let state = |(probe, found): (&&str, &Found)| ContainerProbeState {
-            last_probe_time: Some(Time(found.since)),
-            last_transition_time: Some(Time(found.since)),
-            message: Some(found.message().to_owned()),
-            revision: found.revision.clone(),
-            container_id: Some(objects::container_id(&pod.name, CONTAINER)),
-            ..ContainerProbeState::new(&objects::entry(pod.app, probe), found.state())
-        };
-        PodProbeStatus {
-            name: pod.name.clone(),
-            namespace: objects::namespace(pod.app),
-            uid: pod.uid.clone(),
-            probe_states: PROBES.iter().zip(&self.found[place]).map(state).collect(),
-            ..PodProbeStatus::default()
-        }
-    }
-
-    /// The labels that a pod then has.
-    pub(super) fn labels(&self, place: usize) -> [(String, String); 2] {
-        [0, 1].map(|probe| {
-            (
-                objects::mark(PROBES[probe]),
-                self.found[place][probe].succeeded.to_string(),
-            )
-        })
+    /// What was found of a pod.
+    fn states(&self, place: usize) -> impl Iterator<Item = (&str, &ContainerProbeState)> {
+        PROBES.into_iter().zip(&self.found[place].probe_states)
     }
 
     /// All that a pod then has, as `leadsman_tests::scene::differs` takes it.
     pub(super) fn expected(&self, place: usize) -> Value {
         let mut expected = json!({"labels": {}, "annotations": {}, "conditions": {}});
-        for (probe, found) in PROBES.iter().zip(&self.found[place]) {
-            let (key, value) = objects::annotation(probe, found.succeeded);
-            expected["labels"][objects::mark(probe)] = json!(found.succeeded.to_string());
-            expected["annotations"][key] = json!(value);
-            expected["conditions"][objects::mark(probe)] = json!(found.status());
+        for (probe, state) in self.states(place) {
+            let cost = if succeeded(state) { "-10" } else { "10" };
+            expected["labels"][mark(probe)] = json!(succeeded(state).to_string());
+            expected["annotations"][cost_annotation(probe)] = json!(cost);
+            expected["conditions"][mark(probe)] = json!(condition_status(state));
         }
         expected
     }
 
-    /// How many pods have a success of this probe, of those of an application.
-    pub(super) fn succeeded(&self, app: usize, probe: usize) -> i64 {
-        let pods = self.world.pods.iter().zip(&self.found);
-        let succeeded = pods.filter(|(pod, found)| pod.app == app && found[probe].succeeded);
-        i64::try_from(succeeded.count()).unwrap_or(i64::MAX)
-    }
-
     /// The apply by which a manager writes all marks of a pod.
-    pub(super) fn marks(&self, place: usize) -> Exchange {
-        let pod = &self.world.pods[place];
-        let (mut annotations, mut conditions) = (Map::new(), Vec::new());
-        for (probe, found) in PROBES.iter().zip(&self.found[place]) {
-            let (key, value) = objects::annotation(probe, found.succeeded);
-            annotations.insert(key, json!(value));
-            conditions.push(json!({
-                "type": objects::mark(probe), "status": found.status(), "message": found.message(),
-                "lastTransitionTime": Time(found.since), "lastProbeTime": Time(found.since),
-            }));
-        }
+    pub(super) fn marks(&self, place: usize) -> ApiRequest {
+        let (pod, expected) = (&self.world.pods[place], self.expected(place));
+        let conditions = self.states(place).map(|(probe, state)| {
+            json!({"type": mark(probe), "status": condition_status(state), "message": state.message,
+                "lastTransitionTime": state.last_transition_time, "lastProbeTime": state.last_probe_time})
+        });
         let body = json!({
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {
-                "name": pod.name, "namespace": objects::namespace(pod.app), "uid": pod.uid,
-                "labels": HashMap::from(self.labels(place)), "annotations": annotations
+                "name": pod.name, "namespace": namespace(pod.app), "uid": pod.uid,
+                "labels": expected["labels"], "annotations": expected["annotations"]
             },
-            "status": {"conditions": conditions}
+            "status": {"conditions": conditions.collect::<Vec<_>>()}
         });
-        Exchange::apply(&format!("{}/status", pod.path()), FIELD_MANAGER, &body)
+        let path = format!("{}/status", pod.path());
+        ApiRequest::new(APPLY, &path, FIELD_MANAGER, &body)
+    }
+}
+
+fn set(state: &mut ContainerProbeState, succeeded: bool, now: Timestamp) {
+    let (verdict, message) = if succeeded {
+        ("Succeeded", "yes")
+    } else {
+        ("Failed", "no")
+    };
+    verdict.clone_into(&mut state.state);
+    state.message = Some(message.to_owned());
+    state.last_probe_time = Some(Time(now));
+    state.last_transition_time = Some(Time(now));
+}
+
+fn succeeded(state: &ContainerProbeState) -> bool {
+    state.state == "Succeeded"
+}
+
+fn condition_status(state: &ContainerProbeState) -> &'static str {
+    if succeeded(state) { "True" } else { "False" }
+}
+
+/// The annotation by which a probe's verdict shows on a pod.
+fn cost_annotation(probe: &str) -> String {
+    if probe == PROBES[0] {
+        "controller.kubernetes.io/pod-deletion-cost".to_owned()
+    } else {
+        format!("{}-cost", mark(probe))
     }
 }

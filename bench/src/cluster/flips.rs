@@ -3,36 +3,25 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use leadsman_core::cluster::whole_seconds;
+use leadsman_process::clock;
 
 use super::agents::Agents;
-use super::exchange::send_at_once;
-use super::expected::{self, check_all, until_counted, until_marked, watch_pods, watch_statuses};
-use super::objects::{APPS, PROBES};
-use super::stage::{Manager, Stage, play};
-use super::world::{Pod, World};
-use super::{add_requests, floor, middle};
-use crate::clock;
-use crate::report::{Amount as _, Plot, Report, Target};
+use super::api::send_at_once;
+use super::expected::{self, check_all, until_marked, watch_pods};
+use super::stage::{Contender, Run, Stage, Who, play};
+use super::world::{AppPod, PROBES, World};
+use super::{AFTER_MARKS, QUIET, add_requests, middle, most_requests};
+use crate::figures;
+use crate::progress::wait;
+use crate::report::{Amount as _, Plot, Report};
 use crate::requests::Requests;
+use crate::share_of;
 
-/// Of each node, so many pods are among the first thousand.
-const PODS_A_NODE: usize = 4;
 /// Each size is measured so often with the manager and with the floor; even, so that all ends as it began.
 const ROUNDS: usize = 2;
 /// Points of a curve.
 const POINTS: usize = 200;
-
-const HOW: &str = "etcd and kube-apiserver (default flags) alone; {world}. \
-A manager has planned all of it, every probe has succeeded and every pod has its marks. Then verdicts turn round: the \
-bench, as the nodes' agents, patches the status of every NodePodProbe, 32 at once; time zero is when the first patch is \
-sent. First one verdict on each of {few} pods, four on each node; then all verdicts. A watch of the bench on all pods \
-tells when each has its labels; afterwards a list is compared, labels, annotations and conditions. Requests are those of \
-the manager's account in the audit log from time zero until three seconds after the last mark and the last marker's \
-status; CPU (schedstat) over the same time, with all that is in it, divided by the pods. The floor is a process with the \
-same client that watches nothing and sends the same server-side applies, prepared beforehand, 32 at once, from time zero \
-on, while the same status patches run. That it left every pod as the manager would have is seen when a manager starts \
-again and writes nothing. Two runs of each, there and back; the one with the later last mark is told, counts are the \
-largest.";
 
 /// Verdicts that turn round together.
 struct Flips {
@@ -43,16 +32,16 @@ struct Flips {
     pods: Vec<usize>,
 }
 
-/// What a run came to.
-struct Run {
-    /// When each pod had its marks, in order.
-    times: Vec<Duration>,
-    cpu: Duration,
-    requests: Requests,
-}
+/// When each pod had its marks, in order.
+struct Marked(Vec<Duration>);
 
 impl Flips {
-    fn new(plot: &'static str, world: &World, is_among: fn(&Pod) -> bool, probes: usize) -> Self {
+    fn new(
+        plot: &'static str,
+        world: &World,
+        is_among: fn(&AppPod) -> bool,
+        probes: usize,
+    ) -> Self {
         let pods = 0..world.pods.len();
         let pods: Vec<_> = pods.filter(|place| is_among(&world.pods[*place])).collect();
         let verdicts = pods
@@ -70,9 +59,9 @@ impl Flips {
     }
 }
 
-/// Four neighbours on each node, others on the next one, so that every marker has its share.
-fn is_among_some(pod: &Pod) -> bool {
-    (pod.app + APPS - pod.node * PODS_A_NODE % APPS) % APPS < PODS_A_NODE
+/// One in five of each node and of each application.
+fn is_among_some(pod: &AppPod) -> bool {
+    (pod.app + pod.node).is_multiple_of(5)
 }
 
 pub(crate) fn measure(scale: f64) -> Result<Report> {
@@ -82,132 +71,108 @@ pub(crate) fn measure(scale: f64) -> Result<Report> {
             Flips::new("some", &world, is_among_some, 1),
             Flips::new("all", &world, |_| true, PROBES.len()),
         ];
-        let few = sizes[0].pods.len().to_string();
-        let how = HOW
+        let how = include_str!("../../pages/flips.md")
             .replace("{world}", &world.described())
-            .replace("{few}", &few);
-        let mut report = Report::new("flips", scale, how);
-        let (mut agents, manager) = expected::settle(stage, &world).await?;
+            .replace("{few}", &sizes[0].pods.len().to_string());
+        let mut report = Report::new("flips", scale, &how);
+        let (mut agents, mut manager) = expected::settle(stage, &world).await?;
         let mut ours = Vec::new();
         for flips in &sizes {
-            ours.push(runs(stage, &mut agents, flips, Some(&manager)).await?);
+            let mut runs = Vec::new();
+            for round in 1..=ROUNDS {
+                let name = format!("{} at once, run {round} of {ROUNDS}", flips.name());
+                agents.turn(&flips.verdicts, whole_seconds(clock::now()));
+                let run = run(stage, &agents, flips, &mut manager, &name).await;
+                runs.push(run.context(name)?);
+                check_all(&stage.client, &agents).await?;
+            }
+            ours.push(runs);
         }
         manager.end().await?;
-        let mut floors = Vec::new();
-        for flips in &sizes {
-            floors.push(runs(stage, &mut agents, flips, None).await?);
+        for (flips, ours) in sizes.iter().zip(ours) {
+            let mut floors = Vec::new();
+            for round in 1..=ROUNDS {
+                let name = format!("{} at once, run {round} of {ROUNDS}, floor", flips.name());
+                agents.turn(&flips.verdicts, whole_seconds(clock::now()));
+                let marks = flips.pods.iter().map(|place| agents.marks(*place));
+                let mut floor = stage.start(Who::Sender(marks.collect()), None).await?;
+                let run = run(stage, &agents, flips, &mut floor, &name).await;
+                floors.push(run.context(name)?);
+            }
+            add_figures(&mut report, flips, ours, floors);
         }
-        for ((flips, ours), floors) in sizes.iter().zip(ours).zip(floors) {
-            tell(&mut report, flips, ours, floors);
-        }
-        let after = expected::restart(stage).await?;
-        report
-            .add(
-                "writes of a manager started after the floor",
-                after.writes(),
-                "requests",
-            )
-            .reach(Target::Exactly(0.0))
+        let after = writes_of_another(stage).await?;
+        let mut add = report.named("");
+        add.add(&figures::WRITES_AFTER_FLOOR, after.writes())
             .note(after.listed());
         Ok(report)
     })
 }
 
-/// All runs of a size by the manager, or by the floor.
-async fn runs(
-    stage: &Stage,
-    agents: &mut Agents<'_>,
-    flips: &Flips,
-    manager: Option<&Manager>,
-) -> Result<Vec<Run>> {
-    let mut runs = Vec::new();
-    for round in 1..=ROUNDS {
-        let who = if manager.is_some() { "" } else { ", floor" };
-        let name = format!("{} at once, run {round} of {ROUNDS}{who}", flips.name());
-        agents.turn(&flips.verdicts, expected::whole_seconds(clock::wall()));
-        let run = match manager {
-            Some(manager) => by_manager(stage, agents, flips, manager, &name).await,
-            None => by_floor(stage, agents, flips, &name).await,
-        };
-        runs.push(run.with_context(|| name.clone())?);
-        if manager.is_some() {
-            check_all(&stage.client, agents).await?;
-        }
-    }
-    Ok(runs)
-}
-
-async fn by_manager(
+/// One run, by the manager or by a floor.
+async fn run(
     stage: &Stage,
     agents: &Agents<'_>,
     flips: &Flips,
-    manager: &Manager,
+    contender: &mut Contender,
     name: &str,
-) -> Result<Run> {
-    let mut pods = watch_pods(&stage.client).await?;
-    let mut statuses = watch_statuses(&stage.client).await?;
-    let mark = stage.plane.audit_mark()?;
-    let before = manager.meter.cpu()?;
-    let (times, ()) = tokio::try_join!(
-        until_marked(&mut pods, name, agents, &flips.pods, clock::now()),
-        send_at_once(&stage.client, agents.reports()),
-    )?;
-    until_counted(&mut statuses, agents).await?;
-    let cpu = manager.meter.cpu()?.saturating_sub(before);
-    Ok(Run {
-        times,
-        cpu,
-        requests: stage.requests(mark)?,
-    })
-}
-
-async fn by_floor(stage: &Stage, agents: &Agents<'_>, flips: &Flips, name: &str) -> Result<Run> {
-    let marks: Vec<_> = flips
-        .pods
-        .iter()
-        .map(|place| agents.marks(*place))
-        .collect();
-    let mut floor = floor::start(stage, &stage.kubeconfig, &marks, (false, true)).await?;
-    let meter = floor.meter;
+) -> Result<Run<Marked>> {
     let mut pods = watch_pods(&stage.client).await?;
     let mark = stage.plane.audit_mark()?;
-    let before = meter.cpu()?;
+    let (meter, before) = (contender.meter, contender.meter.cpu()?);
     let (times, (), ()) = tokio::try_join!(
-        until_marked(&mut pods, name, agents, &flips.pods, clock::now()),
+        until_marked(&mut pods, name, agents, &flips.pods, clock::monotonic()),
         send_at_once(&stage.client, agents.reports()),
-        floor.ask(),
+        contender.send(),
     )?;
-    let cpu = meter.cpu()?.saturating_sub(before);
+    if contender.is_manager() {
+        tokio::time::sleep(AFTER_MARKS).await;
+    }
     Ok(Run {
-        times,
-        cpu,
+        took: Marked(times),
+        cpu: meter.cpu()?.saturating_sub(before),
+        held: meter.held()?,
         requests: stage.requests(mark)?,
     })
 }
 
-fn tell(report: &mut Report, flips: &Flips, ours: Vec<Run>, floors: Vec<Run>) {
-    let pods = flips.pods.len().amount();
-    let name = flips.name();
-    let requests = Requests::largest(ours.iter().map(|run| &run.requests));
-    let [run, floor] = [ours, floors].map(|runs| middle(runs, Run::last));
+/// Starts a manager, lets it find nothing to do, and ends it; what it sent.
+async fn writes_of_another(stage: &Stage) -> Result<Requests> {
+    let mark = stage.plane.audit_mark()?;
+    let manager = stage.start(Who::Manager, None).await?;
+    manager.ready().await?;
+    wait("a manager with nothing to do", QUIET).await;
+    let requests = stage.requests(mark)?;
+    manager.end().await?;
+    Ok(requests)
+}
+
+fn add_figures(
+    report: &mut Report,
+    flips: &Flips,
+    ours: Vec<Run<Marked>>,
+    floors: Vec<Run<Marked>>,
+) {
+    let (pods, name) = (flips.pods.len(), flips.name());
+    let requests = most_requests(&ours);
+    let [run, floor] = [ours, floors].map(|runs| middle(runs, |run| run.took.last()));
     let mut add = report.section(&name);
     let marks = requests.count("patch pods/status");
     let statuses = requests.count("patch podprobemarkers/status");
     let kinds = [
-        ("pod writes", marks, Some(pods)),
-        ("marker status writes", statuses, None),
+        (&figures::FLIPPED_POD_WRITES, marks, Some(pods)),
+        (&figures::MARKER_STATUS_WRITES, statuses, None),
     ];
     add_requests(&mut add, &requests, &kinds);
-    for (of, share) in [("half of the pods", 0.5), ("99 % of the pods", 0.99)] {
-        add.add(of, run.share(share), "s").floor(floor.share(share));
+    for (kind, share) in [
+        (&figures::HALF_OF_PODS, 0.5),
+        (&figures::MOST_PODS, 0.99),
+        (&figures::LAST_POD, 1.0),
+    ] {
+        add.compare(kind, run.took.share(share), floor.took.share(share));
     }
-    add.add("last pod", run.last(), "s")
-        .floor(floor.last())
-        .reach(Target::TimesFloor(1.5));
-    let [cpu, floor_cpu] = [&run, &floor].map(|run| run.cpu.as_secs_f64() * 1000.0 / pods);
-    add.add("manager CPU a pod", cpu, "ms")
-        .floor(floor_cpu)
-        .reach(Target::AtMost(0.4));
+    let [cpu, floor_cpu] = [&run, &floor].map(|run| run.cpu.div_f64(pods.amount()));
+    add.compare(&figures::CPU_A_POD, cpu, floor_cpu);
     report.plots.push(Plot {
         name: flips.plot.to_owned(),
         title: format!("Pods that have their marks after {name} at once"),
@@ -215,30 +180,22 @@ fn tell(report: &mut Report, flips: &Flips, ours: Vec<Run>, floors: Vec<Run>) {
         y: "percent of the pods".to_owned(),
         logarithmic: false,
         curves: vec![
-            ("leadsman".to_owned(), run.curve()),
-            ("floor".to_owned(), floor.curve()),
+            ("leadsman".to_owned(), run.took.curve()),
+            ("floor".to_owned(), floor.took.curve()),
         ],
     });
 }
 
-impl Run {
+impl Marked {
     /// When the last pod had its marks.
     fn last(&self) -> Duration {
         self.share(1.0)
     }
 
     /// When this share of the pods did.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a share of a length"
-    )]
     fn share(&self, share: f64) -> Duration {
-        let place = (self.times.len().amount() * share).ceil() as usize;
-        self.times
-            .get(place.saturating_sub(1))
-            .copied()
-            .unwrap_or_default()
+        let place = share_of(self.0.len(), share).saturating_sub(1);
+        self.0.get(place).copied().unwrap_or_default()
     }
 
     /// Percent of the pods over seconds.
@@ -255,35 +212,10 @@ mod tests {
 
     #[test]
     fn shares_and_curves_end_with_the_last_pod() {
-        let times = (1..=400).map(Duration::from_millis).collect();
-        let run = Run {
-            times,
-            cpu: Duration::ZERO,
-            requests: Requests::default(),
-        };
+        let run = Marked((1..=400).map(Duration::from_millis).collect());
         assert_eq!(run.share(0.5), Duration::from_millis(200));
         assert_eq!(run.last(), Duration::from_millis(400));
         let curve = run.curve();
         assert_eq!((curve[0], curve[POINTS]), ((0.0, 0.0), (0.4, 100.0)));
-    }
-
-    #[test]
-    fn some_are_four_pods_of_each_node_and_one_in_five_of_each_application() {
-        let is_among = |node, app| {
-            is_among_some(&Pod {
-                name: String::new(),
-                uid: String::new(),
-                app,
-                node,
-            })
-        };
-        for node in 0..250 {
-            let some = (0..APPS).filter(|app| is_among(node, *app));
-            assert_eq!(some.count(), PODS_A_NODE, "node {node}");
-        }
-        for app in 0..APPS {
-            let some = (0..250).filter(|node| is_among(*node, app));
-            assert_eq!(some.count(), 50, "application {app}");
-        }
     }
 }

@@ -3,37 +3,39 @@
 //!
 //! | module | what lives there |
 //! |---|---|
-//! | `cold_start`, `flips`, `restart` | what is measured |
+//! | `cold_start`, `flips`, `restart` | the scenarios |
+//! | `stage` | a control plane with leadsman's manifests, and runs of the manager or a floor on it |
 //! | `floor` | the bare loop, a process of its own |
-//! | `stage` | a control plane with leadsman's manifests, and the manager on it |
-//! | `world`, `objects` | nodes, pods and markers |
+//! | `world` | nodes, pods and markers |
 //! | `agents` | what agents report, and what pods then have |
 //! | `expected` | waiting until all is planned, marked, at rest |
-//! | `watched`, `exchange` | watches and requests of the bench's own |
-//! | `bytes` | what the process under test has sent and received |
+//! | `api` | requests and watches of the bench's own |
 
 mod agents;
-mod bytes;
+mod api;
 pub(crate) mod cold_start;
-mod exchange;
 mod expected;
 pub(crate) mod flips;
 pub(crate) mod floor;
-pub(crate) mod objects;
 pub(crate) mod restart;
 mod stage;
-mod watched;
 mod world;
 
 use std::time::Duration;
 
-use crate::report::{Section, Target};
+use crate::figures::{FAILED, LEASE_REQUESTS, OTHER_WRITES};
+use crate::report::{Amount as _, Kind, Section, Target};
 use crate::requests::Requests;
+use stage::Run;
+
+pub(crate) use world::filled;
 
 /// How long anything may take before the bench gives up and says what is missing. Generous: a build may run beside it.
 const PATIENCE: Duration = Duration::from_mins(2);
-/// After a run: whatever the manager still has to write, a marker's status after two seconds included, is written by then.
+/// After a run: whatever the manager still has to write is written by then.
 const QUIET: Duration = Duration::from_secs(3);
+/// After the last mark: markers' statuses come up to two seconds later, and are written by then.
+const AFTER_MARKS: Duration = Duration::from_secs(6);
 
 /// The middle one of an odd number; of an even one the worse of the two in the middle.
 ///
@@ -44,26 +46,23 @@ fn middle<T>(mut runs: Vec<T>, by: impl Fn(&T) -> Duration) -> T {
     runs.swap_remove(runs.len() / 2)
 }
 
-/// Writes figures of the requests of some runs: those of these kinds with what they should be, all others, failures.
-fn add_requests(add: &mut Section<'_>, requests: &Requests, kinds: &[(&str, u64, Option<f64>)]) {
+/// Of each kind of request the largest count of some runs.
+fn most_requests<T>(runs: &[Run<T>]) -> Requests {
+    Requests::largest(runs.iter().map(|run| &run.requests))
+}
+
+/// Adds the figures of requests: those of these kinds with what they should be, all others, failures.
+fn add_requests(add: &mut Section<'_>, requests: &Requests, kinds: &[(&Kind, u64, Option<usize>)]) {
     let mut note = requests.listed();
     for (kind, count, exactly) in kinds {
-        let figure = add
-            .add(kind, *count, "requests")
-            .note(std::mem::take(&mut note));
-        figure.targets.extend(exactly.map(Target::Exactly));
+        let figure = add.add(kind, *count).note(std::mem::take(&mut note));
+        let target = exactly.map(|exactly| Target::Exactly(exactly.amount()));
+        figure.targets.extend(target);
     }
     let known: u64 = kinds.iter().map(|(_, count, _)| count).sum();
-    let no_requests = Target::Exactly(0.0);
-    add.add(
-        "other writes",
-        requests.writes().saturating_sub(known),
-        "requests",
-    )
-    .reach(no_requests);
-    add.add("failed", requests.failed(), "requests")
-        .reach(no_requests);
-    add.add("Lease requests", requests.lease(), "requests");
+    add.add(&OTHER_WRITES, requests.writes().saturating_sub(known));
+    add.add(&FAILED, requests.failed());
+    add.add(&LEASE_REQUESTS, requests.lease());
 }
 
 #[cfg(test)]

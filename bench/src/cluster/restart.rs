@@ -1,67 +1,49 @@
 //! The manager's half of `bench restart`: it starts beside a world that is as it should be, and beside one where a
 //! single pod is not.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
 use kube::runtime::watcher::Config;
-use kube::{Api, Client};
+use leadsman_process::clock;
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::agents::Agents;
-use super::exchange::Exchange;
+use super::api::{ApiRequest, MERGE, Watched};
 use super::expected::{self, until_marked, watch_pods};
-use super::objects::{self, PROBES};
-use super::stage::{Stage, play};
-use super::watched::Watched;
-use super::world::World;
-use super::{PATIENCE, QUIET, floor, middle};
-use crate::clock;
-use crate::meter::Held;
+use super::stage::{Run, Stage, Who, play};
+use super::world::{PROBES, World, mark};
+use super::{QUIET, middle, most_requests};
+use crate::figures;
 use crate::progress::wait;
-use crate::report::{Report, Target, mebibytes};
-use crate::requests::Requests;
+use crate::report::Report;
 
 /// Each case is measured so often, manager and floor in turn.
 const ROUNDS: usize = 3;
 /// A manager with nothing to do is watched for so long after it is ready.
 const WATCHED: Duration = Duration::from_secs(10);
 
-const HOW: &str = "The manager's half: etcd and kube-apiserver (default flags) alone; {world}, all planned, every probe \
-succeeded, every pod marked. The manager is ended with SIGTERM, by which it gives its Lease back, and started again; \
-/readyz is asked every 10 ms, the Lease is watched; requests are those of its account in the audit log from its start \
-until ten seconds after it was ready, CPU is what it had used when it was ready. The floor is a process with the same \
-client that lists and watches the same four kinds in the same pages, parses names and labels only and then says so. \
-With one stale pod: while no manager runs, a label is taken off a pod by hand; the time until a watch on all pods shows \
-it again, requests until three seconds later; the floor lists and then sends that one apply. After SIGKILL the Lease is \
-not given back and must run out first. Three runs each, manager and floor in turn, one with SIGKILL; of the times the \
-middle one is told, counts are the largest.";
-
-/// A start with nothing to do.
-struct Start {
-    ready: Duration,
-    cpu: Duration,
-    held: Held,
-    requests: Requests,
-}
-
-/// A start with one stale pod.
+/// How long after a start with one stale pod; a floor leads at once.
 struct Repair {
-    /// Since it is both leader and ready.
-    after_leading: Duration,
+    ready: Duration,
     leads: Duration,
     repaired: Duration,
-    requests: Requests,
+}
+
+impl Repair {
+    fn after_leading(&self) -> Duration {
+        self.repaired.saturating_sub(self.ready.max(self.leads))
+    }
 }
 
 /// Measures it, into `report`.
 pub(crate) fn measure(scale: f64, report: &mut Report) -> Result<()> {
     play(async |stage| {
         let world = World::make(&stage.client, scale).await?;
-        report
-            .how
-            .push_str(&HOW.replace("{world}", &world.described()));
+        report.how = report.how.replace("{world}", &world.described());
         let (agents, manager) = expected::settle(stage, &world).await?;
         manager.end().await?;
         nothing_to_do(stage, report).await?;
@@ -73,121 +55,96 @@ pub(crate) fn measure(scale: f64, report: &mut Report) -> Result<()> {
 async fn nothing_to_do(stage: &Stage, report: &mut Report) -> Result<()> {
     let (mut ours, mut floors) = (Vec::new(), Vec::new());
     for round in 1..=ROUNDS {
-        ours.push(start(stage, round).await?);
-        floors.push(bare_start(stage).await?);
+        let name = format!("nothing to do, run {round} of {ROUNDS}");
+        ours.push(start(stage, &name, Who::Manager, WATCHED).await?);
+        let floor = Who::Floor(Vec::new());
+        let name = format!("{name}, floor");
+        floors.push(start(stage, &name, floor, Duration::ZERO).await?);
     }
-    let requests = Requests::largest(ours.iter().map(|start| &start.requests));
-    let run = middle(ours, |start| start.ready);
-    let (floor, floor_cpu) = middle(floors, |(ready, _)| *ready);
+    let requests = most_requests(&ours);
+    let [run, floor] = [ours, floors].map(|runs| middle(runs, |run| run.took));
     let mut add = report.section("manager, nothing to do");
-    add.add("writes but the Lease's", requests.writes(), "requests")
-        .reach(Target::Exactly(0.0))
+    add.add(&figures::NO_WRITES, requests.writes())
         .note(requests.listed());
-    add.add("lists of pods", requests.count("list pods"), "requests");
-    add.add("Lease requests", requests.lease(), "requests");
-    add.add("ready", run.ready, "s")
-        .floor(floor)
-        .reach(Target::AtMost(3.0));
-    add.add("CPU until ready", run.cpu, "s").floor(floor_cpu);
-    add.add("RSS", mebibytes(run.held.rss), "MiB");
-    add.add("RSS at its peak", mebibytes(run.held.peak), "MiB");
+    add.add(&figures::LISTS_OF_PODS, requests.count("list pods"));
+    add.add(&figures::LEASE_REQUESTS, requests.lease());
+    add.compare(&figures::READY, run.took, floor.took);
+    add.compare(&figures::CPU_UNTIL_READY, run.cpu, floor.cpu);
+    add.add(&figures::RSS, run.held.rss);
+    add.add(&figures::RSS_PEAK, run.held.peak);
     Ok(())
 }
 
-async fn start(stage: &Stage, round: usize) -> Result<Start> {
+/// A start with nothing to do: how long until it is ready.
+async fn start(stage: &Stage, name: &str, who: Who, watched: Duration) -> Result<Run<Duration>> {
     let mark = stage.plane.audit_mark()?;
-    let manager = stage.start_manager(&stage.kubeconfig)?;
-    let ready = manager.ready().await?;
-    let cpu = manager.meter.cpu()?;
-    wait(format!("nothing to do, run {round} of {ROUNDS}"), WATCHED).await;
-    let (held, requests) = (manager.meter.held()?, stage.requests(mark)?);
-    manager.end().await?;
-    Ok(Start {
-        ready,
-        cpu,
-        held,
-        requests,
-    })
-}
-
-async fn bare_start(stage: &Stage) -> Result<(Duration, Duration)> {
-    let started = clock::now();
-    let floor = floor::start(stage, &stage.kubeconfig, &[], (true, true)).await?;
-    Ok((started.elapsed(), floor.meter.cpu()?))
+    let contender = stage.start(who, None).await?;
+    let ready = contender.ready().await?;
+    let cpu = contender.meter.cpu()?;
+    wait(name, watched).await;
+    stage.finish(contender, (ready, cpu), mark).await
 }
 
 async fn stale_pod(stage: &Stage, agents: &Agents<'_>, report: &mut Report) -> Result<()> {
     let (mut ours, mut floors) = (Vec::new(), Vec::new());
+    let place = stale_place(agents);
     for _ in 0..ROUNDS {
-        ours.push(repair(stage, agents).await?);
-        floors.push(bare_repair(stage, agents).await?);
+        ours.push(repair(stage, agents, Who::Manager).await?);
+        let floor = Who::Floor(vec![agents.marks(place)]);
+        floors.push(repair(stage, agents, floor).await?);
     }
-    let requests = Requests::largest(ours.iter().map(|repair| &repair.requests));
-    let run = middle(ours, |repair| repair.repaired);
+    let requests = most_requests(&ours);
+    let [run, floor] = [ours, floors].map(|runs| middle(runs, |run| run.took.repaired));
+    let (repair, floor) = (run.took, floor.took.repaired);
     let mut add = report.section("one stale pod");
-    add.add("writes but the Lease's", requests.writes(), "requests")
-        .reach(Target::Exactly(1.0))
+    add.add(&figures::ONE_WRITE, requests.writes())
         .note(requests.listed());
-    let after_leading = add.add(
-        "repaired after it leads and is ready",
-        run.after_leading,
-        "s",
-    );
-    after_leading.reach(Target::AtMost(1.0));
-    add.add("repaired after the start", run.repaired, "s")
-        .floor(middle(floors, |floor| *floor));
-    let note = "the Lease was given back by a clean end: it is taken at once";
-    add.add("leads after the start", run.leads, "s").note(note);
+    add.add(&figures::REPAIRED_ONCE_LEADING, repair.after_leading());
+    add.compare(&figures::REPAIRED_AFTER_START, repair.repaired, floor);
+    add.add(&figures::LEADS, repair.leads);
     Ok(())
 }
 
-/// A label taken off by hand, as nobody looks.
-async fn make_stale(client: &Client, world: &World) -> Result<usize> {
-    let place = world.pods.len() / 2;
-    let body = json!({"metadata": {"labels": {objects::mark(PROBES[0]): null}}});
-    let edit = Exchange::merge(&world.pods[place].path(), "kubectl-label", &body);
-    edit.send(client).await?;
-    Ok(place)
+/// The place of the pod that is made stale.
+fn stale_place(agents: &Agents<'_>) -> usize {
+    agents.world.pods.len() / 2
 }
 
-async fn repair(stage: &Stage, agents: &Agents<'_>) -> Result<Repair> {
-    let place = make_stale(&stage.client, agents.world).await?;
-    let mut pods = watch_pods(&stage.client).await?;
-    let leases: Api<Lease> = Api::namespaced(stage.client.clone(), "kube-system");
+/// Starts with one pod that lost a label by hand, as nobody looked.
+async fn repair(stage: &Stage, agents: &Agents<'_>, who: Who) -> Result<Run<Repair>> {
+    let (client, place) = (&stage.client, stale_place(agents));
+    let (path, body) = (
+        agents.world.pods[place].path(),
+        json!({"metadata": {"labels": {mark(PROBES[0]): null}}}),
+    );
+    let edit = ApiRequest::new(MERGE, &path, "kubectl-label", &body);
+    edit.send(client).await?;
+    let mut pods = watch_pods(client).await?;
+    let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-system");
     let ours = Config::default().fields("metadata.name=leadsman-manager");
     let mut leases = Watched::begin(leases, ours).await?;
-    let mark = stage.plane.audit_mark()?;
-    let manager = stage.start_manager(&stage.kubeconfig)?;
-    let since = manager.started;
+    let since_start = stage.plane.audit_mark()?;
+    let contender = stage.start(who, None).await?;
+    let since = contender.started;
+    let leads = async {
+        if contender.is_manager() {
+            until_taken(&mut leases, since).await
+        } else {
+            Ok(Duration::ZERO)
+        }
+    };
     let places = [place];
-    let seen = tokio::try_join!(
-        manager.ready(),
-        until_taken(&mut leases, since),
-        until_marked(&mut pods, "one stale pod", agents, &places, since),
-    );
-    let (ready, leads, repaired) = seen.with_context(|| manager.last_lines())?;
-    let repaired = repaired.first().copied().unwrap_or_default();
+    let marked = until_marked(&mut pods, "one stale pod", agents, &places, since);
+    let seen = tokio::try_join!(contender.ready(), leads, marked);
+    let (ready, leads, repaired) = seen.with_context(|| contender.last_lines())?;
+    let cpu = contender.meter.cpu()?;
     tokio::time::sleep(QUIET).await;
-    let requests = stage.requests(mark)?;
-    manager.end().await?;
-    let after_leading = repaired.saturating_sub(ready.max(leads));
-    Ok(Repair {
-        after_leading,
+    let took = Repair {
+        ready,
         leads,
-        repaired,
-        requests,
-    })
-}
-
-async fn bare_repair(stage: &Stage, agents: &Agents<'_>) -> Result<Duration> {
-    let place = make_stale(&stage.client, agents.world).await?;
-    let mut pods = watch_pods(&stage.client).await?;
-    let started = clock::now();
-    let marks = [agents.marks(place)];
-    let _floor = floor::start(stage, &stage.kubeconfig, &marks, (true, false)).await?;
-    let name = "one stale pod, floor";
-    let times = until_marked(&mut pods, name, agents, &[place], started).await?;
-    Ok(times.first().copied().unwrap_or_default())
+        repaired: repaired[0],
+    };
+    stage.finish(contender, (took, cpu), since_start).await
 }
 
 async fn stale_pod_after_kill(
@@ -195,24 +152,18 @@ async fn stale_pod_after_kill(
     agents: &Agents<'_>,
     report: &mut Report,
 ) -> Result<()> {
-    let manager = stage.start_manager(&stage.kubeconfig)?;
+    let manager = stage.start(Who::Manager, None).await?;
     manager.ready().await?;
     wait("a manager that is about to be killed", QUIET).await;
-    manager.kill().await?;
-    let since_kill = clock::now();
-    let repair = repair(stage, agents).await?;
-    let all = since_kill.elapsed().saturating_sub(QUIET);
+    // SIGKILL.
+    drop(manager);
+    let killed = clock::monotonic();
+    let repair = repair(stage, agents, Who::Manager).await?.took;
+    let all = killed.elapsed().saturating_sub(QUIET);
     let mut add = report.section("one stale pod after SIGKILL");
-    let note = "the Lease of the killed one has to run out first";
-    add.add("leads after the start", repair.leads, "s")
-        .note(note);
-    add.add(
-        "repaired after it leads and is ready",
-        repair.after_leading,
-        "s",
-    )
-    .reach(Target::AtMost(1.0));
-    add.add("repaired after the kill", all, "s");
+    add.add(&figures::LEADS_AFTER_KILL, repair.leads);
+    add.add(&figures::REPAIRED_ONCE_LEADING, repair.after_leading());
+    add.add(&figures::REPAIRED_AFTER_KILL, all);
     Ok(())
 }
 
@@ -222,17 +173,8 @@ async fn until_taken(leases: &mut Watched<Lease>, since: Instant) -> Result<Dura
         let holder = lease.spec.as_ref()?.holder_identity.clone()?;
         (!holder.is_empty()).then_some(holder)
     };
-    let before = leases.listed.iter().find_map(holder);
-    let watching = async {
-        loop {
-            if let Ok(lease) = leases.next().await?
-                && let Some(now) = holder(&lease)
-                && before.as_ref() != Some(&now)
-            {
-                return Ok(since.elapsed());
-            }
-        }
-    };
-    let taken = tokio::time::timeout(PATIENCE, watching).await;
-    taken.with_context(|| format!("the Lease stays with {before:?}"))?
+    let before = leases.listed.first().and_then(holder);
+    let is_taken = |lease: &Lease| Some(holder(lease).is_some() && holder(lease) != before);
+    let taken = leases.until_right("the Lease", 1, since, is_taken).await?;
+    Ok(taken[0])
 }

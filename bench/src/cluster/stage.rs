@@ -1,22 +1,24 @@
-//! A control plane with leadsman's manifests, for the length of a bench, and the manager that is measured on it.
+//! A control plane with leadsman's manifests, for the length of a bench, and who is measured on it: the manager, or a bare
+//! loop in its place.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use kube::Client;
+use leadsman_process::clock;
 use leadsman_testkit::audit::Mark;
 use leadsman_testkit::leadsman::{self, MANAGER};
 use leadsman_testkit::{ControlPlane, Options};
 use leadsman_tests::Process;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 use tokio::process::Command;
+use tokio::time::Instant;
 
-use super::PATIENCE;
-use crate::clock;
-use crate::meter::Meter;
+use super::api::ApiRequest;
+use super::{PATIENCE, floor};
+use crate::meter::{Held, Meter};
+use crate::part::{Part, Talk};
+use crate::proxies::ByteCounter;
 use crate::requests::Requests;
 
 /// How long a manager may take to end after SIGTERM.
@@ -30,7 +32,39 @@ pub(super) struct Stage {
     /// As administrator: controllers, kubelets, agents and users are all played by it.
     pub(super) client: Client,
     /// Of the manager's account, which floors use too.
-    pub(super) kubeconfig: PathBuf,
+    kubeconfig: PathBuf,
+}
+
+/// Who is measured.
+pub(super) enum Who {
+    Manager,
+    /// A floor that lists and watches as a manager does, and then sends these.
+    Floor(Vec<ApiRequest>),
+    /// A floor that does nothing but to send these, when it is told to.
+    Sender(Vec<ApiRequest>),
+}
+
+/// A process that is measured. Killed when dropped.
+pub(super) struct Contender {
+    pub(super) meter: Meter,
+    pub(super) started: Instant,
+    process: Running,
+}
+
+enum Running {
+    /// With a client of its address for health.
+    Manager(Process, Client),
+    /// With the time after which it was ready.
+    Floor(Talk, Duration),
+}
+
+/// What one run of a contender came to.
+pub(super) struct Run<T> {
+    /// How long what took.
+    pub(super) took: T,
+    pub(super) cpu: Duration,
+    pub(super) held: Held,
+    pub(super) requests: Requests,
 }
 
 /// Raises a stage, lets `act` play on it, and takes it away.
@@ -42,13 +76,11 @@ impl Stage {
     async fn raise() -> Result<Self> {
         let progress = leadsman_testkit::progress::to_stderr();
         let plane = ControlPlane::start(Options::default(), progress).await?;
-        let client = plane.client().await?;
         leadsman::install(&plane).await?;
-        let kubeconfig = plane.kubeconfig_for(MANAGER, &["system:serviceaccounts"])?;
         Ok(Self {
+            client: plane.client().await?,
+            kubeconfig: plane.kubeconfig_for(MANAGER, &["system:serviceaccounts"])?,
             plane,
-            client,
-            kubeconfig,
         })
     }
 
@@ -57,100 +89,135 @@ impl Stage {
         Ok(Requests::of(MANAGER, &self.plane.audit(since)?))
     }
 
-    /// The same kubeconfig with another URL in it.
-    pub(super) fn kubeconfig_through(&self, server: &str) -> Result<PathBuf> {
+    /// Starts a process, perhaps one that reaches the API server through a proxy.
+    pub(super) async fn start(&self, who: Who, proxy: Option<&ByteCounter>) -> Result<Contender> {
+        let kubeconfig = match proxy {
+            Some(proxy) => self.kubeconfig_through(proxy)?,
+            None => self.kubeconfig.clone(),
+        };
+        match who {
+            Who::Manager => self.start_manager(&kubeconfig),
+            Who::Floor(requests) => self.start_floor(kubeconfig, &requests, true).await,
+            Who::Sender(requests) => self.start_floor(kubeconfig, &requests, false).await,
+        }
+    }
+
+    /// The same kubeconfig with the proxy's URL in it.
+    fn kubeconfig_through(&self, proxy: &ByteCounter) -> Result<PathBuf> {
         let text = std::fs::read_to_string(&self.kubeconfig)?;
-        let through = text.replace(self.plane.server(), server);
-        ensure!(
-            through != text,
-            "the kubeconfig does not name {}",
-            self.plane.server()
-        );
         let path = self.plane.folder().join("through.kubeconfig");
-        std::fs::write(&path, through).with_context(|| path.display().to_string())?;
+        std::fs::write(&path, text.replace(self.plane.server(), &proxy.server()))?;
         Ok(path)
     }
 
-    pub(super) fn start_manager(&self, kubeconfig: &Path) -> Result<Manager> {
+    fn start_manager(&self, kubeconfig: &Path) -> Result<Contender> {
         // Another process may take the address first; the manager then says so and ends.
         let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let mut health = kube::Config::new(format!("http://{address}").parse()?);
+        health.default_retry = false;
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL", "--"])
-            .arg(leadsman::program()?);
-        command.args([
-            "manager",
-            "--metrics-bind-address",
-            &address.to_string(),
-            "--kubeconfig",
-        ]);
-        command.arg(kubeconfig);
-        let log = self.plane.folder().join("logs/manager.log");
-        let started = clock::now();
-        let process = Process::start(command, &log)?;
-        let meter = Meter(process.pid().context("it has ended at once")?);
-        Ok(Manager {
-            meter,
+            .arg(leadsman::program()?)
+            .args(["manager", "--metrics-bind-address", &address.to_string()])
+            .arg("--kubeconfig")
+            .arg(kubeconfig);
+        let started = clock::monotonic();
+        let process = Process::start(command, &self.plane.folder().join("logs/manager.log"))?;
+        Ok(Contender {
+            meter: Meter(process.pid().context("it has ended at once")?),
             started,
-            address,
-            process,
-            log,
+            process: Running::Manager(process, Client::try_from(health)?),
         })
     }
+
+    async fn start_floor(
+        &self,
+        kubeconfig: PathBuf,
+        requests: &[ApiRequest],
+        lists: bool,
+    ) -> Result<Contender> {
+        let file = self.plane.folder().join("floor.json");
+        std::fs::write(&file, serde_json::to_string(requests)?)?;
+        let part = Part::Manager(floor::Order {
+            kubeconfig,
+            requests: file,
+            lists,
+        });
+        let started = clock::monotonic();
+        let talk = Talk::here(&part).await?;
+        Ok(Contender {
+            meter: talk.meter,
+            started,
+            process: Running::Floor(talk, started.elapsed()),
+        })
+    }
+
+    /// Ends a contender; what its run came to: what took how long, the CPU that this took, and all that was sent since then.
+    pub(super) async fn finish<T>(
+        &self,
+        contender: Contender,
+        (took, cpu): (T, Duration),
+        since: Mark,
+    ) -> Result<Run<T>> {
+        let run = Run {
+            took,
+            cpu,
+            held: contender.meter.held()?,
+            requests: self.requests(since)?,
+        };
+        contender.end().await?;
+        Ok(run)
+    }
 }
 
-/// A manager that was started. Ended with the bench, however that ends.
-pub(super) struct Manager {
-    pub(super) meter: Meter,
-    pub(super) started: Instant,
-    address: SocketAddr,
-    process: Process,
-    log: PathBuf,
-}
-
-impl Manager {
-    /// Waits until `/readyz` says 200; how long after the start that was.
+impl Contender {
+    /// Waits until a manager's `/readyz` says 200, or a floor that it is ready; how long after the start that was.
     pub(super) async fn ready(&self) -> Result<Duration> {
+        let health = match &self.process {
+            Running::Manager(_, health) => health,
+            Running::Floor(_, ready) => return Ok(*ready),
+        };
         let asking = async {
-            while !is_ready(self.address).await.unwrap_or_default() {
+            let request = || http::Request::get("/readyz").body(Vec::new());
+            while health.request_text(request()?).await.is_err() {
                 tokio::time::sleep(PAUSE).await;
             }
-            self.started.elapsed()
+            Ok(self.started.elapsed())
         };
         let ready = tokio::time::timeout(PATIENCE, asking).await;
-        ready.with_context(|| format!("/readyz never said 200{}", self.last_lines()))
+        ready.with_context(|| format!("/readyz never said 200{}", self.last_lines()))?
     }
 
-    /// SIGTERM, and waits for its end.
+    /// Tells a sender to send all it has, and waits until it has; a manager need not be told.
+    pub(super) async fn send(&mut self) -> Result<()> {
+        match &mut self.process {
+            Running::Manager(..) => Ok(()),
+            Running::Floor(talk, _) => talk.ask().await,
+        }
+    }
+
+    pub(super) fn is_manager(&self) -> bool {
+        matches!(self.process, Running::Manager(..))
+    }
+
+    /// SIGTERM to a manager, and waits for its end.
     pub(super) async fn end(self) -> Result<()> {
         let lines = self.last_lines();
-        self.process
-            .terminate(GRACE)
-            .await
-            .with_context(|| format!("the end{lines}"))
+        match self.process {
+            Running::Manager(process, _) => process.terminate(GRACE).await.context(lines),
+            Running::Floor(..) => Ok(()),
+        }
     }
 
-    /// SIGKILL.
-    pub(super) async fn kill(self) -> Result<()> {
-        self.process.kill().await
-    }
-
-    /// The end of its log, for an error's text.
+    /// The end of a manager's log, for an error's text.
     pub(super) fn last_lines(&self) -> String {
-        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let Running::Manager(process, _) = &self.process else {
+            return String::new();
+        };
+        let text = process.log().unwrap_or_default();
         let lines: Vec<_> = text.lines().collect();
-        let last = &lines[lines.len().saturating_sub(12)..];
-        format!(
-            "; the last lines of the manager's log:\n{}",
-            last.join("\n")
-        )
+        let last = lines[lines.len().saturating_sub(12)..].join("\n");
+        format!("; the last lines of the manager's log:\n{last}")
     }
-}
-
-async fn is_ready(address: SocketAddr) -> Result<bool> {
-    let mut stream = TcpStream::connect(address).await?;
-    stream.write_all(b"GET /readyz HTTP/1.0\r\n\r\n").await?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
-    Ok(answer.starts_with("HTTP/1.0 200"))
 }

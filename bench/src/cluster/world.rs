@@ -1,29 +1,40 @@
-//! The world at full size: 250 nodes, 5,000 pods, 20 markers of 250 pods.
+//! The world at full size: 250 nodes, 5,000 pods as a ReplicaSet controller and a kubelet leave them, 20 markers of 250 pods.
 
 use anyhow::{Context as _, Result};
-use kube::Client;
-use serde_json::json;
+use kube::api::{DeleteParams, ListParams};
+use kube::{Api, Client};
+use leadsman_api::NodePodProbe;
+use serde_json::{Value, json};
 
-use super::exchange::{Exchange, make_all};
-use super::objects::{self, APPS};
+use super::api::{ApiRequest, CREATE, MERGE, STRATEGIC, make_all};
+use crate::share_of;
 
 /// Nodes at full size.
-const NODES: f64 = 250.0;
+const NODES: usize = 250;
+/// Applications, each with a marker of its own and one pod on every node.
+pub(super) const APPS: usize = 20;
+/// Namespaces, with the same number of applications in each.
+const NAMESPACES: usize = 4;
+/// The probes of each marker.
+pub(super) const PROBES: [&str; 2] = ["idle", "main"];
+/// The container that is probed.
+pub(super) const CONTAINER: &str = "server";
 
-/// Paths of collections.
+/// The path of a collection.
 pub(super) const NODE_POD_PROBES: &str = "/apis/apps.kruise.io/v1alpha1/nodepodprobes";
 
 /// The nodes and the pods on them.
 pub(super) struct World {
     pub(super) nodes: Vec<String>,
     /// One of each application on each node, node by node.
-    pub(super) pods: Vec<Pod>,
+    pub(super) pods: Vec<AppPod>,
     /// The bytes of one of the pods as JSON.
-    pub(super) bytes_a_pod: usize,
+    bytes_a_pod: usize,
 }
 
+/// A pod of an application.
 #[derive(Clone, Debug)]
-pub(super) struct Pod {
+pub(super) struct AppPod {
     pub(super) name: String,
     pub(super) uid: String,
     pub(super) app: usize,
@@ -31,53 +42,97 @@ pub(super) struct Pod {
     pub(super) node: usize,
 }
 
-impl Pod {
+impl AppPod {
     pub(super) fn path(&self) -> String {
-        let namespace = objects::namespace(self.app);
-        format!("/api/v1/namespaces/{namespace}/pods/{}", self.name)
+        format!("{}/{}", collection(self.app), self.name)
+    }
+
+    /// The id of its container, without the runtime's name before it.
+    pub(super) fn container_id(&self) -> String {
+        let name = &self.name;
+        format!("{name}-{CONTAINER}-0123456789abcdef0123456789abcdef0123456789abcdef")
+    }
+
+    /// Makes it as its `ReplicaSet`'s controller does, bound already.
+    fn create(&self, node: &str) -> ApiRequest {
+        let values = [
+            ("$pod", self.name.as_str()),
+            ("$app", &app(self.app)),
+            ("$namespace", &namespace(self.app)),
+            ("$node", node),
+        ];
+        let body = filled(include_str!("objects/pod.json"), &values);
+        let collection = collection(self.app);
+        ApiRequest::new(CREATE, &collection, "kube-controller-manager", &body)
+    }
+
+    /// Reports its status as its kubelet does.
+    fn report_running(&self) -> ApiRequest {
+        let ip = format!("10.1.{}.{}", self.node, self.app + 2);
+        let values = [("$ip", ip.as_str()), ("$container", &self.container_id())];
+        let body = filled(include_str!("objects/running.json"), &values);
+        ApiRequest::new(
+            STRATEGIC,
+            &format!("{}/status", self.path()),
+            "kubelet",
+            &body,
+        )
     }
 }
 
-/// The path of an application's marker.
-pub(super) fn marker_path(app: usize) -> String {
-    format!("{}/{}", markers_path(app), objects::app(app))
+/// An application's name, which is its marker's too.
+pub(super) fn app(app: usize) -> String {
+    format!("app-{app:02}")
 }
 
-fn markers_path(app: usize) -> String {
-    let namespace = objects::namespace(app);
+/// An application's namespace.
+pub(super) fn namespace(app: usize) -> String {
+    format!("shop-{}", app % NAMESPACES)
+}
+
+/// The path of the pods in an application's namespace.
+fn collection(app: usize) -> String {
+    format!("/api/v1/namespaces/{}/pods", namespace(app))
+}
+
+/// The path of the markers in an application's namespace.
+fn markers(app: usize) -> String {
+    let namespace = namespace(app);
     format!("/apis/apps.kruise.io/v1alpha1/namespaces/{namespace}/podprobemarkers")
 }
 
-/// So many nodes are there at this scale.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "at most 250"
-)]
-fn nodes_at(scale: f64) -> usize {
-    ((NODES * scale).round() as usize).max(2)
+/// The path of the status of an application's marker.
+pub(super) fn marker_status_path(app: usize) -> String {
+    format!("{}/{}/status", markers(app), self::app(app))
+}
+
+/// The name of an entry of a node's `NodePodProbe`.
+pub(super) fn entry(app: usize, probe: &str) -> String {
+    format!("{}#{probe}", self::app(app))
+}
+
+/// The label and the condition by which a probe's verdict shows on a pod.
+pub(super) fn mark(probe: &str) -> String {
+    format!("game.example.com/{probe}")
 }
 
 impl World {
     /// Makes all of it; running pods and markers on them, but nothing that a manager makes.
     pub(super) async fn make(client: &Client, scale: f64) -> Result<Self> {
-        let nodes: Vec<_> = (0..nodes_at(scale))
-            .map(|n| format!("node-{n:03}"))
-            .collect();
-        let namespaces = objects::namespaces().map(|name| {
-            let body = json!({"metadata": {"name": name}});
-            Exchange::create("/api/v1/namespaces", "bench", &body)
+        let count = share_of(NODES, scale).max(2);
+        let nodes: Vec<_> = (0..count).map(|n| format!("node-{n:03}")).collect();
+        let namespaces = (0..NAMESPACES).map(|number| {
+            let body = json!({"metadata": {"name": namespace(number)}});
+            ApiRequest::new(CREATE, "/api/v1/namespaces", "bench", &body)
         });
-        let node =
-            |name: &String| Exchange::create("/api/v1/nodes", "kubelet", &objects::node(name));
-        let objects = namespaces.chain(nodes.iter().map(node)).collect();
-        make_all(client, "making namespaces and nodes", objects).await?;
+        let objects = namespaces.chain(nodes.iter().map(|name| create_node(name)));
+        make_all(client, "making namespaces and nodes", objects.collect()).await?;
         let pods = make_pods(client, &nodes).await?;
-        let marker = |app| Exchange::create(&markers_path(app), "kubectl", &objects::marker(app));
-        make_all(client, "making markers", (0..APPS).map(marker).collect()).await?;
+        let made = (0..APPS).map(create_marker).collect();
+        make_all(client, "making markers", made).await?;
         let first = pods.first().context("there is a pod")?;
-        let text = http::Request::get(first.path()).body(Vec::new())?;
-        let bytes_a_pod = client.request_text(text).await?.len();
+        let request = http::Request::get(first.path()).body(Vec::new())?;
+        let bytes_a_pod = client.request_text(request).await?.len();
         Ok(Self {
             nodes,
             pods,
@@ -87,16 +142,18 @@ impl World {
 
     /// Takes away every `NodePodProbe`.
     pub(super) async fn clear_probes(&self, client: &Client) -> Result<()> {
-        Exchange::delete(NODE_POD_PROBES).send(client).await?;
+        let probes: Api<NodePodProbe> = Api::all(client.clone());
+        let (delete, all) = (DeleteParams::default(), ListParams::default());
+        probes.delete_collection(&delete, &all).await?;
         Ok(())
     }
 
     /// Takes away every marker's status.
     pub(super) async fn clear_statuses(&self, client: &Client) -> Result<()> {
         let body = json!({"status": null});
-        let path = |app| format!("{}/status", marker_path(app));
-        let cleared = (0..APPS).map(|app| Exchange::merge(&path(app), "bench", &body));
-        make_all(client, "clearing the markers' statuses", cleared.collect()).await?;
+        let clear = |app| ApiRequest::new(MERGE, &marker_status_path(app), "bench", &body);
+        let cleared = (0..APPS).map(clear).collect();
+        make_all(client, "clearing the markers' statuses", cleared).await?;
         Ok(())
     }
 
@@ -109,30 +166,53 @@ impl World {
     }
 }
 
-async fn make_pods(client: &Client, nodes: &[String]) -> Result<Vec<Pod>> {
+/// Makes a node with the labels, addresses and images that real ones report.
+fn create_node(name: &str) -> ApiRequest {
+    let mut node = filled(include_str!("objects/node.json"), &[("$node", name)]);
+    let images = (0..20).map(|n| {
+        let image = format!("registry.example.com/team/image-{n:02}");
+        let digest = format!("{image}@sha256:{:064x}", n + 1);
+        json!({"names": [digest, format!("{image}:v1.{n}.0")], "sizeBytes": 12_345_678 + n})
+    });
+    node["status"]["images"] = images.collect();
+    ApiRequest::new(CREATE, "/api/v1/nodes", "kubelet", &node)
+}
+
+/// Makes an application's marker: two probes, each with a label, an annotation and a condition for its verdict.
+fn create_marker(app: usize) -> ApiRequest {
+    let values = [("$app", &*self::app(app)), ("$namespace", &namespace(app))];
+    let marker = filled(include_str!("objects/marker.json"), &values);
+    ApiRequest::new(CREATE, &markers(app), "kubectl", &marker)
+}
+
+async fn make_pods(client: &Client, nodes: &[String]) -> Result<Vec<AppPod>> {
     let pods = (0..nodes.len()).flat_map(|node| {
-        (0..APPS).map(move |app| Pod {
-            name: format!("{}-6d5f8b7c9d-n{node:03}", objects::app(app)),
+        (0..APPS).map(move |app| AppPod {
+            name: format!("{}-6d5f8b7c9d-n{node:03}", self::app(app)),
             uid: String::new(),
             app,
             node,
         })
     });
     let mut pods: Vec<_> = pods.collect();
-    let created = pods.iter().map(|pod| {
-        let collection = format!("/api/v1/namespaces/{}/pods", objects::namespace(pod.app));
-        let body = objects::pod(&pod.name, pod.app, &nodes[pod.node]);
-        Exchange::create(&collection, "kube-controller-manager", &body)
-    });
+    let created = pods.iter().map(|pod| pod.create(&nodes[pod.node]));
     let created = make_all(client, "making pods", created.collect()).await?;
     for (pod, made) in pods.iter_mut().zip(created) {
-        pod.uid = made.metadata.uid;
+        pod.uid = made.metadata.uid.unwrap_or_default();
     }
-    let running = pods.iter().map(|pod| {
-        let ip = format!("10.1.{}.{}", pod.node, pod.app + 2);
-        let status = objects::running(&pod.name, &ip);
-        Exchange::strategic(&format!("{}/status", pod.path()), "kubelet", &status)
-    });
-    make_all(client, "reporting pods as running", running.collect()).await?;
+    let running = pods.iter().map(AppPod::report_running).collect();
+    make_all(client, "reporting pods as running", running).await?;
     Ok(pods)
+}
+
+/// An object from its text, in which these words stand for values.
+///
+/// # Panics
+/// When it is no JSON, which is this program's fault.
+pub(crate) fn filled(text: &str, values: &[(&str, &str)]) -> Value {
+    let mut text = text.to_owned();
+    for (word, value) in values {
+        text = text.replace(word, value);
+    }
+    serde_json::from_str(&text).expect("an object of ours is JSON")
 }

@@ -1,11 +1,11 @@
 //! The process that is measured: the rules of one node and the executors, and nothing else of the agent.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::num::NonZeroU16;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use jiff::Timestamp;
 use leadsman_api::NodePodProbe;
 use leadsman_core::cluster::Now;
 use leadsman_core::podprobe::node::{
@@ -14,94 +14,112 @@ use leadsman_core::podprobe::node::{
 };
 use leadsman_core::podprobe::{CannotProbe, Outcome};
 use leadsman_probe::{Exec, ExecError, Execution, ProbeTarget};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use leadsman_process::clock;
 use serde_json::json;
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Driven, Order, address};
-use crate::clock;
+use super::{Driven, Order, Protocol, SLOTS, address};
 use crate::meter::Meter;
-use crate::part::bare::{Exchange, Tally};
-use crate::part::{Question, converse};
+use crate::part::Questions;
+use crate::part::bare::Tally;
 
-/// Until the first run.
+/// Seconds until the first run.
 const DELAY: u32 = 2;
 /// When nothing is due and all is on its way.
 const IDLE: Duration = Duration::from_hours(1);
 
 /// Probes until nobody asks any more.
-pub(crate) async fn run(order: Order) -> Result<()> {
-    raise_limit()?;
-    let mut engine = Engine::new(order)?;
-    let (ask, asked) = mpsc::channel(1);
+pub(crate) async fn run(order: Order, questions: Questions) -> Result<()> {
+    let ended = RefCell::new(Ended::default());
+    let mut engine = Engine::new(order, &ended)?;
+    let schedule_bytes = engine.take_in_plan()?;
+    let driven = async || {
+        let mut ended = ended.borrow_mut();
+        Ok(Driven {
+            tally: ended.tally,
+            schedule_bytes,
+            lags: ended.take_lags(),
+        })
+    };
     tokio::select! {
-        ended = converse(ask) => ended,
-        () = engine.run(asked) => Ok(()),
+        ended = questions.answer(driven) => ended,
+        () = engine.run() => Ok(()),
     }
 }
 
-/// A thousand connections may be open at once.
-pub(super) fn raise_limit() -> Result<()> {
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("raising the limit of descriptors")
+/// What is told of the runs.
+#[derive(Default)]
+struct Ended {
+    tally: Tally,
+    /// Of those begun since somebody asked, in microseconds.
+    lags: Vec<u32>,
 }
 
-struct Engine {
+impl Ended {
+    fn count(&mut self, result: &Result<Outcome, CannotProbe>) {
+        match result {
+            Ok(Outcome::Succeeded(_)) => self.tally.done += 1,
+            _ => self.tally.failed += 1,
+        }
+    }
+
+    /// The median, 99 in 100, the largest.
+    fn take_lags(&mut self) -> [Duration; 3] {
+        let mut lags = std::mem::take(&mut self.lags);
+        lags.sort_unstable();
+        [50, 99, 100].map(|percent| {
+            let place = (lags.len() * percent / 100).min(lags.len().saturating_sub(1));
+            Duration::from_micros(lags.get(place).copied().unwrap_or_default().into())
+        })
+    }
+}
+
+struct Engine<'a> {
     node: NodeProbes,
     object: NodePodProbe,
     start: Instant,
     runs: JoinSet<(RunId, Result<Outcome, CannotProbe>)>,
     order: Order,
-    tally: Tally,
-    lags: Vec<u32>,
-    schedule_bytes: u64,
+    ended: &'a RefCell<Ended>,
 }
 
-impl Engine {
-    fn new(order: Order) -> Result<Self> {
+impl<'a> Engine<'a> {
+    fn new(order: Order, ended: &'a RefCell<Ended>) -> Result<Self> {
         let limits = ExecLimits {
             per_node: 1,
             per_pod: 1,
             per_slot: 1,
         };
-        let start = Instant::from_std(clock::now());
-        let containers = Some(containers(order.probes, clock::wall()));
-        let mut engine = Self {
+        let start = clock::monotonic();
+        Ok(Self {
             node: NodeProbes::new(limits, now(start)),
             object: plan(&order)?,
             start,
             runs: JoinSet::new(),
             order,
-            tally: Tally::default(),
-            lags: Vec::new(),
-            schedule_bytes: 0,
-        };
-        let meter = Meter(std::process::id());
-        let before = meter.held()?.rss;
-        let at = now(start);
-        engine.node.apply(NodeEvent::Plan(Some(&engine.object)), at);
-        let began = at.monotonic;
-        engine
-            .node
-            .apply(NodeEvent::ContainersListed { began, containers }, at);
-        engine.schedule_bytes = meter.held()?.rss.saturating_sub(before);
-        Ok(engine)
+            ended,
+        })
     }
 
-    async fn run(&mut self, mut asked: mpsc::Receiver<Question<Driven>>) {
+    /// Schedules all. Returns the memory that this took.
+    fn take_in_plan(&mut self) -> Result<u64> {
+        let (meter, at) = (Meter(std::process::id()), now(self.start));
+        let containers = Some(containers(self.order.probes, at));
+        let before = meter.held()?.rss;
+        self.node.apply(NodeEvent::Plan(Some(&self.object)), at);
+        let began = at.monotonic;
+        let listed = NodeEvent::ContainersListed { began, containers };
+        self.node.apply(listed, at);
+        Ok(meter.held()?.rss.saturating_sub(before))
+    }
+
+    async fn run(&mut self) {
         loop {
             let wake = self.start + self.node.next().unwrap_or(IDLE);
             tokio::select! {
-                Some(question) = asked.recv() => {
-                    let _ = question.send(self.driven());
-                }
                 Some(Ok((run, result))) = self.runs.join_next() => {
-                    match &result {
-                        Ok(Outcome::Succeeded(_)) => self.tally.done += 1,
-                        _ => self.tally.failed += 1,
-                    }
+                    self.ended.borrow_mut().count(&result);
                     self.apply(NodeEvent::RunFinished { run, result });
                 }
                 () = sleep_until(wake) => self.apply(NodeEvent::Tick),
@@ -120,7 +138,7 @@ impl Engine {
         for action in actions {
             if let NodeAction::StartRun(run) = action {
                 let lag = u32::try_from(run.lag.as_micros()).unwrap_or(u32::MAX);
-                self.lags.push(lag);
+                self.ended.borrow_mut().lags.push(lag);
                 self.begin(run);
             }
         }
@@ -151,26 +169,12 @@ impl Engine {
             }));
         }
     }
-
-    fn driven(&mut self) -> Driven {
-        let mut lags = std::mem::take(&mut self.lags);
-        lags.sort_unstable();
-        let share = |percent: usize| {
-            let place = (lags.len() * percent / 100).min(lags.len().saturating_sub(1));
-            lags.get(place).copied().unwrap_or(0)
-        };
-        Driven {
-            tally: self.tally,
-            schedule_bytes: self.schedule_bytes,
-            lags: [50, 99, 100].map(share),
-        }
-    }
 }
 
 fn now(start: Instant) -> Now {
     Now {
-        monotonic: Instant::from_std(clock::now()).saturating_duration_since(start),
-        wall: clock::wall(),
+        monotonic: start.elapsed(),
+        wall: clock::now(),
     }
 }
 
@@ -179,11 +183,11 @@ fn plan(order: &Order) -> Result<NodePodProbe> {
     let port = NonZeroU16::new(order.port).context("no port")?;
     let mut probe = json!({"periodSeconds": 1, "timeoutSeconds": 5, "initialDelaySeconds": DELAY,
         "successThreshold": 1, "failureThreshold": 3});
-    match order.exchange {
-        Exchange::Http => {
+    match order.protocol {
+        Protocol::Tcp => probe["tcpSocket"] = json!({"port": port}),
+        Protocol::Http => {
             probe["httpGet"] = json!({"port": port, "path": "/healthz", "scheme": "HTTP"});
         }
-        _ => probe["tcpSocket"] = json!({"port": port}),
     }
     let pod = |number: u32| {
         json!({"name": format!("pod-{number}"), "namespace": "engine", "uid": number.to_string(), "IP": "",
@@ -196,23 +200,18 @@ fn plan(order: &Order) -> Result<NodePodProbe> {
 }
 
 /// They began to run at different times, so that their first runs, a delay after that, are in different slots.
-fn containers(probes: u32, now: Timestamp) -> ObservedContainers {
+fn containers(probes: u32, now: Now) -> ObservedContainers {
     let container = |number: u32| {
         let pod = PodName {
             namespace: "engine".into(),
             name: format!("pod-{number}").into(),
             uid: number.to_string().into(),
         };
-        let started_at = now - SLOT * (number % super::SLOTS);
+        let started_at = now.wall - SLOT * (number % SLOTS);
         let state = ContainerState::Running { started_at };
         let id = format!("container-{number}").into();
-        (
-            ContainerName {
-                pod,
-                name: "main".into(),
-            },
-            ObservedContainer { id, state },
-        )
+        let name = "main".into();
+        (ContainerName { pod, name }, ObservedContainer { id, state })
     };
     (0..probes).map(container).collect::<HashMap<_, _>>()
 }

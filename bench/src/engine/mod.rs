@@ -1,75 +1,71 @@
 //! The engine alone, as `leadsman_core`'s schedule and `leadsman_probe`'s executors are without a cluster: 10,000 probes a
-//! second on the loopback interface, beside a bare loop.
-//!
-//! | module | what lives there |
-//! |---|---|
-//! | `drive` | the process that is measured |
-//! | `targets` | the process that is probed |
+//! second on the loopback interface, beside a bare loop. The process that is measured is in `drive`; the bench itself is
+//! what is probed.
 
 mod drive;
-mod targets;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use leadsman_core::podprobe::node::SLOT;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use procfs::net::TcpState;
 use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio_util::task::AbortOnDropHandle;
 
-use crate::part::bare::{self, Exchange, Tally, Target as Peer};
+use crate::part::bare::{self, Exchange, Tally};
 use crate::part::{Part, Talk};
 use crate::progress::wait;
-use crate::report::{Amount as _, Report, mebibytes};
+use crate::report::{Amount as _, Report};
+use crate::{figures, share_of};
 
 pub(crate) use drive::run;
-pub(crate) use targets::serve;
 
 /// Probes a second at full size.
-const RATE: f64 = 10_000.0;
+const RATE: usize = 10_000;
 /// Of what is due, so much must be done, else the rate is not sustained.
 const SUSTAINED: f64 = 0.99;
 /// The first runs, the first verdicts and the writes that these make come before what is measured.
 const SETTLE: Duration = Duration::from_secs(5);
-/// What is measured, at full size, in seconds.
-const WINDOW: f64 = 30.0;
+/// What is measured, at full size.
+const WINDOW: Duration = Duration::from_secs(30);
 /// Addresses that are probed: of each, 250 a second leave enough ports while closed connections are remembered.
 const ADDRESSES: u8 = 40;
 /// Slots of a second.
 const SLOTS: u32 = 1_000 / SLOT.subsec_millis();
+/// Connections that may wait to be taken.
+const BACKLOG: u32 = 4096;
+const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok";
 
-const HOW: &str = "One process, on one thread, has the rules' own schedule of so many probes with a period of a second, \
-spread over the ten slots of it, and runs them by the executors, each in a task; another process answers, at 40 \
-addresses of the loopback interface, so that ports suffice. Its CPU is the scheduler's account over the window, after a \
-settling of 5 s, divided by the probes that ended in it. The floor is a bare loop with the same exchanges in the same \
-slots. Lag: from the begin of the slot in which a run was due until it was begun.";
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+enum Protocol {
+    Tcp,
+    Http,
+}
 
 /// What the engine is to probe, each target once a second.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
-    exchange: Exchange,
+    protocol: Protocol,
     probes: u32,
     port: u16,
 }
 
-/// What came of it. Lags are since the last answer, in microseconds.
+/// What came of it. Lags are since the last answer.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Driven {
     tally: Tally,
     /// Of the resident set, what the schedule of all probes took.
     schedule_bytes: u64,
     /// The median, 99 in 100, the largest.
-    lags: [u32; 3],
-}
-
-/// The target of a probe.
-fn address(probe: u32, port: u16) -> SocketAddr {
-    let last = 1 + u8::try_from(probe % u32::from(ADDRESSES)).unwrap_or(0);
-    SocketAddr::new(Ipv4Addr::new(127, 0, 1, last).into(), port)
+    lags: [Duration; 3],
 }
 
 /// One rate of one handler.
 struct Measured {
-    rate: u32,
     driven: Driven,
     done: u64,
     cpu: Duration,
@@ -79,140 +75,149 @@ struct Measured {
 }
 
 pub(crate) async fn measure(scale: f64) -> Result<Report> {
-    let mut report = Report::new("engine", scale, HOW);
-    for (name, exchange) in [("tcp", Exchange::Tcp), ("http", Exchange::Http)] {
-        let measured = sustained(name, &exchange, scale).await?;
-        let floor = floor(name, exchange, measured.rate, scale).await?;
-        write(&mut report, name, &measured, floor);
+    raise_limit()?;
+    let mut report = Report::new("engine", scale, include_str!("../../pages/engine.md"));
+    let window = WINDOW.mul_f64(scale).max(Duration::from_secs(3));
+    for protocol in [Protocol::Tcp, Protocol::Http] {
+        let mut rate = u32::try_from(share_of(RATE, scale).max(10))?;
+        // The first of the full rate, its half, its quarter … that is sustained.
+        let measured = loop {
+            let measured = protocol.engine(rate, window).await?;
+            let due = f64::from(rate) * window.as_secs_f64();
+            // What is due in one slot may have ended just before the window or just after it.
+            let at_the_edge = f64::from(rate) * SLOT.as_secs_f64();
+            if measured.done.amount() >= due * SUSTAINED - at_the_edge {
+                break measured;
+            }
+            let (name, done) = (protocol.name(), measured.done);
+            eprintln!("bench: {rate} {name} probes a second are not sustained: {done} of {due}");
+            ensure!(rate > 100, "no rate of {name} probes is sustained");
+            rate /= 2;
+        };
+        let floor = protocol.floor(rate, window).await?;
+        add_figures(&mut report, protocol.name(), rate, &measured, floor);
     }
     Ok(report)
 }
 
-/// A process to be probed, at a port that nothing was connected to before.
-async fn targets() -> Result<(Talk, u16)> {
-    let mut targets = Talk::here(&Part::Targets(ADDRESSES)).await?;
-    let port = targets.ask().await?;
-    Ok((targets, port))
-}
-
-/// The first of the full rate, its half, its quarter … that is sustained.
-async fn sustained(name: &str, exchange: &Exchange, scale: f64) -> Result<Measured> {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "10,000 at most"
-    )]
-    let mut rate = (RATE * scale).max(10.0) as u32;
-    loop {
-        let measured = engine(name, exchange, rate, scale).await?;
-        let due = f64::from(rate) * window(scale).as_secs_f64();
-        // What is due in one slot may have ended just before the window or just after it.
-        let at_the_edge = f64::from(rate) * SLOT.as_secs_f64();
-        if measured.done.amount() >= due * SUSTAINED - at_the_edge {
-            return Ok(measured);
+impl Protocol {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Http => "http",
         }
-        eprintln!(
-            "bench: {rate} {name} probes a second are not sustained: {} of {due} in the window",
-            measured.done
-        );
-        ensure!(rate > 100, "no rate of {name} probes is sustained");
-        rate /= 2;
+    }
+
+    async fn engine(self, rate: u32, window: Duration) -> Result<Measured> {
+        let (port, _targets) = serve()?;
+        let order = Order {
+            protocol: self,
+            probes: rate,
+            port,
+        };
+        let mut talk = Talk::here(&Part::Engine(order)).await?;
+        let name = format!("engine, {rate} {} a second", self.name());
+        wait(format!("{name}: settling"), SETTLE).await;
+        let before: Driven = talk.ask().await?;
+        let measuring = format!("{name}: measuring");
+        let cpu = talk.meter.cpu_over(measuring, window).await?;
+        let rss = talk.meter.held()?.rss;
+        let driven: Driven = talk.ask().await?;
+        let failed = driven.tally.failed;
+        ensure!(failed == 0, "{name}: {failed} failed");
+        Ok(Measured {
+            driven,
+            done: driven.tally.done - before.tally.done,
+            cpu,
+            rss,
+            waiting: time_waits(port)?,
+        })
+    }
+
+    /// The CPU that a probe costs the bare loop.
+    async fn floor(self, rate: u32, window: Duration) -> Result<Duration> {
+        let (port, _targets) = serve()?;
+        let exchange = match self {
+            Self::Tcp => Exchange::Tcp,
+            Self::Http => Exchange::Http,
+        };
+        let one = |probe| (exchange(address(probe, port)), u64::from(probe % SLOTS));
+        let order = bare::Order {
+            exchanges: (0..rate).map(one).collect(),
+            period: SLOTS.into(),
+            runtime: None,
+        };
+        let mut talk = Talk::here(&Part::Bare(order)).await?;
+        let name = format!("{rate} {} a second", self.name());
+        talk.cost_of_exchange(&name, SETTLE, window).await
     }
 }
 
-fn window(scale: f64) -> Duration {
-    Duration::from_secs_f64((WINDOW * scale).max(3.0))
+/// The target of a probe.
+fn address(probe: u32, port: u16) -> SocketAddr {
+    let last = 1 + u8::try_from(probe % u32::from(ADDRESSES)).unwrap_or(0);
+    SocketAddr::new(Ipv4Addr::new(127, 0, 1, last).into(), port)
 }
 
-async fn engine(name: &str, exchange: &Exchange, rate: u32, scale: f64) -> Result<Measured> {
-    let (_targets, port) = targets().await?;
-    let order = Order {
-        exchange: exchange.clone(),
-        probes: rate,
-        port,
-    };
-    let mut talk = Talk::here(&Part::Engine(order)).await?;
-    let name = format!("engine, {rate} {name} a second");
-    wait(format!("{name}: settling"), SETTLE).await;
-    let before: Driven = talk.ask().await?;
-    let cpu = talk
-        .meter
-        .cpu_over(format!("{name}: measuring"), window(scale))
-        .await?;
-    let rss = talk.meter.held()?.rss;
-    let driven: Driven = talk.ask().await?;
-    ensure!(
-        driven.tally.failed == 0,
-        "{name}: {} failed",
-        driven.tally.failed
-    );
-    let done = driven.tally.done - before.tally.done;
-    Ok(Measured {
-        rate,
-        driven,
-        done,
-        cpu,
-        rss,
-        waiting: time_waits(port)?,
-    })
+/// Serves what is probed, at a port that nothing was connected to before: takes connections, answers a request's head, and
+/// closes when the other side has.
+fn serve() -> Result<(u16, AbortOnDropHandle<()>)> {
+    let socket = TcpSocket::new_v4()?;
+    // Every address of the loopback interface is one of these.
+    socket.bind((Ipv4Addr::UNSPECIFIED, 0).into())?;
+    let listener = socket.listen(BACKLOG)?;
+    let port = listener.local_addr()?.port();
+    Ok((port, AbortOnDropHandle::new(tokio::spawn(take(listener)))))
 }
 
-/// Microseconds of CPU a probe of the bare loop.
-async fn floor(name: &str, exchange: Exchange, rate: u32, scale: f64) -> Result<f64> {
-    let (_targets, port) = targets().await?;
-    let target = |probe| {
-        (
-            Peer::Address(address(probe, port)),
-            u64::from(probe % SLOTS),
-        )
-    };
-    let targets = (0..rate).map(target).collect();
-    let order = bare::Order {
-        exchange,
-        targets,
-        period: SLOTS.into(),
-        runtime: None,
-    };
-    let mut talk = Talk::here(&Part::Bare(order)).await?;
-    talk.cost_of_exchange(&format!("{rate} {name} a second"), SETTLE, window(scale))
-        .await
+async fn take(listener: TcpListener) {
+    loop {
+        if let Ok((peer, _)) = listener.accept().await {
+            tokio::spawn(answer(peer));
+        }
+    }
+}
+
+async fn answer(mut peer: TcpStream) -> std::io::Result<()> {
+    let mut read = Vec::with_capacity(512);
+    while peer.read_buf(&mut read).await? > 0 {
+        if read.ends_with(b"\r\n\r\n") {
+            peer.write_all(ANSWER).await?;
+            peer.shutdown().await?;
+        }
+    }
+    Ok(())
+}
+
+/// A thousand connections may be open at once, here and in the parts that are started.
+fn raise_limit() -> Result<()> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("raising the limit of descriptors")
 }
 
 /// Connections to or from this port that are kept in `TIME_WAIT`.
 fn time_waits(port: u16) -> Result<usize> {
-    let text = std::fs::read_to_string("/proc/net/tcp")?;
-    let port = format!(":{port:04X}");
-    let waits = text.lines().filter(|line| {
-        let mut words = line.split_whitespace().skip(1);
-        let ends = [words.next(), words.next()];
-        words.next() == Some("06") && ends.iter().flatten().any(|end| end.ends_with(&port))
-    });
-    Ok(waits.count())
+    let ended = procfs::net::tcp()?.into_iter();
+    let waits = ended.filter(|end| end.state == TcpState::TimeWait);
+    let ports = waits.map(|end| [end.local_address.port(), end.remote_address.port()]);
+    Ok(ports.filter(|ports| ports.contains(&port)).count())
 }
 
-fn write(report: &mut Report, name: &str, measured: &Measured, floor: f64) {
-    let Measured {
-        rate,
-        driven,
-        done,
-        cpu,
-        rss,
-        waiting,
-    } = measured;
+fn add_figures(report: &mut Report, name: &str, rate: u32, measured: &Measured, floor: Duration) {
     let mut add = report.section(format!("{name}, 10,000 a second"));
-    let sustained = add.add("sustained", f64::from(*rate), "a second");
-    if f64::from(*rate) < RATE {
-        let note = format!("{rate} a second were sustained or asked for; all else is at that rate");
-        sustained.note(note);
+    let sustained = add.add(&figures::SUSTAINED, f64::from(rate));
+    if (rate as usize) < RATE {
+        sustained.note =
+            format!("{rate} a second were sustained or asked for; all else is at that rate");
     }
-    add.add("CPU a probe", cpu.as_secs_f64() * 1e6 / done.amount(), "µs")
-        .floor(floor);
-    for (lag, micros) in ["median", "99 in 100", "largest"].iter().zip(driven.lags) {
-        add.add(&format!("lag, {lag}"), f64::from(micros) / 1000.0, "ms");
-    }
-    let bytes = driven.schedule_bytes.amount() / f64::from(*rate);
-    add.add("memory a scheduled probe", bytes, "B")
-        .note("resident set before and after the plan was taken in and all were scheduled");
-    add.add("RSS in all", mebibytes(*rss), "MiB");
-    add.add("sockets in TIME_WAIT at the end", *waiting, "sockets");
+    let cpu = measured.cpu.div_f64(measured.done.amount());
+    add.compare(&figures::CPU_A_PROBE, cpu, floor);
+    let [median, of_most, largest] = measured.driven.lags;
+    add.add(&figures::LAG_MEDIAN, median);
+    add.add(&figures::LAG_OF_MOST, of_most);
+    add.add(&figures::LAG_LARGEST, largest);
+    let bytes = measured.driven.schedule_bytes.amount() / f64::from(rate);
+    add.add(&figures::MEMORY_A_PROBE, bytes);
+    add.add(&figures::RSS_IN_ALL, measured.rss);
+    add.add(&figures::TIME_WAITS, measured.waiting);
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use leadsman_core::cluster::Source;
 use leadsman_core::podprobe::event::Event;
+use leadsman_process::clock;
 
-use super::cluster::{NODE, WORKLOAD, World};
-use crate::clock;
+use super::objects::{COMMAND, FilledIndex, NODE, WORKLOAD};
 
 /// The events, in the order of [`Times`].
 pub(super) const EVENTS: [&str; 5] = [
@@ -20,34 +20,30 @@ pub(super) const EVENTS: [&str; 5] = [
     "a marker of 250 pods is edited",
 ];
 
-/// Nanoseconds that each of [`EVENTS`] takes.
-pub(super) type Times = [f64; EVENTS.len()];
+/// How long each of [`EVENTS`] takes.
+pub(super) type Times = [Duration; EVENTS.len()];
 
 /// The event of this turn; odd turns take back what the turn before them did.
-fn event(kind: usize, world: &mut World, turn: u64) -> Event {
+fn event(kind: usize, index: &mut FilledIndex, turn: usize) -> Event {
     let back = turn % 2 == 1;
-    let cluster = &mut world.cluster;
+    let objects = &mut index.objects;
     // A stride that shares no factor with any count of pods, so that pods come in no order.
-    let pick = |of: u64| turn / 2 * 7_919 % of.max(1);
-    let number = pick(cluster.matched());
+    let pick = |of: usize| turn / 2 * 7_919 % of.max(1);
+    let number = pick(objects.matched());
     match kind {
         0 => {
-            let object = cluster.node_pod_probe(number / NODE, (!back).then_some(number));
+            let object = objects.node_pod_probe(number / NODE, (!back).then_some(number));
             Event::NodePodProbe(Arc::new(object), Source::Watch)
         }
-        1 => Event::Pod(Arc::new(cluster.pod(number, back)), Source::Watch),
-        2 => Event::Pod(Arc::new(cluster.pod(number, true)), Source::Watch),
+        1 => Event::Pod(Arc::new(objects.pod(number, back)), Source::Watch),
+        2 => Event::Pod(Arc::new(objects.pod(number, true)), Source::Watch),
         3 => {
-            let number = pick(cluster.nodes());
-            Event::Node(Arc::new(cluster.node(number)), Source::Watch)
+            let number = pick(objects.nodes());
+            Event::Node(Arc::new(objects.node(number)), Source::Watch)
         }
         _ => {
-            let command = if back {
-                "/home/game/idle.sh"
-            } else {
-                "/home/game/lazy.sh"
-            };
-            let marker = cluster.marker(pick(cluster.matched() / WORKLOAD), command);
+            let command = if back { COMMAND } else { "/home/game/lazy.sh" };
+            let marker = objects.marker(pick(objects.matched() / WORKLOAD), command);
             Event::Marker(Arc::new(marker), Source::Watch)
         }
     }
@@ -70,34 +66,30 @@ impl Other {
     }
 }
 
-/// The median of many short samples, which takes no note of those that another process fell into; in nanoseconds.
-fn median(scale: f64, mut sample: impl FnMut() -> f64) -> f64 {
+/// The median of many short samples, which takes no note of those that another process fell into.
+fn median(scale: f64, mut sample: impl FnMut() -> Duration) -> Duration {
     let seconds = |seconds: f64| Duration::from_secs_f64(seconds * scale.max(0.1));
-    let begun = clock::now();
+    let begun = clock::monotonic();
     while begun.elapsed() < seconds(0.3) {
         sample();
     }
-    let (begun, mut samples) = (clock::now(), Vec::new());
+    let (begun, mut samples) = (clock::monotonic(), Vec::new());
     while begun.elapsed() < seconds(1.2) || samples.len() < 11 {
         samples.push(sample());
     }
-    samples.sort_by(f64::total_cmp);
+    samples.sort();
     samples[samples.len() / 2]
 }
 
-fn nanoseconds(time: Duration, of: u32) -> f64 {
-    time.as_secs_f64() * 1e9 / f64::from(of)
-}
-
-/// Times all events in this world: with caches that are full of something else, as in a manager that has other things to
-/// do between two events, and with caches that hold as much of the world as they can.
-pub(super) fn measure(world: &mut World, scale: f64) -> [Times; 2] {
+/// Times all events: with caches that are full of something else, as in a manager that has other things to do between two
+/// events, and with caches that hold as much of the index as they can.
+pub(super) fn measure(index: &mut FilledIndex, scale: f64) -> [Times; 2] {
     let mut other = Other::new();
     let mut cold = Times::default();
     let mut warm = Times::default();
     for kind in 0..EVENTS.len() {
-        cold[kind] = time(kind, world, scale, 1, || other.fill_caches());
-        warm[kind] = time(kind, world, scale, 8, || ());
+        cold[kind] = time(kind, index, scale, 1, || other.fill_caches());
+        warm[kind] = time(kind, index, scale, 8, || ());
     }
     [cold, warm]
 }
@@ -105,33 +97,30 @@ pub(super) fn measure(world: &mut World, scale: f64) -> [Times; 2] {
 /// Times so many events after each other, for making an event up takes longer than to take it in.
 fn time(
     kind: usize,
-    world: &mut World,
+    index: &mut FilledIndex,
     scale: f64,
     together: u32,
     mut before: impl FnMut(),
-) -> f64 {
+) -> Duration {
     let mut turn = 0;
     let median = median(scale, || {
-        let events: Vec<_> = (0..together)
-            .map(|_| {
-                turn += 1;
-                event(kind, world, turn - 1)
-            })
-            .collect();
+        let made = (0..together).map(|_| {
+            turn += 1;
+            event(kind, index, turn - 1)
+        });
+        let events: Vec<_> = made.collect();
         before();
-        let begun = clock::now();
-        let writes: Vec<_> = events
-            .into_iter()
-            .map(|event| world.take_in(event))
-            .collect();
+        let begun = clock::monotonic();
+        let taken_in = events.into_iter().map(|event| index.take_in(event));
+        let writes: Vec<_> = taken_in.collect();
         let took = begun.elapsed();
         drop(writes);
-        nanoseconds(took, together)
+        took / together
     });
     if turn % 2 == 1 {
         // Nothing is left for the events that are timed next.
-        let back = event(kind, world, turn);
-        world.take_in(back);
+        let back = event(kind, index, turn);
+        index.take_in(back);
     }
     median
 }
@@ -140,18 +129,18 @@ fn time(
 const VALUE: usize = 2_000;
 
 /// What the growth of the memory alone comes to: a value of a bare map is looked up, read and written.
-pub(super) fn bare(pods: u64, scale: f64) -> f64 {
+pub(super) fn bare(pods: usize, scale: f64) -> Duration {
     let values = (0..pods).map(|key| (key, vec![0; VALUE].into()));
-    let mut values: HashMap<u64, Box<[u8]>> = values.collect();
+    let mut values: HashMap<usize, Box<[u8]>> = values.collect();
     let mut other = Other::new();
     let mut turn = 0;
     median(scale, || {
         turn += 1;
         other.fill_caches();
-        let begun = clock::now();
+        let begun = clock::monotonic();
         for byte in values.get_mut(&(turn * 7_919 % pods)).into_iter().flatten() {
             *byte = byte.wrapping_add(1);
         }
-        nanoseconds(begun.elapsed(), 1)
+        begun.elapsed()
     })
 }

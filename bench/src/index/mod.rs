@@ -4,40 +4,32 @@
 //!
 //! | module | what lives there |
 //! |---|---|
-//! | `cluster` | objects of a cluster of any size, and an index that has seen them all |
+//! | `objects` | objects of a cluster of any size, and an index that has seen them all |
 //! | `events` | the events that are timed |
 
-mod cluster;
 mod events;
+mod objects;
 
-use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use self::events::{EVENTS, Times};
 use crate::meter::Meter;
-use crate::part::Part;
+use crate::part::{Part, Questions, Talk};
 use crate::progress::Step;
-use crate::report::{Amount as _, Plot, Report, Target};
+use crate::report::{Amount as _, Plot, Report};
+use crate::{figures, share_of};
 
-const PODS: [u64; 3] = [1_000, 10_000, 100_000];
-const MARKERS: [u64; 3] = [10, 100, 1_000];
-/// Growth of an event's cost from the fewest pods to the most.
-const GROWTH: f64 = 1.5;
-
-const HOW: &str = "The index as it is in the manager, without a client: it takes in all objects, its writes are answered, \
-and then one event at a time, about pods in no order, with the writes that are due after it. 25 pods a node, 250 a marker \
-of two probes, 1,000 a namespace; all markers of a namespace share one label pair and differ in another. Pods beyond those \
-of the markers match nothing, markers beyond the pods select nothing. Once one event after the other; and once with the \
-processor's caches full of something else before each, where the floor is what memory alone comes to: a bare map of as \
-many values of 2,000 bytes, one looked up, read and written. Medians of many short samples, a process for each shape.";
+const PODS: [usize; 3] = [1_000, 10_000, 100_000];
+const MARKERS: [usize; 3] = [10, 100, 1_000];
 
 /// What a process of ours measures.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
-    pods: u64,
-    markers: u64,
+    pods: usize,
+    markers: usize,
     /// Of the full length.
     scale: f64,
 }
@@ -45,10 +37,10 @@ pub(crate) struct Order {
 /// What it found.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Found {
-    pods: u64,
-    markers: u64,
+    pods: usize,
+    markers: usize,
     /// Pods that a marker matches.
-    matched: u64,
+    matched: usize,
     /// Bytes that the index took of the system, for each pod.
     bytes_a_pod: f64,
     /// Bytes of the strings that no other pod has, for each pod.
@@ -57,22 +49,26 @@ struct Found {
     cold: Times,
     /// With caches that hold as much of the index as they can.
     warm: Times,
-    /// One value of a bare map of as many, with cold caches; nanoseconds.
-    bare: f64,
+    /// One value of a bare map of as many, with cold caches.
+    bare: Duration,
 }
 
 /// Measures all shapes.
-pub(crate) fn measure(scale: f64) -> Result<Report> {
+pub(crate) async fn measure(scale: f64) -> Result<Report> {
     let mut all = Vec::new();
-    let step = Step::begin("the index, by pods and markers", PODS.len() * MARKERS.len());
     for markers in MARKERS {
         for pods in PODS {
-            step.at(all.len());
-            all.push(one(pods, markers, scale)?);
+            let _step = Step::begin(format!("the index, {pods} pods, {markers} markers"));
+            let order = Order {
+                pods: share_of(pods, scale).max(250),
+                markers,
+                scale,
+            };
+            let found: Found = Talk::here(&Part::Index(order)).await?.ask().await?;
+            all.push(Found { pods, ..found });
         }
     }
-    drop(step);
-    let mut report = Report::new("index", scale, HOW);
+    let mut report = Report::new("index", scale, include_str!("../../pages/index.md"));
     for (kind, name) in EVENTS.iter().enumerate() {
         add_event(&mut report, name, &all, |times| times[kind]);
     }
@@ -81,48 +77,16 @@ pub(crate) fn measure(scale: f64) -> Result<Report> {
     Ok(report)
 }
 
-/// One shape, in a process of its own.
-fn one(pods: u64, markers: u64, scale: f64) -> Result<Found> {
-    let order = Order {
-        pods: scaled(pods, scale),
-        markers,
-        scale,
-    };
-    let ended = Command::new(std::env::current_exe()?)
-        .args(Part::Index(order).arguments()?)
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()?;
-    ensure!(
-        ended.status.success(),
-        "measuring {pods} pods: {}",
-        ended.status
-    );
-    Ok(Found {
-        pods,
-        ..serde_json::from_slice(&ended.stdout)?
-    })
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a share of a count"
-)]
-fn scaled(pods: u64, scale: f64) -> u64 {
-    ((pods.amount() * scale) as u64).max(250)
-}
-
-/// Does what [`one`] asks for.
-pub(crate) fn run(order: &Order) -> Result<()> {
+/// Measures one shape, in a process of its own.
+pub(crate) async fn run(order: &Order, questions: Questions) -> Result<()> {
     let meter = Meter(std::process::id());
-    let cluster = cluster::Cluster::new(order.pods, order.markers);
+    let objects = objects::Objects::new(order.pods, order.markers);
     let before = meter.held()?.rss;
-    let mut world = cluster::World::new(cluster)?;
+    let mut index = objects::FilledIndex::new(objects)?;
     let taken = meter.held()?.rss.saturating_sub(before);
-    let [cold, warm] = events::measure(&mut world, order.scale);
-    let (matched, unique) = (world.cluster.matched(), world.cluster.unique_bytes());
-    drop(world);
+    let [cold, warm] = events::measure(&mut index, order.scale);
+    let (matched, unique) = (index.objects.matched(), index.objects.unique_bytes());
+    drop(index);
     let found = Found {
         pods: order.pods,
         markers: order.markers,
@@ -133,67 +97,60 @@ pub(crate) fn run(order: &Order) -> Result<()> {
         warm,
         bare: events::bare(order.pods, order.scale),
     };
-    println!("{}", serde_json::to_string(&found)?);
-    Ok(())
+    questions.answer(async || Ok(&found)).await
 }
 
-fn find(all: &[Found], pods: u64, markers: u64) -> Option<&Found> {
+fn find(all: &[Found], pods: usize, markers: usize) -> Option<&Found> {
     all.iter()
         .find(|found| found.pods == pods && found.markers == markers)
 }
 
 /// How many times as long an event takes among the most pods as among the fewest, for the worst number of markers.
-fn growth(all: &[Found], time: impl Fn(&Found) -> f64) -> Option<(f64, u64)> {
+fn growth(all: &[Found], time: impl Fn(&Found) -> Duration) -> Option<(f64, usize)> {
     let ratios = MARKERS.iter().filter_map(|markers| {
         let time = |pods| find(all, pods, *markers).map(&time);
-        Some((time(PODS[2])? / time(PODS[0])?, *markers))
+        Some((time(PODS[2])?.div_duration_f64(time(PODS[0])?), *markers))
     });
     ratios.max_by(|a, b| a.0.total_cmp(&b.0))
 }
 
-fn add_event(report: &mut Report, name: &str, all: &[Found], of: impl Fn(&Times) -> f64) {
+fn add_event(report: &mut Report, name: &str, all: &[Found], of: impl Fn(&Times) -> Duration) {
+    let mut add = report.named(name);
     if let Some((ratio, markers)) = growth(all, |found| of(&found.warm)) {
-        let figure = report.add(format!("{name}: 100,000 pods against 1,000"), ratio, "×");
-        let note = format!("the worst of 10, 100 and 1,000 markers: {markers}");
-        figure.reach(Target::AtMost(GROWTH)).note(note);
+        add.add(&figures::GROWTH, ratio)
+            .note(format!("the worst of 10, 100 and 1,000 markers: {markers}"));
     }
-    if let Some((ratio, _)) = growth(all, |found| of(&found.cold)) {
-        let figure = report.add(format!("{name}: the same with cold caches"), ratio, "×");
-        figure.floor = growth(all, |found| found.bare).map(|(bare, _)| bare);
-        figure.note("floor: one value of a bare map of as many");
+    let cold = growth(all, |found| of(&found.cold));
+    if let (Some((ratio, _)), Some((bare, _))) = (cold, growth(all, |found| found.bare)) {
+        add.compare(&figures::COLD_GROWTH, ratio, bare);
     }
     if let Some(found) = find(all, PODS[2], MARKERS[1]) {
-        let (warm, cold) = (of(&found.warm) / 1e3, of(&found.cold) / 1e3);
-        report.add(format!("{name} at 100,000 pods, 100 markers"), warm, "µs");
-        report.add(format!("{name} there, with cold caches"), cold, "µs");
+        add.add(&figures::AMONG_ALL, of(&found.warm));
+        add.add(&figures::COLD_AMONG_ALL, of(&found.cold));
     }
 }
 
 fn add_bytes(report: &mut Report, all: &[Found]) {
-    let shapes = [
-        (MARKERS[2], "of which every one matches"),
-        (MARKERS[0], "of which few match"),
-    ];
-    for (markers, what) in shapes {
+    let mut add = report.named("");
+    for (markers, kind) in [
+        (MARKERS[2], &figures::BYTES_MATCHED),
+        (MARKERS[0], &figures::BYTES_UNMATCHED),
+    ] {
         if let Some(found) = find(all, PODS[2], markers) {
-            let note = "match; floor: its name, uid, address, container id and messages alone";
-            report
-                .add(
-                    format!("bytes a pod of 100,000, {what}"),
-                    found.bytes_a_pod,
-                    "B",
-                )
-                .floor(found.strings_a_pod)
-                .note(format!("{} {note}", found.matched));
+            let matched = found.matched;
+            add.compare(kind, found.bytes_a_pod, found.strings_a_pod)
+                .note(format!(
+                    "{matched} match; floor: its name, uid, address, container id and messages alone"
+                ));
         }
     }
 }
 
-fn plot(markers: u64, all: &[Found]) -> Plot {
+fn plot(markers: usize, all: &[Found]) -> Plot {
     let of_kind = |(kind, name): (usize, &&str)| {
         let points = PODS.iter().filter_map(|pods| {
             let found = find(all, *pods, markers)?;
-            Some((pods.amount(), found.warm[kind] / 1e3))
+            Some((pods.amount(), found.warm[kind].as_secs_f64() * 1e6))
         });
         ((*name).to_owned(), points.collect())
     };

@@ -1,30 +1,40 @@
-//! The bare loop: the same exchanges at the same rate on the same grid, one task each, on one thread. It knows no
-//! verdicts, no thresholds, no deadlines and no bounds.
+//! The bare loop: the agent's exchanges at the same rate on the same grid, one task each, on one thread, with the libraries
+//! of the executors and none of their rules: no verdict, no threshold, no deadline, no bound.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, ensure};
+use futures::future::{Either, select};
+use http::header::{ACCEPT, CONNECTION, HOST, USER_AGENT};
+use http::{HeaderValue, Request};
+use http_body_util::{BodyExt as _, Empty};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
 use leadsman_core::podprobe::node::SLOT;
+use leadsman_cri::wire::runtime_service_client::RuntimeServiceClient;
+use leadsman_cri::wire::{ExecSyncRequest, ListContainersRequest};
+use leadsman_process::clock;
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+use tokio::time::sleep_until;
+use tonic::transport::{Channel, Endpoint};
 
-use super::exchange::{self, Runtime};
-use super::{Question, converse};
+use super::Questions;
 
 /// From one list of all containers to the next.
-const LOOK: Duration = Duration::from_secs(1);
+const LIST: Duration = Duration::from_secs(1);
 
 /// What is exchanged with whom, and when.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
-    pub(crate) exchange: Exchange,
-    /// With each of these once in a period, in this slot of it.
-    pub(crate) targets: Vec<(Target, u64)>,
+    /// Each of these once in a period, in this slot of it.
+    pub(crate) exchanges: Vec<(Exchange, u64)>,
     /// Slots of a period.
     pub(crate) period: u64,
     /// The container runtime, to be asked for all containers once a second.
@@ -34,18 +44,11 @@ pub(crate) struct Order {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Exchange {
     /// A connection.
-    Tcp,
+    Tcp(SocketAddr),
     /// A GET of `/healthz`.
-    Http,
-    /// A command, through the runtime.
-    Exec(Vec<String>),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Target {
-    Address(SocketAddr),
-    /// A container, by the runtime's id.
-    Container(String),
+    Http(SocketAddr),
+    /// A command in a container of this id, through the runtime.
+    Exec(String, Vec<String>),
 }
 
 /// How many exchanges there were so far.
@@ -55,79 +58,133 @@ pub(crate) struct Tally {
     pub(crate) failed: u64,
 }
 
-#[derive(Default)]
-struct Counts {
-    done: AtomicU64,
-    failed: AtomicU64,
-}
+static DONE: AtomicU64 = AtomicU64::new(0);
+static FAILED: AtomicU64 = AtomicU64::new(0);
 
 /// Exchanges until nobody asks any more.
-pub(super) async fn run(order: Order) -> Result<()> {
-    let counts = Arc::new(Counts::default());
-    let runtime = order.runtime.clone().map(exchange::runtime).transpose()?;
-    let (ask, mut asked) = mpsc::channel::<Question<Tally>>(1);
-    let answering = async {
-        while let Some(question) = asked.recv().await {
-            let (done, failed) = (&counts.done, &counts.failed);
-            let [done, failed] = [done, failed].map(|count| count.load(Ordering::Relaxed));
-            let _ = question.send(Tally { done, failed });
-        }
+pub(super) async fn run(order: Order, questions: Questions) -> Result<()> {
+    let runtime = order.runtime.clone().map(client).transpose()?;
+    let tally = async || {
+        Ok(Tally {
+            done: DONE.load(Ordering::Relaxed),
+            failed: FAILED.load(Ordering::Relaxed),
+        })
     };
     tokio::select! {
-        ended = converse(ask) => ended,
-        () = exchange_all(&order, runtime, &counts) => Ok(()),
-        () = answering => Ok(()),
+        ended = questions.answer(tally) => ended,
+        () = exchange_all(&order, runtime) => Ok(()),
     }
 }
 
-async fn exchange_all(order: &Order, runtime: Option<Runtime>, counts: &Arc<Counts>) {
-    let mut slots: BTreeMap<u64, Vec<&Target>> = BTreeMap::new();
-    for (target, slot) in &order.targets {
-        slots.entry(slot % order.period).or_default().push(target);
+async fn exchange_all(order: &Order, runtime: Option<Runtime>) {
+    let mut slots: BTreeMap<u64, Vec<&Exchange>> = BTreeMap::new();
+    for (exchange, slot) in &order.exchanges {
+        slots.entry(slot % order.period).or_default().push(exchange);
     }
-    let a_look = u64::try_from(LOOK.as_millis() / SLOT.as_millis()).unwrap_or(1);
-    let begun = Instant::from_std(crate::clock::now());
-    for slot in 0_u32.. {
-        let looks = runtime
-            .as_ref()
-            .filter(|_| u64::from(slot).is_multiple_of(a_look));
-        let due = slots.get(&(u64::from(slot) % order.period));
-        if looks.is_none() && due.is_none() {
+    let a_list = u64::try_from(LIST.as_millis() / SLOT.as_millis()).unwrap_or(1);
+    let begun = clock::monotonic();
+    for (number, slot) in (0_u32..).zip(0_u64..) {
+        let lists = runtime.as_ref().filter(|_| slot.is_multiple_of(a_list));
+        let due = slots.get(&(slot % order.period));
+        if lists.is_none() && due.is_none() {
             // Nobody is woken where nothing is due.
             continue;
         }
-        sleep_until(begun + SLOT * slot).await;
-        if let Some(runtime) = looks.cloned() {
-            count(counts, false, exchange::list(runtime));
+        sleep_until(begun + SLOT * number).await;
+        if let Some(runtime) = lists.cloned() {
+            begin(0, list(runtime));
         }
-        for target in due.into_iter().flatten() {
-            let exchange = one(order.exchange.clone(), (*target).clone(), runtime.clone());
-            count(counts, true, exchange);
+        for exchange in due.into_iter().flatten() {
+            begin(1, one((*exchange).clone(), runtime.clone()));
         }
     }
 }
 
-async fn one(exchange: Exchange, target: Target, runtime: Option<Runtime>) -> Result<()> {
-    match (exchange, target, runtime) {
-        (Exchange::Tcp, Target::Address(address), _) => exchange::tcp(address).await,
-        (Exchange::Http, Target::Address(address), _) => exchange::http(address, "/healthz").await,
-        (Exchange::Exec(command), Target::Container(id), Some(runtime)) => {
-            exchange::exec(runtime, id, command).await
+async fn one(exchange: Exchange, runtime: Option<Runtime>) -> Result<()> {
+    match exchange {
+        Exchange::Tcp(address) => close(TcpStream::connect(address).await?).await,
+        Exchange::Http(address) => http(address).await,
+        Exchange::Exec(container, command) => {
+            exec(runtime.context("no runtime")?, container, command).await
         }
-        _ => bail!("no such exchange with such a target"),
     }
 }
 
-fn count(
-    counts: &Arc<Counts>,
-    counted: bool,
-    exchange: impl Future<Output = Result<()>> + Send + 'static,
-) {
-    let counts = Arc::clone(counts);
+/// Begins an exchange that counts so much when it is done.
+fn begin(counts: u64, exchange: impl Future<Output = Result<()>> + Send + 'static) {
     tokio::spawn(async move {
         match exchange.await {
-            Ok(()) => counts.done.fetch_add(counted.into(), Ordering::Relaxed),
-            Err(_) => counts.failed.fetch_add(1, Ordering::Relaxed),
+            Ok(()) => DONE.fetch_add(counts, Ordering::Relaxed),
+            Err(_) => FAILED.fetch_add(1, Ordering::Relaxed),
         }
     });
+}
+
+/// One GET of `/healthz` over a connection of its own.
+async fn http(address: SocketAddr) -> Result<()> {
+    let mut stream = TcpStream::connect(address).await?;
+    let (mut sender, connection) = http1::Builder::new()
+        .title_case_headers(true)
+        .handshake(TokioIo::new(&mut stream))
+        .await?;
+    let mut request = Request::new(Empty::<Bytes>::new());
+    *request.uri_mut() = "/healthz".parse()?;
+    let headers = request.headers_mut();
+    headers.insert(HOST, HeaderValue::try_from(address.to_string())?);
+    headers.insert(USER_AGENT, HeaderValue::from_static("kube-probe/1.34"));
+    headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    let work = pin!(async {
+        let response = sender.send_request(request).await?;
+        let status = response.status();
+        ensure!(status.is_success(), "{address}: {status}");
+        response.into_body().collect().await?;
+        Ok(())
+    });
+    match select(connection, work).await {
+        Either::Left((_, work)) => work.await?,
+        Either::Right((done, _)) => done?,
+    }
+    close(stream).await
+}
+
+/// Closes a connection in order, as a TCP probe does.
+async fn close(mut stream: TcpStream) -> Result<()> {
+    stream.shutdown().await?;
+    loop {
+        stream.readable().await?;
+        match stream.try_read(&mut [0; 2 * 1024]) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The container runtime's client as it is generated.
+type Runtime = RuntimeServiceClient<Channel>;
+
+/// Nothing is dialled yet.
+fn client(endpoint: String) -> Result<Runtime> {
+    let channel = Endpoint::from_shared(endpoint)?.connect_lazy();
+    Ok(RuntimeServiceClient::new(channel).max_decoding_message_size(16 * 1024 * 1024))
+}
+
+/// One command.
+async fn exec(mut runtime: Runtime, container_id: String, cmd: Vec<String>) -> Result<()> {
+    let request = ExecSyncRequest {
+        container_id,
+        cmd,
+        timeout: 5,
+    };
+    let answer = runtime.exec_sync(request).await?.into_inner();
+    ensure!(answer.exit_code == 0, "a command failed: {answer:?}");
+    Ok(())
+}
+
+/// The list of all containers.
+async fn list(mut runtime: Runtime) -> Result<()> {
+    runtime.list_containers(ListContainersRequest {}).await?;
+    Ok(())
 }

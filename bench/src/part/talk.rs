@@ -10,14 +10,14 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{ChildStdin, ChildStdout, Command};
 
-use super::Part;
 use super::bare::Tally;
+use super::{Part, SIGN};
 use crate::meter::Meter;
 use crate::progress::wait;
 use crate::report::Amount as _;
 
-/// For an answer.
-const PATIENCE: Duration = Duration::from_mins(2);
+/// For an answer. The largest index takes half a minute, and a build may run beside it.
+const PATIENCE: Duration = Duration::from_mins(5);
 
 /// A process that does its part until this is dropped.
 pub(crate) struct Talk {
@@ -31,33 +31,26 @@ pub(crate) struct Talk {
 impl Talk {
     /// Starts a process here.
     pub(crate) async fn here(part: &Part) -> Result<Self> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(part.arguments()?).kill_on_drop(true);
+        let mut command = with_pipes(Command::new(std::env::current_exe()?));
         // Ctrl-C on a terminal is for the bench, whose end is the end of its pipes.
-        command
-            .process_group(0)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
+        command.kill_on_drop(true).process_group(0);
         let mut child = command.spawn().context("starting a part")?;
         let pid = child.id().context("it has just been started")?;
         let pipes = (child.stdin.take(), child.stdout.take());
-        Self::begin(pid, pipes, Box::new(child)).await
+        Self::begin(part, pid, pipes, Box::new(child)).await
     }
 
     /// Starts a process in a bed.
     pub(crate) async fn inside(bed: &NodeBed, part: &Part) -> Result<Self> {
-        let mut command = bed.command_inside(std::env::current_exe()?);
-        command
-            .args(part.arguments()?)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
+        let command = with_pipes(bed.command_inside(std::env::current_exe()?)?);
         let mut inside = bed.spawn_inside(command).await?;
         let pid = inside.pid().as_raw().unsigned_abs();
         let pipes = (inside.stdin.take(), inside.stdout.take());
-        Self::begin(pid, pipes, Box::new(inside)).await
+        Self::begin(part, pid, pipes, Box::new(inside)).await
     }
 
     async fn begin(
+        part: &Part,
         pid: u32,
         pipes: (Option<ChildStdin>, Option<ChildStdout>),
         process: Box<dyn Any + Send>,
@@ -68,44 +61,51 @@ impl Talk {
             output: BufReader::new(pipes.1.context("a part has no output")?).lines(),
             _process: process,
         };
-        let line = talk.line().await?;
+        let line = talk.exchange(&serde_json::to_string(part)?).await?;
         ensure!(line == "ready", "a part began with {line:?}");
         Ok(talk)
     }
 
     /// Asks how things stand.
     pub(crate) async fn ask<T: DeserializeOwned>(&mut self) -> Result<T> {
-        self.input.write_all(b"?\n").await?;
-        let line = self.line().await?;
+        let line = self.exchange("?").await?;
         serde_json::from_str(&line).with_context(|| format!("a part answered {line:?}"))
     }
 
-    async fn line(&mut self) -> Result<String> {
-        let line = tokio::time::timeout(PATIENCE, self.output.next_line());
-        line.await
+    async fn exchange(&mut self, line: &str) -> Result<String> {
+        self.input.write_all(format!("{line}\n").as_bytes()).await?;
+        let answer = tokio::time::timeout(PATIENCE, self.output.next_line());
+        answer
+            .await
             .context("a part does not answer")??
             .context("a part has ended")
     }
 
-    /// Lets a bare loop settle. Returns the microseconds of CPU that an exchange then costs it.
+    /// Lets a bare loop settle. Returns the CPU that an exchange then costs it.
     pub(crate) async fn cost_of_exchange(
         &mut self,
         name: &str,
         settle: Duration,
         window: Duration,
-    ) -> Result<f64> {
+    ) -> Result<Duration> {
         wait(format!("{name}: floor: settling"), settle).await;
         let before: Tally = self.ask().await?;
-        let cpu = self
-            .meter
-            .cpu_over(format!("{name}: floor: measuring"), window)
-            .await?;
+        let measuring = format!("{name}: floor: measuring");
+        let cpu = self.meter.cpu_over(measuring, window).await?;
         let after: Tally = self.ask().await?;
         let (done, failed) = (after.done - before.done, after.failed);
         ensure!(
             failed == 0 && done > 0,
             "{name}: of the bare exchanges {done} were done and {failed} failed"
         );
-        Ok(cpu.as_secs_f64() * 1e6 / done.amount())
+        Ok(cpu.div_f64(done.amount()))
     }
+}
+
+fn with_pipes(mut command: Command) -> Command {
+    command
+        .arg(SIGN)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    command
 }

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use leadsman_process::clock;
 use serde::{Deserialize, Serialize};
 
-use crate::clock;
 use crate::machine::Machine;
 
 /// What one bench found.
@@ -72,15 +72,51 @@ pub(crate) struct Plot {
     pub(crate) curves: Vec<(String, Vec<(f64, f64)>)>,
 }
 
+/// A kind of figure, as the table of [`crate::figures`] has it.
+pub(crate) struct Kind {
+    /// Its name, or the end of its name.
+    pub(crate) what: &'static str,
+    pub(crate) unit: Unit,
+    pub(crate) targets: &'static [Target],
+    /// The note of each such figure.
+    pub(crate) how: &'static str,
+}
+
+/// The name of a unit, and how many of it a second, a byte or one of what is counted is.
+#[derive(Clone, Copy)]
+pub(crate) struct Unit(pub(crate) &'static str, pub(crate) f64);
+
+impl Unit {
+    pub(crate) fn of(self, value: impl Amount) -> f64 {
+        value.amount() * self.1
+    }
+}
+
 /// Figures whose names begin with the same words.
 pub(crate) struct Section<'a> {
-    report: &'a mut Report,
-    of: String,
+    figures: &'a mut Vec<Figure>,
+    begin: String,
 }
 
 impl Section<'_> {
-    pub(crate) fn add(&mut self, what: &str, value: impl Amount, unit: &str) -> &mut Figure {
-        self.report.add(format!("{}: {what}", self.of), value, unit)
+    pub(crate) fn add(&mut self, kind: &Kind, value: impl Amount) -> &mut Figure {
+        self.figures.push(Figure {
+            name: format!("{}{}", self.begin, kind.what),
+            value: kind.unit.of(value),
+            unit: kind.unit.0.to_owned(),
+            floor: None,
+            targets: kind.targets.to_vec(),
+            note: kind.how.to_owned(),
+        });
+        let last = self.figures.len() - 1;
+        &mut self.figures[last]
+    }
+
+    /// Adds a figure beside the same of the bare loop.
+    pub(crate) fn compare<A: Amount>(&mut self, kind: &Kind, value: A, floor: A) -> &mut Figure {
+        let figure = self.add(kind, value);
+        figure.floor = Some(kind.unit.of(floor));
+        figure
     }
 }
 
@@ -114,45 +150,30 @@ impl Amount for Duration {
     }
 }
 
-pub(crate) fn mebibytes(bytes: u64) -> f64 {
-    bytes.amount() / (1024.0 * 1024.0)
-}
-
 impl Report {
     /// An empty report, taken now; the machine is filled in by who asked for it.
-    pub(crate) fn new(bench: &str, scale: f64, how: impl Into<String>) -> Self {
+    pub(crate) fn new(bench: &str, scale: f64, how: &str) -> Self {
         Self {
             bench: bench.to_owned(),
-            taken: clock::wall().strftime("%Y-%m-%d %H:%M UTC").to_string(),
+            taken: clock::now().strftime("%Y-%m-%d %H:%M UTC").to_string(),
             machine: Machine::default(),
             scale,
-            how: how.into(),
+            how: how.lines().collect::<Vec<_>>().join(" "),
             figures: Vec::new(),
             plots: Vec::new(),
         }
     }
 
-    /// Adds a figure, whose floor, targets and note are added to it.
-    pub(crate) fn add(
-        &mut self,
-        name: impl Into<String>,
-        value: impl Amount,
-        unit: &str,
-    ) -> &mut Figure {
-        self.figures.push(Figure {
-            name: name.into(),
-            value: value.amount(),
-            unit: unit.to_owned(),
-            ..Figure::default()
-        });
-        let last = self.figures.len() - 1;
-        &mut self.figures[last]
+    /// Figures of something, whose name comes before theirs: `idle: RSS`.
+    pub(crate) fn section(&mut self, of: impl std::fmt::Display) -> Section<'_> {
+        self.named(format!("{of}: "))
     }
 
-    pub(crate) fn section(&mut self, of: impl Into<String>) -> Section<'_> {
+    /// Figures whose names begin with these words.
+    pub(crate) fn named(&mut self, begin: impl Into<String>) -> Section<'_> {
         Section {
-            report: self,
-            of: of.into(),
+            figures: &mut self.figures,
+            begin: begin.into(),
         }
     }
 
@@ -171,8 +192,9 @@ impl Report {
         for plot in &self.plots {
             let name = format!("{}-{}.svg", self.bench, plot.name);
             page.extend(["![", &plot.title, "](", &name, ")\n"]);
-            files.push(folder.join(name));
-            plot::draw(plot, &files[files.len() - 1])?;
+            files.push(folder.join(&name));
+            let drawn = plot::draw(plot, &files[files.len() - 1]);
+            drawn.with_context(|| format!("drawing {name}"))?;
         }
         let json = serde_json::to_string_pretty(self)? + "\n";
         for (extension, text) in [("json", json), ("md", page)] {
@@ -190,13 +212,7 @@ impl Report {
 }
 
 impl Figure {
-    /// The same of the bare loop.
-    pub(crate) fn floor(&mut self, floor: impl Amount) -> &mut Self {
-        self.floor = Some(floor.amount());
-        self
-    }
-
-    /// Something to reach; more than one may be given.
+    /// Something more to reach, beside what its kind is to.
     pub(crate) fn reach(&mut self, target: Target) -> &mut Self {
         self.targets.push(target);
         self

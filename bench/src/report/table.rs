@@ -124,22 +124,23 @@ fn lay_out(rows: &[Vec<String>], text: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::figures;
 
     #[test]
     fn a_table_says_what_was_missed_and_what_changed() {
         let mut report = Report::new("agent", 1.0, "As it is.");
-        let figure = report.add("CPU a probe", 130.0, "µs").floor(100.0);
-        figure
+        let mut add = report.section("tcp");
+        add.compare(&figures::CPU_A_PROBE, 130e-6, 100e-6)
             .reach(Target::AtMost(150.0))
             .reach(Target::TimesFloor(1.25));
-        report.add("calls", 1_u64, "").reach(Target::Exactly(1.0));
+        add.add(&figures::EVENTS, 1_u64);
         let mut earlier = report.clone();
         earlier.figures[0].value = 260.0;
         let text = report.text(Some(&earlier));
         assert!(text.contains("130 µs"), "{text}");
         assert!(text.contains("≤ 150, ≤ 1.25 × floor | missed"), "{text}");
         assert!(text.contains("260 (-50 %)"), "{text}");
-        assert!(text.contains("Missed: CPU a probe."), "{text}");
+        assert!(text.contains("Missed: tcp: CPU a probe."), "{text}");
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail};
 use clap::{Parser, Subcommand};
 use leadsman_testkit::{
-    ControlPlane, NodeBed, Options, cache, detached, keep, programs, progress, supervise,
+    ControlPlane, MOST_NODES, NodeBed, Options, cache, detached, keep, programs, progress,
+    supervise,
 };
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -14,9 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 const LEFT_TO_ROOT: u8 = 4;
 
 #[derive(Parser)]
-#[command(
-    about = "A real Kubernetes cluster of one node on this machine, gone without a trace when it ends"
-)]
+#[command(about = "A real Kubernetes cluster on this machine, gone without a trace when it ends")]
 struct Arguments {
     #[command(subcommand)]
     verb: Verb,
@@ -32,8 +31,12 @@ enum Verb {
         /// Return once the bed is up; `down` ends it
         #[arg(long)]
         detach: bool,
+        /// How many nodes; the first has the control plane
+        #[arg(long, default_value_t = 1, conflicts_with = "control_plane",
+            value_parser = clap::value_parser!(u8).range(1..=i64::from(MOST_NODES)))]
+        nodes: u8,
         /// An argument more for one of the programs, as PROGRAM=ARGUMENT
-        #[arg(long, value_name = "PROGRAM=ARGUMENT", conflicts_with = "detach")]
+        #[arg(long, value_name = "PROGRAM=ARGUMENT")]
         argument: Vec<String>,
     },
     /// End a bed left by `up --detach`, or all of them
@@ -83,19 +86,22 @@ async fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Up {
             control_plane,
             detach: true,
-            ..
+            nodes,
+            argument,
         } => {
-            let (name, kubeconfig) = detached::up(control_plane, progress::to_stderr())?;
+            let options = options(&argument)?.nodes(nodes);
+            let (name, kubeconfig) = detached::up(control_plane, options, progress::to_stderr())?;
             println!("KUBECONFIG={}", kubeconfig.display());
             eprintln!("bed: {name} is up; `cargo xtask bed down {name}` ends it");
             Ok(ExitCode::SUCCESS)
         }
         Verb::Up {
             control_plane,
+            nodes,
             argument,
             ..
         } => {
-            up(control_plane, options(&argument)?).await?;
+            up(control_plane, options(&argument)?.nodes(nodes)).await?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::Down { name } => {
@@ -181,15 +187,14 @@ async fn raise(control_plane: bool, options: Options) -> Result<Up> {
         return Ok(Up::ControlPlane(bed));
     }
     let bed = NodeBed::start(options, progress::to_stderr()).await?;
-    eprintln!(
-        "bed: node {}, runtime {}",
-        bed.node_name(),
-        bed.runtime_endpoint()
-    );
-    eprintln!(
-        "bed: enter it with: nsenter --all --target {}",
-        bed.first_process()
-    );
+    for node in bed.nodes() {
+        eprintln!(
+            "bed: node {}, runtime {}; enter it with: nsenter --all --target {}",
+            node.name(),
+            node.runtime_endpoint(),
+            node.first_process()?
+        );
+    }
     println!("KUBECONFIG={}", bed.admin_kubeconfig().display());
     Ok(Up::Node(bed))
 }

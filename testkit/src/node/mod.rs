@@ -1,17 +1,22 @@
-//! A cluster of one real node, in network, mount, process, IPC and host-name namespaces of its own.
+//! A cluster of real nodes, each in network, mount, process, IPC and host-name namespaces of its own.
 //!
-//! etcd, kube-apiserver (with NodeRestriction and ServiceAccount admission), controller manager,
-//! scheduler, containerd, kubelet and kube-proxy. The machine's own cluster, containers and firewall
-//! are never touched; several beds live side by side. From the host, the API server, the runtime's
-//! socket and the pods' addresses can be reached; cluster IPs only from inside.
+//! The first node has the control plane: etcd, kube-apiserver (with NodeRestriction and ServiceAccount admission),
+//! controller manager, scheduler. Every node has containerd, kubelet, kube-proxy, and a pod network; between nodes there
+//! are links and routes. The machine's own cluster, containers and firewall are never touched; several beds live side by
+//! side. From the host, the API server, the runtimes' sockets, the nodes' and the pods' addresses can be reached; cluster
+//! IPs only from inside.
+//!
+//! A node beside the first can be cut off and healed, killed with all that runs on it, and started again.
 
 mod inside;
 pub(crate) mod outside;
 pub(crate) mod plan;
 
+use std::ffi::OsStr;
 use std::net::Ipv4Addr;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
@@ -27,18 +32,33 @@ use crate::cache;
 use crate::control_plane::ControlPlane;
 use crate::progress::Progress;
 use crate::raise::logs_after_failure;
-use crate::request::{Kind, Node, Options, Order, Request};
+use crate::request::{self, Kind, Options, Order, Request};
 use crate::{images, packages, programs};
 
-/// A real node with its control plane. Dropping it ends everything in it and removes what it has
-/// outside, and so does the owner's death, however it dies. Its control plane's methods are its own.
+/// A cluster of one real node or of several. Dropping it ends everything in it and removes what it has outside, and so does
+/// the owner's death, however it dies. What its first node can do, it can.
 #[derive(Debug)]
 pub struct NodeBed {
-    plane: ControlPlane,
-    node: Node,
+    first: Node,
+    workers: Vec<Node>,
+}
+
+/// One node. It stands for its cluster too: its control plane's methods are its own.
+#[derive(Debug)]
+pub struct Node {
+    plane: Arc<ControlPlane>,
+    facts: request::Node,
 }
 
 impl Deref for NodeBed {
+    type Target = Node;
+
+    fn deref(&self) -> &Node {
+        &self.first
+    }
+}
+
+impl Deref for Node {
     type Target = ControlPlane;
 
     fn deref(&self) -> &ControlPlane {
@@ -47,7 +67,7 @@ impl Deref for NodeBed {
 }
 
 impl NodeBed {
-    /// Raises a cluster of one node; returns when the node is Ready. Needs root on Linux.
+    /// Raises a cluster; returns when all of its nodes are Ready. Needs root on Linux.
     pub async fn start(
         options: Options,
         progress: impl FnMut(Progress) + Send + 'static,
@@ -77,60 +97,102 @@ impl NodeBed {
             logs_after_failure: logs_after_failure()?,
             detached,
         };
-        let plane = ControlPlane::raise(&request, &mut progress)?;
+        let plane = Arc::new(ControlPlane::raise(&request, &mut progress)?);
         // Who raised the bed through sudo is to use it without.
         cache::hand_over(plane.admin_kubeconfig())?;
-        let node = plane
-            .bed
-            .node
-            .clone()
-            .context("the keeper raised no node")?;
-        Ok(Self { plane, node })
+        let mut nodes = plane.bed.nodes.iter().map(|facts| Node {
+            plane: Arc::clone(&plane),
+            facts: facts.clone(),
+        });
+        let first = nodes.next().context("the keeper raised no node")?;
+        let workers = nodes.collect();
+        Ok(Self { first, workers })
     }
 
-    /// The node's name, which is the bed's.
+    /// The first node's name, which is the bed's.
     pub fn node_name(&self) -> &str {
-        &self.node.name
+        self.first.name()
     }
 
-    /// The node's address, the API server's too.
+    /// The first node's address, the API server's too.
     pub fn node_address(&self) -> Ipv4Addr {
-        self.node.address
+        self.first.address()
+    }
+
+    /// The nodes beside the first, as many as [`Options::nodes`] asked for.
+    pub fn workers(&self) -> &[Node] {
+        &self.workers
+    }
+
+    /// All nodes.
+    pub fn nodes(&self) -> impl Iterator<Item = &Node> {
+        std::iter::once(&self.first).chain(&self.workers)
+    }
+
+    /// The node of this name.
+    pub fn node(&self, name: &str) -> Result<&Node> {
+        let found = self.nodes().find(|node| node.name() == name);
+        found.with_context(|| format!("the bed has no node {name}"))
+    }
+
+    /// Ends the bed and waits until all is taken away, without blocking the runtime.
+    pub async fn end(self) -> Result<()> {
+        tokio::task::spawn_blocking(move || drop(self))
+            .await
+            .context("ending the bed")
+    }
+
+    pub(crate) fn into_plane(self) -> Result<ControlPlane> {
+        let Self { first, workers } = self;
+        drop(workers);
+        Arc::into_inner(first.plane).context("the bed is in use")
+    }
+}
+
+impl Node {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.facts.name
+    }
+
+    /// Its address.
+    pub fn address(&self) -> Ipv4Addr {
+        self.facts.address
     }
 
     /// The host's address as seen from inside; a webhook of a test can listen on it.
     pub fn host_address(&self) -> Ipv4Addr {
-        self.node.host_address
+        self.facts.host_address
     }
 
     /// containerd's socket, the same inside and outside.
-    pub fn runtime_socket(&self) -> &Path {
-        &self.node.runtime_socket
+    pub fn runtime_socket(&self) -> PathBuf {
+        self.facts.runtime_socket()
     }
 
     /// The folder of the kubelet's static pods; a manifest that is put there is run.
     pub fn static_pods(&self) -> PathBuf {
-        plan::static_pods(self.folder())
+        self.facts.static_pods()
     }
 
     /// containerd's endpoint as CRI clients name it, `unix://…`; the same inside and outside.
     pub fn runtime_endpoint(&self) -> String {
-        format!("unix://{}", self.node.runtime_socket.display())
+        format!("unix://{}", self.runtime_socket().display())
     }
 
-    /// The supervisor, process 1 of the bed, as the host numbers it.
-    pub fn first_process(&self) -> Pid {
-        Pid::from_raw(self.plane.bed.supervisor)
+    /// The supervisor, process 1 of the node's namespaces, as the host numbers it.
+    pub fn first_process(&self) -> Result<Pid> {
+        self.facts.first_process()
     }
 
-    /// A command that runs `program` in the bed's namespaces, in the root folder. The process it
+    /// A command that runs `program` in the node's namespaces, in the root folder. The process it
     /// spawns is `nsenter`, which waits for the program and passes on neither signals nor its own
-    /// death; what must be signalled or killed belongs into [`NodeBed::spawn_inside`].
-    pub fn command_inside(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        inside::command(self.first_process(), program.as_ref())
+    /// death; what must be signalled or killed belongs into [`Node::spawn_inside`].
+    pub fn command_inside(&self, program: impl AsRef<OsStr>) -> Result<Command> {
+        Ok(inside::command(self.first_process()?, program.as_ref()))
     }
 
-    /// Spawns a command made by [`NodeBed::command_inside`], to be signalled and waited for as if it
+    /// Spawns a command made by [`Node::command_inside`], to be signalled and waited for as if it
     /// ran outside.
     pub async fn spawn_inside(&self, command: Command) -> Result<Inside> {
         inside::spawn(command).await
@@ -138,22 +200,9 @@ impl NodeBed {
 
     /// Runs a program inside to its end and returns its stdout; anything but exit 0 is an error.
     pub async fn run_inside(&self, program: &str, arguments: &[&str]) -> Result<String> {
-        let output = self
-            .command_inside(program)
-            .args(arguments)
-            .kill_on_drop(true)
-            .output()
-            .await?;
-        if !output.status.success() {
-            let words = String::from_utf8_lossy(&output.stderr);
-            bail!(
-                "`{program} {}` ended inside with {}: {}",
-                arguments.join(" "),
-                output.status,
-                words.trim()
-            );
-        }
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        let mut command = self.command_inside(program)?;
+        command.args(arguments);
+        run(command).await
     }
 
     /// The body of an HTTP GET from inside, where cluster IPs are reachable. Not 2xx is an error.
@@ -220,10 +269,17 @@ impl NodeBed {
 
     /// Runs containerd's `ctr` in namespace `k8s.io` and returns its stdout.
     pub async fn ctr(&self, arguments: &[&str]) -> Result<String> {
-        let socket = self.node.runtime_socket.display().to_string();
+        let socket = self.runtime_socket().display().to_string();
         let mut all = vec!["--address", &socket, "--namespace", "k8s.io"];
         all.extend(arguments);
         self.run_inside("ctr", &all).await
+    }
+
+    /// Gives the node the images of an OCI archive, under the names that stand in it.
+    pub async fn import_image(&self, archive: &Path) -> Result<()> {
+        let archive = archive.display().to_string();
+        self.ctr(&["images", "import", &archive]).await?;
+        Ok(())
     }
 
     /// Kills a container's first process behind the kubelet's back. `id` as in a pod's
@@ -237,12 +293,12 @@ impl NodeBed {
 
     /// Kills the kubelet.
     pub async fn stop_kubelet(&self) -> Result<()> {
-        self.order(Order::Stop("kubelet".into())).await
+        self.order(Order::Stop(self.facts.part("kubelet"))).await
     }
 
     /// Starts the kubelet again and waits until it answers.
     pub async fn start_kubelet(&self) -> Result<()> {
-        self.order(Order::Start("kubelet".into())).await
+        self.order(Order::Start(self.facts.part("kubelet"))).await
     }
 
     /// Kills the kubelet and starts it again.
@@ -253,20 +309,66 @@ impl NodeBed {
 
     /// Kills containerd; containers run on.
     pub async fn stop_runtime(&self) -> Result<()> {
-        self.order(Order::Stop("containerd".into())).await
+        self.order(Order::Stop(self.facts.part("containerd"))).await
     }
 
     /// Starts containerd again and waits until its socket listens.
     pub async fn start_runtime(&self) -> Result<()> {
-        self.order(Order::Start("containerd".into())).await
+        self.order(Order::Start(self.facts.part("containerd")))
+            .await
     }
 
-    /// Ends the bed and waits until all is taken away, without blocking the runtime.
-    pub async fn end(self) -> Result<()> {
-        self.plane.end().await
+    /// Drops every packet between this node and all others, the API server included, in both directions: nobody is told,
+    /// as with a broken switch. Not for the first node, which has the control plane.
+    pub async fn cut_network(&self) -> Result<()> {
+        self.change_cut("-I").await
     }
 
-    pub(crate) fn into_plane(self) -> ControlPlane {
-        self.plane
+    /// Takes back [`Node::cut_network`].
+    pub async fn heal_network(&self) -> Result<()> {
+        self.change_cut("-D").await
     }
+
+    /// The rules are the first node's, which is the others' router. In table `mangle` they stand before what kube-proxy
+    /// does, and before what lets established connections through.
+    async fn change_cut(&self, change: &str) -> Result<()> {
+        if self.facts.number == 1 {
+            bail!("the first node has the control plane and cannot be cut off");
+        }
+        let first = self.plane.bed.nodes.first().context("a bed has a node")?;
+        let link = self.facts.link();
+        for (chain, direction) in [("PREROUTING", "-i"), ("POSTROUTING", "-o")] {
+            let rule = ["-w", "-t", "mangle", change, chain, direction, &link];
+            let mut iptables = inside::command(first.first_process()?, "iptables".as_ref());
+            iptables.args(rule).args(["-j", "DROP"]);
+            run(iptables).await?;
+        }
+        Ok(())
+    }
+
+    /// Kills all that runs on this node at once, containers too, as a power cut would. Not for the first node, which
+    /// has the control plane.
+    pub async fn kill(&self) -> Result<()> {
+        self.order(Order::KillNode(self.facts.name.clone())).await
+    }
+
+    /// Starts the node after [`Node::kill`], with what was on its disk, and waits until its kubelet answers.
+    pub async fn start(&self) -> Result<()> {
+        self.order(Order::StartNode(self.facts.name.clone())).await
+    }
+}
+
+async fn run(mut command: Command) -> Result<String> {
+    let output = command.kill_on_drop(true).output().await?;
+    if !output.status.success() {
+        let command = command.as_std();
+        let words: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();
+        bail!(
+            "`{}` ended with {}: {}",
+            words.join(" "),
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -1,5 +1,5 @@
-//! What a node bed has outside its namespaces: a link to the host and cgroups. Made and removed by
-//! the keeper; everything carries the bed's name.
+//! What a node bed has outside its namespaces: a link to the host and cgroups; and the links between its nodes. Made
+//! and removed by the keeper; everything on the host carries the bed's name.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -21,30 +21,49 @@ pub(crate) const COVERED: [&str; 3] = ["/run", "/var/lib", "/var/log"];
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// The addresses of one bed.
+/// The addresses of one bed: `10.231.NUMBER.0/24` for its links, `10.232.NUMBER.0/24` and those after it for its pods.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Network {
-    /// The node's, inside; the API server's too.
-    pub(crate) address: Ipv4Addr,
-    /// The other end of the link, on the host.
-    pub(crate) host_address: Ipv4Addr,
-    /// The first of the pods' 256 addresses.
+    number: u8,
+}
+
+/// The addresses of one node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Addresses {
+    /// The node's own, at the inner end of its link. The first node's is the API server's too.
+    pub(crate) node: Ipv4Addr,
+    /// The other end of the link: the host for the first node, the first node for all others.
+    pub(crate) gateway: Ipv4Addr,
+    /// The first of the 256 addresses of its pods.
     pub(crate) pods: Ipv4Addr,
 }
 
 impl Network {
-    fn number(number: u8) -> Self {
-        Self {
-            host_address: Ipv4Addr::new(10, 231, number, 1),
-            address: Ipv4Addr::new(10, 231, number, 2),
-            pods: Ipv4Addr::new(10, 232, number, 0),
+    /// The addresses of the node of this number, from 1 on. Each link takes four addresses.
+    pub(crate) fn node(self, node: u8) -> Addresses {
+        let link = 4 * (node - 1);
+        Addresses {
+            gateway: Ipv4Addr::new(10, 231, self.number, link + 1),
+            node: Ipv4Addr::new(10, 231, self.number, link + 2),
+            pods: Ipv4Addr::new(10, 231 + node, self.number, 0),
         }
+    }
+
+    fn is_free(self, nodes: u8, taken: &[&str]) -> bool {
+        (1..=nodes)
+            .map(|node| self.node(node))
+            .flat_map(|of_node| [of_node.node, of_node.pods])
+            .all(|address| {
+                let [first, second, third, _] = address.octets();
+                let prefix = format!("{first}.{second}.{third}.");
+                !taken.iter().any(|word| word.starts_with(&prefix))
+            })
     }
 }
 
-/// Lays a link from the host into the network namespace of `first`, with addresses nobody uses yet.
-/// The end inside is called `eth0` and has no address yet.
-pub(crate) fn connect(name: &str, first: Pid) -> Result<Network> {
+/// Lays a link from the host into the network namespace of `first`, with addresses for so many nodes that nobody uses
+/// yet. The end inside is called `eth0` and has no address yet.
+pub(crate) fn connect(name: &str, first: Pid, nodes: u8) -> Result<Network> {
     let _one_at_a_time = cache::lock("network")?;
     let taken = [
         run("ip", &["-o", "-4", "addr"])?,
@@ -52,66 +71,94 @@ pub(crate) fn connect(name: &str, first: Pid) -> Result<Network> {
     ]
     .concat();
     let taken: Vec<&str> = taken.split_whitespace().collect();
-    let free = (1..=254).map(Network::number).find(|network| {
-        [network.address, network.pods].iter().all(|address| {
-            let [first, second, third, _] = address.octets();
-            let prefix = format!("{first}.{second}.{third}.");
-            !taken.iter().any(|word| word.starts_with(&prefix))
-        })
-    });
-    let network = free.context("all of 10.231.0.0/16 and 10.232.0.0/16 is in use")?;
-    let process = first.to_string();
-    run(
-        "ip",
-        &[
-            "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", &process,
-        ],
-    )?;
-    run(
-        "ip",
-        &[
-            "addr",
-            "add",
-            &format!("{}/30", network.host_address),
-            "dev",
-            name,
-        ],
-    )?;
-    run("ip", &["link", "set", name, "up"])?;
-    // So that agents and clients on the host reach pods. The route goes with the link.
-    let (pods, node) = (format!("{}/24", network.pods), network.address.to_string());
-    run(
-        "ip",
-        &["route", "add", &pods, "via", &node, "dev", name, "onlink"],
-    )?;
+    let network = (1..=254)
+        .map(|number| Network { number })
+        .find(|network| network.is_free(nodes, &taken))
+        .context("all of 10.231.0.0/16 and 10.232.0.0/16 is in use")?;
+    let first_node = network.node(1);
+    lay_link("ip", name, &first_node, first)?;
+    // The host reaches other nodes and their pods through the first. These routes go with the link, too.
+    for node in (2..=nodes).map(|node| network.node(node)) {
+        for place in [format!("{}/32", node.node), format!("{}/24", node.pods)] {
+            let line = format!(
+                "ip route add {place} via {} dev {name} onlink",
+                first_node.node
+            );
+            run_line(&line)?;
+        }
+    }
     Ok(network)
 }
 
-/// Makes a cgroup named like the bed under every root. Without one of its own, a kubelet takes the
-/// pods of the machine's other kubelets for orphans and kills them.
-pub(crate) fn make_cgroups(name: &str) -> Result<()> {
+/// Lays a link called `name` from the network of the first node, whose first process is `first`, to that of another.
+pub(crate) fn connect_worker(
+    name: &str,
+    first: Pid,
+    addresses: &Addresses,
+    worker: Pid,
+) -> Result<()> {
+    let ip = format!("nsenter --net --target {first} ip");
+    // The end of a node that was killed goes with its namespace, but the kernel takes its time.
+    let _ = run_line(&format!("{ip} link del {name}"));
+    lay_link(&ip, name, addresses, worker)
+}
+
+/// Lays a link called `name` from the network in which the command `ip` acts into that of the process `inside`. Pods
+/// behind it are reached by a route that goes with the link.
+fn lay_link(ip: &str, name: &str, addresses: &Addresses, inside: Pid) -> Result<()> {
+    let Addresses {
+        node,
+        gateway,
+        pods,
+    } = addresses;
+    for line in [
+        format!("{ip} link add {name} type veth peer name eth0 netns {inside}"),
+        format!("{ip} addr add {gateway}/30 dev {name}"),
+        format!("{ip} link set {name} up"),
+        format!("{ip} route add {pods}/24 via {node} dev {name} onlink"),
+    ] {
+        run_line(&line)?;
+    }
+    Ok(())
+}
+
+fn run_line(line: &str) -> Result<()> {
+    let (program, arguments) = line.split_once(' ').unwrap_or((line, ""));
+    run(program, &arguments.split(' ').collect::<Vec<_>>()).map(drop)
+}
+
+/// Makes a cgroup named like the bed under every root, and below it one for each node but the first. Without one of its
+/// own, a kubelet takes the pods of the machine's other kubelets for orphans and kills them.
+pub(crate) fn make_cgroups(name: &str, workers: &[String]) -> Result<()> {
     for root in roots() {
-        let cgroup = root.join(name);
-        fs::create_dir(&cgroup)
-            .with_context(|| format!("creating the cgroup {}", cgroup.display()))?;
-        if root.join("cgroup.controllers").exists() {
-            delegate(&root, &cgroup);
-        }
-        // A new cpuset of version 1 is empty, and an empty one takes no process.
-        for file in ["cpuset.cpus", "cpuset.mems"] {
-            if let Ok(all) = fs::read_to_string(root.join(file)) {
-                fs::write(cgroup.join(file), all).with_context(|| format!("copying {file}"))?;
-            }
+        let bed = make_cgroup(&root, name)?;
+        for worker in workers {
+            make_cgroup(&bed, worker)?;
         }
     }
     Ok(())
 }
 
+fn make_cgroup(parent: &Path, name: &str) -> Result<PathBuf> {
+    let cgroup = parent.join(name);
+    fs::create_dir(&cgroup).with_context(|| format!("creating the cgroup {}", cgroup.display()))?;
+    if parent.join("cgroup.controllers").exists() {
+        delegate(parent, &cgroup);
+    }
+    // A new cpuset of version 1 is empty, and an empty one takes no process.
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        if let Ok(all) = fs::read_to_string(parent.join(file)) {
+            fs::write(cgroup.join(file), all).with_context(|| format!("copying {file}"))?;
+        }
+    }
+    Ok(cgroup)
+}
+
 /// Version 2 hands a controller down only where every parent says so.
-fn delegate(root: &Path, cgroup: &Path) {
-    let controllers = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
+fn delegate(parent: &Path, cgroup: &Path) {
+    let controllers = fs::read_to_string(parent.join("cgroup.controllers")).unwrap_or_default();
     for controller in controllers.split_whitespace() {
-        for place in [root, cgroup] {
+        for place in [parent, cgroup] {
             // A controller that cannot be handed down is missed by the kubelet, with its own words.
             let _ = fs::write(
                 place.join("cgroup.subtree_control"),

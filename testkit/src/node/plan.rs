@@ -1,14 +1,13 @@
-//! The parts of a node bed and their flags. Everything runs in the bed's namespaces, so ports and
-//! paths under `/run` are its own; everything else lies in the bed's folder.
+//! The parts of a node bed and their flags. Each node's run in namespaces of its own, so ports and paths under `/run` are
+//! its own; everything else lies in its folder. The first node has the control plane too.
 
 use std::fs;
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use serde_json::json;
 
-use super::outside::Network;
+use super::outside::{Addresses, Network};
 use crate::pki::{Authority, Identity};
 use crate::plan::{Core, Part, Ports, Ready, Work};
 use crate::request::Node;
@@ -20,26 +19,32 @@ pub(crate) const PORTS: Ports = Ports {
     api: 6443,
 };
 
+/// The part after which the API server answers: itself for the first node, a look at it for all others.
+const API: &str = "kube-apiserver";
+
 const NO_GROUP: &[&str] = &[];
 const ALL_RIGHTS: &[&str] = &["system:masters"];
 
-/// The facts of the node a test may want.
-pub(crate) fn facts(core: &Core<'_>, name: &str, network: &Network) -> Node {
+/// The facts of the node of this number that a test may want.
+pub(crate) fn facts(core: &Core<'_>, bed: &str, network: Network, number: u8) -> Node {
+    let (name, folder) = match number {
+        1 => (bed.to_owned(), core.folder.to_owned()),
+        _ => (
+            format!("{bed}-{number}"),
+            core.folder.join(format!("node-{number}")),
+        ),
+    };
     Node {
-        name: name.into(),
-        address: network.address,
-        host_address: network.host_address,
-        runtime_socket: socket(core),
+        number,
+        name,
+        address: network.node(number).node,
+        host_address: network.node(1).gateway,
+        folder,
     }
 }
 
-/// Certificates and kubeconfigs of the parts that only a node bed has.
-pub(crate) fn certificates(
-    authority: &Authority,
-    name: &str,
-    server: &str,
-    address: Ipv4Addr,
-) -> Result<()> {
+/// Certificates and kubeconfigs of the control plane's parts that only a node bed has.
+pub(crate) fn certificates(authority: &Authority, server: &str) -> Result<()> {
     let clients = [
         (
             "controller-manager",
@@ -48,12 +53,10 @@ pub(crate) fn certificates(
         ),
         ("scheduler", "system:kube-scheduler", NO_GROUP),
         ("proxy", "system:kube-proxy", NO_GROUP),
-        ("kubelet", &format!("system:node:{name}"), &["system:nodes"]),
     ];
     for (file, user, groups) in clients {
         authority.kubeconfig(file, server, Identity { user, groups })?;
     }
-    authority.server("kubelet-server", &[name, &address.to_string(), "127.0.0.1"])?;
     authority.client(
         "kubelet-client",
         Identity {
@@ -63,76 +66,300 @@ pub(crate) fn certificates(
     )
 }
 
-/// All parts.
-pub(crate) fn parts(core: &Core<'_>, name: &str, network: &Network) -> Result<Vec<Part>> {
-    write_configuration(core, name, network)?;
-    Ok(vec![
-        Part::new(
-            "link",
-            &[],
-            Work::Wait(Ready::Interface {
-                name: "eth0".into(),
-            }),
-        ),
-        namespaces(core, name, network),
+/// The parts of the control plane, in the namespaces of the first node.
+pub(crate) fn control_plane(core: &Core<'_>, address: Ipv4Addr) -> Vec<Part> {
+    vec![
         core.etcd(&["namespaces"]),
-        apiserver(core, network),
+        apiserver(core, address),
         controller_manager(core),
         scheduler(core),
-        containerd(core),
-        images(core),
-        kubelet(core, name, network),
-        proxy(core, name, network),
-        Part::new(
-            "node",
-            &["kubelet"],
-            Work::Wait(Ready::Registered { node: name.into() }),
-        ),
-    ])
+    ]
 }
 
-fn socket(core: &Core<'_>) -> PathBuf {
-    core.folder.join("containerd.sock")
+/// A node about to be planned.
+pub(crate) struct NodePlan<'a> {
+    pub(crate) core: &'a Core<'a>,
+    pub(crate) node: &'a Node,
+    pub(crate) addresses: Addresses,
+    /// Where its pods' cgroups are.
+    pub(crate) cgroup: String,
 }
 
-/// Mounts and addresses. Where the programs insist on fixed paths, the bed gets layers of its own
-/// over the machine's folders, which stay readable below.
-fn namespaces(core: &Core<'_>, name: &str, network: &Network) -> Part {
-    let layers = core.folder.join("layers").display().to_string();
-    let lines = [
-        format!("hostname {name}"),
-        "mount -t tmpfs -o mode=755 tmpfs /run".into(),
-        "mkdir /run/lock /run/netns".into(),
-        format!("mkdir {layers}"),
-        format!("mount -t tmpfs -o mode=755 tmpfs {layers}"),
-        format!("mkdir {layers}/lib {layers}/lib-work {layers}/log {layers}/log-work"),
+impl NodePlan<'_> {
+    /// Writes what the node's programs read, and returns its parts.
+    pub(crate) fn parts(&self, authority: &Authority, server: &str) -> Result<Vec<Part>> {
+        fs::create_dir_all(&self.node.folder)?;
+        self.certificates(authority, server)?;
+        self.write_configuration()?;
+        let mut parts = vec![
+            self.part(
+                "link",
+                &[],
+                Work::Wait(Ready::Interface {
+                    name: "eth0".into(),
+                }),
+            ),
+            self.namespaces(),
+            self.containerd(),
+            self.images(),
+            self.kubelet(),
+            self.proxy(),
+            self.part(
+                "node",
+                &["kubelet"],
+                Work::Wait(Ready::Registered {
+                    node: self.node.name.clone(),
+                }),
+            ),
+        ];
+        if self.node.number > 1 {
+            let path = "/readyz".into();
+            parts.push(self.part(API, &["namespaces"], Work::Wait(Ready::Api { path })));
+        }
+        Ok(parts)
+    }
+
+    /// A part of this node, after others of it.
+    fn part(&self, kind: &str, after: &[&str], work: Work) -> Part {
+        Part {
+            name: self.node.part(kind),
+            after: after.iter().map(|kind| self.node.part(kind)).collect(),
+            work,
+        }
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.node.folder.join(name).display().to_string()
+    }
+
+    /// A kubeconfig and a server's certificate for the kubelet, both called like it.
+    fn certificates(&self, authority: &Authority, server: &str) -> Result<()> {
+        let (kubelet, name) = (self.node.part("kubelet"), &self.node.name);
+        let identity = Identity {
+            user: &format!("system:node:{name}"),
+            groups: &["system:nodes"],
+        };
+        authority.kubeconfig(&kubelet, server, identity)?;
+        let names = [name, &self.node.address.to_string(), "127.0.0.1"];
+        authority.server(&format!("{kubelet}-server"), &names)
+    }
+
+    /// Mounts and addresses. Where the programs insist on fixed paths, the node gets layers of its own
+    /// over the machine's folders, which stay readable below.
+    fn namespaces(&self) -> Part {
+        let layers = self.file("layers");
+        let sockets = self.node.runtime_sockets().display().to_string();
+        let lines = [
+            format!("hostname {}", self.node.name),
+            "mount -t tmpfs -o mode=755 tmpfs /run".into(),
+            "mkdir /run/lock /run/netns /run/containerd".into(),
+            // A node that is started again finds the folder, and in it nothing of what was mounted there.
+            format!("mkdir -p {layers}"),
+            format!("mount -t tmpfs -o mode=755 tmpfs {layers}"),
+            format!("mkdir {layers}/lib {layers}/lib-work {layers}/log {layers}/log-work"),
+            format!(
+                "mount -t overlay overlay -o lowerdir=/var/lib,upperdir={layers}/lib,workdir={layers}/lib-work /var/lib"
+            ),
+            format!(
+                "mount -t overlay overlay -o lowerdir=/var/log,upperdir={layers}/log,workdir={layers}/log-work /var/log"
+            ),
+            // The machine's own kubelet and CNI state must not be seen in here.
+            "mkdir -p /var/lib/cni /var/lib/kubelet".into(),
+            "mount -t tmpfs tmpfs /var/lib/cni".into(),
+            "mount -t tmpfs tmpfs /var/lib/kubelet".into(),
+            // containerd's socket is where its users expect it, and at a path that is the same outside.
+            format!("mkdir -p {sockets}"),
+            format!("mount --bind {sockets} /run/containerd"),
+            "ip link set lo up".into(),
+            format!("ip addr add {}/30 dev eth0", self.addresses.node),
+            "ip link set eth0 up".into(),
+            format!("ip route add default via {}", self.addresses.gateway),
+            "sysctl -q -w net.ipv4.ip_forward=1".into(),
+        ];
+        let commands = lines
+            .iter()
+            .map(|line| line.split(' ').map(str::to_owned).collect())
+            .collect();
+        self.part("namespaces", &["link"], Work::Commands(commands))
+    }
+
+    fn containerd(&self) -> Part {
+        let mut command = vec![
+            "containerd".into(),
+            "--config".into(),
+            self.file("containerd.toml"),
+        ];
+        command.extend(self.core.request.options.arguments_of("containerd"));
+        let ready = Ready::Listens {
+            socket: self.node.runtime_socket(),
+        };
+        self.part(
+            "containerd",
+            &["namespaces"],
+            Work::Program { command, ready },
+        )
+    }
+
+    fn images(&self) -> Part {
+        let import = self.core.request.images.iter().map(|image| {
+            let socket = self.node.runtime_socket().display().to_string();
+            let archive = image.archive.display().to_string();
+            let words = [
+                "ctr",
+                "--address",
+                &socket,
+                "--namespace",
+                "k8s.io",
+                "images",
+                "import",
+                "--base-name",
+                &image.name,
+                &archive,
+            ];
+            words.iter().map(ToString::to_string).collect()
+        });
+        self.part("images", &["containerd"], Work::Commands(import.collect()))
+    }
+
+    fn kubelet(&self) -> Part {
+        let kubeconfig = format!("{}.kubeconfig", self.node.part("kubelet"));
+        let flags = [
+            format!("--kubeconfig={}", self.core.pki(&kubeconfig)),
+            format!("--config={}", self.file("kubelet.json")),
+            format!("--hostname-override={}", self.node.name),
+            format!("--node-ip={}", self.addresses.node),
+            format!("--root-dir={}", self.file("kubelet")),
+        ];
+        let ready = Ready::Answers {
+            server: "http://127.0.0.1:10248".into(),
+            path: "/healthz".into(),
+        };
+        let command = self.core.command("kubelet", flags);
+        self.part(
+            "kubelet",
+            &[API, "images"],
+            Work::Program { command, ready },
+        )
+    }
+
+    fn proxy(&self) -> Part {
+        let flags = [
+            format!("--kubeconfig={}", self.core.pki("proxy.kubeconfig")),
+            "--proxy-mode=iptables".into(),
+            "--conntrack-max-per-core=0".into(),
+            format!("--cluster-cidr={}/24", self.addresses.pods),
+            format!("--hostname-override={}", self.node.name),
+        ];
+        let ready = Ready::Answers {
+            server: "http://127.0.0.1:10256".into(),
+            path: "/healthz".into(),
+        };
+        let command = self.core.command("kube-proxy", flags);
+        // It programs nothing until its Node object exists, and says so only by waiting.
+        self.part("kube-proxy", &["kubelet"], Work::Program { command, ready })
+    }
+
+    fn write_configuration(&self) -> Result<()> {
+        let folder = &self.node.folder;
+        fs::create_dir(folder.join("cni"))?;
+        fs::create_dir(self.node.static_pods())?;
+        fs::write(folder.join("cni/10-bed.conflist"), self.cni().to_string())?;
+        fs::write(folder.join("containerd.toml"), self.containerd_config())?;
+        fs::write(
+            folder.join("kubelet.json"),
+            self.kubelet_config().to_string(),
+        )?;
+        Ok(())
+    }
+
+    /// `ptp` routes every packet, so a pod reaches a Service whose pod is its neighbour; on a bridge
+    /// that takes a kernel module. No masquerading: between nodes there are routes, and the host has one too.
+    fn cni(&self) -> serde_json::Value {
+        json!({
+            "cniVersion": "0.4.0",
+            "name": "bed",
+            "plugins": [
+                {
+                    "type": "ptp",
+                    "ipam": {
+                        "type": "host-local",
+                        "ranges": [[{ "subnet": format!("{}/24", self.addresses.pods) }]],
+                        "routes": [{ "dst": "0.0.0.0/0" }],
+                    },
+                },
+                { "type": "portmap", "capabilities": { "portMappings": true } },
+            ],
+        })
+    }
+
+    fn containerd_config(&self) -> String {
+        let folder = self.node.folder.display();
+        let socket = self.node.runtime_socket();
+        let socket = socket.display();
+        // `restrict_oom_score_adj`: without CAP_SYS_RESOURCE a sandbox cannot lower its own score.
         format!(
-            "mount -t overlay overlay -o lowerdir=/var/lib,upperdir={layers}/lib,workdir={layers}/lib-work /var/lib"
-        ),
-        format!(
-            "mount -t overlay overlay -o lowerdir=/var/log,upperdir={layers}/log,workdir={layers}/log-work /var/log"
-        ),
-        // The machine's own kubelet and CNI state must not be seen in here.
-        "mkdir -p /var/lib/cni /var/lib/kubelet".into(),
-        "mount -t tmpfs tmpfs /var/lib/cni".into(),
-        "mount -t tmpfs tmpfs /var/lib/kubelet".into(),
-        "ip link set lo up".into(),
-        format!("ip addr add {}/30 dev eth0", network.address),
-        "ip link set eth0 up".into(),
-        format!("ip route add default via {}", network.host_address),
-        "sysctl -q -w net.ipv4.ip_forward=1".into(),
-    ];
-    let commands = lines
-        .iter()
-        .map(|line| line.split(' ').map(str::to_owned).collect())
-        .collect();
-    Part::new("namespaces", &["link"], Work::Commands(commands))
+            r#"version = 2
+root = "{folder}/containerd"
+state = "/run/containerd-state"
+oom_score = 0
+[grpc]
+  address = "{socket}"
+[ttrpc]
+  address = "{socket}.ttrpc"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{sandbox}"
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "{folder}/cni"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{folder}/opt"
+"#,
+            sandbox = crate::images::PAUSE,
+        )
+    }
+
+    fn kubelet_config(&self) -> serde_json::Value {
+        let certificate = format!("{}-server", self.node.part("kubelet"));
+        json!({
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": self.cgroup,
+            "cgroupsPerQOS": true,
+            "enforceNodeAllocatable": [],
+            "failSwapOn": false,
+            "localStorageCapacityIsolation": false,
+            "evictionHard": {},
+            "imageGCHighThresholdPercent": 100,
+            "maxPods": 250,
+            "registerNode": true,
+            "resolvConf": "",
+            "containerRuntimeEndpoint": format!("unix://{}", self.node.runtime_socket().display()),
+            "podLogsDir": self.file("pod-logs"),
+            "staticPodPath": self.node.static_pods(),
+            "volumePluginDir": self.file("volume-plugins"),
+            "tlsCertFile": self.core.pki(&format!("{certificate}.crt")),
+            "tlsPrivateKeyFile": self.core.pki(&format!("{certificate}.key")),
+            "authentication": {
+                "anonymous": { "enabled": false },
+                "webhook": { "enabled": true },
+                "x509": { "clientCAFile": self.core.pki("ca.crt") },
+            },
+            "authorization": { "mode": "Webhook" },
+            // A test deletes many pods; the defaults throttle for clusters with many nodes.
+            "kubeAPIQPS": 200,
+            "kubeAPIBurst": 400,
+            "serializeImagePulls": false,
+            "syncFrequency": "10s",
+        })
+    }
 }
 
-fn apiserver(core: &Core<'_>, network: &Network) -> Part {
+fn apiserver(core: &Core<'_>, address: Ipv4Addr) -> Part {
     core.apiserver([
         "--bind-address=0.0.0.0".into(),
-        format!("--advertise-address={}", network.address),
+        format!("--advertise-address={address}"),
         "--authorization-mode=Node,RBAC".into(),
         "--enable-admission-plugins=NodeRestriction".into(),
         format!(
@@ -183,181 +410,4 @@ fn scheduler(core: &Core<'_>) -> Part {
         core.command("kube-scheduler", flags),
         ready,
     )
-}
-
-fn containerd(core: &Core<'_>) -> Part {
-    let config = core.folder.join("containerd.toml").display().to_string();
-    let mut command = vec!["containerd".into(), "--config".into(), config];
-    command.extend(core.request.options.arguments_of("containerd"));
-    Part::program(
-        "containerd",
-        &["namespaces"],
-        command,
-        Ready::Listens {
-            socket: socket(core),
-        },
-    )
-}
-
-fn images(core: &Core<'_>) -> Part {
-    let import = core.request.images.iter().map(|image| {
-        let socket = socket(core).display().to_string();
-        let archive = image.archive.display().to_string();
-        let words = [
-            "ctr",
-            "--address",
-            &socket,
-            "--namespace",
-            "k8s.io",
-            "images",
-            "import",
-            "--base-name",
-            &image.name,
-            &archive,
-        ];
-        words.iter().map(ToString::to_string).collect()
-    });
-    Part::new("images", &["containerd"], Work::Commands(import.collect()))
-}
-
-fn kubelet(core: &Core<'_>, name: &str, network: &Network) -> Part {
-    let flags = [
-        format!("--kubeconfig={}", core.pki("kubelet.kubeconfig")),
-        format!("--config={}", core.folder.join("kubelet.json").display()),
-        format!("--hostname-override={name}"),
-        format!("--node-ip={}", network.address),
-        format!("--root-dir={}", core.folder.join("kubelet").display()),
-    ];
-    let ready = Ready::Answers {
-        server: "http://127.0.0.1:10248".into(),
-        path: "/healthz".into(),
-    };
-    Part::program(
-        "kubelet",
-        &["kube-apiserver", "images"],
-        core.command("kubelet", flags),
-        ready,
-    )
-}
-
-fn proxy(core: &Core<'_>, name: &str, network: &Network) -> Part {
-    let flags = [
-        format!("--kubeconfig={}", core.pki("proxy.kubeconfig")),
-        "--proxy-mode=iptables".into(),
-        "--conntrack-max-per-core=0".into(),
-        format!("--cluster-cidr={}/24", network.pods),
-        format!("--hostname-override={name}"),
-    ];
-    let ready = Ready::Answers {
-        server: "http://127.0.0.1:10256".into(),
-        path: "/healthz".into(),
-    };
-    // It programs nothing until its Node object exists, and says so only by waiting.
-    Part::program(
-        "kube-proxy",
-        &["kubelet"],
-        core.command("kube-proxy", flags),
-        ready,
-    )
-}
-
-fn write_configuration(core: &Core<'_>, name: &str, network: &Network) -> Result<()> {
-    let folder = core.folder;
-    fs::create_dir(folder.join("cni"))?;
-    fs::create_dir(static_pods(folder))?;
-    fs::write(folder.join("cni/10-bed.conflist"), cni(network).to_string())?;
-    fs::write(folder.join("containerd.toml"), containerd_config(core))?;
-    fs::write(
-        folder.join("kubelet.json"),
-        kubelet_config(core, name).to_string(),
-    )?;
-    Ok(())
-}
-
-/// Where the kubelet looks for static pods.
-pub(super) fn static_pods(folder: &Path) -> PathBuf {
-    folder.join("static-pods")
-}
-
-/// `ptp` routes every packet, so a pod reaches a Service whose pod is its neighbour; on a bridge
-/// that takes a kernel module.
-fn cni(network: &Network) -> serde_json::Value {
-    json!({
-        "cniVersion": "0.4.0",
-        "name": "bed",
-        "plugins": [
-            {
-                "type": "ptp",
-                "ipMasq": true,
-                "ipam": {
-                    "type": "host-local",
-                    "ranges": [[{ "subnet": format!("{}/24", network.pods) }]],
-                    "routes": [{ "dst": "0.0.0.0/0" }],
-                },
-            },
-            { "type": "portmap", "capabilities": { "portMappings": true } },
-        ],
-    })
-}
-
-fn containerd_config(core: &Core<'_>) -> String {
-    let folder = core.folder.display();
-    let socket = socket(core);
-    let socket = socket.display();
-    // `restrict_oom_score_adj`: without CAP_SYS_RESOURCE a sandbox cannot lower its own score.
-    format!(
-        r#"version = 2
-root = "{folder}/containerd"
-state = "/run/containerd"
-oom_score = 0
-[grpc]
-  address = "{socket}"
-[ttrpc]
-  address = "{socket}.ttrpc"
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{sandbox}"
-  restrict_oom_score_adj = true
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "/usr/lib/cni"
-    conf_dir = "{folder}/cni"
-[plugins."io.containerd.internal.v1.opt"]
-  path = "{folder}/opt"
-"#,
-        sandbox = crate::images::PAUSE,
-    )
-}
-
-fn kubelet_config(core: &Core<'_>, name: &str) -> serde_json::Value {
-    json!({
-        "apiVersion": "kubelet.config.k8s.io/v1beta1",
-        "kind": "KubeletConfiguration",
-        "cgroupDriver": "cgroupfs",
-        "cgroupRoot": format!("/{name}"),
-        "cgroupsPerQOS": true,
-        "enforceNodeAllocatable": [],
-        "failSwapOn": false,
-        "localStorageCapacityIsolation": false,
-        "evictionHard": {},
-        "imageGCHighThresholdPercent": 100,
-        "maxPods": 250,
-        "registerNode": true,
-        "resolvConf": "",
-        "containerRuntimeEndpoint": format!("unix://{}", socket(core).display()),
-        "podLogsDir": core.folder.join("pod-logs"),
-        "staticPodPath": static_pods(core.folder),
-        "volumePluginDir": core.folder.join("volume-plugins"),
-        "tlsCertFile": core.pki("kubelet-server.crt"),
-        "tlsPrivateKeyFile": core.pki("kubelet-server.key"),
-        "authentication": {
-            "anonymous": { "enabled": false },
-            "webhook": { "enabled": true },
-            "x509": { "clientCAFile": core.pki("ca.crt") },
-        },
-        "authorization": { "mode": "Webhook" },
-        // A test deletes many pods; the defaults throttle for clusters with many nodes.
-        "kubeAPIQPS": 200,
-        "kubeAPIBurst": 400,
-        "serializeImagePulls": false,
-        "syncFrequency": "10s",
-    })
 }
