@@ -42,9 +42,10 @@ impl Requests {
         self.sum(|verb, of| !is_read(verb) && of == resource)
     }
 
-    /// Those that were not a success, the Lease's aside.
+    /// Those that were not a success, the Lease's aside. That there is nothing to get is an answer.
     pub(crate) fn failed(&self) -> u64 {
-        let failed = |(kind, _): &(&String, _)| kind.ends_with(')');
+        let is_answer = |kind: &str| kind.starts_with("get ") && kind.ends_with("(404)");
+        let failed = |(kind, _): &(&String, _)| kind.ends_with(')') && !is_answer(kind);
         self.of_work().filter(failed).map(|(_, count)| count).sum()
     }
 
@@ -110,6 +111,7 @@ mod tests {
             ("us", "update", "leases", "", 200),
             ("us", "update", "leases", "", 409),
             ("us", "get", "", "", 200),
+            ("us", "get", "nodes", "", 404),
             ("them", "patch", "pods", "status", 200),
         ];
         let requests = log.map(|(user, verb, resource, subresource, code)| Request {
@@ -129,8 +131,7 @@ mod tests {
         assert_eq!([us.writes_of("pods"), us.writes_of("leases")], [3, 2]);
         assert_eq!(Requests::largest([&us, &Requests::default()]), us);
         assert_eq!([us.failed(), us.lease()], [1, 2]);
-        let listed =
-            "1 × get /readyz, 1 × list pods, 2 × patch pods/status, 1 × patch pods/status (409)";
+        let listed = "1 × get /readyz, 1 × get nodes (404), 1 × list pods, 2 × patch pods/status, 1 × patch pods/status (409)";
         assert_eq!(us.listed(), listed);
     }
 }

@@ -7,7 +7,7 @@ use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
 use leadsman_api::{NodePodProbe, PodProbeMarker};
 use leadsman_core::podprobe::pod::FIELD_MANAGER;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::api::{ApiRequest, CREATE, MERGE, REPLACE, make_all};
 use super::expected::{Planned, Plans};
@@ -38,7 +38,7 @@ enum Before {
 /// What a manager makes, as it made it: what floors then send.
 #[derive(Default)]
 struct Made {
-    specs: Vec<Value>,
+    objects: Vec<NodePodProbe>,
     statuses: Vec<ApiRequest>,
 }
 
@@ -87,7 +87,7 @@ impl Case<'_> {
             let name = format!("{}, run {round} of {ROUNDS}", self.before.name());
             self.prepare(made).await?;
             ours.push(self.run(&name, Who::Manager, None).await?);
-            if made.specs.is_empty() {
+            if made.objects.is_empty() {
                 *made = Made::read(&self.stage.client).await?;
             }
             let floor = Who::Floor(self.prepare(made).await?);
@@ -120,8 +120,9 @@ impl Case<'_> {
         let mut requests = match self.before {
             Before::Nothing => {
                 self.world.clear_probes(client).await?;
-                let create = |spec| ApiRequest::new(CREATE, NODE_POD_PROBES, FIELD_MANAGER, spec);
-                made.specs.iter().map(create).collect()
+                let objects = made.objects.iter().map(|object| json!(object));
+                let create = |body| ApiRequest::new(CREATE, NODE_POD_PROBES, FIELD_MANAGER, &body);
+                objects.map(create).collect()
             }
             Before::Right => Vec::new(),
             Before::OpenKruises => made.strip(client).await?,
@@ -178,53 +179,41 @@ impl Made {
             let mut bare = NodePodProbe::new(&object.name_any(), object.spec);
             bare.metadata.labels = object.metadata.labels;
             bare.metadata.annotations = object.metadata.annotations;
-            made.specs.push(serde_json::to_value(bare)?);
+            made.objects.push(bare);
         }
         let markers: Api<PodProbeMarker> = Api::all(client.clone());
         for marker in markers.list(&ListParams::default()).await? {
             let of = (0..APPS).find(|number| app(*number) == marker.name_any());
             let path = marker_status_path(of.context("a marker of ours")?);
             let body = json!({"metadata": {"uid": marker.metadata.uid}, "status": marker.status});
-            made.statuses
-                .push(ApiRequest::new(MERGE, &path, FIELD_MANAGER, &body));
+            let request = ApiRequest::new(MERGE, &path, FIELD_MANAGER, &body);
+            made.statuses.push(request);
         }
         Ok(made)
     }
 
     /// Takes our optional fields out of what is there; what puts them back.
     async fn strip(&self, client: &Client) -> Result<Vec<ApiRequest>> {
-        let path = |spec: &Value| {
-            let name = spec["metadata"]["name"].as_str().unwrap_or_default();
-            format!("{NODE_POD_PROBES}/{name}")
-        };
-        let stripped = self.specs.iter().map(|spec| {
-            let pods = without_revisions(&spec["spec"]["podProbes"]);
+        let path = |object: &NodePodProbe| format!("{NODE_POD_PROBES}/{}", object.name_any());
+        let stripped = self.objects.iter().map(|object| {
+            let mut pods = object.spec.pod_probes.clone();
+            for probe in pods.iter_mut().flat_map(|pod| &mut pod.probes) {
+                probe.revision = None;
+                probe.started_container_id = None;
+            }
             let body = json!({"spec": {"podProbes": pods}});
-            ApiRequest::new(MERGE, &path(spec), "kruise-manager", &body)
+            ApiRequest::new(MERGE, &path(object), "kruise-manager", &body)
         });
         let name = "writing NodePodProbes as OpenKruise has them";
         let stripped = make_all(client, name, stripped.collect()).await?;
-        let whole = self.specs.iter().zip(stripped).map(|(spec, stripped)| {
-            let mut whole = spec.clone();
-            whole["metadata"]["uid"] = json!(stripped.metadata.uid);
-            whole["metadata"]["resourceVersion"] = json!(stripped.metadata.resource_version);
-            ApiRequest::new(REPLACE, &path(spec), FIELD_MANAGER, &whole)
+        let whole = self.objects.iter().zip(stripped).map(|(object, stripped)| {
+            let mut whole = object.clone();
+            whole.metadata.uid = stripped.metadata.uid;
+            whole.metadata.resource_version = stripped.metadata.resource_version;
+            ApiRequest::new(REPLACE, &path(object), FIELD_MANAGER, &json!(whole))
         });
         Ok(whole.collect())
     }
-}
-
-fn without_revisions(pods: &Value) -> Value {
-    let mut pods = pods.clone();
-    for pod in pods.as_array_mut().into_iter().flatten() {
-        for probe in pod["probes"].as_array_mut().into_iter().flatten() {
-            if let Some(probe) = probe.as_object_mut() {
-                probe.remove("revision");
-                probe.remove("startedContainerID");
-            }
-        }
-    }
-    pods
 }
 
 impl Before {
