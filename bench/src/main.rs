@@ -39,7 +39,6 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::{Parser, ValueEnum};
-use tokio::signal::unix::{SignalKind, signal};
 
 use machine::Machine;
 use report::{Amount as _, Report};
@@ -139,7 +138,7 @@ fn here<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     play(async { Ok(()) }, async |()| work.await, async |()| Ok(()))
 }
 
-/// Raises something, lets `act` use it, and takes it away whatever came of it, Ctrl-C and SIGTERM included.
+/// Raises something, lets `act` use it, and takes it away whatever came of it, Ctrl-C included.
 ///
 /// On this thread, not on a worker: processes are started that end with the thread which started them.
 fn play<S, T>(
@@ -162,13 +161,8 @@ fn play<S, T>(
 }
 
 async fn interruptible<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    let (mut interrupt, mut terminate) = (
-        signal(SignalKind::interrupt())?,
-        signal(SignalKind::terminate())?,
-    );
     tokio::select! {
         done = work => done,
-        _ = interrupt.recv() => bail!("interrupted; everything is being taken away"),
-        _ = terminate.recv() => bail!("interrupted; everything is being taken away"),
+        _ = tokio::signal::ctrl_c() => bail!("interrupted; everything is being taken away"),
     }
 }
