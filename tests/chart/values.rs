@@ -653,7 +653,7 @@ fn what_is_no_value_is_refused() {
         ),
         (
             "featureGates=Colour=true",
-            "there is no feature gate \"Colour\"; known are",
+            "unknown feature gate \"Colour\"; the gates are",
         ),
         ("compatibility=docker", "must be one of 'kubernetes'"),
     ] {

@@ -34,7 +34,7 @@ The feature gates as JSON, each true or false. The manager reads the same text b
   {{- $pair := splitn "=" 2 (nospace $setting) -}}
   {{- if $pair._0 -}}
     {{- if not (hasKey $gates $pair._0) -}}
-      {{- fail (printf "featureGates: there is no feature gate %q; known are %s" $pair._0 $known) -}}
+      {{- fail (printf "featureGates: unknown feature gate %q; the gates are %s" $pair._0 $known) -}}
     {{- end -}}
     {{- $_ := set $gates $pair._0 (has $pair._1 (list "1" "t" "T" "true" "TRUE" "True")) -}}
   {{- end -}}
