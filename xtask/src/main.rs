@@ -6,6 +6,7 @@
 
 mod bed;
 mod bench;
+mod cache;
 mod cargo;
 mod clock;
 mod commit;

@@ -1,6 +1,7 @@
 //! `cargo xtask lint`: every check that is no test. All run; what failed is listed at the end, a line each.
 
 mod circles;
+pub(crate) mod deny;
 mod layers;
 mod orphans;
 mod versions;
@@ -28,6 +29,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("crds", crds_are_fresh),
     ("manifests", manifests_are_fresh),
     ("docs", docs),
+    ("deny", deny::check),
 ];
 
 pub(crate) fn run() -> ExitCode {
