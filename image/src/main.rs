@@ -92,3 +92,38 @@ fn write(image: &Image, place: &Path) -> Result<String> {
     fs::rename(&partial, place)?;
     Ok(digest)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOCKERFILE: &str = include_str!("../../Dockerfile");
+
+    #[test]
+    fn the_dockerfile_makes_an_image_like_this_one() {
+        let labels = labels(Some("$REVISION"));
+        for (name, value) in &labels {
+            let label = format!("{name}=\"{value}\"");
+            assert!(DOCKERFILE.contains(&label), "no {label} in the Dockerfile");
+        }
+        let count = DOCKERFILE.matches("org.opencontainers.image.").count();
+        assert_eq!(count, labels.len());
+        for line in [format!("USER {USER}"), "ENTRYPOINT [\"/leadsman\"]".into()] {
+            assert!(DOCKERFILE.lines().any(|it| it == line), "no {line}");
+        }
+    }
+
+    #[test]
+    fn the_dockerfile_has_the_toolchain_of_the_workspace() {
+        let toolchain = include_str!("../../rust-toolchain.toml");
+        let mut lines = toolchain.lines();
+        let channel = lines.find_map(|line| line.strip_prefix("channel = "));
+        let channel = channel.unwrap().trim_matches('"');
+        for line in [
+            format!("FROM rust:{channel}-bookworm AS build"),
+            format!("ENV RUSTUP_TOOLCHAIN={channel}"),
+        ] {
+            assert!(DOCKERFILE.lines().any(|it| it == line), "no {line}");
+        }
+    }
+}

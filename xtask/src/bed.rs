@@ -1,7 +1,7 @@
 //! `cargo xtask bed`: a test bed that stays up, by the program `leadsman-bed` of testkit.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
 use anyhow::{Context as _, Result, bail};
@@ -10,6 +10,9 @@ use crate::{cargo, root};
 
 /// The exit status by which `leadsman-bed down` says that only root can end what is left.
 const LEFT_TO_ROOT: i32 = 4;
+
+/// The variable by which `leadsman-bed prepare` tells where the cluster's programs are.
+const PROGRAMS: &str = "LEADSMAN_PROGRAMS";
 
 /// Arguments of `bed`.
 #[derive(clap::Args)]
@@ -79,8 +82,22 @@ pub(crate) fn prepare_as_user(program: &Path) -> Result<Vec<(String, OsString)>>
     if root::is_root() {
         return Ok(Vec::new());
     }
+    prepare(program, &[])
+}
+
+/// Compiles the cluster's programs, if they are not there yet, and returns their folder.
+pub(crate) fn programs(program: &Path) -> Result<PathBuf> {
+    let environment = prepare(program, &["--control-plane"])?;
+    let folder = environment.into_iter().find(|(name, _)| name == PROGRAMS);
+    let (_, folder) = folder.context("leadsman-bed named no folder of programs")?;
+    Ok(folder.into())
+}
+
+/// Runs `leadsman-bed prepare` and returns the environment that it prints.
+fn prepare(program: &Path, words: &[&str]) -> Result<Vec<(String, OsString)>> {
     let output = Command::new(program)
         .arg("prepare")
+        .args(words)
         .stderr(Stdio::inherit())
         .output()
         .context("running leadsman-bed")?;

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 use crate::cargo;
 
@@ -34,6 +34,13 @@ impl Commit {
             revision: line("git", &describe),
             time: time.unwrap_or_else(|| "0".to_owned()),
         })
+    }
+
+    /// The time as RFC 3339 writes it, by the program `date` of GNU or busybox.
+    pub(crate) fn utc(&self) -> Result<String> {
+        let time = format!("@{}", self.time);
+        line("date", &["-u", "-d", &time, "+%Y-%m-%dT%H:%M:%SZ"])
+            .context("`date` of GNU or busybox is missing")
     }
 }
 

@@ -12,11 +12,13 @@ mod clock;
 mod commit;
 mod crds;
 mod demo;
+mod dist;
 mod image;
 mod lint;
 mod manifests;
 mod root;
 mod rules;
+mod sbom;
 mod sources;
 mod test;
 
@@ -53,6 +55,8 @@ enum Verb {
     Bench(bench::Arguments),
     /// Make leadsman's container image as an OCI archive, without Docker
     Image(image::Arguments),
+    /// Make what a release consists of in target/dist: images, chart, manifests, bills of materials, checksums
+    Dist,
     /// Run every check that is no test: format, clippy, CRDs, layers, orphan files, rules without a test, versions, docs,
     /// licences
     Lint,
@@ -79,6 +83,7 @@ fn main() -> ExitCode {
         Verb::Test(arguments) => Ok(test::run(&arguments)),
         Verb::Bench(arguments) => bench::run(&arguments),
         Verb::Image(arguments) => image::run(&arguments),
+        Verb::Dist => dist::run(),
         Verb::Lint => Ok(lint::run()),
         Verb::Bed(arguments) => bed::run(&arguments),
         Verb::Rules(arguments) => rules::run(&arguments),

@@ -71,6 +71,7 @@ pub(crate) fn make(profile: Profile, architecture: Architecture) -> Result<Archi
     let program = static_program(profile, architecture)?;
     let built = cargo::build(&["--bin", "leadsman-image"])?;
     let path = cargo::root()
+        .canonicalize()?
         .join("target/image")
         .join(profile.folder())
         .join(format!(
@@ -107,7 +108,7 @@ fn static_program(profile: Profile, architecture: Architecture) -> Result<PathBu
     let missing = architecture.missing();
     if !missing.is_empty() {
         bail!(
-            "leadsman cannot be linked for {architecture} here: {}",
+            "leadsman cannot be linked for {architecture} here; missing: {}",
             missing.join("; ")
         );
     }
