@@ -22,15 +22,15 @@ use crate::wire::{null_as_default, whole_probe};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PodProbeMarkerSpec {
-    /// Label query over the pods of this namespace. Cannot be changed once set; an empty one matches nothing.
+    /// Label query over the pods of this namespace. It cannot be changed, and must not be empty.
     #[serde(deserialize_with = "null_as_default")]
     pub selector: LabelSelector,
-    /// The probes, each with its own effect.
+    /// The probes.
     #[serde(deserialize_with = "null_as_default")]
     pub probes: Vec<PodContainerProbe>,
 }
 
-/// One probe of one container, and what its verdict writes on the pod.
+/// One probe of one container, and the marks that its verdict puts on the pod.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodContainerProbe {
@@ -75,14 +75,14 @@ pub struct ProbeMarkerPolicy {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What leadsman has done for a marker.
+/// The observed state of a marker, written by leadsman.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodProbeMarkerStatus {
-    /// The last generation of which every write to a `NodePodProbe` has been acknowledged.
+    /// The last generation whose entries have been written to the `NodePodProbe` of every node concerned.
     #[serde(default)]
     pub observed_generation: i64,
-    /// Pods that match.
+    /// The number of pods that match.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matched_pods: Option<i64>,
     /// The number of pods per verdict, for each probe.
@@ -92,7 +92,7 @@ pub struct PodProbeMarkerStatus {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub probes: Vec<ProbeSummary>,
-    /// One condition, `Ready`.
+    /// The condition `Ready`, whose message says what is wrong.
     #[serde(
         default,
         deserialize_with = "null_as_default",
@@ -119,7 +119,7 @@ pub struct ProbeSummary {
     /// Pods without a verdict yet.
     #[serde(default)]
     pub pending: i64,
-    /// Pods, among all of them, whose agent does not report.
+    /// Pods whose agent does not report. They are counted by their last verdict too.
     #[serde(default)]
     pub silent: i64,
 }

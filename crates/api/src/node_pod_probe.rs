@@ -60,10 +60,11 @@ pub struct ContainerProbe {
     pub container_name: String,
     /// The probe.
     pub probe: Probe,
-    /// Opaque; the same as long as handler and container are. The agent copies it into the verdict.
+    /// Hash of handler and container. The agent copies it into the verdict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
-    /// With a startup probe on the container: the one container id, reported started, that may be probed.
+    /// Set if the container has a startup probe: the id of the container that has passed it, the only one that may be
+    /// probed.
     #[serde(
         default,
         rename = "startedContainerID",
@@ -102,8 +103,8 @@ pub struct PodProbeStatus {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub probe_states: Vec<ContainerProbeState>,
-    /// The probes that could not be run the last time that they were due, and those that can never be; the verdict,
-    /// if there is one, is as it was. Written when that begins, its kind changes or it ends.
+    /// Probes that could not be run when they were last due, or that can never be run. Their verdicts stay as they are.
+    /// Written when that begins, when the kind of cause changes, and when it ends.
     #[serde(
         default,
         deserialize_with = "null_as_default",
@@ -112,7 +113,7 @@ pub struct PodProbeStatus {
     pub cannot_probe: Vec<CannotProbeEntry>,
 }
 
-/// One probe that cannot be run. This says nothing about its container.
+/// One probe that cannot be run, which says nothing about its container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CannotProbeEntry {
