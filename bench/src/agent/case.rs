@@ -115,6 +115,11 @@ impl Case {
         Ok(())
     }
 
+    /// Each pod is probed once at least, however small the scale.
+    fn at_least_a_period(&self, window: Duration) -> Duration {
+        window.max(self.period)
+    }
+
     /// Runs that the agent has counted, and those of them that succeeded.
     async fn runs(&self, node: &ProbedNode) -> Result<[u64; 2]> {
         let succeeded = ["leadsman_probe_runs_total", self.metric, "\"succeeded\""];
@@ -144,6 +149,7 @@ impl Case {
         report: &mut Report,
     ) -> Result<()> {
         self.begin(node).await?;
+        let length = self.at_least_a_period(length);
         let window = Window::measure(node, &self.name, length);
         let (window, [runs, succeeded]) = self.runs_of(node, window).await?;
         node.unmark().await?;
@@ -214,6 +220,7 @@ impl Case {
         report: &mut Report,
     ) -> Result<()> {
         self.begin(node).await?;
+        let length = self.at_least_a_period(length);
         let counting = async {
             proxy.take();
             let what = format!("{}: counting calls of the runtime", self.name);
