@@ -240,6 +240,18 @@ async fn probed_with_theirs(installation: &Installation, scene: &Scene) -> Resul
     Ok(())
 }
 
+/// With a feature gate, and the account of the preflight; fields that the API server does not know are refused.
+pub(crate) async fn the_api_server_accepts_the_whole_install(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let serverless = "--feature-gates=EnablePodProbeMarkerOnServerless=true";
+    let parts = "--only=crds,access,workloads,preflight";
+    let strictly = ["--dry-run=server", "--validate=strict"];
+    installation
+        .apply_manifests(&[serverless, parts], &strictly)
+        .await
+}
+
 /// As when OpenKruise is installed or upgraded over leadsman, and leadsman's CRDs are applied again.
 pub(crate) async fn a_crd_replaced_under_a_running_manager_changes_no_mark(
     installation: Arc<Installation>,
@@ -370,6 +382,7 @@ pub(crate) async fn a_manager_waits_for_crds_that_come_late(
 pub(crate) async fn a_missing_right_is_named_and_waited_for(
     installation: Arc<Installation>,
 ) -> Result<()> {
+    const ROLE: &str = "leadsman-manager-podprobe";
     let scene = Scene::new(&installation.client, "no-right").await?;
     scene.pod("no-right-pod").await?;
     scene.marker("m", idle()).await?;
@@ -380,7 +393,7 @@ pub(crate) async fn a_missing_right_is_named_and_waited_for(
         .wait_for_marks("no-right-pod", marked("Succeeded"))
         .await?;
     let roles: Api<ClusterRole> = Api::all(scene.client.clone());
-    let mut role = roles.get("leadsman-manager").await?;
+    let mut role = roles.get(ROLE).await?;
     let whole = role.rules.clone();
     for rule in role.rules.iter_mut().flatten() {
         rule.verbs.retain(|verb| verb != "patch");
@@ -389,7 +402,7 @@ pub(crate) async fn a_missing_right_is_named_and_waited_for(
         }
     }
     let params = PostParams::default();
-    let mut role = roles.replace("leadsman-manager", &params, &role).await?;
+    let mut role = roles.replace(ROLE, &params, &role).await?;
     scene
         .report_verdict("no-right-pod", "m#Idle", "Failed", "")
         .await?;
@@ -400,7 +413,7 @@ pub(crate) async fn a_missing_right_is_named_and_waited_for(
     })
     .await?;
     role.rules = whole;
-    roles.replace("leadsman-manager", &params, &role).await?;
+    roles.replace(ROLE, &params, &role).await?;
     scene
         .wait_for_marks("no-right-pod", marked("Failed"))
         .await?;

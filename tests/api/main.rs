@@ -76,12 +76,31 @@ impl Installation {
     /// Gives the manager the rights on webhooks, which only a feature that has one asks for.
     async fn grant_webhooks(&self) -> Result<()> {
         let gate = "--feature-gates=EnablePodProbeMarkerOnServerless=true";
+        self.apply_manifests(&[gate, "--only=access"], &[]).await
+    }
+
+    /// A kubeconfig of the account that the chart's hook runs `leadsman preflight` as, with its rights.
+    async fn preflight_account(&self) -> Result<String> {
+        const ACCOUNT: &str = "system:serviceaccount:leadsman-system:leadsman-preflight";
+        self.apply_manifests(&["--only=preflight"], &[]).await?;
+        let kubeconfig = self
+            .plane
+            .kubeconfig_for(ACCOUNT, &["system:serviceaccounts"])?;
+        Ok(kubeconfig.display().to_string())
+    }
+
+    /// `leadsman manifests … | kubectl apply --server-side …`
+    async fn apply_manifests(&self, arguments: &[&str], flags: &[&str]) -> Result<()> {
         let manifests = Command::new(leadsman::program()?)
-            .args(["manifests", gate, "--only=access"])
+            .arg("manifests")
+            .args(arguments)
             .output()
             .await?;
-        anyhow::ensure!(manifests.status.success(), "leadsman manifests {gate}");
-        let apply = ["apply", "--server-side", "-f", "-"];
+        anyhow::ensure!(
+            manifests.status.success(),
+            "leadsman manifests {arguments:?}"
+        );
+        let apply = [&["apply", "--server-side", "-f", "-"], flags].concat();
         self.plane.kubectl_with(&apply, &manifests.stdout).await?;
         Ok(())
     }
@@ -271,6 +290,7 @@ fn cases() -> Vec<Case<Installation>> {
         case!(alone lifecycle::crds_that_drop_our_fields_are_enough_to_mark),
         case!(alone lifecycle::a_crd_replaced_under_a_running_manager_changes_no_mark),
         case!(alone lifecycle::a_manager_waits_for_crds_that_come_late),
+        case!(lifecycle::the_api_server_accepts_the_whole_install),
         case!(alone lifecycle::a_missing_right_is_named_and_waited_for),
         case!(alone lifecycle::an_outage_of_the_api_server_changes_no_pod),
         case!(alone openkruise::nothing_is_written_while_openkruise_acts),

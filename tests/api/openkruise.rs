@@ -281,6 +281,10 @@ pub(crate) async fn preflight_says_what_is_in_the_way(
     let account = installation.kubeconfig.display().to_string();
     let seen = in_the_way(&installation, &["--kubeconfig", &account]).await?;
     ensure!(!seen.iter().any(|(check, _)| check == "rights"), "{seen:?}");
+    let hook = installation.preflight_account().await?;
+    let before_install = ["--before-install", "--kubeconfig", &hook];
+    let clean = in_the_way(&installation, &before_install).await?;
+    ensure!(clean.is_empty(), "before an install: {clean:?}");
     let hooks: Api<ValidatingWebhookConfiguration> = Api::all(installation.client.clone());
     hooks
         .create(&PostParams::default(), &serde_json::from_value(webhooks())?)
@@ -288,10 +292,12 @@ pub(crate) async fn preflight_says_what_is_in_the_way(
     let nobody = in_the_way(&installation, &[]).await;
     let neighbour = Neighbour::start(&scene.client, "kruise-d", "CloneSetShortHash=true").await?;
     let acts = in_the_way(&installation, &[]).await;
+    let refused = in_the_way(&installation, &before_install).await;
     neighbour
         .hand_over("kruise-e", "PodProbeMarkerGate=false")
         .await?;
     let aside = in_the_way(&installation, &[]).await;
+    let admitted = in_the_way(&installation, &before_install).await;
     drop(neighbour);
     hooks.delete(WEBHOOKS, &DeleteParams::default()).await?;
     clear(&scene.client).await?;
@@ -304,8 +310,11 @@ pub(crate) async fn preflight_says_what_is_in_the_way(
         acts.len() == 1 && acts[0].0 == "openkruise" && acts[0].1.ends_with(gates),
         "{acts:?}"
     );
-    let aside = aside?;
+    let refused = refused?;
+    ensure!(refused == acts, "before an install: {refused:?}");
+    let (aside, admitted) = (aside?, admitted?);
     ensure!(aside.is_empty(), "{aside:?}");
+    ensure!(admitted.is_empty(), "before an install: {admitted:?}");
     Ok(())
 }
 

@@ -87,14 +87,16 @@ impl Duo {
         let user = format!("{name}-manager");
         let subjects =
             json!([{"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}]);
-        let binding = |kind| {
-            json!({"metadata": {"name": user}, "subjects": subjects,
-                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": LEASE}})
+        let binding = |kind, role: &str| {
+            json!({"metadata": {"name": format!("{role}-{user}")}, "subjects": subjects,
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role}})
         };
         let params = PostParams::default();
-        let all: ClusterRoleBinding = serde_json::from_value(binding("ClusterRole"))?;
-        Api::all(self.client.clone()).create(&params, &all).await?;
-        let own: RoleBinding = serde_json::from_value(binding("Role"))?;
+        for role in [LEASE, "leadsman-manager-podprobe"] {
+            let all: ClusterRoleBinding = serde_json::from_value(binding("ClusterRole", role))?;
+            Api::all(self.client.clone()).create(&params, &all).await?;
+        }
+        let own: RoleBinding = serde_json::from_value(binding("Role", LEASE))?;
         let bindings = Api::namespaced(self.client.clone(), NAMESPACE);
         bindings.create(&params, &own).await?;
 
