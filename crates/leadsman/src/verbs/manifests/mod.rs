@@ -1,4 +1,4 @@
-//! `leadsman manifests`: the whole install as YAML, in an order in which a single `kubectl apply` succeeds.
+//! `leadsman manifests`: all objects of an installation as YAML, in an order in which a single `kubectl apply` succeeds.
 //!
 //! Rights follow from tables of the crates that use them (`access`). The workloads are the chart's templates as Helm
 //! renders them, kept in `kustomize/workloads.yaml` (`workloads`). The other way round, the chart takes its CRDs and its
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 const MANAGER: &str = "leadsman-manager";
 const AGENT: &str = "leadsman-agent";
 
-/// Print the objects of an install, as YAML
+/// Print all objects of an installation as YAML
 ///
 /// These are the namespace, the CRDs, accounts and rights of manager and agents, roles by which people may read and write
 /// markers, the policy by which an agent may report for its own node only, and manager and agents themselves, as the Helm
@@ -27,8 +27,8 @@ pub(crate) struct Args {
     /// Namespace of manager and agents
     #[arg(long, value_name = "NAME", default_value = "leadsman-system")]
     namespace: String,
-    /// The feature gates that the manager is started with, as NAME=true,NAME=false: what only a gate needs is left out
-    /// without it
+    /// The feature gates that the manager is started with, as NAME=true,NAME=false. Objects that only a feature needs are
+    /// left out if its gate is off
     #[arg(
         long,
         env = "LEADSMAN_FEATURE_GATES",
@@ -39,8 +39,8 @@ pub(crate) struct Args {
     /// Image of manager and agents [default: leadsman, with this program's version as its tag]
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
-    /// Let everybody who has the ClusterRole `edit` write markers, too, not only who has `admin`: who writes a marker runs
-    /// commands in the pods of its namespace
+    /// Allow everybody with the ClusterRole `edit` to write markers, not only those with `admin`. Whoever writes a marker
+    /// runs commands in the pods of its namespace
     #[arg(long, env = "LEADSMAN_AGGREGATE_TO_EDIT")]
     aggregate_to_edit: bool,
     /// Only these parts, separated by commas
@@ -53,7 +53,7 @@ pub(crate) struct Args {
     only: Vec<Part>,
 }
 
-/// A part of an install. Administrators may apply all but the workloads, and leave these to others.
+/// A part of an installation. Administrators can apply all but the workloads, and leave these to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 enum Part {
     /// The namespace
@@ -125,7 +125,7 @@ fn yaml(object: &Value) -> io::Result<String> {
 fn namespace_object(namespace: &str) -> Value {
     let mut labels = labels(None);
     // An agent mounts the folder of the runtime's socket and shares the node's network, which no stricter level admits
-    // (Pod Security Standards). The manager's pods need nothing of it.
+    // (Pod Security Standards). The manager's pods conform to `restricted`.
     labels["pod-security.kubernetes.io/enforce"] = json!("privileged");
     json!({
         "apiVersion": "v1",
