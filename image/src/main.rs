@@ -1,8 +1,8 @@
 //! Makes leadsman's own image from its program.
 //!
-//! The file system of the image is one file, `/leadsman`. What a process may look for besides, it gets from the kubelet or
-//! does without: `/etc/resolv.conf` and `/etc/hosts` are mounted into every container, the CA and the token of the API
-//! server come with the service account, and nobody asks for user names, time zones or a folder to write to.
+//! The file system of the image is one file, `/leadsman`. The other files that leadsman reads are mounted by the kubelet:
+//! `/etc/resolv.conf` and `/etc/hosts`, and the CA and token of its service account. It needs no list of users, no time
+//! zones and no folder to write to.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -13,7 +13,8 @@ use anyhow::{Context as _, Result};
 use clap::Parser;
 use leadsman_image::{Config, Image, Layer, StaticProgram};
 
-/// Nobody's: without a user of this number on any node, and not root. Images without a shell use it by custom.
+/// User and group of the process: not root, and a number that no user of a node has. By custom, images without a shell use
+/// this one.
 const USER: &str = "65532:65532";
 
 /// Makes the image of leadsman as an OCI archive and prints its digest.

@@ -40,7 +40,7 @@ const STEPS: &[Step] = &[
 struct Release {
     folder: PathBuf,
     commit: Commit,
-    /// What a reader may expect of it and does not find, with the reason.
+    /// What somebody may expect in a release and will not find, each with the reason.
     left_out: Vec<String>,
 }
 
@@ -69,7 +69,8 @@ pub(crate) fn run() -> Result<ExitCode> {
 }
 
 impl Release {
-    /// Before anything is built. Where the database cannot be fetched, a release can be made all the same, and says so.
+    /// Checked before anything is built. If their database cannot be fetched, the release is made nevertheless, and its report
+    /// says so.
     fn advisories(&mut self) -> Result<()> {
         if !deny::advisories()? {
             let reason = "advisories: not checked, their database cannot be fetched from here";
@@ -111,7 +112,7 @@ impl Release {
         Ok(())
     }
 
-    /// By the very program that is in the image.
+    /// Printed by the program that is in the image.
     fn manifests(&mut self) -> Result<()> {
         let native = Architecture::native()?;
         let program = self.place(&format!("leadsman-{VERSION}-linux-{native}"));
@@ -120,7 +121,7 @@ impl Release {
         Ok(())
     }
 
-    /// By the Helm that the tests use.
+    /// Packed by the Helm that the tests use.
     fn chart(&mut self) -> Result<()> {
         let built = cargo::build(&["--bin", "leadsman-bed"])?;
         let programs = bed::programs(&cargo::program(&built, "leadsman-bed")?)?;
@@ -140,7 +141,7 @@ impl Release {
         Ok(())
     }
 
-    /// In the form that `sha256sum --check` reads.
+    /// Written in the form that `sha256sum --check` reads.
     fn checksums(&mut self) -> Result<()> {
         let mut sum = Command::new("sha256sum");
         sum.args(self.files()?).current_dir(&self.folder);
@@ -191,7 +192,7 @@ Next:
   ctr --namespace k8s.io images import leadsman-VERSION-amd64.tar     on each node, or push it to your registry
   helm install leadsman leadsman-VERSION.tgz --namespace leadsman-system --create-namespace";
 
-/// What a command prints; its own words are the error.
+/// What a command prints to stdout. If it fails, what it printed to stderr is the error.
 fn output(command: &mut Command) -> Result<Vec<u8>> {
     let program = Path::new(command.get_program()).display().to_string();
     let output = command

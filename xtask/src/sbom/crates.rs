@@ -6,10 +6,10 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::cargo::{self, cargo};
 
-/// A package's name and version, of which a lock file has each once where all is from one registry.
+/// A package's name and version. With a single registry, a lock file has each pair once.
 pub(super) type Id = (String, String);
 
-/// A package, and what is to be said of it.
+/// A package, with what the bill of materials says about it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Package {
     pub(super) name: String,
@@ -21,7 +21,7 @@ pub(super) struct Package {
     pub(super) checksum: Option<String>,
 }
 
-/// A program's package with all that it links, and which of them needs which.
+/// A program's package, all packages that it links, and which of them depend on which.
 #[derive(Debug)]
 pub(super) struct Graph {
     pub(super) root: Package,
@@ -43,7 +43,7 @@ impl Package {
 }
 
 impl Graph {
-    /// Of the program of package `leadsman`, built for this target.
+    /// Reads the graph of the program of package `leadsman`, built for this target.
     pub(super) fn read(target: &str) -> Result<Self> {
         let output = cargo()
             .args(["tree", "--locked", "--package", "leadsman"])
@@ -97,7 +97,7 @@ impl Graph {
     }
 }
 
-/// Package, licence and repository. None of them has this sign.
+/// Package, licence and repository, separated by a sign that none of them contains.
 const FORMAT: &str = " {p}|{l}|{r}";
 
 fn package(line: &str) -> Option<(usize, Package)> {

@@ -1,8 +1,8 @@
 //! The bill of materials of leadsman's program, as CycloneDX 1.6 in JSON (<https://cyclonedx.org/docs/1.6/json>).
 //!
-//! What is in it: the crates whose code the program has, which are the normal dependencies with the features that are
-//! shipped, without procedural macros, build scripts and what only tests use; and what is linked beside them, Rust's
-//! standard library, glibc and gcc's unwinder. The same sources and toolchain give the same text.
+//! It lists the crates whose code is in the program: the normal dependencies, with the features that are shipped, without
+//! procedural macros, build scripts and what only tests use. It also lists what is linked beside them: Rust's standard
+//! library, glibc and gcc's unwinder. The same sources and toolchain give the same text.
 
 mod crates;
 mod notices;
@@ -14,7 +14,7 @@ use crate::commit::{Commit, line};
 use crate::image::Architecture;
 use crates::{Graph, Package};
 
-/// What is to be said of what a program links.
+/// What a release says about the code that a program is linked from.
 pub(crate) struct Materials {
     /// The bill of materials.
     pub(crate) bill: Value,
@@ -23,7 +23,7 @@ pub(crate) struct Materials {
 }
 
 impl Materials {
-    /// Of the program for this architecture.
+    /// Reads both for the program of this architecture.
     pub(crate) fn read(architecture: Architecture, commit: &Commit) -> Result<Self> {
         let graph = Graph::read(architecture.triple())?;
         let libraries = linked_libraries(architecture);
@@ -99,7 +99,7 @@ fn component(package: &Package) -> Value {
     component
 }
 
-/// What is linked that no crate brings.
+/// The libraries that are linked and are no crates of the workspace's graph.
 fn linked_libraries(architecture: Architecture) -> Vec<Value> {
     let linker = architecture.linker().program;
     let rust = line("rustc", &["--version"]);

@@ -1,4 +1,4 @@
-//! The licences of what a program links, in their own words: most of them ask to be given on with a copy.
+//! The full texts of the licences of what a program links. Most of them must be passed on with each copy of the program.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::crates::{Graph, Id};
 use crate::cargo::cargo;
 
-/// How the names of such files begin, in capitals.
+/// How the names of files with such texts begin, in capitals.
 const BEGINNINGS: &[&str] = &["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE"];
 
 const INTRODUCTION: &str = "\
@@ -20,7 +20,7 @@ texts follow. It is also linked with glibc (LGPL-2.1-or-later), whose sources De
 with another one builds it anew from its sources.
 ";
 
-/// The texts for all packages of the graph, each once, with who has it.
+/// The texts for all packages of the graph: each text once, below the names of the packages that have it.
 pub(super) fn text(graph: &Graph, target: &str) -> Result<String> {
     let folders = folders(target)?;
     let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
