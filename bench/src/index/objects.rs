@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use leadsman_api::node_pod_probe::{ContainerProbe, ContainerProbeState, PodProbe, PodProbeStatus};
 use leadsman_api::slim::{Node, Pod};
 use leadsman_api::{NodePodProbe, NodePodProbeSpec, PodProbeMarker};
-use leadsman_core::cluster::{Now, ObjectName, Source};
+use leadsman_core::cluster::{Now, ObjectName, ResourceVersion, Source};
 use leadsman_core::podprobe::event::{Event, Write, WriteTarget};
 use leadsman_core::podprobe::{Config, Index};
 
@@ -22,6 +22,7 @@ pub(super) const WORKLOAD: usize = 250;
 const NAMESPACE: usize = 1_000;
 
 const TIME: &str = "2026-01-02T03:04:05Z";
+const LIST: Source = Source::List(ResourceVersion::UNKNOWN);
 /// The command of a marker's first probe.
 pub(super) const COMMAND: &str = "/home/game/idle.sh";
 
@@ -226,15 +227,15 @@ impl FilledIndex {
         };
         for number in 0..markers {
             let marker = filled.objects.marker(number, COMMAND);
-            filled.tell(Event::Marker(Arc::new(marker), Source::List));
+            filled.tell(Event::Marker(Arc::new(marker), LIST));
         }
         for number in 0..nodes {
             let node = filled.objects.node(number);
-            filled.tell(Event::Node(Arc::new(node), Source::List));
+            filled.tell(Event::Node(Arc::new(node), LIST));
         }
         for number in 0..pods {
             let pod = filled.objects.pod(number, true);
-            filled.tell(Event::Pod(Arc::new(pod), Source::List));
+            filled.tell(Event::Pod(Arc::new(pod), LIST));
         }
         let due = filled.tell(Event::Synced);
         filled.learn_entries(&due)?;

@@ -83,6 +83,7 @@ impl Schema {
     fn observe(&mut self, event: WatchEvent<CustomResourceDefinition>) -> Option<bool> {
         match event {
             WatchEvent::ListStarted => self.exists = false,
+            WatchEvent::ListPage(_) => {}
             WatchEvent::ListItem(crd) | WatchEvent::Changed(crd) => {
                 self.exists = true;
                 let change = self.read(&crd);

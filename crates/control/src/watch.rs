@@ -105,6 +105,7 @@ impl<K: Watchable> Spawn for KindWatch<K> {
             check,
             metrics: context.metrics,
             fan_out: self.fan_out,
+            list: ResourceVersion::UNKNOWN,
             listing: BTreeSet::new(),
             undecodable: BTreeMap::new(),
             is_receiving: true,
@@ -214,7 +215,9 @@ struct Follower<K> {
     check: ReadinessCheck,
     metrics: Metrics,
     fan_out: FanOut<K>,
-    /// The names of a list under way.
+    /// The version of the list under way.
+    list: ResourceVersion,
+    /// The names in it so far.
     listing: BTreeSet<ObjectName>,
     /// The errors of the objects that cannot be decoded. There are at most as many as objects.
     undecodable: BTreeMap<ObjectName, String>,
@@ -247,9 +250,13 @@ impl<K: Watchable> Follower<K> {
                 self.listing.clear();
                 None
             }
+            WatchEvent::ListPage(version) => {
+                self.list = ResourceVersion::parse(Some(&version));
+                None
+            }
             WatchEvent::ListItem(object) => {
                 self.listing.insert(ObjectName::of(object.meta()));
-                Some(self.object(object, Source::List))
+                Some(self.object(object, Source::List(self.list)))
             }
             WatchEvent::ListComplete(version) => {
                 let listed = std::mem::take(&mut self.listing);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use leadsman_api::node_pod_probe::{ContainerProbeState, PodProbeStatus};
 use leadsman_api::slim::Pod;
 use leadsman_api::{NodePodProbe, slim};
-use leadsman_core::cluster::{Now, ObjectName, Source};
+use leadsman_core::cluster::{Now, ObjectName, ResourceVersion, Source};
 use leadsman_core::podprobe::event::{Event, Write, WriteTarget};
 use leadsman_core::podprobe::{Config, Index};
 use serde_json::json;
@@ -105,7 +105,7 @@ fn marker() -> Event {
     });
     Event::Marker(
         Arc::new(serde_json::from_value(marker).unwrap()),
-        Source::List,
+        Source::List(ResourceVersion::UNKNOWN),
     )
 }
 
@@ -155,11 +155,17 @@ fn settled(marked: bool) -> Index {
     for number in 0..PODS / NODE {
         let node: slim::Node =
             serde_json::from_value(json!({ "metadata": { "name": node(number) } })).unwrap();
-        index.observe(Event::Node(Arc::new(node), Source::List), now);
+        index.observe(
+            Event::Node(Arc::new(node), Source::List(ResourceVersion::UNKNOWN)),
+            now,
+        );
     }
     for number in 0..PODS {
         let pod: Pod = serde_json::from_str(&pod(number, 2, marked)).unwrap();
-        index.observe(Event::Pod(Arc::new(pod), Source::List), now);
+        index.observe(
+            Event::Pod(Arc::new(pod), Source::List(ResourceVersion::UNKNOWN)),
+            now,
+        );
     }
     index.observe(Event::Synced, now);
     for number in 0..PODS / NODE {

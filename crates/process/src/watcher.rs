@@ -67,6 +67,8 @@ const _: () = assert!(STALLED_HEADER.as_secs() < HEADER_DEADLINE.as_secs());
 pub enum WatchEvent<K> {
     /// A list begins. Items of an earlier list that did not complete are void.
     ListStarted,
+    /// A page of the list was received; its items come next. The resourceVersion is that of the whole list.
+    ListPage(String),
     /// An object of the list.
     ListItem(K),
     /// The list is complete, at this resourceVersion. What it did not contain does not exist.
@@ -241,15 +243,14 @@ where
         let page = unless_stalled(read, &mut self.recoveries, STALLED_PAGE).await;
         match page.and_then(|page| page) {
             Ok(page) => {
+                let version = page.version.clone();
                 let then = match page.token {
                     Some(token) => AfterPage::Page { token: Some(token) },
-                    None => AfterPage::Watch {
-                        version: page.version,
-                    },
+                    None => AfterPage::Watch { version },
                 };
                 let objects = page.objects.into_iter();
                 self.state = WatchState::Listing { objects, then };
-                None
+                Some(WatchEvent::ListPage(page.version))
             }
             Err(disposition) => {
                 // A continue token is valid for minutes (etcd's compaction, 5 by default): the pages before need not be

@@ -71,6 +71,7 @@ fn plan_event(
             *listed = ListedObject::None;
             PlanEvent::ListBegan
         }
+        WatchEvent::ListPage(_) => return None,
         WatchEvent::ListItem(object) => {
             *listed = match &object {
                 Guarded::Decoded(_) => ListedObject::Decoded,

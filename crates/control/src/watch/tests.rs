@@ -89,6 +89,7 @@ fn follower(readiness: &Readiness, subscribers: &[(u64, usize)]) -> (Follower<Po
         check: readiness.add_check("pods", "waiting for the first list"),
         metrics: Metrics::new(&leadsman_process::Metrics::default()),
         fan_out: FanOut(recorders.collect()),
+        list: ResourceVersion::UNKNOWN,
         listing: BTreeSet::new(),
         undecodable: BTreeMap::new(),
         is_receiving: true,
@@ -142,13 +143,15 @@ async fn a_watch_ends_when_its_last_subscriber_has() {
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_becomes_these_observations() {
-    use WatchEvent::{Changed, Deleted, Following, ListComplete, ListItem, ListStarted};
+    use WatchEvent::{Changed, Deleted, Following, ListComplete, ListItem, ListPage, ListStarted};
     let items = [
         ListStarted,
+        ListPage("5".to_owned()),
         ListItem(object("x")),
         // The list broke off and begins again.
         failed(WatchPhase::Listing, Cause::NoAnswer),
         ListStarted,
+        ListPage("7".to_owned()),
         ListItem(object("a")),
         ListItem(undecodable("b")),
         ListComplete("7".to_owned()),
@@ -162,8 +165,8 @@ async fn a_watch_becomes_these_observations() {
     let items = items.into_iter().map(|item| (0, item)).collect();
     let (events, _) = follow_items(items).await;
     let expected = [
-        "List shop/x",
-        "List shop/a",
+        "List(ResourceVersion(Some(5))) shop/x",
+        "List(ResourceVersion(Some(7))) shop/a",
         "Warning shop/b",
         "Undecodable shop/b",
         // What does not decode exists all the same.

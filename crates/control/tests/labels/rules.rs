@@ -146,5 +146,5 @@ impl Labels {
 }
 
 fn is_news(source: Source, version: ResourceVersion, known: Option<ResourceVersion>) -> bool {
-    source == Source::List || known.is_none_or(|known| version.is_newer_than(known))
+    matches!(source, Source::List(_)) || known.is_none_or(|known| version.is_newer_than(known))
 }

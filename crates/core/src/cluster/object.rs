@@ -36,8 +36,9 @@ impl fmt::Display for ObjectName {
 /// Where a snapshot of an object comes from; it decides what its resourceVersion means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The list that a watch begins with: taken as it is, also when the API server was restored to an older state.
-    List,
+    /// A list that a watch begins with, and the version of the whole list: taken as it is, also when the API server was
+    /// restored to an earlier state, unless a reply has overtaken it.
+    List(ResourceVersion),
     /// A watch event: dropped unless newer than what is known.
     Watch,
     /// The reply to a request of ours beside the watch, a write or a read: dropped unless newer than what is known. It

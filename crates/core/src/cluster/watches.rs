@@ -51,10 +51,14 @@ impl<K> Default for Watches<K> {
 impl<K: Copy + Ord + Hash> Watches<K> {
     /// Records a snapshot of an object.
     pub fn observe(&mut self, kind: K, source: Source, version: ResourceVersion) {
-        if source != Source::Reply {
-            let progress = self.progress.entry(kind).or_default();
-            progress.newest = progress.newest.max(version);
-        }
+        let shown = match source {
+            Source::List(listed) => listed,
+            Source::Watch => version,
+            // It says nothing about how far the watch has come.
+            Source::Reply => return,
+        };
+        let progress = self.progress.entry(kind).or_default();
+        progress.newest = progress.newest.max(shown);
     }
 
     /// Records a complete list of a kind.
@@ -73,6 +77,12 @@ impl<K: Copy + Ord + Hash> Watches<K> {
         }
     }
 
+    /// The newest version that the list or the watch of a kind has shown.
+    fn newest(&self, kind: K) -> ResourceVersion {
+        let progress = self.progress.get(&kind).copied().unwrap_or_default();
+        progress.newest
+    }
+
     /// Records that an object does not exist at `version`. `now` is on the monotonic clock.
     pub fn note_deletion(
         &mut self,
@@ -85,6 +95,10 @@ impl<K: Copy + Ord + Hash> Watches<K> {
     }
 
     /// Whether a snapshot of an object, `known` in this version, shows nothing new.
+    ///
+    /// A list is complete only after its last page, and meanwhile a reply may show what is newer than all of it: the watch
+    /// after the list goes on from there. An object that is newer than a list for another reason was known before the API
+    /// server was restored, and then the watch had come further than the list as well.
     pub fn is_stale(
         &self,
         source: Source,
@@ -93,8 +107,9 @@ impl<K: Copy + Ord + Hash> Watches<K> {
         version: ResourceVersion,
         known: Option<ResourceVersion>,
     ) -> bool {
-        if source == Source::List {
-            return false;
+        if let Source::List(listed) = source {
+            let is_restored = self.newest(kind).is_later_than(listed);
+            return !is_restored && known.is_some_and(|known| known.is_later_than(listed));
         }
         let known = known.unwrap_or_else(|| {
             // An object that existed at that version was in the list.
@@ -194,9 +209,28 @@ mod tests {
         watches.note_deletion(POD, &name("p"), at("9"), Duration::ZERO);
         let is_stale = |version, source| watches.is_stale(source, POD, &name("p"), version, None);
         assert!(is_stale(at("9"), Source::Reply) && is_stale(at("8"), Source::Watch));
-        assert!(!is_stale(at("10"), Source::Reply) && !is_stale(at("8"), Source::List));
+        assert!(!is_stale(at("10"), Source::Reply) && !is_stale(at("8"), Source::List(at("8"))));
         // What is not known may be new.
         assert!(!is_stale(ResourceVersion::UNKNOWN, Source::Watch));
+    }
+
+    #[test]
+    fn a_late_page_shows_nothing_new_of_what_a_reply_has_shown_since() {
+        let mut watches = Watches::default();
+        watches.complete_list(POD, at("5"));
+        watches.observe(POD, Source::Watch, at("7"));
+        let is_stale = |watches: &Watches<_>, listed, version, known| {
+            let (source, known) = (Source::List(at(listed)), Some(at(known)));
+            watches.is_stale(source, POD, &name("p"), at(version), known)
+        };
+        // A reply at version 12 while a list of version 10 is under way, and none.
+        assert!(is_stale(&watches, "10", "6", "12"));
+        assert!(!is_stale(&watches, "10", "9", "7") && !is_stale(&watches, "10", "7", "7"));
+        // The API server was restored to version 6, before what the watch had shown.
+        assert!(!is_stale(&watches, "6", "4", "12") && !is_stale(&watches, "6", "4", "7"));
+        // It was restored after some pages of a list, which begins again.
+        watches.observe(POD, Source::List(at("20")), at("4"));
+        assert!(!is_stale(&watches, "15", "4", "18"));
     }
 
     #[test]

@@ -170,8 +170,8 @@ mod tests {
     #[test]
     fn a_node_pod_probe_that_does_not_decode_stands_as_an_empty_one() {
         let metadata = NodePodProbe::new("node-1", NodePodProbeSpec::default()).metadata;
-        let undecodable = Observation::Undecodable(Arc::new(metadata), Source::List);
-        let Event::NodePodProbe(object, Source::List) =
+        let undecodable = Observation::Undecodable(Arc::new(metadata), Source::Watch);
+        let Event::NodePodProbe(object, Source::Watch) =
             <PodProbeRules as Observe<NodePodProbe>>::event(undecodable)
         else {
             panic!("it is replaced under its version");

@@ -59,6 +59,7 @@ where
                     listed = false;
                     None
                 }
+                WatchEvent::ListPage(_) => None,
                 WatchEvent::ListItem(object) => {
                     listed = true;
                     present(object)

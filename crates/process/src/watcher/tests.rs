@@ -148,6 +148,7 @@ impl ScriptedApi {
             let name = |node: Node| node.metadata.name.unwrap_or_default();
             let text = match event {
                 WatchEvent::ListStarted => "list started".to_owned(),
+                WatchEvent::ListPage(version) => format!("page of {version}"),
                 WatchEvent::ListItem(node) => format!("item {}", name(node)),
                 WatchEvent::ListComplete(_) => "list complete".to_owned(),
                 WatchEvent::Following => "following".to_owned(),
@@ -198,8 +199,10 @@ async fn a_list_in_pages_and_what_follows() {
     let lines = api.until(&mut events, 60).await;
     let expected = [
         "0: list started",
+        "0: page of 10",
         "0: item a",
         "0: item b",
+        "0: page of 10",
         "0: item c",
         "0: list complete",
         "0: following",
@@ -275,7 +278,7 @@ async fn no_two_attempts_are_further_apart_than_five_seconds() {
     ]);
     // An outage of ten minutes.
     let lines = api.until(&mut events, 600).await;
-    assert_eq!(lines[3..5], ["1: changed a", "1: failed Watching"]);
+    assert_eq!(lines[4..6], ["1: changed a", "1: failed Watching"]);
     let seconds: Vec<f64> = api
         .asked()
         .iter()
@@ -330,6 +333,7 @@ async fn a_request_that_hangs_is_given_up_and_sent_again() {
         "0: list started",
         "5: failed Listing",
         "21: failed Listing",
+        "22: page of 10",
         "22: item a",
         "22: list complete",
         "32: failed Watching",
@@ -381,6 +385,7 @@ async fn a_connection_that_died_without_a_word_is_noticed() {
         lines,
         [
             "0: list started",
+            "0: page of 10",
             "0: list complete",
             "0: following",
             "100: following"
@@ -418,13 +423,16 @@ async fn a_list_that_breaks_off_goes_on_with_its_next_page() {
     let lines = api.until(&mut events, 60).await;
     let expected = [
         "0: list started",
+        "0: page of 10",
         "0: item a",
         "0: item b",
         "0: failed Listing",
         "1: failed Listing",
+        "10: page of 10",
         "10: item c",
         "10: failed Listing",
         "10: list started",
+        "10: page of 20",
         "10: item a",
         "10: list complete",
         "10: following",

@@ -340,7 +340,7 @@ impl Index {
     }
 
     /// The version in which an object is known.
-    fn version(&self, kind: WatchedKind, name: &ObjectName) -> Option<ResourceVersion> {
+    pub(super) fn version(&self, kind: WatchedKind, name: &ObjectName) -> Option<ResourceVersion> {
         match kind {
             WatchedKind::Marker => self.markers.version(name),
             WatchedKind::Pod => self.pods.version(name),

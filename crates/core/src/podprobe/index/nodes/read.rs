@@ -28,7 +28,7 @@ impl Nodes {
         let same = object.filter(|object| {
             let (old, new) = (&object.meta, &wire.metadata);
             let moved = new.generation.is_none() || old.generation != new.generation;
-            source != Source::List && old.uid == new.uid && !moved
+            !matches!(source, Source::List(_)) && old.uid == new.uid && !moved
         });
         let known = known.map(|node| &node.pods);
         let (mut pods, malformed) = match (same, known) {

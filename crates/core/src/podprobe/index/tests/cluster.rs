@@ -574,7 +574,8 @@ impl Cluster {
     fn list(&self, kind: WatchedKind) -> Vec<Event> {
         let names = self.names(kind);
         let objects = names.iter();
-        let objects = objects.filter_map(|name| self.snapshot(kind, name, Source::List));
+        let source = Source::List(at(self.version));
+        let objects = objects.filter_map(|name| self.snapshot(kind, name, source));
         let mut events: Vec<_> = objects.collect();
         events.push(Event::Listed(kind, names, at(self.version)));
         events

@@ -7,7 +7,7 @@ use leadsman_api::node_pod_probe::NodePodProbe;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::cluster::{Owner, Reply, SimPod, mark, name};
+use super::cluster::{Owner, Reply, SimPod, at, mark, name};
 use super::proof::marker;
 use super::scene::{app_x, exec, idle, p0, probe};
 use super::world::World;
@@ -543,7 +543,7 @@ fn an_event_that_is_not_newer_changes_nothing() {
     let Event::Pod(pod, _) = old else {
         unreachable!()
     };
-    world.observe(Event::Pod(pod, Source::List));
+    world.observe(Event::Pod(pod, Source::List(at(1))));
     world.drain();
     assert_eq!(world.entries(), ["way#idle"]);
 }
@@ -565,7 +565,8 @@ fn equal_snapshots_change_nothing() {
             WatchedKind::Pod => p0(),
             WatchedKind::Node | WatchedKind::NodePodProbe => name("", "n0"),
         };
-        let snapshot = world.cluster.snapshot(kind, &id, Source::List).unwrap();
+        let source = Source::List(at(world.cluster.version));
+        let snapshot = world.cluster.snapshot(kind, &id, source).unwrap();
         world.observe(snapshot);
         assert!(world.dirty.is_empty(), "{kind:?}");
     }
@@ -703,7 +704,7 @@ fn entries_are_read_again_where_the_generation_moved_and_from_every_list() {
     assert!(generation.is_some());
     let table = [
         (generation, Source::Watch, false),
-        (generation, Source::List, true),
+        (generation, Source::List(at(999)), true),
         (generation.map(|it| it + 1), Source::Watch, true),
         (None, Source::Watch, true),
     ];

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::cluster::{Cluster, Reply};
-use crate::cluster::{Now, Source};
+use crate::cluster::{Now, ObjectName, Source};
 use crate::podprobe::event::{Event, IndexEffects, WatchedKind, Write, WriteTarget};
 use crate::podprobe::index::{Config, Index};
 
@@ -60,6 +60,18 @@ pub(super) enum Fate {
     Unavailable,
     /// The API server refuses it for good.
     Refused,
+}
+
+/// The object that an event shows.
+fn shown(event: &Event) -> Option<(WatchedKind, ObjectName)> {
+    let (kind, meta) = match event {
+        Event::Marker(marker, _) => (WatchedKind::Marker, &marker.metadata),
+        Event::Pod(pod, _) => (WatchedKind::Pod, &pod.identity),
+        Event::Node(node, _) => (WatchedKind::Node, &node.identity),
+        Event::NodePodProbe(object, _) => (WatchedKind::NodePodProbe, &object.metadata),
+        _ => return None,
+    };
+    Some((kind, ObjectName::of(meta)))
 }
 
 impl World {
@@ -118,9 +130,19 @@ impl World {
     }
 
     pub(super) fn observe(&mut self, event: Event) {
+        let shown = shown(&event);
+        let version = |world: &Self| {
+            let (kind, name) = shown.as_ref()?;
+            world.index.version(*kind, name)
+        };
+        let known = version(self);
         let before = self.known_agents();
         let IndexEffects { dirty, deadline } = self.index.observe(event, self.now());
         let after = self.known_agents();
+        if let (Some(known), Some(now)) = (known, version(self)) {
+            let is_back = known.is_later_than(now);
+            assert!(!is_back, "{shown:?} went back from {known:?} to {now:?}");
+        }
         for node in before.difference(&after) {
             self.agents_left.insert(node.clone(), self.cluster.now);
         }
