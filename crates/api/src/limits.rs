@@ -31,8 +31,8 @@ pub const HEADERS_BYTES: usize = 16 * 1024;
 pub const GRPC_SERVICE: usize = 253;
 /// Characters of the value of an annotation that a policy sets.
 pub const ANNOTATION_VALUE: usize = 4096;
-/// Bytes of all annotations of one policy together, keys and values: as many as Kubernetes allows an object
-/// (`TotalAnnotationSizeLimitB` in `k8s.io/apimachinery/pkg/api/validation`).
+/// Bytes of all annotations of one policy together, keys and values, and of those of a pod: as many as Kubernetes allows an
+/// object (`TotalAnnotationSizeLimitB` in `k8s.io/apimachinery/pkg/api/validation/objectmeta.go`).
 pub const ANNOTATIONS_BYTES: usize = 256 * 1024;
 /// Characters of a DNS label, of a label's value, and of a qualified name after its `/`.
 pub const LABEL: usize = 63;

@@ -23,6 +23,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use leadsman_api::limits::ANNOTATIONS_BYTES;
 use leadsman_api::marker::PodContainerProbe;
 
 pub use self::provider::Provided;
@@ -30,13 +31,12 @@ pub use self::review::{Changes, Snapshot};
 pub use self::scope::Scope;
 pub use super::injected::{MARKERS, PROBES};
 use super::marker::{Marker, MarkerProbe};
-use super::pod::IndexedContainer;
+use super::pod::{IndexedContainer, IndexedPod};
 use super::probe::Probe;
 use super::wire::to_wire;
 
-/// Maximum size of the probes of one pod. All annotations of an object together may have 256 KiB
-/// (`TotalAnnotationSizeLimitB`, `k8s.io/apimachinery/pkg/api/validation/objectmeta.go`): half of it is left to others.
-pub const PROBES_BYTES: usize = 128 * 1024;
+/// Maximum size of the probes of one pod: half of what all annotations of a pod may have is left to others.
+pub const PROBES_BYTES: usize = ANNOTATIONS_BYTES / 2;
 
 /// The probes of one pod that its provider is to run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub enum NotInjected {
     ContainerNotFound,
     /// The container has no port of this name.
     PortNotFound(Arc<str>),
-    /// The annotation is full.
+    /// The annotation is full, or the pod's other annotations leave it too little.
     TooManyProbes,
 }
 
@@ -76,11 +76,19 @@ impl Injection {
     ///
     /// A condition belongs to the first probe that names it, even if that one cannot be run, as on other nodes. So the
     /// owner of a condition never depends on a pod's containers.
-    pub fn plan(markers: &[&Marker], containers: &[IndexedContainer]) -> Self {
-        let mut draft = Draft::default();
+    ///
+    /// Marks of ours do not take room from the probes: a mark that did would remove the probe that it follows from, and
+    /// so itself.
+    pub fn plan(markers: &[&Marker], pod: &IndexedPod) -> Self {
+        let keys = PROBES.len() + MARKERS.len();
+        let taken = usize::try_from(pod.other_annotations).unwrap_or(usize::MAX);
+        let mut draft = Draft {
+            room: ANNOTATIONS_BYTES.saturating_sub(taken.saturating_add(keys)),
+            ..Draft::default()
+        };
         let plans = markers.iter().map(|marker| {
             let probes = marker.probes.iter();
-            let plans = probes.map(|probe| draft.add(marker, probe, containers));
+            let plans = probes.map(|probe| draft.add(marker, probe, &pod.containers));
             plans.collect()
         });
         let plans = plans.collect();
@@ -98,7 +106,11 @@ struct Draft<'a> {
     /// Names of probes by container.
     names: BTreeMap<&'a str, BTreeSet<&'a str>>,
     markers: BTreeSet<&'a str>,
+    /// What their names take, separated.
+    markers_bytes: usize,
     probes: String,
+    /// What the values of both annotations may have.
+    room: usize,
 }
 
 impl<'a> Draft<'a> {
@@ -125,11 +137,20 @@ impl<'a> Draft<'a> {
             pod_condition_type: Some(condition.to_owned()),
         };
         let text = serde_json::to_string(&injected).map_err(|_| NotInjected::TooManyProbes)?;
-        if "[,]".len() + self.probes.len() + text.len() > PROBES_BYTES {
+        // With a bracket or a comma before it, and a bracket at the end.
+        let probes = self.probes.len() + text.len() + "[]".len();
+        let own: &str = &marker.name.name;
+        let markers = match self.markers.len() {
+            _ if self.markers.contains(own) => self.markers_bytes,
+            0 => own.len(),
+            _ => self.markers_bytes + ",".len() + own.len(),
+        };
+        if probes > PROBES_BYTES || probes + markers > self.room {
             return Err(NotInjected::TooManyProbes);
         }
         names.insert(&probe.name);
-        self.markers.insert(&marker.name.name);
+        self.markers.insert(own);
+        self.markers_bytes = markers;
         self.probes
             .push(if self.probes.is_empty() { '[' } else { ',' });
         self.probes.push_str(&text);

@@ -5,14 +5,10 @@ use std::sync::Arc;
 
 use leadsman_api::slim;
 
-use super::{Annotations, Injection, MARKERS, PROBES};
+use super::{Injection, MARKERS, PROBES};
 use crate::cluster::{Interners, ObjectName};
 use crate::podprobe::marker::Marker;
 use crate::podprobe::pod::IndexedPod;
-
-/// Maximum size of all annotations of an object, keys included (`TotalAnnotationSizeLimitB`,
-/// `k8s.io/apimachinery/pkg/api/validation/objectmeta.go`).
-const ANNOTATIONS_BYTES: usize = 256 * 1024;
 
 /// The annotations to change, each with its new value; None removes it.
 pub type Changes = Vec<(&'static str, Option<Arc<str>>)>;
@@ -62,8 +58,7 @@ impl Snapshot {
         let markers = markers.flat_map(|markers| markers.iter());
         let matching = markers.filter(|marker| marker.selector.matches(label));
         let matching: Vec<_> = matching.map(|marker| &**marker).collect();
-        let wanted = Injection::plan(&matching, &seen.containers).annotations;
-        let wanted = wanted.filter(|wanted| has_room(pod, wanted));
+        let wanted = Injection::plan(&matching, &seen).annotations;
         let [probes, markers] = [PROBES, MARKERS].map(|key| value(pod, key));
         match wanted {
             Some(wanted) => [
@@ -88,13 +83,4 @@ fn value<'a>(pod: &'a slim::Pod, key: &str) -> Option<&'a str> {
     let mut annotations = pod.annotations.iter();
     let found = annotations.find(|(known, _)| known == key);
     found.map(|(_, value)| value.as_str())
-}
-
-/// Whether the pod could be created with these annotations: with larger ones it would be refused.
-fn has_room(pod: &slim::Pod, wanted: &Annotations) -> bool {
-    let others = pod.annotations.iter();
-    let others = others.filter(|(key, _)| key != PROBES && key != MARKERS);
-    let others: usize = others.map(|(key, value)| key.len() + value.len()).sum();
-    let ours = PROBES.len() + wanted.probes.len() + MARKERS.len() + wanted.markers.len();
-    others + ours <= ANNOTATIONS_BYTES
 }

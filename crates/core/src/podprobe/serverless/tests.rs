@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use leadsman_api::limits::ANNOTATIONS_BYTES;
 use leadsman_api::slim;
 use proptest::prelude::*;
 use rstest::rstest;
@@ -176,7 +177,7 @@ fn a_probe_is_injected_where_its_container_stays_and_has_its_port(
         &[],
         &mut Interners::default(),
     );
-    let plan = super::Injection::plan(&[&marker], &pod.containers);
+    let plan = super::Injection::plan(&[&marker], &pod);
     assert_eq!(plan.plans, [[expected]]);
 }
 
@@ -238,9 +239,39 @@ fn what_does_not_fit_is_left_out_and_no_pod_is_refused_for_it() {
     assert_eq!(names.len(), 8, "of 16 KB each");
     let changes = review(std::slice::from_ref(&marker), &pod(&json!({})));
     assert!(changes[PROBES].as_ref().unwrap().len() <= PROBES_BYTES);
-    // The pod would have more than the API server takes.
-    let full = pod(&json!({ "else": "x".repeat(200_000) }));
-    assert_eq!(review(&[marker], &full), BTreeMap::new());
+    // The pod's own annotations leave less.
+    for (own, fit) in [(180_000, 5), (229_000, 2), (250_000, 0)] {
+        let full = pod(&json!({ "else": "x".repeat(own) }));
+        let changes = review(std::slice::from_ref(&marker), &full);
+        let probes = changes
+            .get(PROBES)
+            .map_or("[]", |probes| probes.as_deref().unwrap());
+        let probes: Vec<Value> = serde_json::from_str(probes).unwrap();
+        assert_eq!(probes.len(), fit, "beside {own} bytes");
+        assert!(bytes(&changes) + "else".len() + own <= ANNOTATIONS_BYTES);
+    }
+}
+
+/// What annotations take, keys included.
+fn bytes(annotations: &BTreeMap<&'static str, Option<String>>) -> usize {
+    let pairs = annotations.iter();
+    pairs
+        .map(|(key, value)| key.len() + value.as_ref().unwrap().len())
+        .sum()
+}
+
+/// What fits to the last byte fits.
+// PPM-16
+#[test]
+fn annotations_may_take_all_that_others_leave_and_no_more() {
+    let way = marker("a", "way", 0, &[probe("p", "t")]);
+    let alone = review(std::slice::from_ref(&way), &pod(&json!({})));
+    let left = ANNOTATIONS_BYTES - bytes(&alone) - "else".len();
+    for (own, fits) in [(left, true), (left + 1, false)] {
+        let beside = pod(&json!({ "else": "x".repeat(own) }));
+        let changes = review(std::slice::from_ref(&way), &beside);
+        assert_eq!(!changes.is_empty(), fits, "{own}");
+    }
 }
 
 // PPM-16

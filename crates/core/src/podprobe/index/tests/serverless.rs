@@ -234,6 +234,30 @@ fn pending_says_what_the_provider_lacks(
     assert!(message.ends_with(progress), "{message}");
 }
 
+// PPM-16, PPM-13
+#[test]
+fn annotations_of_others_leave_room_for_the_probes_or_the_marker_says_so() {
+    let mut world = provided(&[idle()]);
+    let fill = |world: &mut World, bytes: usize| {
+        world.edit(|pod| {
+            let long = mark(&"x".repeat(bytes), Owner::User);
+            pod.annotations.insert("theirs".into(), long);
+        });
+        world.rest();
+    };
+    assert_eq!(world.injected(), ["idle"]);
+    world.provider_reports("game.io/idle", "True", "");
+    let labels = world.pod().labels.clone();
+    fill(&mut world, 262_000);
+    assert_eq!(world.injected(), Vec::<String>::new());
+    let (reason, message) = world.ready("way");
+    assert_eq!(reason, "TooManyProbes", "{message}");
+    assert_eq!(world.pod().labels, labels, "what was known is not over");
+    fill(&mut world, 100_000);
+    assert_eq!(world.injected(), ["idle"]);
+    assert_eq!(world.ready("way").0, "Probing");
+}
+
 // PPM-16, PPM-10
 #[test]
 fn the_younger_of_two_markers_does_not_get_the_condition() {
