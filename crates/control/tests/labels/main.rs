@@ -7,27 +7,23 @@
     reason = "clippy takes only functions with #[test] for tests"
 )]
 
-mod api_server;
-mod rules;
-mod wiring;
+#[path = "stage.rs"]
+mod stage;
 
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Secret;
 use leadsman_api::slim::Pod;
 use leadsman_control::{
-    Class, Control, Effects, Kind, Observation, Observe, Request, RequestKind, Rules, rights,
+    Class, Effects, Kind, Observation, Observe, Request, RequestKind, Rules, rights,
 };
 use leadsman_core::cluster::{Now, ObjectName};
-use leadsman_lease::Leadership;
-use leadsman_process::{ApiServer, Metrics, Process, Readiness, clock};
-use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use leadsman_process::clock;
 use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
 
-use self::api_server::Cluster;
-use self::wiring::CopyLabels;
+use self::stage::api_server::Cluster;
+use self::stage::wiring::CopyLabels;
+use self::stage::{rules, run};
 
 /// A feature that observes pods and secrets, and has a request for each pod once it is in sync.
 struct Greedy;
@@ -84,36 +80,6 @@ impl Rules for Greedy {
     }
 }
 
-struct Running {
-    cluster: Cluster,
-    process: Process,
-    _leadership: watch::Sender<Leadership>,
-    control: JoinHandle<()>,
-}
-
-/// Features that run against a cluster, as its leader.
-fn run(cluster: &Cluster, add: impl FnOnce(&mut Control)) -> Running {
-    let process = Process {
-        server: ApiServer::new(cluster.client()),
-        shutdown: CancellationToken::new(),
-        readiness: Readiness::default(),
-        metrics: Metrics::default(),
-    };
-    let leadership = watch::Sender::new(Leadership::Leads {
-        term: 1,
-        after_others: false,
-        until: clock::monotonic() + Duration::from_hours(1),
-    });
-    let mut control = Control::new(&process, leadership.subscribe());
-    add(&mut control);
-    Running {
-        cluster: cluster.clone(),
-        process,
-        _leadership: leadership,
-        control: tokio::spawn(async move { control.run().await.unwrap() }),
-    }
-}
-
 async fn seconds(seconds: u64) {
     sleep(Duration::from_secs(seconds)).await;
 }
@@ -165,7 +131,7 @@ async fn labels_are_copied_and_follow_their_config_map() {
     assert_eq!(colours(&cluster), ["green"; 3]);
     assert_eq!(cluster.count("PATCH"), 5);
     running.process.shutdown.cancel();
-    running.control.await.unwrap();
+    running.control.await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -184,7 +150,7 @@ async fn a_kind_that_is_missing_stops_the_features_that_need_it_and_no_other() {
     assert!(text.contains("does not serve secrets"), "{text}");
     cluster.serve("secrets");
     seconds(60).await;
-    assert!(running.cluster.count("POST") > 0);
+    assert!(cluster.count("POST") > 0);
 }
 
 #[tokio::test(start_paused = true)]
