@@ -103,6 +103,7 @@ impl Control {
     fn context(&self) -> Context {
         Context {
             server: self.shared.server.clone(),
+            leadership: self.shared.leadership.clone(),
             readiness: self.readiness.clone(),
             metrics: self.shared.metrics.clone(),
         }

@@ -16,6 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource as _;
 use leadsman_api::Guarded;
 use leadsman_core::cluster::{ObjectName, ResourceVersion, Source};
+use leadsman_lease::Leadership;
 use leadsman_process::list::ListTarget;
 use leadsman_process::reply::{Cause, Disposition};
 use leadsman_process::watcher::{WatchEvent, WatchFailure, WatchPhase, list_and_watch};
@@ -55,6 +56,7 @@ pub(crate) struct WatchesByType(HashMap<TypeId, Box<dyn Spawn>>);
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) server: ApiServer,
+    pub(crate) leadership: tokio::sync::watch::Receiver<Leadership>,
     pub(crate) readiness: Readiness,
     pub(crate) metrics: Metrics,
 }
@@ -110,7 +112,15 @@ impl<K: Watchable> Spawn for KindWatch<K> {
             undecodable: BTreeMap::new(),
             is_receiving: true,
         };
-        tasks.spawn(follower.run(objects));
+        let mut leadership = context.leadership;
+        tasks.spawn(async move {
+            // What others wrote while they led is in a list that begins when nobody leads any more. After any other list,
+            // a new leader has to list once more.
+            let is_known = |now: &Leadership| *now != Leadership::Unknown;
+            // An error says that nobody will tell.
+            let _ = leadership.wait_for(is_known).await;
+            follower.run(objects).await;
+        });
     }
 
     fn as_any_mut(&mut self) -> &mut dyn Any {

@@ -95,7 +95,7 @@ impl<O: LeadershipObserver> Candidate<O> {
                 field_manager,
                 timeout: REQUEST_TIMEOUT.min(duration / 3),
             },
-            leadership: watch::Sender::new(Leadership::Standby),
+            leadership: watch::Sender::new(Leadership::Unknown),
             report: LeadershipReport::new(check, observer),
         }
     }

@@ -32,7 +32,7 @@ pub(crate) struct Elector {
     request: RequestState,
     refusals: u32,
     terms: u64,
-    /// Whether another process may have written since the last term, or since the start.
+    /// Whether another process may have written since the last term, or since the Lease was first read.
     others: bool,
     random: fastrand::Rng,
 }
@@ -318,6 +318,12 @@ impl Elector {
 
     fn remember(&mut self, lease: Option<Box<Lease>>, now: Instant) {
         let ours = self.duration();
+        // One that was free when it was first read, and is now as somebody else left it.
+        let was_used = match (&lease, &self.last_seen) {
+            (Some(lease), LastSeen::Present { lease: known, .. }) => !record::is_same(lease, known),
+            (Some(_), LastSeen::Absent { .. }) => true,
+            (Some(_), LastSeen::Unread) | (None, _) => false,
+        };
         self.last_seen = match (lease, &self.last_seen) {
             (
                 Some(lease),
@@ -343,7 +349,7 @@ impl Elector {
             LastSeen::Present { lease, .. } if record::holder(lease) != Some(&self.identity) => {
                 // If it was ours, somebody took it by hand, or with a clock that runs too fast.
                 self.tenure = None;
-                self.others |= has_led || record::holder(lease).is_some();
+                self.others |= has_led || was_used || record::holder(lease).is_some();
             }
             // Between two terms another process may have created it, and somebody may have deleted it again.
             LastSeen::Absent { .. } => self.others |= has_led,
@@ -374,7 +380,8 @@ impl Elector {
                 after_others: held.after_others,
                 until: held.until,
             },
-            Some(_) | None => Leadership::Standby,
+            _ if matches!(self.last_seen, LastSeen::Unread) => Leadership::Unknown,
+            _ => Leadership::Standby,
         }
     }
 

@@ -11,13 +11,15 @@ const MARGIN: Duration = Duration::from_millis(500);
 /// Whether this process may write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leadership {
+    /// It may not: the Lease has not been read yet, so it is not known who leads.
+    Unknown,
     /// It may not: another process leads, or none does.
     Standby,
     /// It may.
     Leads {
         /// The number of this process's term. Between two terms others may have written.
         term: u64,
-        /// Whether another process may have written between the start of this process and this term.
+        /// Whether another process may have written between the first read of the Lease and this term.
         after_others: bool,
         /// When the Lease ends unless it is renewed. Each write compares it with the clock.
         until: Instant,
@@ -28,7 +30,7 @@ impl Leadership {
     /// The number of the term. None for a standby.
     pub fn term(self) -> Option<u64> {
         match self {
-            Self::Standby => None,
+            Self::Unknown | Self::Standby => None,
             Self::Leads { term, .. } => Some(term),
         }
     }
@@ -45,7 +47,7 @@ impl Leadership {
     /// How long a request that is sent now may take. None if no request may be sent.
     pub fn time_left(self, now: Instant) -> Option<Duration> {
         match self {
-            Self::Standby => None,
+            Self::Unknown | Self::Standby => None,
             Self::Leads { until, .. } => {
                 let left = until.saturating_duration_since(now);
                 (left >= MARGIN).then_some(left)

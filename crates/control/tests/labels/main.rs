@@ -18,12 +18,13 @@ use leadsman_control::{
     Class, Effects, Kind, Observation, Observe, Request, RequestKind, Rules, rights,
 };
 use leadsman_core::cluster::{Now, ObjectName};
+use leadsman_lease::Leadership;
 use leadsman_process::clock;
 use tokio::time::sleep;
 
 use self::stage::api_server::Cluster;
 use self::stage::wiring::CopyLabels;
-use self::stage::{rules, run};
+use self::stage::{rules, run, run_as};
 
 /// A feature that observes pods and secrets, and has a request for each pod once it is in sync.
 struct Greedy;
@@ -132,6 +133,20 @@ async fn labels_are_copied_and_follow_their_config_map() {
     assert_eq!(cluster.count("PATCH"), 5);
     running.process.shutdown.cancel();
     running.control.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_listed_before_it_is_known_who_leads() {
+    let cluster = shop();
+    let running = run_as(Leadership::Unknown, &cluster, |control| {
+        control.add(CopyLabels::default());
+    });
+    seconds(60).await;
+    assert_eq!(cluster.count("LIST"), 0);
+    running.leadership.send_replace(Leadership::Standby);
+    seconds(5).await;
+    assert_eq!(cluster.count("LIST"), 2, "a standby keeps up");
+    assert_eq!(cluster.count("PATCH"), 0);
 }
 
 #[tokio::test(start_paused = true)]

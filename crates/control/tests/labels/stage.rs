@@ -19,28 +19,38 @@ use self::api_server::Cluster;
 /// Features that run.
 pub(crate) struct Running {
     pub(crate) process: Process,
-    _leadership: watch::Sender<Leadership>,
+    pub(crate) leadership: watch::Sender<Leadership>,
     pub(crate) control: JoinHandle<Result<(), ControlError>>,
 }
 
 /// Runs features that nobody led before.
 pub(crate) fn run(cluster: &Cluster, add: impl FnOnce(&mut Control)) -> Running {
+    let until = clock::monotonic() + Duration::from_hours(1);
+    let leads = Leadership::Leads {
+        term: 1,
+        after_others: false,
+        until,
+    };
+    run_as(leads, cluster, add)
+}
+
+pub(crate) fn run_as(
+    leadership: Leadership,
+    cluster: &Cluster,
+    add: impl FnOnce(&mut Control),
+) -> Running {
     let process = Process {
         server: ApiServer::new(cluster.client()),
         shutdown: CancellationToken::new(),
         readiness: Readiness::default(),
         metrics: Metrics::default(),
     };
-    let leadership = watch::Sender::new(Leadership::Leads {
-        term: 1,
-        after_others: false,
-        until: clock::monotonic() + Duration::from_hours(1),
-    });
+    let leadership = watch::Sender::new(leadership);
     let mut control = Control::new(&process, leadership.subscribe());
     add(&mut control);
     Running {
         process,
-        _leadership: leadership,
+        leadership,
         control: tokio::spawn(control.run()),
     }
 }

@@ -225,7 +225,7 @@ impl World {
     fn leaders(&self) -> Vec<&str> {
         let leads = |candidate: &&SimulatedCandidate| {
             let at = candidate.clock(self.start, self.now);
-            candidate.elector.leadership(at) != Leadership::Standby
+            candidate.elector.leadership(at).term().is_some()
         };
         let leaders = self.candidates.iter().filter(leads);
         leaders.map(|one| one.elector.identity()).collect()

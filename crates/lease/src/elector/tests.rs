@@ -81,7 +81,7 @@ impl TestElector {
     /// The term and the second it ends.
     fn leads(&self) -> Option<(u64, f64)> {
         match self.elector.leadership(self.now) {
-            Leadership::Standby => None,
+            Leadership::Unknown | Leadership::Standby => None,
             Leadership::Leads { term, until, .. } => {
                 Some((term, (until - self.start).as_secs_f64()))
             }
@@ -290,10 +290,25 @@ fn at_the_end_it_is_kept_and_then_given_back() {
 }
 
 #[test]
+fn who_leads_is_not_known_before_the_lease_was_read() {
+    let leadership = |test: &TestElector| test.elector.leadership(test.now);
+    for first in [
+        LeaseState::Absent,
+        present("", 1, 0),
+        present("other", 1, 0),
+    ] {
+        let mut test = idle_elector();
+        assert_eq!(leadership(&test), Leadership::Unknown);
+        test.observe(first);
+        assert_eq!(leadership(&test), Leadership::Standby);
+    }
+}
+
+#[test]
 fn a_term_tells_whether_another_wrote_before_it() {
     let after_others = |test: &TestElector| match test.elector.leadership(test.now) {
         Leadership::Leads { after_others, .. } => after_others,
-        Leadership::Standby => panic!("it does not lead"),
+        other => panic!("it does not lead: {other:?}"),
     };
     let take = |first: LeaseState| {
         let mut test = idle_elector();
@@ -321,6 +336,16 @@ fn a_term_tells_whether_another_wrote_before_it() {
         !after_others(&take(present("", 1, 0))),
         "it was free when first seen"
     );
+    // Free when it was first seen, and free again after somebody held it.
+    let mut test = idle_elector();
+    test.observe(present("", 1, 0));
+    test.next_action();
+    test.on_reply(LeaseReply::Conflict);
+    assert_eq!(test.next_action(), "get");
+    test.on_reply(LeaseReply::Read(Some(lease("", 3, 4))));
+    test.next_action();
+    test.on_reply(LeaseReply::Written(lease("me", 4, 5)));
+    assert!(after_others(&test));
     // Deleted between two terms; another may have created it meanwhile, and somebody deleted that too.
     let mut test = take(LeaseState::Absent);
     test.advance(60.0)

@@ -46,7 +46,7 @@ impl OpenKruiseGuard {
             server,
             manager: OpenKruiseManager::default(),
             leadership,
-            passed_on: watch::Sender::new(Leadership::Standby),
+            passed_on: watch::Sender::new(Leadership::Unknown),
             check,
             reported: OpenKruiseState::Unknown,
             was_active: false,
@@ -131,19 +131,17 @@ impl OpenKruiseGuard {
     fn publish(&mut self) {
         let state = self.manager.state(clock::monotonic());
         let leadership = *self.leadership.borrow_and_update();
-        let passes = match &state {
-            OpenKruiseState::Unknown => false,
+        let passed_on = match &state {
+            OpenKruiseState::Unknown => Leadership::Unknown,
             OpenKruiseState::Active { .. } => {
                 self.was_active = true;
-                false
+                Leadership::Standby
             }
-            OpenKruiseState::Absent | OpenKruiseState::GateOff { .. } => true,
-        };
-        let passed_on = match (passes, self.was_active) {
-            (false, _) => Leadership::Standby,
-            (true, false) => leadership,
             // Its last writes may not have reached our watches.
-            (true, true) => leadership.after_others(),
+            OpenKruiseState::Absent | OpenKruiseState::GateOff { .. } if self.was_active => {
+                leadership.after_others()
+            }
+            OpenKruiseState::Absent | OpenKruiseState::GateOff { .. } => leadership,
         };
         if state != self.reported {
             self.report(&state);
