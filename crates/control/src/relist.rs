@@ -2,16 +2,19 @@
 //!
 //! A standby's watches may lag behind those of the last leader, each by a different time. Acting on an observation from
 //! before the last leader's write would undo that write. So the kinds that decisions depend on ([`Kind::relisted`]) are
-//! read once more, as the API server's store has them.
+//! read once more, as the API server's store has them. What a complete list does not contain was deleted.
 //!
 //! [`Kind::relisted`]: crate::Kind::relisted
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::{self, BoxStream, unfold};
+use kube::Resource as _;
 use leadsman_api::Guarded;
-use leadsman_core::cluster::Source;
+use leadsman_core::cluster::{ObjectName, ResourceVersion, Source};
 use leadsman_process::list::{ListPage, ListTarget};
 use leadsman_process::reply::Disposition;
 use leadsman_process::{ApiServer, Backoff};
@@ -32,55 +35,88 @@ pub(crate) fn relist<R: Rules>(server: &ApiServer) -> BoxStream<'static, Vec<R::
     stream::iter(pages).flatten().boxed()
 }
 
-/// The pages of a kind. A page that does not come in time is requested again.
+/// The pages of a kind, and with the last one that the list is complete.
 pub(crate) fn pages<K: Watchable, R: Observe<K>>(
     server: ApiServer,
 ) -> BoxStream<'static, Vec<R::Event>> {
-    let pages = unfold(Some(None), move |next: Option<Option<String>>| {
+    let pages = unfold(Some(Listing::default()), move |listing| {
         let server = server.clone();
         async move {
-            let page = page::<K>(&server, next?).await;
-            let next = page.token.map(Some);
-            Some((page.objects, next))
+            let mut listing: Listing = listing?;
+            let page = listing.next_page::<K>(&server).await;
+            let mut observations = observations(page.objects);
+            let next = if page.token.is_some() {
+                Some(Listing {
+                    token: page.token,
+                    ..listing
+                })
+            } else {
+                let version = ResourceVersion::parse(Some(&page.version));
+                let names = Arc::new(listing.names);
+                observations.push(Observation::Relisted(names, version));
+                None
+            };
+            let events = observations.into_iter().map(R::event);
+            Some((events.collect(), next))
         }
     });
-    pages.map(events::<K, R>).boxed()
+    pages.boxed()
 }
 
-fn events<K: Watchable, R: Observe<K>>(objects: Vec<Guarded<K>>) -> Vec<R::Event> {
+fn observations<K: Watchable>(objects: Vec<Guarded<K>>) -> Vec<Observation<K>> {
     let objects = objects.into_iter().filter_map(|object| match object {
         Guarded::Decoded(object) => Some(Observation::Object(object.into(), Source::Reply)),
         // The watch has reported it.
         Guarded::Undecodable { .. } => None,
     });
-    objects.map(R::event).collect()
+    objects.collect()
 }
 
-/// The page of a token, or the first one; retried until it comes.
-async fn page<K: Watchable>(server: &ApiServer, mut token: Option<String>) -> ListPage<Guarded<K>> {
-    let target = ListTarget::all::<K>().page(PAGE);
-    let (mut failures, mut late) = (0, 0);
-    loop {
-        let page = target.read(server, token.clone(), &mut late).await;
-        let failed = match page {
-            Ok(page) => return page,
-            Err(failed) => failed,
-        };
-        failures += 1;
-        let mut retry_in = BACKOFF.delay(failures, fastrand::f64());
-        match &failed {
-            // A continue token is good for minutes only.
-            Disposition::Expired { .. } => token = None,
-            Disposition::Retry { after, .. } => retry_in = retry_in.max(after.unwrap_or_default()),
-            _ => {}
+/// A list under way.
+#[derive(Default)]
+struct Listing {
+    /// The continue token of the next page; the first has none.
+    token: Option<String>,
+    /// The names of the pages so far, also of what does not decode; no more than there are objects.
+    names: BTreeSet<ObjectName>,
+}
+
+impl Listing {
+    /// The next page. One that does not come in time is asked for again; however long it takes.
+    async fn next_page<K: Watchable>(&mut self, server: &ApiServer) -> ListPage<Guarded<K>> {
+        let target = ListTarget::all::<K>().page(PAGE);
+        let (mut failures, mut late) = (0, 0);
+        loop {
+            let page = target.read(server, self.token.clone(), &mut late).await;
+            let failed = match page {
+                Ok(page) => {
+                    let names = page.objects.iter().map(Guarded::meta);
+                    self.names.extend(names.map(ObjectName::of));
+                    return page;
+                }
+                Err(failed) => failed,
+            };
+            failures += 1;
+            let mut retry_in = BACKOFF.delay(failures, fastrand::f64());
+            match &failed {
+                // A continue token is good for minutes only. Another list begins, of a later version.
+                Disposition::Expired { .. } => *self = Self::default(),
+                Disposition::Retry { after, .. } => {
+                    retry_in = retry_in.max(after.unwrap_or_default());
+                }
+                _ => {}
+            }
+            let resource = Resource::of::<K>().full_name();
+            tracing::warn!(
+                resource,
+                reason = failed.reason(),
+                ?retry_in,
+                "re-listing after taking over leadership failed, retrying"
+            );
+            sleep(retry_in).await;
         }
-        let resource = Resource::of::<K>().full_name();
-        tracing::warn!(
-            resource,
-            reason = failed.reason(),
-            ?retry_in,
-            "re-listing after taking over leadership failed, retrying"
-        );
-        sleep(retry_in).await;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -71,6 +71,9 @@ pub enum Observation<K> {
     Deleted(ObjectName, ResourceVersion),
     /// A list is complete. Objects that it does not contain did not exist at its version.
     Listed(Arc<BTreeSet<ObjectName>>, ResourceVersion),
+    /// A list beside the watch is complete, which a new leader reads. The watch may be ahead of it or behind it: what is
+    /// not named here did not exist at the version of the list, and may have been created since.
+    Relisted(Arc<BTreeSet<ObjectName>>, ResourceVersion),
     /// Whether the API server keeps the optional fields that were asked about ([`Kind::with_optional_fields`]).
     FieldsKept(bool),
 }
@@ -82,6 +85,7 @@ impl<K> Clone for Observation<K> {
             Self::Undecodable(metadata, source) => Self::Undecodable(Arc::clone(metadata), *source),
             Self::Deleted(name, version) => Self::Deleted(name.clone(), *version),
             Self::Listed(names, version) => Self::Listed(Arc::clone(names), *version),
+            Self::Relisted(names, version) => Self::Relisted(Arc::clone(names), *version),
             Self::FieldsKept(kept) => Self::FieldsKept(*kept),
         }
     }

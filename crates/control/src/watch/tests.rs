@@ -58,6 +58,7 @@ impl Subscribe<Pod> for Recorder {
                 let names: Vec<_> = names.iter().map(ToString::to_string).collect();
                 format!("Listed {}", names.join(" "))
             }
+            Observation::Relisted(..) => unreachable!("no watch says so"),
             Observation::FieldsKept(kept) => format!("{kept}"),
         };
         async move {

@@ -28,7 +28,8 @@ pub(crate) enum Event {
         from: Option<String>,
     },
     Deleted(Kind, ObjectName),
-    Listed(Kind, BTreeSet<ObjectName>),
+    /// A list is complete: what is not named here did not exist at its version.
+    Listed(Kind, BTreeSet<ObjectName>, ResourceVersion),
     /// It is not tried again until another colour is due.
     Refused(ObjectName, Option<String>),
     /// Nothing that these rules need.
@@ -101,13 +102,17 @@ impl Labels {
                 self.refused.remove(&name);
                 Vec::new()
             }
-            Event::Listed(Kind::ConfigMap, names) => {
-                self.colours.retain(|name, _| names.contains(name));
+            Event::Listed(Kind::ConfigMap, names, listed) => {
+                let is_newer = |known: ResourceVersion| known.is_later_than(listed);
+                self.colours
+                    .retain(|name, (known, _)| names.contains(name) || is_newer(*known));
                 self.all()
             }
-            Event::Listed(Kind::Pod, names) => {
-                self.pods.retain(|name, _| names.contains(name));
-                self.refused.retain(|name, _| names.contains(name));
+            Event::Listed(Kind::Pod, names, listed) => {
+                let is_newer = |known: ResourceVersion| known.is_later_than(listed);
+                self.pods
+                    .retain(|name, pod| names.contains(name) || is_newer(pod.version));
+                self.refused.retain(|name, _| self.pods.contains_key(name));
                 Vec::new()
             }
             Event::Refused(name, colour) => {

@@ -120,7 +120,9 @@ fn event<K>(
     match observation {
         Observation::Object(seen, source) => object(&seen, source),
         Observation::Deleted(name, _) => Event::Deleted(kind, name),
-        Observation::Listed(names, _) => Event::Listed(kind, names.iter().cloned().collect()),
+        Observation::Listed(names, version) | Observation::Relisted(names, version) => {
+            Event::Listed(kind, names.iter().cloned().collect(), version)
+        }
         Observation::Undecodable(..) | Observation::FieldsKept(_) => Event::Other,
     }
 }

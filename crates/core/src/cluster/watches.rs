@@ -32,6 +32,19 @@ pub struct CompleteList {
 }
 
 impl CompleteList {
+    /// A complete list that no watch begins with.
+    pub fn beside_watch(version: ResourceVersion) -> Self {
+        Self {
+            version,
+            is_restored: false,
+        }
+    }
+
+    /// The version of the list.
+    pub fn version(self) -> ResourceVersion {
+        self.version
+    }
+
     /// Whether an object that is known in this version, and that the list does not contain, was deleted. An object that
     /// is newer than the list was created afterwards, and is known from the reply to the write that created it.
     pub fn proves_deletion(self, known: Option<ResourceVersion>) -> bool {

@@ -44,6 +44,9 @@ pub enum Event {
     /// A list of a kind is complete, with all its names. Objects of other names did not exist at the version of the
     /// list.
     Listed(WatchedKind, BTreeSet<ObjectName>, ResourceVersion),
+    /// A list of a kind beside its watch is complete, with all its names. The watch may be ahead of it or behind it.
+    /// Objects of other names did not exist at the version of the list.
+    Relisted(WatchedKind, BTreeSet<ObjectName>, ResourceVersion),
     /// All kinds have been listed, and this process holds the Lease: from now on writes are due. Sent again whenever
     /// the process regains the Lease, after another one may have written.
     Synced,

@@ -103,6 +103,9 @@ fn event<K>(
         Observation::Listed(names, version) => {
             Event::Listed(kind, Arc::unwrap_or_clone(names), version)
         }
+        Observation::Relisted(names, version) => {
+            Event::Relisted(kind, Arc::unwrap_or_clone(names), version)
+        }
         Observation::FieldsKept(kept) => Event::FieldsKept(kind, kept),
     }
 }

@@ -9,7 +9,7 @@ use leadsman_api::slim;
 use leadsman_api::{NodePodProbe, PodProbeMarker};
 
 use super::Index;
-use crate::cluster::{ObjectName, ResourceVersion, Source};
+use crate::cluster::{CompleteList, ObjectName, ResourceVersion, Source};
 use crate::podprobe::event::{Event, WatchedKind, Write, WriteTarget};
 use crate::podprobe::pod::IndexedPod;
 
@@ -32,7 +32,14 @@ impl Index {
                     self.remove(kind, &name, version);
                 }
             }
-            Event::Listed(kind, names, version) => self.complete_list(kind, &names, version),
+            Event::Listed(kind, names, version) => {
+                self.markers_listed |= kind == WatchedKind::Marker;
+                let list = self.watches.complete_list(kind, version);
+                self.remove_unlisted(kind, &names, list);
+            }
+            Event::Relisted(kind, names, version) => {
+                self.remove_unlisted(kind, &names, CompleteList::beside_watch(version));
+            }
             Event::Synced => {
                 cx.synced = true;
                 self.pods.forget_contests();
@@ -273,19 +280,17 @@ impl Index {
     }
 
     /// Removes the objects that a complete list of a kind does not contain, unless they are newer than the list.
-    fn complete_list(
+    fn remove_unlisted(
         &mut self,
         kind: WatchedKind,
         listed: &BTreeSet<ObjectName>,
-        version: ResourceVersion,
+        list: CompleteList,
     ) {
-        self.markers_listed |= kind == WatchedKind::Marker;
-        let list = self.watches.complete_list(kind, version);
         let mut names = self.known_names(kind);
         names.retain(|name| !listed.contains(name));
         for name in names {
             if list.proves_deletion(self.version(kind, &name)) {
-                self.remove(kind, &name, version);
+                self.remove(kind, &name, list.version());
             }
         }
     }

@@ -736,3 +736,36 @@ fn a_pod_that_lacks_its_marks_is_due_with_every_snapshot() {
         assert_eq!(due, std::slice::from_ref(&marks));
     }
 }
+
+// PPM-2, PPM-9
+#[test]
+fn a_new_leader_acts_on_deletions_that_its_watches_have_not_shown() {
+    let mut world = World::probing(&[idle()]);
+    world.verdict("way#idle", "Succeeded", "");
+    assert!(world.pod().labels.contains_key("role"));
+    world.lose_lead();
+    let edited = marker(&app_x(), &[idle(), probe("two", "main", exec("/two"))]);
+    world.cluster.put_marker(&name("a", "way"), edited);
+    world.cluster.delete(WatchedKind::Marker, &name("a", "way"));
+    world.lead_again();
+    while world.work() {}
+    assert_eq!(world.entries(), Vec::<String>::new());
+    assert!(!world.pod().labels.contains_key("role"));
+    // What the watches show of it later is old.
+    world.writes.clear();
+    world.drain();
+    assert_eq!(world.writes, []);
+}
+
+// PPM-2
+#[test]
+fn a_new_leader_keeps_what_was_made_after_its_list() {
+    let mut world = World::probing(&[idle()]);
+    let listed = world.cluster.version;
+    world.mark("later", &[probe("two", "main", exec("/two"))]);
+    let names = [name("a", "way")].into();
+    let list = Event::Relisted(WatchedKind::Marker, names, at(listed));
+    world.observe(list);
+    world.drain();
+    assert_eq!(world.entries(), ["later#two", "way#idle"]);
+}

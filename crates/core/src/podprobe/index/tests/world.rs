@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::cluster::{Cluster, Reply};
+use super::cluster::{Cluster, Reply, at};
 use crate::cluster::{Now, ObjectName, Source};
 use crate::podprobe::event::{Event, IndexEffects, WatchedKind, Write, WriteTarget};
 use crate::podprobe::index::{Config, Index};
@@ -396,6 +396,8 @@ impl World {
                     self.observe(event);
                 }
             }
+            let (names, version) = (self.cluster.names(kind), self.cluster.version);
+            self.observe(Event::Relisted(kind, names, at(version)));
         }
         self.standby = false;
         self.observe(Event::Synced);

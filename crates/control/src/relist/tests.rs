@@ -1,0 +1,109 @@
+//! What a new leader observes of a list that is made in pages.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Mutex;
+
+use http::{Request as HttpRequest, Response};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::client::Body;
+use leadsman_core::cluster::Now;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::request::{Request, RequestKind};
+use crate::rules::{Class, Effects};
+use crate::{Kind, Rules};
+
+/// Rules whose events are observations in words.
+struct Words;
+
+impl Observe<ConfigMap> for Words {
+    fn event(observation: Observation<ConfigMap>) -> String {
+        match observation {
+            Observation::Object(object, _) => ObjectName::of(&object.metadata).to_string(),
+            Observation::Relisted(names, version) => {
+                let names: Vec<_> = names.iter().map(ToString::to_string).collect();
+                format!("{} at {version:?}", names.join(" "))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+impl Rules for Words {
+    const NAME: &'static str = "words";
+    const KINDS: &'static [Kind<Self>] = &[Kind::new::<ConfigMap>(100).relisted()];
+    const REQUESTS: &'static [RequestKind] = &[];
+    const CLASSES: &'static [Class] = &[Class::new()];
+
+    type Event = String;
+    type Target = String;
+
+    fn observe(&mut self, _: String, _now: Now) -> Effects<String> {
+        Effects::default()
+    }
+
+    fn synced(&mut self, _now: Now) -> Effects<String> {
+        Effects::default()
+    }
+
+    fn deadline_passed(&mut self, _now: Now) -> Effects<String> {
+        Effects::default()
+    }
+
+    fn due(&mut self, _: &String, _now: Now) -> Option<Request<String>> {
+        None
+    }
+
+    fn class(_: &String) -> usize {
+        0
+    }
+}
+
+fn page(names: &[&str], token: &str, version: &str) -> (u16, Value) {
+    let item = |name: &&str| json!({"metadata": {"name": name, "namespace": "shop"}});
+    let items: Vec<_> = names.iter().map(item).collect();
+    let metadata = json!({"continue": token, "resourceVersion": version});
+    (200, json!({"metadata": metadata, "items": items}))
+}
+
+/// What is observed of these replies.
+async fn relisted(replies: Vec<(u16, Value)>) -> Vec<String> {
+    let replies = Arc::new(Mutex::new(VecDeque::from(replies)));
+    let service = tower::service_fn(move |_: HttpRequest<Body>| {
+        let (code, body) = replies.lock().unwrap().pop_front().unwrap();
+        let body = Body::from(body.to_string().into_bytes());
+        std::future::ready(Ok::<_, Infallible>(
+            Response::builder().status(code).body(body).unwrap(),
+        ))
+    });
+    let server = ApiServer::new(kube::Client::new(service, "default"));
+    let pages: Vec<_> = relist::<Words>(&server).collect().await;
+    pages.concat()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_page_says_what_all_of_them_name() {
+    let (code, mut last) = page(&["c"], "", "7");
+    // It exists, whatever cannot be read of it.
+    let undecodable = json!({"metadata": {"name": "d", "namespace": "shop"}, "data": 3});
+    last["items"].as_array_mut().unwrap().push(undecodable);
+    let observed = relisted(vec![page(&["a", "b"], "more", "7"), (code, last)]).await;
+    let complete = "shop/a shop/b shop/c shop/d at ResourceVersion(Some(7))";
+    assert_eq!(observed, ["shop/a", "shop/b", "shop/c", complete]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_begins_anew_names_nothing_of_the_one_before() {
+    let expired = json!({"kind": "Status", "code": 410, "reason": "Expired"});
+    let observed = relisted(vec![
+        page(&["deleted-meanwhile"], "more", "7"),
+        (410, expired),
+        page(&["a"], "more", "9"),
+        page(&["b"], "", "9"),
+    ])
+    .await;
+    let complete = "shop/a shop/b at ResourceVersion(Some(9))";
+    assert_eq!(observed.last().unwrap(), complete);
+}
