@@ -75,7 +75,9 @@ pub fn feature_rights(gates: Gates) -> Vec<(&'static str, Vec<Right>)> {
 /// Runs without a feature: nothing is watched, written or removed.
 async fn idle(process: &Process) {
     tracing::warn!(
-        "PodProbeMarkerGate=false: no PodProbeMarker is acted on, and everything stays as it is, marks included"
+        "PodProbeMarkerGate=false: no PodProbeMarker is acted on, and everything stays as it is, marks included. If \
+         EnablePodProbeMarkerOnServerless was on before, API servers still call a webhook that nobody serves: run \
+         `kubectl delete mutatingwebhookconfiguration leadsman`"
     );
     let switched_off = "PodProbeMarkerGate=false: idle by configuration";
     process.readiness.add_check(switched_off, "").ready();
