@@ -19,8 +19,7 @@ const NOT_FOUND: u8 = 5;
 const UNIMPLEMENTED: u8 = 12;
 
 /// Serves for ever.
-pub(crate) async fn serve(port: u16, state: Arc<State>) -> Result<(), Failure> {
-    let listener = TcpListener::bind(("0.0.0.0", port)).await?;
+pub(crate) async fn serve(listener: TcpListener, state: Arc<State>) -> Result<(), Failure> {
     loop {
         let (peer, _) = listener.accept().await?;
         let state = Arc::clone(&state);

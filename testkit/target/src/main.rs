@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::state::State;
@@ -22,6 +23,7 @@ type Failure = Box<dyn std::error::Error>;
 
 const USAGE: &str = "usage:
   target serve [--http 8080] [--tcp 9090] [--grpc 50051] [--set KEY=VALUE]...
+                                         print the ports; 0 takes a free one
   target get URL [--timeout SECONDS]     print the body; exit 0 on 2xx, else 1
   target post URL [--timeout SECONDS]
   target emit BYTES                      that many bytes on stdout
@@ -106,6 +108,14 @@ fn emit(bytes: usize) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
+async fn listen(port: u16) -> std::io::Result<TcpListener> {
+    TcpListener::bind(("0.0.0.0", port)).await
+}
+
+fn port(listener: &TcpListener) -> std::io::Result<u16> {
+    Ok(listener.local_addr()?.port())
+}
+
 async fn serve(arguments: &[&str]) -> Result<(), Failure> {
     let (mut http, mut tcp, mut grpc) = (8080, 9090, 50051);
     let state = Arc::new(State::default());
@@ -121,6 +131,13 @@ async fn serve(arguments: &[&str]) -> Result<(), Failure> {
             _ => return Err(USAGE.into()),
         }
     }
+    let [http, tcp, grpc] = [listen(http).await?, listen(tcp).await?, listen(grpc).await?];
+    let [http_port, tcp_port, grpc_port] = [port(&http)?, port(&tcp)?, port(&grpc)?];
+    // Who passes port 0 reads here which ports these are.
+    writeln!(
+        std::io::stdout(),
+        "listening http={http_port} tcp={tcp_port} grpc={grpc_port}"
+    )?;
     tokio::try_join!(
         http1::serve(http, Arc::clone(&state)),
         tcp::serve(tcp, Arc::clone(&state)),

@@ -9,11 +9,16 @@ use crate::Failure;
 use crate::state::State;
 
 /// Serves for ever. While the port is closed, connections are refused.
-pub(crate) async fn serve(port: u16, state: Arc<State>) -> Result<(), Failure> {
+pub(crate) async fn serve(listener: TcpListener, state: Arc<State>) -> Result<(), Failure> {
+    let address = listener.local_addr()?;
     let mut open = state.tcp_open.subscribe();
+    let mut first = Some(listener).filter(|_| *open.borrow());
     loop {
         open.wait_for(|open| *open).await?;
-        let listener = TcpListener::bind(("0.0.0.0", port)).await?;
+        let listener = match first.take() {
+            Some(listener) => listener,
+            None => TcpListener::bind(address).await?,
+        };
         loop {
             tokio::select! {
                 closed = open.wait_for(|open| !*open) => {

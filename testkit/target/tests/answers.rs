@@ -1,8 +1,8 @@
 //! The target's answers, asked as a prober would: over gRPC, over HTTP, over TCP.
 
 use std::error::Error;
-use std::io::Read as _;
-use std::process::{Child, Command, Output};
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use h2::client;
@@ -21,27 +21,28 @@ struct Target {
 }
 
 impl Target {
-    async fn start() -> Result<Self, Box<dyn Error>> {
-        let listeners = [(); 3].map(|()| std::net::TcpListener::bind(("127.0.0.1", 0)));
-        let mut ports = [0; 3];
-        for (port, listener) in ports.iter_mut().zip(listeners) {
-            *port = listener?.local_addr()?.port();
-        }
-        let [http, tcp, grpc] = ports;
-        let words = ports.map(|port| port.to_string());
-        let process = Command::new(TARGET)
-            .args([
-                "serve", "--http", &words[0], "--tcp", &words[1], "--grpc", &words[2],
-            ])
+    /// On ports that the target takes itself: one that is looked for before may be somebody else's by then.
+    fn start() -> Result<Self, Box<dyn Error>> {
+        let mut process = Command::new(TARGET)
+            .args(["serve", "--http", "0", "--tcp", "0", "--grpc", "0"])
+            .stdout(Stdio::piped())
             .spawn()?;
-        let target = Self {
+        let stdout = process.stdout.take().ok_or("no stdout")?;
+        let mut target = Self {
             process,
-            http,
-            tcp,
-            grpc,
+            http: 0,
+            tcp: 0,
+            grpc: 0,
         };
-        for port in ports {
-            target.wait_until_open(port).await?;
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line)?;
+        for word in line.split_whitespace() {
+            match word.split_once('=') {
+                Some(("http", port)) => target.http = port.parse()?,
+                Some(("tcp", port)) => target.tcp = port.parse()?,
+                Some(("grpc", port)) => target.grpc = port.parse()?,
+                _ => {}
+            }
         }
         Ok(target)
     }
@@ -102,7 +103,7 @@ const CHECK: &str = "/grpc.health.v1.Health/Check";
 
 #[tokio::test]
 async fn grpc_health_is_switched_by_service() -> Outcome {
-    let target = Target::start().await?;
+    let target = Target::start()?;
     assert_eq!(target.check(CHECK, "").await?, Ok(1));
     assert_eq!(target.check(CHECK, "role").await?, Ok(2));
     assert_eq!(target.check(CHECK, "stranger").await?, Err("5".into()));
@@ -126,7 +127,7 @@ async fn grpc_health_is_switched_by_service() -> Outcome {
 
 #[tokio::test]
 async fn http_answers_as_told_and_counts() -> Outcome {
-    let target = Target::start().await?;
+    let target = Target::start()?;
     for (path, fine, body) in [
         ("/healthz", true, "ok"),
         ("/role", false, "secondary"),
@@ -169,7 +170,7 @@ async fn http_answers_as_told_and_counts() -> Outcome {
 
 #[tokio::test]
 async fn the_tcp_port_closes_and_opens_again() -> Outcome {
-    let target = Target::start().await?;
+    let target = Target::start()?;
     target.set("tcp=closed")?;
     let mut refused = false;
     for _ in 0..500 {
