@@ -122,11 +122,11 @@ fn chart_access(built: &[Executable]) -> Result<Vec<File>> {
     const NAMESPACE: &str = "--namespace={{ .Release.Namespace }}";
     let folder = Path::new("charts/leadsman/files/access");
     let file = |name: &str, documents: &[&str]| {
-        let text: String = documents
-            .iter()
-            .map(|document| format!("---\n{document}"))
-            .collect();
-        (folder.join(format!("{name}.yaml")), format!("{NOTE}{text}"))
+        let text = documents.join("---\n");
+        (
+            folder.join(format!("{name}.yaml")),
+            format!("{NOTE}---\n{text}"),
+        )
     };
     let mut files = Vec::new();
     let mut before = String::new();
@@ -198,6 +198,6 @@ fn rendered_workloads(programs: &Path) -> Result<String> {
         line.starts_with("# Source:") || HELM_LABELS.iter().any(|label| line.starts_with(label))
     };
     let lines = rendered.lines().filter(|line| !is_helms(line));
-    let lines: String = lines.map(|line| format!("{line}\n")).collect();
-    Ok(lines.replacen("---\n", &format!("---\n{NOTE}"), 1))
+    let text = lines.collect::<Vec<_>>().join("\n");
+    Ok(text.replacen("---\n", &format!("---\n{NOTE}"), 1) + "\n")
 }

@@ -39,7 +39,7 @@ pub(crate) struct Args {
     /// Image of manager and agents [default: leadsman, with this program's version as its tag]
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
-    /// Allow everybody with the ClusterRole `edit` to write markers, not only those with `admin`. Whoever writes a marker
+    /// Allow everybody with the role `edit` to write markers, not only those with `admin`. Whoever writes a marker
     /// runs commands in the pods of its namespace
     #[arg(long, env = "LEADSMAN_AGGREGATE_TO_EDIT")]
     aggregate_to_edit: bool,
