@@ -123,8 +123,7 @@ impl Case {
     /// Runs that the agent has counted, and those of them that succeeded.
     async fn runs(&self, node: &ProbedNode) -> Result<[u64; 2]> {
         let succeeded = ["leadsman_probe_runs_total", self.metric, "\"succeeded\""];
-        let all = node.counted(&succeeded[..2]).await?;
-        Ok([all, node.counted(&succeeded).await?])
+        node.counted([&succeeded[..2], &succeeded]).await
     }
 
     /// What the agent has counted while something was done.

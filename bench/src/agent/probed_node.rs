@@ -93,17 +93,19 @@ impl ProbedNode {
         Ok(Meter(self.agent_pid()?))
     }
 
-    /// The sum of the agent's counters whose line has all these words.
-    pub(super) async fn counted(&self, words: &[&str]) -> Result<u64> {
+    /// The sums of the agent's counters whose lines have all of these words, all at one moment.
+    pub(super) async fn counted<const N: usize>(&self, sums: [&[&str]; N]) -> Result<[u64; N]> {
         let url = format!("http://{AGENT_METRICS}/metrics");
         let text = self.bed.get_from_inside(&url).await?;
-        let lines = text.lines().filter(|line| !line.starts_with('#'));
-        let lines = lines.filter(|line| words.iter().all(|word| line.contains(word)));
-        let values = lines.map(|line| {
-            let value = line.rsplit(' ').next().unwrap_or_default().parse::<u64>();
-            value.with_context(|| line.to_owned())
-        });
-        values.sum()
+        let mut counted = [0; N];
+        for (sum, words) in counted.iter_mut().zip(sums) {
+            let lines = text.lines().filter(|line| !line.starts_with('#'));
+            for line in lines.filter(|line| words.iter().all(|word| line.contains(word))) {
+                let value = line.rsplit(' ').next().unwrap_or_default();
+                *sum += value.parse::<u64>().with_context(|| line.to_owned())?;
+            }
+        }
+        Ok(counted)
     }
 
     /// Makes so many pods of one container each and waits until all of them run.
