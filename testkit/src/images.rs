@@ -4,23 +4,27 @@
 //! `/home/game/idle.sh`, which exits 0 with "idle" while there is no file `/home/game/match`, and
 //! else 1 with "in a match". [`PAUSE`] holds a sandbox open.
 
-use std::fs;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::fs::{self, File};
+use std::io::BufWriter;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use leadsman_image::{Architecture, Config, Image, Layer, StaticProgram};
 
 use crate::cache;
 use crate::clock;
 use crate::packages;
 use crate::processes::{self, run};
 use crate::progress::Progress;
-use crate::request::ImageArchive;
 
 /// The image of probe targets.
 pub const TARGET: &str = "docker.io/local/target:1";
 /// The image of sandboxes.
 pub const PAUSE: &str = "docker.io/local/pause:1";
+
+/// Permissions of a program.
+const EXECUTABLE: u32 = 0o755;
 
 const IDLE: &str = "#!/bin/sh
 if [ -e /home/game/match ]; then
@@ -31,29 +35,30 @@ echo idle
 ";
 
 /// The archives of both images, made first if need be.
-pub(crate) fn ensure(progress: &mut dyn FnMut(Progress)) -> Result<Vec<ImageArchive>> {
-    let target = target_program(progress)?;
+pub(crate) fn ensure(progress: &mut dyn FnMut(Progress)) -> Result<Vec<PathBuf>> {
+    let target = fs::read(target_program(progress)?)?;
     let busybox = packages::find("busybox").context("busybox is not installed")?;
     let started = clock::now();
     let recipe = include_bytes!("images.rs");
-    let key = cache::key([&fs::read(&target)?[..], &fs::read(&busybox)?, recipe]);
+    let key = cache::key([&target[..], &fs::read(&busybox)?, recipe]);
     let mut made = false;
     let folder = cache::entry(&format!("images-{key}"), |folder| {
         made = true;
-        image(folder, "pause", &["/target", "pause"], &|root| {
-            install(&target, &root.join("target"))
-        })?;
-        image(folder, "target", &["/target"], &|root| {
-            install(&target, &root.join("target"))?;
-            busybox_with_applets(&busybox, root)?;
-            let game = root.join("home/game");
-            fs::create_dir_all(&game)?;
-            fs::write(game.join("idle.sh"), IDLE)?;
-            fs::set_permissions(game.join("idle.sh"), fs::Permissions::from_mode(0o755))?;
-            fs::create_dir(root.join("tmp"))?;
-            fs::set_permissions(root.join("tmp"), fs::Permissions::from_mode(0o1777))?;
-            Ok(())
-        })
+        let program = StaticProgram::new(target).context("the target server")?;
+        let architecture = program.architecture();
+        let program = Layer::new().file("target", EXECUTABLE, program.into_content());
+        write(
+            folder,
+            "pause",
+            architecture,
+            &["/target", "pause"],
+            program.clone(),
+        )?;
+        let idle = IDLE.as_bytes().to_owned();
+        let files = busybox_with_applets(&busybox, program)?
+            .file("home/game/idle.sh", EXECUTABLE, idle)
+            .directory("tmp", 0o1777);
+        write(folder, "target", architecture, &["/target"], files)
     })?;
     if made {
         progress(Progress::Step {
@@ -61,63 +66,51 @@ pub(crate) fn ensure(progress: &mut dyn FnMut(Progress)) -> Result<Vec<ImageArch
             seconds: started.elapsed().as_secs_f64(),
         });
     }
-    let archive = |name: &str| ImageArchive {
-        name: format!("docker.io/local/{name}"),
-        archive: folder.join(format!("{name}.tar")),
-    };
-    Ok(vec![archive("pause"), archive("target")])
+    Ok(["pause", "target"]
+        .map(|name| folder.join(name).with_extension("tar"))
+        .into())
 }
 
-/// Writes `NAME.tar`, an OCI archive whose one image has tag 1.
-fn image(
+/// Writes `NAME.tar`, the archive of an image `docker.io/local/NAME:1`.
+fn write(
     folder: &Path,
     name: &str,
+    architecture: Architecture,
     entrypoint: &[&str],
-    fill: &dyn Fn(&Path) -> Result<()>,
+    layer: Layer,
 ) -> Result<()> {
-    let layout = folder.join(format!("{name}-layout"));
-    let bundle = folder.join(format!("{name}-bundle"));
-    let (layout_arg, bundle_arg) = (layout.display().to_string(), bundle.display().to_string());
-    let image = format!("{layout_arg}:1");
-    run("umoci", &["init", "--layout", &layout_arg])?;
-    run("umoci", &["new", "--image", &image])?;
-    let mut unpack = vec!["unpack", "--image", &image, &bundle_arg];
-    if !nix::unistd::Uid::effective().is_root() {
-        // In the image the files are root's all the same.
-        unpack.push("--rootless");
-    }
-    run("umoci", &unpack)?;
-    fill(&bundle.join("rootfs"))?;
-    run("umoci", &["repack", "--image", &image, &bundle_arg])?;
-    let mut config = vec!["config", "--image", &image];
-    config.extend(
-        entrypoint
-            .iter()
-            .flat_map(|word| ["--config.entrypoint", word]),
-    );
-    config.extend(["--config.env", "PATH=/bin:/sbin:/usr/bin:/usr/sbin"]);
-    run("umoci", &config)?;
-    let archive = folder.join(format!("{name}.tar")).display().to_string();
-    run("tar", &["-C", &layout_arg, "-cf", &archive, "."])?;
-    cache::remove(&layout)?;
-    cache::remove(&bundle)
+    let image = Image {
+        repository: format!("docker.io/local/{name}"),
+        tag: "1".into(),
+        architecture,
+        created: jiff::Timestamp::UNIX_EPOCH,
+        config: Config {
+            entrypoint: entrypoint.iter().map(ToString::to_string).collect(),
+            environment: vec!["PATH=/bin:/sbin:/usr/bin:/usr/sbin".into()],
+            ..Config::default()
+        },
+        layer,
+        compression: 1,
+    };
+    let path = folder.join(name).with_extension("tar");
+    let written = image.write(BufWriter::new(File::create(&path)?));
+    written.with_context(|| format!("writing {}", path.display()))?;
+    Ok(())
 }
 
-fn busybox_with_applets(busybox: &Path, root: &Path) -> Result<()> {
-    let bin = root.join("bin");
-    fs::create_dir(&bin)?;
-    install(busybox, &bin.join("busybox"))?;
+fn busybox_with_applets(busybox: &Path, files: Layer) -> Result<Layer> {
+    let files = files.file("bin/busybox", EXECUTABLE, fs::read(busybox)?);
     let applets = run(&busybox.display().to_string(), &["--list"])?;
     // A link of this name would point to itself.
-    for applet in applets.lines().filter(|applet| *applet != "busybox") {
-        symlink("/bin/busybox", bin.join(applet))?;
-    }
-    Ok(())
+    let applets = applets.lines().filter(|applet| *applet != "busybox");
+    Ok(applets.fold(files, |files, applet| {
+        files.link(&format!("bin/{applet}"), "/bin/busybox")
+    }))
 }
 
 fn install(program: &Path, place: &Path) -> Result<()> {
     fs::copy(program, place).with_context(|| format!("copying {}", program.display()))?;
-    fs::set_permissions(place, fs::Permissions::from_mode(0o755))?;
+    fs::set_permissions(place, fs::Permissions::from_mode(EXECUTABLE))?;
     Ok(())
 }
 

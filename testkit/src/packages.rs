@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
+use leadsman_image::StaticProgram;
 
 use crate::processes;
 use crate::progress::Progress;
@@ -14,7 +15,6 @@ const NEEDED: &[(&str, &str)] = &[
     ("containerd", "containerd"),
     ("ctr", "containerd"),
     ("runc", "runc"),
-    ("umoci", "umoci"),
     ("busybox", "busybox-static"),
     ("iptables", "iptables"),
     ("ip", "iproute2"),
@@ -47,7 +47,7 @@ pub(crate) fn ensure(progress: &mut dyn FnMut(Progress)) -> Result<()> {
 
 /// Whether images can be made already, by whoever we are.
 pub(crate) fn suffice_for_images() -> bool {
-    find("umoci").is_some() && check_busybox().is_ok()
+    find("busybox").is_some() && check_busybox().is_ok()
 }
 
 /// Names the programs among `tools` that are missing.
@@ -173,24 +173,11 @@ fn check_containerd() -> Result<()> {
 fn check_busybox() -> Result<()> {
     // Debian has two packages of one program; an image has no libc for the dynamic one.
     let path = find("busybox").context("busybox has just been found")?;
-    if wants_an_interpreter(&std::fs::read(&path)?) {
-        bail!(
-            "{} is not the static busybox; install Debian's busybox-static",
+    StaticProgram::new(std::fs::read(&path)?).with_context(|| {
+        format!(
+            "{} is of no use in an image; install Debian's busybox-static",
             path.display()
-        );
-    }
+        )
+    })?;
     Ok(())
-}
-
-/// Whether a 64-bit little-endian ELF program has a segment of type `PT_INTERP`.
-fn wants_an_interpreter(elf: &[u8]) -> bool {
-    let number = |at: usize, size: usize| {
-        let bytes = elf.get(at..at + size).unwrap_or_default();
-        bytes
-            .iter()
-            .rev()
-            .fold(0usize, |number, byte| number << 8 | usize::from(*byte))
-    };
-    let (table, entry, entries) = (number(32, 8), number(54, 2), number(56, 2));
-    (0..entries).any(|index| number(table + index * entry, 4) == 3)
 }

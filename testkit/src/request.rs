@@ -71,21 +71,13 @@ pub(crate) struct Request {
     pub(crate) options: Options,
     /// The folder of the cluster's programs.
     pub(crate) programs: PathBuf,
-    /// Image archives to import, by name.
-    pub(crate) images: Vec<ImageArchive>,
+    /// Archives of images to import.
+    pub(crate) images: Vec<PathBuf>,
     /// Where the logs of a failed bed go.
     pub(crate) logs_after_failure: PathBuf,
     /// The bed is to outlive its owner (after [`Order::Detach`]), so its keeper must not
     /// hold the owner's stderr.
     pub(crate) detached: bool,
-}
-
-/// An image on disk.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ImageArchive {
-    /// The name without tag, for instance `docker.io/local/target`.
-    pub(crate) name: String,
-    pub(crate) archive: PathBuf,
 }
 
 /// A line from keeper or supervisor to the owner.

@@ -201,9 +201,9 @@ impl NodePlan<'_> {
     }
 
     fn images(&self) -> Part {
-        let import = self.core.request.images.iter().map(|image| {
-            let socket = self.node.runtime_socket().display().to_string();
-            let archive = image.archive.display().to_string();
+        let socket = self.node.runtime_socket().display().to_string();
+        let import = self.core.request.images.iter().map(|archive| {
+            let archive = archive.display().to_string();
             let words = [
                 "ctr",
                 "--address",
@@ -212,11 +212,9 @@ impl NodePlan<'_> {
                 "k8s.io",
                 "images",
                 "import",
-                "--base-name",
-                &image.name,
                 &archive,
             ];
-            words.iter().map(ToString::to_string).collect()
+            words.map(ToOwned::to_owned).into()
         });
         self.part("images", &["containerd"], Work::Commands(import.collect()))
     }
