@@ -27,11 +27,20 @@ const CRDS: [&str; 2] = [
 
 /// The built `leadsman` program, named by `LEADSMAN_BIN`.
 pub fn program() -> Result<PathBuf> {
-    let path = std::env::var_os("LEADSMAN_BIN")
+    built("LEADSMAN_BIN", "leadsman program")
+}
+
+/// The archive of leadsman's image, named by `LEADSMAN_IMAGE`.
+pub(crate) fn image() -> Result<PathBuf> {
+    built("LEADSMAN_IMAGE", "archive of leadsman's image")
+}
+
+fn built(variable: &str, what: &str) -> Result<PathBuf> {
+    let path = std::env::var_os(variable)
         .map(PathBuf::from)
-        .context("LEADSMAN_BIN names the leadsman program; `cargo xtask` sets it")?;
+        .with_context(|| format!("{variable} names the {what}; `cargo xtask` sets it"))?;
     if !path.is_file() {
-        bail!("LEADSMAN_BIN is {}, which is no file", path.display());
+        bail!("{variable} is {}, which is no file", path.display());
     }
     Ok(path)
 }

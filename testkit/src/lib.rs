@@ -3,7 +3,9 @@
 //! * [`ControlPlane`]: etcd and kube-apiserver on 127.0.0.1. No root.
 //! * [`NodeBed`]: a whole cluster of one real node or of several (containerd, kubelet, kube-proxy each;
 //!   scheduler, controller manager), each in namespaces of its own. Root on Linux.
-//! * [`Cluster`]: a node bed with leadsman's manager and agent in it.
+//! * [`Release`]: a node bed with leadsman on it as its users install it, by chart and image.
+//! * [`Cluster`]: a node bed with leadsman's manager and agent in it as processes, for tests that start, kill and measure
+//!   them.
 //!
 //! What a bed guarantees: after its end, whether by drop, by failure, by Ctrl-C or by SIGKILL of its
 //! owner or its supervisor, no process, mount, network link, firewall rule, cgroup or temporary
@@ -21,7 +23,7 @@
 //! | `keep`, `supervise` | the two kinds of processes behind a bed; `supervised`: the second as the first sees it |
 //! | `leftovers` | what was left when both owner and keeper were killed |
 //! | [`control_plane`], [`node`] | what a test holds |
-//! | [`leadsman`], [`cluster`] | leadsman installed, and running |
+//! | [`leadsman`], [`release`], [`cluster`] | leadsman installed; by its chart; as processes |
 //! | [`audit`] | requests, counted by user |
 
 pub mod audit;
@@ -43,6 +45,7 @@ pub mod programs;
 pub mod progress;
 mod raise;
 mod readiness;
+pub mod release;
 mod request;
 pub mod supervise;
 mod supervised;
@@ -52,6 +55,7 @@ pub use control_plane::ControlPlane;
 pub use node::{Node, NodeBed};
 pub use progress::Progress;
 pub use readiness::client;
+pub use release::Release;
 pub use request::{MOST_NODES, Options};
 
 use std::path::PathBuf;

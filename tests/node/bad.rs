@@ -12,8 +12,8 @@ use leadsman_tests::{History, wait_for_object};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::room::{is_main, probe, role};
 use leadsman_testkit::Cluster;
+use leadsman_tests::room::{is_main, probe, role};
 
 use crate::Room;
 

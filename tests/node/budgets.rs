@@ -17,8 +17,8 @@ use leadsman_tests::{History, wait_for_answer};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::room::probe;
 use leadsman_testkit::Cluster;
+use leadsman_tests::room::probe;
 
 use crate::Room;
 

@@ -14,8 +14,8 @@ use leadsman_tests::wait::PATIENCE;
 use leadsman_tests::{History, wait_for_object};
 use serde_json::json;
 
-use crate::room::{is_main, probe, role, target};
 use leadsman_testkit::Cluster;
+use leadsman_tests::room::{is_main, probe, role, target};
 
 use crate::Room;
 

@@ -16,8 +16,8 @@ use leadsman_tests::{History, wait_for_answer, wait_for_object};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::room::{is_main, probe, role};
 use leadsman_testkit::Cluster;
+use leadsman_tests::room::{is_main, probe, role};
 
 use crate::Room;
 
@@ -91,11 +91,11 @@ pub(crate) async fn an_ended_container_fails_with_its_exit_code(
     cluster: Arc<Cluster>,
 ) -> Result<()> {
     let room = Room::new(&cluster, "ended").await?;
-    let mut second = crate::room::target("second");
+    let mut second = leadsman_tests::room::target("second");
     second["args"] = json!([
         "serve", "--http", "8081", "--tcp", "9091", "--grpc", "50052"
     ]);
-    room.pod("two", json!({"spec": {"restartPolicy": "Never", "containers": [crate::room::target("main"), second]}}))
+    room.pod("two", json!({"spec": {"restartPolicy": "Never", "containers": [leadsman_tests::room::target("main"), second]}}))
         .await?;
     room.scene.marker("m", json!([fresh()])).await?;
     room.scene.wait_for_marks("two", is_fresh(true)).await?;

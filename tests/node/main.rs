@@ -9,7 +9,6 @@ mod budgets;
 mod handlers;
 mod lifecycle;
 mod openkruise;
-mod room;
 mod unusual_pods;
 
 use std::process::ExitCode;
@@ -18,7 +17,8 @@ use anyhow::Result;
 use leadsman_testkit::{Cluster, NodeBed, Options, progress};
 use leadsman_tests::{Case, case};
 
-use room::Room;
+/// A case's own namespace on the suite's cluster.
+type Room = leadsman_tests::Room<Cluster>;
 
 fn cases() -> Vec<Case<Cluster>> {
     vec![

@@ -12,8 +12,8 @@ use leadsman_tests::scene::differs;
 use leadsman_tests::{wait_for_answer, wait_for_object};
 use serde_json::{Value, json};
 
-use crate::room::{probe, target};
 use leadsman_testkit::Cluster;
+use leadsman_tests::room::{probe, target};
 
 use crate::Room;
 

@@ -10,6 +10,7 @@ pub mod history;
 pub mod openkruise;
 pub mod process;
 pub mod report;
+pub mod room;
 pub mod scene;
 pub mod wait;
 
@@ -18,5 +19,6 @@ pub use harness::{Beside, Case, run};
 pub use history::History;
 pub use process::Process;
 pub use report::{now, report};
+pub use room::Room;
 pub use scene::Scene;
 pub use wait::{wait_for_answer, wait_for_deletion, wait_for_object};

@@ -6,6 +6,7 @@ use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::image::{self, Architecture, Profile};
 use crate::{cargo, root};
 
 /// The exit status by which `leadsman-bed down` says that only root can end what is left.
@@ -74,6 +75,16 @@ fn down(program: &Path, name: Option<&str>) -> Result<ExitStatus> {
 
 fn status(command: &mut Command) -> Result<ExitStatus> {
     command.status().context("running leadsman-bed")
+}
+
+/// Builds leadsman once as the test bed takes it, as a program that runs by itself and as an image of it. Returns the
+/// environment in which testkit finds both.
+pub(crate) fn build_product() -> Result<[(String, OsString); 2]> {
+    let image = image::make(Profile::Dev, Architecture::native()?)?;
+    Ok([
+        ("LEADSMAN_BIN".to_owned(), image.program.into_os_string()),
+        ("LEADSMAN_IMAGE".to_owned(), image.path.into_os_string()),
+    ])
 }
 
 /// Compiles and makes what a node bed needs as the user that hit Enter, so that the long part needs no root and all that

@@ -1,10 +1,11 @@
-//! `cargo xtask test`: every test, in three stages, added up to one closing line.
+//! `cargo xtask test`: every test, in four stages, added up to one closing line.
 //!
 //! | stage | what runs | needs |
 //! |---|---|---|
 //! | `pure` | unit tests, properties, executors against loopback listeners, doc tests | Rust, cc |
 //! | `api` | black-box tests of the manager against a real API server, and the chart as Helm renders it | and Go, the first time minutes |
 //! | `node` | black-box tests of both processes on a real kubelet and containerd | and root |
+//! | `install` | the chart and the image on two real nodes: leadsman as pods | and root |
 
 mod lines;
 mod suite;
@@ -22,8 +23,8 @@ use suite::{Suite, Tally};
 /// Arguments of `test`.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// `pure`, `api` or `node`; all of them when left out
-    #[arg(value_name = "pure|api|node")]
+    /// `pure`, `api`, `node` or `install`; all of them when left out
+    #[arg(value_name = "pure|api|node|install")]
     stage: Option<String>,
     /// Only tests whose name contains this
     filter: Option<String>,
@@ -40,31 +41,35 @@ enum Stage {
     Pure,
     Api,
     Node,
+    Install,
 }
 
 impl Stage {
-    const ALL: [Self; 3] = [Self::Pure, Self::Api, Self::Node];
+    const ALL: [Self; 4] = [Self::Pure, Self::Api, Self::Node, Self::Install];
 
     fn name(self) -> &'static str {
         match self {
             Self::Pure => "pure",
             Self::Api => "api",
             Self::Node => "node",
+            Self::Install => "install",
         }
     }
 
     /// Test programs of their own `main` that raise a cluster; all others are pure.
     fn of(executable: &Executable) -> Self {
-        match (executable.package.as_str(), executable.kind.as_str()) {
-            ("leadsman-tests", "test")
-                if ["api", "chart"].contains(&executable.target.as_str()) =>
-            {
-                Self::Api
-            }
+        let kind = executable.kind.as_str();
+        match (executable.package.as_str(), kind, &*executable.target) {
+            ("leadsman-tests", "test", "api" | "chart") => Self::Api,
+            ("leadsman-tests", "test", "install") => Self::Install,
             // The test bed's own tests raise nodes too.
-            ("leadsman-tests" | "leadsman-testkit", "test") => Self::Node,
+            ("leadsman-tests" | "leadsman-testkit", "test", _) => Self::Node,
             _ => Self::Pure,
         }
+    }
+
+    fn needs_root(self) -> bool {
+        matches!(self, Self::Node | Self::Install)
     }
 }
 
@@ -83,7 +88,7 @@ fn meant(
         (Some(stage), filter) => Ok((vec![stage], filter.map(ToOwned::to_owned))),
         (None, None) => Ok((Stage::ALL.to_vec(), Some(word.to_owned()))),
         (None, Some(_)) => Err(format!(
-            "{word:?} is no stage; there are pure, api and node"
+            "{word:?} is no stage; there are pure, api, node and install"
         )),
     }
 }
@@ -126,23 +131,21 @@ impl Run<'_> {
         }
         eprintln!("test: building");
         let selection: &[&str] = match stages {
-            [Stage::Api] => &["--bins", "--test", "api", "--test", "chart"],
+            [Stage::Api] => &["--bin", "leadsman-bed", "--test", "api", "--test", "chart"],
+            [Stage::Install] => &["--bin", "leadsman-bed", "--test", "install"],
             _ => &["--bins", "--tests"],
         };
         let built = cargo::build(selection)?;
-        let (leadsman, bed) = (
-            cargo::program(&built, "leadsman")?,
-            cargo::program(&built, "leadsman-bed")?,
-        );
-        let mut environment = if self.sudo && stages.contains(&Stage::Node) {
+        let bed = cargo::program(&built, "leadsman-bed")?;
+        let mut environment = if self.sudo && stages.iter().any(|stage| stage.needs_root()) {
             bed::prepare_as_user(&bed)?
         } else {
             Vec::new()
         };
-        environment.extend([
-            ("LEADSMAN_BIN".to_owned(), leadsman.into_os_string()),
-            ("LEADSMAN_BED".to_owned(), bed.into_os_string()),
-        ]);
+        environment.push(("LEADSMAN_BED".to_owned(), bed.into_os_string()));
+        if stages != [Stage::Pure] {
+            environment.extend(bed::build_product()?);
+        }
         for stage in stages {
             eprintln!("test: {}", stage.name());
             let mut harnesses: Vec<_> = built
@@ -176,7 +179,7 @@ impl Run<'_> {
             "CARGO_MANIFEST_DIR".to_owned(),
             executable.folder.clone().into(),
         ));
-        let mut command = if self.sudo && stage == Stage::Node {
+        let mut command = if self.sudo && stage.needs_root() {
             root::command(&executable.path, &[], &environment)?
         } else {
             let mut command = Command::new(&executable.path);
@@ -262,7 +265,7 @@ mod tests {
             ((Some("exec"), None), Ok((all, Some("exec".to_owned())))),
             (
                 (Some("nod"), Some("exec")),
-                Err("\"nod\" is no stage; there are pure, api and node".to_owned()),
+                Err("\"nod\" is no stage; there are pure, api, node and install".to_owned()),
             ),
         ] {
             assert_eq!(meant(words.0, words.1), expected, "{words:?}");

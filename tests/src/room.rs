@@ -1,28 +1,63 @@
-//! A namespace on the real node, with pods of the target server that a case can switch.
+//! A namespace on real nodes, with pods of the target server that a case can switch.
 
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::Api;
+use kube::Client;
 use kube::api::{DeleteParams, PostParams};
-use leadsman_tests::scene::merge;
-use leadsman_tests::{Scene, wait_for_object};
+use leadsman_testkit::{Cluster, Node, NodeBed, Release};
 use serde_json::{Value, json};
 
-use leadsman_testkit::Cluster;
+use crate::scene::merge;
+use crate::{Scene, wait_for_object};
 
-/// A case's own namespace. Markers and marks as in the other suite; pods are real.
-pub(crate) struct Room {
-    pub(crate) cluster: Arc<Cluster>,
-    pub(crate) scene: Scene,
+/// What a suite on real nodes plays on.
+pub trait OnNodes: Send + Sync + 'static {
+    /// The nodes.
+    fn bed(&self) -> &NodeBed;
+    /// As admin.
+    fn client(&self) -> &Client;
 }
 
-impl Room {
-    pub(crate) async fn new(cluster: &Arc<Cluster>, name: &str) -> Result<Self> {
-        let node = cluster.bed.node_name().to_owned();
+impl OnNodes for Cluster {
+    fn bed(&self) -> &NodeBed {
+        &self.bed
+    }
+
+    fn client(&self) -> &Client {
+        &self.client
+    }
+}
+
+impl OnNodes for Release {
+    fn bed(&self) -> &NodeBed {
+        &self.bed
+    }
+
+    fn client(&self) -> &Client {
+        &self.client
+    }
+}
+
+/// A case's own namespace. Markers and marks as in the api suite; pods are real.
+pub struct Room<C> {
+    /// The suite's fixture.
+    pub cluster: Arc<C>,
+    /// The namespace, and the first node.
+    pub scene: Scene,
+}
+
+impl<C: OnNodes> Room<C> {
+    /// Makes the namespace.
+    ///
+    /// # Errors
+    /// The API server's.
+    pub async fn new(cluster: &Arc<C>, name: &str) -> Result<Self> {
+        let node = cluster.bed().node_name().to_owned();
         let scene = Scene {
-            client: cluster.client.clone(),
+            client: cluster.client().clone(),
             ns: name.to_owned(),
             node,
         };
@@ -34,7 +69,7 @@ impl Room {
     }
 
     /// Makes a pod of one target server, `main`, with `over` merged over its manifest, and waits until it runs.
-    pub(crate) async fn pod(&self, name: &str, over: Value) -> Result<Pod> {
+    pub async fn pod(&self, name: &str, over: Value) -> Result<Pod> {
         let pod = self.manifest(name, over);
         self.scene
             .pods()
@@ -43,7 +78,8 @@ impl Room {
         self.wait_until_running(name).await
     }
 
-    pub(crate) fn manifest(&self, name: &str, over: Value) -> Value {
+    /// The manifest of such a pod, not created.
+    pub fn manifest(&self, name: &str, over: Value) -> Value {
         let mut pod = json!({
             "metadata": {"name": name, "labels": {"app": self.scene.ns}},
             "spec": {"terminationGracePeriodSeconds": 0, "automountServiceAccountToken": false,
@@ -54,7 +90,7 @@ impl Room {
     }
 
     /// Waits until nothing of other cases is probed any more.
-    pub(crate) async fn wait_until_alone(&self) -> Result<()> {
+    pub async fn wait_until_alone(&self) -> Result<()> {
         wait_for_object(
             &self.scene.probes(),
             &self.scene.node,
@@ -75,7 +111,7 @@ impl Room {
     }
 
     /// Waits until the containers of a pod run.
-    pub(crate) async fn wait_until_running(&self, name: &str) -> Result<Pod> {
+    pub async fn wait_until_running(&self, name: &str) -> Result<Pod> {
         wait_for_object(&self.scene.pods(), name, "it running", |pod| {
             let status = pod.status.clone().unwrap_or_default();
             let containers = status.container_statuses.unwrap_or_default();
@@ -93,24 +129,24 @@ impl Room {
     }
 
     /// Switches a pod's target server, through its own port: `role=main&tcp=closed`.
-    pub(crate) async fn set(&self, pod: &str, query: &str) -> Result<()> {
+    pub async fn set(&self, pod: &str, query: &str) -> Result<()> {
         self.cluster
-            .bed
+            .bed()
             .post_from_inside(&self.url(pod, &format!("/set?{query}")).await?)
             .await?;
         Ok(())
     }
 
     /// A GET of a pod's target server.
-    pub(crate) async fn get(&self, pod: &str, path: &str) -> Result<String> {
+    pub async fn get(&self, pod: &str, path: &str) -> Result<String> {
         self.cluster
-            .bed
+            .bed()
             .get_from_inside(&self.url(pod, path).await?)
             .await
     }
 
     /// Of a path of a pod's target server.
-    pub(crate) async fn url(&self, pod: &str, path: &str) -> Result<String> {
+    pub async fn url(&self, pod: &str, path: &str) -> Result<String> {
         let pod = self.scene.pods().get(pod).await?;
         let ip = pod
             .status
@@ -120,26 +156,29 @@ impl Room {
     }
 
     /// Runs a command in a pod's container.
-    pub(crate) async fn exec(
-        &self,
-        pod: &str,
-        container: &str,
-        command: &[&str],
-    ) -> Result<String> {
+    pub async fn exec(&self, pod: &str, container: &str, command: &[&str]) -> Result<String> {
         let mut arguments = vec!["exec", "-n", &self.scene.ns, pod, "-c", container, "--"];
         arguments.extend(command);
-        self.cluster.bed.kubectl(&arguments).await
+        self.cluster.bed().kubectl(&arguments).await
     }
 
     /// Kills the first process of a pod's container behind the kubelet's back.
-    pub(crate) async fn kill_container(&self, pod: &str, container: &str) -> Result<()> {
-        self.cluster
-            .bed
-            .stop_container(&self.container_id(pod, container).await?)
-            .await
+    pub async fn kill_container(&self, pod: &str, container: &str) -> Result<()> {
+        let id = self.container_id(pod, container).await?;
+        self.node_of(pod).await?.stop_container(&id).await
     }
 
-    pub(crate) async fn container_id(&self, pod: &str, container: &str) -> Result<String> {
+    /// The node on which a pod is.
+    pub async fn node_of(&self, pod: &str) -> Result<&Node> {
+        let spec = self.scene.pods().get(pod).await?.spec;
+        let name = spec.and_then(|spec| spec.node_name);
+        self.cluster
+            .bed()
+            .node(&name.context("the pod has no node yet")?)
+    }
+
+    /// The id of a pod's container, as its status has it.
+    pub async fn container_id(&self, pod: &str, container: &str) -> Result<String> {
         let status = self.scene.pods().get(pod).await?.status.unwrap_or_default();
         let mut containers = status.container_statuses.unwrap_or_default();
         containers.extend(status.init_container_statuses.unwrap_or_default());
@@ -151,7 +190,7 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl<C> Drop for Room<C> {
     /// What a case leaves would be probed until the end of the suite, beside cases that count.
     fn drop(&mut self) {
         let namespaces: Api<Namespace> = Api::all(self.scene.client.clone());
@@ -161,21 +200,21 @@ impl Drop for Room {
 }
 
 /// A container of the target server.
-pub(crate) fn target(name: &str) -> Value {
+pub fn target(name: &str) -> Value {
     json!({"name": name, "image": "docker.io/local/target:1", "imagePullPolicy": "Never", "args": ["serve"],
         "ports": [{"name": "web", "containerPort": 8080}, {"name": "raw", "containerPort": 9090},
             {"name": "rpc", "containerPort": 50051}]})
 }
 
 /// A probe of `main` each second that turns at the first result, with condition `t.io/NAME`.
-pub(crate) fn probe(name: &str, handler: Value) -> Value {
+pub fn probe(name: &str, handler: Value) -> Value {
     let mut probe = json!({"periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": 1});
     merge(&mut probe, handler);
     json!({"name": name, "containerName": "main", "podConditionType": format!("t.io/{name}"), "probe": probe})
 }
 
 /// The role probe: HTTP, labels `role: main` and `role: secondary`.
-pub(crate) fn role() -> Value {
+pub fn role() -> Value {
     let mut role = probe("role", json!({"httpGet": {"path": "/role", "port": "web"}}));
     role["markerPolicy"] = json!([
         {"state": "Succeeded", "labels": {"role": "main"}},
@@ -184,7 +223,7 @@ pub(crate) fn role() -> Value {
 }
 
 /// The marks of [`role`].
-pub(crate) fn is_main(main: bool) -> Value {
+pub fn is_main(main: bool) -> Value {
     let (label, status) = if main {
         ("main", "True")
     } else {

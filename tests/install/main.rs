@@ -1,0 +1,66 @@
+//! leadsman as its users have it: chart and image on a cluster of two real nodes, managers and agents as pods. Needs root.
+//!
+//! One cluster serves all cases, and a release is the whole cluster's, so they run one after another. Each begins with
+//! the values that it names, whatever the one before left, and has a namespace of its own with pods that are marked.
+
+mod agents;
+mod managers;
+mod release;
+mod room;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use leadsman_testkit::{NodeBed, Options, Release, cache, progress};
+use leadsman_tests::{Case, case};
+
+use room::{Room, install, marked_pods};
+
+fn cases() -> Vec<Case<Release>> {
+    vec![
+        case!(alone release::the_manuals_marker_marks_pods_of_both_nodes),
+        case!(alone release::changed_values_and_a_rollback_move_no_mark),
+        case!(alone release::a_gate_that_is_off_stops_marks_until_it_is_on),
+        case!(alone release::an_uninstall_keeps_marks_and_the_next_install_goes_on),
+        case!(alone agents::a_roll_out_moves_no_mark_and_writes_no_status),
+        case!(alone managers::a_killed_leader_is_succeeded_when_its_lease_ends),
+        case!(alone managers::a_deleted_leader_is_succeeded_at_once),
+        case!(alone managers::a_leader_that_is_cut_off_is_succeeded_and_writes_no_more),
+        case!(alone managers::a_rolling_update_under_flips_loses_and_repeats_none),
+    ]
+}
+
+/// Two nodes with leadsman's image and nothing of it installed. A node that is silent is noticed in 20 s, and its pods
+/// are replaced 5 s later; by default that takes six minutes.
+async fn raise() -> Result<Release> {
+    let options = Options::default()
+        .nodes(2)
+        .argument("kube-controller-manager", "--node-monitor-grace-period=20s")
+        .argument("kube-apiserver", "--default-not-ready-toleration-seconds=5")
+        .argument(
+            "kube-apiserver",
+            "--default-unreachable-toleration-seconds=5",
+        );
+    Release::prepare(NodeBed::start(options, progress::to_stderr()).await?).await
+}
+
+async fn end(release: Release) -> Result<()> {
+    release
+        .save_logs(&cache::folder()?.join("install-logs"))
+        .await?;
+    release.end().await
+}
+
+fn main() -> ExitCode {
+    let skip = NodeBed::why_not().map(ToOwned::to_owned);
+    leadsman_tests::run(
+        cases(),
+        skip,
+        async |_| raise().await,
+        async |release| {
+            if let Err(error) = end(release).await {
+                eprintln!("{error:#}");
+            }
+        },
+    )
+}

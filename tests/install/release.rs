@@ -1,0 +1,137 @@
+//! The release as a whole: what `helm` does to it, and what stays.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Api;
+use kube::api::{ListParams, PostParams};
+use leadsman_api::PodProbeMarker;
+use leadsman_testkit::Release;
+use leadsman_testkit::release::Component;
+use leadsman_tests::room::target;
+use leadsman_tests::{wait_for_answer, wait_for_object};
+use serde_json::json;
+
+use crate::room::{PODS, flip, place_pods, roles_were};
+use crate::{Room, install, marked_pods};
+
+/// The marker of OpenKruise's manual, as the demo applies it.
+const MANUALS_MARKER: &str = include_str!("../../demo/manifests/game-server-probe.yaml");
+
+pub(crate) async fn the_manuals_marker_marks_pods_of_both_nodes(
+    release: Arc<Release>,
+) -> Result<()> {
+    // With the manual's line, and with the preflight that every install begins with.
+    let gates = "PodProbeMarkerGate=true,EnablePodProbeMarkerOnServerless=true";
+    let values = json!({"featureGates": gates, "preflight": {"enabled": true}});
+    install(&release, values).await?;
+    let room = Room::new(&release, "manual").await?;
+    let pods = json!({"metadata": {"labels": {"app": "game-server"}},
+        "spec": {"containers": [target("game-server")]}});
+    place_pods(&room, pods).await?;
+    let mut marker: PodProbeMarker = serde_norway::from_str(MANUALS_MARKER)?;
+    marker.metadata.namespace = Some("manual".to_owned());
+    let markers = room.scene.markers();
+    markers.create(&PostParams::default(), &marker).await?;
+    let is_idle = json!({"labels": {"gameserver-idle": "true"},
+        "annotations": {"controller.kubernetes.io/pod-deletion-cost": "-10"},
+        "conditions": {"game.io/idle": "True"}});
+    for pod in PODS {
+        room.scene.wait_for_marks(pod, is_idle.clone()).await?;
+    }
+    Ok(())
+}
+
+/// The arguments of an agent, as its pod has them.
+async fn agents_arguments(release: &Release) -> Result<Vec<String>> {
+    let pods = release.pods(Component::Agent).await?;
+    let spec = pods.into_iter().find_map(|pod| pod.spec);
+    let containers = spec.context("no agent")?.containers.into_iter();
+    Ok(containers.filter_map(|it| it.args).flatten().collect())
+}
+
+pub(crate) async fn changed_values_and_a_rollback_move_no_mark(
+    release: Arc<Release>,
+) -> Result<()> {
+    install(&release, json!({})).await?;
+    let (room, history) = marked_pods(&release, "values").await?;
+    let before = agents_arguments(&release).await?;
+    install(
+        &release,
+        json!({"agent": {"port": 10371}, "log": {"filter": "debug"}}),
+    )
+    .await?;
+    let changed = agents_arguments(&release).await?;
+    ensure!(changed.iter().any(|it| it.contains("10371")), "{changed:?}");
+    flip(&room, "first", false).await?;
+    release.helm(&["rollback", "leadsman"]).await?;
+    release.wait_for_rollout().await?;
+    let after = agents_arguments(&release).await?;
+    ensure!(after == before, "{after:?}, before {before:?}");
+    flip(&room, "second", false).await?;
+    roles_were(&history, [&["main", "secondary"]; 2]).await
+}
+
+// PPM-17
+pub(crate) async fn a_gate_that_is_off_stops_marks_until_it_is_on(
+    release: Arc<Release>,
+) -> Result<()> {
+    install(&release, json!({})).await?;
+    let (room, history) = marked_pods(&release, "gate").await?;
+    install(
+        &release,
+        json!({"featureGates": "PodProbeMarkerGate=false"}),
+    )
+    .await?;
+    room.set("first", "role=secondary").await?;
+    let node = room.node_of("first").await?.name();
+    // The agents go on: what they find is there to be marked by.
+    wait_for_object(&room.scene.probes(), node, "a verdict", |probes| {
+        let status = probes.status.clone().unwrap_or_default();
+        let mut pods = status.pod_probe_statuses.into_iter();
+        let pod = pods.find(|pod| pod.namespace == "gate");
+        let verdicts = pod.context("no verdicts of the pod")?.probe_states;
+        ensure!(
+            verdicts.iter().any(|it| it.state == "Failed"),
+            "{verdicts:?}"
+        );
+        Ok(())
+    })
+    .await?;
+    roles_were(&history, [&["main"]; 2]).await?;
+    install(&release, json!({})).await?;
+    room.scene
+        .wait_for_marks("first", leadsman_tests::room::is_main(false))
+        .await?;
+    roles_were(&history, [&["main", "secondary"], &["main"]]).await
+}
+
+pub(crate) async fn an_uninstall_keeps_marks_and_the_next_install_goes_on(
+    release: Arc<Release>,
+) -> Result<()> {
+    install(&release, json!({})).await?;
+    let (room, history) = marked_pods(&release, "uninstall").await?;
+    release.helm(&["uninstall", "leadsman"]).await?;
+    let of_leadsman = "app.kubernetes.io/component in (manager, agent)";
+    let of_leadsman = ListParams::default().labels(of_leadsman);
+    wait_for_answer("the end of all its pods", || async {
+        let pods = release.pods_api().list(&of_leadsman).await?.items;
+        Ok(pods.is_empty().then_some(()))
+    })
+    .await?;
+    // CRDs are kept by default, and with them markers and what nodes were asked.
+    let crds: Api<CustomResourceDefinition> = Api::all(release.client.clone());
+    for crd in [
+        "podprobemarkers.apps.kruise.io",
+        "nodepodprobes.apps.kruise.io",
+    ] {
+        crds.get(crd).await?;
+    }
+    room.scene.markers().get("m").await?;
+    room.set("first", "role=secondary").await?;
+    install(&release, json!({})).await?;
+    flip(&room, "first", false).await?;
+    flip(&room, "second", false).await?;
+    roles_were(&history, [&["main", "secondary"]; 2]).await
+}
