@@ -5,12 +5,13 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::DeleteParams;
 use leadsman_testkit::leadsman;
 use leadsman_tests::{Scene, wait_for_answer, wait_for_deletion, wait_for_object};
 use serde_json::{Value, json};
 
 use crate::Installation;
+use crate::lifecycle::set_spec;
 use crate::marks::{idle, marked};
 
 fn message(marker: leadsman_api::PodProbeMarker) -> String {
@@ -353,11 +354,10 @@ pub(crate) async fn a_stored_invalid_marker_is_not_acted_on(
     // As on a cluster whose CRD was OpenKruise's when the marker was made: types only, no rules.
     let crds: Api<CustomResourceDefinition> = Api::all(scene.client.clone());
     let name = "podprobemarkers.apps.kruise.io";
-    let mut strict = crds.get(name).await?;
+    let strict = crds.get(name).await?;
     let mut lax = serde_json::to_value(&strict)?;
     without_rules(&mut lax);
-    crds.replace(name, &PostParams::default(), &serde_json::from_value(lax)?)
-        .await?;
+    set_spec(&crds, name, &lax["spec"]).await?;
     let mut probes = idle();
     probes[0]["probe"] = json!({"exec": {"command": ["true"]}, "tcpSocket": {"port": 80}});
     // The API server takes a moment to serve a new schema.
@@ -368,8 +368,7 @@ pub(crate) async fn a_stored_invalid_marker_is_not_acted_on(
     let wide = scene.marker_of("wide", json!({}), idle()).await;
     let told = scene.wait_for_reason("m", "InvalidSpec").await;
     let told_wide = scene.wait_for_reason("wide", "InvalidSpec").await;
-    strict.metadata.resource_version = crds.get(name).await?.metadata.resource_version;
-    crds.replace(name, &PostParams::default(), &strict).await?;
+    set_spec(&crds, name, &serde_json::to_value(strict.spec)?).await?;
     slipped?;
     wide?;
     let told = message(told?);
