@@ -223,6 +223,8 @@ fn cases() -> Vec<Case<Installation>> {
         case!(apart serverless::a_creation_waits_little_for_the_webhook),
         case!(apart serverless::a_pod_is_created_with_its_probes),
         case!(apart serverless::without_a_manager_pods_are_created_at_once),
+        case!(apart serverless::marks_follow_the_provider_and_the_markers),
+        case!(apart serverless::a_deleted_marker_takes_its_annotations_along),
         case!(apart serverless::a_start_with_the_webhook_reads_each_kind_once),
         case!(apart budgets::a_start_reads_each_kind_once),
         case!(apart budgets::a_verdict_costs_one_write_of_its_pod),

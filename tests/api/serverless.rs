@@ -9,9 +9,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
 use kube::api::{DeleteParams, PostParams};
-use leadsman_tests::budget::manager;
+use kube::{Api, Client};
+use leadsman_tests::budget::{Row, manager};
 use leadsman_tests::scene::merge;
 use leadsman_tests::{Scene, wait_for_answer, wait_for_deletion, wait_for_object};
 use serde_json::{Value, json};
@@ -69,13 +69,8 @@ impl Serverless {
         })
     }
 
-    /// A namespace with a virtual node.
     async fn scene(&self, name: &str) -> Result<Scene> {
-        let scene = Scene::new(&self.installation.client, name).await?;
-        let node = format!("{name}-virtual");
-        let labels = json!({"type": "virtual-kubelet"});
-        scene.add_node(&node, labels).await?;
-        Ok(Scene { node, ..scene })
+        virtual_scene(&self.installation.client, name).await
     }
 
     /// How often the API server has called the webhook.
@@ -93,6 +88,15 @@ impl Serverless {
     fn configurations(&self) -> Api<MutatingWebhookConfiguration> {
         Api::all(self.installation.client.clone())
     }
+}
+
+/// A namespace with a virtual node.
+async fn virtual_scene(client: &Client, name: &str) -> Result<Scene> {
+    let scene = Scene::new(client, name).await?;
+    let node = format!("{name}-virtual");
+    let labels = json!({"type": "virtual-kubelet"});
+    scene.add_node(&node, labels).await?;
+    Ok(Scene { node, ..scene })
 }
 
 /// Creates a pod, or has the API server only try it, and returns it as answered: what it has then, the webhook gave it.
@@ -155,6 +159,17 @@ async fn wait_for_annotations(scene: &Scene, pod: &str, markers: &str) -> Result
         let list = annotation(pod, MARKERS);
         ensure!(list == Some(markers), "its markers are {list:?}");
         probes(pod)
+    })
+    .await
+}
+
+/// Waits until the provider of a pod is asked for its only probe with this period.
+async fn wait_for_period(scene: &Scene, pod: &str, seconds: u64) -> Result<()> {
+    let what = format!("a period of {seconds} s");
+    wait_for_object(&scene.pods(), pod, &what, |pod| {
+        let probes = probes(pod)?;
+        ensure!(probes[0]["probe"]["periodSeconds"] == seconds, "{probes:?}");
+        Ok(())
     })
     .await
 }
@@ -277,6 +292,151 @@ pub(crate) async fn without_a_manager_pods_are_created_at_once(_: Arc<Installati
     provide(&scene, "p-0", "True").await?;
     scene.wait_for_marks("p-0", marked("Succeeded")).await?;
     bed.installation.end().await;
+    Ok(())
+}
+
+/// One write of a pod, and what a change of markers may bring beside it.
+fn one_write() -> Vec<Row> {
+    vec![
+        manager("patch pods/status", 1),
+        manager("patch podprobemarkers/status", 0..=4),
+        // The marker that shows the end of the step comes and goes.
+        manager("patch mutatingwebhookconfigurations", 0..=4),
+        // With the last marker.
+        manager("delete mutatingwebhookconfigurations", 0..=2),
+    ]
+}
+
+/// Each change is one apply of the pod, whoever makes it: the provider, or who edits and deletes markers.
+// PPM-11, PPM-16, DEF-18
+pub(crate) async fn marks_follow_the_provider_and_the_markers(_: Arc<Installation>) -> Result<()> {
+    let stage = Stage::raise().await?;
+    stage.installation.grant_webhooks().await?;
+    start(&stage.installation, &flags()?).await?;
+    let scene = virtual_scene(&stage.installation.client, "followed").await?;
+    scene.marker("idle", idle()).await?;
+    wait_for_injection(&scene, &json!({}), "idle").await?;
+    create(&scene, "p", json!({}), false).await?;
+    scene.report_running("p", "10.1.2.3").await?;
+    stage.wait_until_idle().await?;
+
+    for (status, state) in [("True", "Succeeded"), ("False", "Failed")] {
+        let report = async {
+            provide(&scene, "p", status).await?;
+            scene.wait_for_marks("p", marked(state)).await?;
+            Ok(())
+        };
+        let what = format!("the provider reports {status}");
+        stage.step(&what, report, one_write()).await?;
+    }
+
+    let mut probes = idle();
+    probes[0]["probe"]["periodSeconds"] = json!(7);
+    let probe = async {
+        scene
+            .edit_marker("idle", json!({"spec": {"probes": probes}}))
+            .await?;
+        wait_for_period(&scene, "p", 7).await
+    };
+    stage.step("an edited probe", probe, one_write()).await?;
+
+    probes[0]["markerPolicy"][1]["labels"] = json!({"gameserver-idle": "not"});
+    let policy = async {
+        scene
+            .edit_marker("idle", json!({"spec": {"probes": probes}}))
+            .await?;
+        scene
+            .wait_for_marks("p", json!({"labels": {"gameserver-idle": "not"}}))
+            .await?;
+        Ok(())
+    };
+    stage.step("an edited policy", policy, one_write()).await?;
+
+    let second = async {
+        let probes = json!([tcp("two", "main", "t.io/two")]);
+        scene.marker("second", probes).await?;
+        wait_for_annotations(&scene, "p", "idle,second").await?;
+        Ok(())
+    };
+    stage.step("a second marker", second, one_write()).await?;
+
+    let both = async {
+        provide(&scene, "p", "True").await?;
+        let labels = json!({"labels": {"gameserver-idle": "true", "two": "yes"}});
+        scene.wait_for_marks("p", labels).await?;
+        Ok(())
+    };
+    stage.step("a report of both", both, one_write()).await?;
+
+    for (marker, left) in [("idle", "second"), ("second", "")] {
+        let deleted = async {
+            let markers = scene.markers();
+            markers.delete(marker, &DeleteParams::default()).await?;
+            if left.is_empty() {
+                let none =
+                    json!({"labels": {"two": null}, "annotations": {PROBES: null, MARKERS: null}});
+                scene.wait_for_marks("p", none).await?;
+            } else {
+                wait_for_annotations(&scene, "p", left).await?;
+                scene
+                    .wait_for_marks(
+                        "p",
+                        json!({"labels": {"gameserver-idle": null, "two": "yes"}}),
+                    )
+                    .await?;
+            }
+            Ok(())
+        };
+        let what = format!("marker {marker} deleted");
+        stage.step(&what, Box::pin(deleted), one_write()).await?;
+    }
+    // They are the provider's, who sees from the annotations that nobody asks for them any more.
+    let conditions = json!({"conditions": {"game.io/idle": "True", "t.io/two": "True"}});
+    scene.wait_for_marks("p", conditions).await?;
+    stage.installation.end().await;
+    Ok(())
+}
+
+/// Nobody owns what a webhook adds to a new object: the API server records owners before it calls webhooks (`createHandler` in
+/// `k8s.io/apiserver/pkg/endpoints/handlers/create.go`). So after a rewrite both annotations are ours alone, and one apply gives
+/// them up; before, one patch removes them.
+// PPM-9, PPM-11, PPM-16
+pub(crate) async fn a_deleted_marker_takes_its_annotations_along(
+    _: Arc<Installation>,
+) -> Result<()> {
+    let stage = Stage::raise().await?;
+    stage.installation.grant_webhooks().await?;
+    start(&stage.installation, &flags()?).await?;
+    let scene = virtual_scene(&stage.installation.client, "deleted").await?;
+    for is_edited in [false, true] {
+        scene.marker("idle", idle()).await?;
+        wait_for_injection(&scene, &json!({}), "idle").await?;
+        let pod = format!("p-{is_edited}");
+        create(&scene, &pod, json!({}), false).await?;
+        scene.report_running(&pod, "10.1.2.3").await?;
+        stage.wait_until_idle().await?;
+        if is_edited {
+            let mut probes = idle();
+            probes[0]["probe"]["periodSeconds"] = json!(7);
+            scene
+                .edit_marker("idle", json!({"spec": {"probes": probes}}))
+                .await?;
+            wait_for_period(&scene, &pod, 7).await?;
+            stage.wait_until_idle().await?;
+        }
+        let deleted = async {
+            let markers = scene.markers();
+            markers.delete("idle", &DeleteParams::default()).await?;
+            scene
+                .wait_for_marks(&pod, json!({"annotations": {PROBES: null, MARKERS: null}}))
+                .await?;
+            Ok(())
+        };
+        let what = format!("a marker deleted, edited before: {is_edited}");
+        stage.step(&what, Box::pin(deleted), one_write()).await?;
+        scene.delete_pod(&pod).await?;
+    }
+    stage.installation.end().await;
     Ok(())
 }
 
