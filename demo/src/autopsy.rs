@@ -1,5 +1,8 @@
 //! What is shown when something expected was not seen.
 
+use std::path::PathBuf;
+
+use anyhow::Result;
 use leadsman_testkit::cache;
 
 use crate::cluster::Demo;
@@ -7,7 +10,9 @@ use crate::cluster::Demo;
 /// A line per marker.
 const MARKER_STATUS: &str =
     r#"jsonpath={range .items[*]}{.metadata.name}{": "}{.status}{"\n"}{end}"#;
-const LAST_LINES: usize = 25;
+const MANAGER: &str = "deployment/leadsman-manager";
+const AGENT: &str = "daemonset/leadsman-agent";
+const LAST_LINES: &str = "--tail=25";
 
 pub(crate) async fn print(cluster: &Demo, error: &anyhow::Error) {
     println!("\n== Not seen: {error:#}");
@@ -31,6 +36,10 @@ pub(crate) async fn print(cluster: &Demo, error: &anyhow::Error) {
             "--sort-by=.lastTimestamp",
             "--field-selector=reason!=MissingClusterDNS",
         ],
+        // A container that does not start says why in its pod's status and events, one that ends in its log.
+        &["-n", "leadsman-system", "describe", "pods"],
+        &["-n", "leadsman-system", "logs", MANAGER, LAST_LINES],
+        &["-n", "leadsman-system", "logs", AGENT, LAST_LINES],
     ] {
         println!("\n-- kubectl {}", arguments.join(" "));
         match cluster.kubectl(arguments).await {
@@ -38,32 +47,20 @@ pub(crate) async fn print(cluster: &Demo, error: &anyhow::Error) {
             Err(error) => println!("{error:#}"),
         }
     }
-    for name in ["manager", "agent"] {
-        let log = cluster.log(name);
-        println!("\n-- the last lines of {}", log.display());
-        let text = std::fs::read(&log).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
-        let lines: Vec<&str> = text.lines().collect();
-        println!(
-            "{}",
-            lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
-        );
+    match keep_logs(cluster).await {
+        Ok(folder) => println!("\n-- all logs: {}", folder.display()),
+        Err(error) => println!("\n-- the logs could not be kept: {error:#}"),
     }
-    keep_logs_of_the_bed(cluster);
-    println!("\n-- all logs: {}", cluster.logs().display());
 }
 
-/// The bed's folder goes with it; its logs are worth keeping now.
-fn keep_logs_of_the_bed(cluster: &Demo) {
-    let logs = std::fs::read_dir(cluster.bed.folder().join("logs"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    for log in logs {
-        let place = cluster.logs().join(log.file_name());
-        let copied = std::fs::copy(log.path(), &place).map_err(anyhow::Error::from);
-        if let Err(error) = copied.and_then(|_| cache::hand_over(&place)) {
-            println!("-- {} could not be kept: {error}", log.path().display());
-        }
+/// The bed's folder goes with it; the logs in it and those of manager and agent are worth keeping now.
+async fn keep_logs(cluster: &Demo) -> Result<PathBuf> {
+    let folder = Demo::logs()?;
+    cluster.save_logs(&folder).await?;
+    for log in std::fs::read_dir(cluster.bed.folder().join("logs"))? {
+        let log = log?;
+        std::fs::copy(log.path(), folder.join(log.file_name()))?;
     }
+    cache::hand_over(&folder)?;
+    Ok(folder)
 }

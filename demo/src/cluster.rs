@@ -4,37 +4,41 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use leadsman_testkit::{Cluster, NodeBed, Options, cache, progress};
+use leadsman_testkit::{NodeBed, Options, Release, cache, progress};
+use serde_json::json;
 
 use crate::tell::Tell;
 
-/// A cluster of one real node with manager and agent on it, and where its programs are.
+/// A cluster of one real node with leadsman installed on it, and where its programs are.
 pub(crate) struct Demo {
-    cluster: Cluster,
+    release: Release,
     programs: PathBuf,
 }
 
 impl Deref for Demo {
-    type Target = Cluster;
+    type Target = Release;
 
-    fn deref(&self) -> &Cluster {
-        &self.cluster
+    fn deref(&self) -> &Release {
+        &self.release
     }
 }
 
 impl Demo {
-    /// Raises the bed and starts leadsman on it. The logs of manager and agent outlive the cluster.
+    /// Raises the bed and installs leadsman as its README says.
     pub(crate) async fn raise() -> Result<Self> {
         let bed = NodeBed::start(Options::default(), progress::to_stderr()).await?;
         let programs = bed.programs()?;
+        let release = Release::prepare(bed).await?;
         Tell::title(
-            "leadsman on it: `leadsman manifests | kubectl apply --server-side -f -`, then manager and agent",
+            "leadsman on it: helm upgrade --install leadsman charts/leadsman --namespace leadsman-system --create-namespace",
         );
-        let logs = cache::folder()?.join("demo-logs");
-        let cluster = Cluster::install(bed, logs, "info").await?;
-        cluster.start_manager().await?;
-        cluster.start_agent().await?;
-        Ok(Self { cluster, programs })
+        release.install(&json!({})).await?;
+        Ok(Self { release, programs })
+    }
+
+    /// Where the logs of manager and agent are put if something is not seen; they outlive the cluster.
+    pub(crate) fn logs() -> Result<PathBuf> {
+        Ok(cache::folder()?.join("demo-logs"))
     }
 
     /// `kubectl` as an administrator; its own message is the error.
@@ -76,15 +80,16 @@ impl Demo {
   kubectl -n ns get events --field-selector=reportingComponent=kruise-daemon-podprobe
   kubectl -n ns delete podprobemarker game-server-probe  # and its marks are gone
 
-  tail -f {}/*.log                                       # manager and agent
+  kubectl -n leadsman-system get pods                    # manager and agent
+  kubectl -n leadsman-system logs -f daemonset/leadsman-agent
+  helm -n leadsman-system get all leadsman               # what was installed
 
-Ctrl-C here ends the cluster and takes everything away.",
-            self.logs().display()
+Ctrl-C here ends the cluster and takes everything away."
         );
     }
 
-    /// Ends manager, agent and bed, and waits until nothing of them is left.
+    /// Ends the bed and waits until nothing of it is left.
     pub(crate) async fn end(self) -> Result<()> {
-        self.cluster.end().await
+        self.release.end().await
     }
 }

@@ -62,7 +62,6 @@ async fn run(arguments: &Arguments) -> Result<()> {
     };
     let outcome = tokio::select! {
         outcome = acts::play(&cluster, &tell) => outcome,
-        error = cluster.first_to_end() => Err(error),
         () = interrupt() => {
             println!("\n== Interrupted; taking everything away");
             cluster.end().await?;

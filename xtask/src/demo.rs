@@ -20,21 +20,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let enter = clock::now();
     let before = clock::since_enter().unwrap_or_default();
     println!("building leadsman and the test bed");
-    let built = cargo::build(&[
-        "--bin",
-        "leadsman",
-        "--bin",
-        "leadsman-bed",
-        "--bin",
-        "leadsman-demo",
-    ])?;
+    let built = cargo::build(&["--bin", "leadsman-bed", "--bin", "leadsman-demo"])?;
+    let product = bed::build_product()?;
     let words: &[&str] = if arguments.keep { &["--keep"] } else { &[] };
     let bed = cargo::program(&built, "leadsman-bed")?;
     let mut environment = bed::prepare_as_user(&bed)?;
     let spent = before + enter.elapsed();
-    let leadsman = cargo::program(&built, "leadsman")?;
+    environment.extend(product);
     environment.extend([
-        ("LEADSMAN_BIN".to_owned(), leadsman.into_os_string()),
         ("LEADSMAN_BED".to_owned(), bed.into_os_string()),
         // So that the demo's clock starts at the user's Enter.
         (
