@@ -50,9 +50,8 @@ const FIELD_MANAGER: &str = "leadsman-admission";
 
 /// The rights on the one Secret, in the manager's namespace: the verb, and whether it can be granted by name. RBAC
 /// cannot restrict `create` by name.
-pub const SECRET_RIGHTS: [(&str, bool); 5] = [
+pub const SECRET_RIGHTS: [(&str, bool); 4] = [
     ("create", false),
-    ("get", true),
     ("list", true),
     ("watch", true),
     ("update", true),
@@ -60,7 +59,7 @@ pub const SECRET_RIGHTS: [(&str, bool); 5] = [
 
 /// The rights on the one configuration, all by name: an apply of what does not exist asks for `create` with its name
 /// (`createAuthorizerAttributes` in `k8s.io/apiserver/pkg/endpoints/handlers/patch.go`).
-pub const CONFIGURATION_RIGHTS: [&str; 6] = ["get", "list", "watch", "create", "patch", "delete"];
+pub const CONFIGURATION_RIGHTS: [&str; 5] = ["list", "watch", "create", "patch", "delete"];
 
 /// The rights to delete the configuration that a process with a feature left behind, for one without.
 pub const LEFTOVER_RIGHTS: [&str; 2] = ["get", "delete"];

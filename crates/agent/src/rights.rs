@@ -3,13 +3,10 @@
 use leadsman_api::GROUP;
 
 /// API group, resource and verb: to read the plan, to write its status, and to send events. There is none on pods.
-pub const RIGHTS: [(&str, &str, &str); 8] = [
-    (GROUP, "nodepodprobes", "get"),
+pub const RIGHTS: [(&str, &str, &str); 5] = [
     (GROUP, "nodepodprobes", "list"),
     (GROUP, "nodepodprobes", "watch"),
     (GROUP, "nodepodprobes/status", "patch"),
     ("", "events", "create"),
     ("", "events", "patch"),
-    ("events.k8s.io", "events", "create"),
-    ("events.k8s.io", "events", "patch"),
 ];

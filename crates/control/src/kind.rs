@@ -86,7 +86,7 @@ impl<R: Rules> Kind<R> {
         self
     }
 
-    /// The resource, which the feature needs the rights to get, list and watch.
+    /// The resource, which the feature needs the rights to list and watch.
     pub fn resource(&self) -> Resource {
         (self.resource)()
     }

@@ -93,13 +93,25 @@ pub(crate) async fn send<E>(
     {
         match ask(server, get, leadership, deadline).await {
             (Disposition::Done, body) => outcome.observed = decode(request.reply, &body),
-            (failed, _) => tracing::debug!(
-                reason = failed.reason(),
-                "reading back an object that already exists failed"
-            ),
+            (failed, _) => report_unread(request.kind, &failed),
         }
     }
     outcome
+}
+
+/// Only somebody who grants the right can help, so that is told where people look; the watch shows the object later.
+fn report_unread(kind: RequestKind, failed: &Disposition) {
+    let (write, reason) = (kind.label, failed.explain());
+    let message = "reading back an object that already exists failed, waiting for the watch";
+    if let Disposition::Retry {
+        cause: Cause::NoRight,
+        ..
+    } = failed
+    {
+        tracing::warn!(write, reason, "{message}");
+    } else {
+        tracing::debug!(write, reason, "{message}");
+    }
 }
 
 async fn ask(

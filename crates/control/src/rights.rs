@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use crate::rules::Rules;
 
-/// What observing a kind takes, and reading the schema of a CRD.
-const OBSERVE: [&str; 3] = ["get", "list", "watch"];
+/// What observing a kind takes, and following the schema of a CRD. Single objects are not read by `get`.
+const OBSERVE: [&str; 2] = ["list", "watch"];
 
 /// A right on a resource in all namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -226,10 +226,8 @@ fn rights_follow_from_kinds_and_requests() {
         format!("{} {}", right.verb, right.resource)
     });
     let expected = [
-        "get configmaps",
         "list configmaps",
         "watch configmaps",
-        "get pods",
         "list pods",
         "watch pods",
         "patch pods",

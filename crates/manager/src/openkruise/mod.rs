@@ -23,4 +23,4 @@ pub const NAMESPACE: &str = "kruise-system";
 /// The label of its manager's pods and Deployment.
 pub const PODS: &str = "control-plane=controller-manager";
 /// The verbs on that one Lease that the guard needs. It reads pods too, by a right that the manager has anyway.
-pub const LEASE_RIGHTS: [&str; 3] = ["get", "list", "watch"];
+pub const LEASE_RIGHTS: [&str; 2] = ["list", "watch"];

@@ -22,6 +22,13 @@ const CREATE_NODE_POD_PROBE: RequestKind = RequestKind {
     resource: "nodepodprobes",
     verb: "create",
 };
+/// Of the object that is in the way of a creation.
+const READ_NODE_POD_PROBE: RequestKind = RequestKind {
+    label: "read_nodepodprobe",
+    group: GROUP,
+    resource: "nodepodprobes",
+    verb: "get",
+};
 const REPLACE_NODE_POD_PROBE: RequestKind = RequestKind {
     label: "replace_nodepodprobe",
     group: GROUP,
@@ -56,6 +63,7 @@ const MARKER_FINALIZERS: RequestKind = RequestKind {
 /// All of them.
 pub(super) const ALL: &[RequestKind] = &[
     CREATE_NODE_POD_PROBE,
+    READ_NODE_POD_PROBE,
     REPLACE_NODE_POD_PROBE,
     DELETE_NODE_POD_PROBE,
     POD_MARKS,
