@@ -9,7 +9,10 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, bail};
-use kube::Client;
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use kube::api::PostParams;
+use kube::{Api, Client};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
@@ -150,6 +153,51 @@ impl ControlPlane {
     /// A client of this user in these groups, by certificate.
     pub async fn client_for(&self, user: &str, groups: &[&str]) -> Result<Client> {
         readiness::client(&self.kubeconfig_for(user, groups)?).await
+    }
+
+    /// A kubeconfig with a token of a service account, bound to a pod if one of its namespace is
+    /// named, as the kubelet makes them for pods.
+    pub async fn service_account_kubeconfig(
+        &self,
+        namespace: &str,
+        name: &str,
+        bound_pod: Option<&str>,
+    ) -> Result<PathBuf> {
+        let client = self.client().await?;
+        let bound_object_ref = match bound_pod {
+            None => None,
+            Some(pod) => {
+                let found = Api::<Pod>::namespaced(client.clone(), namespace)
+                    .get(pod)
+                    .await?;
+                Some(BoundObjectReference {
+                    api_version: Some("v1".into()),
+                    kind: Some("Pod".into()),
+                    name: Some(pod.into()),
+                    uid: found.metadata.uid,
+                })
+            }
+        };
+        let spec = TokenRequestSpec {
+            audiences: Vec::new(),
+            bound_object_ref,
+            expiration_seconds: Some(7200),
+        };
+        let request = TokenRequest {
+            spec,
+            ..TokenRequest::default()
+        };
+        let accounts = Api::<ServiceAccount>::namespaced(client, namespace);
+        let answer = accounts
+            .create_token_request(name, &PostParams::default(), &request)
+            .await?;
+        let token = answer.status.context("the API server made no token")?.token;
+        let file = format!(
+            "account-{namespace}-{name}-{}",
+            bound_pod.unwrap_or("unbound")
+        );
+        self.authority()?
+            .token_kubeconfig(&file, self.server(), &token)
     }
 
     /// This moment in the audit log. The log is written just after an answer is sent, so a request

@@ -19,10 +19,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
-use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
-use kube::Api;
-use kube::api::PostParams;
 use tokio::process::Command;
 
 pub use inside::Inside;
@@ -220,51 +216,6 @@ impl Node {
         let program = tokio::task::spawn_blocking(find).await??;
         self.run_inside(&program.display().to_string(), arguments)
             .await
-    }
-
-    /// A kubeconfig with a token of a service account, bound to a pod if one of its namespace is
-    /// named, as the kubelet makes them for pods.
-    pub async fn service_account_kubeconfig(
-        &self,
-        namespace: &str,
-        name: &str,
-        bound_pod: Option<&str>,
-    ) -> Result<PathBuf> {
-        let client = self.client().await?;
-        let bound_object_ref = match bound_pod {
-            None => None,
-            Some(pod) => {
-                let found = Api::<Pod>::namespaced(client.clone(), namespace)
-                    .get(pod)
-                    .await?;
-                Some(BoundObjectReference {
-                    api_version: Some("v1".into()),
-                    kind: Some("Pod".into()),
-                    name: Some(pod.into()),
-                    uid: found.metadata.uid,
-                })
-            }
-        };
-        let spec = TokenRequestSpec {
-            audiences: Vec::new(),
-            bound_object_ref,
-            expiration_seconds: Some(7200),
-        };
-        let request = TokenRequest {
-            spec,
-            ..TokenRequest::default()
-        };
-        let accounts = Api::<ServiceAccount>::namespaced(client, namespace);
-        let answer = accounts
-            .create_token_request(name, &PostParams::default(), &request)
-            .await?;
-        let token = answer.status.context("the API server made no token")?.token;
-        let file = format!(
-            "account-{namespace}-{name}-{}",
-            bound_pod.unwrap_or("unbound")
-        );
-        self.authority()?
-            .token_kubeconfig(&file, self.server(), &token)
     }
 
     /// Runs containerd's `ctr` in namespace `k8s.io` and returns its stdout.
