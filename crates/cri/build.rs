@@ -5,7 +5,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto/cri.proto");
     tonic_prost_build::configure()
         // A runtime to test against.
-        .server_mod_attribute(".", "#[cfg(test)]")
+        .server_mod_attribute(".", "#[cfg(any(test, feature = \"fake\"))]")
         .bytes(".runtime.v1.ExecSyncResponse")
         .bytes(".runtime.v1.Container")
         .bytes(".runtime.v1.Label")

@@ -1,5 +1,12 @@
 //! A container runtime to test against, on a socket of its own: it answers what the test puts in, keeps a
 //! record of the calls, and can hang, vanish and come back.
+#![cfg_attr(
+    not(test),
+    allow(
+        clippy::unwrap_used,
+        reason = "the feature `fake` is for tests of other crates"
+    )
+)]
 
 use std::{
     collections::HashMap,
@@ -16,7 +23,7 @@ use crate::wire::{
 };
 
 /// What must come to pass, and soon.
-pub(crate) async fn within<T>(event: impl Future<Output = T>) -> T {
+pub async fn within<T>(event: impl Future<Output = T>) -> T {
     let deadline = std::time::Duration::from_secs(20);
     tokio::time::timeout(deadline, event)
         .await
@@ -25,9 +32,12 @@ pub(crate) async fn within<T>(event: impl Future<Output = T>) -> T {
 
 /// What the runtime answers about one object or command.
 #[derive(Clone)]
-pub(crate) enum Answer<T> {
+pub enum Answer<T> {
+    /// This.
     Ok(T),
+    /// This error.
     Err(Status),
+    /// Nothing: the call hangs.
     Never,
 }
 
@@ -43,19 +53,24 @@ impl<T> Answer<T> {
 
 /// The runtime's world.
 #[derive(Default)]
-pub(crate) struct World {
-    pub(crate) containers: Vec<wire::Container>,
-    pub(crate) statuses: HashMap<String, Answer<wire::ContainerStatusResponse>>,
-    pub(crate) sandboxes: HashMap<String, Answer<wire::PodSandboxStatusResponse>>,
-    pub(crate) exec: Option<Answer<wire::ExecSyncResponse>>,
+pub struct World {
+    /// What is listed.
+    pub containers: Vec<wire::Container>,
+    /// By container id.
+    pub statuses: HashMap<String, Answer<wire::ContainerStatusResponse>>,
+    /// By sandbox id.
+    pub sandboxes: HashMap<String, Answer<wire::PodSandboxStatusResponse>>,
+    /// What every command answers; without it no container exists.
+    pub exec: Option<Answer<wire::ExecSyncResponse>>,
     /// The calls by name and object, oldest first.
-    pub(crate) calls: Vec<String>,
-    pub(crate) execs: Vec<wire::ExecSyncRequest>,
+    pub calls: Vec<String>,
+    /// The commands that were run, oldest first.
+    pub execs: Vec<wire::ExecSyncRequest>,
 }
 
 impl World {
-    /// Adds a container of a pod, or changes it; its id is `pod-name-attempt`, its sandbox `pod-sandbox`.
-    pub(crate) fn container(
+    /// Adds a container of pod `default/web`, or changes it; `pod` is the pod's uid, the container's id is `pod-name-attempt`, its sandbox `pod-sandbox`.
+    pub fn container(
         &mut self,
         pod: &str,
         name: &str,
@@ -93,13 +108,14 @@ impl World {
         id
     }
 
-    pub(crate) fn remove(&mut self, id: &str) {
+    /// Takes a container away.
+    pub fn remove(&mut self, id: &str) {
         self.containers.retain(|container| container.id != id);
         self.statuses.remove(id);
     }
 
     /// Gives a pod's sandbox its addresses.
-    pub(crate) fn network(&mut self, pod: &str, addresses: &[&str], mode: wire::NamespaceMode) {
+    pub fn network(&mut self, pod: &str, addresses: &[&str], mode: wire::NamespaceMode) {
         let mut ips = addresses.iter().map(ToString::to_string);
         let ip = ips.next().unwrap_or_default();
         let options = wire::NamespaceOption {
@@ -127,7 +143,7 @@ impl World {
     }
 
     /// The calls since the last time, sorted.
-    pub(crate) fn take_calls(&mut self) -> Vec<String> {
+    pub fn take_calls(&mut self) -> Vec<String> {
         let mut calls = std::mem::take(&mut self.calls);
         calls.sort();
         calls
@@ -135,7 +151,7 @@ impl World {
 }
 
 /// The runtime: its socket and, while it runs, its threads.
-pub(crate) struct Fake {
+pub struct Fake {
     world: Shared,
     folder: tempfile::TempDir,
     threads: Option<tokio::runtime::Runtime>,
@@ -152,7 +168,7 @@ impl Shared {
 
 impl Fake {
     /// A runtime that runs.
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         let mut fake = Self {
             world: Shared::default(),
             folder: tempfile::tempdir().unwrap(),
@@ -162,27 +178,31 @@ impl Fake {
         fake
     }
 
-    pub(crate) fn socket(&self) -> PathBuf {
+    /// The socket's path.
+    pub fn socket(&self) -> PathBuf {
         self.folder.path().join("cri.sock")
     }
 
-    pub(crate) fn client(&self) -> crate::Runtime {
+    /// A client of it.
+    pub fn client(&self) -> crate::Runtime {
         crate::Runtime::connect(self.socket().to_str().unwrap()).unwrap()
     }
 
-    pub(crate) fn world(&self) -> MutexGuard<'_, World> {
+    /// What it answers from.
+    pub fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock()
     }
 
     /// Ends as a killed process does: connections break, the socket's file is gone.
-    pub(crate) fn vanish(&mut self) {
+    pub fn vanish(&mut self) {
         if let Some(threads) = self.threads.take() {
             threads.shutdown_background();
         }
         let _ = std::fs::remove_file(self.socket());
     }
 
-    pub(crate) fn come_back(&mut self) {
+    /// Begins to answer, as a runtime that has just started does.
+    pub fn come_back(&mut self) {
         let threads = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()

@@ -12,8 +12,8 @@
 
 mod exec;
 mod exec_output;
-#[cfg(test)]
-mod fake;
+#[cfg(any(test, feature = "fake"))]
+pub mod fake;
 mod runtime;
 mod socket;
 mod view;
