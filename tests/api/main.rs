@@ -16,12 +16,13 @@ mod migration;
 mod openkruise;
 mod outages;
 mod ownership;
+mod rights;
 mod serverless;
 mod stage;
 mod status;
 mod webhook;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -168,21 +169,7 @@ impl Installation {
 
     /// What the manager that was started last answers at this path.
     async fn get(&self, path: &str) -> Result<String> {
-        let log = std::fs::read_to_string(self.log_file())?;
-        let line = log.lines().rfind(|line| line.contains("serving /metrics"));
-        let address = line
-            .and_then(|line| line.split_once("address="))
-            .context("no address yet")?
-            .1
-            .split([',', ' '])
-            .next()
-            .context("no address")?;
-        let mut stream = TcpStream::connect(address).await?;
-        let request = format!("GET {path} HTTP/1.0\r\nHost: manager\r\n\r\n");
-        stream.write_all(request.as_bytes()).await?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await?;
-        Ok(answer)
+        get(&self.log_file(), path).await
     }
 
     async fn restart_apiserver(&self) -> Result<()> {
@@ -211,9 +198,33 @@ impl Installation {
     }
 }
 
+/// The address of `/metrics`, `/healthz` and `/readyz` in a log: of the process that was started last, if it serves them yet.
+fn serving_address(log: &Path) -> Result<Option<String>> {
+    let log = std::fs::read_to_string(log)?;
+    let mut lines = log.lines();
+    let Some(line) = lines.rfind(|line| line.contains("serving /metrics")) else {
+        return Ok(None);
+    };
+    let address = line.split_once("address=").context("no address")?.1;
+    let end = address.find([',', ' ']).unwrap_or(address.len());
+    Ok(Some(address[..end].to_owned()))
+}
+
+/// What the process with this log answers at this path.
+async fn get(log: &Path, path: &str) -> Result<String> {
+    let address = serving_address(log)?.context("no address yet")?;
+    let mut stream = TcpStream::connect(address).await?;
+    let request = format!("GET {path} HTTP/1.0\r\nHost: leadsman\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
 fn cases() -> Vec<Case<Installation>> {
     vec![
         // The longest first.
+        case!(apart rights::all_suffice_and_each_is_needed),
         case!(apart flows::generated_flows_end_as_the_model_says),
         case!(apart outages::after_64_seconds_without_an_api_server_marks_are_right_at_once),
         case!(apart outages::after_25_seconds_without_an_api_server_marks_are_right_at_once),
@@ -235,6 +246,10 @@ fn cases() -> Vec<Case<Installation>> {
         case!(apart leadership::after_an_outage_one_manager_writes_all),
         case!(apart leadership::a_leader_that_ends_hands_over_at_once),
         case!(apart deletion::clients_of_openkruise_find_the_finalizer),
+        case!(rights::the_table_is_complete_and_documented),
+        case!(rights::an_agents_token_reaches_one_node),
+        case!(rights::people_have_rights_on_markers_by_their_roles),
+        case!(rights::questions_of_the_document_have_its_answers),
         case!(budgets::what_no_row_lists_is_too_many),
         case!(admission::the_api_server_and_the_parser_agree),
         case!(admission::generated_markers_get_one_verdict_from_both),

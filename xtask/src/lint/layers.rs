@@ -75,6 +75,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "leadsman-admission",
             "leadsman-api",
             "leadsman-core",
+            "leadsman-cri",
             "leadsman-lease",
             "leadsman-process",
             "leadsman-testkit",

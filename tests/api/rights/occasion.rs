@@ -1,0 +1,203 @@
+//! What a manager meets when it starts, so that it uses a right: made while none runs.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use leadsman_admission::{CONFIGURATION, SECRET};
+use leadsman_api::{NodePodProbe, NodePodProbeSpec};
+use leadsman_testkit::leadsman;
+use leadsman_tests::Scene;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use super::table::Occasion;
+use crate::marks::idle;
+
+/// The Lease of the managers.
+const LEASE: (&str, &str) = ("kube-system", "leadsman-manager");
+/// By which the manager knows a configuration for its own.
+const FIELD_MANAGER: &str = "leadsman-admission";
+const FINALIZER: &str = "kruise.io/node-pod-probe-cleanup";
+/// The pod whose verdict changes.
+pub(super) const POD: &str = "one";
+/// How many write a contested Lease at once.
+const RIVALS: usize = 4;
+
+/// A namespace with a node, a marker and a pod.
+pub(super) struct Occasions {
+    pub(super) scene: Scene,
+    made: AtomicUsize,
+}
+
+/// What goes on while a manager runs; ends when dropped.
+#[derive(Default)]
+pub(super) struct Meanwhile(JoinSet<()>);
+
+impl Occasions {
+    pub(super) async fn new(client: &Client) -> Result<Self> {
+        let scene = Scene::new(client, "rights").await?;
+        scene.pod(POD).await?;
+        scene.marker("m", idle()).await?;
+        Ok(Self {
+            scene,
+            made: AtomicUsize::new(0),
+        })
+    }
+
+    fn client(&self) -> Client {
+        self.scene.client.clone()
+    }
+
+    /// Makes what has to be there before a manager starts.
+    pub(super) async fn arrange(&self, occasion: Occasion) -> Result<Meanwhile> {
+        let mut meanwhile = Meanwhile::default();
+        let number = self.made.fetch_add(1, Ordering::Relaxed);
+        match occasion {
+            Occasion::Start
+            | Occasion::ObjectInTheWay
+            | Occasion::NewVerdict
+            | Occasion::RepeatedVerdict => {}
+            Occasion::Verdict => {
+                let state = ["Succeeded", "Failed"][number % 2];
+                self.scene
+                    .report_verdict(POD, "m#Idle", state, &number.to_string())
+                    .await?;
+            }
+            Occasion::NewMarker => self.marker(&format!("new-{number}")).await?,
+            Occasion::DeletedMarker => self.deleted_marker(&format!("deleted-{number}")).await?,
+            Occasion::NewNode => {
+                self.scene
+                    .add_node(&format!("new-{number}"), json!({}))
+                    .await?;
+            }
+            Occasion::NewPod => drop(self.scene.pod(&format!("new-{number}")).await?),
+            Occasion::OldNode => self.object_of(&format!("old-{number}")).await?,
+            Occasion::NoLease => delete(&self.leases(), LEASE.1).await?,
+            Occasion::FreeLease => self.free_lease().await?,
+            Occasion::ContestedLease => {
+                self.free_lease().await?;
+                for _ in 0..RIVALS {
+                    meanwhile.0.spawn(write_again_and_again(self.leases()));
+                }
+            }
+            Occasion::Leftover => self.configuration(FIELD_MANAGER).await?,
+            Occasion::OtherConfiguration => self.configuration("somebody").await?,
+            Occasion::NoConfiguration => delete(&self.configurations(), CONFIGURATION).await?,
+            Occasion::NoMarkers => {
+                self.configuration(FIELD_MANAGER).await?;
+                let markers = self.scene.markers();
+                markers
+                    .delete_collection(&DeleteParams::default(), &ListParams::default())
+                    .await?;
+            }
+            Occasion::NoSecret => delete(&self.secrets(), SECRET).await?,
+            Occasion::SpoiltSecret => self.spoilt_secret().await?,
+        }
+        Ok(meanwhile)
+    }
+
+    /// Does what has to happen while a manager leads.
+    pub(super) async fn act(&self, occasion: Occasion) -> Result<()> {
+        if occasion == Occasion::ObjectInTheWay {
+            let name = format!("late-{}", self.made.fetch_add(1, Ordering::Relaxed));
+            self.object_of(&name).await?;
+            self.scene.add_node(&name, json!({})).await?;
+        }
+        Ok(())
+    }
+
+    /// A marker that matches no pod.
+    async fn marker(&self, name: &str) -> Result<()> {
+        let nothing = json!({"matchLabels": {"no": "pod"}});
+        self.scene.marker_of(name, nothing, idle()).await?;
+        Ok(())
+    }
+
+    async fn deleted_marker(&self, name: &str) -> Result<()> {
+        self.marker(name).await?;
+        let finalizers = json!({"metadata": {"finalizers": [FINALIZER]}});
+        self.scene.edit_marker(name, finalizers).await?;
+        delete(&self.scene.markers(), name).await
+    }
+
+    async fn object_of(&self, node: &str) -> Result<()> {
+        let object = NodePodProbe::new(node, NodePodProbeSpec::default());
+        let objects = self.scene.probes();
+        objects.create(&PostParams::default(), &object).await?;
+        Ok(())
+    }
+
+    fn leases(&self) -> Api<Lease> {
+        Api::namespaced(self.client(), LEASE.0)
+    }
+
+    fn secrets(&self) -> Api<Secret> {
+        Api::namespaced(self.client(), leadsman::NAMESPACE)
+    }
+
+    pub(super) fn configurations(&self) -> Api<MutatingWebhookConfiguration> {
+        Api::all(self.client())
+    }
+
+    /// A Lease that nobody holds.
+    async fn free_lease(&self) -> Result<()> {
+        let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"name": LEASE.1}, "spec": {"holderIdentity": ""}});
+        apply(&self.leases(), LEASE.1, "somebody", lease).await
+    }
+
+    /// A webhook configuration without webhooks.
+    async fn configuration(&self, field_manager: &str) -> Result<()> {
+        let empty = json!({"apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "MutatingWebhookConfiguration",
+            "metadata": {"name": CONFIGURATION, "labels": {"made-by": field_manager}}});
+        apply(&self.configurations(), CONFIGURATION, field_manager, empty).await
+    }
+
+    pub(super) async fn spoilt_secret(&self) -> Result<()> {
+        let spoilt = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET},
+            "type": "kubernetes.io/tls", "stringData": {"tls.crt": "spoilt", "tls.key": "spoilt"}});
+        apply(&self.secrets(), SECRET, "somebody", spoilt).await
+    }
+}
+
+async fn write_again_and_again(leases: Api<Lease>) {
+    loop {
+        let now = leadsman_tests::now().to_string();
+        let patch = json!({"metadata": {"annotations": {"written": now}}});
+        // What fails once, the next one makes up for.
+        let _written = leases
+            .patch(LEASE.1, &PatchParams::default(), &Patch::Merge(patch))
+            .await;
+    }
+}
+
+async fn apply<K>(api: &Api<K>, name: &str, field_manager: &str, object: Value) -> Result<()>
+where
+    K: kube::Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let params = PatchParams::apply(field_manager).force();
+    api.patch(name, &params, &Patch::Apply(object))
+        .await
+        .with_context(|| name.to_owned())?;
+    Ok(())
+}
+
+/// Deletes it if it is there.
+async fn delete<K>(api: &Api<K>, name: &str) -> Result<()>
+where
+    K: kube::Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    match api.delete(name, &DeleteParams::default()).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        other => {
+            other.with_context(|| name.to_owned())?;
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,424 @@
+//! The rights of leadsman's accounts: what each is for, when it is used, and where a process that lacks it says so.
+
+use anyhow::{Context, Result, ensure};
+use leadsman_testkit::leadsman;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::process::Command;
+
+/// The account of the manager.
+pub(crate) const MANAGER: &str = "leadsman-manager";
+/// The account of the agents.
+pub(crate) const AGENT: &str = "leadsman-agent";
+/// The namespace of the manager's Lease.
+const KUBE_SYSTEM: &str = "kube-system";
+
+const APPS: &str = "apps.kruise.io";
+const CRDS: [&str; 2] = [
+    "podprobemarkers.apps.kruise.io",
+    "nodepodprobes.apps.kruise.io",
+];
+
+/// A verb of an account on a resource: a rule of RBAC, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Grant {
+    pub(crate) account: String,
+    /// Empty: in all namespaces, and on what has none.
+    pub(crate) namespace: String,
+    pub(crate) group: String,
+    pub(crate) resource: String,
+    /// Empty: on all.
+    pub(crate) name: String,
+    pub(crate) verb: String,
+}
+
+/// A row: rights of an account on one resource, for one purpose.
+pub(crate) struct Row {
+    pub(crate) account: &'static str,
+    pub(crate) namespace: &'static str,
+    pub(crate) group: &'static str,
+    pub(crate) resource: &'static str,
+    /// None: on all.
+    pub(crate) names: &'static [&'static str],
+    pub(crate) verbs: &'static [(&'static str, Occasion)],
+    /// Whether it is granted only with `EnablePodProbeMarkerOnServerless`.
+    pub(crate) serverless: bool,
+    /// What it is needed for, as `docs/security.md` says it.
+    pub(crate) needed_to: &'static str,
+    pub(crate) named_in: NamedIn,
+}
+
+/// Where a missing right is named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NamedIn {
+    /// In the log, and in `/readyz`, which fails.
+    Readyz,
+    /// In the log.
+    Log,
+}
+
+/// What has to be the case for a right to be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Occasion {
+    /// Nothing: every start uses it.
+    Start,
+    /// A verdict that no mark shows yet.
+    Verdict,
+    /// A marker whose status says nothing yet.
+    NewMarker,
+    /// A deleted marker with OpenKruise's finalizer.
+    DeletedMarker,
+    /// A node without a `NodePodProbe`.
+    NewNode,
+    /// A `NodePodProbe` that the watch does not show, in the way of one that is to be created.
+    ObjectInTheWay,
+    /// A pod without entries.
+    NewPod,
+    /// A `NodePodProbe` of a node that has gone.
+    OldNode,
+    /// There is no Lease.
+    NoLease,
+    /// Nobody holds the Lease.
+    FreeLease,
+    /// Somebody else keeps writing the Lease.
+    ContestedLease,
+    /// A webhook configuration from when a feature needed one.
+    Leftover,
+    /// There is no webhook configuration, and one is needed.
+    NoConfiguration,
+    /// The webhook configuration says something else.
+    OtherConfiguration,
+    /// There is a webhook configuration, and no marker needs one.
+    NoMarkers,
+    /// There is no Secret with certificates.
+    NoSecret,
+    /// The Secret holds no certificate.
+    SpoiltSecret,
+    /// A verdict that an agent has not reported.
+    NewVerdict,
+    /// A state that a probe comes back to.
+    RepeatedVerdict,
+}
+
+use Occasion::{
+    ContestedLease, DeletedMarker, FreeLease, Leftover, NewMarker, NewNode, NewPod, NewVerdict,
+    NoConfiguration, NoLease, NoMarkers, NoSecret, ObjectInTheWay, OldNode, OtherConfiguration,
+    RepeatedVerdict, SpoiltSecret, Start, Verdict,
+};
+
+const FOLLOW: &[(&str, Occasion)] = &[("list", Start), ("watch", Start)];
+
+/// What most rows have in common.
+const OF_MANAGER: Row = Row {
+    account: MANAGER,
+    namespace: "",
+    group: "",
+    resource: "",
+    names: &[],
+    verbs: FOLLOW,
+    serverless: false,
+    needed_to: "",
+    named_in: NamedIn::Readyz,
+};
+const OF_AGENT: Row = Row {
+    account: AGENT,
+    named_in: NamedIn::Log,
+    ..OF_MANAGER
+};
+
+/// All of them, in the order of `docs/security.md`.
+pub(crate) const TABLE: &[Row] = &[
+    Row {
+        resource: "pods",
+        needed_to: "see which pods a marker matches, their containers, addresses and marks; and the flags of an OpenKruise manager",
+        ..OF_MANAGER
+    },
+    Row {
+        resource: "pods/status",
+        verbs: &[("patch", Verdict)],
+        needed_to: "set and remove marks: by this subresource a pod's labels, annotations and conditions, and not its spec",
+        ..OF_MANAGER
+    },
+    Row {
+        resource: "nodes",
+        needed_to: "see which nodes there are, and which of them are virtual",
+        ..OF_MANAGER
+    },
+    Row {
+        group: APPS,
+        resource: "podprobemarkers",
+        needed_to: "read the markers",
+        ..OF_MANAGER
+    },
+    Row {
+        group: APPS,
+        resource: "podprobemarkers",
+        verbs: &[("patch", DeletedMarker)],
+        needed_to: "set and remove OpenKruise's finalizer",
+        ..OF_MANAGER
+    },
+    Row {
+        group: APPS,
+        resource: "podprobemarkers/status",
+        verbs: &[("patch", NewMarker)],
+        needed_to: "write the marker's status",
+        ..OF_MANAGER
+    },
+    Row {
+        group: APPS,
+        resource: "nodepodprobes",
+        needed_to: "read the verdicts of the agents",
+        ..OF_MANAGER
+    },
+    Row {
+        group: APPS,
+        resource: "nodepodprobes",
+        verbs: &[("create", NewNode), ("update", NewPod), ("delete", OldNode)],
+        needed_to: "tell the agents what to probe; and clean up after a node that has gone",
+        ..OF_MANAGER
+    },
+    Row {
+        group: APPS,
+        resource: "nodepodprobes",
+        verbs: &[("get", ObjectInTheWay)],
+        needed_to: "read an object that another manager has just created, without waiting for the watch",
+        named_in: NamedIn::Log,
+        ..OF_MANAGER
+    },
+    Row {
+        group: "apiextensions.k8s.io",
+        resource: "customresourcedefinitions",
+        names: &CRDS,
+        needed_to: "see which fields the API server keeps: OpenKruise's CRDs drop some",
+        ..OF_MANAGER
+    },
+    Row {
+        namespace: KUBE_SYSTEM,
+        group: "coordination.k8s.io",
+        resource: "leases",
+        names: &["leadsman-manager"],
+        verbs: &[("list", Start), ("watch", Start), ("update", FreeLease)],
+        needed_to: "agree on which of several managers writes",
+        ..OF_MANAGER
+    },
+    Row {
+        namespace: KUBE_SYSTEM,
+        group: "coordination.k8s.io",
+        resource: "leases",
+        names: &["leadsman-manager"],
+        verbs: &[("get", ContestedLease)],
+        needed_to: "read that Lease after another manager wrote it first",
+        named_in: NamedIn::Log,
+        ..OF_MANAGER
+    },
+    Row {
+        namespace: KUBE_SYSTEM,
+        group: "coordination.k8s.io",
+        resource: "leases",
+        verbs: &[("create", NoLease)],
+        needed_to: "make that Lease (RBAC cannot restrict `create` to a name)",
+        ..OF_MANAGER
+    },
+    Row {
+        group: "coordination.k8s.io",
+        resource: "leases",
+        names: &["kruise-manager"],
+        verbs: &[("list", Start)],
+        needed_to: "see whether an OpenKruise manager runs, and write nothing while it acts on markers",
+        ..OF_MANAGER
+    },
+    Row {
+        group: "coordination.k8s.io",
+        resource: "leases",
+        names: &["kruise-manager"],
+        verbs: &[("watch", Start)],
+        needed_to: "see when one starts or stops",
+        named_in: NamedIn::Log,
+        ..OF_MANAGER
+    },
+    Row {
+        group: "admissionregistration.k8s.io",
+        resource: "mutatingwebhookconfigurations",
+        names: &["leadsman"],
+        verbs: &[("get", Leftover), ("delete", Leftover)],
+        needed_to: "delete the configuration that a manager with `EnablePodProbeMarkerOnServerless` has left",
+        named_in: NamedIn::Log,
+        ..OF_MANAGER
+    },
+    Row {
+        group: "admissionregistration.k8s.io",
+        resource: "mutatingwebhookconfigurations",
+        names: &["leadsman"],
+        verbs: &[
+            ("list", Start),
+            ("watch", Start),
+            ("create", NoConfiguration),
+            ("patch", OtherConfiguration),
+            ("delete", NoMarkers),
+        ],
+        serverless: true,
+        needed_to: "register the webhook for pods that are created, while a marker needs it",
+        named_in: NamedIn::Log,
+        ..OF_MANAGER
+    },
+    Row {
+        namespace: leadsman::NAMESPACE,
+        resource: "secrets",
+        names: &["leadsman-webhook"],
+        verbs: &[("list", Start), ("watch", Start), ("update", SpoiltSecret)],
+        serverless: true,
+        needed_to: "share one certificate of the webhook among the replicas, and renew it",
+        named_in: NamedIn::Log,
+        ..OF_MANAGER
+    },
+    Row {
+        namespace: leadsman::NAMESPACE,
+        resource: "secrets",
+        verbs: &[("create", NoSecret)],
+        serverless: true,
+        needed_to: "make that Secret (RBAC cannot restrict `create` to a name)",
+        named_in: NamedIn::Log,
+        ..OF_MANAGER
+    },
+    Row {
+        group: APPS,
+        resource: "nodepodprobes",
+        needed_to: "read what to probe on its node. RBAC cannot say \"of its node\": an agent can read those of all nodes",
+        ..OF_AGENT
+    },
+    Row {
+        group: APPS,
+        resource: "nodepodprobes/status",
+        verbs: &[("patch", NewVerdict)],
+        needed_to: "report verdicts; of its own node alone, by the policy `leadsman-agent-own-node`",
+        ..OF_AGENT
+    },
+    Row {
+        resource: "events",
+        verbs: &[("create", NewVerdict), ("patch", RepeatedVerdict)],
+        needed_to: "tell on the pod that a verdict has changed, and count how often",
+        ..OF_AGENT
+    },
+];
+
+impl Row {
+    /// Its rights, one by one, with when each is used.
+    pub(crate) fn grants(&self) -> Vec<(Grant, Occasion)> {
+        let all = [""];
+        let names = if self.names.is_empty() {
+            &all
+        } else {
+            self.names
+        };
+        let of_name = |name: &&str| {
+            let name = (*name).to_owned();
+            self.verbs.iter().map(move |(verb, occasion)| {
+                let grant = Grant {
+                    account: self.account.to_owned(),
+                    namespace: self.namespace.to_owned(),
+                    group: self.group.to_owned(),
+                    resource: self.resource.to_owned(),
+                    name: name.clone(),
+                    verb: (*verb).to_owned(),
+                };
+                (grant, *occasion)
+            })
+        };
+        names.iter().flat_map(of_name).collect()
+    }
+}
+
+/// All rights of the table that `leadsman manifests` has to print.
+pub(crate) fn table(serverless: bool) -> Vec<Grant> {
+    let rows = TABLE.iter().filter(|row| serverless || !row.serverless);
+    let grants = rows.flat_map(Row::grants).map(|(grant, _)| grant);
+    let mut grants: Vec<_> = grants.collect();
+    grants.sort();
+    grants.dedup();
+    grants
+}
+
+/// The rights that `leadsman manifests` gives to the accounts of leadsman.
+pub(crate) async fn printed(serverless: bool) -> Result<Vec<Grant>> {
+    let gate = format!("--feature-gates=EnablePodProbeMarkerOnServerless={serverless}");
+    let objects = manifests(&[&gate]).await?;
+    let mut grants = Vec::new();
+    for binding in &objects {
+        let kind = text(&binding["kind"]);
+        let Some(role_kind) = kind
+            .strip_suffix("Binding")
+            .filter(|kind| kind.ends_with("Role"))
+        else {
+            continue;
+        };
+        ensure!(binding["roleRef"]["kind"] == role_kind, "{binding}");
+        let namespace = text(&binding["metadata"]["namespace"]);
+        let role = objects.iter().find(|object| {
+            object["kind"] == role_kind
+                && object["metadata"]["name"] == binding["roleRef"]["name"]
+                && text(&object["metadata"]["namespace"]) == namespace
+        });
+        let rules = &role.with_context(|| format!("no role for {binding}"))?["rules"];
+        for subject in binding["subjects"].as_array().into_iter().flatten() {
+            ensure!(subject["kind"] == "ServiceAccount", "{binding}");
+            for rule in rules.as_array().into_iter().flatten() {
+                grants.extend(taken_apart(text(&subject["name"]), namespace, rule)?);
+            }
+        }
+    }
+    grants.sort();
+    grants.dedup();
+    Ok(grants)
+}
+
+/// A rule as RBAC has it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Rule {
+    api_groups: Vec<String>,
+    resources: Vec<String>,
+    #[serde(default)]
+    resource_names: Vec<String>,
+    verbs: Vec<String>,
+}
+
+fn taken_apart(account: &str, namespace: &str, rule: &Value) -> Result<Vec<Grant>> {
+    let mut rule: Rule = serde_json::from_value(rule.clone()).context("a rule")?;
+    if rule.resource_names.is_empty() {
+        rule.resource_names.push(String::new());
+    }
+    let mut grants = Vec::new();
+    for group in &rule.api_groups {
+        for resource in &rule.resources {
+            for name in &rule.resource_names {
+                grants.extend(rule.verbs.iter().map(|verb| Grant {
+                    account: account.to_owned(),
+                    namespace: namespace.to_owned(),
+                    group: group.clone(),
+                    resource: resource.clone(),
+                    name: name.clone(),
+                    verb: verb.clone(),
+                }));
+            }
+        }
+    }
+    Ok(grants)
+}
+
+/// The objects that `leadsman manifests` prints with these flags.
+pub(crate) async fn manifests(flags: &[&str]) -> Result<Vec<Value>> {
+    let mut command = Command::new(leadsman::program()?);
+    let output = command.arg("manifests").args(flags).output().await?;
+    ensure!(output.status.success(), "leadsman manifests {flags:?}");
+    let printed = String::from_utf8(output.stdout)?;
+    let documents = printed
+        .split("---\n")
+        .filter(|text| !text.trim().is_empty());
+    documents
+        .map(|document| Ok(serde_norway::from_str(document)?))
+        .collect()
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
