@@ -62,9 +62,9 @@ impl Stage {
         match (executable.package.as_str(), kind, &*executable.target) {
             ("leadsman-tests", "test", "api" | "chart") => Self::Api,
             ("leadsman-tests", "test", "install") => Self::Install,
-            ("leadsman-image", "test", "scratch") => Self::Node,
-            // The test bed's own tests raise nodes too.
-            ("leadsman-tests" | "leadsman-testkit", "test", _) => Self::Node,
+            // The test bed's own tests raise nodes too; the image's need root for a namespace.
+            ("leadsman-image", "test", "scratch")
+            | ("leadsman-tests" | "leadsman-testkit", "test", _) => Self::Node,
             _ => Self::Pure,
         }
     }
