@@ -20,7 +20,7 @@ use crate::{cargo, sources};
 /// Where the rules are listed, from the workspace's folder.
 const REFERENCE: &str = "docs/reference.md";
 /// Files that list the cases of a black-box suite: their functions have no test attribute.
-const SUITES: [&str; 2] = ["tests/api", "tests/node"];
+const SUITES: [&str; 3] = ["tests/api", "tests/node", "tests/install"];
 
 /// Arguments of `rules`.
 #[derive(clap::Args)]
