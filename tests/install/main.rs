@@ -5,6 +5,7 @@
 
 mod agents;
 mod managers;
+mod nodes;
 mod release;
 mod room;
 
@@ -27,6 +28,7 @@ fn cases() -> Vec<Case<Release>> {
         case!(alone managers::a_deleted_leader_is_succeeded_at_once),
         case!(alone managers::a_leader_that_is_cut_off_is_succeeded_and_writes_no_more),
         case!(alone managers::a_rolling_update_under_flips_loses_and_repeats_none),
+        case!(alone nodes::a_pod_moves_from_a_node_that_dies_and_is_marked_there),
     ]
 }
 
