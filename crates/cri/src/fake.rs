@@ -1,11 +1,8 @@
 //! A container runtime to test against, on a socket of its own: it answers what the test puts in, keeps a
 //! record of the calls, and can hang, vanish and come back.
-#![cfg_attr(
-    not(test),
-    allow(
-        clippy::unwrap_used,
-        reason = "the feature `fake` is for tests of other crates"
-    )
+#![allow(
+    clippy::unwrap_used,
+    reason = "it is for tests, of this crate and of others"
 )]
 
 use std::{

@@ -78,18 +78,14 @@ async fn bind(client: &Client, name: &str, namespace: &str, rules: Vec<Value>) -
     };
     let params = PostParams::default();
     if namespace.is_empty() {
-        let roles: Api<ClusterRole> = Api::all(client.clone());
-        roles
-            .create(&params, &serde_json::from_value(role)?)
-            .await?;
+        let api: Api<ClusterRole> = Api::all(client.clone());
+        api.create(&params, &serde_json::from_value(role)?).await?;
         let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
         let binding = serde_json::from_value(binding("ClusterRole"))?;
         bindings.create(&params, &binding).await?;
     } else {
-        let roles: Api<Role> = Api::namespaced(client.clone(), namespace);
-        roles
-            .create(&params, &serde_json::from_value(role)?)
-            .await?;
+        let api: Api<Role> = Api::namespaced(client.clone(), namespace);
+        api.create(&params, &serde_json::from_value(role)?).await?;
         let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), namespace);
         let binding = serde_json::from_value(binding("Role"))?;
         bindings.create(&params, &binding).await?;

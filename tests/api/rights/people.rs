@@ -99,8 +99,8 @@ fn binding(role: &str, user: &str) -> Value {
 
 /// Waits until a role has this verb on markers.
 async fn wait_for_rule(client: &Client, role: &str, verb: &str) -> Result<()> {
-    let roles: Api<ClusterRole> = Api::all(client.clone());
-    wait_for_object(&roles, role, &format!("{verb} podprobemarkers"), |role| {
+    let api: Api<ClusterRole> = Api::all(client.clone());
+    wait_for_object(&api, role, &format!("{verb} podprobemarkers"), |role| {
         let mut rules = role.rules.iter().flatten();
         let has = |list: Option<&Vec<String>>, word: &str| {
             list.is_some_and(|list| list.iter().any(|one| one == word))
