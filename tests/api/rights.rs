@@ -32,7 +32,6 @@ pub(crate) use self::document::{
     questions_of_the_document_have_its_answers, the_table_is_complete_and_documented,
 };
 pub(crate) use self::people::people_have_rights_on_markers_by_their_roles;
-pub(crate) use self::token::an_agents_token_reaches_one_node;
 
 use self::account::{User, user, wait_until_granted};
 use self::occasion::{Occasions, POD};
@@ -45,6 +44,13 @@ use crate::stage::PLACES;
 /// The node of the agents, and the pod on it: the fake runtime knows only one of this name.
 const NODE: &str = "rights-agent";
 const PROBED: (&str, &str) = ("default", "web");
+
+// PRB-25
+pub(crate) async fn an_agents_token_reaches_one_node(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    token::check_stolen_token(&installation).await
+}
 
 // PRB-25
 pub(crate) async fn all_suffice_and_each_is_needed(_: Arc<Installation>) -> Result<()> {

@@ -16,7 +16,6 @@ const DOCUMENT: &str = include_str!("../../../docs/security.md");
 /// What each question begins with; its answer is behind a `#`.
 const QUESTION: &str = "kubectl ";
 
-// PRB-25
 pub(crate) async fn the_table_is_complete_and_documented(_: Arc<Installation>) -> Result<()> {
     for serverless in [false, true] {
         let (printed, table) = (printed(serverless).await?, table(serverless));

@@ -1,7 +1,6 @@
 //! What somebody can do who has stolen the token of an agent: with tokens as the kubelet has them made, bound to pods.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::authorization::v1::SelfSubjectRulesReview;
@@ -21,10 +20,8 @@ use crate::Installation;
 const OWN: &str = "token-own";
 const OTHER: &str = "token-other";
 
-// PRB-25
-pub(crate) async fn an_agents_token_reaches_one_node(
-    installation: Arc<Installation>,
-) -> Result<()> {
+/// What the case of the rule holds to be so.
+pub(super) async fn check_stolen_token(installation: &Installation) -> Result<()> {
     let scene = Scene::new(&installation.client, OWN).await?;
     scene.add_node(OTHER, json!({})).await?;
     for node in [OWN, OTHER] {
