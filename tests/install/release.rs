@@ -112,7 +112,9 @@ pub(crate) async fn an_uninstall_keeps_marks_and_the_next_install_goes_on(
 ) -> Result<()> {
     install(&release, json!({})).await?;
     let (room, history) = marked_pods(&release, "uninstall").await?;
-    release.helm(&["uninstall", "leadsman"]).await?;
+    // Without foreground deletion pods wait for the garbage collector, which takes its time after CRDs have come.
+    let uninstall = ["uninstall", "leadsman", "--wait", "--cascade=foreground"];
+    release.helm(&uninstall).await?;
     let of_leadsman = "app.kubernetes.io/component in (manager, agent)";
     let of_leadsman = ListParams::default().labels(of_leadsman);
     wait_for_answer("the end of all its pods", || async {
