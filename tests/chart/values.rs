@@ -206,6 +206,17 @@ fn what_is_no_value_is_refused() {
         ),
         ("agent.runtime.preset=docker", "must be one of 'containerd'"),
         ("agent.port=70000", "maximum"),
+        ("agent.port=80", "minimum"),
+        ("manager.extraArgs={--log=debug}", "'not' failed"),
+        (
+            "manager.extraArgs={--feature-gates=PodProbeMarkerGate=true}",
+            "'not' failed",
+        ),
+        ("agent.extraArgs={--runtime-endpoint}", "'not' failed"),
+        (
+            "manager.port=9443,featureGates=EnablePodProbeMarkerOnServerless=true",
+            "9443 is the port of the webhook",
+        ),
         ("featureGates=PodProbeMarkerGate", "does not match pattern"),
         (
             "featureGates=PodProbeMarkerGate=yes",
@@ -221,6 +232,71 @@ fn what_is_no_value_is_refused() {
         assert!(refusal.contains(message), "{setting}: {refusal}");
     }
     template("games", &["--set=global.colour=red"]).unwrap();
+    template("games", &["--set=manager.port=9443"]).unwrap();
+}
+
+/// Values without which the templates render a whole object: a null is how Helm deletes a default.
+const MAY_BE_NULL: [&str; 21] = [
+    "tag",
+    "digest",
+    "pullSecrets",
+    "resources",
+    "issuerRef",
+    "annotations",
+    "topologySpreadConstraints",
+    "priorityClassName",
+    "nodeSelector",
+    "tolerations",
+    "affinity",
+    "podAnnotations",
+    "podLabels",
+    "extraArgs",
+    "extraEnv",
+    "socket",
+    "rollingUpdate",
+    "seLinuxOptions",
+    "labels",
+    "metricsFrom",
+    "webhookFrom",
+];
+
+/// Sets each value and each group of values to null.
+fn try_nulls(values: &Value, path: &str) {
+    for (name, value) in values.as_object().into_iter().flatten() {
+        let key = format!("{path}{name}");
+        let outcome = template("games", &["--set", &format!("{key}=null")]);
+        if MAY_BE_NULL.contains(&name.as_str()) {
+            assert!(outcome.is_ok(), "{key}=null: {outcome:?}");
+            continue;
+        }
+        let refusal = outcome.expect_err(&format!("{key}=null is rendered"));
+        assert!(refusal.contains("missing propert"), "{key}: {refusal}");
+        try_nulls(value, &format!("{key}."));
+    }
+}
+
+#[test]
+fn a_null_is_refused_where_half_an_object_would_be_rendered() {
+    let values = std::fs::read_to_string(root().join("charts/leadsman/values.yaml")).unwrap();
+    try_nulls(&serde_norway::from_str(&values).unwrap(), "");
+}
+
+#[test]
+fn a_parent_chart_may_switch_it_by_a_condition() {
+    let enabled = template("games", &["--set=enabled=true"]).unwrap();
+    assert!(enabled.contains_key(MANAGER));
+}
+
+#[test]
+fn labels_of_the_pod_monitor_replace_those_of_the_chart() {
+    let settings = [
+        "--set=metrics.podMonitor.enabled=true",
+        r"--set=metrics.podMonitor.labels.app\.kubernetes\.io/instance=x",
+    ];
+    let objects = template("games", &settings).unwrap();
+    let labels = &objects["PodMonitor/leadsman"]["metadata"]["labels"];
+    assert_eq!(labels["app.kubernetes.io/instance"], "x");
+    assert_eq!(labels["app.kubernetes.io/name"], "leadsman");
 }
 
 #[test]
