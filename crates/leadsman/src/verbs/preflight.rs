@@ -6,7 +6,9 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use leadsman_manager::Gates;
-use leadsman_manager::preflight::{CheckResult, Finding, PreflightScope, evaluate, read_facts};
+use leadsman_manager::preflight::{
+    CheckResult, Finding, InstallPart, PreflightScope, evaluate, read_facts,
+};
 use leadsman_process::{Component, client};
 use serde_json::{Value, json};
 
@@ -79,21 +81,23 @@ fn find(args: &Args) -> io::Result<Vec<Finding>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let scope = match args {
+    let part = match args {
         Args {
             before_install: true,
             ..
-        } => PreflightScope::BeforeInstall,
-        Args { agent: true, .. } => PreflightScope::Agent(leadsman_agent::RIGHTS.to_vec()),
-        _ => PreflightScope::Manager {
-            namespace: args.namespace.clone(),
-            gates: args.feature_gates,
-        },
+        } => InstallPart::BeforeInstall,
+        Args { agent: true, .. } => InstallPart::Agent(leadsman_agent::RIGHTS.to_vec()),
+        _ => InstallPart::Manager,
+    };
+    let scope = PreflightScope {
+        namespace: args.namespace.clone(),
+        gates: args.feature_gates,
+        part,
     };
     runtime.block_on(async {
         let client = args.client.client(Component::Preflight).await;
         let client = client.map_err(io::Error::other)?;
-        let mut findings = evaluate(&read_facts(&client, &scope).await);
+        let mut findings = evaluate(&read_facts(&client, &scope).await, &scope);
         if let Some(endpoint) = &args.runtime_endpoint {
             findings.push(container_runtime(endpoint).await);
         }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::facts::{ClusterFacts, CrdFacts, Identity, Lookup, RequiredRight};
+use super::facts::{
+    ClusterFacts, CrdFacts, Identity, InstallPart, Lookup, PreflightScope, RequiredRight,
+};
 use super::marks::{MarkOwner, MarkerFacts, MarkerSurvey};
 use super::openkruise::{BlockingWebhook, OpenKruiseFacts};
 use crate::gates::openkruise_probes;
@@ -16,8 +18,6 @@ use crate::openkruise::{
 const OLDEST: (u32, u32) = (1, 31);
 const INSTALL_CRDS: &str =
     "leadsman manifests --only=crds | kubectl apply --server-side --force-conflicts -f -";
-const INSTALL_RIGHTS: &str =
-    "leadsman manifests --only=access | kubectl apply --server-side --force-conflicts -f -";
 /// The number of items of a long list that are named.
 const NAMED: usize = 5;
 
@@ -75,17 +75,17 @@ impl Finding {
 }
 
 /// All findings, in the order in which they are printed.
-pub fn evaluate(facts: &ClusterFacts) -> Vec<Finding> {
+pub fn evaluate(facts: &ClusterFacts, scope: &PreflightScope) -> Vec<Finding> {
     let mut findings = vec![version(&facts.version), policies(&facts.policies)];
     let install = facts.install.as_ref();
     findings.push(identity(&facts.identity, install.is_some()));
     let crds = install.into_iter().flat_map(|install| &install.crds);
     findings.extend(crds.map(|(name, seen)| crd(name, seen)));
-    findings.push(leader(&facts.leader));
+    findings.push(leader(&facts.leader, scope));
     findings.extend(openkruise(&facts.openkruise));
     if let Some(install) = install {
         findings.extend(markers(&install.markers));
-        findings.extend(rights(&install.rights));
+        findings.extend(rights(&install.rights, scope));
     }
     findings
 }
@@ -187,26 +187,39 @@ fn crd(name: &str, seen: &Lookup<Option<CrdFacts>>) -> Finding {
     .then(INSTALL_CRDS)
 }
 
-/// A second install is no error, but it does nothing.
-fn leader(seen: &Lookup<Option<String>>) -> Finding {
+/// A second install would take over the cluster-wide roles, bindings and policy of the first, which have fixed names.
+/// Once it is there, it writes nothing while the first one leads.
+fn leader(seen: &Lookup<Option<String>>, scope: &PreflightScope) -> Finding {
     const CHECK: &str = "leader";
     let lease = format!("{LEASE_NAMESPACE}/{OWN_LEASE}");
-    match seen {
-        Err(why) => Finding::unreadable(CHECK, &format!("the Lease {lease}"), why),
-        Ok(None) => Finding::new(
-            CHECK,
-            CheckResult::Ok,
-            format!("no manager of leadsman holds the Lease {lease}"),
-        ),
-        Ok(Some(holder)) => {
-            let namespace = holder.split_once('/').map_or("unknown", |(name, _)| name);
-            let message = format!(
-                "leadsman's manager {holder} holds the Lease {lease}: an install in another namespace than {namespace} writes \
-                 nothing while it runs"
-            );
-            Finding::new(CHECK, CheckResult::Note, message)
+    let holder = match seen {
+        Err(why) => return Finding::unreadable(CHECK, &format!("the Lease {lease}"), why),
+        Ok(None) => {
+            let message = format!("no manager of leadsman holds the Lease {lease}");
+            return Finding::new(CHECK, CheckResult::Ok, message);
         }
+        Ok(Some(holder)) => holder,
+    };
+    let namespace = holder.split_once('/').map_or("unknown", |(name, _)| name);
+    let holds = format!("leadsman's manager {holder} holds the Lease {lease}");
+    let here = &scope.namespace;
+    if matches!(scope.part, InstallPart::BeforeInstall) && namespace != here {
+        let message = format!(
+            "{holds}: leadsman is installed in namespace {namespace} already, and a cluster has room for one install. \
+             Another one in namespace {here} would take over its roles, bindings and policy"
+        );
+        return Finding::new(CHECK, CheckResult::Todo, message)
+            .then(format!(
+                "to upgrade that install, name its namespace: --namespace {namespace}"
+            ))
+            .then(format!(
+                "to replace it, remove it first (with Helm: helm uninstall RELEASE --namespace {namespace})"
+            ));
     }
+    let message = format!(
+        "{holds}: an install in another namespace than {namespace} writes nothing while it runs"
+    );
+    Finding::new(CHECK, CheckResult::Note, message)
 }
 
 fn openkruise(seen: &OpenKruiseFacts) -> Vec<Finding> {
@@ -381,7 +394,7 @@ fn owned(owner: &MarkOwner, (marks, pods): (usize, usize)) -> Finding {
     Finding::new("field-managers", CheckResult::Ok, message)
 }
 
-fn rights(seen: &[(RequiredRight, Lookup<bool>)]) -> Vec<Finding> {
+fn rights(seen: &[(RequiredRight, Lookup<bool>)], scope: &PreflightScope) -> Vec<Finding> {
     const CHECK: &str = "rights";
     let mut findings = Vec::new();
     let mut lacking = Vec::new();
@@ -397,9 +410,23 @@ fn rights(seen: &[(RequiredRight, Lookup<bool>)]) -> Vec<Finding> {
         findings.push(Finding::new(CHECK, CheckResult::Ok, message));
     } else if !lacking.is_empty() {
         let message = format!("missing rights: {}", lacking.join(", "));
-        findings.push(Finding::new(CHECK, CheckResult::Todo, message).then(INSTALL_RIGHTS));
+        let command = grant_command(scope);
+        findings.push(Finding::new(CHECK, CheckResult::Todo, message).then(command));
     }
     findings
+}
+
+/// What grants the rights of this install. Without its namespace it would bind them to the accounts of another one, and
+/// without its gates it would leave out those of a feature.
+fn grant_command(scope: &PreflightScope) -> String {
+    let gates = match scope.gates.to_string() {
+        gates if gates.is_empty() => gates,
+        gates => format!(" --feature-gates={gates}"),
+    };
+    format!(
+        "leadsman manifests --only=access --namespace={}{gates} | kubectl apply --server-side --force-conflicts -f -",
+        scope.namespace
+    )
 }
 
 fn describe_right(right: &RequiredRight) -> String {
@@ -434,6 +461,7 @@ mod tests {
 
     use super::super::facts::InstallFacts;
     use super::*;
+    use crate::Gates;
 
     /// A cluster where all is well.
     fn facts() -> ClusterFacts {
@@ -455,6 +483,14 @@ mod tests {
                 markers: Ok(MarkerSurvey::default()),
                 rights: vec![(right(), Ok(true))],
             }),
+        }
+    }
+
+    fn scope(part: InstallPart) -> PreflightScope {
+        PreflightScope {
+            namespace: "leadsman-system".into(),
+            gates: Gates::default(),
+            part,
         }
     }
 
@@ -521,7 +557,7 @@ mod tests {
         #[case] check: &str,
         #[case] command: &str,
     ) {
-        let findings = evaluate(&changed(change));
+        let findings = evaluate(&changed(change), &scope(InstallPart::Manager));
         let todo: Vec<_> = findings
             .iter()
             .filter(|finding| finding.result == CheckResult::Todo)
@@ -541,7 +577,7 @@ mod tests {
         let mut facts = facts();
         facts.install = None;
         let checks = |facts: &ClusterFacts| -> Vec<_> {
-            let findings = evaluate(facts);
+            let findings = evaluate(facts, &scope(InstallPart::BeforeInstall));
             let findings = findings
                 .iter()
                 .map(|finding| (finding.check, finding.result));
@@ -577,7 +613,7 @@ mod tests {
         #[case] check: &str,
         #[case] result: CheckResult,
     ) {
-        let findings = evaluate(&changed(change));
+        let findings = evaluate(&changed(change), &scope(InstallPart::Manager));
         assert!(
             findings
                 .iter()
@@ -589,6 +625,65 @@ mod tests {
             .find(|finding| finding.check == check)
             .unwrap();
         assert_eq!(found.result, result, "{found:?}");
+    }
+
+    // PPM-19
+    #[rstest]
+    #[case::of_a_second_install("games/host_1", InstallPart::BeforeInstall, CheckResult::Todo)]
+    #[case::of_the_same_install(
+        "leadsman-system/host_1",
+        InstallPart::BeforeInstall,
+        CheckResult::Note
+    )]
+    #[case::of_a_second_install_that_stands_by(
+        "games/host_1",
+        InstallPart::Manager,
+        CheckResult::Note
+    )]
+    fn a_leader_elsewhere_stops_an_install(
+        #[case] holder: &str,
+        #[case] part: InstallPart,
+        #[case] result: CheckResult,
+    ) {
+        let found = leader(&Ok(Some(holder.into())), &scope(part));
+        assert_eq!(found.result, result, "{found:?}");
+        if result == CheckResult::Todo {
+            let namespaces = ["namespace games", "namespace leadsman-system"];
+            let named = namespaces.map(|name| found.message.contains(name));
+            assert_eq!(named, [true, true], "{found:?}");
+            assert!(
+                found.commands[0].ends_with("--namespace games"),
+                "{found:?}"
+            );
+            assert!(found.commands[1].contains("helm uninstall"), "{found:?}");
+        }
+    }
+
+    // PPM-19
+    #[rstest]
+    #[case::a_manager_with_defaults(InstallPart::Manager, "", "--namespace=games | kubectl")]
+    #[case::a_manager_with_a_gate(
+        InstallPart::Manager,
+        "EnablePodProbeMarkerOnServerless=true",
+        "--namespace=games --feature-gates=EnablePodProbeMarkerOnServerless=true | kubectl"
+    )]
+    #[case::an_agent(
+        InstallPart::Agent(Vec::new()),
+        "PodProbeMarkerGate=false",
+        "--namespace=games --feature-gates=PodProbeMarkerGate=false | kubectl"
+    )]
+    fn rights_are_granted_to_the_install_that_lacks_them(
+        #[case] part: InstallPart,
+        #[case] gates: &str,
+        #[case] flags: &str,
+    ) {
+        let scope = PreflightScope {
+            namespace: "games".into(),
+            gates: gates.parse().unwrap(),
+            part,
+        };
+        let found = rights(&[(right(), Ok(false))], &scope);
+        assert!(found[0].commands[0].contains(flags), "{found:?}");
     }
 
     #[test]

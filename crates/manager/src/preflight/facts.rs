@@ -26,18 +26,24 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 /// The result of a look-up, or the reason why it failed.
 pub type Lookup<T> = Result<T, String>;
 
+/// The install that a preflight is about, and how much of it is there to be checked.
+#[derive(Clone, Debug)]
+pub struct PreflightScope {
+    /// Its namespace.
+    pub namespace: String,
+    /// The feature gates of its manager.
+    pub gates: Gates,
+    /// What is checked of it.
+    pub part: InstallPart,
+}
+
 /// What is checked beside the cluster itself and what else runs in it.
 #[derive(Clone, Debug)]
-pub enum PreflightScope {
-    /// Nothing: an install has yet to bring it.
+pub enum InstallPart {
+    /// Nothing: the install has yet to bring it.
     BeforeInstall,
-    /// The install, with the rights of a manager in this namespace with these feature gates.
-    Manager {
-        /// Where it runs.
-        namespace: String,
-        /// What it does.
-        gates: Gates,
-    },
+    /// The install, with the rights of its manager.
+    Manager,
     /// The install, with the rights of an agent: group, resource, verb.
     Agent(Vec<(&'static str, &'static str, &'static str)>),
 }
@@ -119,12 +125,13 @@ pub async fn read_facts(client: &Client, scope: &PreflightScope) -> ClusterFacts
         identity: lookup(identity(client)).await,
         openkruise: read_openkruise(client).await,
         leader: lookup(read_leader(client)).await,
-        install: match scope {
-            PreflightScope::BeforeInstall => None,
-            PreflightScope::Manager { namespace, gates } => {
-                Some(read_install(client, manager_rights(namespace, *gates)).await)
+        install: match &scope.part {
+            InstallPart::BeforeInstall => None,
+            InstallPart::Manager => {
+                let rights = manager_rights(&scope.namespace, scope.gates);
+                Some(read_install(client, rights).await)
             }
-            PreflightScope::Agent(rights) => {
+            InstallPart::Agent(rights) => {
                 let rights = rights.iter().copied().map(on).collect();
                 Some(read_install(client, rights).await)
             }
@@ -295,7 +302,7 @@ fn manager_rights(namespace: &str, gates: Gates) -> Vec<RequiredRight> {
     all
 }
 
-/// The rights that [`PreflightScope::BeforeInstall`] takes. They hold in all namespaces: `OpenKruise`'s may not exist.
+/// The rights that [`InstallPart::BeforeInstall`] takes. They hold in all namespaces: `OpenKruise`'s may not exist.
 pub fn before_install_rights() -> Vec<Right> {
     let right =
         |(group, resource, name, verb): (&'static str, &'static str, &'static str, _)| Right {

@@ -16,8 +16,8 @@ mod openkruise;
 
 pub use checks::{CheckResult, Finding, evaluate};
 pub use facts::{
-    ClusterFacts, CrdFacts, Identity, InstallFacts, Lookup, PreflightScope, RequiredRight,
-    before_install_rights, read_facts,
+    ClusterFacts, CrdFacts, Identity, InstallFacts, InstallPart, Lookup, PreflightScope,
+    RequiredRight, before_install_rights, read_facts,
 };
 pub use marks::{MarkOwner, MarkerFacts, MarkerSurvey};
 pub use openkruise::{BlockingWebhook, OpenKruiseFacts};
