@@ -19,13 +19,15 @@ pub const GATES_FLAG: &str = "--feature-gates";
 pub async fn read_gates(client: &Client, namespace: &str, holder: &str) -> kube::Result<GateState> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let name = holder.rsplit_once('_').map_or(holder, |(name, _)| name);
-    // Anybody may write to a Lease: a holder that is no valid name of a pod is not put into a path.
+    // Anybody may write to a Lease: a holder that is no valid name of a pod is not put into a selector.
     let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
-    if !name.is_empty()
-        && name.chars().all(is_name)
-        && let Some(pod) = pods.get_opt(name).await?
-    {
-        return Ok(gate_state(&[pod]));
+    if !name.is_empty() && name.chars().all(is_name) {
+        // A list of one: the manager has no right to get pods, and needs none.
+        let holder = ListParams::default().fields(&format!("metadata.name={name}"));
+        let holder = pods.list(&holder).await?.items;
+        if !holder.is_empty() {
+            return Ok(gate_state(&holder));
+        }
     }
     let managers = ListParams::default().labels(super::PODS).limit(100);
     Ok(gate_state(&pods.list(&managers).await?.items))

@@ -21,8 +21,7 @@ const MUTATING: &str = "kruise-mutating-webhook-configuration";
 
 /// What reading it takes beside its Lease: group, resource, name (any, if empty), verb. Which pod holds the Lease is not
 /// known beforehand.
-pub(super) const OPENKRUISE_RIGHTS: [(&str, &str, &str, &str); 5] = [
-    ("", "pods", "", "get"),
+pub(super) const OPENKRUISE_RIGHTS: [(&str, &str, &str, &str); 4] = [
     ("", "pods", "", "list"),
     ("apps", "daemonsets", DAEMON, "get"),
     (
