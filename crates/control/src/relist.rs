@@ -16,7 +16,7 @@ use kube::Resource as _;
 use leadsman_api::Guarded;
 use leadsman_core::cluster::{ObjectName, ResourceVersion, Source};
 use leadsman_process::list::{ListPage, ListTarget};
-use leadsman_process::reply::Disposition;
+use leadsman_process::reply::{Cause, Disposition};
 use leadsman_process::{ApiServer, Backoff};
 use tokio::time::sleep;
 
@@ -64,10 +64,12 @@ pub(crate) fn pages<K: Watchable, R: Observe<K>>(
 }
 
 fn observations<K: Watchable>(objects: Vec<Guarded<K>>) -> Vec<Observation<K>> {
-    let objects = objects.into_iter().filter_map(|object| match object {
-        Guarded::Decoded(object) => Some(Observation::Object(object.into(), Source::Reply)),
-        // The watch has reported it.
-        Guarded::Undecodable { .. } => None,
+    let objects = objects.into_iter().map(|object| match object {
+        Guarded::Decoded(object) => Observation::Object(object.into(), Source::Reply),
+        // A watch that lags behind has not shown that it exists; its error is logged when the watch does.
+        Guarded::Undecodable { metadata, .. } => {
+            Observation::Undecodable(metadata.into(), Source::Reply)
+        }
     });
     objects.collect()
 }
@@ -99,12 +101,15 @@ impl Listing {
             failures += 1;
             let mut retry_in = BACKOFF.delay(failures, fastrand::f64());
             match &failed {
-                // A continue token is good for minutes only. Another list begins, of a later version.
-                Disposition::Expired { .. } => *self = Self::default(),
-                Disposition::Retry { after, .. } => {
+                Disposition::Retry { cause, after, .. } => {
                     retry_in = retry_in.max(after.unwrap_or_default());
+                    if matches!(cause, Cause::InternalError | Cause::Conflict) {
+                        *self = Self::default();
+                    }
                 }
-                _ => {}
+                // A continue token is good for minutes only, and another API server may refuse it. Another list begins, of
+                // a later version.
+                _ => *self = Self::default(),
             }
             let resource = Resource::of::<K>().full_name();
             tracing::warn!(

@@ -26,6 +26,9 @@ impl Observe<ConfigMap> for Words {
                 let names: Vec<_> = names.iter().map(ToString::to_string).collect();
                 format!("{} at {version:?}", names.join(" "))
             }
+            Observation::Undecodable(metadata, _) => {
+                format!("undecodable {}", ObjectName::of(&metadata))
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -86,12 +89,15 @@ async fn relisted(replies: Vec<(u16, Value)>) -> Vec<String> {
 #[tokio::test(start_paused = true)]
 async fn the_last_page_says_what_all_of_them_name() {
     let (code, mut last) = page(&["c"], "", "7");
-    // It exists, whatever cannot be read of it.
+    // It exists, whatever cannot be read of it, and a watch that lags behind has not shown it.
     let undecodable = json!({"metadata": {"name": "d", "namespace": "shop"}, "data": 3});
     last["items"].as_array_mut().unwrap().push(undecodable);
     let observed = relisted(vec![page(&["a", "b"], "more", "7"), (code, last)]).await;
     let complete = "shop/a shop/b shop/c shop/d at ResourceVersion(Some(7))";
-    assert_eq!(observed, ["shop/a", "shop/b", "shop/c", complete]);
+    assert_eq!(
+        observed,
+        ["shop/a", "shop/b", "shop/c", "undecodable shop/d", complete]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -106,4 +112,19 @@ async fn a_list_that_begins_anew_names_nothing_of_the_one_before() {
     .await;
     let complete = "shop/a shop/b at ResourceVersion(Some(9))";
     assert_eq!(observed.last().unwrap(), complete);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_is_refused_is_not_sent_again() {
+    let refused = json!({"kind": "Status", "code": 400, "reason": "BadRequest"});
+    let observed = relisted(vec![
+        page(&["deleted-meanwhile"], "more", "7"),
+        (400, refused),
+        page(&["a"], "", "9"),
+    ])
+    .await;
+    assert_eq!(
+        observed.last().unwrap(),
+        "shop/a at ResourceVersion(Some(9))"
+    );
 }
