@@ -57,8 +57,8 @@ pub(super) fn check(metadata: &Value) -> Result<Findings> {
     Ok(findings)
 }
 
-/// Adds `file` and all files its `mod` lines lead to. `owns_folder`: a crate root or a `mod.rs`, whose modules are its
-/// neighbours; those of any other file are in a folder of the file's name.
+/// Adds `file` and all files its `mod` lines lead to. `owns_folder`: a crate root, a `mod.rs` or the file of a path
+/// attribute, whose modules are its neighbours; those of any other file are in a folder of the file's name.
 fn reach(file: &Path, owns_folder: bool, reached: &mut BTreeSet<PathBuf>) -> Result<()> {
     if !reached.insert(file.to_owned()) {
         return Ok(());
@@ -77,7 +77,8 @@ fn reach(file: &Path, owns_folder: bool, reached: &mut BTreeSet<PathBuf>) -> Res
             path = rest.split('"').next();
         } else if let Some(name) = declared(line) {
             // rustc looks for a path attribute beside the file itself.
-            let candidates = match path.take() {
+            let path = path.take();
+            let candidates = match path {
                 Some(path) => vec![neighbours.join(path)],
                 None => vec![
                     folder.join(format!("{name}.rs")),
@@ -85,11 +86,10 @@ fn reach(file: &Path, owns_folder: bool, reached: &mut BTreeSet<PathBuf>) -> Res
                 ],
             };
             if let Some(found) = candidates.iter().find(|candidate| candidate.is_file()) {
-                reach(
-                    found,
-                    found.file_name().is_some_and(|name| name == "mod.rs"),
-                    reached,
-                )?;
+                // The modules of a file with a path attribute are its neighbours too.
+                let owns_folder =
+                    path.is_some() || found.file_name().is_some_and(|name| name == "mod.rs");
+                reach(found, owns_folder, reached)?;
             }
         }
     }

@@ -179,6 +179,7 @@ fn every_request_is_of_a_declared_kind() {
         ("PUT", "update"),
         ("DELETE", "delete"),
         ("PATCH", "patch"),
+        ("GET", "get"),
     ];
     let writes = [
         Write::CreateNodePodProbe(Box::new(object(None))),
@@ -200,8 +201,16 @@ fn every_request_is_of_a_declared_kind() {
             finalizers: Vec::new(),
         },
     ];
+    let create = request(
+        WriteTarget::NodePodProbe("node-1".into()),
+        writes[0].clone(),
+    );
+    let read_back = create.read_back.unwrap();
+    let read_back = (read_back.method().to_string(), read_back.uri().to_string());
+    let sent = writes.iter().flat_map(shown);
+    let sent = sent.map(|(method, path, ..)| (method, path));
     let mut needed = std::collections::BTreeSet::new();
-    for (method, path, ..) in writes.iter().flat_map(shown) {
+    for (method, path) in sent.chain([read_back]) {
         let verb = verbs.iter().find(|(of, _)| *of == method).unwrap().1;
         let path = path.split('?').next().unwrap();
         let parts: Vec<_> = path.split('/').collect();
