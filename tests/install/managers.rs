@@ -1,7 +1,6 @@
 //! The Deployment of managers: one leads, and another goes on when it ends.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -11,6 +10,7 @@ use leadsman_testkit::Release;
 use leadsman_testkit::release::Component;
 use leadsman_tests::wait_for_answer;
 use serde_json::json;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::room::{flip, roles_were};
@@ -20,6 +20,8 @@ use crate::{install, marked_pods};
 const LEASE: Duration = Duration::from_secs(15);
 /// What a hand-over at once may take on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(6);
+/// How many flips rolling updates see at least.
+const FLIPS: usize = 8;
 
 async fn leader(release: &Release) -> Result<Pod> {
     let name = release.leader().await?.context("nobody leads")?;
@@ -119,26 +121,35 @@ pub(crate) async fn a_rolling_update_under_flips_loses_and_repeats_none(
 ) -> Result<()> {
     install(&release, json!({})).await?;
     let (room, history) = marked_pods(&release, "update").await?;
-    let updated = AtomicBool::new(false);
-    let update = async {
-        let managers = Component::Manager.workload();
-        release.kubectl(&["rollout", "restart", managers]).await?;
-        let outcome = release.wait_for_rollout().await;
-        updated.store(true, Ordering::Relaxed);
-        outcome
+    let (flipped, enough) = watch::channel(0);
+    // How long an update takes, and a flip meanwhile, is the machine's matter: updates follow each other until they have
+    // seen enough flips.
+    let updates = async {
+        let mut updates = 0;
+        while *enough.borrow() < FLIPS {
+            let managers = Component::Manager.workload();
+            release.kubectl(&["rollout", "restart", managers]).await?;
+            release.wait_for_rollout().await?;
+            updates += 1;
+        }
+        drop(enough);
+        anyhow::Ok(updates)
     };
     let flips = async {
         let mut roles = vec!["main"];
-        while !updated.load(Ordering::Relaxed) {
-            for role in ["secondary", "main"] {
-                flip(&room, "first", role == "main").await?;
-                roles.push(role);
-            }
+        while !flipped.is_closed() {
+            let next = if roles.len() % 2 == 0 {
+                "main"
+            } else {
+                "secondary"
+            };
+            flip(&room, "first", next == "main").await?;
+            roles.push(next);
+            flipped.send_replace(roles.len() - 1);
         }
-        Ok(roles)
+        anyhow::Ok(roles)
     };
-    let ((), roles) = tokio::try_join!(update, flips)?;
-    eprintln!("{} flips during a rolling update", roles.len() - 1);
-    ensure!(roles.len() > 3, "too few flips to tell: {roles:?}");
+    let (updates, roles) = tokio::try_join!(updates, flips)?;
+    eprintln!("{} flips during {updates} rolling updates", roles.len() - 1);
     roles_were(&history, [&roles, &["main"]]).await
 }
