@@ -78,6 +78,18 @@ impl<'a> Agents<'a> {
         PROBES.into_iter().zip(&self.found[place].probe_states)
     }
 
+    /// What the status of an application's marker then counts: each probe, its pods that succeeded and those that failed.
+    pub(super) fn counts(&self, app: usize) -> [(&'static str, i64, i64); PROBES.len()] {
+        let mut counts = PROBES.map(|probe| (probe, 0, 0));
+        let pods = self.world.pods.iter().zip(&self.found);
+        for (_, found) in pods.filter(|(pod, _)| pod.app == app) {
+            for ((_, passed, failed), state) in counts.iter_mut().zip(&found.probe_states) {
+                *(if succeeded(state) { passed } else { failed }) += 1;
+            }
+        }
+        counts
+    }
+
     /// All that a pod then has, as `leadsman_tests::scene::differs` takes it.
     pub(super) fn expected(&self, place: usize) -> Value {
         let mut expected = json!({"labels": {}, "annotations": {}, "conditions": {}});

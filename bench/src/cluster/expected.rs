@@ -1,4 +1,4 @@
-//! Waiting until a manager has planned all and marked all, as watches of the bench's own show it.
+//! Waiting until a manager has planned all, marked all and counted all, as watches of the bench's own show it.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -14,11 +14,10 @@ use leadsman_core::cluster::whole_seconds;
 use leadsman_process::clock;
 use tokio::time::Instant;
 
-use super::AFTER_MARKS;
 use super::agents::Agents;
 use super::api::{NameAndLabels, Watched, send_at_once};
 use super::stage::{Contender, Stage, Who};
-use super::world::{APPS, PROBES, World, entry};
+use super::world::{APPS, PROBES, World, app, entry};
 
 /// Watches on all that a manager plans, listed before it starts.
 pub(super) struct Plans {
@@ -111,6 +110,34 @@ pub(super) async fn until_marked(
     .await
 }
 
+/// Begins to watch all markers.
+pub(super) async fn watch_markers(client: &Client) -> Result<Watched<PodProbeMarker>> {
+    Watched::begin(Api::all(client.clone()), Config::default()).await
+}
+
+/// Waits until every marker's status counts the verdicts that the agents report, each pod's among them.
+pub(super) async fn until_counted(
+    markers: &mut Watched<PodProbeMarker>,
+    agents: &Agents<'_>,
+) -> Result<()> {
+    let counts = (0..APPS).map(|number| (app(number), agents.counts(number)));
+    let counts: HashMap<_, _> = counts.collect();
+    let is_counted = |marker: &PodProbeMarker| {
+        let expected = counts.get(&marker.name_any())?;
+        let found = &marker.status.as_ref()?.probes;
+        let is_right = |(name, succeeded, failed)| {
+            found.iter().any(|probe| {
+                (probe.name.as_str(), probe.succeeded, probe.failed) == (name, succeeded, failed)
+                    && (probe.unknown, probe.pending) == (0, 0)
+            })
+        };
+        Some(expected.iter().copied().all(is_right))
+    };
+    let (name, now) = ("markers' counts", clock::monotonic());
+    markers.until_right(name, APPS, now, is_counted).await?;
+    Ok(())
+}
+
 /// Fails unless every pod has all that it should: labels, annotations and conditions.
 pub(super) async fn check_all(client: &Client, agents: &Agents<'_>) -> Result<()> {
     let pods: Api<Pod> = Api::all(client.clone());
@@ -124,7 +151,8 @@ pub(super) async fn check_all(client: &Client, agents: &Agents<'_>) -> Result<()
     Ok(())
 }
 
-/// Starts a manager and lets it come to rest: all planned, every probe succeeded, every pod marked, every status written.
+/// Starts a manager and lets it come to rest: all planned, every probe succeeded, every pod marked, every status
+/// counting all of them.
 pub(super) async fn settle<'a>(stage: &Stage, world: &'a World) -> Result<(Agents<'a>, Contender)> {
     let mut plans = Plans::watch(&stage.client, world).await?;
     let manager = stage.start(Who::Manager, None).await?;
@@ -132,6 +160,7 @@ pub(super) async fn settle<'a>(stage: &Stage, world: &'a World) -> Result<(Agent
     planned.with_context(|| manager.last_lines())?;
     let agents = Agents::of(&stage.client, world, whole_seconds(clock::now())).await?;
     let mut pods = watch_pods(&stage.client).await?;
+    let mut markers = watch_markers(&stage.client).await?;
     let all: Vec<_> = (0..world.pods.len()).collect();
     let (name, now) = ("marking all pods", clock::monotonic());
     let marked = tokio::try_join!(
@@ -139,6 +168,7 @@ pub(super) async fn settle<'a>(stage: &Stage, world: &'a World) -> Result<(Agent
         send_at_once(&stage.client, agents.reports()),
     );
     marked.with_context(|| manager.last_lines())?;
-    tokio::time::sleep(AFTER_MARKS).await;
+    let counted = until_counted(&mut markers, &agents).await;
+    counted.with_context(|| manager.last_lines())?;
     Ok((agents, manager))
 }

@@ -8,10 +8,10 @@ use leadsman_process::clock;
 
 use super::agents::Agents;
 use super::api::send_at_once;
-use super::expected::{self, check_all, until_marked, watch_pods};
+use super::expected::{self, check_all, until_counted, until_marked, watch_markers, watch_pods};
 use super::stage::{Contender, Run, Stage, Who, play};
 use super::world::{AppPod, PROBES, World};
-use super::{AFTER_MARKS, QUIET, add_requests, middle, most_requests};
+use super::{QUIET, add_requests, middle, most_requests};
 use crate::figures;
 use crate::progress::wait;
 use crate::report::{Amount as _, Plot, Report};
@@ -118,6 +118,7 @@ async fn run(
     name: &str,
 ) -> Result<Run<Marked>> {
     let mut pods = watch_pods(&stage.client).await?;
+    let mut markers = watch_markers(&stage.client).await?;
     let mark = stage.plane.audit_mark()?;
     let (meter, before) = (contender.meter, contender.meter.cpu()?);
     let (times, (), ()) = tokio::try_join!(
@@ -126,7 +127,9 @@ async fn run(
         contender.send(),
     )?;
     if contender.is_manager() {
-        tokio::time::sleep(AFTER_MARKS).await;
+        let counted = until_counted(&mut markers, agents).await;
+        counted.with_context(|| contender.last_lines())?;
+        wait(format!("{name}: what else is written"), QUIET).await;
     }
     Ok(Run {
         took: Marked(times),

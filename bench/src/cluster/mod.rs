@@ -8,7 +8,7 @@
 //! | `floor` | the bare loop, a process of its own |
 //! | `world` | nodes, pods and markers |
 //! | `agents` | what agents report, and what pods then have |
-//! | `expected` | waiting until all is planned, marked, at rest |
+//! | `expected` | waiting until all is planned, marked, counted |
 //! | `api` | requests and watches of the bench's own |
 
 mod agents;
@@ -32,10 +32,8 @@ pub(crate) use world::filled;
 
 /// How long anything may take before the bench gives up and says what is missing. Generous: a build may run beside it.
 const PATIENCE: Duration = Duration::from_mins(2);
-/// After a run: whatever the manager still has to write is written by then.
+/// After a run, when all is right: what is written for so long yet is too much, and counts.
 const QUIET: Duration = Duration::from_secs(3);
-/// After the last mark: markers' statuses come up to two seconds later, and are written by then.
-const AFTER_MARKS: Duration = Duration::from_secs(6);
 
 /// The middle one of an odd number; of an even one the worse of the two in the middle.
 ///
