@@ -116,14 +116,12 @@ mod tests {
         ];
         let requests = log.map(|(user, verb, resource, subresource, code)| Request {
             user: user.into(),
-            user_agent: String::new(),
             verb: verb.into(),
             resource: resource.into(),
             subresource: subresource.into(),
-            namespace: String::new(),
-            name: String::new(),
             uri: "/readyz?verbose".into(),
             code,
+            ..Request::default()
         });
         let us = Requests::of("us", &requests);
         assert_eq!(us.count("patch pods/status"), 2);

@@ -6,6 +6,8 @@ use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde::Deserialize;
 
 /// A place in the audit log; see [`crate::ControlPlane::audit_mark`].
@@ -13,8 +15,10 @@ use serde::Deserialize;
 pub struct Mark(u64);
 
 /// One request that was answered. A watch is listed once, when it starts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
+    /// When it was answered, by the API server's clock; of a watch, when it started.
+    pub at: Timestamp,
     /// The authenticated user, or whom that user acts as.
     pub user: String,
     /// The client's `User-Agent`.
@@ -33,6 +37,27 @@ pub struct Request {
     pub uri: String,
     /// The status of the answer.
     pub code: u16,
+}
+
+impl Request {
+    /// Whether it was to change something.
+    pub fn is_write(&self) -> bool {
+        !matches!(self.verb.as_str(), "get" | "list" | "watch")
+    }
+
+    /// `VERB RESOURCE`, or `VERB RESOURCE/SUBRESOURCE`, or with a path that is no resource; with the status behind it where
+    /// that was not a success: `patch pods/status 409`.
+    pub fn kind(&self) -> String {
+        let of = match (self.resource.as_str(), self.subresource.as_str()) {
+            ("", _) => self.uri.split('?').next().unwrap_or_default().to_owned(),
+            (resource, "") => resource.to_owned(),
+            (resource, subresource) => format!("{resource}/{subresource}"),
+        };
+        match self.code {
+            ..300 => format!("{} {of}", self.verb),
+            code => format!("{} {of} {code}", self.verb),
+        }
+    }
 }
 
 pub(crate) fn mark(log: &Path) -> Result<Mark> {
@@ -74,6 +99,7 @@ struct Line {
     response_status: ResponseStatus,
     #[serde(rename = "requestURI")]
     request_uri: String,
+    stage_timestamp: Option<MicroTime>,
 }
 
 #[derive(Default, Deserialize)]
@@ -108,6 +134,7 @@ impl Line {
             _ => self.stage == "ResponseComplete",
         };
         counted.then(|| Request {
+            at: self.stage_timestamp.map(|time| time.0).unwrap_or_default(),
             user: self.impersonated_user.unwrap_or(self.user).username,
             user_agent: self.user_agent,
             verb: self.verb,
@@ -130,20 +157,18 @@ mod tests {
             "\n",
             r#"{"stage":"ResponseComplete","verb":"watch","user":{"username":"a"},"responseStatus":{"code":200}}"#,
             "\n",
-            r#"{"stage":"ResponseComplete","verb":"patch","user":{"username":"b"},"objectRef":{"resource":"pods","subresource":"status","name":"p"},"responseStatus":{"code":422}}"#,
+            r#"{"stage":"ResponseComplete","verb":"patch","user":{"username":"b"},"objectRef":{"resource":"pods","subresource":"status","name":"p"},"responseStatus":{"code":422},"stageTimestamp":"2026-01-02T03:04:05.678901Z"}"#,
             "\n",
             r#"{"stage":"ResponseComplete","verb":"get","us"#,
         );
-        let seen: Vec<_> = super::parse(log.as_bytes())
-            .into_iter()
-            .map(|r| (r.user, r.verb, r.subresource, r.code))
-            .collect();
-        assert_eq!(
-            seen,
-            [
-                ("a".into(), "watch".into(), String::new(), 200),
-                ("b".into(), "patch".into(), "status".into(), 422u16)
-            ]
-        );
+        let seen = super::parse(log.as_bytes()).into_iter().map(|request| {
+            let [user, verb, of] = [request.user, request.verb, request.subresource];
+            format!("{user} {verb} {of} {} {}", request.code, request.at)
+        });
+        let expected = [
+            "a watch  200 1970-01-01T00:00:00Z",
+            "b patch status 422 2026-01-02T03:04:05.678901Z",
+        ];
+        assert_eq!(seen.collect::<Vec<_>>(), expected);
     }
 }

@@ -92,6 +92,17 @@ impl ControlPlane {
         &self.administrator
     }
 
+    /// A kubeconfig as this one, of a client that reaches the API server at another URL, such as a proxy's. Beside it.
+    pub fn kubeconfig_through(&self, kubeconfig: &Path, url: &str) -> Result<PathBuf> {
+        let text = std::fs::read_to_string(kubeconfig)?;
+        if !text.contains(self.server()) {
+            bail!("{} does not name {}", kubeconfig.display(), self.server());
+        }
+        let path = kubeconfig.with_extension("through.kubeconfig");
+        std::fs::write(&path, text.replace(self.server(), url))?;
+        Ok(path)
+    }
+
     /// `kubectl` as an administrator; its output, or its own message as the error.
     pub async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         self.kubectl_with(arguments, b"").await

@@ -1,6 +1,6 @@
 //! leadsman on a bed: what its README has a user install, before any process of it runs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use kube::runtime::wait::{await_condition, conditions};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::ControlPlane;
+use crate::progress::to_stderr;
+use crate::{ControlPlane, Options};
 
 /// The namespace that `leadsman manifests` installs into.
 pub const NAMESPACE: &str = "leadsman-system";
@@ -43,6 +44,22 @@ fn built(variable: &str, what: &str) -> Result<PathBuf> {
         bail!("{variable} is {}, which is no file", path.display());
     }
     Ok(path)
+}
+
+/// A control plane with leadsman's CRDs and rights in it. Progress goes to stderr.
+pub async fn control_plane() -> Result<ControlPlane> {
+    let plane = ControlPlane::start(Options::default(), to_stderr()).await?;
+    install(&plane).await?;
+    Ok(plane)
+}
+
+/// `leadsman manager` as the account of this kubeconfig, with `/metrics` and `/readyz` at this address. Not started yet.
+pub fn manager(kubeconfig: &Path, address: &str) -> Result<Command> {
+    let mut command = Command::new(program()?);
+    command
+        .args(["manager", "--metrics-bind-address", address, "--kubeconfig"])
+        .arg(kubeconfig);
+    Ok(command)
 }
 
 /// `leadsman manifests --only=namespace,crds,access | kubectl apply --server-side -f -`, then waits until the CRDs are

@@ -386,9 +386,8 @@ pub(crate) async fn what_no_row_lists_is_too_many(_world: Arc<Installation>) -> 
         subresource: "status".to_owned(),
         name: name.to_owned(),
         code,
-        user_agent: String::new(),
-        namespace: "ns".to_owned(),
         uri: format!("/{name}"),
+        ..Request::default()
     };
     let (mine, other) = (leadsman::MANAGER, "system:node:n");
     let two = [

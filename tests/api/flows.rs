@@ -18,13 +18,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{Context, Result, ensure};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use leadsman_testkit::audit::Request;
+use leadsman_tests::Link;
 use tokio::sync::watch;
 
 use self::flow::Flow;
 use self::step::{Step, steps};
 use crate::Installation;
 use crate::leadership::duo::Duo;
-use crate::leadership::link::Link;
 
 /// Flows of a run that is not told how many.
 const FLOWS: usize = 40;
@@ -81,8 +81,7 @@ async fn pass_on(duo: &Duo, state: &str) -> Result<()> {
 
 /// A write to a flow's pods or nodes. A marker's status may still tell that a contest is over.
 fn is_late_write(request: &Request) -> bool {
-    let reads = ["get", "list", "watch"];
-    !reads.contains(&request.verb.as_str())
+    request.is_write()
         && ["pods", "nodepodprobes"].contains(&request.resource.as_str())
         && (request.namespace.starts_with("flow-") || request.name.starts_with("flow-"))
 }
@@ -135,8 +134,8 @@ async fn disturb(duo: &mut Duo, mut ended: watch::Receiver<usize>, count: usize)
     after(1).await?;
     duo.link.cut().await?;
     after(2).await?;
-    let link = Link::to(duo.plane.server().trim_start_matches("https://").to_owned()).await?;
-    let through = format!("https://{}", link.address);
+    let link = Link::to(duo.plane.server()).await?;
+    let through = link.url();
     duo.kill(0).await?;
     duo.start("third", Some(&through), 3).await?;
     duo.wait_until_led_by(1).await?;

@@ -3,13 +3,15 @@
 //! log tells who wrote.
 
 pub(crate) mod duo;
-pub(crate) mod link;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use leadsman_tests::Link;
 use leadsman_tests::process::Signal;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 
 use self::duo::Duo;
@@ -17,6 +19,24 @@ use crate::Installation;
 
 /// What a hand-over may take beyond the Lease's duration: one attempt, and a busy machine.
 const SLACK: Duration = Duration::from_secs(6);
+
+/// What the managers go through: were it to change what passes, or to miss some, the cases would say what is not so.
+pub(crate) async fn a_link_counts_what_it_passes_on(_: Arc<Installation>) -> Result<()> {
+    let server = TcpListener::bind("127.0.0.1:0").await?;
+    let link = Link::to(&format!("https://{}", server.local_addr()?)).await?;
+    let mut near = TcpStream::connect(link.address).await?;
+    let (mut far, _) = server.accept().await?;
+    near.write_all(b"12345").await?;
+    let mut five = [0; 5];
+    far.read_exact(&mut five).await?;
+    far.write_all(b"123").await?;
+    drop(far);
+    let mut answer = String::new();
+    near.read_to_string(&mut answer).await?;
+    ensure!((&five, &*answer) == (b"12345", "123"), "{five:?}, {answer}");
+    ensure!(link.passed() == [5, 3], "{:?}", link.passed());
+    Ok(())
+}
 
 pub(crate) async fn a_killed_leader_is_succeeded_within_the_lease(
     _: Arc<Installation>,

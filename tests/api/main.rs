@@ -24,21 +24,17 @@ mod webhook;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use kube::Client;
+use leadsman_testkit::ControlPlane;
 use leadsman_testkit::leadsman;
 use leadsman_testkit::leadsman::MANAGER as USER;
-use leadsman_testkit::{ControlPlane, Options};
 use leadsman_tests::{Case, Process, case, wait_for_answer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::sync::Mutex;
-
-/// How long a manager may take to end after SIGTERM.
-const GRACE: Duration = Duration::from_secs(20);
 
 /// A control plane with leadsman's manifests and one manager.
 struct Installation {
@@ -58,12 +54,9 @@ impl Installation {
 
     /// Without a manager.
     async fn raise_idle() -> Result<Self> {
-        let plane =
-            ControlPlane::start(Options::default(), leadsman_testkit::progress::to_stderr())
-                .await?;
+        let plane = leadsman::control_plane().await?;
         let start = plane.audit_mark()?;
         let client = plane.client().await?;
-        leadsman::install(&plane).await?;
         let kubeconfig = plane.kubeconfig_for(USER, &["system:serviceaccounts"])?;
         Ok(Self {
             plane,
@@ -112,17 +105,9 @@ impl Installation {
 
     /// With these flags beside the usual ones.
     async fn start_manager_with(&self, flags: &[&str]) -> Result<()> {
-        let mut command = Command::new(leadsman::program()?);
+        let mut command = leadsman::manager(&self.kubeconfig, "127.0.0.1:0")?;
         command
-            .args([
-                "manager",
-                "--metrics-bind-address",
-                "127.0.0.1:0",
-                "--former-field-managers",
-                ownership::FORMER,
-                "--kubeconfig",
-            ])
-            .arg(&self.kubeconfig)
+            .args(["--former-field-managers", ownership::FORMER])
             .args(flags)
             .env("LEADSMAN_LOG", "info,leadsman=debug");
         let log = self.log_file();
@@ -164,7 +149,7 @@ impl Installation {
             .await
             .take()
             .context("no manager runs")?;
-        manager.terminate(GRACE).await
+        manager.terminate().await
     }
 
     /// What the manager that was started last answers at this path.
@@ -188,7 +173,7 @@ impl Installation {
 
     async fn end(self) {
         if let Some(manager) = self.manager.lock().await.take()
-            && let Err(error) = manager.terminate(GRACE).await
+            && let Err(error) = manager.terminate().await
         {
             eprintln!("the manager did not end well: {error:#}");
         }
@@ -251,6 +236,7 @@ fn cases() -> Vec<Case<Installation>> {
         case!(rights::people_have_rights_on_markers_by_their_roles),
         case!(rights::questions_of_the_document_have_its_answers),
         case!(budgets::what_no_row_lists_is_too_many),
+        case!(leadership::a_link_counts_what_it_passes_on),
         case!(admission::the_api_server_and_the_parser_agree),
         case!(admission::generated_markers_get_one_verdict_from_both),
         case!(admission::all_errors_come_in_one_answer),

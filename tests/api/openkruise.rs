@@ -198,11 +198,7 @@ fn written(
     since: leadsman_testkit::audit::Mark,
 ) -> Result<Vec<String>> {
     let requests = installation.plane.audit(since)?.into_iter();
-    let writes = requests.filter(|r| {
-        r.user == USER
-            && r.resource != "leases"
-            && !["get", "list", "watch"].contains(&r.verb.as_str())
-    });
+    let writes = requests.filter(|r| r.user == USER && r.resource != "leases" && r.is_write());
     Ok(writes
         .map(|r| format!("{} {} {}", r.verb, r.resource, r.name))
         .collect())

@@ -13,7 +13,7 @@ use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 use leadsman_tests::budget::{Row, manager};
 use leadsman_tests::scene::merge;
-use leadsman_tests::{Scene, wait_for_answer, wait_for_deletion, wait_for_object};
+use leadsman_tests::{Scene, sum_of_counters, wait_for_answer, wait_for_deletion, wait_for_object};
 use serde_json::{Value, json};
 use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
@@ -76,13 +76,7 @@ impl Serverless {
     /// How often the API server has called the webhook.
     async fn calls(&self) -> Result<u64> {
         let metrics = self.installation.get("/metrics").await?;
-        let lines = metrics.lines();
-        let counters = lines.filter(|line| line.starts_with("leadsman_webhook_requests_total{"));
-        let counts = counters.map(|line| {
-            let count = line.rsplit(' ').next().context("no count")?;
-            Ok(count.parse::<u64>()?)
-        });
-        counts.sum()
+        sum_of_counters(&metrics, &["leadsman_webhook_requests_total{"])
     }
 
     fn configurations(&self) -> Api<MutatingWebhookConfiguration> {

@@ -12,7 +12,7 @@ use kube::core::Request;
 use kube::{Api, Resource};
 use leadsman_api::NodePodProbe;
 use leadsman_tests::scene::differs;
-use leadsman_tests::{History, wait_for_answer, wait_for_object};
+use leadsman_tests::{History, sum_of_counters, wait_for_answer, wait_for_object};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -514,9 +514,5 @@ async fn signal_api_server(cluster: &Cluster, signal: &str) -> Result<()> {
 async fn failed_container_lists(cluster: &Cluster) -> Result<u64> {
     let metrics = "http://127.0.0.1:9102/metrics";
     let metrics = cluster.bed.get_from_inside(metrics).await?;
-    let mut lines = metrics.lines();
-    let lists =
-        lines.find(|line| line.contains("container_lists_total") && line.contains("failed"));
-    let count = lists.and_then(|line| line.rsplit(' ').next());
-    Ok(count.map_or(Ok(0), str::parse)?)
+    sum_of_counters(&metrics, &["container_lists_total", "failed"])
 }

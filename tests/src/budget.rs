@@ -206,24 +206,9 @@ pub fn keep(requests: &[Request], elapsed: Duration, rows: &[Row]) -> Result<()>
 }
 
 fn what(request: &Request) -> String {
-    let mut what = request.verb.clone();
-    what += " ";
-    // A path that is no resource stands for itself.
-    what += if request.resource.is_empty() {
-        &request.uri
-    } else {
-        &request.resource
-    };
-    if !request.subresource.is_empty() {
-        what = format!("{what}/{}", request.subresource);
-    }
-    if request.verb == "list" && request.uri.contains("continue=") {
-        what += ", continued";
-    }
-    if request.code >= 400 {
-        what = format!("{what} {}", request.code);
-    }
-    what
+    let continued = request.verb == "list" && request.uri.contains("continue=");
+    let continued = if continued { ", continued" } else { "" };
+    format!("{}{continued}", request.kind())
 }
 
 fn shown(requests: &[&Request]) -> String {

@@ -1,20 +1,18 @@
 //! Many pods on many nodes that nobody runs, made, reported and looked at all together.
 
 use std::collections::BTreeMap;
-use std::pin::pin;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, ensure};
 use futures::future::{BoxFuture, FutureExt};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Pod;
-use kube::runtime::watcher::{Config, Event, watcher};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::Scene;
 use crate::report::{EntryName, report_all};
 use crate::scene::differs;
 use crate::wait::PATIENCE;
+use crate::{ObjectWatch, Scene};
 
 /// Requests on their way at once.
 const AT_ONCE: usize = 16;
@@ -99,48 +97,15 @@ impl Crowd {
     /// # Errors
     /// After the deadline, with one that does not.
     pub async fn wait_for_marks(&self, pods: &[String], expected: &Value) -> Result<()> {
-        let mut wrong: BTreeMap<&str, _> = pods
-            .iter()
-            .map(|pod| (pod.as_str(), anyhow!("it was never seen")))
-            .collect();
-        let waiting = async {
-            let mut events = pin!(watcher(self.scene(0).pods(), Config::default()));
-            while let Some(event) = events.next().await {
-                let Ok(Event::InitApply(pod) | Event::Apply(pod)) = event else {
-                    continue;
-                };
-                compare_marks(&mut wrong, pods, &pod, expected);
-                if wrong.is_empty() {
-                    return Ok(());
-                }
-            }
-            bail!("the watch ended")
+        let path = format!("/api/v1/namespaces/{}/pods", self.ns);
+        let mut watch = ObjectWatch::<Pod>::begin(&self.client, &path, 500).await?;
+        let what = format!("marks {expected}");
+        let check = |pod: &Pod| {
+            ensure!(pods.contains(&pod.name_any()), "it is not waited for");
+            differs(pod, expected)
         };
-        if let Ok(ended) = tokio::time::timeout(PATIENCE, waiting).await {
-            return ended;
-        }
-        let others = wrong.len() - 1;
-        let (pod, reason) = wrong.pop_first().context("one is wrong")?;
-        Err(reason.context(format!(
-            "{pod} and {others} more: not so within {PATIENCE:?}"
-        )))
+        watch.wait_until(&what, pods.len(), PATIENCE, check).await
     }
-}
-
-fn compare_marks<'a>(
-    wrong: &mut BTreeMap<&'a str, anyhow::Error>,
-    pods: &'a [String],
-    pod: &Pod,
-    expected: &Value,
-) {
-    let name = pod.name_any();
-    let Some(name) = pods.iter().find(|wanted| **wanted == name) else {
-        return;
-    };
-    match differs(pod, expected) {
-        Ok(()) => wrong.remove(name.as_str()),
-        Err(reason) => wrong.insert(name, reason),
-    };
 }
 
 /// Does them all, some at once.

@@ -12,6 +12,9 @@ use tokio::process::{Child, Command};
 
 pub use nix::sys::signal::Signal;
 
+/// How long a process may take to end after SIGTERM.
+pub const GRACE: Duration = Duration::from_secs(20);
+
 /// A started process; killed when dropped.
 pub struct Process {
     child: Child,
@@ -72,14 +75,14 @@ impl Process {
     /// SIGTERM, then waits for its own end, which must be in time and a success.
     ///
     /// # Errors
-    /// When it does not end within `within` or ends with another status.
-    pub async fn terminate(mut self, within: Duration) -> Result<()> {
+    /// When it does not end within [`GRACE`] or ends with another status.
+    pub async fn terminate(mut self) -> Result<()> {
         self.signal(Signal::SIGTERM)?;
-        let status = tokio::time::timeout(within, self.child.wait())
+        let status = tokio::time::timeout(GRACE, self.child.wait())
             .await
             .with_context(|| {
                 format!(
-                    "it did not end within {within:?} of SIGTERM; log {}",
+                    "it did not end within {GRACE:?} of SIGTERM; log {}",
                     self.log.display()
                 )
             })??;

@@ -9,7 +9,7 @@ use kube::Client;
 use leadsman_process::clock;
 use leadsman_testkit::audit::Mark;
 use leadsman_testkit::leadsman::{self, MANAGER};
-use leadsman_testkit::{ControlPlane, Options};
+use leadsman_testkit::ControlPlane;
 use leadsman_tests::Process;
 use tokio::process::Command;
 use tokio::time::Instant;
@@ -21,8 +21,6 @@ use crate::part::{Part, Talk};
 use crate::proxies::ByteCounter;
 use crate::requests::Requests;
 
-/// How long a manager may take to end after SIGTERM.
-const GRACE: Duration = Duration::from_secs(20);
 /// Between two questions for readiness, which no watch tells.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -74,9 +72,7 @@ pub(super) fn play<T>(act: impl AsyncFnOnce(&mut Stage) -> Result<T>) -> Result<
 
 impl Stage {
     async fn raise() -> Result<Self> {
-        let progress = leadsman_testkit::progress::to_stderr();
-        let plane = ControlPlane::start(Options::default(), progress).await?;
-        leadsman::install(&plane).await?;
+        let plane = leadsman::control_plane().await?;
         Ok(Self {
             client: plane.client().await?,
             kubeconfig: plane.kubeconfig_for(MANAGER, &["system:serviceaccounts"])?,
@@ -205,7 +201,7 @@ impl Contender {
     pub(super) async fn end(self) -> Result<()> {
         let lines = self.last_lines();
         match self.process {
-            Running::Manager(process, _) => process.terminate(GRACE).await.context(lines),
+            Running::Manager(process, _) => process.terminate().await.context(lines),
             Running::Floor(..) => Ok(()),
         }
     }

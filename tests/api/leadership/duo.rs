@@ -9,18 +9,15 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding};
 use kube::api::PostParams;
 use kube::{Api, Client};
+use leadsman_testkit::ControlPlane;
 use leadsman_testkit::audit::{Mark, Request};
 use leadsman_testkit::leadsman;
-use leadsman_testkit::{ControlPlane, Options};
 use leadsman_tests::process::Signal;
 use leadsman_tests::scene::differs;
-use leadsman_tests::{Crowd, History, Process, wait_for_answer, wait_for_object};
+use leadsman_tests::{Crowd, History, Link, Process, wait_for_answer, wait_for_object};
 use serde_json::json;
-use tokio::process::Command;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::link::Link;
-use crate::GRACE;
 use crate::marks::{idle, marked};
 
 /// Where the Lease is.
@@ -52,14 +49,10 @@ impl Duo {
     /// All pods marked by a first manager that leads, with Leases of so many seconds, beside a standby.
     pub(crate) async fn raise(seconds: u16) -> Result<Self> {
         let room = ROOMS.acquire().await?;
-        let plane =
-            ControlPlane::start(Options::default(), leadsman_testkit::progress::to_stderr())
-                .await?;
+        let plane = leadsman::control_plane().await?;
         let client = plane.client().await?;
-        leadsman::install(&plane).await?;
-        let server = plane.server().trim_start_matches("https://").to_owned();
         let mut duo = Self {
-            link: Link::to(server).await?,
+            link: Link::to(plane.server()).await?,
             crowd: Crowd::new(&client, "duo", NODES, PODS).await?,
             plane,
             client,
@@ -67,7 +60,7 @@ impl Duo {
             _room: room,
         };
         duo.crowd.scene(0).marker("m", idle()).await?;
-        let through = format!("https://{}", duo.link.address);
+        let through = duo.link.url();
         duo.start("first", Some(&through), seconds).await?;
         duo.wait_until_led_by(0).await?;
         duo.report_verdicts(&duo.pods(), "Succeeded").await?;
@@ -101,11 +94,9 @@ impl Duo {
         bindings.create(&params, &own).await?;
 
         let kubeconfig = self.kubeconfig(&user, server)?;
-        let mut command = Command::new(leadsman::program()?);
+        let mut command = leadsman::manager(&kubeconfig, "127.0.0.1:0")?;
         command
-            .args(["manager", "--metrics-bind-address", "127.0.0.1:0"])
-            .args(["--lease-duration", &seconds.to_string(), "--kubeconfig"])
-            .arg(kubeconfig)
+            .args(["--lease-duration", &seconds.to_string()])
             .env("LEADSMAN_LOG", "info,leadsman=debug");
         let log = self.plane.folder().join(format!("logs/{user}.log"));
         let process = Some(Process::start(command, &log)?);
@@ -115,12 +106,10 @@ impl Duo {
 
     fn kubeconfig(&self, user: &str, server: Option<&str>) -> Result<PathBuf> {
         let kubeconfig = self.plane.kubeconfig_for(user, &[])?;
-        if let Some(server) = server {
-            let text = std::fs::read_to_string(&kubeconfig)?;
-            ensure!(text.contains(self.plane.server()), "{text}");
-            std::fs::write(&kubeconfig, text.replace(self.plane.server(), server))?;
+        match server {
+            Some(server) => self.plane.kubeconfig_through(&kubeconfig, server),
+            None => Ok(kubeconfig),
         }
-        Ok(kubeconfig)
     }
 
     pub(crate) fn pods(&self) -> Vec<String> {
@@ -171,7 +160,7 @@ impl Duo {
 
     pub(crate) async fn terminate(&mut self, which: usize) -> Result<()> {
         let process = self.managers[which].process.take();
-        process.context("it has ended")?.terminate(GRACE).await
+        process.context("it has ended")?.terminate().await
     }
 
     /// Waits until a manager has logged this.
@@ -229,11 +218,8 @@ impl Duo {
     fn writes(&self, which: usize, mark: Mark) -> Result<Vec<Request>> {
         let user = &self.managers[which].user;
         let requests = self.plane.audit(mark)?.into_iter();
-        let writes = requests.filter(|request| {
-            request.user == *user
-                && request.code < 300
-                && !matches!(request.verb.as_str(), "get" | "list" | "watch")
-        });
+        let writes = requests
+            .filter(|request| request.user == *user && request.code < 300 && request.is_write());
         Ok(writes.collect())
     }
 
@@ -345,7 +331,7 @@ impl Duo {
             .filter_map(|one| one.process)
             .collect();
         for process in processes {
-            process.terminate(GRACE).await?;
+            process.terminate().await?;
         }
         self.plane.end().await
     }

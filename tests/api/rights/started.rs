@@ -8,7 +8,7 @@ use leadsman_tests::{Process, wait_for_answer};
 use tokio::process::Command;
 
 use super::table::{Grant, NamedIn};
-use crate::{GRACE, get, serving_address};
+use crate::{get, serving_address};
 
 /// A process with a log of its own.
 pub(crate) struct Started {
@@ -150,6 +150,6 @@ impl Started {
             "it has ended: {}",
             self.log_text()?
         );
-        self.process.terminate(GRACE).await
+        self.process.terminate().await
     }
 }

@@ -1,32 +1,45 @@
-//! A way to the API server that can be cut, as a network is: what is sent is lost, and nobody is told.
+//! A way to the API server that counts what passes and can be cut, as a network is: what is sent is lost, and nobody is told.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio_util::io::InspectReader;
 
 /// Forwards connections while it is open. Ends when dropped.
-pub(crate) struct Link {
+pub struct Link {
     /// Where it listens.
-    pub(crate) address: SocketAddr,
+    pub address: SocketAddr,
     open: watch::Sender<bool>,
     /// How many connections come through.
     carried: watch::Sender<usize>,
+    passed: Passed,
     task: JoinHandle<()>,
 }
 
+/// Bytes that were sent and received.
+type Passed = Arc<[AtomicU64; 2]>;
+
 impl Link {
-    /// A link to this address, open.
-    pub(crate) async fn to(server: String) -> Result<Self> {
+    /// A link to the server of this URL, open.
+    ///
+    /// # Errors
+    /// When nothing can listen.
+    pub async fn to(server: &str) -> Result<Self> {
+        let server = server.trim_start_matches("https://").to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let open = watch::Sender::new(true);
         let opened = open.subscribe();
         let carried = watch::Sender::new(0);
         let carrying = carried.clone();
+        let passed = Passed::default();
+        let passing = Arc::clone(&passed);
         let task = tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((near, _)) = listener.accept().await {
@@ -35,6 +48,7 @@ impl Link {
                     server.clone(),
                     opened.clone(),
                     carrying.clone(),
+                    Arc::clone(&passing),
                 ));
                 while connections.try_join_next().is_some() {}
             }
@@ -43,12 +57,26 @@ impl Link {
             address,
             open,
             carried,
+            passed,
             task,
         })
     }
 
+    /// Its URL, for a client in the place of the server's.
+    pub fn url(&self) -> String {
+        format!("https://{}", self.address)
+    }
+
+    /// Bytes sent to and received from the server so far, those of TLS among them.
+    pub fn passed(&self) -> [u64; 2] {
+        [0, 1].map(|way| self.passed[way].load(Ordering::Relaxed))
+    }
+
     /// Breaks all connections; new ones come through.
-    pub(crate) async fn cut(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// None while the link is there.
+    pub async fn cut(&self) -> Result<()> {
         self.close();
         self.carried
             .subscribe()
@@ -59,12 +87,12 @@ impl Link {
     }
 
     /// From now on nothing comes through.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.open.send_replace(false);
     }
 
     /// From now on new connections come through; old ones break.
-    pub(crate) fn open(&self) {
+    pub fn open(&self) {
         self.open.send_replace(true);
     }
 }
@@ -76,14 +104,20 @@ impl Drop for Link {
 }
 
 async fn forward(
-    mut near: TcpStream,
+    near: TcpStream,
     server: String,
     mut open: watch::Receiver<bool>,
     carried: watch::Sender<usize>,
+    passed: Passed,
 ) {
+    // Nothing may wait here for more to come.
+    let _ = near.set_nodelay(true);
+    let mut near = InspectReader::new(near, |read: &[u8]| count(&passed[0], read));
     if *open.borrow_and_update()
-        && let Ok(mut far) = TcpStream::connect(server).await
+        && let Ok(far) = TcpStream::connect(server).await
     {
+        let _ = far.set_nodelay(true);
+        let mut far = InspectReader::new(far, |read: &[u8]| count(&passed[1], read));
         carried.send_modify(|count| *count += 1);
         let was_cut = tokio::select! {
             _ = tokio::io::copy_bidirectional(&mut near, &mut far) => false,
@@ -101,9 +135,13 @@ async fn forward(
     let _ = swallow(&mut near, &mut nowhere, open).await;
 }
 
+fn count(passed: &AtomicU64, read: &[u8]) {
+    passed.fetch_add(read.len() as u64, Ordering::Relaxed);
+}
+
 /// Takes what is sent, until the link is open again.
 async fn swallow(
-    near: &mut TcpStream,
+    near: &mut (impl AsyncRead + Unpin),
     far: &mut (impl AsyncReadExt + AsyncWriteExt + Unpin),
     mut open: watch::Receiver<bool>,
 ) -> Result<()> {
