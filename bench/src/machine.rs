@@ -45,10 +45,7 @@ fn commit() -> String {
         .args(arguments.split(' '))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output();
-    match asked {
-        Ok(output) if output.status.success() => {
-            String::from_utf8_lossy(&output.stdout).trim().to_owned()
-        }
-        _ => "unknown".to_owned(),
-    }
+    let answer = asked.ok().filter(|output| output.status.success());
+    let commit = answer.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    commit.unwrap_or_else(|| "unknown".to_owned())
 }

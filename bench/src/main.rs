@@ -10,7 +10,7 @@
 //! | `report` | a result: its figures, their table, JSON, plots, and the comparison with an earlier one |
 //! | `requests` | what a user has asked of the API server |
 //! | `meter` | CPU, memory, threads and descriptors of a process |
-//! | `proxies` | what passes to an API server or a container runtime |
+//! | `call_counter` | a proxy that counts the calls of a container runtime |
 //! | `machine` | what the figures were taken on |
 //! | `progress` | what is said meanwhile, and waiting |
 //! | `agent` | one agent on a real node, and its restart |
@@ -21,7 +21,18 @@
 //!
 //! What a bench does is told in `pages/`, in the words of its page.
 
+/// Functions that put a name together from what it is the name of.
+macro_rules! names {
+    ($($(#[$doc:meta])* $name:ident($($of:ident: $type:ty),*) = $format:literal $(, $value:expr)*;)*) => {$(
+        $(#[$doc])*
+        pub(super) fn $name($($of: $type),*) -> String {
+            format!($format $(, $value)*)
+        }
+    )*};
+}
+
 mod agent;
+mod call_counter;
 mod cluster;
 mod engine;
 mod figures;
@@ -30,12 +41,10 @@ mod machine;
 mod meter;
 mod part;
 mod progress;
-mod proxies;
 mod report;
 mod requests;
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::{Parser, ValueEnum};
@@ -76,15 +85,8 @@ enum What {
     Engine,
 }
 
-fn main() -> ExitCode {
-    let done = part::run_if_asked().unwrap_or_else(|| run(&Arguments::parse()));
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("bench: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+fn main() -> Result<()> {
+    part::run_if_asked().unwrap_or_else(|| run(&Arguments::parse()))
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
@@ -131,6 +133,12 @@ fn measure(what: What, scale: f64) -> Result<Report> {
 )]
 fn share_of(count: usize, share: f64) -> usize {
     (count.amount() * share).round() as usize
+}
+
+/// Of sorted values the one that this share of them does not exceed.
+fn at_share<T: Copy + Default>(sorted: &[T], share: f64) -> T {
+    let place = share_of(sorted.len(), share).saturating_sub(1);
+    sorted.get(place).copied().unwrap_or_default()
 }
 
 /// Does what needs nothing to be raised.

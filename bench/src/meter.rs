@@ -12,7 +12,7 @@ use crate::progress::wait;
 pub(crate) struct Meter(pub(crate) u32);
 
 /// What a process holds at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
     /// Resident set, in bytes.
     pub(crate) rss: u64,

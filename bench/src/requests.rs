@@ -1,100 +1,121 @@
 //! Requests of one user by kind, as the API server's audit log has them.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use leadsman_testkit::audit::Request;
+use anyhow::Result;
+use jiff::Timestamp;
+use leadsman_process::clock;
+use leadsman_testkit::ControlPlane;
+use leadsman_testkit::audit::{Mark, Request};
+use tokio::time::Instant;
 
-/// Counts by kind: `patch pods/status`, or `patch pods/status (409)` for those that were not a success.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Requests(BTreeMap<String, u64>);
+/// A moment, by both clocks and in the audit log.
+#[derive(Clone, Copy)]
+pub(crate) struct Since(Timestamp, Instant, Mark);
 
-impl Requests {
-    pub(crate) fn of(user: &str, requests: &[Request]) -> Self {
-        let mut counts = BTreeMap::new();
-        for request in requests.iter().filter(|request| request.user == user) {
-            *counts.entry(kind(request)).or_default() += 1;
-        }
-        Self(counts)
+impl Since {
+    pub(crate) fn now(plane: &ControlPlane) -> Result<Self> {
+        let mark = plane.audit_mark()?;
+        Ok(Self(clock::now(), clock::monotonic(), mark))
     }
 
-    /// Of each kind the largest count of these.
+    pub(crate) fn elapsed(self) -> Duration {
+        self.1.elapsed()
+    }
+
+    /// What a user has asked since then.
+    pub(crate) fn requests(self, plane: &ControlPlane, user: &str) -> Result<Requests> {
+        Ok(Requests::of(user, &plane.audit(self.2)?, self.0))
+    }
+}
+
+/// By kind: `patch pods/status`, or `patch pods/status 409` for those that were not a success; each with the time after
+/// which it was answered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Requests(BTreeMap<String, Vec<(Duration, Request)>>);
+
+impl Requests {
+    fn of(user: &str, log: &[Request], since: Timestamp) -> Self {
+        let mut kinds = BTreeMap::<_, Vec<_>>::new();
+        for request in log.iter().filter(|request| request.user == user) {
+            let after = Duration::try_from(request.at.duration_since(since));
+            let answered = (after.unwrap_or_default(), request.clone());
+            kinds.entry(request.kind()).or_default().push(answered);
+        }
+        Self(kinds)
+    }
+
+    /// Of each kind as many as the one of these with the most has.
     pub(crate) fn largest<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut largest = Self::default();
-        for (kind, count) in all.into_iter().flat_map(|one| &one.0) {
+        for (kind, requests) in all.into_iter().flat_map(|one| &one.0) {
             let most = largest.0.entry(kind.clone()).or_default();
-            *most = (*most).max(*count);
+            if requests.len() > most.len() {
+                most.clone_from(requests);
+            }
         }
         largest
     }
 
+    /// After how long each write of this resource was answered well, in order.
+    pub(crate) fn write_times(&self, resource: &str) -> Vec<Duration> {
+        let done = |one: &Request| one.is_write() && one.resource == resource && one.code < 300;
+        let all = self.0.values().flatten();
+        let mut times: Vec<_> = all
+            .filter_map(|(after, request)| done(request).then_some(*after))
+            .collect();
+        times.sort_unstable();
+        times
+    }
+
+    /// After how long the last of them was; nothing where there was none.
+    pub(crate) fn last_write(&self, resource: &str) -> Duration {
+        self.write_times(resource).pop().unwrap_or_default()
+    }
+
     /// How many of a kind were a success.
-    pub(crate) fn count(&self, kind: &str) -> u64 {
-        self.0.get(kind).copied().unwrap_or_default()
+    pub(crate) fn count(&self, kind: &str) -> usize {
+        self.0.get(kind).map_or(0, Vec::len)
     }
 
     /// Writes of the work: not the Lease's, which keeps a manager the only one that writes.
-    pub(crate) fn writes(&self) -> u64 {
-        self.sum(|verb, resource| !is_read(verb) && resource != "leases")
+    pub(crate) fn writes(&self) -> usize {
+        self.sum(|one| one.is_write() && !is_of_lease(one))
     }
 
     /// Writes of this resource, its status among them.
-    pub(crate) fn writes_of(&self, resource: &str) -> u64 {
-        self.sum(|verb, of| !is_read(verb) && of == resource)
+    pub(crate) fn writes_of(&self, resource: &str) -> usize {
+        self.sum(|one| one.is_write() && one.resource == resource)
     }
 
     /// Those that were not a success, the Lease's aside. That there is nothing to get is an answer.
-    pub(crate) fn failed(&self) -> u64 {
-        let is_answer = |kind: &str| kind.starts_with("get ") && kind.ends_with("(404)");
-        let failed = |(kind, _): &(&String, _)| kind.ends_with(')') && !is_answer(kind);
-        self.of_work().filter(failed).map(|(_, count)| count).sum()
+    pub(crate) fn failed(&self) -> usize {
+        let is_answer = |one: &Request| one.code < 300 || (one.verb == "get" && one.code == 404);
+        self.sum(|one| !is_answer(one) && !is_of_lease(one))
     }
 
     /// All that concern the Lease.
-    pub(crate) fn lease(&self) -> u64 {
-        self.sum(|_, resource| resource == "leases")
+    pub(crate) fn lease(&self) -> usize {
+        self.sum(is_of_lease)
+    }
+
+    fn sum(&self, which: impl Fn(&Request) -> bool) -> usize {
+        let all = self.0.values().flatten();
+        all.filter(|(_, request)| which(request)).count()
     }
 
     /// All kinds with their counts, the Lease's aside.
     pub(crate) fn listed(&self) -> String {
-        let kinds = self
-            .of_work()
-            .map(|(kind, count)| format!("{count} × {kind}"));
-        kinds.collect::<Vec<_>>().join(", ")
-    }
-
-    fn of_work(&self) -> impl Iterator<Item = (&String, &u64)> {
         let kinds = self.0.iter();
-        kinds.filter(|(kind, _)| verb_and_resource(kind).1 != "leases")
-    }
-
-    fn sum(&self, which: impl Fn(&str, &str) -> bool) -> u64 {
-        let counts = self.0.iter().filter(|(kind, _)| {
-            let (verb, resource) = verb_and_resource(kind);
-            which(verb, resource)
-        });
-        counts.map(|(_, count)| count).sum()
+        let of_work = kinds.filter(|(_, requests)| !is_of_lease(&requests[0].1));
+        let listed = of_work.map(|(kind, requests)| format!("{} × {kind}", requests.len()));
+        listed.collect::<Vec<_>>().join(", ")
     }
 }
 
-fn kind(request: &Request) -> String {
-    let of = match (request.resource.as_str(), request.subresource.as_str()) {
-        ("", _) => request.uri.split('?').next().unwrap_or_default().to_owned(),
-        (resource, "") => resource.to_owned(),
-        (resource, subresource) => format!("{resource}/{subresource}"),
-    };
-    match request.code {
-        ..300 => format!("{} {of}", request.verb),
-        code => format!("{} {of} ({code})", request.verb),
-    }
-}
-
-fn verb_and_resource(kind: &str) -> (&str, &str) {
-    let (verb, of) = kind.split_once(' ').unwrap_or((kind, ""));
-    (verb, of.split(['/', ' ']).next().unwrap_or_default())
-}
-
-fn is_read(verb: &str) -> bool {
-    matches!(verb, "get" | "list" | "watch")
+fn is_of_lease(request: &Request) -> bool {
+    request.resource == "leases"
 }
 
 #[cfg(test)]
@@ -114,7 +135,9 @@ mod tests {
             ("us", "get", "nodes", "", 404),
             ("them", "patch", "pods", "status", 200),
         ];
+        let since = Timestamp::UNIX_EPOCH;
         let requests = log.map(|(user, verb, resource, subresource, code)| Request {
+            at: since + Duration::from_millis(5),
             user: user.into(),
             verb: verb.into(),
             resource: resource.into(),
@@ -123,13 +146,14 @@ mod tests {
             code,
             ..Request::default()
         });
-        let us = Requests::of("us", &requests);
+        let us = Requests::of("us", &requests, since);
+        assert_eq!(us.write_times("pods"), [Duration::from_millis(5); 2]);
         assert_eq!(us.count("patch pods/status"), 2);
         assert_eq!(us.writes(), 3, "one of them in vain");
         assert_eq!([us.writes_of("pods"), us.writes_of("leases")], [3, 2]);
         assert_eq!(Requests::largest([&us, &Requests::default()]), us);
         assert_eq!([us.failed(), us.lease()], [1, 2]);
-        let listed = "1 × get /readyz, 1 × get nodes (404), 1 × list pods, 2 × patch pods/status, 1 × patch pods/status (409)";
+        let listed = "1 × get /readyz, 1 × get nodes 404, 1 × list pods, 2 × patch pods/status, 1 × patch pods/status 409";
         assert_eq!(us.listed(), listed);
     }
 }

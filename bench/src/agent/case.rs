@@ -5,16 +5,17 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use leadsman_core::podprobe::node::SLOT;
 use leadsman_testkit::leadsman::AGENT;
+use leadsman_tests::room::probe;
 use serde_json::{Value, json};
 
 use super::probed_node::{GROUPS, HTTP, ProbedNode, ProbedPod, STAGGER, TCP};
+use crate::call_counter::CallCounter;
 use crate::figures;
 use crate::meter::Held;
 use crate::part::bare::{Exchange, Order};
 use crate::part::{Part, Talk};
 use crate::progress::wait;
-use crate::proxies::CallCounter;
-use crate::report::{Amount as _, Kind, Report, Section, Target};
+use crate::report::{Amount as _, Kind, Report, Target};
 
 /// The connection of a bare loop to the runtime, and the first of everything, come before what is measured.
 const SETTLE: Duration = Duration::from_secs(3);
@@ -32,14 +33,15 @@ pub(super) struct Case {
     /// Microseconds of CPU a probe to reach at fifty a second.
     cpu: Option<f64>,
     /// What a bare loop does instead; `None` where there is no bare loop.
-    bare: Option<fn(&ProbedPod) -> Exchange>,
+    bare: Option<Bare>,
 }
 
+type Bare = fn(&ProbedPod) -> Exchange;
+
 pub(super) fn all() -> impl Iterator<Item = Case> {
-    let exec: fn(&ProbedPod) -> Exchange =
-        |pod| Exchange::Exec(pod.container.clone(), vec![NOTHING.to_owned()]);
-    let tcp: fn(&ProbedPod) -> Exchange = |pod| Exchange::Tcp((pod.ip, TCP).into());
-    let http: fn(&ProbedPod) -> Exchange = |pod| Exchange::Http((pod.ip, HTTP).into());
+    let exec: Bare = |pod| Exchange::Exec(pod.container.clone(), vec![NOTHING.to_owned()]);
+    let tcp: Bare = |pod| Exchange::Tcp((pod.ip, TCP).into());
+    let http: Bare = |pod| Exchange::Http((pod.ip, HTTP).into());
     let exec_probe = json!({"exec": {"command": [NOTHING]}});
     let tcp_probe = json!({"tcpSocket": {"port": TCP}});
     let http_probe = json!({"httpGet": {"path": "/healthz", "port": HTTP}});
@@ -50,18 +52,17 @@ pub(super) fn all() -> impl Iterator<Item = Case> {
         ("http", "\"http_get\"", http_probe, Some(190.0), Some(http)),
         ("grpc", "\"grpc\"", grpc_probe, None, None),
     ];
-    handlers
-        .into_iter()
-        .flat_map(|(name, metric, handler, cpu, bare)| {
-            [1, 10].map(|period| Case {
-                name: format!("{name} every {period} s"),
-                metric,
-                handler: handler.clone(),
-                period: Duration::from_secs(period),
-                cpu: cpu.filter(|_| period == 1),
-                bare,
-            })
+    let at_both_periods = |(name, metric, handler, cpu, bare): (_, _, Value, Option<_>, _)| {
+        [1, 10].map(|period| Case {
+            name: format!("{name} every {period} s"),
+            metric,
+            handler: handler.clone(),
+            period: Duration::from_secs(period),
+            cpu: cpu.filter(|_| period == 1),
+            bare,
         })
+    };
+    handlers.into_iter().flat_map(at_both_periods)
 }
 
 /// What an agent took in a window.
@@ -93,7 +94,7 @@ impl Window {
     }
 
     /// What is written of every window.
-    pub(super) fn add_figures(&self, rss: &Kind, add: &mut Section<'_>) {
+    pub(super) fn add_figures(&self, rss: &Kind, add: &mut Report) {
         add.add(rss, self.held.rss);
         add.add(&figures::THREADS_HELD, self.held.threads);
         add.add(&figures::DESCRIPTORS_HELD, self.held.descriptors);
@@ -102,39 +103,26 @@ impl Window {
 }
 
 impl Case {
-    /// Brings the case's markers to the node and lets them settle.
-    async fn begin(&self, node: &ProbedNode) -> Result<()> {
-        let mut probe = self.handler.clone();
-        probe["periodSeconds"] = json!(self.period.as_secs());
-        probe["timeoutSeconds"] = json!(5);
-        let probe = json!({"name": "probe", "containerName": "main", "podConditionType": "bench.io/probe",
-            "probe": probe});
-        node.mark(&self.name, &probe).await?;
-        let settle = Duration::from_secs(5) + self.period;
-        wait(format!("{}: settling", self.name), settle).await;
-        Ok(())
-    }
-
-    /// Each pod is probed once at least, however small the scale.
-    fn at_least_a_period(&self, window: Duration) -> Duration {
-        window.max(self.period)
-    }
-
-    /// Runs that the agent has counted, and those of them that succeeded.
-    async fn runs(&self, node: &ProbedNode) -> Result<[u64; 2]> {
-        let succeeded = ["leadsman_probe_runs_total", self.metric, "\"succeeded\""];
-        node.counted([&succeeded[..2], &succeeded]).await
-    }
-
-    /// What the agent has counted while something was done.
-    async fn runs_of<T>(
+    /// Brings the case's markers to the node, lets them settle, and does `act` for this time or a whole period; the runs
+    /// that the agent has counted meanwhile, and those of them that succeeded. Nothing is probed afterwards.
+    async fn probed_during<T>(
         &self,
         node: &ProbedNode,
-        act: impl Future<Output = Result<T>>,
+        length: Duration,
+        act: impl AsyncFnOnce(Duration) -> Result<T>,
     ) -> Result<(T, [u64; 2])> {
-        let before = self.runs(node).await?;
-        let done = act.await?;
-        let after = self.runs(node).await?;
+        let mut handler = self.handler.clone();
+        handler["periodSeconds"] = json!(self.period.as_secs());
+        handler["timeoutSeconds"] = json!(5);
+        node.mark(&self.name, &probe("probe", handler)).await?;
+        let settle = Duration::from_secs(5) + self.period;
+        wait(format!("{}: settling", self.name), settle).await;
+        let succeeded = ["leadsman_probe_runs_total", self.metric, "\"succeeded\""];
+        let counted = async || node.counted(&[&succeeded[..2], &succeeded]).await;
+        let before = counted().await?;
+        let done = act(length.max(self.period)).await?;
+        let after = counted().await?;
+        node.unmark().await?;
         let [runs, succeeded] = [0, 1].map(|which| after[which] - before[which]);
         ensure!(runs > 0, "{}: nothing was probed", self.name);
         Ok((done, [runs, succeeded]))
@@ -147,24 +135,19 @@ impl Case {
         length: Duration,
         report: &mut Report,
     ) -> Result<()> {
-        self.begin(node).await?;
-        let length = self.at_least_a_period(length);
-        let window = Window::measure(node, &self.name, length);
-        let (window, [runs, succeeded]) = self.runs_of(node, window).await?;
-        node.unmark().await?;
-        let mut add = report.section(&self.name);
+        let measure = async |length| Window::measure(node, &self.name, length).await;
+        let (window, [runs, succeeded]) = self.probed_during(node, length, measure).await?;
+        let add = report.section(&self.name);
         let cpu = window.cpu.div_f64(runs.amount());
-        let cpu = match self.floor(node, length).await? {
+        let cpu = match self.floor(node, window.length).await? {
             Some(floor) => add.compare(&figures::CPU_A_PROBE, cpu, floor),
             None => add.add(&figures::CPU_A_PROBE, cpu),
         };
         if let Some(most) = self.cpu {
             cpu.targets = vec![Target::AtMost(most), Target::TimesFloor(1.25)];
         }
-        add.add(
-            &figures::CPU_A_SECOND,
-            window.cpu_in(Duration::from_secs(1)),
-        );
+        let a_second = window.cpu_in(Duration::from_secs(1));
+        add.add(&figures::CPU_A_SECOND, a_second);
         let rate = runs.amount() / window.length.as_secs_f64();
         let probes = add.add(&figures::PROBES, rate);
         if succeeded < runs {
@@ -174,23 +157,16 @@ impl Case {
             1 => &figures::BUSY_RSS,
             _ => &figures::RSS,
         };
-        window.add_figures(rss, &mut add);
+        window.add_figures(rss, add);
         Ok(())
     }
 
-    /// The CPU that a probe costs a bare loop; `None` where there is no bare loop.
+    /// The CPU that a probe costs a bare loop; `None` where there is no bare loop. The same pods in the same slots: a group's
+    /// together, each group a stagger after the one before.
     async fn floor(&self, node: &ProbedNode, window: Duration) -> Result<Option<Duration>> {
         let Some(exchange) = self.bare else {
             return Ok(None);
         };
-        let order = Part::Bare(self.order(node, exchange)?);
-        let mut talk = Talk::inside(&node.bed, &order).await?;
-        let cost = talk.cost_of_exchange(&self.name, SETTLE, window);
-        cost.await.map(Some)
-    }
-
-    /// The same pods in the same slots: a group's together, each group a stagger after the one before.
-    fn order(&self, node: &ProbedNode, exchange: fn(&ProbedPod) -> Exchange) -> Result<Order> {
         let slots = |time: Duration| u64::try_from(time.as_millis() / SLOT.as_millis());
         let (period, stagger) = (slots(self.period)?, slots(STAGGER)?);
         let pods = u64::try_from(node.targets.len())?;
@@ -203,11 +179,14 @@ impl Case {
             };
             (exchange, slot)
         });
-        Ok(Order {
+        let order = Part::Bare(Order {
             exchanges: exchanges.collect(),
             period,
             runtime: Some(node.bed.runtime_endpoint()),
-        })
+        });
+        let mut talk = Talk::inside(&node.bed, &order).await?;
+        let cost = talk.cost_of_exchange(&self.name, SETTLE, window);
+        cost.await.map(Some)
     }
 
     /// Counts what an agent asks of the runtime in a window.
@@ -218,16 +197,13 @@ impl Case {
         length: Duration,
         report: &mut Report,
     ) -> Result<()> {
-        self.begin(node).await?;
-        let length = self.at_least_a_period(length);
-        let counting = async {
+        let count = async |length| {
             proxy.take();
             let what = format!("{}: counting calls of the runtime", self.name);
             wait(what, length).await;
-            Ok(proxy.take())
+            Ok((proxy.take(), length))
         };
-        let (calls, [runs, _]) = self.runs_of(node, counting).await?;
-        node.unmark().await?;
+        let ((calls, length), [runs, _]) = self.probed_during(node, length, count).await?;
         let lists = calls.get("ListContainers").copied().unwrap_or(0);
         let others = calls.values().sum::<u64>() - lists;
         let calls = calls
@@ -236,11 +212,11 @@ impl Case {
         let calls = calls.collect::<Vec<_>>().join(", ");
         let hundredths = |value: f64| (value * 100.0).round() / 100.0;
         let a_probe = if self.metric == "\"exec\"" { 1.0 } else { 0.0 };
-        let mut add = report.section(&self.name);
+        let add = report.section(&self.name);
         let others = hundredths(others.amount() / runs.amount());
         add.add(&figures::CRI_CALLS_A_PROBE, others)
-            .reach(Target::Exactly(a_probe))
-            .note(format!("{calls}; {runs} runs"));
+            .note(format!("{calls}; {runs} runs"))
+            .targets = vec![Target::Exactly(a_probe)];
         let lists = hundredths(lists.amount() / length.as_secs_f64());
         add.add(&figures::CONTAINER_LISTS, lists);
         Ok(())

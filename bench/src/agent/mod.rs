@@ -1,10 +1,4 @@
 //! One agent on a real node with 50 pods: what a probe costs by each handler, and what it costs to be there.
-//!
-//! | module | what lives there |
-//! |---|---|
-//! | `probed_node` | the node, its pods and markers, leadsman's processes |
-//! | `case` | the handlers and periods that are measured, a window of each and of its floor |
-//! | `restart` | the agent starting again, and one flip |
 
 mod case;
 mod probed_node;
@@ -14,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use crate::call_counter::CallCounter;
 use crate::progress::wait;
-use crate::proxies::CallCounter;
 use crate::report::Report;
 use crate::{figures, share_of};
 use case::Window;
@@ -51,14 +45,14 @@ async fn measure_all(node: &ProbedNode, window: Duration, report: &mut Report) -
     node.start_ready_agent(&node.bed.runtime_endpoint()).await?;
     wait("idle: settling", Duration::from_secs(3)).await;
     let idle = Window::measure(node, "idle", window).await?;
-    let mut add = report.section("idle");
+    let add = report.section("idle");
     add.add(&figures::CPU_A_MINUTE, idle.cpu_in(Duration::from_mins(1)));
-    idle.add_figures(&figures::IDLE_RSS, &mut add);
+    idle.add_figures(&figures::IDLE_RSS, add);
     for case in case::all() {
         case.measure(node, window, report).await?;
     }
     let held = node.meter()?.held()?;
-    let mut after = report.section("after all handlers");
+    let after = report.section("after all handlers");
     after.add(&figures::LARGEST_RSS, held.peak);
     after.add(&figures::RSS, held.rss);
     node.stop_agent().await

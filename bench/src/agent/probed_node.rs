@@ -2,16 +2,15 @@
 
 use std::net::IpAddr;
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use leadsman_core::podprobe::node::SLOT;
 use leadsman_testkit::cluster::{AGENT_METRICS, Cluster, MANAGER_METRICS};
 use leadsman_testkit::{NodeBed, Options};
-use leadsman_tests::{Scene, wait_for_answer, wait_for_object};
+use leadsman_tests::{Room, sum_of_counters, wait_for_answer, wait_for_object};
 use serde_json::{Value, json};
 
 use crate::meter::Meter;
@@ -19,7 +18,6 @@ use crate::progress::Step;
 
 /// Where the pods are.
 const NAMESPACE: &str = "bench";
-const IMAGE: &str = "docker.io/local/target:1";
 /// Ports of the target server in each pod.
 pub(super) const TCP: u16 = 9090;
 pub(super) const HTTP: u16 = 8080;
@@ -39,9 +37,8 @@ pub(super) struct ProbedPod {
 
 /// A node with leadsman on it, and the pods that are probed.
 pub(super) struct ProbedNode {
-    cluster: Cluster,
     /// Their namespace on the node.
-    pub(super) scene: Scene,
+    pub(super) room: Room<Cluster>,
     pub(super) targets: Vec<ProbedPod>,
 }
 
@@ -49,7 +46,7 @@ impl Deref for ProbedNode {
     type Target = Cluster;
 
     fn deref(&self) -> &Cluster {
-        &self.cluster
+        &self.room.cluster
     }
 }
 
@@ -59,15 +56,9 @@ impl ProbedNode {
         let progress = leadsman_testkit::progress::to_stderr();
         let bed = NodeBed::start(Options::default(), progress).await?;
         let logs = bed.folder().join("logs");
-        let cluster = Cluster::install(bed, logs, "info").await?;
-        let scene = Scene {
-            client: cluster.client.clone(),
-            ns: NAMESPACE.to_owned(),
-            node: cluster.bed.node_name().to_owned(),
-        };
+        let cluster = Arc::new(Cluster::install(bed, logs, "info").await?);
         let mut node = Self {
-            cluster,
-            scene,
+            room: Room::new(&cluster, NAMESPACE).await?,
             targets: Vec::new(),
         };
         node.start_manager().await?;
@@ -94,37 +85,38 @@ impl ProbedNode {
     }
 
     /// The sums of the agent's counters whose lines have all of these words, all at one moment.
-    pub(super) async fn counted<const N: usize>(&self, sums: [&[&str]; N]) -> Result<[u64; N]> {
+    pub(super) async fn counted(&self, sums: &[&[&str]]) -> Result<Vec<u64>> {
         let url = format!("http://{AGENT_METRICS}/metrics");
         let text = self.bed.get_from_inside(&url).await?;
-        let mut counted = [0; N];
-        for (sum, words) in counted.iter_mut().zip(sums) {
-            let lines = text.lines().filter(|line| !line.starts_with('#'));
-            for line in lines.filter(|line| words.iter().all(|word| line.contains(word))) {
-                let value = line.rsplit(' ').next().unwrap_or_default();
-                *sum += value.parse::<u64>().with_context(|| line.to_owned())?;
-            }
-        }
-        Ok(counted)
+        let sums = sums.iter().map(|words| sum_of_counters(&text, words));
+        sums.collect()
     }
 
     /// Makes so many pods of one container each and waits until all of them run.
     async fn add_pods(&mut self, count: usize) -> Result<()> {
-        self.scene.namespace(NAMESPACE).await?;
-        let pods = self.scene.pods();
+        let _step = Step::begin(format!("{count} pods"));
+        let pods = self.room.scene.pods();
         let names: Vec<_> = (0..count).map(|number| format!("pod-{number}")).collect();
         for (number, name) in (0..).zip(&names) {
-            let labels = json!({"app": NAMESPACE, "group": group(number % GROUPS), "pod": name});
-            let pod = json!({"metadata": {"name": name, "labels": labels},
-                "spec": {"nodeName": self.scene.node, "terminationGracePeriodSeconds": 0,
-                    "automountServiceAccountToken": false,
-                    "containers": [{"name": "main", "image": IMAGE, "imagePullPolicy": "Never", "args": ["serve"]}]}});
-            let pod = serde_json::from_value(pod)?;
+            let labels = json!({"group": group(number % GROUPS)});
+            let over =
+                json!({"metadata": {"labels": labels}, "spec": {"nodeName": self.room.scene.node}});
+            let pod = serde_json::from_value(self.room.manifest(name, over))?;
             pods.create(&PostParams::default(), &pod).await?;
         }
-        let _step = Step::begin(format!("{count} pods"));
         for name in names {
-            self.targets.push(running(&pods, name).await?);
+            let status = self.room.wait_until_running(&name).await?.status;
+            let ip = status
+                .and_then(|status| status.pod_ip)
+                .context("it has no address")?;
+            let id = self.room.container_id(&name, "main").await?;
+            let container = id.rsplit('/').next().unwrap_or_default().to_owned();
+            let ip = ip.parse()?;
+            self.targets.push(ProbedPod {
+                name,
+                ip,
+                container,
+            });
         }
         Ok(())
     }
@@ -139,7 +131,7 @@ impl ProbedNode {
             }
             let group = group(number);
             let selector = json!({"matchLabels": {"group": group}});
-            let marker = self.scene.marker_of(&group, selector, json!([probe]));
+            let marker = self.room.scene.marker_of(&group, selector, json!([probe]));
             marker.await?;
         }
         self.verdicts(self.targets.len()).await
@@ -147,17 +139,15 @@ impl ProbedNode {
 
     /// Waits until so many pods have a verdict, and no other has an entry.
     async fn verdicts(&self, pods: usize) -> Result<()> {
-        let what = format!("{pods} verdicts");
-        wait_for_object(&self.scene.probes(), &self.scene.node, &what, |object| {
+        let (scene, what) = (&self.room.scene, format!("{pods} verdicts"));
+        wait_for_object(&scene.probes(), &scene.node, &what, |object| {
             let entries = object.spec.pod_probes.iter().map(|pod| pod.probes.len());
             let statuses = object.status.iter();
             let statuses = statuses.flat_map(|status| &status.pod_probe_statuses);
             let verdicts = statuses.map(|pod| pod.probe_states.len());
             let (entries, verdicts) = (entries.sum::<usize>(), verdicts.sum::<usize>());
-            ensure!(
-                entries == pods && verdicts == pods,
-                "{entries} entries and {verdicts} verdicts"
-            );
+            let all = entries == pods && verdicts == pods;
+            ensure!(all, "{entries} entries and {verdicts} verdicts");
             Ok(())
         })
         .await
@@ -166,46 +156,20 @@ impl ProbedNode {
     /// Deletes all markers and waits until nothing is probed.
     pub(super) async fn unmark(&self) -> Result<()> {
         let (delete, all) = (DeleteParams::default(), ListParams::default());
-        let markers = self.scene.markers();
+        let markers = self.room.scene.markers();
         markers.delete_collection(&delete, &all).await?;
         self.verdicts(0).await
     }
 
-    /// Switches a pod's target server: `role=main`.
-    pub(super) async fn set(&self, pod: &ProbedPod, query: &str) -> Result<()> {
-        let url = format!("http://{}:{HTTP}/set?{query}", pod.ip);
-        self.bed.post_from_inside(&url).await?;
-        Ok(())
-    }
-
     pub(super) async fn end(self) -> Result<()> {
-        self.cluster.end().await
+        let cluster = Arc::clone(&self.room.cluster);
+        drop(self);
+        let cluster = Arc::into_inner(cluster).context("somebody holds the cluster yet")?;
+        cluster.end().await
     }
 }
 
 /// The name of a marker, and the value of the label that it selects.
 fn group(number: u64) -> String {
     format!("g{number}")
-}
-
-/// Waits until a pod runs.
-async fn running(pods: &Api<Pod>, name: String) -> Result<ProbedPod> {
-    let (ip, container) = wait_for_object(pods, &name, "it running", |pod| {
-        let status = pod.status.clone().unwrap_or_default();
-        let containers = status.container_statuses.unwrap_or_default();
-        let main = containers.first().context("no status of its container")?;
-        let running = main.state.as_ref().and_then(|state| state.running.as_ref());
-        ensure!(running.is_some(), "{:?}", main.state);
-        let id = main.container_id.as_deref();
-        let id = id.and_then(|id| id.rsplit('/').next());
-        let id = id.context("its container has no id")?.to_owned();
-        let ip = status.pod_ip.context("it has no address")?;
-        Ok((ip.parse()?, id))
-    })
-    .await?;
-    Ok(ProbedPod {
-        name,
-        ip,
-        container,
-    })
 }

@@ -2,22 +2,19 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use kube::api::{Patch, PatchParams};
-use leadsman_process::clock;
-use leadsman_testkit::audit::Mark;
 use leadsman_testkit::leadsman::{AGENT, MANAGER};
-use leadsman_tests::{wait_for_answer, wait_for_object};
+use leadsman_tests::room::{is_main, role};
+use leadsman_tests::wait_for_answer;
 use serde_json::json;
 
 use super::probed_node::ProbedNode;
 use crate::figures;
 use crate::progress::wait;
-use crate::report::{Report, Section};
-use crate::requests::Requests;
+use crate::report::Report;
+use crate::requests::{Requests, Since};
 
-/// The label that says what a pod's role is.
-const LABEL: &str = "bench.io/role";
 /// How long is looked for writes that should not come.
 const QUIET: Duration = Duration::from_secs(5);
 
@@ -25,18 +22,15 @@ const QUIET: Duration = Duration::from_secs(5);
 pub(crate) fn measure(scale: f64, report: &mut Report) -> Result<()> {
     super::on_node(scale, async |node| {
         for target in &node.targets {
-            node.set(target, "role=main").await?;
+            node.room.set(&target.name, "role=main").await?;
         }
         let endpoint = node.bed.runtime_endpoint();
         node.start_ready_agent(&endpoint).await?;
-        let probe = json!({"name": "role", "containerName": "main", "podConditionType": "bench.io/role",
-            "probe": {"periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 1,
-                "httpGet": {"path": "/role", "port": 8080}},
-            "markerPolicy": [{"state": "Succeeded", "labels": {LABEL: "main"}},
-                {"state": "Failed", "labels": {LABEL: "secondary"}}]});
+        let mut probe = role();
+        probe["probe"]["timeoutSeconds"] = json!(5);
         node.mark("restart", &probe).await?;
         for target in &node.targets {
-            has_role(node, &target.name, "main").await?;
+            has_role(node, &target.name, true).await?;
         }
         wait("settling", QUIET).await;
         nothing_to_do(node, &endpoint, report).await?;
@@ -46,23 +40,26 @@ pub(crate) fn measure(scale: f64, report: &mut Report) -> Result<()> {
     })
 }
 
-/// Waits until a pod has the label.
-async fn has_role(node: &ProbedNode, pod: &str, role: &str) -> Result<()> {
-    let marks = json!({"labels": {LABEL: role}});
-    node.scene.wait_for_marks(pod, marks).await.map(drop)
+/// Waits until a pod is marked as main or secondary.
+async fn has_role(node: &ProbedNode, pod: &str, main: bool) -> Result<()> {
+    let marked = node.room.scene.wait_for_marks(pod, is_main(main));
+    marked.await.map(drop)
 }
 
-/// What agent and manager have sent since then, and all writes of both by kind.
+/// What agent and manager have sent.
 struct Sent {
     agent: Requests,
     manager: Requests,
 }
 
 impl Sent {
-    fn since(node: &ProbedNode, mark: Mark) -> Result<Self> {
-        let requests = node.bed.audit(mark)?;
-        let [agent, manager] = [AGENT, MANAGER].map(|user| Requests::of(user, &requests));
-        Ok(Self { agent, manager })
+    /// What they have sent since then, and send in the time in which nothing more should come.
+    async fn since(node: &ProbedNode, since: Since, name: &str) -> Result<Self> {
+        wait(format!("{name}: what else is written"), QUIET).await;
+        Ok(Self {
+            agent: since.requests(&node.bed, AGENT)?,
+            manager: since.requests(&node.bed, MANAGER)?,
+        })
     }
 
     fn listed(&self) -> String {
@@ -71,61 +68,54 @@ impl Sent {
     }
 
     /// The writes of one verdict that has changed.
-    fn add_figures(&self, add: &mut Section<'_>) {
-        add.add(
-            &figures::STATUS_WRITES,
-            self.agent.writes_of("nodepodprobes"),
-        )
-        .note(self.listed());
+    fn add_figures(&self, add: &mut Report) {
+        let statuses = self.agent.writes_of("nodepodprobes");
+        add.add(&figures::STATUS_WRITES, statuses)
+            .note(self.listed());
         add.add(&figures::POD_WRITES, self.manager.writes_of("pods"));
     }
 }
 
 async fn nothing_to_do(node: &ProbedNode, endpoint: &str, report: &mut Report) -> Result<()> {
     node.stop_agent().await?;
-    let mark = node.bed.audit_mark()?;
+    let since = Since::now(&node.bed)?;
     node.start_ready_agent(endpoint).await?;
     let wanted = 3 * node.targets.len() as u64;
     wait_for_answer(&format!("{wanted} probes"), || async {
-        let [runs] = node.counted([&["leadsman_probe_runs_total"]]).await?;
-        Ok((runs >= wanted).then_some(()))
+        let runs = node.counted(&[&["leadsman_probe_runs_total"]]).await?;
+        Ok((runs[0] >= wanted).then_some(()))
     })
     .await?;
-    wait("restart with nothing to do", QUIET).await;
-    let sent = Sent::since(node, mark)?;
+    let name = "agent's restart, nothing to do";
+    let sent = Sent::since(node, since, name).await?;
     let writes = sent.agent.writes() + sent.manager.writes();
-    let mut add = report.section("agent's restart, nothing to do");
+    let add = report.section(name);
     add.add(&figures::AGENT_WRITES, writes).note(sent.listed());
     Ok(())
 }
 
 async fn stale_verdict(node: &ProbedNode, endpoint: &str, report: &mut Report) -> Result<()> {
     let pod = &node.targets.first().context("there are pods")?.name;
+    let name = "agent's restart, one stale verdict";
     node.stop_agent().await?;
     say_failed(node, pod).await?;
-    has_role(node, pod, "secondary").await?;
-    wait("one stale verdict: settling", QUIET).await;
-    let mark = node.bed.audit_mark()?;
-    let begun = clock::monotonic();
-    // Both watches stand before the agent starts; its start is within the time.
-    let right = async {
-        shows(node, pod, "Succeeded").await?;
-        let status = begun.elapsed();
-        has_role(node, pod, "main").await?;
-        Ok((status, begun.elapsed()))
-    };
-    let ((), (status, marked)) = tokio::try_join!(node.start_agent_at(endpoint), right)?;
-    wait("one stale verdict: what else is written", QUIET).await;
-    let mut add = report.section("agent's restart, one stale verdict");
+    has_role(node, pod, false).await?;
+    wait(format!("{name}: settling"), QUIET).await;
+    let since = Since::now(&node.bed)?;
+    node.start_agent_at(endpoint).await?;
+    has_role(node, pod, true).await?;
+    let sent = Sent::since(node, since, name).await?;
+    let add = report.section(name);
+    let status = sent.agent.last_write("nodepodprobes");
     add.add(&figures::STATUS_RIGHT, status);
-    add.add(&figures::POD_RIGHT, marked);
-    Sent::since(node, mark)?.add_figures(&mut add);
+    add.add(&figures::POD_RIGHT, sent.manager.last_write("pods"));
+    sent.add_figures(add);
     Ok(())
 }
 
 /// Says in the node's status that the probe of a pod failed.
 async fn say_failed(node: &ProbedNode, pod: &str) -> Result<()> {
-    let (probes, node) = (node.scene.probes(), &node.scene.node);
+    let (probes, node) = (node.room.scene.probes(), &node.room.scene.node);
     let mut status = probes.get(node).await?.status.unwrap_or_default();
     let of_pod = status
         .pod_probe_statuses
@@ -141,35 +131,16 @@ async fn say_failed(node: &ProbedNode, pod: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the node's status says this of a pod.
-async fn shows(node: &ProbedNode, pod: &str, state: &str) -> Result<()> {
-    wait_for_object(&node.scene.probes(), &node.scene.node, state, |object| {
-        let statuses = object
-            .status
-            .iter()
-            .flat_map(|status| &status.pod_probe_statuses);
-        let verdicts = statuses
-            .filter(|status| status.name == pod)
-            .flat_map(|status| &status.probe_states);
-        let found: Vec<_> = verdicts.map(|verdict| &verdict.state).collect();
-        ensure!(found == [state], "it says {found:?}");
-        Ok(())
-    })
-    .await
-}
-
 async fn flip(node: &ProbedNode, report: &mut Report) -> Result<()> {
-    let target = node.targets.last().context("there are pods")?;
-    let mark = node.bed.audit_mark()?;
-    let begun = clock::monotonic();
-    node.set(target, "role=secondary").await?;
-    has_role(node, &target.name, "secondary").await?;
-    let took = begun.elapsed();
-    wait("one flip: what else is written", QUIET).await;
-    let sent = Sent::since(node, mark)?;
-    let mut add = report.section(format!("one flip among {} pods", node.targets.len()));
-    sent.add_figures(&mut add);
+    let pod = &node.targets.last().context("there are pods")?.name;
+    let name = format!("one flip among {} pods", node.targets.len());
+    let since = Since::now(&node.bed)?;
+    node.room.set(pod, "role=secondary").await?;
+    has_role(node, pod, false).await?;
+    let sent = Sent::since(node, since, &name).await?;
+    let add = report.section(name);
+    sent.add_figures(add);
     add.add(&figures::EVENTS, sent.agent.writes_of("events"));
-    add.add(&figures::UNTIL_MARK, took);
+    add.add(&figures::UNTIL_MARK, sent.manager.last_write("pods"));
     Ok(())
 }

@@ -8,12 +8,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::ListParams;
 use kube::{Api, Client};
 use leadsman_api::NodePodProbe;
+use leadsman_api::marker::ProbeSummary;
 use leadsman_api::node_pod_probe::{ContainerProbeState, PodProbeStatus};
 use leadsman_core::podprobe::pod::FIELD_MANAGER;
 use serde_json::{Value, json};
 
-use super::api::{APPLY, ApiRequest, MERGE};
-use super::world::{NODE_POD_PROBES, PROBES, World, mark, namespace};
+use super::api::{APPLY, ApiRequest, MERGE, NODE_POD_PROBES};
+use super::world::{PROBES, World, container_id, cost, mark, namespace, node};
 
 /// All agents, and what they have found last.
 pub(super) struct Agents<'a> {
@@ -36,7 +37,7 @@ impl<'a> Agents<'a> {
             let states = entries.into_iter().map(|entry| {
                 let mut state = ContainerProbeState::new(&entry.name, "");
                 state.revision = entry.revision;
-                state.container_id = Some(pod.container_id());
+                state.container_id = Some(container_id(&pod.name));
                 set(&mut state, true, since);
                 state
             });
@@ -51,26 +52,27 @@ impl<'a> Agents<'a> {
         Ok(Self { world, found })
     }
 
-    /// Turns verdicts round, each named by the place of its pod and its own.
-    pub(super) fn turn(&mut self, which: &[(usize, usize)], now: Timestamp) {
-        for (pod, probe) in which {
-            let state = &mut self.found[*pod].probe_states[*probe];
-            set(state, !succeeded(state), now);
+    /// Turns the verdicts of so many probes of these pods round.
+    pub(super) fn turn(&mut self, places: &[usize], probes: usize, now: Timestamp) {
+        for place in places {
+            for state in &mut self.found[*place].probe_states[..probes] {
+                set(state, !succeeded(state), now);
+            }
         }
     }
 
     /// The status patches by which the agents report what they have found, one a node.
     pub(super) fn reports(&self) -> Vec<ApiRequest> {
-        let mut statuses = vec![Vec::new(); self.world.nodes.len()];
+        let mut statuses = vec![Vec::new(); self.world.nodes];
         for (pod, found) in self.world.pods.iter().zip(&self.found) {
             statuses[pod.node].push(found);
         }
-        let report = |(node, statuses): (&String, _)| {
-            let path = format!("{NODE_POD_PROBES}/{node}/status");
+        let report = |(number, statuses)| {
+            let path = format!("{NODE_POD_PROBES}/{}/status", node(number));
             let body = json!({"status": {"podProbeStatuses": statuses}});
             ApiRequest::new(MERGE, &path, "agent", &body)
         };
-        self.world.nodes.iter().zip(statuses).map(report).collect()
+        statuses.iter().enumerate().map(report).collect()
     }
 
     /// What was found of a pod.
@@ -78,26 +80,34 @@ impl<'a> Agents<'a> {
         PROBES.into_iter().zip(&self.found[place].probe_states)
     }
 
-    /// What the status of an application's marker then counts: each probe, its pods that succeeded and those that failed.
-    pub(super) fn counts(&self, app: usize) -> [(&'static str, i64, i64); PROBES.len()] {
-        let mut counts = PROBES.map(|probe| (probe, 0, 0));
+    /// What the status of an application's marker then counts of its probes.
+    pub(super) fn counts(&self, app: usize) -> Vec<ProbeSummary> {
+        let mut counts = PROBES.map(|probe| ProbeSummary {
+            name: probe.to_owned(),
+            ..ProbeSummary::default()
+        });
         let pods = self.world.pods.iter().zip(&self.found);
         for (_, found) in pods.filter(|(pod, _)| pod.app == app) {
-            for ((_, passed, failed), state) in counts.iter_mut().zip(&found.probe_states) {
-                *(if succeeded(state) { passed } else { failed }) += 1;
+            for (count, state) in counts.iter_mut().zip(&found.probe_states) {
+                count.succeeded += i64::from(succeeded(state));
+                count.failed += i64::from(!succeeded(state));
             }
         }
-        counts
+        counts.into()
     }
 
     /// All that a pod then has, as `leadsman_tests::scene::differs` takes it.
     pub(super) fn expected(&self, place: usize) -> Value {
         let mut expected = json!({"labels": {}, "annotations": {}, "conditions": {}});
         for (probe, state) in self.states(place) {
-            let cost = if succeeded(state) { "-10" } else { "10" };
+            let [price, status] = if succeeded(state) {
+                ["-10", "True"]
+            } else {
+                ["10", "False"]
+            };
             expected["labels"][mark(probe)] = json!(succeeded(state).to_string());
-            expected["annotations"][cost_annotation(probe)] = json!(cost);
-            expected["conditions"][mark(probe)] = json!(condition_status(state));
+            expected["annotations"][cost(probe)] = json!(price);
+            expected["conditions"][mark(probe)] = json!(status);
         }
         expected
     }
@@ -106,7 +116,8 @@ impl<'a> Agents<'a> {
     pub(super) fn marks(&self, place: usize) -> ApiRequest {
         let (pod, expected) = (&self.world.pods[place], self.expected(place));
         let conditions = self.states(place).map(|(probe, state)| {
-            json!({"type": mark(probe), "status": condition_status(state), "message": state.message,
+            let status = &expected["conditions"][mark(probe)];
+            json!({"type": mark(probe), "status": status, "message": state.message,
                 "lastTransitionTime": state.last_transition_time, "lastProbeTime": state.last_probe_time})
         });
         let body = json!({
@@ -137,17 +148,4 @@ fn set(state: &mut ContainerProbeState, succeeded: bool, now: Timestamp) {
 
 fn succeeded(state: &ContainerProbeState) -> bool {
     state.state == "Succeeded"
-}
-
-fn condition_status(state: &ContainerProbeState) -> &'static str {
-    if succeeded(state) { "True" } else { "False" }
-}
-
-/// The annotation by which a probe's verdict shows on a pod.
-fn cost_annotation(probe: &str) -> String {
-    if probe == PROBES[0] {
-        "controller.kubernetes.io/pod-deletion-cost".to_owned()
-    } else {
-        format!("{}-cost", mark(probe))
-    }
 }

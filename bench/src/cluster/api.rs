@@ -1,26 +1,21 @@
-//! Requests and watches of the bench's own: a request as data, which the world is made with and a floor sends; objects as a
-//! watch shows them; objects parsed no further than to their name and labels.
+//! Requests of the bench's own, as data, which the world is made with and a floor sends; objects as far as these need them.
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Debug;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, bail};
-use futures::stream::BoxStream;
+use anyhow::{Context as _, Result};
 use futures::{StreamExt as _, TryStreamExt as _};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::core::{ApiResource, DynamicResourceScope};
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Config, Event, watcher};
-use kube::{Api, Client, Resource, ResourceExt as _};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer, Serialize};
+use kube::Client;
+use leadsman_api::slim;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::time::Instant;
 
-use super::PATIENCE;
 use crate::progress::Step;
+
+/// How many objects come with one page, where it does not matter.
+pub(super) const PAGE: u32 = 500;
+/// Paths of collections.
+pub(super) const PODS: &str = "/api/v1/pods";
+pub(super) const NODES: &str = "/api/v1/nodes";
+pub(super) const POD_PROBE_MARKERS: &str = "/apis/apps.kruise.io/v1alpha1/podprobemarkers";
+pub(super) const NODE_POD_PROBES: &str = "/apis/apps.kruise.io/v1alpha1/nodepodprobes";
 
 /// As many requests as the manager, and as all agents together, have on their way at once.
 const AT_ONCE: usize = 32;
@@ -96,131 +91,5 @@ pub(super) async fn send_at_once(client: &Client, requests: Vec<ApiRequest>) -> 
         .await
 }
 
-/// A watch that has been listed.
-pub(super) struct Watched<K> {
-    /// What was there when the watch began, as far as [`Self::next`] has not returned it yet.
-    pub(super) listed: Vec<K>,
-    changed: BoxStream<'static, watcher::Result<K>>,
-}
-
-impl<K> Watched<K>
-where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-{
-    /// Lists and begins to watch.
-    pub(super) async fn begin(api: Api<K>, config: Config) -> Result<Self> {
-        let mut events = watcher(api, config).default_backoff().boxed();
-        let mut listed = Vec::new();
-        loop {
-            let event = events.next().await;
-            match event.context("a watch ended before it had listed")?? {
-                Event::Init => listed.clear(),
-                Event::InitApply(object) => listed.push(object),
-                Event::InitDone => break,
-                Event::Apply(_) | Event::Delete(_) => {}
-            }
-        }
-        let changed = events.applied_objects().boxed();
-        Ok(Self { listed, changed })
-    }
-
-    /// What was listed, then each change of an object. A watch that breaks off begins again by itself.
-    pub(super) async fn next(&mut self) -> Result<K> {
-        if let Some(object) = self.listed.pop() {
-            return Ok(object);
-        }
-        loop {
-            match self.changed.next().await.context("a watch ended")? {
-                Ok(object) => return Ok(object),
-                Err(error) => eprintln!("bench: a watch broke off and begins again: {error}"),
-            }
-        }
-    }
-
-    /// Waits until so many objects are right at once; `None` is one that does not matter. Returns when each became so, in
-    /// order. Nothing that is waited for is deleted meanwhile.
-    pub(super) async fn until_right(
-        &mut self,
-        name: &str,
-        wanted: usize,
-        since: Instant,
-        is_right: impl Fn(&K) -> Option<bool>,
-    ) -> Result<Vec<Duration>> {
-        let _step = Step::begin(name);
-        let (mut right, mut wrong) = (BTreeMap::new(), BTreeSet::new());
-        let watching = async {
-            while right.len() < wanted {
-                let object = self.next().await?;
-                let (name, is_right) = (object.name_any(), is_right(&object));
-                if is_right == Some(true) {
-                    wrong.remove(&name);
-                    right.entry(name).or_insert_with(|| since.elapsed());
-                } else {
-                    right.remove(&name);
-                    is_right.map(|_| wrong.insert(name));
-                }
-            }
-            anyhow::Ok(())
-        };
-        if let Ok(watched) = tokio::time::timeout(PATIENCE, watching).await {
-            watched?;
-            let mut times: Vec<_> = right.into_values().collect();
-            times.sort();
-            return Ok(times);
-        }
-        let (count, some) = (right.len(), wrong.iter().take(3).collect::<Vec<_>>());
-        bail!("{name}: after {PATIENCE:?} {count} of {wanted} are right, not {some:?}, …")
-    }
-}
-
-/// Any object, of which nothing is kept but name and labels, uid and version.
-#[derive(Clone, Debug, Deserialize)]
-pub(super) struct NameAndLabels {
-    #[serde(deserialize_with = "name_and_labels")]
-    pub(super) metadata: ObjectMeta,
-}
-
-fn name_and_labels<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Read {
-        name: Option<String>,
-        namespace: Option<String>,
-        uid: Option<String>,
-        resource_version: Option<String>,
-        labels: Option<BTreeMap<String, String>>,
-    }
-    let read = Read::deserialize(deserializer)?;
-    Ok(ObjectMeta {
-        name: read.name,
-        namespace: read.namespace,
-        uid: read.uid,
-        resource_version: read.resource_version,
-        labels: read.labels,
-        ..ObjectMeta::default()
-    })
-}
-
-impl Resource for NameAndLabels {
-    type DynamicType = ApiResource;
-    type Scope = DynamicResourceScope;
-
-    fn kind(of: &ApiResource) -> Cow<'_, str> {
-        of.kind.as_str().into()
-    }
-    fn group(of: &ApiResource) -> Cow<'_, str> {
-        of.group.as_str().into()
-    }
-    fn version(of: &ApiResource) -> Cow<'_, str> {
-        of.version.as_str().into()
-    }
-    fn plural(of: &ApiResource) -> Cow<'_, str> {
-        of.plural.as_str().into()
-    }
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+/// Any object, of which nothing is read but name, uid, version and labels: all that is read of a node.
+pub(super) type NameAndLabels = slim::Node;

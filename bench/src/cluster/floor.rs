@@ -7,22 +7,22 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use kube::core::{ApiResource, GroupVersionKind};
-use kube::runtime::watcher::Config;
-use kube::{Api, Client};
-use leadsman_api::{GROUP, VERSION};
+use futures::future::{join_all, try_join_all};
 use leadsman_process::Component;
+use leadsman_tests::ObjectWatch;
 use serde::{Deserialize, Serialize};
 
-use super::api::{ApiRequest, NameAndLabels, Watched, send_at_once};
+use super::api::{
+    ApiRequest, NODE_POD_PROBES, NODES, NameAndLabels, POD_PROBE_MARKERS, PODS, send_at_once,
+};
 use crate::part::Questions;
 
-/// What the manager lists and watches: group, version, kind, plural, and how many come with one page.
-const KINDS: [(&str, &str, &str, &str, u32); 4] = [
-    ("", "v1", "Pod", "pods", 150),
-    ("", "v1", "Node", "nodes", 100),
-    (GROUP, VERSION, "PodProbeMarker", "podprobemarkers", 250),
-    (GROUP, VERSION, "NodePodProbe", "nodepodprobes", 25),
+/// What the manager lists and watches, and how many come with one page.
+const KINDS: [(&str, u32); 4] = [
+    (PODS, 150),
+    (NODES, 100),
+    (POD_PROBE_MARKERS, 250),
+    (NODE_POD_PROBES, 25),
 ];
 
 /// What it is to do.
@@ -46,8 +46,10 @@ pub(crate) async fn run(order: Order, questions: Questions) -> Result<()> {
     };
     let client = client.client(Component::Manager).await?;
     if order.lists {
-        let watches = list(&client).await?;
-        let watch = futures::future::try_join_all(watches.into_iter().map(follow));
+        let watches = KINDS.map(|(path, page)| ObjectWatch::begin(&client, path, page));
+        let watches: Vec<ObjectWatch<NameAndLabels>> = try_join_all(watches).await?;
+        let watch =
+            async { anyhow::Ok(join_all(watches.into_iter().map(ObjectWatch::follow)).await) };
         let send = send_at_once(&client, requests);
         tokio::try_join!(questions.answer(async || Ok(())), send, watch)?;
     } else {
@@ -58,24 +60,4 @@ pub(crate) async fn run(order: Order, questions: Questions) -> Result<()> {
         questions.answer(send).await?;
     }
     Ok(())
-}
-
-async fn list(client: &Client) -> Result<Vec<Watched<NameAndLabels>>> {
-    let watches = KINDS.map(|(group, version, kind, plural, page)| {
-        let kind = GroupVersionKind::gvk(group, version, kind);
-        let resource = ApiResource::from_gvk_with_plural(&kind, plural);
-        let api = Api::all_with(client.clone(), &resource);
-        Watched::begin(api, Config::default().page_size(page))
-    });
-    let mut watches = futures::future::try_join_all(watches).await?;
-    for watch in &mut watches {
-        watch.listed = Vec::new();
-    }
-    Ok(watches)
-}
-
-async fn follow(mut watch: Watched<NameAndLabels>) -> Result<()> {
-    loop {
-        drop(watch.next().await?);
-    }
 }

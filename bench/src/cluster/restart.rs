@@ -3,41 +3,24 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use k8s_openapi::api::coordination::v1::Lease;
-use kube::Api;
-use kube::runtime::watcher::Config;
-use leadsman_process::clock;
+use anyhow::Result;
 use serde_json::json;
-use tokio::time::Instant;
 
+use super::QUIET;
 use super::agents::Agents;
-use super::api::{ApiRequest, MERGE, Watched};
-use super::expected::{self, until_marked, watch_pods};
-use super::stage::{Run, Stage, Who, play};
+use super::api::{ApiRequest, MERGE};
+use super::expected::{self, Watches};
+use super::stage::{Contender, Run, Stage, Who, play};
 use super::world::{PROBES, World, mark};
-use super::{QUIET, middle, most_requests};
 use crate::figures;
 use crate::progress::wait;
 use crate::report::Report;
+use crate::requests::Since;
 
 /// Each case is measured so often, manager and floor in turn.
 const ROUNDS: usize = 3;
 /// A manager with nothing to do is watched for so long after it is ready.
 const WATCHED: Duration = Duration::from_secs(10);
-
-/// How long after a start with one stale pod; a floor leads at once.
-struct Repair {
-    ready: Duration,
-    leads: Duration,
-    repaired: Duration,
-}
-
-impl Repair {
-    fn after_leading(&self) -> Duration {
-        self.repaired.saturating_sub(self.ready.max(self.leads))
-    }
-}
 
 /// Measures it, into `report`.
 pub(crate) fn measure(scale: f64, report: &mut Report) -> Result<()> {
@@ -56,95 +39,43 @@ async fn nothing_to_do(stage: &Stage, report: &mut Report) -> Result<()> {
     let (mut ours, mut floors) = (Vec::new(), Vec::new());
     for round in 1..=ROUNDS {
         let name = format!("nothing to do, run {round} of {ROUNDS}");
-        ours.push(start(stage, &name, Who::Manager, WATCHED).await?);
-        let floor = Who::Floor(Vec::new());
+        let run = stage.run(&name, (Who::Manager, None), Contender::ready, WATCHED);
+        ours.push(run.await?);
+        let floor = (Who::Floor(Vec::new()), None);
         let name = format!("{name}, floor");
-        floors.push(start(stage, &name, floor, Duration::ZERO).await?);
+        let floor = stage.run(&name, floor, Contender::ready, Duration::ZERO);
+        floors.push(floor.await?);
     }
-    let requests = most_requests(&ours);
-    let [run, floor] = [ours, floors].map(|runs| middle(runs, |run| run.took));
-    let mut add = report.section("manager, nothing to do");
+    let [(run, requests), (floor, _)] =
+        [ours, floors].map(|runs| Run::middle(runs, |run| run.ready));
+    let add = report.section("manager, nothing to do");
     add.add(&figures::NO_WRITES, requests.writes())
         .note(requests.listed());
     add.add(&figures::LISTS_OF_PODS, requests.count("list pods"));
     add.add(&figures::LEASE_REQUESTS, requests.lease());
-    add.compare(&figures::READY, run.took, floor.took);
+    add.compare(&figures::READY, run.ready, floor.ready);
     add.compare(&figures::CPU_UNTIL_READY, run.cpu, floor.cpu);
     add.add(&figures::RSS, run.held.rss);
     add.add(&figures::RSS_PEAK, run.held.peak);
     Ok(())
 }
 
-/// A start with nothing to do: how long until it is ready.
-async fn start(stage: &Stage, name: &str, who: Who, watched: Duration) -> Result<Run<Duration>> {
-    let mark = stage.plane.audit_mark()?;
-    let contender = stage.start(who, None).await?;
-    let ready = contender.ready().await?;
-    let cpu = contender.meter.cpu()?;
-    wait(name, watched).await;
-    stage.finish(contender, (ready, cpu), mark).await
-}
-
 async fn stale_pod(stage: &Stage, agents: &Agents<'_>, report: &mut Report) -> Result<()> {
     let (mut ours, mut floors) = (Vec::new(), Vec::new());
-    let place = stale_place(agents);
     for _ in 0..ROUNDS {
         ours.push(repair(stage, agents, Who::Manager).await?);
-        let floor = Who::Floor(vec![agents.marks(place)]);
+        let floor = Who::Floor(vec![agents.marks(stale_place(agents))]);
         floors.push(repair(stage, agents, floor).await?);
     }
-    let requests = most_requests(&ours);
-    let [run, floor] = [ours, floors].map(|runs| middle(runs, |run| run.took.repaired));
-    let (repair, floor) = (run.took, floor.took.repaired);
-    let mut add = report.section("one stale pod");
+    let [(run, requests), (floor, _)] = [ours, floors].map(|runs| Run::middle(runs, repaired));
+    let add = report.section("one stale pod");
     add.add(&figures::ONE_WRITE, requests.writes())
         .note(requests.listed());
-    add.add(&figures::REPAIRED_ONCE_LEADING, repair.after_leading());
-    add.compare(&figures::REPAIRED_AFTER_START, repair.repaired, floor);
-    add.add(&figures::LEADS, repair.leads);
+    add.add(&figures::LEADS, leads(&run));
+    add.add(&figures::REPAIRED_ONCE_LEADING, repaired_once_leading(&run));
+    let [after_start, floor] = [run, floor].map(|run| repaired(&run));
+    add.compare(&figures::REPAIRED_AFTER_START, after_start, floor);
     Ok(())
-}
-
-/// The place of the pod that is made stale.
-fn stale_place(agents: &Agents<'_>) -> usize {
-    agents.world.pods.len() / 2
-}
-
-/// Starts with one pod that lost a label by hand, as nobody looked.
-async fn repair(stage: &Stage, agents: &Agents<'_>, who: Who) -> Result<Run<Repair>> {
-    let (client, place) = (&stage.client, stale_place(agents));
-    let (path, body) = (
-        agents.world.pods[place].path(),
-        json!({"metadata": {"labels": {mark(PROBES[0]): null}}}),
-    );
-    let edit = ApiRequest::new(MERGE, &path, "kubectl-label", &body);
-    edit.send(client).await?;
-    let mut pods = watch_pods(client).await?;
-    let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-system");
-    let ours = Config::default().fields("metadata.name=leadsman-manager");
-    let mut leases = Watched::begin(leases, ours).await?;
-    let since_start = stage.plane.audit_mark()?;
-    let contender = stage.start(who, None).await?;
-    let since = contender.started;
-    let leads = async {
-        if contender.is_manager() {
-            until_taken(&mut leases, since).await
-        } else {
-            Ok(Duration::ZERO)
-        }
-    };
-    let places = [place];
-    let marked = until_marked(&mut pods, "one stale pod", agents, &places, since);
-    let seen = tokio::try_join!(contender.ready(), leads, marked);
-    let (ready, leads, repaired) = seen.with_context(|| contender.last_lines())?;
-    let cpu = contender.meter.cpu()?;
-    tokio::time::sleep(QUIET).await;
-    let took = Repair {
-        ready,
-        leads,
-        repaired: repaired[0],
-    };
-    stage.finish(contender, (took, cpu), since_start).await
 }
 
 async fn stale_pod_after_kill(
@@ -155,26 +86,51 @@ async fn stale_pod_after_kill(
     let manager = stage.start(Who::Manager, None).await?;
     manager.ready().await?;
     wait("a manager that is about to be killed", QUIET).await;
+    let killed = Since::now(&stage.plane)?;
     // SIGKILL.
     drop(manager);
-    let killed = clock::monotonic();
-    let repair = repair(stage, agents, Who::Manager).await?.took;
-    let all = killed.elapsed().saturating_sub(QUIET);
-    let mut add = report.section("one stale pod after SIGKILL");
-    add.add(&figures::LEADS_AFTER_KILL, repair.leads);
-    add.add(&figures::REPAIRED_ONCE_LEADING, repair.after_leading());
-    add.add(&figures::REPAIRED_AFTER_KILL, all);
+    let run = repair(stage, agents, Who::Manager).await?;
+    let add = report.section("one stale pod after SIGKILL");
+    add.add(&figures::LEADS_AFTER_KILL, leads(&run));
+    add.add(&figures::REPAIRED_ONCE_LEADING, repaired_once_leading(&run));
+    let since_kill = stage.requests(killed)?;
+    add.add(&figures::REPAIRED_AFTER_KILL, since_kill.last_write("pods"));
     Ok(())
 }
 
-/// Waits until somebody else holds the Lease than at the beginning; when that was.
-async fn until_taken(leases: &mut Watched<Lease>, since: Instant) -> Result<Duration> {
-    let holder = |lease: &Lease| {
-        let holder = lease.spec.as_ref()?.holder_identity.clone()?;
-        (!holder.is_empty()).then_some(holder)
+/// Starts with one pod that lost a label by hand, as nobody looked.
+async fn repair(stage: &Stage, agents: &Agents<'_>, who: Who) -> Result<Run> {
+    let place = stale_place(agents);
+    let path = agents.world.pods[place].path();
+    let body = json!({"metadata": {"labels": {mark(PROBES[0]): null}}});
+    let edit = ApiRequest::new(MERGE, &path, "kubectl-label", &body);
+    edit.send(&stage.client).await?;
+    let mut watches = Watches::begin(&stage.client).await?;
+    let name = "one stale pod";
+    let repaired = async |contender: &Contender| {
+        let marked = watches.marked(name, agents);
+        let (ready, ()) = tokio::try_join!(contender.ready(), marked)?;
+        Ok(ready)
     };
-    let before = leases.listed.first().and_then(holder);
-    let is_taken = |lease: &Lease| Some(holder(lease).is_some() && holder(lease) != before);
-    let taken = leases.until_right("the Lease", 1, since, is_taken).await?;
-    Ok(taken[0])
+    stage.run(name, (who, None), repaired, QUIET).await
+}
+
+/// The place of the pod that is made stale.
+fn stale_place(agents: &Agents<'_>) -> usize {
+    agents.world.pods.len() / 2
+}
+
+/// When the pod was written.
+fn repaired(run: &Run) -> Duration {
+    run.requests.last_write("pods")
+}
+
+/// When the Lease was taken; a floor leads at once.
+fn leads(run: &Run) -> Duration {
+    let leases = run.requests.write_times("leases");
+    leases.first().copied().unwrap_or_default()
+}
+
+fn repaired_once_leading(run: &Run) -> Duration {
+    repaired(run).saturating_sub(run.ready.max(leads(run)))
 }

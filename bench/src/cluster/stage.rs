@@ -6,20 +6,17 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use kube::Client;
-use leadsman_process::clock;
-use leadsman_testkit::audit::Mark;
-use leadsman_testkit::leadsman::{self, MANAGER};
 use leadsman_testkit::ControlPlane;
-use leadsman_tests::Process;
+use leadsman_testkit::leadsman::{self, MANAGER};
+use leadsman_tests::{Link, Process};
 use tokio::process::Command;
-use tokio::time::Instant;
 
 use super::api::ApiRequest;
 use super::{PATIENCE, floor};
 use crate::meter::{Held, Meter};
 use crate::part::{Part, Talk};
-use crate::proxies::ByteCounter;
-use crate::requests::Requests;
+use crate::progress::wait;
+use crate::requests::{Requests, Since};
 
 /// Between two questions for readiness, which no watch tells.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -45,7 +42,7 @@ pub(super) enum Who {
 /// A process that is measured. Killed when dropped.
 pub(super) struct Contender {
     pub(super) meter: Meter,
-    pub(super) started: Instant,
+    started: Since,
     process: Running,
 }
 
@@ -57,9 +54,10 @@ enum Running {
 }
 
 /// What one run of a contender came to.
-pub(super) struct Run<T> {
-    /// How long what took.
-    pub(super) took: T,
+#[derive(Clone, Debug, Default)]
+pub(super) struct Run {
+    /// After how long it was ready, where that was asked.
+    pub(super) ready: Duration,
     pub(super) cpu: Duration,
     pub(super) held: Held,
     pub(super) requests: Requests,
@@ -81,66 +79,31 @@ impl Stage {
     }
 
     /// What the account under test has sent since then.
-    pub(super) fn requests(&self, since: Mark) -> Result<Requests> {
-        Ok(Requests::of(MANAGER, &self.plane.audit(since)?))
+    pub(super) fn requests(&self, since: Since) -> Result<Requests> {
+        since.requests(&self.plane, MANAGER)
     }
 
     /// Starts a process, perhaps one that reaches the API server through a proxy.
-    pub(super) async fn start(&self, who: Who, proxy: Option<&ByteCounter>) -> Result<Contender> {
+    pub(super) async fn start(&self, who: Who, proxy: Option<&Link>) -> Result<Contender> {
         let kubeconfig = match proxy {
-            Some(proxy) => self.kubeconfig_through(proxy)?,
+            Some(proxy) => self
+                .plane
+                .kubeconfig_through(&self.kubeconfig, &proxy.url())?,
             None => self.kubeconfig.clone(),
         };
-        match who {
-            Who::Manager => self.start_manager(&kubeconfig),
-            Who::Floor(requests) => self.start_floor(kubeconfig, &requests, true).await,
-            Who::Sender(requests) => self.start_floor(kubeconfig, &requests, false).await,
-        }
-    }
-
-    /// The same kubeconfig with the proxy's URL in it.
-    fn kubeconfig_through(&self, proxy: &ByteCounter) -> Result<PathBuf> {
-        let text = std::fs::read_to_string(&self.kubeconfig)?;
-        let path = self.plane.folder().join("through.kubeconfig");
-        std::fs::write(&path, text.replace(self.plane.server(), &proxy.server()))?;
-        Ok(path)
-    }
-
-    fn start_manager(&self, kubeconfig: &Path) -> Result<Contender> {
-        // Another process may take the address first; the manager then says so and ends.
-        let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        let mut health = kube::Config::new(format!("http://{address}").parse()?);
-        health.default_retry = false;
-        let mut command = Command::new("setpriv");
-        command
-            .args(["--pdeathsig", "KILL", "--"])
-            .arg(leadsman::program()?)
-            .args(["manager", "--metrics-bind-address", &address.to_string()])
-            .arg("--kubeconfig")
-            .arg(kubeconfig);
-        let started = clock::monotonic();
-        let process = Process::start(command, &self.plane.folder().join("logs/manager.log"))?;
-        Ok(Contender {
-            meter: Meter(process.pid().context("it has ended at once")?),
-            started,
-            process: Running::Manager(process, Client::try_from(health)?),
-        })
-    }
-
-    async fn start_floor(
-        &self,
-        kubeconfig: PathBuf,
-        requests: &[ApiRequest],
-        lists: bool,
-    ) -> Result<Contender> {
+        let (requests, lists) = match who {
+            Who::Manager => return self.start_manager(&kubeconfig),
+            Who::Floor(requests) => (requests, true),
+            Who::Sender(requests) => (requests, false),
+        };
         let file = self.plane.folder().join("floor.json");
-        std::fs::write(&file, serde_json::to_string(requests)?)?;
+        std::fs::write(&file, serde_json::to_string(&requests)?)?;
         let part = Part::Manager(floor::Order {
             kubeconfig,
             requests: file,
             lists,
         });
-        let started = clock::monotonic();
+        let started = Since::now(&self.plane)?;
         let talk = Talk::here(&part).await?;
         Ok(Contender {
             meter: talk.meter,
@@ -149,21 +112,64 @@ impl Stage {
         })
     }
 
-    /// Ends a contender; what its run came to: what took how long, the CPU that this took, and all that was sent since then.
-    pub(super) async fn finish<T>(
+    fn start_manager(&self, kubeconfig: &Path) -> Result<Contender> {
+        // Another process may take the address first; the manager then says so and ends.
+        let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let mut health = kube::Config::new(format!("http://{address}").parse()?);
+        health.default_retry = false;
+        let manager = leadsman::manager(kubeconfig, &address.to_string())?;
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "KILL", "--"])
+            .arg(manager.as_std().get_program())
+            .args(manager.as_std().get_args());
+        let started = Since::now(&self.plane)?;
+        let process = Process::start(command, &self.plane.folder().join("logs/manager.log"))?;
+        Ok(Contender {
+            meter: Meter(process.pid().context("it has ended at once")?),
+            started,
+            process: Running::Manager(process, Client::try_from(health)?),
+        })
+    }
+
+    /// A run: starts a process, lets `act` wait until what it is to do is done, and then so much longer for what it should
+    /// not; and ends it. CPU is what it had used when `act` ended; requests are all since the start.
+    pub(super) async fn run(
         &self,
-        contender: Contender,
-        (took, cpu): (T, Duration),
-        since: Mark,
-    ) -> Result<Run<T>> {
+        name: &str,
+        (who, proxy): (Who, Option<&Link>),
+        act: impl AsyncFnOnce(&Contender) -> Result<Duration>,
+        longer: Duration,
+    ) -> Result<Run> {
+        let contender = self.start(who, proxy).await?;
+        let ready = act(&contender).await;
+        let ready = ready.with_context(|| format!("{name}{}", contender.last_lines()))?;
+        let cpu = contender.meter.cpu()?;
+        wait(format!("{name}: what else is written"), longer).await;
         let run = Run {
-            took,
+            ready,
             cpu,
             held: contender.meter.held()?,
-            requests: self.requests(since)?,
+            requests: self.requests(contender.started)?,
         };
         contender.end().await?;
         Ok(run)
+    }
+}
+
+impl Run {
+    /// Of some runs the middle one, of an even number the worse of the two in the middle; with the highest peak of memory
+    /// of all. And of each kind of request the largest count.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub(super) fn middle(mut runs: Vec<Self>, by: impl Fn(&Self) -> Duration) -> (Self, Requests) {
+        let requests = Requests::largest(runs.iter().map(|run| &run.requests));
+        let peak = runs.iter().map(|run| run.held.peak).max();
+        runs.sort_by_key(by);
+        let mut middle = runs.swap_remove(runs.len() / 2);
+        middle.held.peak = peak.unwrap_or_default();
+        (middle, requests)
     }
 }
 
@@ -182,7 +188,7 @@ impl Contender {
             Ok(self.started.elapsed())
         };
         let ready = tokio::time::timeout(PATIENCE, asking).await;
-        ready.with_context(|| format!("/readyz never said 200{}", self.last_lines()))?
+        ready.context("/readyz never said 200")?
     }
 
     /// Tells a sender to send all it has, and waits until it has; a manager need not be told.
@@ -215,5 +221,26 @@ impl Contender {
         let lines: Vec<_> = text.lines().collect();
         let last = lines[lines.len().saturating_sub(12)..].join("\n");
         format!("; the last lines of the manager's log:\n{last}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_middle_run_is_no_better_than_half() {
+        let middle = |runs: &[u64]| {
+            let runs = runs.iter().map(|seconds| Run {
+                ready: Duration::from_secs(*seconds),
+                ..Run::default()
+            });
+            Run::middle(runs.collect(), |run| run.ready)
+                .0
+                .ready
+                .as_secs()
+        };
+        assert_eq!(middle(&[3, 1, 2]), 2);
+        assert_eq!(middle(&[4, 1, 3, 2]), 3);
     }
 }

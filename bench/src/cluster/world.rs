@@ -17,15 +17,10 @@ pub(super) const APPS: usize = 20;
 const NAMESPACES: usize = 4;
 /// The probes of each marker.
 pub(super) const PROBES: [&str; 2] = ["idle", "main"];
-/// The container that is probed.
-pub(super) const CONTAINER: &str = "server";
-
-/// The path of a collection.
-pub(super) const NODE_POD_PROBES: &str = "/apis/apps.kruise.io/v1alpha1/nodepodprobes";
 
 /// The nodes and the pods on them.
 pub(super) struct World {
-    pub(super) nodes: Vec<String>,
+    pub(super) nodes: usize,
     /// One of each application on each node, node by node.
     pub(super) pods: Vec<AppPod>,
     /// The bytes of one of the pods as JSON.
@@ -47,19 +42,13 @@ impl AppPod {
         format!("{}/{}", collection(self.app), self.name)
     }
 
-    /// The id of its container, without the runtime's name before it.
-    pub(super) fn container_id(&self) -> String {
-        let name = &self.name;
-        format!("{name}-{CONTAINER}-0123456789abcdef0123456789abcdef0123456789abcdef")
-    }
-
     /// Makes it as its `ReplicaSet`'s controller does, bound already.
-    fn create(&self, node: &str) -> ApiRequest {
+    fn create(&self) -> ApiRequest {
         let values = [
             ("$pod", self.name.as_str()),
             ("$app", &app(self.app)),
             ("$namespace", &namespace(self.app)),
-            ("$node", node),
+            ("$node", &node(self.node)),
         ];
         let body = filled(include_str!("objects/pod.json"), &values);
         let collection = collection(self.app);
@@ -69,65 +58,47 @@ impl AppPod {
     /// Reports its status as its kubelet does.
     fn report_running(&self) -> ApiRequest {
         let ip = format!("10.1.{}.{}", self.node, self.app + 2);
-        let values = [("$ip", ip.as_str()), ("$container", &self.container_id())];
+        let (container, path) = (container_id(&self.name), format!("{}/status", self.path()));
+        let values = [("$ip", &*ip), ("$container", &container)];
         let body = filled(include_str!("objects/running.json"), &values);
-        ApiRequest::new(
-            STRATEGIC,
-            &format!("{}/status", self.path()),
-            "kubelet",
-            &body,
-        )
+        ApiRequest::new(STRATEGIC, &path, "kubelet", &body)
     }
 }
 
-/// An application's name, which is its marker's too.
-pub(super) fn app(app: usize) -> String {
-    format!("app-{app:02}")
-}
-
-/// An application's namespace.
-pub(super) fn namespace(app: usize) -> String {
-    format!("shop-{}", app % NAMESPACES)
-}
-
-/// The path of the pods in an application's namespace.
-fn collection(app: usize) -> String {
-    format!("/api/v1/namespaces/{}/pods", namespace(app))
-}
-
-/// The path of the markers in an application's namespace.
-fn markers(app: usize) -> String {
-    let namespace = namespace(app);
-    format!("/apis/apps.kruise.io/v1alpha1/namespaces/{namespace}/podprobemarkers")
-}
-
-/// The path of the status of an application's marker.
-pub(super) fn marker_status_path(app: usize) -> String {
-    format!("{}/{}/status", markers(app), self::app(app))
-}
-
-/// The name of an entry of a node's `NodePodProbe`.
-pub(super) fn entry(app: usize, probe: &str) -> String {
-    format!("{}#{probe}", self::app(app))
-}
-
-/// The label and the condition by which a probe's verdict shows on a pod.
-pub(super) fn mark(probe: &str) -> String {
-    format!("game.example.com/{probe}")
+names! {
+    /// A node's name.
+    node(number: usize) = "node-{number:03}";
+    /// An application's name, which is its marker's too.
+    app(number: usize) = "app-{number:02}";
+    /// An application's namespace.
+    namespace(app: usize) = "shop-{}", app % NAMESPACES;
+    /// The path of the pods in an application's namespace.
+    collection(app: usize) = "/api/v1/namespaces/{}/pods", namespace(app);
+    /// The path of the markers in an application's namespace.
+    markers(app: usize) = "/apis/apps.kruise.io/v1alpha1/namespaces/{}/podprobemarkers", namespace(app);
+    /// The path of the status of an application's marker.
+    marker_status_path(number: usize) = "{}/{}/status", markers(number), app(number);
+    /// The name of an entry of a node's `NodePodProbe`.
+    entry(number: usize, probe: &str) = "{}#{probe}", app(number);
+    /// The label and the condition by which a probe's verdict shows on a pod.
+    mark(probe: &str) = "game.example.com/{probe}";
+    /// The annotation by which it does.
+    cost(probe: &str) = "game.example.com/{probe}-cost";
+    /// The id of a pod's container, without the runtime's name before it.
+    container_id(pod: &str) = "{pod}-server-0123456789abcdef0123456789abcdef0123456789abcdef";
 }
 
 impl World {
     /// Makes all of it; running pods and markers on them, but nothing that a manager makes.
     pub(super) async fn make(client: &Client, scale: f64) -> Result<Self> {
-        let count = share_of(NODES, scale).max(2);
-        let nodes: Vec<_> = (0..count).map(|n| format!("node-{n:03}")).collect();
+        let nodes = share_of(NODES, scale).max(2);
         let namespaces = (0..NAMESPACES).map(|number| {
             let body = json!({"metadata": {"name": namespace(number)}});
             ApiRequest::new(CREATE, "/api/v1/namespaces", "bench", &body)
         });
-        let objects = namespaces.chain(nodes.iter().map(|name| create_node(name)));
+        let objects = namespaces.chain((0..nodes).map(create_node));
         make_all(client, "making namespaces and nodes", objects.collect()).await?;
-        let pods = make_pods(client, &nodes).await?;
+        let pods = make_pods(client, nodes).await?;
         let made = (0..APPS).map(create_marker).collect();
         make_all(client, "making markers", made).await?;
         let first = pods.first().context("there is a pod")?;
@@ -159,7 +130,7 @@ impl World {
 
     /// A description, for a result.
     pub(super) fn described(&self) -> String {
-        let (nodes, pods, bytes) = (self.nodes.len(), self.pods.len(), self.bytes_a_pod);
+        let (nodes, pods, bytes) = (self.nodes, self.pods.len(), self.bytes_a_pod);
         format!(
             "{nodes} nodes, {pods} running pods of {bytes} bytes of JSON, {APPS} markers of {nodes} pods with 2 probes each"
         )
@@ -167,8 +138,9 @@ impl World {
 }
 
 /// Makes a node with the labels, addresses and images that real ones report.
-fn create_node(name: &str) -> ApiRequest {
-    let mut node = filled(include_str!("objects/node.json"), &[("$node", name)]);
+fn create_node(number: usize) -> ApiRequest {
+    let values = [("$node", &*node(number))];
+    let mut node = filled(include_str!("objects/node.json"), &values);
     let images = (0..20).map(|n| {
         let image = format!("registry.example.com/team/image-{n:02}");
         let digest = format!("{image}@sha256:{:064x}", n + 1);
@@ -185,8 +157,8 @@ fn create_marker(app: usize) -> ApiRequest {
     ApiRequest::new(CREATE, &markers(app), "kubectl", &marker)
 }
 
-async fn make_pods(client: &Client, nodes: &[String]) -> Result<Vec<AppPod>> {
-    let pods = (0..nodes.len()).flat_map(|node| {
+async fn make_pods(client: &Client, nodes: usize) -> Result<Vec<AppPod>> {
+    let pods = (0..nodes).flat_map(|node| {
         (0..APPS).map(move |app| AppPod {
             name: format!("{}-6d5f8b7c9d-n{node:03}", self::app(app)),
             uid: String::new(),
@@ -195,10 +167,10 @@ async fn make_pods(client: &Client, nodes: &[String]) -> Result<Vec<AppPod>> {
         })
     });
     let mut pods: Vec<_> = pods.collect();
-    let created = pods.iter().map(|pod| pod.create(&nodes[pod.node]));
-    let created = make_all(client, "making pods", created.collect()).await?;
+    let created = pods.iter().map(AppPod::create).collect();
+    let created = make_all(client, "making pods", created).await?;
     for (pod, made) in pods.iter_mut().zip(created) {
-        pod.uid = made.metadata.uid.unwrap_or_default();
+        pod.uid = made.identity.uid.unwrap_or_default();
     }
     let running = pods.iter().map(AppPod::report_running).collect();
     make_all(client, "reporting pods as running", running).await?;

@@ -2,10 +2,9 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::num::NonZeroU16;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Result, bail};
 use leadsman_api::NodePodProbe;
 use leadsman_core::cluster::Now;
 use leadsman_core::podprobe::node::{
@@ -19,10 +18,11 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Driven, Order, Protocol, SLOTS, address};
+use super::Driven;
+use crate::at_share;
 use crate::meter::Meter;
 use crate::part::Questions;
-use crate::part::bare::Tally;
+use crate::part::bare::{Exchange, Order, Tally};
 
 /// Seconds until the first run.
 const DELAY: u32 = 2;
@@ -32,8 +32,7 @@ const IDLE: Duration = Duration::from_hours(1);
 /// Probes until nobody asks any more.
 pub(crate) async fn run(order: Order, questions: Questions) -> Result<()> {
     let ended = RefCell::new(Ended::default());
-    let mut engine = Engine::new(order, &ended)?;
-    let schedule_bytes = engine.take_in_plan()?;
+    let (mut engine, schedule_bytes) = Engine::new(order, &ended)?;
     let driven = async || {
         let mut ended = ended.borrow_mut();
         Ok(Driven {
@@ -68,10 +67,7 @@ impl Ended {
     fn take_lags(&mut self) -> [Duration; 3] {
         let mut lags = std::mem::take(&mut self.lags);
         lags.sort_unstable();
-        [50, 99, 100].map(|percent| {
-            let place = (lags.len() * percent / 100).min(lags.len().saturating_sub(1));
-            Duration::from_micros(lags.get(place).copied().unwrap_or_default().into())
-        })
+        [0.5, 0.99, 1.0].map(|share| Duration::from_micros(at_share(&lags, share).into()))
     }
 }
 
@@ -85,33 +81,31 @@ struct Engine<'a> {
 }
 
 impl<'a> Engine<'a> {
-    fn new(order: Order, ended: &'a RefCell<Ended>) -> Result<Self> {
+    /// With all scheduled; and the memory that this took.
+    fn new(order: Order, ended: &'a RefCell<Ended>) -> Result<(Self, u64)> {
         let limits = ExecLimits {
             per_node: 1,
             per_pod: 1,
             per_slot: 1,
         };
         let start = clock::monotonic();
-        Ok(Self {
-            node: NodeProbes::new(limits, now(start)),
-            object: plan(&order)?,
+        let at = now(start);
+        let (object, containers) = plan(&order, at)?;
+        let mut engine = Self {
+            node: NodeProbes::new(limits, at),
+            object,
             start,
             runs: JoinSet::new(),
             order,
             ended,
-        })
-    }
-
-    /// Schedules all. Returns the memory that this took.
-    fn take_in_plan(&mut self) -> Result<u64> {
-        let (meter, at) = (Meter(std::process::id()), now(self.start));
-        let containers = Some(containers(self.order.probes, at));
+        };
+        let meter = Meter(std::process::id());
+        let (began, containers) = (at.monotonic, Some(containers));
         let before = meter.held()?.rss;
-        self.node.apply(NodeEvent::Plan(Some(&self.object)), at);
-        let began = at.monotonic;
+        engine.node.apply(NodeEvent::Plan(Some(&engine.object)), at);
         let listed = NodeEvent::ContainersListed { began, containers };
-        self.node.apply(listed, at);
-        Ok(meter.held()?.rss.saturating_sub(before))
+        engine.node.apply(listed, at);
+        Ok((engine, meter.held()?.rss.saturating_sub(before)))
     }
 
     async fn run(&mut self) {
@@ -145,11 +139,13 @@ impl<'a> Engine<'a> {
     }
 
     fn begin(&mut self, run: ProbeRun) {
-        // The uid of a pod is the number of its probe.
-        let probe = run.key.pod.uid.parse().unwrap_or(0);
-        let ip = address(probe, self.order.port).ip();
+        // The uid of a pod is the number of its exchange.
+        let number: usize = run.key.pod.uid.parse().unwrap_or(0);
+        let (Exchange::Tcp(to) | Exchange::Http(to)) = self.order.exchanges[number].0 else {
+            return;
+        };
         self.runs.spawn(async move {
-            let target = ProbeTarget::unchecked(ip, &*run.container);
+            let target = ProbeTarget::unchecked(to.ip(), &*run.container);
             let timeout = Duration::from_secs(run.probe.timeout_seconds.get().into());
             let result =
                 leadsman_probe::run(&run.probe.handler, &target, timeout, &NoRuntime).await;
@@ -178,42 +174,41 @@ fn now(start: Instant) -> Now {
     }
 }
 
-/// One pod with one probe for each.
-fn plan(order: &Order) -> Result<NodePodProbe> {
-    let port = NonZeroU16::new(order.port).context("no port")?;
-    let mut probe = json!({"periodSeconds": 1, "timeoutSeconds": 5, "initialDelaySeconds": DELAY,
-        "successThreshold": 1, "failureThreshold": 3});
-    match order.protocol {
-        Protocol::Tcp => probe["tcpSocket"] = json!({"port": port}),
-        Protocol::Http => {
-            probe["httpGet"] = json!({"port": port, "path": "/healthz", "scheme": "HTTP"});
-        }
-    }
-    let pod = |number: u32| {
-        json!({"name": format!("pod-{number}"), "namespace": "engine", "uid": number.to_string(), "IP": "",
-            "probes": [{"name": "marker#probe", "containerName": "main", "probe": probe}]})
-    };
-    let pods: Vec<_> = (0..order.probes).map(pod).collect();
-    let object =
-        json!({"metadata": {"name": "node", "resourceVersion": "1"}, "spec": {"podProbes": pods}});
-    Ok(serde_json::from_value(object)?)
-}
-
-/// They began to run at different times, so that their first runs, a delay after that, are in different slots.
-fn containers(probes: u32, now: Now) -> ObservedContainers {
-    let container = |number: u32| {
+/// One pod with one probe for each exchange. Its container began to run so that the first run, a delay after that, is in the
+/// slot of the exchange.
+fn plan(order: &Order, now: Now) -> Result<(NodePodProbe, ObservedContainers)> {
+    let (mut pods, mut containers) = (Vec::new(), HashMap::new());
+    for (number, (exchange, slot)) in order.exchanges.iter().enumerate() {
+        let mut probe = json!({"periodSeconds": 1, "timeoutSeconds": 5, "initialDelaySeconds": DELAY,
+            "successThreshold": 1, "failureThreshold": 3});
+        let (handler, value) = match exchange {
+            Exchange::Tcp(to) => ("tcpSocket", json!({"port": to.port()})),
+            Exchange::Http(to) => (
+                "httpGet",
+                json!({"port": to.port(), "path": "/healthz", "scheme": "HTTP"}),
+            ),
+            Exchange::Exec(..) => bail!("commands are not driven here"),
+        };
+        probe[handler] = value;
+        let [name, uid] = [format!("pod-{number}"), number.to_string()];
+        let probes = json!([{"name": "marker#probe", "containerName": "main", "probe": probe}]);
+        let planned =
+            json!({"name": name, "namespace": "engine", "uid": uid, "IP": "", "probes": probes});
+        pods.push(planned);
         let pod = PodName {
             namespace: "engine".into(),
-            name: format!("pod-{number}").into(),
-            uid: number.to_string().into(),
+            name: name.into(),
+            uid: uid.into(),
         };
-        let started_at = now.wall - SLOT * (number % SLOTS);
+        let started_at = now.wall - SLOT * u32::try_from(*slot)?;
         let state = ContainerState::Running { started_at };
         let id = format!("container-{number}").into();
         let name = "main".into();
-        (ContainerName { pod, name }, ObservedContainer { id, state })
-    };
-    (0..probes).map(container).collect::<HashMap<_, _>>()
+        containers.insert(ContainerName { pod, name }, ObservedContainer { id, state });
+    }
+    let object =
+        json!({"metadata": {"name": "node", "resourceVersion": "1"}, "spec": {"podProbes": pods}});
+    Ok((serde_json::from_value(object)?, containers))
 }
 
 /// Commands are not driven here.

@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::part::bare::{self, Exchange, Tally};
+use crate::part::bare::{Exchange, Order, Tally};
 use crate::part::{Part, Talk};
 use crate::progress::wait;
 use crate::report::{Amount as _, Report};
@@ -39,20 +39,6 @@ const SLOTS: u32 = 1_000 / SLOT.subsec_millis();
 /// Connections that may wait to be taken.
 const BACKLOG: u32 = 4096;
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok";
-
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-enum Protocol {
-    Tcp,
-    Http,
-}
-
-/// What the engine is to probe, each target once a second.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Order {
-    protocol: Protocol,
-    probes: u32,
-    port: u16,
-}
 
 /// What came of it. Lags are since the last answer.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -78,78 +64,66 @@ pub(crate) async fn measure(scale: f64) -> Result<Report> {
     raise_limit()?;
     let mut report = Report::new("engine", scale, include_str!("../../pages/engine.md"));
     let window = WINDOW.mul_f64(scale).max(Duration::from_secs(3));
-    for protocol in [Protocol::Tcp, Protocol::Http] {
+    let protocols: [(_, fn(SocketAddr) -> _); 2] =
+        [("tcp", Exchange::Tcp), ("http", Exchange::Http)];
+    for (name, exchange) in protocols {
         let mut rate = u32::try_from(share_of(RATE, scale).max(10))?;
         // The first of the full rate, its half, its quarter … that is sustained.
         let measured = loop {
-            let measured = protocol.engine(rate, window).await?;
+            let measured = engine(name, exchange, rate, window).await?;
             let due = f64::from(rate) * window.as_secs_f64();
             // What is due in one slot may have ended just before the window or just after it.
             let at_the_edge = f64::from(rate) * SLOT.as_secs_f64();
             if measured.done.amount() >= due * SUSTAINED - at_the_edge {
                 break measured;
             }
-            let (name, done) = (protocol.name(), measured.done);
+            let done = measured.done;
             eprintln!("bench: {rate} {name} probes a second are not sustained: {done} of {due}");
             ensure!(rate > 100, "no rate of {name} probes is sustained");
             rate /= 2;
         };
-        let floor = protocol.floor(rate, window).await?;
-        add_figures(&mut report, protocol.name(), rate, &measured, floor);
+        let (port, _targets) = serve()?;
+        let mut floor = Talk::here(&Part::Bare(order(exchange, rate, port))).await?;
+        let settled = format!("{rate} {name} a second");
+        let floor = floor.cost_of_exchange(&settled, SETTLE, window).await?;
+        add_figures(&mut report, name, rate, &measured, floor);
     }
     Ok(report)
 }
 
-impl Protocol {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Http => "http",
-        }
-    }
+async fn engine(
+    name: &str,
+    exchange: fn(SocketAddr) -> Exchange,
+    rate: u32,
+    window: Duration,
+) -> Result<Measured> {
+    let (port, _targets) = serve()?;
+    let mut talk = Talk::here(&Part::Engine(order(exchange, rate, port))).await?;
+    let name = format!("engine, {rate} {name} a second");
+    wait(format!("{name}: settling"), SETTLE).await;
+    let before: Driven = talk.ask().await?;
+    let measuring = format!("{name}: measuring");
+    let cpu = talk.meter.cpu_over(measuring, window).await?;
+    let rss = talk.meter.held()?.rss;
+    let driven: Driven = talk.ask().await?;
+    let failed = driven.tally.failed;
+    ensure!(failed == 0, "{name}: {failed} failed");
+    Ok(Measured {
+        driven,
+        done: driven.tally.done - before.tally.done,
+        cpu,
+        rss,
+        waiting: time_waits(port)?,
+    })
+}
 
-    async fn engine(self, rate: u32, window: Duration) -> Result<Measured> {
-        let (port, _targets) = serve()?;
-        let order = Order {
-            protocol: self,
-            probes: rate,
-            port,
-        };
-        let mut talk = Talk::here(&Part::Engine(order)).await?;
-        let name = format!("engine, {rate} {} a second", self.name());
-        wait(format!("{name}: settling"), SETTLE).await;
-        let before: Driven = talk.ask().await?;
-        let measuring = format!("{name}: measuring");
-        let cpu = talk.meter.cpu_over(measuring, window).await?;
-        let rss = talk.meter.held()?.rss;
-        let driven: Driven = talk.ask().await?;
-        let failed = driven.tally.failed;
-        ensure!(failed == 0, "{name}: {failed} failed");
-        Ok(Measured {
-            driven,
-            done: driven.tally.done - before.tally.done,
-            cpu,
-            rss,
-            waiting: time_waits(port)?,
-        })
-    }
-
-    /// The CPU that a probe costs the bare loop.
-    async fn floor(self, rate: u32, window: Duration) -> Result<Duration> {
-        let (port, _targets) = serve()?;
-        let exchange = match self {
-            Self::Tcp => Exchange::Tcp,
-            Self::Http => Exchange::Http,
-        };
-        let one = |probe| (exchange(address(probe, port)), u64::from(probe % SLOTS));
-        let order = bare::Order {
-            exchanges: (0..rate).map(one).collect(),
-            period: SLOTS.into(),
-            runtime: None,
-        };
-        let mut talk = Talk::here(&Part::Bare(order)).await?;
-        let name = format!("{rate} {} a second", self.name());
-        talk.cost_of_exchange(&name, SETTLE, window).await
+/// Each target once a second, by the engine as probes and by the bare loop as they are.
+fn order(exchange: fn(SocketAddr) -> Exchange, rate: u32, port: u16) -> Order {
+    let one = |probe| (exchange(address(probe, port)), u64::from(probe % SLOTS));
+    Order {
+        exchanges: (0..rate).map(one).collect(),
+        period: SLOTS.into(),
+        runtime: None,
     }
 }
 
@@ -204,7 +178,7 @@ fn time_waits(port: u16) -> Result<usize> {
 }
 
 fn add_figures(report: &mut Report, name: &str, rate: u32, measured: &Measured, floor: Duration) {
-    let mut add = report.section(format!("{name}, 10,000 a second"));
+    let add = report.section(format!("{name}, 10,000 a second"));
     let sustained = add.add(&figures::SUSTAINED, f64::from(rate));
     if (rate as usize) < RATE {
         sustained.note =

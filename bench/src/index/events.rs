@@ -10,6 +10,7 @@ use leadsman_core::podprobe::event::Event;
 use leadsman_process::clock;
 
 use super::objects::{COMMAND, FilledIndex, NODE, WORKLOAD};
+use crate::at_share;
 
 /// The events, in the order of [`Times`].
 pub(super) const EVENTS: [&str; 5] = [
@@ -31,16 +32,10 @@ fn event(kind: usize, index: &mut FilledIndex, turn: usize) -> Event {
     let pick = |of: usize| turn / 2 * 7_919 % of.max(1);
     let number = pick(objects.matched());
     match kind {
-        0 => {
-            let object = objects.node_pod_probe(number / NODE, (!back).then_some(number));
-            Event::NodePodProbe(Arc::new(object), Source::Watch)
-        }
-        1 => Event::Pod(Arc::new(objects.pod(number, back)), Source::Watch),
-        2 => Event::Pod(Arc::new(objects.pod(number, true)), Source::Watch),
-        3 => {
-            let number = pick(objects.nodes());
-            Event::Node(Arc::new(objects.node(number)), Source::Watch)
-        }
+        0 => objects.node_pod_probe(number / NODE, (!back).then_some(number)),
+        1 => objects.pod(number, back),
+        2 => objects.pod(number, true),
+        3 => objects.node(pick(objects.nodes())),
         _ => {
             let command = if back { COMMAND } else { "/home/game/lazy.sh" };
             let marker = objects.marker(pick(objects.matched() / WORKLOAD), command);
@@ -50,20 +45,14 @@ fn event(kind: usize, index: &mut FilledIndex, turn: usize) -> Event {
 }
 
 /// Memory of another use, larger than the last of the processor's caches.
-struct Other(Vec<u8>);
+const OTHER: usize = 48 << 20;
 
-impl Other {
-    fn new() -> Self {
-        Self(vec![0; 48 << 20])
+/// Takes the processor's caches for this.
+fn fill_caches(other: &mut [u8]) {
+    for byte in other.iter_mut().step_by(64) {
+        *byte = byte.wrapping_add(1);
     }
-
-    /// Takes the processor's caches.
-    fn fill_caches(&mut self) {
-        for byte in self.0.iter_mut().step_by(64) {
-            *byte = byte.wrapping_add(1);
-        }
-        black_box(&mut self.0);
-    }
+    black_box(other);
 }
 
 /// The median of many short samples, which takes no note of those that another process fell into.
@@ -78,17 +67,16 @@ fn median(scale: f64, mut sample: impl FnMut() -> Duration) -> Duration {
         samples.push(sample());
     }
     samples.sort();
-    samples[samples.len() / 2]
+    at_share(&samples, 0.5)
 }
 
 /// Times all events: with caches that are full of something else, as in a manager that has other things to do between two
 /// events, and with caches that hold as much of the index as they can.
 pub(super) fn measure(index: &mut FilledIndex, scale: f64) -> [Times; 2] {
-    let mut other = Other::new();
-    let mut cold = Times::default();
-    let mut warm = Times::default();
+    let mut other = vec![0; OTHER];
+    let [mut cold, mut warm] = [Times::default(); 2];
     for kind in 0..EVENTS.len() {
-        cold[kind] = time(kind, index, scale, 1, || other.fill_caches());
+        cold[kind] = time(kind, index, scale, 1, || fill_caches(&mut other));
         warm[kind] = time(kind, index, scale, 8, || ());
     }
     [cold, warm]
@@ -132,11 +120,11 @@ const VALUE: usize = 2_000;
 pub(super) fn bare(pods: usize, scale: f64) -> Duration {
     let values = (0..pods).map(|key| (key, vec![0; VALUE].into()));
     let mut values: HashMap<usize, Box<[u8]>> = values.collect();
-    let mut other = Other::new();
+    let mut other = vec![0; OTHER];
     let mut turn = 0;
     median(scale, || {
         turn += 1;
-        other.fill_caches();
+        fill_caches(&mut other);
         let begun = clock::monotonic();
         for byte in values.get_mut(&(turn * 7_919 % pods)).into_iter().flatten() {
             *byte = byte.wrapping_add(1);

@@ -1,11 +1,6 @@
 //! The rules alone: what one event costs among few and among many pods and markers, and what a pod takes.
 //!
 //! Each shape is measured by a process of its own; its memory is what the system gave it.
-//!
-//! | module | what lives there |
-//! |---|---|
-//! | `objects` | objects of a cluster of any size, and an index that has seen them all |
-//! | `events` | the events that are timed |
 
 mod events;
 mod objects;
@@ -37,8 +32,6 @@ pub(crate) struct Order {
 /// What it found.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Found {
-    pods: usize,
-    markers: usize,
     /// Pods that a marker matches.
     matched: usize,
     /// Bytes that the index took of the system, for each pod.
@@ -53,10 +46,13 @@ struct Found {
     bare: Duration,
 }
 
+/// By the places of [`MARKERS`] and [`PODS`].
+type All = [Vec<Found>];
+
 /// Measures all shapes.
 pub(crate) async fn measure(scale: f64) -> Result<Report> {
-    let mut all = Vec::new();
-    for markers in MARKERS {
+    let mut all = vec![Vec::new(); MARKERS.len()];
+    for (markers, all) in MARKERS.into_iter().zip(&mut all) {
         for pods in PODS {
             let _step = Step::begin(format!("the index, {pods} pods, {markers} markers"));
             let order = Order {
@@ -64,16 +60,25 @@ pub(crate) async fn measure(scale: f64) -> Result<Report> {
                 markers,
                 scale,
             };
-            let found: Found = Talk::here(&Part::Index(order)).await?.ask().await?;
-            all.push(Found { pods, ..found });
+            all.push(Talk::here(&Part::Index(order)).await?.ask().await?);
         }
     }
     let mut report = Report::new("index", scale, include_str!("../../pages/index.md"));
     for (kind, name) in EVENTS.iter().enumerate() {
         add_event(&mut report, name, &all, |times| times[kind]);
     }
-    add_bytes(&mut report, &all);
-    report.plots = MARKERS.map(|markers| plot(markers, &all)).into();
+    let add = report.named("");
+    for (found, kind) in [
+        (&all[2][2], &figures::BYTES_MATCHED),
+        (&all[0][2], &figures::BYTES_UNMATCHED),
+    ] {
+        add.compare(kind, found.bytes_a_pod, found.strings_a_pod)
+            .note(format!(
+                "{} match; floor: its name, uid, address, container id and messages alone",
+                found.matched
+            ));
+    }
+    report.plots = MARKERS.iter().zip(&all).map(plot).collect();
     Ok(report)
 }
 
@@ -88,8 +93,6 @@ pub(crate) async fn run(order: &Order, questions: Questions) -> Result<()> {
     let (matched, unique) = (index.objects.matched(), index.objects.unique_bytes());
     drop(index);
     let found = Found {
-        pods: order.pods,
-        markers: order.markers,
         matched,
         bytes_a_pod: taken.amount() / order.pods.amount(),
         strings_a_pod: unique.amount() / order.pods.amount(),
@@ -100,58 +103,32 @@ pub(crate) async fn run(order: &Order, questions: Questions) -> Result<()> {
     questions.answer(async || Ok(&found)).await
 }
 
-fn find(all: &[Found], pods: usize, markers: usize) -> Option<&Found> {
-    all.iter()
-        .find(|found| found.pods == pods && found.markers == markers)
-}
-
 /// How many times as long an event takes among the most pods as among the fewest, for the worst number of markers.
-fn growth(all: &[Found], time: impl Fn(&Found) -> Duration) -> Option<(f64, usize)> {
-    let ratios = MARKERS.iter().filter_map(|markers| {
-        let time = |pods| find(all, pods, *markers).map(&time);
-        Some((time(PODS[2])?.div_duration_f64(time(PODS[0])?), *markers))
-    });
-    ratios.max_by(|a, b| a.0.total_cmp(&b.0))
+fn growth(all: &All, time: impl Fn(&Found) -> Duration) -> (f64, usize) {
+    let ratio = |found: &Vec<Found>| time(&found[2]).div_duration_f64(time(&found[0]));
+    let ratios = all.iter().map(ratio).zip(MARKERS);
+    ratios
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .unwrap_or_default()
 }
 
-fn add_event(report: &mut Report, name: &str, all: &[Found], of: impl Fn(&Times) -> Duration) {
-    let mut add = report.named(name);
-    if let Some((ratio, markers)) = growth(all, |found| of(&found.warm)) {
-        add.add(&figures::GROWTH, ratio)
-            .note(format!("the worst of 10, 100 and 1,000 markers: {markers}"));
-    }
-    let cold = growth(all, |found| of(&found.cold));
-    if let (Some((ratio, _)), Some((bare, _))) = (cold, growth(all, |found| found.bare)) {
-        add.compare(&figures::COLD_GROWTH, ratio, bare);
-    }
-    if let Some(found) = find(all, PODS[2], MARKERS[1]) {
-        add.add(&figures::AMONG_ALL, of(&found.warm));
-        add.add(&figures::COLD_AMONG_ALL, of(&found.cold));
-    }
+fn add_event(report: &mut Report, name: &str, all: &All, of: impl Fn(&Times) -> Duration) {
+    let add = report.named(name);
+    let (warm, markers) = growth(all, |found| of(&found.warm));
+    add.add(&figures::GROWTH, warm)
+        .note(format!("the worst of 10, 100 and 1,000 markers: {markers}"));
+    let cold = growth(all, |found| of(&found.cold)).0;
+    let bare = growth(all, |found| found.bare).0;
+    add.compare(&figures::COLD_GROWTH, cold, bare);
+    let found = &all[1][2];
+    add.add(&figures::AMONG_ALL, of(&found.warm));
+    add.add(&figures::COLD_AMONG_ALL, of(&found.cold));
 }
 
-fn add_bytes(report: &mut Report, all: &[Found]) {
-    let mut add = report.named("");
-    for (markers, kind) in [
-        (MARKERS[2], &figures::BYTES_MATCHED),
-        (MARKERS[0], &figures::BYTES_UNMATCHED),
-    ] {
-        if let Some(found) = find(all, PODS[2], markers) {
-            let matched = found.matched;
-            add.compare(kind, found.bytes_a_pod, found.strings_a_pod)
-                .note(format!(
-                    "{matched} match; floor: its name, uid, address, container id and messages alone"
-                ));
-        }
-    }
-}
-
-fn plot(markers: usize, all: &[Found]) -> Plot {
-    let of_kind = |(kind, name): (usize, &&str)| {
-        let points = PODS.iter().filter_map(|pods| {
-            let found = find(all, *pods, markers)?;
-            Some((pods.amount(), found.warm[kind].as_secs_f64() * 1e6))
-        });
+fn plot((markers, found): (&usize, &Vec<Found>)) -> Plot {
+    let curve = |(kind, name): (usize, &&str)| {
+        let points = PODS.iter().zip(found);
+        let points = points.map(|(pods, one)| (pods.amount(), one.warm[kind].as_secs_f64() * 1e6));
         ((*name).to_owned(), points.collect())
     };
     Plot {
@@ -160,6 +137,6 @@ fn plot(markers: usize, all: &[Found]) -> Plot {
         x: "pods".to_owned(),
         y: "µs".to_owned(),
         logarithmic: true,
-        curves: EVENTS.iter().enumerate().map(of_kind).collect(),
+        curves: EVENTS.iter().enumerate().map(curve).collect(),
     }
 }

@@ -22,7 +22,6 @@ pub(super) const WORKLOAD: usize = 250;
 const NAMESPACE: usize = 1_000;
 
 const TIME: &str = "2026-01-02T03:04:05Z";
-const LIST: Source = Source::List(ResourceVersion::UNKNOWN);
 /// The command of a marker's first probe.
 pub(super) const COMMAND: &str = "/home/game/idle.sh";
 
@@ -31,6 +30,8 @@ pub(super) struct Objects {
     pub(super) pods: usize,
     markers: usize,
     version: u64,
+    /// By which events are known.
+    source: Source,
     /// A pod as it commonly is.
     pod: Pod,
     /// The entries of a pod, as the index wants them.
@@ -44,6 +45,7 @@ impl Objects {
             pods,
             markers,
             version: 1,
+            source: Source::List(ResourceVersion::UNKNOWN),
             pod: serde_json::from_str(pod).expect("a pod is well formed"),
             entries: Vec::new(),
         }
@@ -64,20 +66,16 @@ impl Objects {
     }
 
     /// A pod that bears what its verdicts say, under a new version; of its workload or of none.
-    pub(super) fn pod(&mut self, number: usize, of_workload: bool) -> Pod {
+    pub(super) fn pod(&mut self, number: usize, of_workload: bool) -> Event {
         let mut pod = self.pod.clone();
         pod.identity.namespace = Some(namespace(number));
         pod.identity.name = Some(pod_name(number));
         pod.identity.uid = Some(uid(number));
         pod.identity.resource_version = Some(self.next_version());
-        let workload = if of_workload {
-            workload(number / WORKLOAD)
-        } else {
-            "none".to_owned()
-        };
         let mut labels = pod.labels.iter_mut();
-        if let Some((_, value)) = labels.find(|(key, _)| key == "app.kubernetes.io/instance") {
-            *value = workload;
+        let workload_label = labels.find(|(key, _)| key == "app.kubernetes.io/instance");
+        if let Some((_, value)) = workload_label.filter(|_| of_workload) {
+            *value = workload(number / WORKLOAD);
         }
         if number >= self.matched() {
             let conditions = &mut pod.status.conditions;
@@ -90,16 +88,16 @@ impl Objects {
         pod.status.pod_ip = Some(ip(number));
         let id = format!("containerd://{}", container(number));
         pod.status.container_statuses[0].container_id = Some(id);
-        pod
+        Event::Pod(Arc::new(pod), self.source)
     }
 
-    pub(super) fn node(&mut self, number: usize) -> Node {
+    pub(super) fn node(&mut self, number: usize) -> Event {
         let mut node = Node::default();
         node.identity.name = Some(node_name(number));
         node.identity.uid = Some(uid(number));
         node.identity.resource_version = Some(self.next_version());
         node.labels = vec![("kubernetes.io/hostname".to_owned(), node_name(number))];
-        node
+        Event::Node(Arc::new(node), self.source)
     }
 
     /// A marker of the workload of its number, if there is one, with this command in its first probe.
@@ -118,7 +116,7 @@ impl Objects {
     }
 
     /// A node's object as it is to be, with a verdict about each entry; that of one entry of this pod may be Failed.
-    pub(super) fn node_pod_probe(&mut self, node: usize, failed: Option<usize>) -> NodePodProbe {
+    pub(super) fn node_pod_probe(&mut self, node: usize, failed: Option<usize>) -> Event {
         let mut object = NodePodProbe::new(&node_name(node), NodePodProbeSpec::default());
         object.metadata.uid = Some(uid(node));
         object.metadata.generation = Some(1);
@@ -151,7 +149,7 @@ impl Objects {
             object.spec.pod_probes.push(pod);
         }
         object.status.get_or_insert_default().pod_probe_statuses = statuses;
-        object
+        Event::NodePodProbe(Arc::new(object), self.source)
     }
 
     /// Bytes of the strings that no other pod has.
@@ -173,37 +171,15 @@ fn state(entry: &ContainerProbe, failed: bool) -> ContainerProbeState {
     }
 }
 
-fn namespace(pod: usize) -> String {
-    format!("games-{}", pod / NAMESPACE)
-}
-
-fn workload(number: usize) -> String {
-    format!("shard-{number}")
-}
-
-fn pod_name(pod: usize) -> String {
-    let (workload, suffix) = (pod / WORKLOAD, pod * 7919 % 0xf_ffff);
-    format!("game-server-{workload}-6b9f7d5c84-{suffix:05x}")
-}
-
-fn node_name(node: usize) -> String {
-    format!("pool-a-{node:05}.example.net")
-}
-
-fn marker_name(number: usize) -> String {
-    format!("game-server-probe-{number}")
-}
-
-fn uid(number: usize) -> String {
-    format!("0b5ab2f4-7a1e-4c8e-9d2f-{number:012x}")
-}
-
-fn ip(pod: usize) -> String {
-    format!("10.{}.{}.{}", pod >> 16 & 255, pod >> 8 & 255, pod & 255)
-}
-
-fn container(pod: usize) -> String {
-    format!("{pod:064x}")
+names! {
+    namespace(pod: usize) = "games-{}", pod / NAMESPACE;
+    workload(number: usize) = "shard-{number}";
+    pod_name(pod: usize) = "game-server-{}-6b9f7d5c84-{:05x}", pod / WORKLOAD, pod * 7919 % 0xf_ffff;
+    node_name(node: usize) = "pool-a-{node:05}.example.net";
+    marker_name(number: usize) = "game-server-probe-{number}";
+    uid(number: usize) = "0b5ab2f4-7a1e-4c8e-9d2f-{number:012x}";
+    ip(pod: usize) = "10.{}.{}.{}", pod >> 16 & 255, pod >> 8 & 255, pod & 255;
+    container(pod: usize) = "{pod:064x}";
 }
 
 /// The index that has seen all objects.
@@ -225,23 +201,28 @@ impl FilledIndex {
                 wall: TIME.parse()?,
             },
         };
+        let Self {
+            objects,
+            index,
+            now,
+        } = &mut filled;
+        let mut tell = |event| index.observe(event, *now).dirty;
         for number in 0..markers {
-            let marker = filled.objects.marker(number, COMMAND);
-            filled.tell(Event::Marker(Arc::new(marker), LIST));
+            let marker = objects.marker(number, COMMAND);
+            tell(Event::Marker(Arc::new(marker), objects.source));
         }
         for number in 0..nodes {
-            let node = filled.objects.node(number);
-            filled.tell(Event::Node(Arc::new(node), LIST));
+            tell(objects.node(number));
         }
         for number in 0..pods {
-            let pod = filled.objects.pod(number, true);
-            filled.tell(Event::Pod(Arc::new(pod), LIST));
+            tell(objects.pod(number, true));
         }
-        let due = filled.tell(Event::Synced);
+        let due = tell(Event::Synced);
         filled.learn_entries(&due)?;
+        filled.objects.source = Source::Watch;
         for number in 0..nodes {
             let object = filled.objects.node_pod_probe(number, None);
-            filled.tell(Event::NodePodProbe(Arc::new(object), Source::Watch));
+            filled.tell(object);
         }
         for number in 0..markers {
             filled.answer_status(number);

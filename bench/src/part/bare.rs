@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use futures::future::{Either, select};
+use http::Request;
 use http::header::{ACCEPT, CONNECTION, HOST, USER_AGENT};
-use http::{HeaderValue, Request};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
@@ -20,7 +20,7 @@ use leadsman_cri::wire::runtime_service_client::RuntimeServiceClient;
 use leadsman_cri::wire::{ExecSyncRequest, ListContainersRequest};
 use leadsman_process::clock;
 use serde::{Deserialize, Serialize};
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::sleep_until;
 use tonic::transport::{Channel, Endpoint};
@@ -91,8 +91,11 @@ async fn exchange_all(order: &Order, runtime: Option<Runtime>) {
             continue;
         }
         sleep_until(begun + SLOT * number).await;
-        if let Some(runtime) = lists.cloned() {
-            begin(0, list(runtime));
+        if let Some(mut runtime) = lists.cloned() {
+            begin(0, async move {
+                runtime.list_containers(ListContainersRequest {}).await?;
+                Ok(())
+            });
         }
         for exchange in due.into_iter().flatten() {
             begin(1, one((*exchange).clone(), runtime.clone()));
@@ -127,13 +130,12 @@ async fn http(address: SocketAddr) -> Result<()> {
         .title_case_headers(true)
         .handshake(TokioIo::new(&mut stream))
         .await?;
-    let mut request = Request::new(Empty::<Bytes>::new());
-    *request.uri_mut() = "/healthz".parse()?;
-    let headers = request.headers_mut();
-    headers.insert(HOST, HeaderValue::try_from(address.to_string())?);
-    headers.insert(USER_AGENT, HeaderValue::from_static("kube-probe/1.34"));
-    headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
-    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    let request = Request::get("/healthz")
+        .header(HOST, address.to_string())
+        .header(USER_AGENT, "kube-probe/1.34")
+        .header(ACCEPT, "*/*")
+        .header(CONNECTION, "close")
+        .body(Empty::<Bytes>::new())?;
     let work = pin!(async {
         let response = sender.send_request(request).await?;
         let status = response.status();
@@ -151,15 +153,8 @@ async fn http(address: SocketAddr) -> Result<()> {
 /// Closes a connection in order, as a TCP probe does.
 async fn close(mut stream: TcpStream) -> Result<()> {
     stream.shutdown().await?;
-    loop {
-        stream.readable().await?;
-        match stream.try_read(&mut [0; 2 * 1024]) {
-            Ok(0) => return Ok(()),
-            Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+    while stream.read(&mut [0; 2 * 1024]).await? > 0 {}
+    Ok(())
 }
 
 /// The container runtime's client as it is generated.
@@ -180,11 +175,5 @@ async fn exec(mut runtime: Runtime, container_id: String, cmd: Vec<String>) -> R
     };
     let answer = runtime.exec_sync(request).await?.into_inner();
     ensure!(answer.exit_code == 0, "a command failed: {answer:?}");
-    Ok(())
-}
-
-/// The list of all containers.
-async fn list(mut runtime: Runtime) -> Result<()> {
-    runtime.list_containers(ListContainersRequest {}).await?;
     Ok(())
 }

@@ -38,7 +38,7 @@ pub(crate) enum Part {
     /// The manager's exchanges with the API server, bare.
     Manager(floor::Order),
     /// The rules and the executors, without a cluster.
-    Engine(engine::Order),
+    Engine(bare::Order),
     /// The index among so many pods.
     Index(index::Order),
 }
@@ -63,18 +63,13 @@ impl Questions {
         mut self,
         mut answer: impl AsyncFnMut() -> Result<T>,
     ) -> Result<()> {
-        say("ready").await?;
+        // Each line is written out at its end.
+        println!("ready");
         while self.0.next_line().await?.is_some() {
-            say(&serde_json::to_string(&answer().await?)?).await?;
+            println!("{}", serde_json::to_string(&answer().await?)?);
         }
         Ok(())
     }
-}
-
-async fn say(line: &str) -> Result<()> {
-    let mut out = tokio::io::stdout();
-    out.write_all(format!("{line}\n").as_bytes()).await?;
-    Ok(out.flush().await?)
 }
 
 /// Does what such a process is to do, if this is one.

@@ -26,6 +26,9 @@ pub(crate) struct Report {
     pub(crate) how: String,
     pub(crate) figures: Vec<Figure>,
     pub(crate) plots: Vec<Plot>,
+    /// Of the names of the figures that are added next.
+    #[serde(skip)]
+    begin: String,
 }
 
 /// One measured value.
@@ -76,48 +79,22 @@ pub(crate) struct Plot {
 pub(crate) struct Kind {
     /// Its name, or the end of its name.
     pub(crate) what: &'static str,
-    pub(crate) unit: Unit,
+    /// By which its values are scaled, if [`scaled`] knows it.
+    pub(crate) unit: &'static str,
     pub(crate) targets: &'static [Target],
     /// The note of each such figure.
     pub(crate) how: &'static str,
 }
 
-/// The name of a unit, and how many of it a second, a byte or one of what is counted is.
-#[derive(Clone, Copy)]
-pub(crate) struct Unit(pub(crate) &'static str, pub(crate) f64);
-
-impl Unit {
-    pub(crate) fn of(self, value: impl Amount) -> f64 {
-        value.amount() * self.1
-    }
-}
-
-/// Figures whose names begin with the same words.
-pub(crate) struct Section<'a> {
-    figures: &'a mut Vec<Figure>,
-    begin: String,
-}
-
-impl Section<'_> {
-    pub(crate) fn add(&mut self, kind: &Kind, value: impl Amount) -> &mut Figure {
-        self.figures.push(Figure {
-            name: format!("{}{}", self.begin, kind.what),
-            value: kind.unit.of(value),
-            unit: kind.unit.0.to_owned(),
-            floor: None,
-            targets: kind.targets.to_vec(),
-            note: kind.how.to_owned(),
-        });
-        let last = self.figures.len() - 1;
-        &mut self.figures[last]
-    }
-
-    /// Adds a figure beside the same of the bare loop.
-    pub(crate) fn compare<A: Amount>(&mut self, kind: &Kind, value: A, floor: A) -> &mut Figure {
-        let figure = self.add(kind, value);
-        figure.floor = Some(kind.unit.of(floor));
-        figure
-    }
+/// An amount of seconds, of bytes, or of what is counted, in this unit.
+pub(crate) fn scaled(value: impl Amount, unit: &str) -> f64 {
+    let factor = match unit {
+        "ms" => 1e3,
+        "µs" => 1e6,
+        "MiB" => 1.0 / (1024.0 * 1024.0),
+        _ => 1.0,
+    };
+    value.amount() * factor
 }
 
 /// What can be a figure's value: a number, a count, or a time in seconds.
@@ -161,20 +138,39 @@ impl Report {
             how: how.lines().collect::<Vec<_>>().join(" "),
             figures: Vec::new(),
             plots: Vec::new(),
+            begin: String::new(),
         }
     }
 
-    /// Figures of something, whose name comes before theirs: `idle: RSS`.
-    pub(crate) fn section(&mut self, of: impl std::fmt::Display) -> Section<'_> {
+    /// From here on figures are of something, whose name comes before theirs: `idle: RSS`.
+    pub(crate) fn section(&mut self, of: impl std::fmt::Display) -> &mut Self {
         self.named(format!("{of}: "))
     }
 
-    /// Figures whose names begin with these words.
-    pub(crate) fn named(&mut self, begin: impl Into<String>) -> Section<'_> {
-        Section {
-            figures: &mut self.figures,
-            begin: begin.into(),
-        }
+    /// From here on the names of figures begin with these words.
+    pub(crate) fn named(&mut self, begin: impl Into<String>) -> &mut Self {
+        self.begin = begin.into();
+        self
+    }
+
+    pub(crate) fn add(&mut self, kind: &Kind, value: impl Amount) -> &mut Figure {
+        self.figures.push(Figure {
+            name: format!("{}{}", self.begin, kind.what),
+            value: scaled(value, kind.unit),
+            unit: kind.unit.to_owned(),
+            floor: None,
+            targets: kind.targets.to_vec(),
+            note: kind.how.to_owned(),
+        });
+        let last = self.figures.len() - 1;
+        &mut self.figures[last]
+    }
+
+    /// Adds a figure beside the same of the bare loop.
+    pub(crate) fn compare<A: Amount>(&mut self, kind: &Kind, value: A, floor: A) -> &mut Figure {
+        let figure = self.add(kind, value);
+        figure.floor = Some(scaled(floor, kind.unit));
+        figure
     }
 
     /// Reads a result that [`Report::write`] wrote.
@@ -204,20 +200,9 @@ impl Report {
         }
         Ok(files)
     }
-
-    /// As a table for people, beside an earlier result.
-    pub(crate) fn text(&self, earlier: Option<&Self>) -> String {
-        table::text(self, earlier)
-    }
 }
 
 impl Figure {
-    /// Something more to reach, beside what its kind is to.
-    pub(crate) fn reach(&mut self, target: Target) -> &mut Self {
-        self.targets.push(target);
-        self
-    }
-
     pub(crate) fn note(&mut self, note: impl Into<String>) -> &mut Self {
         self.note = note.into();
         self
