@@ -8,7 +8,7 @@
 //! | `pod` | the fields of a pod that the index keeps | manager |
 //! | `plan`, `resolved` | a pod's entries in its node's `NodePodProbe` | manager |
 //! | `marks`, `contest` | a pod's marks, and the back-off for a mark that another client keeps changing | manager |
-//! | `status` | a marker's status | manager |
+//! | `status`, `totals` | a marker's status, and the sums over those of all markers | manager |
 //! | `serverless`, `injected` | pods on virtual nodes: annotations for their provider, and the verdicts that it reports | manager, admission |
 //! | `index`, `event` | the state that follows from all watched objects, and the writes that are due | manager |
 //! | `node` | schedule of a node's probes, their verdicts, and the status that is written | agent |
@@ -32,6 +32,7 @@ pub mod samples;
 pub mod serverless;
 pub mod status;
 mod template;
+pub mod totals;
 mod url;
 pub mod verdict;
 pub mod wire;

@@ -17,6 +17,8 @@ use crate::cluster::{truncate, whole_seconds};
 
 /// The type of the one condition that we write.
 pub const READY: &str = "Ready";
+/// The reason of a marker with which nothing is wrong.
+pub(super) const PROBING: &str = "Probing";
 
 /// Why a marker is not Ready. In the order of this enum: the condition's reason is the first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -393,7 +395,7 @@ pub fn difference(
         None => tally.summarize(),
     };
     let status = if trouble.is_none() { "True" } else { "False" };
-    let reason = trouble.map_or("Probing", Trouble::reason);
+    let reason = trouble.map_or(PROBING, Trouble::reason);
     let generation = if inputs.acknowledged {
         inputs.generation
     } else {

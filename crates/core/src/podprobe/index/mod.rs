@@ -46,13 +46,13 @@ mod undecodable;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 
 use self::context::{Affected, DueWrite, IndexContext, PodName, Sent, Timer, pod_key};
 pub use self::markers::FINALIZER;
 use self::markers::{MarkerChange, Markers, Rollout};
 use self::nodes::Nodes;
-use self::pod_plan::{Observations, PlannedEntries};
+use self::pod_plan::{Observations, PlannedEntries, PlannedMarks};
 use self::pods::{Planned, PodPlan, Pods};
 use self::refusals::Refusals;
 use self::undecodable::Undecodable;
@@ -60,6 +60,7 @@ use super::compatibility::Compatibility;
 use super::event::{Event, IndexEffects, WatchedKind, Write, WriteTarget};
 use super::marker::Marker;
 use super::marks;
+use super::totals::StatusTotals;
 use crate::cluster::{Now, ObjectName, Watches};
 
 /// The settings of the index.
@@ -180,6 +181,20 @@ impl Index {
             (_, Sent::Marks(_)) | (WriteTarget::PodMarks(_), Sent::Whole(_)) => {}
         }
         Some(write)
+    }
+
+    /// The statuses of all markers, added up.
+    pub fn status_totals(&self) -> StatusTotals {
+        self.markers.totals()
+    }
+
+    /// When the verdict changed that makes a write of a pod's marks due. None if something else does, such as an edited
+    /// marker, another client, or a restart of the manager.
+    pub fn verdict_since(&self, target: &WriteTarget) -> Option<Timestamp> {
+        match target {
+            WriteTarget::PodMarks(name) => self.pods.verdict_since(name),
+            _ => None,
+        }
     }
 
     /// The markers that have changed since the last call: each as it is acted on now, None if it is not acted on. They
@@ -308,7 +323,11 @@ impl Index {
             contested: self.pods.contested(name).collect(),
             keeps_unclaimed: self.undecodable.has_marker_in(&name.namespace),
         };
-        let (wants, contributions) = observations.marks(&matching, &entries);
+        let PlannedMarks {
+            wants,
+            contributions,
+            last_transition,
+        } = observations.marks(&matching, &entries);
         let leaves_marks = pod.active && marks::has_unclaimed(pod, &wants);
         if self.pods.set_unclaimed(name, leaves_marks) {
             self.markers.affect_held(&name.namespace, cx);
@@ -317,6 +336,7 @@ impl Index {
             on_node,
             wants,
             contributions,
+            last_transition,
         };
         let Some(planned) = self.pods.set_plan(name, plan, cx) else {
             return;

@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use super::context::{Contributions, IndexContext, MarkerName};
 use super::nodes::NodeView;
 use super::situation::{PodSituation, ProbedBy};
@@ -66,13 +68,22 @@ pub(super) struct Observations<'a> {
     pub(super) keeps_unclaimed: bool,
 }
 
+/// What follows from the verdicts on a pod.
+pub(super) struct PlannedMarks {
+    /// The marks that the pod should have.
+    pub(super) wants: Wants,
+    /// What it adds to the tallies.
+    pub(super) contributions: Contributions,
+    /// When the last of the verdicts changed.
+    pub(super) last_transition: Option<Timestamp>,
+}
+
 impl Observations<'_> {
-    /// The marks that the pod should have, and what it adds to the tallies.
     pub(super) fn marks(
         &self,
         matching: &Matching<'_>,
         PlannedEntries(entries): &PlannedEntries,
-    ) -> (Wants, Contributions) {
+    ) -> PlannedMarks {
         let markers: Vec<_> = matching.iter().map(|(_, marker)| *marker).collect();
         let provided = (self.has_provider == Some(true)).then(|| Provided::new(&markers, self.pod));
         let verdict_at = |place: ProbePosition| {
@@ -96,11 +107,14 @@ impl Observations<'_> {
         }
         let situation = PodSituation::new(self.pod, self.node, self.refused_object);
         let mut contributions = Contributions::with_capacity(matching.len());
+        let mut last_transition = None;
         for (first, ((name, marker), entries)) in matching.iter().zip(entries).enumerate() {
             let mut contribution = PodContribution::default();
             for (second, (entry, probe)) in entries.iter().zip(&marker.probes).enumerate() {
                 let place = (first, second);
-                let state = verdict_at(place).map(|verdict| verdict.state);
+                let verdict = verdict_at(place);
+                last_transition = last_transition.max(verdict.and_then(|verdict| verdict.since));
+                let state = verdict.map(|verdict| verdict.state);
                 let prober = match &provided {
                     Some(provided) => ProbedBy::Provider(provided.obstacle(place)),
                     None => ProbedBy::Agent,
@@ -116,7 +130,11 @@ impl Observations<'_> {
             contribution.troubles.dedup();
             contributions.push(((*name).clone(), contribution));
         }
-        (wants, contributions)
+        PlannedMarks {
+            wants,
+            contributions,
+            last_transition,
+        }
     }
 
     /// The troubles with a marker's marks on the pod.

@@ -7,6 +7,8 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use super::context::{
     Contributions, DueWrite, IndexContext, MarkerName, NodeName, PodKey, PodName, Sent, Timer,
 };
@@ -39,12 +41,26 @@ struct PodState {
     on_node: Option<(NodeName, PodKey)>,
     /// What it adds to the tallies of the markers that match it.
     contributions: Contributions,
+    /// When the last of its verdicts changed, by its last plan.
+    last_transition: Option<Timestamp>,
     contests: Contests<Mark>,
     contest_timer: Option<Duration>,
     /// The due marks. None if it has what is wanted.
     due: Option<Box<DueMarks>>,
     /// Whether it was planned, has what is wanted, and waits for nothing.
     at_rest: bool,
+}
+
+impl PodState {
+    /// When the verdict changed from which marks follow that are due by a new plan: one that this plan has and the last one
+    /// had not, or that of marks which were due already. The first plan with a marker tells nothing of when its marks
+    /// became due.
+    fn verdict_since(&self, last_transition: Option<Timestamp>) -> Option<Timestamp> {
+        let was_matched = !self.contributions.is_empty();
+        let is_new = was_matched && last_transition > self.last_transition;
+        let waiting = self.due.as_ref().and_then(|due| due.verdict_since);
+        waiting.or(last_transition.filter(|_| is_new))
+    }
 }
 
 /// The plan of a pod.
@@ -54,6 +70,8 @@ pub(super) struct PodPlan {
     pub(super) wants: Wants,
     /// What it adds to the tallies of the markers.
     pub(super) contributions: Contributions,
+    /// When the last of its verdicts changed.
+    pub(super) last_transition: Option<Timestamp>,
 }
 
 /// The due marks of a pod, kept from one plan to the next, so that neither the write nor its contest needs another
@@ -63,6 +81,8 @@ struct DueMarks {
     wants: Wants,
     /// The marks that differ from what is wanted.
     differing: Vec<ComparedMark>,
+    /// When the verdict changed that they follow from. None if they follow from something else.
+    verdict_since: Option<Timestamp>,
 }
 
 /// A removed pod, with what refers to it in the other machines.
@@ -128,6 +148,7 @@ impl Pods {
             since: now.monotonic,
             on_node: None,
             contributions: Contributions::new(),
+            last_transition: None,
             contests: Contests::default(),
             contest_timer: None,
             due: None,
@@ -209,9 +230,15 @@ impl Pods {
             self.plans += 1;
         }
         let state = self.by_name.get_mut(name)?;
+        let PodPlan {
+            on_node,
+            wants,
+            contributions,
+            last_transition,
+        } = plan;
         let now = cx.now.monotonic;
         let mut compared = if state.pod.active {
-            marks::compare(&state.pod, &plan.wants, cx.now.wall)
+            marks::compare(&state.pod, &wants, cx.now.wall)
         } else {
             Vec::new()
         };
@@ -228,16 +255,19 @@ impl Pods {
             Timer::PodContest(name.clone())
         });
         state.at_rest = compared.is_empty() && next.is_none();
+        let verdict_since = state.verdict_since(last_transition);
         state.due = (!compared.is_empty()).then(|| {
             Box::new(DueMarks {
-                wants: plan.wants,
+                wants,
                 differing: compared,
+                verdict_since,
             })
         });
-        state.on_node = plan.on_node;
+        state.last_transition = last_transition;
+        state.on_node = on_node;
         Some(Planned {
             is_outdated: !state.contests.visible().eq(&was_visible),
-            contributions_before: std::mem::replace(&mut state.contributions, plan.contributions),
+            contributions_before: std::mem::replace(&mut state.contributions, contributions),
             contributions: &state.contributions,
         })
     }
@@ -286,6 +316,12 @@ impl Pods {
             write: Write::PodMarks(Box::new(marks)),
             sent: Sent::Marks(changed.collect()),
         })
+    }
+
+    /// When the verdict changed from which the due marks of a pod follow.
+    pub(super) fn verdict_since(&self, name: &ObjectName) -> Option<Timestamp> {
+        let due = self.by_name.get(name)?.due.as_ref()?;
+        due.verdict_since
     }
 
     /// Records that marks of a pod are being written.

@@ -42,6 +42,7 @@ use crate::podprobe::contest::Contest;
 use crate::podprobe::marker::Marker;
 use crate::podprobe::pod::IndexedPod;
 use crate::podprobe::status::{Tally, Trouble};
+use crate::podprobe::totals::StatusTotals;
 
 /// All markers.
 #[derive(Debug)]
@@ -54,6 +55,8 @@ pub(super) struct Markers {
     compatibility: Compatibility,
     /// Markers that have changed since they were last taken. None where nobody takes them.
     changed: Option<BTreeSet<MarkerName>>,
+    /// The sums over the statuses of all of them.
+    totals: StatusTotals,
     /// Whether the API server keeps all fields of a marker's status, beyond those that `OpenKruise`'s CRD has.
     keeps_summaries: bool,
 }
@@ -156,8 +159,14 @@ impl Markers {
             held: BTreeSet::new(),
             compatibility,
             changed: keeps_changes.then(BTreeSet::new),
+            totals: StatusTotals::default(),
             keeps_summaries: true,
         }
+    }
+
+    /// The sums over the statuses of all markers.
+    pub(super) fn totals(&self) -> StatusTotals {
+        self.totals
     }
 
     /// The markers that match a pod, in order of precedence: the older first, then by name.
@@ -209,6 +218,8 @@ impl Markers {
             && known.uid == new.uid
             && is_same_phase(&known.phase, &new.phase)
         {
+            self.totals.remove(&known.status);
+            self.totals.add(&new.status);
             known.replace_contents(new);
             return None;
         }
@@ -282,6 +293,7 @@ impl Markers {
             self.selectors.insert(name, &marker.selector);
             note_change(&mut self.changed, name);
         }
+        self.totals.add(&state.status);
         self.by_name.insert(name.clone(), state);
     }
 
@@ -293,6 +305,7 @@ impl Markers {
     ) -> Option<(MarkerState, BTreeSet<PodName>)> {
         self.unlimit_deletion(name, cx);
         let mut state = self.by_name.remove(name)?;
+        self.totals.remove(&state.status);
         cx.timers.reset(&mut state.contest_timer, None, || {
             Timer::MarkerContest(name.clone())
         });

@@ -3,9 +3,10 @@
 use jiff::SignedDuration;
 use rstest::rstest;
 
-use super::scene::idle;
+use super::cluster::SimPod;
+use super::scene::{idle, p0};
 use super::world::World;
-use crate::podprobe::event::WatchedKind;
+use crate::podprobe::event::{WatchedKind, WriteTarget};
 
 /// The container is replaced by another one, which the kubelet reports running since now.
 fn restart(world: &mut World, id: &str) {
@@ -116,4 +117,49 @@ fn a_flip_is_planned_when_it_is_seen_and_when_its_reply_is_seen_and_not_to_be_wr
     world.verdict("way#idle", "Failed", "");
     assert_eq!(world.pod_writes().len(), 1);
     assert_eq!(world.index.pods.plans - before, 2);
+}
+
+/// How many seconds before now the verdict changed from which the due marks of the pod follow.
+fn age_of_due_marks(world: &mut World) -> Option<i64> {
+    while world.deliver() {}
+    let since = world.index.verdict_since(&WriteTarget::PodMarks(p0()))?;
+    Some(world.cluster.now.duration_since(since).as_secs())
+}
+
+#[test]
+fn due_marks_are_as_old_as_the_verdict_that_they_follow_from() {
+    let mut world = World::probing(&[idle()]);
+    pass(&mut world, 10);
+    world.report("way#idle", "Succeeded", "", |_| {});
+    world.cluster.now += SignedDuration::from_secs(3);
+    assert_eq!(age_of_due_marks(&mut world), Some(3));
+    // Before it is written, the next verdict comes: something has been due for as long as before.
+    world.report("way#idle", "Failed", "", |_| {});
+    assert_eq!(age_of_due_marks(&mut world), Some(3));
+    world.drain();
+    assert_eq!(age_of_due_marks(&mut world), None, "nothing is due");
+    assert_eq!(world.pod().labels["idle"].value, "false");
+}
+
+#[test]
+fn marks_that_another_client_or_a_restart_makes_due_have_no_age() {
+    let mut world = World::probing(&[idle()]);
+    pass(&mut world, 10);
+    world.verdict("way#idle", "Succeeded", "");
+    pass(&mut world, 10);
+    let remove = |pod: &mut SimPod| drop(pod.labels.remove("idle"));
+    world.cluster.edit_pod(&p0(), remove);
+    assert_eq!(age_of_due_marks(&mut world), None);
+    world.drain();
+    assert_eq!(world.pod().labels["idle"].value, "true");
+    world.cluster.edit_pod(&p0(), remove);
+    world.restart([
+        WatchedKind::Pod,
+        WatchedKind::NodePodProbe,
+        WatchedKind::Marker,
+        WatchedKind::Node,
+    ]);
+    assert_eq!(age_of_due_marks(&mut world), None);
+    world.drain();
+    assert_eq!(world.pod().labels["idle"].value, "true");
 }
