@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{Context, Result, ensure};
 use kube::api::DeleteParams;
 use leadsman_tests::budget::{self, Row};
+use leadsman_tests::metrics::is_at_rest;
 use leadsman_tests::{Crowd, Scene, wait_for_answer};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
@@ -94,9 +95,7 @@ impl Stage {
             let Ok(metrics) = self.metrics().await else {
                 return Ok(None);
             };
-            let idle = |gauge: &str| metrics.lines().any(|line| line == format!("{gauge} 0"));
-            let rests = idle("leadsman_writes_in_flight") && idle("leadsman_writes_pending");
-            Ok(rests.then_some(()))
+            Ok(is_at_rest(&metrics).then_some(()))
         })
         .await
     }

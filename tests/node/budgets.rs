@@ -12,6 +12,7 @@ use kube::Api;
 use kube::api::ListParams;
 use leadsman_api::PodProbeMarker;
 use leadsman_tests::budget::{self, Row, agent, manager};
+use leadsman_tests::metrics::is_at_rest;
 use leadsman_tests::scene::differs;
 use leadsman_tests::{History, wait_for_answer};
 use serde_json::{Value, json};
@@ -87,9 +88,7 @@ async fn wait_until_idle(room: &Room) -> Result<()> {
             .bed
             .get_from_inside("http://127.0.0.1:9101/metrics")
             .await?;
-        let none = |gauge: &str| metrics.lines().any(|line| line == format!("{gauge} 0"));
-        let rests = none("leadsman_writes_in_flight") && none("leadsman_writes_pending");
-        Ok(rests.then_some(()))
+        Ok(is_at_rest(&metrics).then_some(()))
     })
     .await
 }

@@ -15,3 +15,15 @@ pub fn sum_of_counters(metrics: &str, words: &[&str]) -> Result<u64> {
     });
     counts.sum()
 }
+
+/// Whether a manager has nothing to write, now or later, and waits for no answer.
+pub fn is_at_rest(metrics: &str) -> bool {
+    let gauges = ["leadsman_writes_in_flight ", "leadsman_workqueue_depth{"];
+    gauges.iter().all(|gauge| {
+        let mut lines = metrics
+            .lines()
+            .filter(|line| line.starts_with(gauge))
+            .peekable();
+        lines.peek().is_some() && lines.all(|line| line.ends_with(" 0"))
+    })
+}

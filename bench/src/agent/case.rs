@@ -117,7 +117,7 @@ impl Case {
         node.mark(&self.name, &probe("probe", handler)).await?;
         let settle = Duration::from_secs(5) + self.period;
         wait(format!("{}: settling", self.name), settle).await;
-        let succeeded = ["leadsman_probe_runs_total", self.metric, "\"succeeded\""];
+        let succeeded = ["leadsman_prober_probe_total", self.metric, "\"succeeded\""];
         let counted = async || node.counted(&[&succeeded[..2], &succeeded]).await;
         let before = counted().await?;
         let done = act(length.max(self.period)).await?;

@@ -82,7 +82,7 @@ async fn nothing_to_do(node: &ProbedNode, endpoint: &str, report: &mut Report) -
     node.start_ready_agent(endpoint).await?;
     let wanted = 3 * node.targets.len() as u64;
     wait_for_answer(&format!("{wanted} probes"), || async {
-        let runs = node.counted(&[&["leadsman_probe_runs_total"]]).await?;
+        let runs = node.counted(&[&["leadsman_prober_probe_total"]]).await?;
         Ok((runs[0] >= wanted).then_some(()))
     })
     .await?;

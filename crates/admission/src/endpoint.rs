@@ -44,6 +44,9 @@ impl Endpoints {
         metrics: Metrics,
         draining: CancellationToken,
     ) -> Self {
+        for webhook in &webhooks {
+            metrics.declare(webhook.name);
+        }
         let by_path = |webhook: Webhook| (webhook.path(), webhook);
         Self {
             webhooks: webhooks.into_iter().map(by_path).collect(),

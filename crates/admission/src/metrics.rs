@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use leadsman_process::Metrics as Registry;
-use prometheus_client::metrics::counter::Counter;
+use leadsman_process::metrics::{Counters, Labels};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
@@ -16,13 +16,22 @@ use crate::webhook::ReviewOutcome;
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
     /// By `webhook` and `outcome`.
-    requests: Family<[(&'static str, &'static str); 2], Counter>,
+    requests: Counters<2>,
     /// By `webhook`.
-    duration: Family<[(&'static str, &'static str); 1], Histogram>,
+    duration: Family<Labels<1>, Histogram>,
     expiration: Gauge,
 }
 
 impl ReviewOutcome {
+    const ALL: [Self; 6] = [
+        Self::Patched,
+        Self::Unchanged,
+        Self::NotReady,
+        Self::Late,
+        Self::Panicked,
+        Self::Malformed,
+    ];
+
     fn as_str(self) -> &'static str {
         match self {
             Self::Patched => "patched",
@@ -63,6 +72,16 @@ impl Metrics {
             );
         });
         metrics
+    }
+
+    /// Shows a webhook, of which nothing has been asked yet.
+    pub(crate) fn declare(&self, webhook: &'static str) {
+        let webhook = ("webhook", webhook);
+        for outcome in ReviewOutcome::ALL {
+            let labels = [webhook, ("outcome", outcome.as_str())];
+            drop(self.requests.get_or_create(&labels));
+        }
+        drop(self.duration.get_or_create(&[webhook]));
     }
 
     pub(crate) fn answered(&self, webhook: &'static str, outcome: ReviewOutcome, took: Duration) {

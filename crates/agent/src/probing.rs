@@ -30,7 +30,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
-use leadsman_api::NodePodProbe;
 use leadsman_core::cluster::{Now, truncate};
 use leadsman_core::podprobe::node::{
     ExecLimits, NodeAction, NodeEvent, NodeProbes, ProbeRun, StatusWriteEnd, VerdictChange,
@@ -46,7 +45,7 @@ use self::events::EventSender;
 use self::metrics::ProbingMetrics;
 use self::plan::{Plan, PlanEvent, PlanFollower, watch_plan};
 use self::prober::{FinishedRun, Prober};
-use self::status::{StatusWriteError, failed_write, shows_unprobed, write_status};
+use self::status::{StatusWrite, disposition_of, failed_write, shows_unprobed, write_status};
 use self::targets::ProbeTargets;
 use crate::health::Health;
 use crate::task::{DRAIN, TaskContext};
@@ -87,8 +86,6 @@ pub(crate) async fn run(context: TaskContext, config: ProbingConfig) -> Result<(
     probing.write_pending_verdicts().await;
     Ok(())
 }
-
-type StatusWrite = Result<Box<NodePodProbe>, StatusWriteError>;
 
 /// The state of the loop.
 struct Probing {
@@ -253,9 +250,10 @@ impl Probing {
             run,
             handler,
             result,
+            took,
         } = finished;
         let result = self.node.classify_result(run, result);
-        self.metrics.count_run(handler, &result);
+        self.metrics.count_run(handler, &result, took);
         self.apply(NodeEvent::RunFinished { run, result });
     }
 
@@ -272,7 +270,9 @@ impl Probing {
 
     fn end_write(&mut self, written: Result<StatusWrite, JoinError>) {
         let written = written.unwrap_or_else(|lost| Err(lost.into()));
-        self.metrics.count_write(written.is_ok());
+        if let Some(disposition) = disposition_of(&written) {
+            self.metrics.count_write(disposition);
+        }
         let end = match written {
             Ok(object) => {
                 let shows_unprobed = shows_unprobed(&object);

@@ -72,6 +72,7 @@ impl Control {
 
     /// Adds a feature. It begins to observe when [`Control::run`] is called.
     pub fn add<R: Rules>(&mut self, rules: R) {
+        self.shared.metrics.declare(R::REQUESTS);
         let (sender, arrivals) = channel(ARRIVALS);
         for (index, kind) in R::KINDS.iter().enumerate() {
             (kind.subscribe)(&mut self.watches, kind, index, &sender);

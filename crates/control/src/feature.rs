@@ -26,8 +26,8 @@ use crate::permissions::Permissions;
 use crate::places::SharedPlaces;
 use crate::queue::{Retried, WriteQueue, WriteResult};
 use crate::relist::relist;
-use crate::request::{self, Request, RequestKind, RequestOutcome};
-use crate::rules::{Effects, Rules};
+use crate::request::{self, Measured, Request, RequestKind, RequestOutcome};
+use crate::rules::{Class, Effects, Rules};
 use crate::stage::Stage;
 use crate::watch::{Arrival, Prerequisite};
 
@@ -69,6 +69,7 @@ pub(crate) struct Shared {
 struct Answered<R: Rules> {
     target: R::Target,
     kind: RequestKind,
+    measured: Option<Measured>,
     outcome: RequestOutcome<R::Event>,
 }
 
@@ -87,7 +88,7 @@ impl<R: Rules> Feature<R> {
             must_relist: false,
             start: clock::monotonic(),
             deadline: None,
-            gauges: FeatureGauges::new(&shared.metrics),
+            gauges: FeatureGauges::new(R::CLASSES, &shared.metrics),
             shared,
         }
     }
@@ -246,12 +247,12 @@ impl<R: Rules> Feature<R> {
             }
         };
         self.gauges
-            .show(self.queue.in_flight(), self.queue.pending());
+            .show(self.queue.in_flight(), self.queue.depths());
         looked
     }
 
-    fn begin(&mut self, target: R::Target, request: Request<R::Event>) {
-        let kind = request.kind;
+    fn begin(&mut self, target: R::Target, mut request: Request<R::Event>) {
+        let (kind, measured) = (request.kind, request.measured.take());
         tracing::debug!(%target, write = kind.label, "writing");
         let Shared {
             server, leadership, ..
@@ -261,6 +262,7 @@ impl<R: Rules> Feature<R> {
             Answered {
                 target,
                 kind,
+                measured,
                 outcome,
             }
         }));
@@ -277,6 +279,7 @@ impl<R: Rules> Feature<R> {
         let Answered {
             target,
             kind,
+            measured,
             outcome,
         } = answered;
         let disposition = outcome.disposition;
@@ -287,6 +290,9 @@ impl<R: Rules> Feature<R> {
             self.observe(observed);
         }
         if disposition == Disposition::Done {
+            if let Some(Measured { since, latency }) = measured {
+                latency.observe(since, clock::now());
+            }
             self.observe(outcome.written);
         }
         let retried = self.end(target.clone(), write_result(&disposition, shows));
@@ -306,7 +312,7 @@ impl<R: Rules> Feature<R> {
 
 impl<R: Rules> Drop for Feature<R> {
     fn drop(&mut self) {
-        self.gauges.show(0, 0);
+        self.gauges.show(0, R::CLASSES.iter().map(|_| 0));
         let places = &mut self.shared.places;
         places.update(|places| self.queue.give_up(places));
     }
@@ -386,30 +392,32 @@ fn report<T: std::fmt::Display>(
     None
 }
 
-/// A feature's part of the gauges that all features share.
+/// A feature's part of the gauges.
 struct FeatureGauges {
+    /// All features share it; with the value that this one has added.
     in_flight: (Gauge, i64),
-    pending: (Gauge, i64),
+    /// Of its classes.
+    depths: Vec<Gauge>,
 }
 
 impl FeatureGauges {
-    fn new(metrics: &Metrics) -> Self {
+    fn new(classes: &[Class], metrics: &Metrics) -> Self {
         Self {
             in_flight: (metrics.in_flight.clone(), 0),
-            pending: (metrics.pending.clone(), 0),
+            depths: classes
+                .iter()
+                .map(|class| metrics.depth(class.name))
+                .collect(),
         }
     }
 
-    fn show(&mut self, in_flight: usize, pending: usize) {
-        for ((gauge, shown), count) in [
-            (&mut self.in_flight, in_flight),
-            (&mut self.pending, pending),
-        ] {
-            let count = i64::try_from(count).unwrap_or(i64::MAX);
-            if count != *shown {
-                gauge.inc_by(count - *shown);
-                *shown = count;
-            }
+    fn show(&mut self, in_flight: usize, depths: impl Iterator<Item = usize>) {
+        let count = |count| i64::try_from(count).unwrap_or(i64::MAX);
+        let (gauge, shown) = &mut self.in_flight;
+        gauge.inc_by(count(in_flight) - *shown);
+        *shown = count(in_flight);
+        for (gauge, depth) in self.depths.iter().zip(depths) {
+            gauge.set(count(depth));
         }
     }
 }

@@ -39,7 +39,7 @@ mod watch;
 
 pub use control::{Control, ControlError};
 pub use kind::{Kind, OptionalFields};
-pub use request::{DecodeReply, Request, RequestKind};
+pub use request::{DecodeReply, Measured, Request, RequestKind};
 pub use resource::{Resource, Watchable};
 pub use rights::{Right, rights};
 pub use rules::{After, Class, Effects, Observation, Observe, Rules, Target};

@@ -1,6 +1,7 @@
-//! The metrics of all features. Labels come from closed lists: the kinds and the requests that features declare.
+//! The metrics of all features. Labels come from closed lists: the kinds, the classes and the requests that features declare.
 
-use leadsman_process::reply::{Cause, Disposition};
+use leadsman_process::metrics::{Labels, WriteCounters};
+use leadsman_process::reply::Disposition;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -11,65 +12,39 @@ use crate::request::RequestKind;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
-    writes: Family<[(&'static str, &'static str); 2], Counter>,
+    writes: WriteCounters,
     undecodable: Family<[(&'static str, String); 1], Counter>,
+    depth: Family<Labels<1>, Gauge>,
     /// Requests in flight.
     pub(crate) in_flight: Gauge,
-    /// Targets that are to be written, now or later.
-    pub(crate) pending: Gauge,
     /// From an event's arrival to its being observed.
     pub(crate) event_lag: Histogram,
-}
-
-/// The result of a write, as the label says it.
-fn result(disposition: &Disposition) -> &'static str {
-    match disposition {
-        Disposition::Done => "done",
-        Disposition::AlreadyExists { .. } => "already_exists",
-        Disposition::Gone { .. } | Disposition::Expired { .. } => "gone",
-        Disposition::Refused { .. } => "refused",
-        Disposition::Retry { cause, .. } => match cause {
-            Cause::Conflict => "conflict",
-            Cause::Throttled => "throttled",
-            Cause::Unavailable => "unavailable",
-            Cause::NoAnswer => "no_answer",
-            Cause::InternalError => "internal_error",
-            Cause::NoSuchKind => "no_such_kind",
-            Cause::NoRight => "no_right",
-            Cause::Denied => "denied",
-        },
-    }
 }
 
 impl Metrics {
     /// Registers them.
     pub(crate) fn new(registry: &leadsman_process::Metrics) -> Self {
         let metrics = Self {
-            writes: Family::default(),
+            writes: WriteCounters::new(registry),
             undecodable: Family::default(),
+            depth: Family::default(),
             in_flight: Gauge::default(),
-            pending: Gauge::default(),
             event_lag: Histogram::new(exponential_buckets(0.001, 4.0, 8)),
         };
         registry.register(|registry| {
-            registry.register(
-                "writes",
-                "Writes to the API server by their result",
-                metrics.writes.clone(),
-            );
             registry.register(
                 "writes_in_flight",
                 "Writes sent to the API server and not answered yet",
                 metrics.in_flight.clone(),
             );
             registry.register(
-                "writes_pending",
-                "Objects waiting to be written, including retries",
-                metrics.pending.clone(),
+                "workqueue_depth",
+                "Objects waiting to be written, including retries, by what is written",
+                metrics.depth.clone(),
             );
             registry.register(
                 "undecodable_objects",
-                "Observations of objects that could not be decoded",
+                "Observations of objects that could not be decoded, by kind",
                 metrics.undecodable.clone(),
             );
             registry.register_with_unit(
@@ -82,15 +57,25 @@ impl Metrics {
         metrics
     }
 
-    /// Counts a request that has ended.
-    pub(crate) fn count_write(&self, kind: RequestKind, disposition: &Disposition) {
-        let labels = [("write", kind.label), ("result", result(disposition))];
-        self.writes.get_or_create(&labels).inc();
+    /// Shows what a feature may write, each 0 so far.
+    pub(crate) fn declare(&self, requests: &[RequestKind]) {
+        let writes = requests.iter().filter(|request| request.verb != "get");
+        writes.for_each(|write| self.writes.declare(write.label));
     }
 
-    /// Counts an observation of an object that does not decode, by its kind in lower case.
-    pub(crate) fn undecodable(&self, kind: &str) {
+    /// The targets of a class that are to be written, now or later.
+    pub(crate) fn depth(&self, class: &'static str) -> Gauge {
+        self.depth.get_or_create_owned(&[("name", class)])
+    }
+
+    /// Counts a request that has ended.
+    pub(crate) fn count_write(&self, kind: RequestKind, disposition: &Disposition) {
+        self.writes.count(kind.label, disposition);
+    }
+
+    /// The observations of objects of a kind that do not decode.
+    pub(crate) fn undecodable(&self, kind: &str) -> Counter {
         let kind = kind.to_ascii_lowercase();
-        self.undecodable.get_or_create(&[("kind", kind)]).inc();
+        self.undecodable.get_or_create_owned(&[("kind", kind)])
     }
 }

@@ -42,6 +42,8 @@ pub(crate) struct WriteQueue<T> {
 struct ClassQueue<T> {
     class: Class,
     ready: VecDeque<T>,
+    /// The targets that wait for a time.
+    waiting: usize,
     pace: ClassPace,
     /// Until when it waits for the class with precedence; set when it has work while that class is busy.
     held_until: Option<Instant>,
@@ -117,6 +119,7 @@ impl<T: Target> WriteQueue<T> {
         let queue = |class: &Class| ClassQueue {
             class: *class,
             ready: VecDeque::new(),
+            waiting: 0,
             pace: ClassPace::default(),
             held_until: None,
         };
@@ -263,6 +266,7 @@ impl<T: Target> WriteQueue<T> {
         self.waiting.clear();
         for queue in &mut self.classes {
             queue.ready.clear();
+            queue.waiting = 0;
             queue.held_until = None;
         }
         self.targets
@@ -301,12 +305,14 @@ impl<T: Target> WriteQueue<T> {
         self.in_flight
     }
 
-    /// Targets that are to be written, now or later.
-    pub(crate) fn pending(&self) -> usize {
-        self.targets.len() - self.in_flight
+    /// The targets of each class that are to be written, now or later.
+    pub(crate) fn depths(&self) -> impl Iterator<Item = usize> {
+        let classes = self.classes.iter();
+        classes.map(|queue| queue.ready.len() + queue.waiting)
     }
 
     fn wait(&mut self, target: T, until: Instant, failures: Failures) {
+        self.classes[(self.class_of)(&target)].waiting += 1;
         self.waiting.insert((until, target.clone()));
         self.targets
             .insert(target, TargetState::Waiting { failures });
@@ -318,12 +324,12 @@ impl<T: Target> WriteQueue<T> {
                 self.waiting.insert((until, target));
                 return;
             }
+            let queue = &mut self.classes[(self.class_of)(&target)];
+            queue.waiting -= 1;
             if let Some(state) = self.targets.get_mut(&target) {
                 let failures = state.failures();
                 *state = TargetState::Ready { failures };
-                self.classes[(self.class_of)(&target)]
-                    .ready
-                    .push_back(target);
+                queue.ready.push_back(target);
             }
         }
     }

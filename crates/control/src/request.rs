@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use http::Method;
 use http::request::Request as HttpRequest;
+use jiff::Timestamp;
 use kube::core::request::Error as BuildError;
 use leadsman_lease::Leadership;
+use leadsman_process::metrics::LatencyHistogram;
 use leadsman_process::reply::{Cause, Disposition, Verb};
 use leadsman_process::{ApiServer, clock};
 use tokio::sync::watch;
@@ -39,10 +41,22 @@ pub struct Request<E> {
     pub reply: Option<DecodeReply<E>>,
     /// For a creation: the request that reads an object of the name that exists already.
     pub read_back: Option<HttpRequest<Vec<u8>>>,
+    /// How late it is, if that is measured.
+    pub measured: Option<Measured>,
     /// The event that it was carried out, which follows the event of the reply.
     pub written: E,
     /// The event that the API server refused it for good, with the reason.
     pub refused: Box<dyn FnOnce(String) -> E + Send>,
+}
+
+/// When another process made the change that a request carries out, and the histogram of the time from then until it is
+/// carried out.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// By the clock of that process.
+    pub since: Timestamp,
+    /// The histogram.
+    pub latency: LatencyHistogram,
 }
 
 /// Reads the object in a reply.

@@ -113,8 +113,9 @@ impl<T> Default for Effects<T> {
 ///
 /// A class has its share of the requests in flight and its own pace: when the API server asks one request to slow down,
 /// its class does, and no other.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Class {
+    pub(crate) name: &'static str,
     pub(crate) spacing: Duration,
     pub(crate) after: Option<After>,
 }
@@ -130,9 +131,11 @@ pub struct After {
 }
 
 impl Class {
-    /// Targets that are written as soon as a request is due.
-    pub const fn new() -> Self {
+    /// Targets that are written as soon as a request is due. The name is for metrics, and no other class of any feature has
+    /// it.
+    pub const fn new(name: &'static str) -> Self {
         Self {
+            name,
             spacing: Duration::ZERO,
             after: None,
         }

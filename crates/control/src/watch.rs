@@ -21,6 +21,7 @@ use leadsman_process::list::ListTarget;
 use leadsman_process::reply::{Cause, Disposition};
 use leadsman_process::watcher::{WatchEvent, WatchFailure, WatchPhase, list_and_watch};
 use leadsman_process::{ApiServer, Readiness, ReadinessCheck, clock};
+use prometheus_client::metrics::counter::Counter;
 use tokio::sync::mpsc::Sender;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -105,7 +106,7 @@ impl<K: Watchable> Spawn for KindWatch<K> {
         let follower = Follower {
             resource,
             check,
-            metrics: context.metrics,
+            undecodable_count: context.metrics.undecodable(&K::kind(&())),
             fan_out: self.fan_out,
             list: ResourceVersion::UNKNOWN,
             listing: BTreeSet::new(),
@@ -223,7 +224,7 @@ impl<K> FanOut<K> {
 struct Follower<K> {
     resource: String,
     check: ReadinessCheck,
-    metrics: Metrics,
+    undecodable_count: Counter,
     fan_out: FanOut<K>,
     /// The version of the list under way.
     list: ResourceVersion,
@@ -302,7 +303,7 @@ impl<K: Watchable> Follower<K> {
 
     /// Counts an object that cannot be decoded, and logs the same error once.
     fn note_undecodable(&mut self, metadata: &ObjectMeta, error: String) {
-        self.metrics.undecodable(&K::kind(&()));
+        self.undecodable_count.inc();
         let name = ObjectName::of(metadata);
         if self.undecodable.get(&name) != Some(&error) {
             for subscriber in &self.fan_out.0 {

@@ -1,27 +1,33 @@
 //! The metrics of leadership. Those of events and writes are in `leadsman_control`.
 
+use leadsman_process::metrics::Labels;
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
 /// The manager's metrics.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
-    leader: Gauge,
+    /// By the name of the Lease, as client-go has it (`k8s.io/component-base/metrics/prometheus/clientgo/leaderelection`).
+    master_status: Family<Labels<1>, Gauge>,
     leadership_changes: Counter,
+    lease: &'static str,
 }
 
 impl Metrics {
-    /// Registers them.
-    pub(crate) fn new(registry: &leadsman_process::Metrics) -> Self {
+    /// Registers them, under the name of the Lease.
+    pub(crate) fn new(registry: &leadsman_process::Metrics, lease: &'static str) -> Self {
         let metrics = Self {
-            leader: Gauge::default(),
+            master_status: Family::default(),
             leadership_changes: Counter::default(),
+            lease,
         };
+        metrics.set_leads(false);
         registry.register(|registry| {
             registry.register(
-                "leader",
-                "1 while this manager leads, which is when it writes",
-                metrics.leader.clone(),
+                "leader_election_master_status",
+                "1 while this manager leads, which is when it writes, by the name of the Lease",
+                metrics.master_status.clone(),
             );
             registry.register(
                 "leadership_changes",
@@ -34,7 +40,12 @@ impl Metrics {
 
     /// Records that this manager has gained or lost leadership.
     pub(crate) fn leads(&self, leads: bool) {
-        self.leader.set(leads.into());
+        self.set_leads(leads);
         self.leadership_changes.inc();
+    }
+
+    fn set_leads(&self, leads: bool) {
+        let status = self.master_status.get_or_create(&[("name", self.lease)]);
+        status.set(leads.into());
     }
 }

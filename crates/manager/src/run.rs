@@ -47,16 +47,21 @@ pub fn run(args: &Args) -> Result<(), RunError<ManagerError>> {
 }
 
 /// Adds the features whose gates are on, and returns their webhooks. A feature whose gate is off costs nothing.
-fn add_features(control: &mut Control, args: &Args) -> Vec<Webhook> {
+fn add_features(
+    control: &mut Control,
+    args: &Args,
+    metrics: &leadsman_process::Metrics,
+) -> Vec<Webhook> {
     let mut webhooks = Vec::new();
     if args.feature_gates.pod_probe_marker {
-        let rules = PodProbeRules::new(Config {
+        let config = Config {
             compatibility: args.compatibility.into(),
             agent_namespace: args.namespace.clone(),
             former_field_managers: args.former_field_managers.clone(),
             serverless: args.feature_gates.serverless,
             ..Config::default()
-        });
+        };
+        let rules = PodProbeRules::new(config, metrics);
         webhooks.extend(rules.webhooks());
         control.add(rules);
     }
@@ -92,7 +97,7 @@ async fn manage(args: &Args, process: Process) -> Result<(), ManagerError> {
         process
             .readiness
             .add_check("leadership", "the Lease has not been read yet"),
-        Metrics::new(&process.metrics),
+        Metrics::new(&process.metrics, leader::LEASE),
     );
     let guard = OpenKruiseGuard::new(
         process.server.clone(),
@@ -103,7 +108,7 @@ async fn manage(args: &Args, process: Process) -> Result<(), ManagerError> {
         ),
     );
     let mut control = Control::new(&process, guard.passed_on());
-    let webhooks = add_features(&mut control, args);
+    let webhooks = add_features(&mut control, args, &process.metrics);
     let namespace = &args.namespace;
     let leadership = guard.passed_on();
     let mut admission =

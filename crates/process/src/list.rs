@@ -26,6 +26,8 @@ const DEADLINES: [Duration; 4] = [
 #[derive(Clone, Debug)]
 pub struct ListTarget {
     pub(crate) path: String,
+    /// The plural by which metrics name the objects.
+    pub(crate) resource: String,
     pub(crate) fields: Option<String>,
     page: u32,
 }
@@ -46,6 +48,7 @@ impl ListTarget {
     pub fn all<K: Resource<DynamicType = ()>>() -> Self {
         Self {
             path: K::url_path(&(), None),
+            resource: K::plural(&()).into_owned(),
             fields: None,
             page: 500,
         }

@@ -142,6 +142,7 @@ where
         readiness: Readiness::default(),
         metrics: Metrics::default(),
     };
+    process.server.metrics.register(&process.metrics);
     let served = serve_beside(args, process.clone()).await?;
     let token = process.shutdown.clone();
     let readiness = process.readiness.clone();

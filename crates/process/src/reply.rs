@@ -117,6 +117,42 @@ impl Cause {
 }
 
 impl Disposition {
+    /// The values of [`Disposition::label`].
+    pub const LABELS: [&'static str; 12] = [
+        "done",
+        "already_exists",
+        "gone",
+        "refused",
+        "conflict",
+        "throttled",
+        "unavailable",
+        "no_answer",
+        "internal_error",
+        "no_such_kind",
+        "no_right",
+        "denied",
+    ];
+
+    /// The outcome, as metrics label it.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::AlreadyExists { .. } => "already_exists",
+            Self::Gone { .. } | Self::Expired { .. } => "gone",
+            Self::Refused { .. } => "refused",
+            Self::Retry { cause, .. } => match cause {
+                Cause::Conflict => "conflict",
+                Cause::Throttled => "throttled",
+                Cause::Unavailable => "unavailable",
+                Cause::NoAnswer => "no_answer",
+                Cause::InternalError => "internal_error",
+                Cause::NoSuchKind => "no_such_kind",
+                Cause::NoRight => "no_right",
+                Cause::Denied => "denied",
+            },
+        }
+    }
+
     /// The reply's message; `None` for a success.
     pub fn reason(&self) -> Option<&str> {
         match self {

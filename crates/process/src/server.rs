@@ -9,6 +9,7 @@ use kube::client::Body;
 use tokio::time::sleep;
 
 use crate::clock;
+use crate::metrics::ClientMetrics;
 use crate::reach::Reachability;
 use crate::reply::{self, Disposition, Verb};
 
@@ -19,6 +20,8 @@ pub struct ApiServer {
     pub client: Client,
     /// Outcomes of all requests.
     pub reachability: Reachability,
+    /// Counts of all requests.
+    pub metrics: ClientMetrics,
 }
 
 /// The outcome of a request.
@@ -36,6 +39,7 @@ impl ApiServer {
         Self {
             client,
             reachability: Reachability::default(),
+            metrics: ClientMetrics::default(),
         }
     }
 
@@ -43,11 +47,13 @@ impl ApiServer {
     /// a reply: `Retry-After` is one of them.
     pub async fn send(&self, verb: Verb, request: Request<Vec<u8>>, deadline: Duration) -> Reply {
         let began = clock::monotonic();
+        let method = request.method().clone();
         let exchange = async {
             let response = self.client.send(request.map(Body::from)).await?;
             let (head, body) = response.into_parts();
             Ok::<_, kube::Error>((head, body.collect_bytes().await?))
         };
+        let mut status = None;
         let (disposition, body) = tokio::select! {
             // The deadline is polled first: a process that was suspended for longer than its Lease must not send a
             // write that it had begun as the leader.
@@ -55,14 +61,16 @@ impl ApiServer {
             () = sleep(deadline) => (reply::timed_out(deadline), Vec::new()),
             exchanged = exchange => match exchanged {
                 Ok((head, body)) => {
+                    status = Some(head.status);
                     let disposition = reply::judge(verb, head.status, &head.headers, &body);
                     (disposition, Vec::from(body))
                 }
                 Err(error) => (reply::no_reply(&error), Vec::new()),
             },
         };
-        self.reachability
-            .record(&disposition, began, clock::monotonic());
+        let now = clock::monotonic();
+        self.metrics.observe_request(&method, status, now - began);
+        self.reachability.record(&disposition, began, now);
         Reply { disposition, body }
     }
 }

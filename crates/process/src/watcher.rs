@@ -28,6 +28,7 @@ use self::lines::Lines;
 use crate::backoff::Backoff;
 use crate::clock;
 use crate::list::{ListTarget, unreadable};
+use crate::metrics::WatchMetrics;
 use crate::reach::RecoveryListener;
 use crate::reply::{Cause, Disposition, judge_watch_error, timed_out};
 use crate::server::ApiServer;
@@ -115,6 +116,7 @@ where
 {
     let watch = Watch {
         recoveries: server.reachability.subscribe(),
+        metrics: server.metrics.watch(&target.resource),
         server,
         target,
         random,
@@ -130,6 +132,7 @@ where
 struct Watch<K> {
     server: ApiServer,
     recoveries: RecoveryListener,
+    metrics: WatchMetrics,
     target: ListTarget,
     random: fastrand::Rng,
     state: WatchState<K>,
@@ -230,6 +233,7 @@ where
         }
         let token = match then {
             AfterPage::Watch { version } => {
+                self.metrics.count_list();
                 self.state = WatchState::Listed {
                     version: version.clone(),
                 };
@@ -267,6 +271,7 @@ where
     async fn start_watch(&mut self, version: String) -> WatchEvent<K> {
         match self.send_watch(&version).await {
             Ok(lines) => {
+                self.metrics.count_watch();
                 let stream = EstablishedWatch {
                     lines,
                     began: clock::monotonic(),
@@ -289,7 +294,7 @@ where
         let request = Request::new(&self.target.path).watch(&params, version);
         let request = request.map_err(|error| unreadable(&error))?;
         let started = async {
-            let started = Lines::start(&self.server.client, request);
+            let started = Lines::start(&self.server, request);
             let started = tokio::time::timeout(HEADER_DEADLINE, started).await;
             started.unwrap_or_else(|_| Err(timed_out(HEADER_DEADLINE)))
         };
@@ -380,6 +385,7 @@ where
             return Some(self.fail(WatchPhase::Watching, disposition, WatchState::Unlisted));
         }
         self.reset_failures();
+        self.metrics.note_sync();
         let stream = EstablishedWatch {
             last_line: Some(clock::monotonic()),
             ..stream
@@ -403,6 +409,10 @@ where
         disposition: Disposition,
         retry: WatchState<K>,
     ) -> WatchEvent<K> {
+        match phase {
+            WatchPhase::Listing => self.metrics.count_failed_list(),
+            WatchPhase::Watching => self.metrics.count_failed_watch(),
+        }
         self.failures = self.failures.saturating_add(1);
         let delay = BACKOFF.delay(self.failures, self.random.f64());
         let retry_in = match &disposition {

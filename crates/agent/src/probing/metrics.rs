@@ -1,24 +1,65 @@
 //! The metrics of probing. Labels have closed lists of values.
+//!
+//! A run costs a few additions here: the metrics of each handler are looked up when the agent starts.
+
+use std::time::Duration;
 
 use leadsman_core::podprobe::node::ProbeRun;
 use leadsman_core::podprobe::{CannotProbe, Handler, Outcome, State};
 use leadsman_process::Metrics;
+use leadsman_process::metrics::{Counters, Labels, WriteCounters};
+use leadsman_process::reply::Disposition;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::Unit;
+use prometheus_client::registry::{Registry, Unit};
 
-/// Counters by the values of `N` labels, each with its name.
-type Counters<const N: usize> = Family<[(&'static str, &'static str); N], Counter>;
+/// The buckets of a run's duration, in seconds. A probe's timeout is a second by default.
+const DURATIONS: [f64; 12] = [
+    0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
+];
+/// The only object that an agent writes, besides events.
+const STATUS: &str = "nodepodprobe_status";
+
+/// The kind of a handler, as metrics name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HandlerKind {
+    Exec,
+    HttpGet,
+    TcpSocket,
+    Grpc,
+}
+
+impl HandlerKind {
+    const ALL: [Self; 4] = [Self::Exec, Self::HttpGet, Self::TcpSocket, Self::Grpc];
+
+    pub(crate) fn of(handler: &Handler) -> Self {
+        match handler {
+            Handler::Exec { .. } => Self::Exec,
+            Handler::HttpGet(_) => Self::HttpGet,
+            Handler::TcpSocket { .. } => Self::TcpSocket,
+            Handler::Grpc { .. } => Self::Grpc,
+        }
+    }
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::Exec => "exec",
+            Self::HttpGet => "http_get",
+            Self::TcpSocket => "tcp_socket",
+            Self::Grpc => "grpc",
+        }
+    }
+}
 
 /// The metrics of probing. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct ProbingMetrics {
-    runs: Counters<2>,
+    runs: [RunMetrics; 4],
     cannot_probe: Counters<1>,
     verdicts: Counters<1>,
-    writes: Counters<1>,
+    writes: WriteCounters,
     lists: Counters<1>,
     events: Counters<1>,
     probes: Gauge,
@@ -27,6 +68,45 @@ pub(crate) struct ProbingMetrics {
     execs_waiting: Gauge,
     exec_wait: Histogram,
     lag: Histogram,
+}
+
+/// The metrics of the runs of one kind of handler.
+#[derive(Clone, Debug)]
+struct RunMetrics {
+    succeeded: Counter,
+    failed: Counter,
+    cannot_probe: Counter,
+    duration: Histogram,
+}
+
+impl RunMetrics {
+    /// Those of all kinds, by the names of the kubelet's (`pkg/kubelet/prober/prober_manager.go`).
+    fn register(registry: &mut Registry) -> [Self; 4] {
+        let results = Counters::<2>::default();
+        let durations: Family<Labels<1>, Histogram> =
+            Family::new_with_constructor(|| Histogram::new(DURATIONS));
+        registry.register(
+            "prober_probe",
+            "Probe runs that have ended, by handler and result; cannot_probe says nothing about the container",
+            results.clone(),
+        );
+        registry.register_with_unit(
+            "prober_probe_duration",
+            "Duration of probe runs that had a result, by handler",
+            Unit::Seconds,
+            durations.clone(),
+        );
+        HandlerKind::ALL.map(|kind| {
+            let handler = ("handler", kind.label());
+            let count = |result| results.get_or_create_owned(&[handler, ("result", result)]);
+            Self {
+                succeeded: count("succeeded"),
+                failed: count("failed"),
+                cannot_probe: count("cannot_probe"),
+                duration: durations.get_or_create_owned(&[handler]),
+            }
+        })
+    }
 }
 
 /// The fate of an event.
@@ -42,34 +122,36 @@ pub(crate) enum EventResult {
 
 impl ProbingMetrics {
     pub(crate) fn new(registry: &Metrics) -> Self {
+        let seconds = || Histogram::new(exponential_buckets(0.001, 4.0, 8));
         let metrics = Self {
-            runs: Family::default(),
+            runs: registry.register(RunMetrics::register),
             cannot_probe: Family::default(),
             verdicts: Family::default(),
-            writes: Family::default(),
+            writes: WriteCounters::new(registry),
             lists: Family::default(),
             events: Family::default(),
             probes: Gauge::default(),
             malformed: Gauge::default(),
             execs: Gauge::default(),
             execs_waiting: Gauge::default(),
-            exec_wait: Histogram::new(exponential_buckets(0.001, 4.0, 8)),
-            lag: Histogram::new(exponential_buckets(0.001, 4.0, 8)),
+            exec_wait: seconds(),
+            lag: seconds(),
         };
         metrics.register(registry);
+        metrics.writes.declare(STATUS);
+        declare(&metrics.cannot_probe, "cause", &CAUSES);
+        declare(&metrics.verdicts, "to", &STATES);
+        declare(&metrics.lists, "result", &ENDS);
+        declare(&metrics.events, "result", &EventResult::LABELS);
         metrics
     }
 
     fn register(&self, registry: &Metrics) {
         registry.register(|r| {
-            let help = "Probe runs that have ended, by handler and result";
-            r.register("probe_runs", help, self.runs.clone());
             let help = "Probe runs that say nothing about the container, and count neither as success nor as failure, by cause";
-            r.register("probe_run_errors", help, self.cannot_probe.clone());
+            r.register("prober_probe_errors", help, self.cannot_probe.clone());
             let help = "Changes of a verdict's state, by the new state";
             r.register("verdict_changes", help, self.verdicts.clone());
-            let help = "Writes of the NodePodProbe's status, by result";
-            r.register("status_writes", help, self.writes.clone());
             let help = "Container lists requested from the container runtime, by result";
             r.register("container_lists", help, self.lists.clone());
             let help = "Events about pods, by result: sent, failed, overflowed (queue full), suppressed (rate limit of the pod)";
@@ -110,74 +192,131 @@ impl ProbingMetrics {
         self.execs_waiting.set(gauge(waiting));
     }
 
-    pub(crate) fn count_run(&self, handler: &'static str, result: &Result<Outcome, CannotProbe>) {
-        let result = match result {
-            Ok(Outcome::Succeeded(_)) => "succeeded",
-            Ok(Outcome::Failed(_)) => "failed",
+    pub(crate) fn count_run(
+        &self,
+        handler: HandlerKind,
+        result: &Result<Outcome, CannotProbe>,
+        took: Duration,
+    ) {
+        let runs = &self.runs[handler as usize];
+        match result {
+            Ok(Outcome::Succeeded(_)) => runs.succeeded.inc(),
+            Ok(Outcome::Failed(_)) => runs.failed.inc(),
             Err(cause) => {
-                increment(&self.cannot_probe, [("cause", cause_label(cause))]);
-                "cannot_probe"
+                increment(&self.cannot_probe, "cause", cause_label(cause));
+                runs.cannot_probe.inc()
             }
         };
-        increment(&self.runs, [("handler", handler), ("result", result)]);
+        if result.is_ok() {
+            runs.duration.observe(took.as_secs_f64());
+        }
     }
 
     pub(crate) fn count_change(&self, to: State) {
-        let to = match to {
-            State::Succeeded => "succeeded",
-            State::Failed => "failed",
-            State::Unknown => "unknown",
-        };
-        increment(&self.verdicts, [("to", to)]);
+        increment(&self.verdicts, "to", state_label(to));
     }
 
-    pub(crate) fn count_write(&self, succeeded: bool) {
-        increment(&self.writes, [("result", end_label(succeeded))]);
+    pub(crate) fn count_write(&self, disposition: &Disposition) {
+        self.writes.count(STATUS, disposition);
     }
 
     pub(crate) fn count_list(&self, succeeded: bool) {
-        increment(&self.lists, [("result", end_label(succeeded))]);
+        let [done, failed] = ENDS;
+        increment(&self.lists, "result", if succeeded { done } else { failed });
     }
 
     pub(crate) fn count_event(&self, result: EventResult) {
-        let result = match result {
-            EventResult::Sent => "sent",
-            EventResult::Failed => "failed",
-            EventResult::Overflowed => "overflowed",
-            EventResult::Suppressed => "suppressed",
-        };
-        increment(&self.events, [("result", result)]);
+        increment(&self.events, "result", result.label());
     }
 }
 
-fn increment<const N: usize>(counters: &Counters<N>, labels: [(&'static str, &'static str); N]) {
-    counters.get_or_create(&labels).inc();
-}
-
-pub(crate) fn handler_label(handler: &Handler) -> &'static str {
-    match handler {
-        Handler::Exec { .. } => "exec",
-        Handler::HttpGet(_) => "http_get",
-        Handler::TcpSocket { .. } => "tcp_socket",
-        Handler::Grpc { .. } => "grpc",
+/// Shows a counter for each value, each 0 so far.
+fn declare(counters: &Counters<1>, label: &'static str, values: &[&'static str]) {
+    for value in values {
+        drop(counters.get_or_create(&[(label, *value)]));
     }
 }
+
+fn increment(counters: &Counters<1>, label: &'static str, value: &'static str) {
+    counters.get_or_create(&[(label, value)]).inc();
+}
+
+impl EventResult {
+    const LABELS: [&'static str; 4] = ["sent", "failed", "overflowed", "suppressed"];
+
+    fn label(self) -> &'static str {
+        Self::LABELS[self as usize]
+    }
+}
+
+const STATES: [&str; 3] = ["succeeded", "failed", "unknown"];
+
+fn state_label(state: State) -> &'static str {
+    let [succeeded, failed, unknown] = STATES;
+    match state {
+        State::Succeeded => succeeded,
+        State::Failed => failed,
+        State::Unknown => unknown,
+    }
+}
+
+const CAUSES: [&str; 6] = [
+    "runtime",
+    "deadline",
+    "local",
+    "no_address",
+    "not_of_node",
+    "container_gone",
+];
 
 fn cause_label(cause: &CannotProbe) -> &'static str {
+    let [
+        runtime,
+        deadline,
+        local,
+        no_address,
+        not_of_node,
+        container_gone,
+    ] = CAUSES;
     match cause {
-        CannotProbe::Runtime(_) => "runtime",
-        CannotProbe::Deadline => "deadline",
-        CannotProbe::Local(_) => "local",
-        CannotProbe::NoAddress => "no_address",
-        CannotProbe::NotOfNode(_) => "not_of_node",
-        CannotProbe::ContainerGone => "container_gone",
+        CannotProbe::Runtime(_) => runtime,
+        CannotProbe::Deadline => deadline,
+        CannotProbe::Local(_) => local,
+        CannotProbe::NoAddress => no_address,
+        CannotProbe::NotOfNode(_) => not_of_node,
+        CannotProbe::ContainerGone => container_gone,
     }
 }
 
-fn end_label(succeeded: bool) -> &'static str {
-    if succeeded { "done" } else { "failed" }
-}
+const ENDS: [&str; 2] = ["done", "failed"];
 
 fn gauge(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_counted_by_handler_and_result_and_timed_if_they_had_one() {
+        let registry = Metrics::default();
+        let metrics = ProbingMetrics::new(&registry);
+        let took = Duration::from_millis(20);
+        let failed = Ok(Outcome::Failed("no".to_owned()));
+        metrics.count_run(HandlerKind::Grpc, &failed, took);
+        metrics.count_run(HandlerKind::Grpc, &Err(CannotProbe::NoAddress), took);
+        let text = registry.text().unwrap();
+        for line in [
+            r#"leadsman_prober_probe_total{handler="grpc",result="failed"} 1"#,
+            r#"leadsman_prober_probe_total{handler="grpc",result="cannot_probe"} 1"#,
+            r#"leadsman_prober_probe_total{handler="exec",result="succeeded"} 0"#,
+            r#"leadsman_prober_probe_errors_total{cause="no_address"} 1"#,
+            r#"leadsman_prober_probe_duration_seconds_count{handler="grpc"} 1"#,
+            r#"leadsman_writes_total{write="nodepodprobe_status",result="conflict"} 0"#,
+            r#"leadsman_pod_events_total{result="suppressed"} 0"#,
+        ] {
+            assert!(text.lines().any(|shown| shown == line), "{line}: {text}");
+        }
+    }
 }

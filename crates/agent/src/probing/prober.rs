@@ -7,9 +7,10 @@ use futures::FutureExt;
 use leadsman_core::podprobe::node::{ProbeRun, RunId};
 use leadsman_core::podprobe::{CannotProbe, Outcome};
 use leadsman_probe::{EXEC_SLACK, Exec, ProbeTarget};
+use leadsman_process::clock;
 use tokio::task::JoinSet;
 
-use super::metrics::handler_label;
+use super::metrics::HandlerKind;
 
 /// Added to the deadline of an executor, in case it does not keep that itself.
 const SLACK: Duration = Duration::from_secs(1);
@@ -17,9 +18,9 @@ const SLACK: Duration = Duration::from_secs(1);
 /// A run that has ended.
 pub(crate) struct FinishedRun {
     pub(crate) run: RunId,
-    /// The executor, as metrics name it.
-    pub(crate) handler: &'static str,
+    pub(crate) handler: HandlerKind,
     pub(crate) result: Result<Outcome, CannotProbe>,
+    pub(crate) took: Duration,
 }
 
 /// The runs under way. Dropping this aborts them.
@@ -40,7 +41,7 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
     pub(crate) fn start(&mut self, run: ProbeRun, target: Option<ProbeTarget>) {
         let exec = self.exec.clone();
         self.runs.spawn(async move {
-            let handler = handler_label(&run.probe.handler);
+            let began = clock::monotonic();
             let probed = AssertUnwindSafe(probe(&run, target, &exec)).catch_unwind();
             let result = probed.await.unwrap_or_else(|_| {
                 // The panic hook has logged the place. Other probes are not affected.
@@ -50,8 +51,9 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
             tracing::debug!(probe = %run.key, container = %run.container, ?result, "probe run ended");
             FinishedRun {
                 run: run.id,
-                handler,
+                handler: HandlerKind::of(&run.probe.handler),
                 result,
+                took: clock::monotonic() - began,
             }
         });
     }

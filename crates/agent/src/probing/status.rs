@@ -19,12 +19,10 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from
 /// Why a status is not written, or not known to be.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StatusWriteError {
-    #[error("writing the status of NodePodProbe {node} failed: {reason}")]
+    #[error("writing the status of NodePodProbe {node} failed: {}", disposition.explain())]
     Failed {
         node: String,
-        reason: String,
-        /// The API server's `Retry-After`.
-        retry_after: Option<Duration>,
+        disposition: Disposition,
     },
     #[error(
         "the reply to the write of the status of NodePodProbe {node} cannot be decoded: {source}"
@@ -37,13 +35,16 @@ pub(crate) enum StatusWriteError {
     Lost(#[from] tokio::task::JoinError),
 }
 
+/// The object after a write of its status.
+pub(crate) type StatusWrite = Result<Box<NodePodProbe>, StatusWriteError>;
+
 /// Writes the whole status without a resourceVersion: the agent is its only writer, and the new status does not depend
 /// on the old one. Returns the object after the write.
 pub(crate) async fn write_status(
     server: ApiServer,
     node: String,
     status: NodePodProbeStatus,
-) -> Result<Box<NodePodProbe>, StatusWriteError> {
+) -> StatusWrite {
     // Not the type itself: it omits an empty list, which must be written too.
     let body = json!({"status": {"podProbeStatuses": status.pod_probe_statuses}});
     let patch = Request::new(NodePodProbe::url_path(&(), None)).patch_subresource(
@@ -61,9 +62,17 @@ pub(crate) async fn write_status(
             .map_err(|source| StatusWriteError::Undecodable { node, source }),
         failed => Err(StatusWriteError::Failed {
             node,
-            reason: failed.explain(),
-            retry_after: failed.slow_down(),
+            disposition: failed,
         }),
+    }
+}
+
+/// What the API server has made of a write. None if nobody knows.
+pub(crate) fn disposition_of(written: &StatusWrite) -> Option<&Disposition> {
+    match written {
+        Ok(_) | Err(StatusWriteError::Undecodable { .. }) => Some(&Disposition::Done),
+        Err(StatusWriteError::Failed { disposition, .. }) => Some(disposition),
+        Err(StatusWriteError::Lost(_)) => None,
     }
 }
 
@@ -76,7 +85,7 @@ pub(crate) fn shows_unprobed(object: &NodePodProbe) -> bool {
 /// The end of a write that has failed so many times in a row.
 pub(crate) fn failed_write(error: &StatusWriteError, failures: u32) -> StatusWriteEnd {
     let retry_after = match error {
-        StatusWriteError::Failed { retry_after, .. } => *retry_after,
+        StatusWriteError::Failed { disposition, .. } => disposition.slow_down(),
         StatusWriteError::Undecodable { .. } | StatusWriteError::Lost(_) => None,
     };
     StatusWriteEnd::Failed {

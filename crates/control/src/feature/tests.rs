@@ -143,7 +143,7 @@ impl Rules for Script {
             .with_optional_fields(FIELDS),
     ];
     const REQUESTS: &'static [RequestKind] = &[PATCH];
-    const CLASSES: &'static [Class] = &[Class::new()];
+    const CLASSES: &'static [Class] = &[Class::new("lamps")];
 
     type Event = Event;
     type Target = String;
@@ -193,6 +193,7 @@ impl Rules for Script {
                 Ok(Event::Shown(pod.identity.name.unwrap_or_default()))
             }),
             read_back: None,
+            measured: None,
             written: Event::Other,
             refused: Box::new(|reason| Event::Refused(name, reason)),
         })
@@ -303,7 +304,7 @@ impl Bench {
     fn pending(&self) -> String {
         let text = self.metrics.text().unwrap();
         let mut lines = text.lines();
-        let line = lines.find(|line| line.starts_with("leadsman_writes_pending"));
+        let line = lines.find(|line| line.starts_with("leadsman_workqueue_depth{"));
         line.unwrap().split(' ').next_back().unwrap().to_owned()
     }
 

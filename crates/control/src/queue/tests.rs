@@ -17,12 +17,14 @@ impl fmt::Display for Lamp {
 
 /// The classes of markers: the statuses wait for the specs, and are spaced.
 const CLASSES: [Class; 3] = [
-    Class::new(),
-    Class::new(),
-    Class::new().spacing(Duration::from_secs(2)).after(After {
-        class: 1,
-        at_most: HELD,
-    }),
+    Class::new("marks"),
+    Class::new("specs"),
+    Class::new("statuses")
+        .spacing(Duration::from_secs(2))
+        .after(After {
+            class: 1,
+            at_most: HELD,
+        }),
 ];
 const HELD: Duration = Duration::from_secs(10);
 
@@ -50,7 +52,7 @@ impl Queue {
     }
 
     fn counts(&self) -> (usize, usize) {
-        (self.queue.pending(), self.queue.in_flight())
+        (self.queue.depths().sum(), self.queue.in_flight())
     }
 }
 

@@ -38,7 +38,7 @@ impl Rules for Words {
     const NAME: &'static str = "words";
     const KINDS: &'static [Kind<Self>] = &[Kind::new::<ConfigMap>(100).relisted()];
     const REQUESTS: &'static [RequestKind] = &[];
-    const CLASSES: &'static [Class] = &[Class::new()];
+    const CLASSES: &'static [Class] = &[Class::new("things")];
 
     type Event = String;
     type Target = String;

@@ -45,6 +45,7 @@ fn creation(steps: usize) -> Request<String> {
         steps: Ok(vec![http(Method::POST); steps]),
         reply: Some(|body| serde_json::from_slice(body)),
         read_back: Some(http(Method::GET)),
+        measured: None,
         written: "written".to_owned(),
         refused: Box::new(|reason| reason),
     }

@@ -88,7 +88,7 @@ fn follower(readiness: &Readiness, subscribers: &[(u64, usize)]) -> (Follower<Po
     let follower = Follower {
         resource: "pods".to_owned(),
         check: readiness.add_check("pods", "waiting for the first list"),
-        metrics: Metrics::new(&leadsman_process::Metrics::default()),
+        undecodable_count: Counter::default(),
         fan_out: FanOut(recorders.collect()),
         list: ResourceVersion::UNKNOWN,
         listing: BTreeSet::new(),

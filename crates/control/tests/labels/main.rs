@@ -44,7 +44,7 @@ impl Rules for Greedy {
     const NAME: &'static str = "greedy";
     const KINDS: &'static [Kind<Self>] = &[Kind::new::<Pod>(500), Kind::new::<Secret>(500)];
     const REQUESTS: &'static [RequestKind] = &[CREATE];
-    const CLASSES: &'static [Class] = &[Class::new()];
+    const CLASSES: &'static [Class] = &[Class::new("labels")];
 
     type Event = ();
     type Target = usize;
@@ -71,6 +71,7 @@ impl Rules for Greedy {
             steps: Ok(vec![post.body(Vec::new()).ok()?]),
             reply: None,
             read_back: None,
+            measured: None,
             written: (),
             refused: Box::new(|_| ()),
         })

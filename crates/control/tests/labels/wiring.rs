@@ -30,7 +30,7 @@ impl Rules for CopyLabels {
         Kind::new::<Pod>(500),
     ];
     const REQUESTS: &'static [RequestKind] = &[POD_LABEL];
-    const CLASSES: &'static [Class] = &[Class::new()];
+    const CLASSES: &'static [Class] = &[Class::new("labels")];
 
     type Event = Event;
     type Target = ObjectName;
@@ -58,6 +58,7 @@ impl Rules for CopyLabels {
             steps: patch.map(|patch: HttpRequest<_>| vec![patch]),
             reply: Some(|body| Ok(pod_event(&serde_json::from_slice(body)?, Source::Reply))),
             read_back: None,
+            measured: None,
             written: Event::Other,
             refused: Box::new(|_| Event::Refused(pod, colour)),
         })

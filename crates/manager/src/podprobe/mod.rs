@@ -4,19 +4,23 @@
 //! |---|---|
 //! | `kinds` | the kinds that are observed, as events for the index |
 //! | `requests` | writes as HTTP requests |
+//! | `metrics` | the metrics of markers and marks |
 //! | `serverless` | the webhook that gives pods their probes for virtual nodes |
 
 use std::time::Duration;
 
 use leadsman_admission::Webhook;
-use leadsman_control::{After, Class, Effects, Kind, Request, RequestKind, Rules};
+use leadsman_control::{After, Class, Effects, Kind, Measured, Request, RequestKind, Rules};
 use leadsman_core::cluster::Now;
 use leadsman_core::podprobe::event::{self, Event, WriteTarget};
 use leadsman_core::podprobe::{Config, Index};
+use leadsman_process::Metrics;
 
+use self::metrics::MarkerMetrics;
 use self::serverless::InjectionWebhook;
 
 mod kinds;
+mod metrics;
 mod requests;
 mod serverless;
 
@@ -25,14 +29,19 @@ pub(crate) struct PodProbeRules {
     index: Index,
     /// None if the gate for serverless pods is off.
     injection: Option<InjectionWebhook>,
+    metrics: MarkerMetrics,
 }
 
 impl PodProbeRules {
     /// Nothing is observed yet.
-    pub(crate) fn new(config: Config) -> Self {
+    pub(crate) fn new(config: Config, metrics: &Metrics) -> Self {
         let injection = config.serverless.then(InjectionWebhook::new);
         let index = Index::new(config);
-        Self { index, injection }
+        Self {
+            index,
+            injection,
+            metrics: MarkerMetrics::new(metrics),
+        }
     }
 
     /// The webhooks of the feature.
@@ -53,15 +62,17 @@ impl Rules for PodProbeRules {
     const KINDS: &'static [Kind<Self>] = kinds::KINDS;
     const REQUESTS: &'static [RequestKind] = requests::ALL;
     const CLASSES: &'static [Class] = &[
-        Class::new(),
-        Class::new(),
+        Class::new("pod_marks"),
+        Class::new("nodepodprobes"),
         // A marker's status changes with every pod. It says that specs are written: written before them, it would be
         // written twice. But specs may come without end.
-        Class::new().spacing(Duration::from_secs(2)).after(After {
-            class: SPECS,
-            at_most: Duration::from_secs(10),
-        }),
-        Class::new(),
+        Class::new("marker_status")
+            .spacing(Duration::from_secs(2))
+            .after(After {
+                class: SPECS,
+                at_most: Duration::from_secs(10),
+            }),
+        Class::new("marker_finalizers"),
     ];
 
     type Event = Event;
@@ -70,6 +81,7 @@ impl Rules for PodProbeRules {
     fn observe(&mut self, event: Event, now: Now) -> Effects<WriteTarget> {
         let lists_markers = matches!(event, Event::Listed(event::WatchedKind::Marker, ..));
         let effects = effects(self.index.observe(event, now));
+        self.metrics.show(self.index.status_totals());
         if let Some(injection) = &mut self.injection {
             injection.follow(&mut self.index, lists_markers);
         }
@@ -86,7 +98,15 @@ impl Rules for PodProbeRules {
 
     fn due(&mut self, target: &WriteTarget, now: Now) -> Option<Request<Event>> {
         let write = self.index.due(target, now)?;
-        Some(requests::request(target.clone(), write))
+        let measured = self.index.verdict_since(target).map(|since| Measured {
+            since,
+            latency: self.metrics.mark_latency.clone(),
+        });
+        let request = requests::request(target.clone(), write);
+        Some(Request {
+            measured,
+            ..request
+        })
     }
 
     fn class(target: &WriteTarget) -> usize {

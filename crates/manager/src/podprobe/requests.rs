@@ -78,6 +78,7 @@ pub(super) fn request(target: WriteTarget, write: Write) -> Request<Event> {
         steps: steps(&write),
         reply: reply(&write),
         read_back: read_back(&write),
+        measured: None,
         written: Event::Written(target.clone()),
         refused: Box::new(move |reason| Event::Refused(target, Box::new(write), reason)),
     }

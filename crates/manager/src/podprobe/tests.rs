@@ -17,7 +17,7 @@ async fn without_its_crds_it_waits_and_the_other_feature_goes_on() {
     cluster.put("configmaps", "paint", &[(rules::COLOUR, "red")], None);
     cluster.put("pods", "a", &[], Some("paint"));
     let running = run(&cluster, |control| {
-        control.add(PodProbeRules::new(Config::default()));
+        control.add(PodProbeRules::new(Config::default(), &Metrics::default()));
         control.add(wiring::CopyLabels::default());
     });
     sleep(Duration::from_mins(1)).await;

@@ -30,6 +30,38 @@ fn word(disposition: &Disposition) -> (String, u64) {
 }
 
 #[test]
+fn each_disposition_has_one_of_the_labels() {
+    let reason = String::new();
+    let retry = |cause| Disposition::Retry {
+        cause,
+        after: None,
+        reason: String::new(),
+    };
+    let all = [
+        Disposition::Done,
+        Disposition::AlreadyExists {
+            reason: reason.clone(),
+        },
+        Disposition::Gone {
+            reason: reason.clone(),
+        },
+        Disposition::Refused { reason },
+        retry(Cause::Conflict),
+        retry(Cause::Throttled),
+        retry(Cause::Unavailable),
+        retry(Cause::NoAnswer),
+        retry(Cause::InternalError),
+        retry(Cause::NoSuchKind),
+        retry(Cause::NoRight),
+        retry(Cause::Denied),
+    ];
+    assert_eq!(
+        all.map(|disposition| disposition.label()),
+        Disposition::LABELS
+    );
+}
+
+#[test]
 fn a_missing_right_is_named_with_account_verb_resource_and_scope() {
     let denied = |verb| {
         format!(

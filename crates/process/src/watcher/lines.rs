@@ -2,10 +2,11 @@
 
 use http::request::Request;
 use http_body_util::BodyExt;
-use kube::Client;
 use kube::client::Body;
 
+use crate::clock;
 use crate::reply::{Disposition, Verb, judge, no_reply};
+use crate::server::ApiServer;
 
 /// A line is an object, and no API server stores larger ones than a few megabytes
 /// (`--max-request-bytes` of etcd, and 3 MiB for a request body).
@@ -22,10 +23,14 @@ pub(super) struct Lines {
 impl Lines {
     /// Sends the request; returns when the header of the reply has come.
     pub(super) async fn start(
-        client: &Client,
+        server: &ApiServer,
         request: Request<Vec<u8>>,
     ) -> Result<Self, Disposition> {
-        let response = client.send(request.map(Body::from)).await;
+        let (began, method) = (clock::monotonic(), request.method().clone());
+        let response = server.client.send(request.map(Body::from)).await;
+        let status = response.as_ref().ok().map(|response| response.status());
+        let took = clock::monotonic() - began;
+        server.metrics.observe_request(&method, status, took);
         let (head, body) = response.map_err(|error| no_reply(&error))?.into_parts();
         if !head.status.is_success() {
             let body = body.collect_bytes().await;
