@@ -1,6 +1,9 @@
-//! The two annotations that pass a pod's probes to the provider of a virtual node, and a fingerprint of their values.
+//! The two annotations that pass a pod's probes to the provider of a virtual node: a fingerprint of their values, and how
+//! long these may be.
 
 use std::num::NonZeroU64;
+
+use leadsman_api::limits::ANNOTATIONS_BYTES;
 
 use super::contest::fingerprint;
 
@@ -9,9 +12,28 @@ pub const PROBES: &str = "kruise.io/podprobe";
 /// The annotation with the names of the probes' markers, sorted and separated by commas.
 pub const MARKERS: &str = "kruise.io/podprobemarker-list";
 
+/// Maximum size of both values together: half of what all annotations of a pod may have is left to others.
+pub const INJECTED_BYTES: usize = ANNOTATIONS_BYTES / 2;
+
 /// Fingerprint of the values of [`PROBES`] and [`MARKERS`]; None without either. The index keeps it in place of the values,
 /// since whoever creates a pod may make those long.
 pub(super) fn fingerprint_of(probes: Option<&str>, markers: Option<&str>) -> Option<NonZeroU64> {
     let is_there = probes.is_some() || markers.is_some();
     is_there.then(|| NonZeroU64::new(fingerprint((probes, markers))).unwrap_or(NonZeroU64::MAX))
+}
+
+/// The bytes that both values may have beside a pod's other annotations. Those that `is_ours` take no room: a mark that did
+/// would remove the probe that it follows from, and so itself.
+///
+/// It is the same for all pods whose annotations leave enough, so that few changes of an annotation change it.
+pub(super) fn room(annotations: &[(String, String)], is_ours: impl Fn(&str) -> bool) -> usize {
+    let others = annotations.iter().filter(|(key, _)| {
+        let key = key.as_str();
+        key != PROBES && key != MARKERS && !is_ours(key)
+    });
+    let taken: usize = others.map(|(key, value)| key.len() + value.len()).sum();
+    let keys = PROBES.len() + MARKERS.len();
+    ANNOTATIONS_BYTES
+        .saturating_sub(taken + keys)
+        .min(INJECTED_BYTES)
 }

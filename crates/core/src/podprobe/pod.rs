@@ -46,8 +46,8 @@ pub struct IndexedPod {
     /// Fingerprint of the two annotations by which a pod passes its probes to the provider of a virtual node; None without
     /// either.
     pub injected: Option<NonZeroU64>,
-    /// Bytes of the annotations that are neither these two nor ours, keys included.
-    pub other_annotations: u32,
+    /// The bytes that the values of these two may have beside its other annotations.
+    pub injected_room: usize,
     /// Whether it is neither in phase Succeeded or Failed nor being deleted.
     pub active: bool,
     /// Whether its condition `Initialized` is True.
@@ -157,10 +157,6 @@ impl IndexedPod {
         let node = pod.spec.node_name.as_deref();
         let ours = Ours::read(&pod.owners, former, names);
         let labels = pod.labels.iter();
-        let others = pod.annotations.iter().filter(|(key, _)| {
-            key != PROBES && key != MARKERS && !ours.annotations.contains_key(key)
-        });
-        let other_bytes: usize = others.map(|(key, value)| key.len() + value.len()).sum();
         let annotations = pod.annotations.iter().map(|(key, value)| {
             let is_ours = ours.annotations.contains_key(key);
             let value = if is_ours { value.as_str() } else { "" };
@@ -170,7 +166,9 @@ impl IndexedPod {
             name,
             annotations: annotations.collect(),
             injected: injected::fingerprint_of(probes, markers),
-            other_annotations: u32::try_from(other_bytes).unwrap_or(u32::MAX),
+            injected_room: injected::room(&pod.annotations, |key| {
+                ours.annotations.contains_key(key)
+            }),
             node_uid: match mirrored {
                 None => uid.clone(),
                 Some((_, hash)) => names.share_like(known.map(|known| &known.node_uid), hash),

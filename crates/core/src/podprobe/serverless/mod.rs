@@ -23,20 +23,16 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use leadsman_api::limits::ANNOTATIONS_BYTES;
 use leadsman_api::marker::PodContainerProbe;
 
 pub use self::provider::Provided;
 pub use self::review::{Changes, Snapshot};
 pub use self::scope::Scope;
-pub use super::injected::{MARKERS, PROBES};
+pub use super::injected::{INJECTED_BYTES, MARKERS, PROBES};
 use super::marker::{Marker, MarkerProbe};
 use super::pod::{IndexedContainer, IndexedPod};
 use super::probe::Probe;
 use super::wire::to_wire;
-
-/// Maximum size of the probes of one pod: half of what all annotations of a pod may have is left to others.
-pub const PROBES_BYTES: usize = ANNOTATIONS_BYTES / 2;
 
 /// The probes of one pod that its provider is to run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,14 +72,9 @@ impl Injection {
     ///
     /// A condition belongs to the first probe that names it, even if that one cannot be run, as on other nodes. So the
     /// owner of a condition never depends on a pod's containers.
-    ///
-    /// Marks of ours do not take room from the probes: a mark that did would remove the probe that it follows from, and
-    /// so itself.
     pub fn plan(markers: &[&Marker], pod: &IndexedPod) -> Self {
-        let keys = PROBES.len() + MARKERS.len();
-        let taken = usize::try_from(pod.other_annotations).unwrap_or(usize::MAX);
         let mut draft = Draft {
-            room: ANNOTATIONS_BYTES.saturating_sub(taken.saturating_add(keys)),
+            room: pod.injected_room,
             ..Draft::default()
         };
         let plans = markers.iter().map(|marker| {
@@ -145,7 +136,7 @@ impl<'a> Draft<'a> {
             0 => own.len(),
             _ => self.markers_bytes + ",".len() + own.len(),
         };
-        if probes > PROBES_BYTES || probes + markers > self.room {
+        if probes + markers > self.room {
             return Err(NotInjected::TooManyProbes);
         }
         names.insert(&probe.name);

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::{MARKERS, NotInjected, PROBES, PROBES_BYTES, Scope, Snapshot};
+use super::{INJECTED_BYTES, MARKERS, NotInjected, PROBES, Scope, Snapshot};
 use crate::cluster::Interners;
 use crate::podprobe::pod::IndexedPod;
 use crate::podprobe::{Compatibility, Marker};
@@ -238,7 +238,7 @@ fn what_does_not_fit_is_left_out_and_no_pod_is_refused_for_it() {
     let (names, _) = injected(std::slice::from_ref(&marker));
     assert_eq!(names.len(), 8, "of 16 KB each");
     let changes = review(std::slice::from_ref(&marker), &pod(&json!({})));
-    assert!(changes[PROBES].as_ref().unwrap().len() <= PROBES_BYTES);
+    assert!(bytes(&changes) <= INJECTED_BYTES + PROBES.len() + MARKERS.len());
     // The pod's own annotations leave less.
     for (own, fit) in [(180_000, 5), (229_000, 2), (250_000, 0)] {
         let full = pod(&json!({ "else": "x".repeat(own) }));

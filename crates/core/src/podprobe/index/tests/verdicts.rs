@@ -3,10 +3,11 @@
 use jiff::SignedDuration;
 use rstest::rstest;
 
-use super::cluster::SimPod;
+use super::cluster::{Owner, SimPod, mark};
 use super::scene::{idle, p0};
 use super::world::World;
 use crate::podprobe::event::{WatchedKind, WriteTarget};
+use crate::podprobe::index::Config;
 
 /// The container is replaced by another one, which the kubelet reports running since now.
 fn restart(world: &mut World, id: &str) {
@@ -162,4 +163,28 @@ fn marks_that_another_client_or_a_restart_makes_due_have_no_age() {
     assert_eq!(age_of_due_marks(&mut world), None);
     world.drain();
     assert_eq!(world.pod().labels["idle"].value, "true");
+}
+
+// PPM-16
+#[test]
+fn a_pod_is_not_planned_because_an_annotation_of_others_has_another_length() {
+    for serverless in [false, true] {
+        let mut world = World::with(Config {
+            serverless,
+            ..Config::default()
+        });
+        world.mark("way", &[idle()]);
+        let pod = SimPod::new("u0", "n0", &[("app", "x")]);
+        world.cluster.put_pod(&p0(), pod);
+        let mut annotate = |value: &str| {
+            world.cluster.edit_pod(&p0(), |pod| {
+                let theirs = mark(value, Owner::User);
+                pod.annotations.insert("theirs".to_owned(), theirs);
+            });
+            world.settle();
+            world.index.pods.plans
+        };
+        let before = annotate("short");
+        assert_eq!(annotate("a longer one"), before, "{serverless}");
+    }
 }
