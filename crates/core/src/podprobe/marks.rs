@@ -1,27 +1,22 @@
-//! The marks that a pod should have, and the writes that give them to it.
+//! The marks that a pod should have.
 //!
 //! A mark is a label, an annotation or a condition. A key that a policy of a matching marker names is governed: the
-//! verdict decides its value, or that it is absent. One server-side apply holds all our marks of a pod. A mark that the
-//! next apply leaves out is removed by the API server if we alone own it (`prune`, `merge/update.go` in
-//! `sigs.k8s.io/structured-merge-diff`); a mark that others co-own is removed by a patch.
+//! verdict decides its value, or that it is absent. The writes that give a pod its marks are in `write`.
+
+mod write;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
 use std::sync::Arc;
 
-use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use serde_json::{Map, Value, json};
-
-use super::contest::{Compared, fingerprint};
-use super::event::PodMarks;
+pub(super) use self::write::{ComparedMark, compare, difference};
 use super::injected::{MARKERS, PROBES};
-use super::marker::{Marker, Policy};
-use super::pod::{CoOwner, IndexedCondition, IndexedPod, Ours, Pairs};
+use super::marker::{Marker, MarkerProbe, Policy};
+use super::pod::{CoOwner, IndexedPod, Ours};
 use super::probe::State;
 use super::verdict::Verdict;
-use crate::cluster::{SortedMap, whole_seconds};
+use crate::cluster::SortedMap;
 
 /// The desired state of a governed mark.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -158,7 +153,7 @@ impl Wants {
 /// The policy of the verdict's state decides: the key has its value, or is absent.
 fn pair(
     verdict: Option<&Verdict>,
-    probe: &super::marker::MarkerProbe,
+    probe: &MarkerProbe,
     key: &Arc<str>,
     pairs: fn(&Policy) -> &BTreeMap<Arc<str>, Arc<str>>,
 ) -> Want<Arc<str>> {
@@ -172,15 +167,6 @@ fn pair(
     };
     let value = policy.and_then(|policy| pairs(policy).get(key));
     value.map_or(Want::Absent, |value| Want::Value(value.clone()))
-}
-
-/// The status of a condition.
-fn status(state: State) -> &'static str {
-    match state {
-        State::Succeeded => "True",
-        State::Failed => "False",
-        State::Unknown => "Unknown",
-    }
 }
 
 /// A label, an annotation or a condition of a pod, by its key or type.
@@ -202,173 +188,6 @@ impl fmt::Display for Mark {
             Self::Condition(kind) => write!(f, "condition {kind}"),
         }
     }
-}
-
-/// The change that brings one mark of a pod to its desired state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Need {
-    /// Nothing.
-    Nothing,
-    /// Our apply has to give it this value.
-    Set,
-    /// Our apply has to leave it out: nobody co-owns it, or the co-owner may keep it.
-    Release,
-    /// A patch has to remove it, since others co-own it.
-    Remove,
-}
-
-impl Need {
-    /// How to remove a mark that is present; `owner` is its co-owner, None if the mark is not ours.
-    fn to_remove(owner: Option<CoOwner>) -> Self {
-        match owner {
-            Some(CoOwner::Nobody) => Self::Release,
-            Some(_) | None => Self::Remove,
-        }
-    }
-
-    /// For a mark that is somebody else's. No apply of ours can give up what a former field manager alone owns.
-    fn to_leave(owner: Option<CoOwner>) -> Self {
-        match owner {
-            Some(CoOwner::FormerAlone) | None => Self::Nothing,
-            Some(_) => Self::Release,
-        }
-    }
-
-    /// For a label or an annotation. `want` is None where no marker names it.
-    fn of_pair(
-        want: Option<&Want<Arc<str>>>,
-        seen: Option<&Arc<str>>,
-        owner: Option<CoOwner>,
-    ) -> Self {
-        match (want, owner) {
-            (Some(Want::Value(_)), Some(CoOwner::FormerAlone)) => Self::Set,
-            (Some(Want::Value(value)), Some(_)) if seen == Some(value) => Self::Nothing,
-            (Some(Want::Value(_)), _) => Self::Set,
-            (Some(Want::Absent), _) if seen.is_some() => Self::to_remove(owner),
-            (Some(Want::Leave), _) => Self::to_leave(owner),
-            (Some(Want::Absent | Want::Hold), _) => Self::Nothing,
-            (None, owner) => Self::of_unclaimed(owner),
-        }
-    }
-
-    /// For a mark that no marker names.
-    fn of_unclaimed(owner: Option<CoOwner>) -> Self {
-        match owner {
-            None => Self::Nothing,
-            // A mark that a user, a template or another applier co-owns stays with its value.
-            Some(CoOwner::Nobody | CoOwner::Other) => Self::Release,
-            Some(CoOwner::Former | CoOwner::FormerAlone | CoOwner::Status) => Self::Remove,
-        }
-    }
-
-    /// For a condition. `want` is None where no marker names it.
-    fn of_condition(
-        want: Option<&Want<Verdict>>,
-        seen: Option<&IndexedCondition>,
-        owner: Option<CoOwner>,
-        now: Timestamp,
-    ) -> Self {
-        match want {
-            Some(Want::Value(verdict)) => {
-                let is_ours = owner.is_some_and(|owner| owner != CoOwner::FormerAlone);
-                let is_right = is_ours && seen == Some(&condition(verdict, seen, now));
-                if is_right { Self::Nothing } else { Self::Set }
-            }
-            Some(Want::Leave) => Self::to_leave(owner),
-            None => Self::of_unclaimed(owner),
-            Some(Want::Hold | Want::Absent) => Self::Nothing,
-        }
-    }
-}
-
-/// The keys that markers claim, then those of our marks that no marker claims any more.
-fn keys<'a, T>(
-    wants: &'a BTreeMap<Arc<str>, Want<T>>,
-    ours: &'a SortedMap<CoOwner>,
-) -> impl Iterator<Item = &'a Arc<str>> {
-    let ours = ours.iter().map(|(key, _)| key);
-    wants
-        .keys()
-        .chain(ours.filter(|key| !wants.contains_key(*key)))
-}
-
-/// A mark, and whether it differs from its desired state.
-pub(super) type ComparedMark = Compared<Mark>;
-
-/// Compares all marks that are ours or claimed with their desired states.
-pub(super) fn compare(pod: &IndexedPod, wants: &Wants, now: Timestamp) -> Vec<ComparedMark> {
-    let mut compared = Vec::new();
-    let mut add = |mark: Mark, wanted: u64, need: Need| {
-        compared.push(ComparedMark {
-            wanted: fingerprint((&mark, wanted)),
-            key: mark,
-            differs: need != Need::Nothing,
-        });
-    };
-    let [labels, annotations] = pairs_of(pod, wants);
-    for key in keys(labels.wants, labels.ours) {
-        let (wanted, need) = labels.need(key);
-        add(Mark::Label(key.clone()), wanted, need);
-    }
-    for key in keys(annotations.wants, annotations.ours) {
-        let (wanted, need) = annotations.need(key);
-        add(Mark::Annotation(key.clone()), wanted, need);
-    }
-    for kind in keys(&wants.conditions, &pod.ours.conditions) {
-        let want = wants.conditions.get(kind);
-        let owner = pod.ours.conditions.get(kind).copied();
-        let need = Need::of_condition(want, pod.conditions.get(kind), owner, now);
-        // Without the times of the verdict, which change while the desired mark does not.
-        let wanted = match want {
-            Some(Want::Value(verdict)) => fingerprint((verdict.state, &verdict.message)),
-            Some(Want::Hold | Want::Absent | Want::Leave) => 1,
-            None => 0,
-        };
-        add(Mark::Condition(kind.clone()), wanted, need);
-    }
-    compared
-}
-
-/// The writes that are due on a pod; None if its marks are as desired. `now` replaces a time of transition that the agent
-/// left out.
-///
-/// A held mark stays as it is. As a server-side apply removes what it leaves out and we alone own, the apply repeats a held
-/// mark of ours with its present value, and leaves out one that is not ours.
-pub(super) fn difference(
-    pod: &IndexedPod,
-    wants: &Wants,
-    is_held: impl Fn(&Mark) -> bool,
-    now: Timestamp,
-) -> Option<PodMarks> {
-    let [labels, annotations] = pairs_of(pod, wants);
-    let labels = labels.difference(|key| is_held(&Mark::Label(key.clone())));
-    let annotations = annotations.difference(|key| is_held(&Mark::Annotation(key.clone())));
-    let conditions = conditions_difference(wants, pod, &is_held, now);
-    let apply = labels.apply || annotations.apply || conditions.apply;
-    let mut remove = [&labels.remove, &annotations.remove, &conditions.remove].into_iter();
-    let remove = remove.any(|remove| !remove.is_empty());
-    if !apply && !remove {
-        return None;
-    }
-    Some(PodMarks {
-        pod: (*pod.name).clone(),
-        uid: pod.uid.to_string(),
-        remove: remove
-            .then(|| removal_patch(pod, &labels.remove, &annotations.remove, &conditions.remove)),
-        apply: apply
-            .then(|| apply_body(pod, labels.values, annotations.values, &conditions.values)),
-    })
-}
-
-/// The due changes of a pod's labels, annotations or conditions.
-#[derive(Default)]
-struct MarkChanges<T> {
-    /// Whether an apply is due.
-    apply: bool,
-    /// The part of the apply's body.
-    values: T,
-    /// The keys that a patch removes.
-    remove: Vec<Arc<str>>,
 }
 
 /// Whether a marker sets a mark for some verdict.
@@ -410,202 +229,4 @@ pub fn has_unclaimed(pod: &IndexedPod, wants: &Wants) -> bool {
         }))
         .chain(conditions.map(|(kind, _)| wants.conditions.contains_key(kind)))
         .any(|claimed| !claimed)
-}
-
-/// The labels or the annotations of a pod, desired and observed.
-struct ComparedPairs<'a> {
-    wants: &'a BTreeMap<Arc<str>, Want<Arc<str>>>,
-    observed: &'a Pairs,
-    ours: &'a SortedMap<CoOwner>,
-}
-
-impl ComparedPairs<'_> {
-    /// Fingerprint of a key's desired state, and the change that it needs.
-    fn need(&self, key: &Arc<str>) -> (u64, Need) {
-        let want = self.wants.get(key);
-        let owner = self.ours.get(key).copied();
-        let need = Need::of_pair(want, self.observed.get(key), owner);
-        (fingerprint(want), need)
-    }
-
-    fn difference(&self, is_held: impl Fn(&Arc<str>) -> bool) -> MarkChanges<Map<String, Value>> {
-        let mut difference = MarkChanges::<Map<String, Value>>::default();
-        for key in keys(self.wants, self.ours) {
-            let (want, seen) = (self.wants.get(key), self.observed.get(key));
-            let owner = self.ours.get(key).copied();
-            let need = match Need::of_pair(want, seen, owner) {
-                Need::Nothing => Need::Nothing,
-                _ if is_held(key) => Need::Nothing,
-                need => need,
-            };
-            let value = match (need, want) {
-                (Need::Release, _) => {
-                    difference.apply = true;
-                    None
-                }
-                (Need::Remove, _) => {
-                    difference.remove.push(key.clone());
-                    None
-                }
-                (Need::Set, Some(Want::Value(value))) => {
-                    difference.apply = true;
-                    Some(value)
-                }
-                // A mark of ours stays in the apply, or the API server would remove it.
-                (Need::Nothing | Need::Set, _) => seen.filter(|_| owner.is_some()),
-            };
-            if let Some(value) = value {
-                difference.values.insert(key.to_string(), json!(value));
-            }
-        }
-        difference
-    }
-}
-
-/// Labels and annotations of a pod.
-fn pairs_of<'a>(pod: &'a IndexedPod, wants: &'a Wants) -> [ComparedPairs<'a>; 2] {
-    [
-        ComparedPairs {
-            wants: &wants.labels,
-            observed: &pod.labels,
-            ours: &pod.ours.labels,
-        },
-        ComparedPairs {
-            wants: &wants.annotations,
-            observed: &pod.annotations,
-            ours: &pod.ours.annotations,
-        },
-    ]
-}
-
-fn conditions_difference(
-    wants: &Wants,
-    pod: &IndexedPod,
-    is_held: impl Fn(&Mark) -> bool,
-    now: Timestamp,
-) -> MarkChanges<Vec<Value>> {
-    let mut difference = MarkChanges::<Vec<Value>>::default();
-    for kind in keys(&wants.conditions, &pod.ours.conditions) {
-        let (want, seen) = (wants.conditions.get(kind), pod.conditions.get(kind));
-        let owner = pod.ours.conditions.get(kind).copied();
-        let need = match Need::of_condition(want, seen, owner, now) {
-            Need::Nothing => Need::Nothing,
-            _ if is_held(&Mark::Condition(kind.clone())) => Need::Nothing,
-            need => need,
-        };
-        match (need, want, seen) {
-            (Need::Release, _, _) => difference.apply = true,
-            // Not even while a release is held: the apply would force a value that may be outdated.
-            (_, Some(Want::Leave), _) => {}
-            (Need::Remove, _, _) => difference.remove.push(kind.clone()),
-            (Need::Set, Some(Want::Value(verdict)), _) => {
-                difference.apply = true;
-                let wanted = condition(verdict, seen, now);
-                let mut value = condition_value(kind, &wanted);
-                if wanted.message.is_empty() && seen.is_some_and(|seen| !seen.message.is_empty()) {
-                    // If the apply left the field out, a message of another writer would stay.
-                    value["message"] = json!("");
-                }
-                difference.values.push(value);
-            }
-            // A condition of ours stays in the apply, or the API server would remove it.
-            (Need::Nothing | Need::Set, _, Some(seen)) if owner.is_some() => {
-                difference.values.push(condition_value(kind, seen));
-            }
-            (Need::Nothing | Need::Set, _, _) => {}
-        }
-    }
-    difference
-}
-
-/// The condition for a verdict. Both times stay if nothing else changes, and the time of transition stays while the status
-/// does: a pod is not written merely because time passes.
-fn condition(
-    verdict: &Verdict,
-    seen: Option<&IndexedCondition>,
-    now: Timestamp,
-) -> IndexedCondition {
-    let status = status(verdict.state);
-    if let Some(seen) = seen
-        && *seen.status == *status
-    {
-        let transition = seen.last_transition_time.or(verdict.since);
-        let probe = if seen.message == verdict.message {
-            seen.last_probe_time
-        } else {
-            verdict.probed
-        };
-        return IndexedCondition {
-            status: seen.status.clone(),
-            message: verdict.message.clone(),
-            last_transition_time: transition,
-            last_probe_time: probe,
-        };
-    }
-    IndexedCondition {
-        status: status.into(),
-        message: verdict.message.clone(),
-        last_transition_time: Some(verdict.since.unwrap_or_else(|| whole_seconds(now))),
-        last_probe_time: verdict.probed,
-    }
-}
-
-fn condition_value(kind: &str, condition: &IndexedCondition) -> Value {
-    let mut value = json!({ "type": kind, "status": condition.status });
-    if !condition.message.is_empty() {
-        value["message"] = json!(condition.message);
-    }
-    if let Some(time) = condition.last_transition_time {
-        value["lastTransitionTime"] = json!(Time(time));
-    }
-    if let Some(time) = condition.last_probe_time {
-        value["lastProbeTime"] = json!(Time(time));
-    }
-    value
-}
-
-fn removal_patch(
-    pod: &IndexedPod,
-    labels: &[Arc<str>],
-    annotations: &[Arc<str>],
-    conditions: &[Arc<str>],
-) -> Value {
-    let mut body = json!({ "metadata": { "uid": pod.uid } });
-    for (field, keys) in [("labels", labels), ("annotations", annotations)] {
-        if !keys.is_empty() {
-            let keys = keys.iter();
-            let keys: Map<_, _> = keys.map(|key| (key.to_string(), Value::Null)).collect();
-            body["metadata"][field] = Value::Object(keys);
-        }
-    }
-    if !conditions.is_empty() {
-        let kinds = conditions.iter();
-        let kinds: Vec<_> = kinds
-            .map(|kind| json!({ "$patch": "delete", "type": kind }))
-            .collect();
-        body["status"] = json!({ "conditions": kinds });
-    }
-    body
-}
-
-fn apply_body(
-    pod: &IndexedPod,
-    labels: Map<String, Value>,
-    annotations: Map<String, Value>,
-    conditions: &[Value],
-) -> Value {
-    let mut body = json!({
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": { "name": pod.name.name, "namespace": pod.name.namespace, "uid": pod.uid },
-    });
-    for (field, values) in [("labels", labels), ("annotations", annotations)] {
-        if !values.is_empty() {
-            body["metadata"][field] = Value::Object(values);
-        }
-    }
-    if !conditions.is_empty() {
-        body["status"] = json!({ "conditions": conditions });
-    }
-    body
 }
