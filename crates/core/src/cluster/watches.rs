@@ -17,7 +17,7 @@ pub struct Watches<K> {
 /// The progress of the watch of one kind.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
-    /// The version of the last list.
+    /// The version of the last list, or of a later one beside the watch: what existed at this version is known.
     listed: ResourceVersion,
     /// The newest version that the list or the watch after it has shown.
     newest: ResourceVersion,
@@ -32,14 +32,6 @@ pub struct CompleteList {
 }
 
 impl CompleteList {
-    /// A complete list that no watch begins with.
-    pub fn beside_watch(version: ResourceVersion) -> Self {
-        Self {
-            version,
-            is_restored: false,
-        }
-    }
-
     /// The version of the list.
     pub fn version(self) -> ResourceVersion {
         self.version
@@ -87,6 +79,22 @@ impl<K: Copy + Ord + Hash> Watches<K> {
         CompleteList {
             version,
             is_restored,
+        }
+    }
+
+    /// Records a complete list that no watch begins with. The watch may be behind it: what it shows later of an earlier
+    /// version, and the list did not name, was deleted in between.
+    pub fn complete_list_beside_watch(
+        &mut self,
+        kind: K,
+        version: ResourceVersion,
+    ) -> CompleteList {
+        let progress = self.progress.entry(kind).or_default();
+        // Not `newest`: a list that the watch begins with and that was read before this one is no sign of a restored server.
+        progress.listed = progress.listed.max(version);
+        CompleteList {
+            version,
+            is_restored: false,
         }
     }
 
@@ -258,6 +266,30 @@ mod tests {
         // An API server that was restored from a backup.
         let list = watches.complete_list(POD, at("3"));
         assert!(list.proves_deletion(Some(at("11"))));
+    }
+
+    #[test]
+    fn a_watch_that_is_behind_a_list_beside_it_shows_nothing_that_the_list_did_not_name() {
+        let mut watches = Watches::default();
+        watches.complete_list(POD, at("5"));
+        watches.observe(POD, Source::Watch, at("7"));
+        watches.complete_list_beside_watch(POD, at("20"));
+        let is_stale = |watches: &Watches<_>, source, version| {
+            watches.is_stale(source, POD, &name("p"), at(version), None)
+        };
+        assert!(is_stale(&watches, Source::Watch, "8") && is_stale(&watches, Source::Watch, "20"));
+        assert!(!is_stale(&watches, Source::Watch, "21"));
+        // A list beside the watch that was read before the last one.
+        watches.complete_list_beside_watch(POD, at("18"));
+        assert!(is_stale(&watches, Source::Watch, "20"));
+        // The API server was restored to version 6: what it shows from then on is new.
+        assert!(!is_stale(&watches, Source::List(at("6")), "4"));
+        assert!(
+            watches
+                .complete_list(POD, at("6"))
+                .proves_deletion(Some(at("18")))
+        );
+        assert!(!is_stale(&watches, Source::Watch, "7"));
     }
 
     #[test]

@@ -38,7 +38,8 @@ impl Index {
                 self.remove_unlisted(kind, &names, list);
             }
             Event::Relisted(kind, names, version) => {
-                self.remove_unlisted(kind, &names, CompleteList::beside_watch(version));
+                let list = self.watches.complete_list_beside_watch(kind, version);
+                self.remove_unlisted(kind, &names, list);
             }
             Event::Synced => {
                 cx.synced = true;
@@ -355,7 +356,7 @@ impl Index {
     }
 
     /// All objects known of a kind.
-    fn known_names(&self, kind: WatchedKind) -> Vec<ObjectName> {
+    pub(super) fn known_names(&self, kind: WatchedKind) -> Vec<ObjectName> {
         let of_node = |name: &Arc<str>| ObjectName {
             namespace: String::new(),
             name: name.to_string(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::cluster::{Cluster, Reply, at};
-use crate::cluster::{Now, ObjectName, Source};
+use crate::cluster::{Now, ObjectName, ResourceVersion, Source};
 use crate::podprobe::event::{Event, IndexEffects, WatchedKind, Write, WriteTarget};
 use crate::podprobe::index::{Config, Index};
 
@@ -34,6 +34,8 @@ pub(super) struct World {
     retries: BTreeMap<WriteTarget, Duration>,
     /// Another manager leads.
     standby: bool,
+    /// The last list beside the watch of a kind: its names and its version.
+    relisted: BTreeMap<WatchedKind, (BTreeSet<ObjectName>, ResourceVersion)>,
 }
 
 /// A write under way.
@@ -89,6 +91,7 @@ impl World {
             flights: BTreeMap::new(),
             retries: BTreeMap::new(),
             standby: false,
+            relisted: BTreeMap::new(),
         };
         world.restart([
             WatchedKind::Marker,
@@ -107,6 +110,7 @@ impl World {
         self.retries.clear();
         self.flights.clear();
         self.standby = false;
+        self.relisted.clear();
         self.cluster.pending.clear();
         self.cluster.history.clear();
         for event in self.cluster.lists(kinds) {
@@ -136,6 +140,7 @@ impl World {
             world.index.version(*kind, name)
         };
         let known = version(self);
+        self.note_list(&event);
         let before = self.known_agents();
         let IndexEffects { dirty, deadline } = self.index.observe(event, self.now());
         let after = self.known_agents();
@@ -143,6 +148,7 @@ impl World {
             let is_back = known.is_later_than(now);
             assert!(!is_back, "{shown:?} went back from {known:?} to {now:?}");
         }
+        self.assert_nothing_is_back();
         for node in before.difference(&after) {
             self.agents_left.insert(node.clone(), self.cluster.now);
         }
@@ -150,6 +156,41 @@ impl World {
         if !self.standby {
             for object in dirty {
                 self.mark_dirty(object);
+            }
+        }
+    }
+
+    fn note_list(&mut self, event: &Event) {
+        match event {
+            Event::Relisted(kind, names, version) => {
+                let list = (names.clone(), *version);
+                self.relisted.insert(*kind, list);
+            }
+            // It may have been read before the list beside the watch, and the watch goes on from it.
+            Event::Listed(kind, ..) => {
+                self.relisted.remove(kind);
+            }
+            Event::Marker(_, Source::List(_)) => {
+                self.relisted.remove(&WatchedKind::Marker);
+            }
+            Event::NodePodProbe(_, Source::List(_)) => {
+                self.relisted.remove(&WatchedKind::NodePodProbe);
+            }
+            _ => {}
+        }
+    }
+
+    /// However far a watch is behind a list beside it, what that list did not name is known only if it was made since.
+    fn assert_nothing_is_back(&self) {
+        for (kind, (names, listed)) in &self.relisted {
+            for name in self.index.known_names(*kind) {
+                let version = self.index.version(*kind, &name);
+                let is_made_since = version.is_some_and(|version| version.is_later_than(*listed));
+                let is_right = names.contains(&name) || is_made_since;
+                assert!(
+                    is_right,
+                    "{name} was deleted before {listed:?}: {version:?}"
+                );
             }
         }
     }
