@@ -38,11 +38,11 @@ pub struct Kind<R: Rules> {
 pub(crate) type SubscribeKind<R> =
     fn(&mut WatchesByType, &Kind<R>, usize, &Sender<Arrival<<R as Rules>::Event>>);
 
-/// Lists a kind once more, page by page.
-pub(crate) type Relist<E> = fn(ApiServer) -> BoxStream<'static, Vec<E>>;
+/// Lists a kind once more, in pages of so many objects.
+pub(crate) type Relist<E> = fn(ApiServer, u32) -> BoxStream<'static, Vec<E>>;
 
 impl<R: Rules> Kind<R> {
-    /// A kind, listed in pages of so many objects. A page is in memory about four times (received, in one piece, as
+    /// A kind, listed and re-listed in pages of so many objects. A page is in memory about four times (received, in one piece, as
     /// text, decoded), so the size of a page determines the peak of memory at a start.
     pub const fn new<K: Watchable>(page: u32) -> Self
     where

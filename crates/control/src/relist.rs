@@ -23,27 +23,29 @@ use tokio::time::sleep;
 use crate::resource::{Resource, Watchable};
 use crate::rules::{Observation, Observe, Rules};
 
-/// Objects in a page.
-const PAGE: u32 = 100;
 /// Between two attempts; there are no more once the Lease is lost.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 
 /// All kinds that are re-listed, one after another, page by page, as events. Ends when all are read.
 pub(crate) fn relist<R: Rules>(server: &ApiServer) -> BoxStream<'static, Vec<R::Event>> {
-    let relisted = R::KINDS.iter().filter_map(|kind| kind.relist);
-    let pages: Vec<_> = relisted.map(|pages| pages(server.clone())).collect();
+    let relisted = R::KINDS.iter().filter_map(|kind| {
+        let pages = kind.relist?;
+        Some(pages(server.clone(), kind.page))
+    });
+    let pages: Vec<_> = relisted.collect();
     stream::iter(pages).flatten().boxed()
 }
 
-/// The pages of a kind, and with the last one that the list is complete.
+/// The pages of a kind, of so many objects each, and with the last one that the list is complete.
 pub(crate) fn pages<K: Watchable, R: Observe<K>>(
     server: ApiServer,
+    size: u32,
 ) -> BoxStream<'static, Vec<R::Event>> {
     let pages = unfold(Some(Listing::default()), move |listing| {
         let server = server.clone();
         async move {
             let mut listing: Listing = listing?;
-            let page = listing.next_page::<K>(&server).await;
+            let page = listing.next_page::<K>(&server, size).await;
             let mut observations = observations(page.objects);
             let next = if page.token.is_some() {
                 Some(Listing {
@@ -85,8 +87,12 @@ struct Listing {
 
 impl Listing {
     /// The next page. One that does not come in time is asked for again; however long it takes.
-    async fn next_page<K: Watchable>(&mut self, server: &ApiServer) -> ListPage<Guarded<K>> {
-        let target = ListTarget::all::<K>().page(PAGE);
+    async fn next_page<K: Watchable>(
+        &mut self,
+        server: &ApiServer,
+        size: u32,
+    ) -> ListPage<Guarded<K>> {
+        let target = ListTarget::all::<K>().page(size);
         let (mut failures, mut late) = (0, 0);
         loop {
             let page = target.read(server, self.token.clone(), &mut late).await;

@@ -36,7 +36,7 @@ impl Observe<ConfigMap> for Words {
 
 impl Rules for Words {
     const NAME: &'static str = "words";
-    const KINDS: &'static [Kind<Self>] = &[Kind::new::<ConfigMap>(100).relisted()];
+    const KINDS: &'static [Kind<Self>] = &[Kind::new::<ConfigMap>(25).relisted()];
     const REQUESTS: &'static [RequestKind] = &[];
     const CLASSES: &'static [Class] = &[Class::new("things")];
 
@@ -74,7 +74,9 @@ fn page(names: &[&str], token: &str, version: &str) -> (u16, Value) {
 /// What is observed of these replies.
 async fn relisted(replies: Vec<(u16, Value)>) -> Vec<String> {
     let replies = Arc::new(Mutex::new(VecDeque::from(replies)));
-    let service = tower::service_fn(move |_: HttpRequest<Body>| {
+    let service = tower::service_fn(move |request: HttpRequest<Body>| {
+        let query = request.uri().query().unwrap();
+        assert!(query.contains("limit=25"), "the kind's page: {query}");
         let (code, body) = replies.lock().unwrap().pop_front().unwrap();
         let body = Body::from(body.to_string().into_bytes());
         std::future::ready(Ok::<_, Infallible>(
