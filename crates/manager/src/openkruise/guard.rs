@@ -27,7 +27,20 @@ pub(crate) struct OpenKruiseGuard {
     passed_on: watch::Sender<Leadership>,
     check: ReadinessCheck,
     reported: OpenKruiseState,
-    /// Whether that manager may have written since this process started.
+    passage: Passage,
+}
+
+/// What was passed on so far.
+///
+/// Each time in which none was passed on begins another term: it may be so short that nobody looks while it lasts, and
+/// `OpenKruise` may have written all the same.
+#[derive(Default)]
+struct Passage {
+    /// The number of terms so far.
+    terms: u64,
+    /// The term of our own Lease that is passed on, if one is.
+    current: Option<u64>,
+    /// Whether `OpenKruise`'s manager may have written since this process started.
     was_active: bool,
 }
 
@@ -49,7 +62,7 @@ impl OpenKruiseGuard {
             passed_on: watch::Sender::new(Leadership::Unknown),
             check,
             reported: OpenKruiseState::Unknown,
-            was_active: false,
+            passage: Passage::default(),
         }
     }
 
@@ -131,18 +144,7 @@ impl OpenKruiseGuard {
     fn publish(&mut self) {
         let state = self.manager.state(clock::monotonic());
         let leadership = *self.leadership.borrow_and_update();
-        let passed_on = match &state {
-            OpenKruiseState::Unknown => Leadership::Unknown,
-            OpenKruiseState::Active { .. } => {
-                self.was_active = true;
-                Leadership::Standby
-            }
-            // Its last writes may not have reached our watches.
-            OpenKruiseState::Absent | OpenKruiseState::GateOff { .. } if self.was_active => {
-                leadership.after_others()
-            }
-            OpenKruiseState::Absent | OpenKruiseState::GateOff { .. } => leadership,
-        };
+        let passed_on = self.passage.pass(leadership, &state);
         if state != self.reported {
             self.report(&state);
             self.reported = state;
@@ -158,7 +160,7 @@ impl OpenKruiseGuard {
         match state {
             OpenKruiseState::Unknown => {}
             OpenKruiseState::Absent => {
-                if self.was_active {
+                if self.passage.was_active {
                     tracing::info!("OpenKruise's manager has stopped");
                 }
                 self.check.ready();
@@ -171,6 +173,30 @@ impl OpenKruiseGuard {
                 self.check.not_ready(conflict_message(holder, gate));
             }
         }
+    }
+}
+
+impl Passage {
+    /// Our own leadership as far as it is passed on in this state.
+    fn pass(&mut self, leadership: Leadership, state: &OpenKruiseState) -> Leadership {
+        let passed_on = match state {
+            OpenKruiseState::Unknown => Leadership::Unknown,
+            OpenKruiseState::Active { .. } => {
+                self.was_active = true;
+                Leadership::Standby
+            }
+            // Its last writes may not have reached our watches.
+            OpenKruiseState::Absent | OpenKruiseState::GateOff { .. } if self.was_active => {
+                leadership.after_others()
+            }
+            OpenKruiseState::Absent | OpenKruiseState::GateOff { .. } => leadership,
+        };
+        let term = passed_on.term();
+        if term.is_some() && term != self.current {
+            self.terms += 1;
+        }
+        self.current = term;
+        passed_on.in_term(self.terms)
     }
 }
 
@@ -201,5 +227,41 @@ fn conflict_message(holder: &str, gate: &GateState) -> String {
              has stopped. Stop it, or run it in a pod with {}=PodProbeMarkerGate=false",
             super::GATES_FLAG
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // PPM-19
+    #[test]
+    fn whoever_looks_only_after_openkruise_was_active_sees_another_term() {
+        let until = clock::monotonic() + Duration::from_hours(1);
+        let leads = |term, after_others| Leadership::Leads {
+            term,
+            after_others,
+            until,
+        };
+        let active = OpenKruiseState::Active {
+            holder: "one".to_owned(),
+            gate: GateState::Unread,
+        };
+        let absent = OpenKruiseState::Absent;
+        let mut passage = Passage::default();
+        let mut pass = |leadership, state: &OpenKruiseState| passage.pass(leadership, state);
+        let (first, second) = (leads(1, false), leads(2, false));
+        assert_eq!(pass(first, &OpenKruiseState::Unknown), Leadership::Unknown);
+        assert_eq!(pass(first, &absent), leads(1, false));
+        assert_eq!(pass(first, &absent), leads(1, false), "renewed");
+        assert_eq!(pass(first, &active), Leadership::Standby);
+        assert_eq!(
+            pass(first, &absent),
+            leads(2, true),
+            "the same term of ours"
+        );
+        assert_eq!(pass(second, &absent), leads(3, true));
+        assert_eq!(pass(Leadership::Standby, &absent), Leadership::Standby);
+        assert_eq!(pass(leads(3, false), &absent), leads(4, true));
     }
 }
