@@ -94,10 +94,12 @@ impl Admission {
             mounted: args.webhook_cert_dir.is_some(),
             leadership: leadership.clone(),
             in_force: watch::Sender::new(None),
+            absent_since: watch::Sender::new(None),
             check: check("webhook configuration"),
             state: ConfigurationLoopState::default(),
         };
         let names = configuration.address.names();
+        let absent_since = configuration.absent_since.subscribe();
         let mut loops = JoinSet::new();
         if let Some(path) = args.webhook_cert_dir.clone() {
             loops.spawn(Directory::watch(path, names, publisher)?.run());
@@ -121,6 +123,7 @@ impl Admission {
             certificate,
             shutdown: process.shutdown.clone(),
             draining,
+            absent_since,
             connections: CONNECTIONS,
         };
         let ended = Some(spawn(server, listener).map_err(AdmissionError::Thread)?);

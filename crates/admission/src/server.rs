@@ -4,8 +4,9 @@
 //! Bounds: the number of connections, the time of a handshake and of a request's head, how long a connection may idle,
 //! and how long it may take to close. A client that opens connections and sends nothing locks nobody out: when the
 //! limit is reached, such a connection is dropped. The shutdown has two phases: while the endpoints of the Service may
-//! still name this replica, everything is served, and connections are closed where that fails no request; then the
-//! requests under way are finished.
+//! still name this replica, everything is served, and connections are closed where that fails no request; then idle
+//! connections are closed and the requests under way are finished. The first phase takes its time only where API servers
+//! are told to call.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,13 +15,14 @@ use std::time::Duration;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use leadsman_process::clock;
 use rustls::ServerConfig;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
@@ -38,7 +40,8 @@ const IDLE: Duration = Duration::from_mins(3);
 const CLOSE: Duration = Duration::from_secs(20);
 /// Concurrent requests on an HTTP/2 connection, as in Go's own server.
 const STREAMS: u32 = 250;
-/// How long the removal of this replica from the endpoints of the Service may take.
+/// How long the removal of this replica from the endpoints of the Service may take, on the nodes of the API servers too.
+/// Nothing tells a server when that is done: no request of it says so, and an API server that has none to send neither.
 const DRAIN: Duration = Duration::from_secs(5);
 /// How long requests may take after that.
 const FINISH: Duration = Duration::from_secs(5);
@@ -56,6 +59,8 @@ pub(crate) struct Server {
     pub(crate) shutdown: CancellationToken,
     /// The token of [`Endpoints`].
     pub(crate) draining: CancellationToken,
+    /// Since when no API server is told to call, if so.
+    pub(crate) absent_since: watch::Receiver<Option<Instant>>,
     /// The limit of open connections.
     pub(crate) connections: usize,
 }
@@ -90,7 +95,9 @@ impl Server {
     async fn drain(&self) {
         self.shutdown.cancelled().await;
         self.draining.cancel();
-        sleep(DRAIN).await;
+        // An API server's watch of the configuration may be late as well.
+        let absent_since = *self.absent_since.borrow();
+        sleep_until(absent_since.unwrap_or_else(clock::monotonic) + DRAIN).await;
     }
 
     async fn accept(

@@ -48,6 +48,8 @@ pub(crate) struct ConfigurationLoop {
     pub(crate) mounted: bool,
     pub(crate) leadership: watch::Receiver<Leadership>,
     pub(crate) in_force: watch::Sender<Option<BundleInForce>>,
+    /// Since when no API server is told to call; none while one is, or while that is not known.
+    pub(crate) absent_since: watch::Sender<Option<Instant>>,
     pub(crate) check: ReadinessCheck,
     pub(crate) state: ConfigurationLoopState,
 }
@@ -99,6 +101,7 @@ impl ConfigurationLoop {
 
     /// Takes the next step. Returns when to decide again at the latest.
     async fn step(&mut self) -> Option<Instant> {
+        self.note_absence();
         let bundle = self.bundle();
         let known = self
             .webhooks
@@ -178,6 +181,17 @@ impl ConfigurationLoop {
                 since: clock::monotonic(),
             });
             true
+        });
+    }
+
+    fn note_absence(&self) {
+        let is_absent = self.state.observed == Observed::Absent && self.state.trouble.is_none();
+        self.absent_since.send_if_modified(|since| {
+            let is_changed = since.is_some() != is_absent;
+            if is_changed {
+                *since = is_absent.then(clock::monotonic);
+            }
+            is_changed
         });
     }
 

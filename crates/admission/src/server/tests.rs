@@ -32,6 +32,8 @@ struct Loopback {
     publisher: Publisher,
     kept: Kept,
     shutdown: CancellationToken,
+    /// Since when no API server is told to call.
+    absent_since: watch::Sender<Option<Instant>>,
     ended: tokio::task::JoinHandle<()>,
 }
 
@@ -48,11 +50,13 @@ impl Loopback {
         let address = listener.local_addr().unwrap();
         let (shutdown, draining) = (CancellationToken::new(), CancellationToken::new());
         let (_, spec) = watch::channel(None);
+        let absent_since = watch::Sender::new(None);
         let server = Server {
             endpoints: Arc::new(Endpoints::new(vec![echo(spec)], metrics, draining.clone())),
             certificate: publisher.certificate(),
             shutdown: shutdown.clone(),
             draining,
+            absent_since: absent_since.subscribe(),
             connections,
         };
         let ended = tokio::spawn(server.serve(listener));
@@ -62,6 +66,7 @@ impl Loopback {
             publisher,
             kept: kept.clone(),
             shutdown,
+            absent_since,
             ended,
         };
         loopback.serve(kept);
@@ -367,6 +372,36 @@ async fn the_end_gives_connections_up_and_fails_no_request() {
         .unwrap()
         .unwrap();
     client.call(Protocol::Http1).await.unwrap_err();
+}
+
+/// Seconds from the begin of the shutdown to the end of the server, beside a connection that was used and is open.
+async fn seconds_to_end(absent_for: Option<Duration>) -> u64 {
+    let loopback = Loopback::start().await;
+    let client = loopback.client();
+    let bundle = client.bundle.borrow().clone();
+    let stream = client.connect(&bundle, Protocol::Http1).await.unwrap();
+    let mut idle = Sender::handshake(stream, Protocol::Http1).await;
+    let answer = idle.send(review_request(PATH)).await.unwrap();
+    answer.into_body().collect().await.unwrap();
+    // From here on time goes as fast as nothing else happens.
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(60)).await;
+    let began = clock::monotonic();
+    let since = absent_for.map(|time| began - time);
+    loopback.absent_since.send_replace(since);
+    loopback.shutdown.cancel();
+    loopback.ended.await.unwrap();
+    let seconds = began.elapsed().as_secs();
+    tokio::time::resume();
+    seconds
+}
+
+#[tokio::test]
+async fn the_end_waits_for_endpoints_only_where_api_servers_are_told_to_call() {
+    assert_eq!(seconds_to_end(None).await, DRAIN.as_secs());
+    assert_eq!(seconds_to_end(Some(DRAIN)).await, 0);
+    let short = Duration::from_secs(2);
+    assert_eq!(seconds_to_end(Some(short)).await, (DRAIN - short).as_secs());
 }
 
 #[tokio::test]
