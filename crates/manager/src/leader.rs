@@ -61,9 +61,15 @@ impl LeadershipObserver for Observer {
     }
 }
 
-/// The objection to a leader of another installation. An identity is `NAMESPACE/HOST_RANDOM`.
+/// The namespace of the installation that a holder of the Lease belongs to: its identity is `NAMESPACE/HOST_RANDOM`. None for
+/// one that is no manager of leadsman.
+pub(crate) fn installation(holder: &str) -> Option<&str> {
+    holder.split_once('/').map(|(namespace, _)| namespace)
+}
+
+/// The objection to a leader of another installation.
 fn other_install(leader: &str, namespace: &str) -> Option<String> {
-    let (other, _) = leader.split_once('/')?;
+    let other = installation(leader)?;
     (other != namespace).then(|| {
         format!(
             "another install of leadsman leads: {leader}, in namespace {other}; this one, in namespace {namespace}, writes \

@@ -8,7 +8,7 @@ use super::facts::{
 use super::marks::{MarkOwner, MarkerFacts, MarkerSurvey};
 use super::openkruise::{BlockingWebhook, OpenKruiseFacts};
 use crate::gates::openkruise_probes;
-use crate::leader::{LEASE as OWN_LEASE, LEASE_NAMESPACE};
+use crate::leader::{LEASE as OWN_LEASE, LEASE_NAMESPACE, installation};
 use crate::openkruise::{
     GATES_FLAG, GateState, LEASE, NAMESPACE, OpenKruiseState, switch_off_command,
 };
@@ -200,7 +200,13 @@ fn leader(seen: &Lookup<Option<String>>, scope: &PreflightScope) -> Finding {
         }
         Ok(Some(holder)) => holder,
     };
-    let namespace = holder.split_once('/').map_or("unknown", |(name, _)| name);
+    let Some(namespace) = installation(holder) else {
+        let message = format!(
+            "{holder} holds the Lease {lease} and is no manager of leadsman: managers write nothing until that Lease has \
+             expired or is deleted"
+        );
+        return Finding::new(CHECK, CheckResult::Note, message);
+    };
     let holds = format!("leadsman's manager {holder} holds the Lease {lease}");
     let here = &scope.namespace;
     if matches!(scope.part, InstallPart::BeforeInstall) && namespace != here {

@@ -199,6 +199,18 @@ fn a_leader_elsewhere_stops_an_install(
 }
 
 // PPM-19
+#[test]
+fn a_holder_that_is_no_manager_names_no_namespace() {
+    for part in [InstallPart::BeforeInstall, InstallPart::Manager] {
+        let found = leader(&Ok(Some("by-hand".into())), &scope(part));
+        assert_eq!(found.result, CheckResult::Note, "{found:?}");
+        assert!(found.message.starts_with("by-hand holds the Lease"));
+        assert!(!found.message.contains("namespace"), "{found:?}");
+        assert_eq!(found.commands, Vec::<String>::new());
+    }
+}
+
+// PPM-19
 #[rstest]
 #[case::a_manager_with_defaults(InstallPart::Manager, "", "--namespace=games | kubectl")]
 #[case::a_manager_with_a_gate(
