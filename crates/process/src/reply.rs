@@ -253,7 +253,7 @@ pub fn no_reply(error: &dyn Error) -> Disposition {
 
 /// An error and its causes, on one line. The crate `probe` has its own: it knows nothing of API servers, nor this crate
 /// of probes, and the rules that both could share know no errors of a connection.
-fn error_chain(error: &dyn Error) -> String {
+pub fn error_chain(error: &dyn Error) -> String {
     let mut message = error.to_string();
     let causes = successors(error.source(), |cause| (*cause).source());
     for cause in causes.map(ToString::to_string) {

@@ -97,7 +97,10 @@ fn find(args: &Args) -> io::Result<Vec<Finding>> {
     runtime.block_on(async {
         let client = args.client.client(Component::Preflight).await;
         let client = client.map_err(io::Error::other)?;
-        let mut findings = evaluate(&read_facts(&client, &scope).await, &scope);
+        let mut findings = match read_facts(&client, &scope).await {
+            Ok(facts) => evaluate(&facts, &scope),
+            Err(error) => vec![Finding::no_answer(&error)],
+        };
         if let Some(endpoint) = &args.runtime_endpoint {
             findings.push(container_runtime(endpoint).await);
         }

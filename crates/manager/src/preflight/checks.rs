@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::facts::{
-    ClusterFacts, CrdFacts, Identity, InstallPart, Lookup, PreflightScope, RequiredRight,
+    ClusterFacts, CrdFacts, Identity, InstallPart, Lookup, NoAnswer, PreflightScope, RequiredRight,
 };
 use super::marks::{MarkOwner, MarkerFacts, MarkerSurvey};
 use super::openkruise::{BlockingWebhook, OpenKruiseFacts};
@@ -63,6 +63,12 @@ impl Finding {
         self
     }
 
+    /// The only finding where no API server answers.
+    pub fn no_answer(error: &NoAnswer) -> Self {
+        Self::new("api-server", CheckResult::Todo, error.to_string())
+            .then("name a cluster that can be reached from here, with --kubeconfig and --context")
+    }
+
     /// A finding that something cannot be read, which counts as a problem.
     fn unreadable(check: &'static str, what: &str, why: &str) -> Self {
         Self::new(
@@ -93,12 +99,7 @@ pub fn evaluate(facts: &ClusterFacts, scope: &PreflightScope) -> Vec<Finding> {
 fn version(seen: &Lookup<(u32, u32, String)>) -> Finding {
     const CHECK: &str = "api-server";
     match seen {
-        Err(why) => Finding::new(
-            CHECK,
-            CheckResult::Todo,
-            format!("no API server answers: {why}"),
-        )
-        .then("name a cluster with --kubeconfig"),
+        Err(why) => Finding::unreadable(CHECK, "the version of the API server", why),
         Ok((major, minor, name)) if (*major, *minor) < OLDEST => {
             let (major, minor) = OLDEST;
             let message = format!("Kubernetes {name} is older than {major}.{minor}");

@@ -7,11 +7,13 @@ use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::version::Info;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use leadsman_admission::{CONFIGURATION, CONFIGURATION_RIGHTS, SECRET, SECRET_RIGHTS};
 use leadsman_lease::record;
 use leadsman_process::clock;
+use leadsman_process::reply::error_chain;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -111,15 +113,20 @@ pub struct RequiredRight {
     pub name: Cow<'static, str>,
 }
 
-/// Reads everything that is checked.
-pub async fn read_facts(client: &Client, scope: &PreflightScope) -> ClusterFacts {
-    let version = lookup(client.apiserver_version()).await;
+/// Why nothing can be read.
+#[derive(Debug, thiserror::Error)]
+#[error("no API server answers: {0}")]
+pub struct NoAnswer(String);
+
+/// Reads everything that is checked; nothing if the first request has no answer, since no other would have one.
+pub async fn read_facts(client: &Client, scope: &PreflightScope) -> Result<ClusterFacts, NoAnswer> {
+    let version = version(client).await?;
     let resources = client.list_api_group_resources("admissionregistration.k8s.io/v1");
     let policies = lookup(resources).await.map(|list| {
         let mut resources = list.resources.iter();
         resources.any(|resource| resource.name == "validatingadmissionpolicies")
     });
-    ClusterFacts {
+    Ok(ClusterFacts {
         version: version.map(|info| (number(&info.major), number(&info.minor), info.git_version)),
         policies,
         identity: lookup(identity(client)).await,
@@ -136,6 +143,16 @@ pub async fn read_facts(client: &Client, scope: &PreflightScope) -> ClusterFacts
                 Some(read_install(client, rights).await)
             }
         },
+    })
+}
+
+/// The version, or why an API server that answers does not tell it.
+async fn version(client: &Client) -> Result<Lookup<Info>, NoAnswer> {
+    match timeout(TIMEOUT, client.apiserver_version()).await {
+        Ok(Ok(version)) => Ok(Ok(version)),
+        Ok(Err(kube::Error::Api(status))) => Ok(Err(status.message)),
+        Ok(Err(error)) => Err(NoAnswer(error_chain(&error))),
+        Err(_elapsed) => Err(NoAnswer(late())),
     }
 }
 
@@ -157,9 +174,13 @@ pub(super) async fn lookup<T>(reply: impl Future<Output = kube::Result<T>>) -> L
     match timeout(TIMEOUT, reply).await {
         Ok(Ok(reply)) => Ok(reply),
         Ok(Err(kube::Error::Api(status))) => Err(status.message),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_elapsed) => Err(format!("no reply within {} s", TIMEOUT.as_secs())),
+        Ok(Err(error)) => Err(error_chain(&error)),
+        Err(_elapsed) => Err(late()),
     }
+}
+
+fn late() -> String {
+    format!("no reply within {} s", TIMEOUT.as_secs())
 }
 
 /// The number in `34+`; some providers append to it.
@@ -338,6 +359,12 @@ async fn may(client: &Client, right: &RequiredRight) -> kube::Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use kube::client::Body;
+
     use super::*;
 
     #[test]
@@ -357,6 +384,26 @@ mod tests {
             assert!(!seen.drops.is_empty());
             assert_eq!(seen.release.as_deref(), Some("kruise"));
         }
+    }
+
+    #[tokio::test]
+    async fn nothing_more_is_asked_where_nobody_answers() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        let service = tower::service_fn(move |_: http::Request<Body>| {
+            count.fetch_add(1, Ordering::Relaxed);
+            let refused = io::Error::new(io::ErrorKind::ConnectionRefused, "connection refused");
+            std::future::ready(Err::<http::Response<Body>, _>(refused))
+        });
+        let client = Client::new(service, "default");
+        let scope = PreflightScope {
+            namespace: "games".to_owned(),
+            gates: Gates::default(),
+            part: InstallPart::Manager,
+        };
+        let error = read_facts(&client, &scope).await.unwrap_err().to_string();
+        assert!(error.contains("connection refused"), "{error}");
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
     }
 
     #[test]

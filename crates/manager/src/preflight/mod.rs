@@ -16,7 +16,7 @@ mod openkruise;
 
 pub use checks::{CheckResult, Finding, evaluate};
 pub use facts::{
-    ClusterFacts, CrdFacts, Identity, InstallFacts, InstallPart, Lookup, PreflightScope,
+    ClusterFacts, CrdFacts, Identity, InstallFacts, InstallPart, Lookup, NoAnswer, PreflightScope,
     RequiredRight, before_install_rights, read_facts,
 };
 pub use marks::{MarkOwner, MarkerFacts, MarkerSurvey};

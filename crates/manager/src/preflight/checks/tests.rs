@@ -78,7 +78,7 @@ fn changed(change: fn(&mut ClusterFacts)) -> ClusterFacts {
 // PPM-19
 #[rstest]
 #[case::all_well(|_: &mut ClusterFacts| (), "", "")]
-#[case::no_api_server(|f: &mut ClusterFacts| f.version = Err("refused".into()), "api-server", "name a cluster")]
+#[case::no_version(|f: &mut ClusterFacts| f.version = Err("no".into()), "api-server", "account that may read it")]
 #[case::an_old_one(|f: &mut ClusterFacts| f.version = Ok((1, 30, "v1.30.1".into())), "api-server", "upgrade the cluster")]
 #[case::no_policies(|f: &mut ClusterFacts| f.policies = Ok(false), "admission-policies", "--runtime-config")]
 #[case::no_crd(|f: &mut ClusterFacts| install(f).crds[0].1 = Ok(None), "crds", "leadsman manifests --only=")]
