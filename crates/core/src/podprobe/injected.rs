@@ -15,6 +15,11 @@ pub const MARKERS: &str = "kruise.io/podprobemarker-list";
 /// Maximum size of both values together: half of what all annotations of a pod may have is left to others.
 pub const INJECTED_BYTES: usize = ANNOTATIONS_BYTES / 2;
 
+/// What both values leave free of what all annotations of a pod may have, for those that come later: marks, and the
+/// annotations of other webhooks and of whoever edits the pod. The API server refuses a pod with more, whoever adds the
+/// last byte, and a pod must not be refused because of probes.
+pub const FREE_BYTES: usize = 32 * 1024;
+
 /// Fingerprint of the values of [`PROBES`] and [`MARKERS`]; None without either. The index keeps it in place of the values,
 /// since whoever creates a pod may make those long.
 pub(super) fn fingerprint_of(probes: Option<&str>, markers: Option<&str>) -> Option<NonZeroU64> {
@@ -34,6 +39,6 @@ pub(super) fn room(annotations: &[(String, String)], is_ours: impl Fn(&str) -> b
     let taken: usize = others.map(|(key, value)| key.len() + value.len()).sum();
     let keys = PROBES.len() + MARKERS.len();
     ANNOTATIONS_BYTES
-        .saturating_sub(taken + keys)
+        .saturating_sub(FREE_BYTES + keys + taken)
         .min(INJECTED_BYTES)
 }

@@ -121,7 +121,7 @@ impl Trouble {
                 "probe {probe}: podConditionType is required on virtual nodes, whose provider reports by conditions only; set it (pods {subjects})"
             ),
             Self::TooManyProbes => format!(
-                "no space is left in the NodePodProbe of the pod's node (512 KiB, of which each namespace has a share), or on a virtual node in the pod's annotations (128 KiB, or what the others leave of 256 KiB); probe fewer pods, spread them over more nodes or shorten their annotations: {subjects}"
+                "no space is left in the NodePodProbe of the pod's node (512 KiB, of which each namespace has a share), or on a virtual node in the pod's annotations (128 KiB, or what the others leave of 224 KiB); probe fewer pods, spread them over more nodes or shorten their annotations: {subjects}"
             ),
             Self::Refused => format!(
                 "the NodePodProbe of the pod's node cannot be written; check for an admission webhook, a policy, an outdated CRD or a finalizer: {subjects}"

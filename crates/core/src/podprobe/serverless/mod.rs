@@ -28,7 +28,7 @@ use leadsman_api::marker::PodContainerProbe;
 pub use self::provider::Provided;
 pub use self::review::{Changes, Snapshot};
 pub use self::scope::Scope;
-pub use super::injected::{INJECTED_BYTES, MARKERS, PROBES};
+pub use super::injected::{FREE_BYTES, INJECTED_BYTES, MARKERS, PROBES};
 use super::marker::{Marker, MarkerProbe};
 use super::pod::{IndexedContainer, IndexedPod};
 use super::probe::Probe;

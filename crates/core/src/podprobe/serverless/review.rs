@@ -7,6 +7,7 @@ use leadsman_api::slim;
 
 use super::{Injection, MARKERS, PROBES};
 use crate::cluster::{Interners, ObjectName};
+use crate::podprobe::injected;
 use crate::podprobe::marker::Marker;
 use crate::podprobe::pod::IndexedPod;
 
@@ -52,7 +53,11 @@ impl Snapshot {
     /// Annotations that are there already were copied from another pod or from a template, and are removed where no
     /// marker matches. But [`PROBES`] without [`MARKERS`] belongs to somebody else and stays.
     pub fn review(&self, namespace: &str, pod: &slim::Pod) -> Changes {
-        let seen = IndexedPod::new(pod, None, &[], &mut Interners::default());
+        let seen = IndexedPod {
+            // Nothing is a mark yet, whatever managedFields the request brings along, as those of a copy.
+            injected_room: injected::room(&pod.annotations, |_| false),
+            ..IndexedPod::new(pod, None, &[], &mut Interners::default())
+        };
         let label = |key: &str| seen.labels.get(key).map(|value| &**value);
         let markers = self.namespaces.get(namespace).into_iter();
         let markers = markers.flat_map(|markers| markers.iter());
