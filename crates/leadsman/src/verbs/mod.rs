@@ -1,6 +1,7 @@
 //! The subcommands, each in a module.
 
 pub(crate) mod agent;
+mod install;
 pub(crate) mod manager;
 pub(crate) mod manifests;
 pub(crate) mod preflight;

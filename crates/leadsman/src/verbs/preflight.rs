@@ -5,12 +5,13 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use leadsman_manager::Gates;
 use leadsman_manager::preflight::{
     CheckResult, Finding, InstallPart, PreflightScope, evaluate, read_facts,
 };
 use leadsman_process::{Component, client};
 use serde_json::{Value, json};
+
+use super::install::InstallArgs;
 
 /// Check whether the cluster is ready for leadsman, and print what to do first
 ///
@@ -25,22 +26,8 @@ pub(crate) struct Args {
     /// Check the rights that an agent needs, instead of the manager's
     #[arg(long, env = "LEADSMAN_AGENT", conflicts_with = "before_install")]
     agent: bool,
-    /// Namespace of the manager
-    #[arg(
-        long,
-        env = "LEADSMAN_NAMESPACE",
-        value_name = "NAME",
-        default_value = "leadsman-system"
-    )]
-    namespace: String,
-    /// Feature gates that the manager will run with, as NAME=true,NAME=false: the rights of their features are checked
-    #[arg(
-        long,
-        env = "LEADSMAN_FEATURE_GATES",
-        value_name = "GATES",
-        default_value = ""
-    )]
-    feature_gates: Gates,
+    #[command(flatten)]
+    install: InstallArgs,
     /// Check the container runtime at this socket too, when run on a node
     #[arg(long, env = "LEADSMAN_RUNTIME_ENDPOINT", value_name = "ENDPOINT")]
     runtime_endpoint: Option<String>,
@@ -90,8 +77,8 @@ fn find(args: &Args) -> io::Result<Vec<Finding>> {
         _ => InstallPart::Manager,
     };
     let scope = PreflightScope {
-        namespace: args.namespace.clone(),
-        gates: args.feature_gates,
+        namespace: args.install.namespace.clone(),
+        gates: args.install.feature_gates,
         part,
     };
     runtime.block_on(async {

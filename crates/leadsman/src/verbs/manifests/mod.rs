@@ -11,8 +11,9 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use leadsman_manager::Gates;
 use serde_json::{Value, json};
+
+use super::install::InstallArgs;
 
 const MANAGER: &str = "leadsman-manager";
 const AGENT: &str = "leadsman-agent";
@@ -24,18 +25,8 @@ const AGENT: &str = "leadsman-agent";
 /// chart installs them with its default values. The same flags give the same output.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Namespace of manager and agents
-    #[arg(long, value_name = "NAME", default_value = "leadsman-system")]
-    namespace: String,
-    /// The feature gates that the manager is started with, as NAME=true,NAME=false. Objects that only a feature needs are
-    /// left out if its gate is off
-    #[arg(
-        long,
-        env = "LEADSMAN_FEATURE_GATES",
-        value_name = "GATES",
-        default_value = ""
-    )]
-    feature_gates: Gates,
+    #[command(flatten)]
+    install: InstallArgs,
     /// Image of manager and agents [default: leadsman, with this program's version as its tag]
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
@@ -96,18 +87,19 @@ fn text(args: &Args) -> io::Result<String> {
     parts.sort();
     parts.dedup();
     let mut documents = Vec::new();
+    let InstallArgs {
+        namespace,
+        feature_gates: gates,
+    } = &args.install;
     for part in parts {
-        let namespace = &args.namespace;
         let objects = match part {
             Part::Namespace => vec![namespace_object(namespace)],
             Part::Crds => {
                 documents.extend(leadsman_api::CRDS.map(str::to_owned));
                 continue;
             }
-            Part::Access => access::access(namespace, args.feature_gates, args.aggregate_to_edit),
-            Part::Workloads => {
-                workloads::workloads(namespace, args.feature_gates, args.image.as_deref())?
-            }
+            Part::Access => access::access(namespace, *gates, args.aggregate_to_edit),
+            Part::Workloads => workloads::workloads(namespace, *gates, args.image.as_deref())?,
             Part::Preflight => access::preflight(namespace),
         };
         for object in &objects {
