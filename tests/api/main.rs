@@ -308,10 +308,8 @@ fn cases() -> Vec<Case<Installation>> {
 }
 
 fn main() -> ExitCode {
-    leadsman_tests::run(
-        cases(),
-        None,
-        async |_| Installation::raise().await,
-        async |installation| installation.end().await,
-    )
+    leadsman_tests::run(cases(), None, Installation::raise, async |installation| {
+        installation.end().await;
+        Ok(())
+    })
 }

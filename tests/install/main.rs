@@ -54,15 +54,5 @@ async fn end(release: Release) -> Result<()> {
 }
 
 fn main() -> ExitCode {
-    let skip = NodeBed::why_not().map(ToOwned::to_owned);
-    leadsman_tests::run(
-        cases(),
-        skip,
-        async |_| raise().await,
-        async |release| {
-            if let Err(error) = end(release).await {
-                eprintln!("{error:#}");
-            }
-        },
-    )
+    leadsman_tests::run(cases(), NodeBed::why_not(), raise, end)
 }

@@ -66,15 +66,5 @@ async fn raise() -> Result<Cluster> {
 }
 
 fn main() -> ExitCode {
-    let skip = NodeBed::why_not().map(ToOwned::to_owned);
-    leadsman_tests::run(
-        cases(),
-        skip,
-        async |_| raise().await,
-        async |cluster| {
-            if let Err(error) = cluster.end().await {
-                eprintln!("{error:#}");
-            }
-        },
-    )
+    leadsman_tests::run(cases(), NodeBed::why_not(), raise, Cluster::end)
 }

@@ -55,18 +55,18 @@ macro_rules! case {
 /// Runs the cases that the command line asks for. The fixture is made only if one is to run, and ended at the end.
 ///
 /// `skip` is the reason why none can run here, if so.
-pub fn run<F, M, E>(cases: Vec<Case<F>>, skip: Option<String>, make: M, end: E) -> ExitCode
+pub fn run<F, M, E>(cases: Vec<Case<F>>, skip: Option<&str>, make: M, end: E) -> ExitCode
 where
     F: Send + Sync + 'static,
-    M: AsyncFnOnce(&Runtime) -> Result<F>,
-    E: AsyncFnOnce(F),
+    M: AsyncFnOnce() -> Result<F>,
+    E: AsyncFnOnce(F) -> Result<()>,
 {
     let mut args = Arguments::from_args();
     // Cases wait for a cluster far more than they compute.
     args.test_threads = args.test_threads.or(Some(6));
     if let Some(reason) = skip {
         let trials = cases.iter().map(|case| {
-            let reason = reason.clone();
+            let reason = reason.to_owned();
             Trial::ignorable_test(case.name, move || {
                 Ok(libtest_mimic::Completion::ignored_with(reason))
             })
@@ -79,7 +79,7 @@ where
         return libtest_mimic::run(&args, trials.collect()).exit_code();
     }
     let runtime = Arc::new(Runtime::new().expect("a runtime can be made"));
-    let fixture = match runtime.block_on(make(&runtime)) {
+    let fixture = match runtime.block_on(make()) {
         Ok(fixture) => Arc::new(fixture),
         Err(error) => {
             eprintln!("the test bed could not be raised: {error:#}");
@@ -111,8 +111,10 @@ where
         })
         .collect();
     let conclusion = libtest_mimic::run(&args, trials);
-    if let Ok(fixture) = Arc::try_unwrap(fixture).map_err(|_| ()) {
-        runtime.block_on(end(fixture));
+    if let Ok(fixture) = Arc::try_unwrap(fixture).map_err(|_| ())
+        && let Err(error) = runtime.block_on(end(fixture))
+    {
+        eprintln!("the test bed did not end well: {error:#}");
     }
     conclusion.exit_code()
 }
