@@ -19,11 +19,15 @@
 //! | `places` | fair shares of the requests in flight |
 //! | `rights` | the rights that a feature needs |
 //! | `permissions`, `metrics` | what operators see |
+//! | `labels` | for tests: a tiny feature, and a small API server |
 #![doc(html_no_source)]
 
 mod control;
 mod feature;
 mod kind;
+#[cfg(feature = "labels")]
+#[doc(hidden)]
+pub mod labels;
 mod metrics;
 mod permissions;
 mod places;

@@ -1,14 +1,10 @@
 //! `PodProbeMarker` beside another feature, the small one of `leadsman-control`'s tests.
 
-#[path = "../../../control/tests/labels/stage.rs"]
-#[allow(dead_code, reason = "it serves more tests than these")]
-mod stage;
-
 use std::time::Duration;
 
+use leadsman_control::labels::{api_server, rules, run, wiring};
 use tokio::time::sleep;
 
-use self::stage::{api_server, rules, run, wiring};
 use super::*;
 
 #[tokio::test(start_paused = true)]

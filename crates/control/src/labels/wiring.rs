@@ -6,15 +6,15 @@ use kube::Resource;
 use kube::api::{Patch, PatchParams};
 use kube::core::Request as Builder;
 use leadsman_api::slim::Pod;
-use leadsman_control::{Class, Effects, Kind, Observation, Observe, Request, RequestKind, Rules};
 use leadsman_core::cluster::{Now, ObjectName, ResourceVersion, Source};
 use serde_json::json;
 
 use super::rules::{self, COLOUR, COLOUR_FROM, Event, Labels};
+use crate::{Class, Effects, Kind, Observation, Observe, Request, RequestKind, Rules};
 
 /// The feature.
 #[derive(Default)]
-pub(crate) struct CopyLabels(Labels);
+pub struct CopyLabels(Labels);
 
 const POD_LABEL: RequestKind = RequestKind {
     label: "pod_label",

@@ -7,13 +7,13 @@
     reason = "clippy takes only functions with #[test] for tests"
 )]
 
-#[path = "stage.rs"]
-mod stage;
-
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Secret;
 use leadsman_api::slim::Pod;
+use leadsman_control::labels::api_server::Cluster;
+use leadsman_control::labels::wiring::CopyLabels;
+use leadsman_control::labels::{rules, run, run_as};
 use leadsman_control::{
     Class, Effects, Kind, Observation, Observe, Request, RequestKind, Rules, rights,
 };
@@ -21,10 +21,6 @@ use leadsman_core::cluster::{Now, ObjectName};
 use leadsman_lease::Leadership;
 use leadsman_process::clock;
 use tokio::time::sleep;
-
-use self::stage::api_server::Cluster;
-use self::stage::wiring::CopyLabels;
-use self::stage::{rules, run, run_as};
 
 /// A feature that observes pods and secrets, and has a request for each pod once it is in sync.
 struct Greedy;

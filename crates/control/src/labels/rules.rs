@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use leadsman_core::cluster::{ObjectName, ResourceVersion, Source};
 
 /// The label that is copied.
-pub(crate) const COLOUR: &str = "example.com/colour";
+pub const COLOUR: &str = "example.com/colour";
 /// The annotation of a pod that names the `ConfigMap`.
-pub(crate) const COLOUR_FROM: &str = "example.com/colour-from";
+pub const COLOUR_FROM: &str = "example.com/colour-from";
 
 /// What happened.
 #[derive(Debug)]
-pub(crate) enum Event {
+pub enum Event {
     ConfigMap {
         name: ObjectName,
         version: ResourceVersion,
@@ -37,17 +37,17 @@ pub(crate) enum Event {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     ConfigMap,
     Pod,
 }
 
 /// A colour, or that there is no such label.
-pub(crate) type Colour = Option<String>;
+pub type Colour = Option<String>;
 
 /// What is observed.
 #[derive(Default)]
-pub(crate) struct Labels {
+pub struct Labels {
     colours: BTreeMap<ObjectName, (ResourceVersion, Option<String>)>,
     pods: BTreeMap<ObjectName, Pod>,
     refused: BTreeMap<ObjectName, Option<String>>,
@@ -61,7 +61,7 @@ struct Pod {
 
 impl Labels {
     /// Takes in an event. Returns the pods whose label may have to be written.
-    pub(crate) fn observe(&mut self, event: Event) -> Vec<ObjectName> {
+    pub fn observe(&mut self, event: Event) -> Vec<ObjectName> {
         match event {
             Event::ConfigMap {
                 name,
@@ -124,12 +124,12 @@ impl Labels {
     }
 
     /// All pods.
-    pub(crate) fn all(&self) -> Vec<ObjectName> {
+    pub fn all(&self) -> Vec<ObjectName> {
         self.pods.keys().cloned().collect()
     }
 
     /// The colour that a pod is due, if it is due another one than it has.
-    pub(crate) fn due(&self, name: &ObjectName) -> Option<Colour> {
+    pub fn due(&self, name: &ObjectName) -> Option<Colour> {
         let pod = self.pods.get(name)?;
         let config_map = ObjectName {
             namespace: name.namespace.clone(),

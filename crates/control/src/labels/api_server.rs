@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 /// The objects of one namespace, and what was asked.
 #[derive(Clone)]
-pub(crate) struct Cluster {
+pub struct Cluster {
     state: Arc<Mutex<State>>,
     changed: Arc<watch::Sender<()>>,
 }
@@ -46,7 +46,7 @@ impl Default for Cluster {
 }
 
 impl Cluster {
-    pub(crate) fn client(&self) -> Client {
+    pub fn client(&self) -> Client {
         let cluster = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
             let cluster = cluster.clone();
@@ -60,13 +60,7 @@ impl Cluster {
     }
 
     /// Creates or replaces an object. A pod may name the `ConfigMap` that its colour is from.
-    pub(crate) fn put(
-        &self,
-        resource: &str,
-        name: &str,
-        labels: &[(&str, &str)],
-        from: Option<&str>,
-    ) {
+    pub fn put(&self, resource: &str, name: &str, labels: &[(&str, &str)], from: Option<&str>) {
         let labels: BTreeMap<_, _> = labels.iter().copied().collect();
         let annotations: BTreeMap<_, _> = from
             .map(|from| (super::rules::COLOUR_FROM, from))
@@ -95,37 +89,37 @@ impl Cluster {
         object
     }
 
-    pub(crate) fn label(&self, resource: &str, name: &str, key: &str) -> Option<String> {
+    pub fn label(&self, resource: &str, name: &str, key: &str) -> Option<String> {
         let state = self.state();
         let object = state.objects.get(&(resource.to_owned(), name.to_owned()))?;
         Some(object["metadata"]["labels"].get(key)?.as_str()?.to_owned())
     }
 
     /// Does not know a resource.
-    pub(crate) fn forget(&self, resource: &str) {
+    pub fn forget(&self, resource: &str) {
         let mut state = self.state();
         state.unknown.insert(resource.to_owned());
     }
 
     /// Knows it again.
-    pub(crate) fn serve(&self, resource: &str) {
+    pub fn serve(&self, resource: &str) {
         self.state().unknown.remove(resource);
     }
 
     /// Never answers requests of a method.
-    pub(crate) fn hang(&self, method: &str) {
+    pub fn hang(&self, method: &str) {
         self.state().hanging = method.parse().ok();
     }
 
     /// How many requests there were of a kind: `PATCH`, `LIST pods`, `WATCH pods`.
-    pub(crate) fn count(&self, kind: &str) -> usize {
+    pub fn count(&self, kind: &str) -> usize {
         let state = self.state();
         let asked = state.asked.iter().filter(|asked| asked.starts_with(kind));
         asked.count()
     }
 
     /// The most writes that there were at a time.
-    pub(crate) fn most_in_flight(&self) -> usize {
+    pub fn most_in_flight(&self) -> usize {
         self.state().most_in_flight
     }
 

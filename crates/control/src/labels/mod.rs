@@ -1,13 +1,14 @@
 //! Features that run against a small API server, as its leader: for the tests of this crate, and of crates that bring a
-//! feature of their own.
+//! feature of their own. A tiny feature, which copies labels, is here to run beside them. Only with the crate's feature
+//! `labels`, which nothing that is shipped asks for.
+#![allow(clippy::unwrap_used, reason = "only tests use it")]
 
-pub(crate) mod api_server;
-pub(crate) mod rules;
-pub(crate) mod wiring;
+pub mod api_server;
+pub mod rules;
+pub mod wiring;
 
 use std::time::Duration;
 
-use leadsman_control::{Control, ControlError};
 use leadsman_lease::Leadership;
 use leadsman_process::{ApiServer, Metrics, Process, Readiness, clock};
 use tokio::sync::watch;
@@ -15,16 +16,17 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use self::api_server::Cluster;
+use crate::{Control, ControlError};
 
 /// Features that run.
-pub(crate) struct Running {
-    pub(crate) process: Process,
-    pub(crate) leadership: watch::Sender<Leadership>,
-    pub(crate) control: JoinHandle<Result<(), ControlError>>,
+pub struct Running {
+    pub process: Process,
+    pub leadership: watch::Sender<Leadership>,
+    pub control: JoinHandle<Result<(), ControlError>>,
 }
 
 /// Runs features that nobody led before.
-pub(crate) fn run(cluster: &Cluster, add: impl FnOnce(&mut Control)) -> Running {
+pub fn run(cluster: &Cluster, add: impl FnOnce(&mut Control)) -> Running {
     let until = clock::monotonic() + Duration::from_hours(1);
     let leads = Leadership::Leads {
         term: 1,
@@ -34,7 +36,7 @@ pub(crate) fn run(cluster: &Cluster, add: impl FnOnce(&mut Control)) -> Running 
     run_as(leads, cluster, add)
 }
 
-pub(crate) fn run_as(
+pub fn run_as(
     leadership: Leadership,
     cluster: &Cluster,
     add: impl FnOnce(&mut Control),
