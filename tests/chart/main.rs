@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod equal;
 #[cfg(test)]
+mod monitoring;
+#[cfg(test)]
 mod render;
 #[cfg(test)]
 mod security;
