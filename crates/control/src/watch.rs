@@ -18,8 +18,8 @@ use leadsman_api::Guarded;
 use leadsman_core::cluster::{ObjectName, ResourceVersion, Source};
 use leadsman_lease::Leadership;
 use leadsman_process::list::ListTarget;
-use leadsman_process::reply::{Cause, Disposition};
-use leadsman_process::watcher::{WatchEvent, WatchFailure, WatchPhase, list_and_watch};
+use leadsman_process::reply::Disposition;
+use leadsman_process::watcher::{WatchEvent, WatchFailure, list_and_watch};
 use leadsman_process::{ApiServer, Readiness, ReadinessCheck, clock};
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::mpsc::Sender;
@@ -316,7 +316,7 @@ impl<K: Watchable> Follower<K> {
     /// Reports why changes of a kind are not received; at info only once until they are again.
     fn report(&mut self, failure: &WatchFailure) {
         let resource = &self.resource;
-        let reason = reason(resource, failure);
+        let reason = failure.explain(resource);
         let retry_in = failure.retry_in;
         if matches!(failure.disposition, Disposition::Expired { .. }) {
             tracing::info!(
@@ -331,23 +331,6 @@ impl<K: Watchable> Follower<K> {
         }
         self.is_receiving = false;
         self.check.not_ready(reason);
-    }
-}
-
-/// The reason of a failure, beginning with what an operator can do about it.
-fn reason(resource: &str, failure: &WatchFailure) -> String {
-    let reply = failure.disposition.reason().unwrap_or_default();
-    let cause = match failure.disposition {
-        Disposition::Retry { cause, .. } => Some(cause),
-        _ => None,
-    };
-    match cause {
-        Some(Cause::NoSuchKind) => format!(
-            "the API server does not serve {resource}: install leadsman's CRDs, by its Helm chart or `leadsman manifests` ({reply})"
-        ),
-        Some(Cause::NoRight) => failure.disposition.explain(),
-        _ if failure.phase == WatchPhase::Listing => format!("cannot list {resource}: {reply}"),
-        _ => format!("cannot watch {resource}: {reply}"),
     }
 }
 

@@ -95,6 +95,25 @@ pub struct WatchFailure {
     pub retry_in: Duration,
 }
 
+impl WatchFailure {
+    /// Why changes of this resource are not delivered, beginning with what an operator can do about it.
+    pub fn explain(&self, resource: &str) -> String {
+        let reply = self.disposition.reason().unwrap_or_default();
+        let cause = match self.disposition {
+            Disposition::Retry { cause, .. } => Some(cause),
+            _ => None,
+        };
+        match cause {
+            Some(Cause::NoSuchKind) => format!(
+                "the API server does not serve {resource}: install leadsman's CRDs, by its Helm chart or `leadsman manifests` ({reply})"
+            ),
+            Some(Cause::NoRight) => self.disposition.explain(),
+            _ if self.phase == WatchPhase::Listing => format!("cannot list {resource}: {reply}"),
+            _ => format!("cannot watch {resource}: {reply}"),
+        }
+    }
+}
+
 /// The two kinds of requests of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchPhase {

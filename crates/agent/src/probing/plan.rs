@@ -11,6 +11,9 @@ use leadsman_process::watcher::{WatchEvent, list_and_watch};
 
 use crate::health::Health;
 
+/// The resource, as messages name it.
+const RESOURCE: &str = "nodepodprobes.apps.kruise.io";
+
 /// An event of the watch, or a reply to a write.
 #[derive(Debug)]
 pub(crate) enum PlanEvent {
@@ -87,7 +90,7 @@ fn plan_event(
             ListedObject::Undecodable => return None,
         },
         WatchEvent::Following => PlanEvent::Following,
-        WatchEvent::Failed(failure) => PlanEvent::Failed(failure.disposition.explain()),
+        WatchEvent::Failed(failure) => PlanEvent::Failed(failure.explain(RESOURCE)),
     })
 }
 

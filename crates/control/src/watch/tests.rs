@@ -4,6 +4,8 @@ use std::time::Duration;
 use futures::stream;
 use leadsman_api::slim::Pod;
 use leadsman_process::Readiness;
+use leadsman_process::reply::Cause;
+use leadsman_process::watcher::WatchPhase;
 
 use super::*;
 
