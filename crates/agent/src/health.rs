@@ -1,6 +1,6 @@
 //! Health checks of the agent's tasks. Each is about something that a task depends on, such as an established watch,
 //! and knows since when it has failed. `/readyz` fails when a check has been failing for so long that the agent's
-//! reports may be outdated.
+//! reports may be outdated, and until the first success: an agent that has never worked has nothing to report.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -23,12 +23,19 @@ pub(crate) struct Health(Arc<Mutex<HealthState>>);
 
 struct HealthState {
     check: ReadinessCheck,
-    failing: Option<Failing>,
+    last: LastAttempt,
 }
 
-struct Failing {
-    since: Duration,
-    reason: String,
+/// What the last attempt came to.
+enum LastAttempt {
+    /// There was none yet.
+    Untried,
+    Succeeded,
+    Failed {
+        /// When the dependency last worked; none if never.
+        worked: Option<Duration>,
+        reason: String,
+    },
 }
 
 impl HealthChecks {
@@ -43,7 +50,7 @@ impl HealthChecks {
     pub(crate) fn register(&self, name: &'static str, reason: &str) -> Health {
         let health = Health(Arc::new(Mutex::new(HealthState {
             check: self.readiness.add_check(name, reason),
-            failing: None,
+            last: LastAttempt::Untried,
         })));
         lock(&self.checks).push(health.clone());
         health
@@ -61,36 +68,40 @@ impl Health {
     /// Records a success.
     pub(crate) fn succeeded(&self) {
         let mut state = lock(&self.0);
-        state.failing = None;
+        state.last = LastAttempt::Succeeded;
         state.check.ready();
     }
 
-    /// Records a failure; `since` is when the dependency last worked. Returns whether it is the first failure after a
-    /// success.
-    pub(crate) fn failed(&self, reason: &str, since: Duration) -> bool {
+    /// Records a failure; `worked` is when the dependency last worked, if it ever did. Returns whether it is the first
+    /// failure after a success, or at all.
+    pub(crate) fn failed(&self, reason: &str, worked: Duration) -> bool {
         let mut state = lock(&self.0);
-        let is_first = state.failing.is_none();
-        let since = state
-            .failing
-            .as_ref()
-            .map_or(since, |failing| failing.since);
-        state.failing = Some(Failing {
-            since,
-            reason: reason.to_owned(),
-        });
+        let (is_first, worked) = match &state.last {
+            LastAttempt::Untried => (true, None),
+            LastAttempt::Succeeded => (true, Some(worked)),
+            LastAttempt::Failed { worked, .. } => (false, *worked),
+        };
+        if worked.is_none() {
+            state.check.not_ready(reason);
+        }
+        let reason = reason.to_owned();
+        state.last = LastAttempt::Failed { worked, reason };
         is_first
     }
 
     pub(crate) fn is_failing(&self) -> bool {
-        lock(&self.0).failing.is_some()
+        matches!(lock(&self.0).last, LastAttempt::Failed { .. })
     }
 
     fn check(&self, now: Duration) {
         let state = lock(&self.0);
-        if let Some(failing) = &state.failing
-            && now.saturating_sub(failing.since) >= PATIENCE
+        if let LastAttempt::Failed {
+            worked: Some(worked),
+            reason,
+        } = &state.last
+            && now.saturating_sub(*worked) >= PATIENCE
         {
-            state.check.not_ready(&failing.reason);
+            state.check.not_ready(reason);
         }
     }
 }
@@ -123,6 +134,21 @@ mod tests {
         assert_eq!(readiness.text(), "[-] thing: still away\n");
         health.succeeded();
         assert!(readiness.is_ready());
+    }
+
+    #[test]
+    fn what_has_never_worked_says_why_at_once() {
+        let readiness = Readiness::default();
+        let checks = HealthChecks::new(readiness.clone());
+        let health = checks.register("thing", "not tried yet");
+        assert!(health.failed("away", seconds(0)));
+        assert_eq!(readiness.text(), "[-] thing: away\n");
+        assert!(!health.failed("forbidden", seconds(0)));
+        checks.check(seconds(1));
+        assert_eq!(readiness.text(), "[-] thing: forbidden\n");
+        health.succeeded();
+        assert!(health.failed("away", seconds(2)));
+        assert!(readiness.is_ready(), "it has worked a moment ago");
     }
 
     #[test]

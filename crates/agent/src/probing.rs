@@ -122,7 +122,9 @@ impl Probing {
         Self {
             node: NodeProbes::new(config.exec_limits, now_since(context.start)),
             plan: PlanFollower::new(node_name, plan_health),
-            lists: ContainerLists::new(health.register("runtime", "")),
+            lists: ContainerLists::new(
+                health.register("runtime", "the container runtime has not answered yet"),
+            ),
             targets: ProbeTargets::new(config.node_ips),
             prober: Prober::new(context.runtime.clone()),
             writes: JoinSet::new(),

@@ -1,5 +1,6 @@
 //! Polling the runtime for the list of containers: once a second while pods are probed, at once when the plan has new
-//! probes, and not at all otherwise.
+//! probes, and otherwise only until the runtime answers. So an agent that cannot reach its runtime is not ready, whether
+//! there is something to probe yet or not.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -43,9 +44,10 @@ pub(crate) async fn poll_containers(
     mut polled: watch::Receiver<PolledPods>,
     lists: mpsc::Sender<ContainerList>,
 ) {
+    let mut answers = false;
     loop {
         let uids = polled.borrow_and_update().uids.clone();
-        if uids.is_empty() {
+        if uids.is_empty() && answers {
             if polled.changed().await.is_err() {
                 return;
             }
@@ -53,6 +55,7 @@ pub(crate) async fn poll_containers(
         }
         let began = clock::monotonic();
         let refreshed = view.refresh(|uid| uids.contains(uid)).await;
+        answers = refreshed.is_ok();
         let list = ContainerList {
             began: began.saturating_duration_since(start),
             containers: refreshed.map(|()| view.containers()),
@@ -84,7 +87,7 @@ fn next_on_grid(start: Instant, then: Instant, step: Duration) -> Instant {
 pub(crate) struct ContainerLists {
     polled: watch::Sender<PolledPods>,
     last: Option<Arc<CurrentContainers>>,
-    /// When the last list came, or when there began to be something to list.
+    /// When the last list came, or when there began to be something to list for.
     succeeded_at: Duration,
     /// When the plan changed, until a list that began later has succeeded. The plan may name other containers of the
     /// same pods, so the next list is passed on even if it is equal.
@@ -94,8 +97,6 @@ pub(crate) struct ContainerLists {
 
 impl ContainerLists {
     pub(crate) fn new(health: Health) -> Self {
-        // There is nothing to list before there is something to probe.
-        health.succeeded();
         Self {
             polled: watch::Sender::default(),
             last: None,
@@ -121,8 +122,7 @@ impl ContainerLists {
         now: Duration,
     ) {
         if uids.is_empty() || self.polled.borrow().uids.is_empty() {
-            // Whether the runtime answers is not known before a list was due.
-            self.health.succeeded();
+            // No list was due before.
             self.succeeded_at = now;
         }
         if uids.is_empty() {
@@ -154,7 +154,11 @@ impl ContainerLists {
             Ok(containers) => containers,
             Err(error) => {
                 if self.health.failed(&error.to_string(), self.succeeded_at) {
-                    tracing::warn!(%error, "listing containers from the container runtime failed, retrying");
+                    tracing::warn!(
+                        %error,
+                        "listing containers from the container runtime failed, retrying each second; if its socket is \
+                         elsewhere, set --runtime-endpoint (agent.runtime of the Helm chart)"
+                    );
                 }
                 return None;
             }
@@ -215,6 +219,7 @@ fn observed_container(container: &CurrentContainer) -> ObservedContainer {
 
 #[cfg(test)]
 mod tests {
+    use leadsman_cri::fake::Fake;
     use leadsman_process::Readiness;
 
     use super::*;
@@ -228,6 +233,39 @@ mod tests {
             assert_eq!(next_on_grid(start, at(then), PERIOD), at(next), "{then}");
         }
         assert_eq!(next_on_grid(start, at(2_345), SLOT), at(2_400));
+    }
+
+    #[tokio::test]
+    async fn without_pods_the_runtime_is_asked_until_it_answers() {
+        let mut runtime = Fake::start();
+        runtime.vanish();
+        let polled = watch::Sender::<PolledPods>::default();
+        let (sender, mut lists) = mpsc::channel(1);
+        let view = View::new(runtime.client());
+        let polling = poll_containers(view, clock::monotonic(), polled.subscribe(), sender);
+        let polling = tokio::spawn(polling);
+        assert!(!lists.recv().await.unwrap().succeeded());
+        runtime.come_back();
+        while !lists.recv().await.unwrap().succeeded() {}
+        let another = tokio::time::timeout(2 * PERIOD, lists.recv()).await;
+        assert!(another.is_err(), "{another:?}");
+        drop(polled);
+        polling.await.unwrap();
+    }
+
+    #[test]
+    fn a_plan_without_probes_does_not_vouch_for_the_runtime() {
+        let readiness = Readiness::default();
+        let checks = HealthChecks::new(readiness.clone());
+        let mut lists = ContainerLists::new(checks.register("runtime", "not tried"));
+        lists.follow_plan(HashSet::new(), 0, Duration::from_secs(1));
+        assert!(!readiness.is_ready());
+        let list = ContainerList {
+            began: Duration::from_secs(2),
+            containers: Ok(Arc::default()),
+        };
+        lists.observe(list, std::iter::empty(), Duration::from_secs(2));
+        assert!(readiness.is_ready());
     }
 
     #[test]
