@@ -1,116 +1,20 @@
 //! Beside OpenKruise: who may write, and what `leadsman preflight` says of it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
-use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Namespace, Pod};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::Api;
 use kube::api::{DeleteParams, PostParams};
-use kube::{Api, Client};
 use leadsman_testkit::leadsman;
 use leadsman_testkit::leadsman::MANAGER as USER;
-use leadsman_tests::{Scene, wait_for_answer};
+use leadsman_tests::neighbour::remove_lease;
+use leadsman_tests::{Neighbour, Scene, wait_for_answer};
 use serde_json::{Value, json};
 use tokio::process::Command;
-use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
 use crate::Installation;
 use crate::marks::{idle, marked};
-
-const NAMESPACE: &str = "kruise-system";
-const LEASE: &str = "kruise-manager";
-
-/// OpenKruise's manager, as far as others see it: it keeps its Lease, and is a pod with arguments.
-struct Neighbour {
-    client: Client,
-    holder: watch::Sender<String>,
-    renewing: JoinHandle<()>,
-}
-
-impl Neighbour {
-    /// Leads from now on, with these feature gates.
-    async fn start(client: &Client, pod: &str, gates: &str) -> Result<Self> {
-        let namespaces: Api<Namespace> = Api::all(client.clone());
-        let namespace = json!({"metadata": {"name": NAMESPACE, "labels": {"control-plane": "controller-manager"}}});
-        match namespaces
-            .create(&PostParams::default(), &serde_json::from_value(namespace)?)
-            .await
-        {
-            Err(kube::Error::Api(status)) if status.code == 409 => {}
-            other => drop(other?),
-        }
-        let (holder, holds) = watch::channel(String::new());
-        let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
-        let neighbour = Self {
-            client: client.clone(),
-            holder,
-            renewing: tokio::spawn(renew(leases, holds)),
-        };
-        neighbour.hand_over(pod, gates).await?;
-        Ok(neighbour)
-    }
-
-    /// Another pod leads.
-    async fn hand_over(&self, pod: &str, gates: &str) -> Result<()> {
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), NAMESPACE);
-        let manifest = json!({
-            "metadata": {"name": pod, "labels": {"control-plane": "controller-manager"}},
-            "spec": {"automountServiceAccountToken": false, "containers": [{"name": "manager", "image": "none",
-                "command": ["/manager"],
-                "args": ["--enable-leader-election", "--v=4", format!("--feature-gates={gates}")]}]},
-        });
-        pods.create(&PostParams::default(), &serde_json::from_value(manifest)?)
-            .await?;
-        self.holder
-            .send_replace(format!("{pod}_6a1e3f0e-6d0c-4a52-9a3e-0d8f3f6d2a11"));
-        Ok(())
-    }
-}
-
-impl Drop for Neighbour {
-    /// It is gone without giving its Lease back.
-    fn drop(&mut self) {
-        self.renewing.abort();
-    }
-}
-
-/// As client-go does, in less time.
-async fn renew(leases: Api<Lease>, mut holder: watch::Receiver<String>) {
-    let params = PostParams {
-        field_manager: Some("kruise-manager".into()),
-        ..PostParams::default()
-    };
-    loop {
-        let name = holder.borrow_and_update().clone();
-        if !name.is_empty() {
-            let now = MicroTime(leadsman_tests::now());
-            let spec = json!({"holderIdentity": name, "leaseDurationSeconds": 3, "renewTime": now,
-                "acquireTime": now, "leaseTransitions": 0});
-            let there = leases.get_opt(LEASE).await;
-            let mut lease =
-                json!({"metadata": {"name": LEASE, "namespace": NAMESPACE}, "spec": spec});
-            // What goes wrong once, the next round puts right.
-            if let Ok(Some(seen)) = &there {
-                lease["metadata"]["resourceVersion"] = json!(seen.metadata.resource_version);
-            }
-            if let Ok(lease) = serde_json::from_value(lease) {
-                let _written = match there {
-                    Ok(Some(_)) => leases.replace(LEASE, &params, &lease).await,
-                    _ => leases.create(&params, &lease).await,
-                };
-            }
-        }
-        let pause = tokio::time::sleep(Duration::from_millis(500));
-        tokio::select! {
-            () = pause => {}
-            changed = holder.changed() => if changed.is_err() { return },
-        }
-    }
-}
 
 // PPM-19
 pub(crate) async fn nothing_is_written_while_openkruise_acts(
@@ -189,7 +93,7 @@ pub(crate) async fn nothing_is_written_while_openkruise_acts(
         !written(&installation, start)?.is_empty(),
         "nothing was written"
     );
-    clear(&scene.client).await
+    remove_lease(&scene.client).await
 }
 
 /// What the manager wrote since then, its Lease apart.
@@ -202,13 +106,6 @@ fn written(
     Ok(writes
         .map(|r| format!("{} {} {}", r.verb, r.resource, r.name))
         .collect())
-}
-
-/// Other cases' managers need not wait for it.
-async fn clear(client: &Client) -> Result<()> {
-    let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
-    leases.delete(LEASE, &DeleteParams::default()).await?;
-    Ok(())
 }
 
 // PPM-17
@@ -296,7 +193,7 @@ pub(crate) async fn preflight_says_what_is_in_the_way(
     let admitted = in_the_way(&installation, &before_install).await;
     drop(neighbour);
     hooks.delete(WEBHOOKS, &DeleteParams::default()).await?;
-    clear(&scene.client).await?;
+    remove_lease(&scene.client).await?;
     let delete = format!("kubectl delete validatingwebhookconfiguration {WEBHOOKS}");
     let expected = [("openkruise-webhooks".to_owned(), delete)];
     ensure!(nobody.as_ref().ok() == Some(&expected.into()), "{nobody:?}");
