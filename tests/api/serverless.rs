@@ -296,6 +296,7 @@ fn one_write() -> Vec<Row> {
         manager("patch podprobemarkers/status", 0..=4),
         // The marker that shows the end of the step comes and goes.
         manager("patch mutatingwebhookconfigurations", 0..=4),
+        manager("get clusterroles", 0..=4),
         // With the last marker.
         manager("delete mutatingwebhookconfigurations", 0..=2),
     ]
@@ -454,6 +455,8 @@ pub(crate) async fn a_start_with_the_webhook_reads_each_kind_once(
         manager("watch mutatingwebhookconfigurations", 1),
         // A start does not know who applied it last; and the marker that shows the end of the step comes and goes.
         manager("patch mutatingwebhookconfigurations", 1..=3),
+        // The owner that it is applied with.
+        manager("get clusterroles", 1..=3),
     ];
     let what = "a start that serves the webhook as before";
     stage

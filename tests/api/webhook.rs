@@ -10,11 +10,13 @@ use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, RuleWithOperations,
 };
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
+use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use leadsman_admission::{
-    Admission, AdmissionRequest, AdmissionResponse, Args, CONFIGURATION, PatchOperation, Reviewer,
-    SECRET, Webhook, WebhookSpec,
+    Admission, AdmissionRequest, AdmissionResponse, Args, CONFIGURATION, OWNER, PatchOperation,
+    Reviewer, SECRET, Webhook, WebhookSpec,
 };
 use leadsman_lease::Leadership;
 use leadsman_process::{ApiServer, Component, Metrics, Process, Readiness, client, clock};
@@ -196,7 +198,22 @@ async fn wait_for_calls(client: &Client, expected: &[&str]) -> Result<()> {
 
 /// The configuration as the API server has it, without what tells one write of it from another.
 fn without_version(configuration: &MutatingWebhookConfiguration) -> Value {
-    json!([configuration.metadata.labels, configuration.webhooks])
+    let metadata = &configuration.metadata;
+    json!([
+        metadata.labels,
+        metadata.owner_references,
+        configuration.webhooks
+    ])
+}
+
+/// It goes with the role that grants the rights on it.
+async fn is_owned(client: &Client, object: &ObjectMeta) -> Result<()> {
+    let roles: Api<ClusterRole> = Api::all(client.clone());
+    let role = roles.get(OWNER).await?.metadata.uid;
+    let owners = object.owner_references.iter().flatten();
+    let owners: Vec<_> = owners.map(|owner| Some(owner.uid.clone())).collect();
+    ensure!(owners == [role], "{:?}", object.owner_references);
+    Ok(())
 }
 
 pub(crate) async fn an_edited_or_deleted_configuration_is_repaired(
@@ -208,7 +225,11 @@ pub(crate) async fn an_edited_or_deleted_configuration_is_repaired(
     replica.is_ready().await?;
     wait_for_calls(&installation.client, &[FIRST]).await?;
     let configurations: Api<MutatingWebhookConfiguration> = Api::all(installation.client.clone());
-    let applied = without_version(&configurations.get(CONFIGURATION).await?);
+    let applied = configurations.get(CONFIGURATION).await?;
+    is_owned(&installation.client, &applied.metadata).await?;
+    let secrets: Api<Secret> = Api::namespaced(installation.client.clone(), NAMESPACE);
+    is_owned(&installation.client, &secrets.get(SECRET).await?.metadata).await?;
+    let applied = without_version(&applied);
 
     // Each waits twice as long for its repair as the one before.
     let edits = [

@@ -22,6 +22,7 @@
 //! | `server` | TLS and HTTP, and a shutdown that fails no request |
 //! | `certificate` | certificates: issued and renewed in a Secret, or read from a directory |
 //! | `configuration` | the webhook configuration: its desired contents, and the loop that maintains them |
+//! | `owner` | the owner by which configuration and Secret go with an uninstall |
 //! | `pace` | growing delays between writes of one object |
 //! | `metrics` | the metrics |
 //! | `admission` | all of them together |
@@ -33,6 +34,7 @@ mod certificate;
 mod configuration;
 mod endpoint;
 mod metrics;
+mod owner;
 mod pace;
 mod review;
 mod server;
@@ -42,6 +44,7 @@ pub use admission::{Admission, AdmissionError};
 pub use args::{Args, SERVICE, ServiceReference, WEBHOOK_PORT, WebhookUrl};
 pub use certificate::secret::SECRET;
 pub use configuration::CONFIGURATION;
+pub use owner::OWNER;
 pub use review::{AdmissionRequest, AdmissionResponse, Operation, PatchOperation, Reviewer};
 pub use webhook::{Webhook, WebhookSpec};
 
@@ -63,3 +66,6 @@ pub const CONFIGURATION_RIGHTS: [&str; 5] = ["list", "watch", "create", "patch",
 
 /// The rights to delete the configuration that a process with a feature left behind, for one without.
 pub const LEFTOVER_RIGHTS: [&str; 2] = ["get", "delete"];
+
+/// The rights on the one role that is named as the owner of both.
+pub const OWNER_RIGHTS: [&str; 1] = ["get"];

@@ -262,6 +262,16 @@ pub(crate) const TABLE: &[Row] = &[
         ..OF_MANAGER
     },
     Row {
+        group: "rbac.authorization.k8s.io",
+        resource: "clusterroles",
+        names: &["leadsman-manager-webhooks"],
+        verbs: &[("get", NoSecret)],
+        serverless: true,
+        needed_to: "name this role as the owner of that configuration and of the Secret below: both are deleted with it",
+        named_in: NamedIn::Log,
+        ..OF_MANAGER
+    },
+    Row {
         namespace: leadsman::NAMESPACE,
         resource: "secrets",
         names: &["leadsman-webhook"],

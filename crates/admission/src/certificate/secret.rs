@@ -25,6 +25,7 @@ use super::renewal::{
 };
 use super::{BundleInForce, CaBundle};
 use crate::FIELD_MANAGER;
+use crate::owner::read_owner;
 use crate::pace::{Pace, describe_failure, until};
 
 /// The Secret's name.
@@ -210,9 +211,9 @@ impl SecretLoop {
                 return;
             }
         };
-        let secret = secret(self.state.secret.as_deref(), &self.namespace, data);
+        let mut secret = secret(self.state.secret.as_deref(), &self.namespace, data);
         tracing::info!(?renewal, "writing the {}", self.object());
-        let disposition = self.send(&secret).await;
+        let disposition = self.send(&mut secret).await;
         self.state
             .pace
             .wrote(&disposition, clock::monotonic(), fastrand::f64());
@@ -229,7 +230,18 @@ impl SecretLoop {
         }
     }
 
-    async fn send(&mut self, secret: &Secret) -> Disposition {
+    /// Gives a new Secret its owner, and sends it. An old one keeps what it has: to change an owner may take the right to
+    /// delete the object (`OwnerReferencesPermissionEnforcement`,
+    /// `plugin/pkg/admission/gc/gc_admission.go`).
+    async fn send(&mut self, secret: &mut Secret) -> Disposition {
+        if secret.metadata.resource_version.is_none() {
+            match read_owner(&self.server, DEADLINE).await {
+                Ok(owner) => {
+                    secret.metadata.owner_references = owner.reference().map(|owner| vec![owner]);
+                }
+                Err(failed) => return failed,
+            }
+        }
         let (verb, request) = match request(&self.namespace, secret) {
             Ok(request) => request,
             Err(error) => {

@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use super::{Address, CONFIGURATION, InForceWebhook, Observed, Step, decide, desired, is_ours};
 use crate::FIELD_MANAGER;
 use crate::certificate::{BundleInForce, CaBundle};
+use crate::owner::{Owner, read_owner};
 use crate::pace::{Pace, describe_failure, until};
 use crate::webhook::{Answers, WebhookSpec};
 
@@ -60,6 +61,9 @@ pub(crate) struct ConfigurationLoopState {
     observed: Observed,
     /// The configuration last applied in this term of leadership.
     applied: Option<Value>,
+    /// The owner that it is applied with. Read again in each term, after a failed apply, and when the configuration has
+    /// gone: perhaps with it.
+    owner: Owner,
     term: Option<u64>,
     pace: Pace,
     /// Why the last request failed.
@@ -93,6 +97,7 @@ impl ConfigurationLoop {
             }
             ObjectEvent::Observed(ObjectState::Deleted(_) | ObjectState::Absent) => {
                 self.state.observed = Observed::Absent;
+                self.state.owner = Owner::Unknown;
             }
             ObjectEvent::Following => self.state.trouble = None,
             ObjectEvent::Failed(disposition) => self.failed("list or watch", &disposition),
@@ -112,13 +117,14 @@ impl ConfigurationLoop {
         if !known || (bundle == CaBundle::Unknown && !webhooks.is_empty()) {
             return self.show(Step::Rest);
         }
-        let desired = desired(&webhooks, &self.address, &bundle);
         let leadership = *self.leadership.borrow_and_update();
         if self.state.term != leadership.term() {
             // Between two terms another process may have applied something else.
             self.state.term = leadership.term();
-            self.state.applied = None;
+            (self.state.applied, self.state.owner) = (None, Owner::Unknown);
         }
+        let desired = desired(&webhooks, &self.address, &bundle);
+        let desired = desired.map(|desired| self.state.owner.added_to(desired));
         self.note_in_force(desired.as_ref(), &bundle);
         let step = decide(
             desired.as_ref(),
@@ -134,6 +140,9 @@ impl ConfigurationLoop {
             return Some(held_until);
         }
         match (step, desired) {
+            (Step::Apply, _) if self.state.owner == Owner::Unknown => {
+                self.read_owner(left.min(DEADLINE)).await;
+            }
             (Step::Apply, Some(desired)) => self.apply(desired, left.min(DEADLINE)).await,
             (Step::RemoveConditions, Some(desired)) => {
                 self.remove_conditions(&desired, left.min(DEADLINE)).await;
@@ -195,12 +204,25 @@ impl ConfigurationLoop {
         });
     }
 
+    async fn read_owner(&mut self, deadline: Duration) {
+        match read_owner(&self.server, deadline).await {
+            Ok(owner) => self.state.owner = owner,
+            Err(failed) => {
+                let now = clock::monotonic();
+                self.state.pace.wrote(&failed, now, fastrand::f64());
+                self.failed("read the owner of", &failed);
+            }
+        }
+    }
+
     async fn apply(&mut self, desired: Value, deadline: Duration) {
         let path = Request::new(MutatingWebhookConfiguration::url_path(&(), None));
         let params = PatchParams::apply(FIELD_MANAGER).force();
         let request = path.patch(CONFIGURATION, &params, &Patch::Apply(&desired));
         let (disposition, body) = self.send(Verb::Update, request, deadline).await;
         if disposition != Disposition::Done {
+            // What kept this from being written may have kept the owner from being read.
+            self.state.owner = Owner::Unknown;
             return self.failed("apply", &disposition);
         }
         tracing::info!("applied the {OBJECT}");
@@ -244,7 +266,7 @@ impl ConfigurationLoop {
             return self.failed("delete", &disposition);
         }
         tracing::info!("no admission webhook is in force: deleted the {OBJECT}");
-        self.state.observed = Observed::Absent;
+        (self.state.observed, self.state.owner) = (Observed::Absent, Owner::Unknown);
         (self.state.applied, self.state.trouble) = (None, None);
     }
 

@@ -10,7 +10,9 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use k8s_openapi::apimachinery::pkg::version::Info;
 use kube::api::PostParams;
 use kube::{Api, Client};
-use leadsman_admission::{CONFIGURATION, CONFIGURATION_RIGHTS, SECRET, SECRET_RIGHTS};
+use leadsman_admission::{
+    CONFIGURATION, CONFIGURATION_RIGHTS, OWNER, OWNER_RIGHTS, SECRET, SECRET_RIGHTS,
+};
 use leadsman_lease::record;
 use leadsman_process::clock;
 use leadsman_process::reply::error_chain;
@@ -319,6 +321,8 @@ fn manager_rights(namespace: &str, gates: Gates) -> Vec<RequiredRight> {
         all.extend(
             CONFIGURATION_RIGHTS.map(|verb| on_one((group, resource, verb), CONFIGURATION, "")),
         );
+        let (group, resource) = ("rbac.authorization.k8s.io", "clusterroles");
+        all.extend(OWNER_RIGHTS.map(|verb| on_one((group, resource, verb), OWNER, "")));
     }
     all
 }
@@ -459,5 +463,6 @@ mod tests {
             configurations.contains(&(CONFIGURATION, "", "patch")),
             "{configurations:?}"
         );
+        assert_eq!(of("clusterroles"), [(OWNER, "", "get")]);
     }
 }

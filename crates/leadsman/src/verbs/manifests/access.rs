@@ -5,7 +5,8 @@
 use std::collections::BTreeMap;
 
 use leadsman_admission::{
-    CONFIGURATION, CONFIGURATION_RIGHTS, LEFTOVER_RIGHTS, SECRET, SECRET_RIGHTS,
+    CONFIGURATION, CONFIGURATION_RIGHTS, LEFTOVER_RIGHTS, OWNER, OWNER_RIGHTS, SECRET,
+    SECRET_RIGHTS,
 };
 use leadsman_api::{GROUP, VERSION};
 use leadsman_manager::{
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 use super::{AGENT, MANAGER, labels};
 
 /// The roles of what only the webhooks need.
-pub(super) const WEBHOOKS: &str = "leadsman-manager-webhooks";
+pub(super) const WEBHOOKS: &str = OWNER;
 /// The role of people who may read markers.
 pub(super) const VIEWER: &str = "leadsman-podprobemarker-viewer";
 /// The role of people who may write markers.
@@ -26,6 +27,7 @@ const POLICY: &str = "leadsman-agent-own-node";
 
 const LEASES: &str = "coordination.k8s.io";
 const ADMISSION: &str = "admissionregistration.k8s.io";
+const RBAC: &str = "rbac.authorization.k8s.io";
 
 /// Accounts and rights of manager, agents and people, and the agents' policy.
 pub(super) fn access(namespace: &str, gates: Gates, aggregate_to_edit: bool) -> Vec<Value> {
@@ -150,13 +152,15 @@ fn feature((feature, mut rights): (&str, Vec<Right>)) -> Grant {
     manager(&format!("{MANAGER}-{feature}"), None, rights)
 }
 
-/// The manager's rights on the webhook configuration, and on the Secret with the webhook's certificates. The latter's role
-/// is not called [`MANAGER`]: in the namespace of the Lease it would replace that role.
+/// The manager's rights on the webhook configuration, and on the Secret with the webhook's certificates. The former's role
+/// is the owner of both, and may therefore be read. The latter's is not called [`MANAGER`]: in the namespace of the Lease
+/// it would replace that role.
 fn webhooks(namespace: &str) -> [Grant; 2] {
-    let configuration = CONFIGURATION_RIGHTS.map(configuration_right).to_vec();
+    let configuration = CONFIGURATION_RIGHTS.map(configuration_right);
+    let owner = OWNER_RIGHTS.map(|verb| right(RBAC, "clusterroles", OWNER, verb));
     let secret = by_name("", "secrets", SECRET, &SECRET_RIGHTS);
     [
-        manager(WEBHOOKS, None, configuration),
+        manager(WEBHOOKS, None, [&configuration[..], &owner].concat()),
         manager(WEBHOOKS, Some(namespace), secret),
     ]
 }

@@ -199,6 +199,12 @@ fn manager_agent_and_people_have_these_rights_and_no_others() {
             WEBHOOK,
             "list watch create patch delete",
         ),
+        (
+            WEBHOOKS,
+            "rbac.authorization.k8s.io",
+            "clusterroles/leadsman-manager-webhooks",
+            "get",
+        ),
         (WEBHOOKS, "", "secrets", "create"),
         (
             WEBHOOKS,
