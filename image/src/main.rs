@@ -30,6 +30,9 @@ struct Arguments {
     /// The time of the image and its files, in seconds since 1970
     #[arg(long, value_name = "SECONDS")]
     created: i64,
+    /// The tag of the image
+    #[arg(long, value_name = "TAG", default_value = env!("CARGO_PKG_VERSION"))]
+    tag: String,
     /// The commit that the program was built from
     #[arg(long, value_name = "COMMIT")]
     revision: Option<String>,
@@ -54,7 +57,7 @@ fn image(arguments: &Arguments) -> Result<Image> {
         .with_context(|| format!("{path} cannot be the program of the image"))?;
     Ok(Image {
         repository: "docker.io/library/leadsman".to_owned(),
-        tag: env!("CARGO_PKG_VERSION").to_owned(),
+        tag: arguments.tag.clone(),
         architecture: program.architecture(),
         created: jiff::Timestamp::from_second(arguments.created)?,
         config: Config {

@@ -36,6 +36,31 @@ pub(crate) fn image() -> Result<PathBuf> {
     built("LEADSMAN_IMAGE", "archive of leadsman's image")
 }
 
+/// An earlier leadsman, to be installed beside this one or in its place.
+#[derive(Clone, Debug)]
+pub struct Earlier {
+    /// Its chart's folder.
+    pub chart: PathBuf,
+    /// The archive of its image.
+    pub(crate) image: PathBuf,
+    /// The tag of that image.
+    pub tag: String,
+}
+
+/// The earlier commit that `cargo xtask test install --earlier COMMIT` has built, if it was asked for.
+pub fn earlier() -> Result<Option<Earlier>> {
+    const IMAGE: &str = "LEADSMAN_EARLIER_IMAGE";
+    let Some(chart) = std::env::var_os("LEADSMAN_EARLIER_CHART") else {
+        return Ok(None);
+    };
+    let tag = std::env::var("LEADSMAN_EARLIER_TAG");
+    Ok(Some(Earlier {
+        chart: chart.into(),
+        image: built(IMAGE, "archive of an earlier image of leadsman")?,
+        tag: tag.context("LEADSMAN_EARLIER_TAG names the tag of that image")?,
+    }))
+}
+
 fn built(variable: &str, what: &str) -> Result<PathBuf> {
     let path = std::env::var_os(variable)
         .map(PathBuf::from)

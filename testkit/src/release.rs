@@ -14,9 +14,10 @@ use serde_json::Value;
 use crate::leadsman::{self, NAMESPACE};
 use crate::{NodeBed, cache};
 
-/// What the charts' users call a release, and whose folder it is.
+/// What the charts' users call a release.
 const NAME: &str = "leadsman";
-const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/leadsman");
+/// The chart's folder.
+pub const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/leadsman");
 /// A bed has no DNS, which the kubelet mentions for each pod.
 const EVENTS: &str = "--field-selector=reason!=MissingClusterDNS";
 /// The manager's Lease, and its namespace.
@@ -60,10 +61,12 @@ pub struct Release {
 }
 
 impl Release {
-    /// Gives all nodes the image. Nothing is installed yet.
+    /// Gives all nodes the image, and that of an earlier commit where there is one. Nothing is installed yet.
     pub async fn prepare(bed: NodeBed) -> Result<Self> {
-        let archive = leadsman::image()?;
-        try_join_all(bed.nodes().map(|node| node.import_image(&archive))).await?;
+        let earlier = leadsman::earlier()?.map(|earlier| earlier.image);
+        for archive in [Some(leadsman::image()?), earlier].iter().flatten() {
+            try_join_all(bed.nodes().map(|node| node.import_image(archive))).await?;
+        }
         let client = bed.client().await?;
         Ok(Self { bed, client })
     }
@@ -71,17 +74,24 @@ impl Release {
     /// `helm upgrade --install` with these values and the chart's own: afterwards no others are in force. Returns when the
     /// API server has all objects; see [`Release::wait_for_rollout`].
     pub async fn install(&self, values: &Value) -> Result<()> {
+        self.install_from(Path::new(CHART), values, &[]).await
+    }
+
+    /// The same of another chart, and with these flags.
+    pub async fn install_from(&self, chart: &Path, values: &Value, flags: &[&str]) -> Result<()> {
+        let chart = chart.display().to_string();
         let arguments = [
             "upgrade",
             "--install",
             NAME,
-            CHART,
+            &chart,
             "--namespace",
             NAMESPACE,
             "--create-namespace",
             "--reset-values",
             "--values=-",
         ];
+        let arguments = [&arguments, flags].concat();
         self.bed
             .helm(&arguments, &serde_json::to_vec(values)?)
             .await?;
@@ -99,15 +109,21 @@ impl Release {
     /// so, the error says what `kubectl` shows of their pods.
     pub async fn wait_for_rollout(&self) -> Result<()> {
         for component in Component::ALL {
-            let workload = component.workload();
-            let status = ["rollout", "status", workload, "--timeout=90s"];
-            if let Err(error) = self.kubectl(&status).await {
-                let pods = self.kubectl(&["get", "pods", "-o", "wide"]).await?;
-                let events = self.kubectl(&["get", "events", EVENTS]).await?;
-                return Err(error.context(format!("{pods}\n{events}")));
-            }
+            self.wait_for_rollout_of(component).await?;
         }
         Ok(())
+    }
+
+    /// The same of one component.
+    pub async fn wait_for_rollout_of(&self, component: Component) -> Result<()> {
+        let workload = component.workload();
+        let status = ["rollout", "status", workload, "--timeout=90s"];
+        let Err(error) = self.kubectl(&status).await else {
+            return Ok(());
+        };
+        let pods = self.kubectl(&["get", "pods", "-o", "wide"]).await?;
+        let events = self.kubectl(&["get", "events", EVENTS]).await?;
+        Err(error.context(format!("{pods}\n{events}")))
     }
 
     /// `kubectl`, in the release's namespace; its output.

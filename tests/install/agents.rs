@@ -40,7 +40,8 @@ pub(crate) async fn a_roll_out_moves_no_mark_and_writes_no_status(
     roles_were(&history, [&["main", "secondary"]; 2]).await
 }
 
-async fn probed_more(room: &Room) -> Result<()> {
+/// Waits until each pod was asked some more times.
+pub(crate) async fn probed_more(room: &Room) -> Result<()> {
     for pod in PODS {
         let before = probes_of(room, pod).await?;
         wait_for_answer("more probes", || async {

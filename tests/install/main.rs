@@ -6,13 +6,16 @@
 mod agents;
 mod managers;
 mod nodes;
+mod openkruise;
 mod release;
 mod room;
+mod skew;
+mod upgrade;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
-use leadsman_testkit::{NodeBed, Options, Release, cache, progress};
+use leadsman_testkit::{NodeBed, Options, Release, cache, leadsman, progress};
 use leadsman_tests::{Case, case};
 
 use room::{Room, install, marked_pods};
@@ -29,6 +32,18 @@ fn cases() -> Vec<Case<Release>> {
         case!(alone managers::a_leader_that_is_cut_off_is_succeeded_and_writes_no_more),
         case!(alone managers::a_rolling_update_under_flips_loses_and_repeats_none),
         case!(alone nodes::a_pod_moves_from_a_node_that_dies_and_is_marked_there),
+        case!(alone upgrade::older_crds_are_upgraded_with_objects_in_place),
+        case!(alone openkruise::an_install_is_refused_until_openkruises_gate_is_off),
+    ]
+}
+
+/// Those that need an earlier commit.
+fn skewed() -> Vec<Case<Release>> {
+    vec![
+        case!(alone skew::upgrades_and_rollbacks_under_flips_lose_and_repeat_none),
+        case!(alone skew::without_a_flip_an_upgrade_and_a_rollback_write_nothing),
+        case!(alone skew::new_managers_work_with_earlier_agents),
+        case!(alone skew::earlier_managers_work_with_new_agents),
     ]
 }
 
@@ -54,5 +69,10 @@ async fn end(release: Release) -> Result<()> {
 }
 
 fn main() -> ExitCode {
-    leadsman_tests::run(cases(), NodeBed::why_not(), raise, end)
+    let mut cases = cases();
+    // An earlier commit that cannot be read is an error of the bed's.
+    if !matches!(leadsman::earlier(), Ok(None)) {
+        cases.extend(skewed());
+    }
+    leadsman_tests::run(cases, NodeBed::why_not(), raise, end)
 }

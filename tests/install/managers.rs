@@ -10,18 +10,15 @@ use leadsman_testkit::Release;
 use leadsman_testkit::release::Component;
 use leadsman_tests::wait_for_answer;
 use serde_json::json;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::room::{flip, roles_were};
+use crate::room::{flip, flip_during, roles_were};
 use crate::{install, marked_pods};
 
 /// The Lease's time by the chart's values; a successor that lists everything takes a moment more.
 const LEASE: Duration = Duration::from_secs(15);
 /// What a hand-over at once may take on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(6);
-/// How many flips rolling updates see at least.
-const FLIPS: usize = 8;
 
 async fn leader(release: &Release) -> Result<Pod> {
     let name = release.leader().await?.context("nobody leads")?;
@@ -121,35 +118,16 @@ pub(crate) async fn a_rolling_update_under_flips_loses_and_repeats_none(
 ) -> Result<()> {
     install(&release, json!({})).await?;
     let (room, history) = marked_pods(&release, "update").await?;
-    let (flipped, enough) = watch::channel(0);
-    // How long an update takes, and a flip meanwhile, is the machine's matter: updates follow each other until they have
-    // seen enough flips.
-    let updates = async {
-        let mut updates = 0;
-        while *enough.borrow() < FLIPS {
+    let mut updates = 0;
+    let roles = flip_during(&room, || {
+        updates += 1;
+        async {
             let managers = Component::Manager.workload();
             release.kubectl(&["rollout", "restart", managers]).await?;
-            release.wait_for_rollout().await?;
-            updates += 1;
+            release.wait_for_rollout().await
         }
-        drop(enough);
-        anyhow::Ok(updates)
-    };
-    let flips = async {
-        let mut roles = vec!["main"];
-        while !flipped.is_closed() {
-            let next = if roles.len() % 2 == 0 {
-                "main"
-            } else {
-                "secondary"
-            };
-            flip(&room, "first", next == "main").await?;
-            roles.push(next);
-            flipped.send_replace(roles.len() - 1);
-        }
-        anyhow::Ok(roles)
-    };
-    let (updates, roles) = tokio::try_join!(updates, flips)?;
+    })
+    .await?;
     eprintln!("{} flips during {updates} rolling updates", roles.len() - 1);
     roles_were(&history, [&roles, &["main"]]).await
 }

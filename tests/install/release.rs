@@ -1,10 +1,8 @@
 //! The release as a whole: what `helm` does to it, and what stays.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::Api;
 use kube::api::{ListParams, PostParams};
 use leadsman_api::PodProbeMarker;
 use leadsman_testkit::Release;
@@ -107,11 +105,50 @@ pub(crate) async fn a_gate_that_is_off_stops_marks_until_it_is_on(
     roles_were(&history, [&["main", "secondary"], &["main"]]).await
 }
 
+/// Waits until the manager has made what the chart does not have, and what is to go all the same.
+async fn made_for_the_webhook(release: &Release) -> Result<()> {
+    let objects = [
+        "mutatingwebhookconfiguration/leadsman",
+        "secret/leadsman-webhook",
+    ];
+    wait_for_answer("the manager's own objects", || async {
+        let get = [&["get", "--ignore-not-found", "-o=name"], &objects[..]].concat();
+        let found = release.kubectl(&get).await?;
+        Ok((found.lines().count() == objects.len()).then_some(()))
+    })
+    .await
+}
+
+/// Waits until nothing of leadsman's is left but its CRDs: of all kinds that can be listed, by its label.
+async fn wait_until_crds_are_left(release: &Release) -> Result<()> {
+    let kinds = ["api-resources", "--verbs=list", "-o=name"];
+    let kinds = release.kubectl(&kinds).await?.trim().replace('\n', ",");
+    let ours = "--selector=app.kubernetes.io/name=leadsman";
+    let expected = [
+        "customresourcedefinition.apiextensions.k8s.io/nodepodprobes.apps.kruise.io",
+        "customresourcedefinition.apiextensions.k8s.io/podprobemarkers.apps.kruise.io",
+    ];
+    let left = Mutex::new(String::new());
+    let waiting = wait_for_answer("the end of all but the CRDs", || async {
+        let get = ["get", &kinds, "--all-namespaces", ours, "-o=name"];
+        let found = release.kubectl(&get).await?;
+        let mut lines: Vec<_> = found.lines().collect();
+        lines.sort_unstable();
+        let is_all = lines == expected;
+        *left.lock().expect("nobody panicked") = found;
+        Ok(is_all.then_some(()))
+    });
+    let outcome = waiting.await;
+    outcome.with_context(|| left.lock().expect("nobody panicked").clone())
+}
+
 pub(crate) async fn an_uninstall_keeps_marks_and_the_next_install_goes_on(
     release: Arc<Release>,
 ) -> Result<()> {
-    install(&release, json!({})).await?;
+    let gate = json!({"featureGates": "EnablePodProbeMarkerOnServerless=true"});
+    install(&release, gate).await?;
     let (room, history) = marked_pods(&release, "uninstall").await?;
+    made_for_the_webhook(&release).await?;
     // Without foreground deletion pods wait for the garbage collector, which takes its time after CRDs have come.
     let uninstall = ["uninstall", "leadsman", "--wait", "--cascade=foreground"];
     release.helm(&uninstall).await?;
@@ -122,14 +159,7 @@ pub(crate) async fn an_uninstall_keeps_marks_and_the_next_install_goes_on(
         Ok(pods.is_empty().then_some(()))
     })
     .await?;
-    // CRDs are kept by default, and with them markers and what nodes were asked.
-    let crds: Api<CustomResourceDefinition> = Api::all(release.client.clone());
-    for crd in [
-        "podprobemarkers.apps.kruise.io",
-        "nodepodprobes.apps.kruise.io",
-    ] {
-        crds.get(crd).await?;
-    }
+    wait_until_crds_are_left(&release).await?;
     room.scene.markers().get("m").await?;
     room.set("first", "role=secondary").await?;
     install(&release, json!({})).await?;

@@ -10,6 +10,7 @@ use leadsman_tests::History;
 use leadsman_tests::room::{is_main, role};
 use leadsman_tests::scene::merge;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 /// A case's own namespace on the suite's cluster.
 pub(crate) type Room = leadsman_tests::Room<Release>;
@@ -17,12 +18,19 @@ pub(crate) type Room = leadsman_tests::Room<Release>;
 /// The pods of a case, one on each node.
 pub(crate) const PODS: [&str; 2] = ["first", "second"];
 
-/// leadsman with these values beside the chart's own, as chart and image are now, and rolled out. Without the Job that
-/// `helm` runs before, which takes seconds and has its own case.
-pub(crate) async fn install(release: &Release, values: Value) -> Result<()> {
+/// How many flips a change that is made under them sees at least.
+const FLIPS: usize = 8;
+
+/// These values, without the Job that `helm` runs before, which takes seconds and has its own cases.
+pub(crate) fn values(over: Value) -> Value {
     let mut all = json!({"preflight": {"enabled": false}});
-    merge(&mut all, values);
-    release.install(&all).await?;
+    merge(&mut all, over);
+    all
+}
+
+/// leadsman with these [`values`] beside the chart's own, as chart and image are now, and rolled out.
+pub(crate) async fn install(release: &Release, over: Value) -> Result<()> {
+    release.install(&values(over)).await?;
     release.wait_for_rollout().await
 }
 
@@ -64,6 +72,41 @@ pub(crate) async fn flip(room: &Room, pod: &str, main: bool) -> Result<()> {
     room.set(pod, role).await?;
     room.scene.wait_for_marks(pod, is_main(main)).await?;
     Ok(())
+}
+
+/// Flips the first pod to and fro while `change` is made, again and again until there were [`FLIPS`]: how long a change
+/// takes, and a flip meanwhile, is the machine's matter. Returns the pod's roles, from `main` on.
+pub(crate) async fn flip_during<F>(
+    room: &Room,
+    mut change: impl FnMut() -> F,
+) -> Result<Vec<&'static str>>
+where
+    F: Future<Output = Result<()>>,
+{
+    let (flipped, enough) = watch::channel(0);
+    let changes = async {
+        while *enough.borrow() < FLIPS {
+            change().await?;
+        }
+        drop(enough);
+        anyhow::Ok(())
+    };
+    let flips = async {
+        let mut roles = vec!["main"];
+        while !flipped.is_closed() {
+            let next = if roles.len() % 2 == 0 {
+                "main"
+            } else {
+                "secondary"
+            };
+            flip(room, PODS[0], next == "main").await?;
+            roles.push(next);
+            flipped.send_replace(roles.len() - 1);
+        }
+        anyhow::Ok(roles)
+    };
+    let ((), roles) = tokio::try_join!(changes, flips)?;
+    Ok(roles)
 }
 
 /// Holds the label `role` of each pod to exactly these values, one after the other: none was lost, none came back.

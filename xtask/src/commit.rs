@@ -36,6 +36,18 @@ impl Commit {
         })
     }
 
+    /// The commit that a name, such as `HEAD~1`, stands for.
+    pub(crate) fn named(name: &str) -> Result<Self> {
+        let commit = format!("{name}^{{commit}}");
+        let revision = line("git", &["rev-parse", "--verify", "--quiet", &commit]);
+        let revision = revision.with_context(|| format!("git knows no commit {name:?}"))?;
+        let time = line("git", &["log", "-1", "--format=%ct", &revision]);
+        Ok(Self {
+            time: time.unwrap_or_else(|| "0".to_owned()),
+            revision: Some(revision),
+        })
+    }
+
     /// The time as RFC 3339 writes it, by the program `date` of GNU or busybox.
     pub(crate) fn utc(&self) -> Result<String> {
         let time = format!("@{}", self.time);

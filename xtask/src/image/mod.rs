@@ -68,24 +68,38 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// Builds leadsman and makes its image.
 pub(crate) fn make(profile: Profile, architecture: Architecture) -> Result<Archive> {
-    let program = static_program(profile, architecture)?;
+    let program = static_program(cargo::root(), profile, architecture)?;
+    let tag = env!("CARGO_PKG_VERSION");
+    archive(program, profile, architecture, tag, &Commit::read()?)
+}
+
+/// Builds leadsman from the sources of another commit, for this machine's test bed, and makes an image of this tag.
+pub(crate) fn make_of(sources: &Path, commit: &Commit, tag: &str) -> Result<Archive> {
+    let (profile, architecture) = (Profile::Dev, Architecture::native()?);
+    let program = static_program(sources, profile, architecture)?;
+    archive(program, profile, architecture, tag, commit)
+}
+
+fn archive(
+    program: PathBuf,
+    profile: Profile,
+    architecture: Architecture,
+    tag: &str,
+    commit: &Commit,
+) -> Result<Archive> {
     let built = cargo::build(&["--bin", "leadsman-image"])?;
     let path = cargo::root()
         .canonicalize()?
         .join("target/image")
         .join(profile.folder())
-        .join(format!(
-            "leadsman-{}-{architecture}.tar",
-            env!("CARGO_PKG_VERSION")
-        ));
-    let commit = Commit::read()?;
+        .join(format!("leadsman-{tag}-{architecture}.tar"));
     let mut maker = Command::new(cargo::program(&built, "leadsman-image")?);
     maker
         .arg("--program")
         .arg(&program)
         .arg("--output")
         .arg(&path);
-    maker.args(["--created", &commit.time]);
+    maker.args(["--tag", tag, "--created", &commit.time]);
     maker.args(["--compression", profile.compression()]);
     if let Some(revision) = &commit.revision {
         maker.args(["--revision", revision]);
@@ -103,8 +117,10 @@ pub(crate) fn make(profile: Profile, architecture: Architecture) -> Result<Archi
     })
 }
 
-/// Builds leadsman so that it runs without any other file.
-fn static_program(profile: Profile, architecture: Architecture) -> Result<PathBuf> {
+/// Builds leadsman so that it runs without any other file. Sources of another commit are built with the same flags, in a folder
+/// among themselves: in a shared one cargo would take their crates for ours, since it knows those by their places in the
+/// workspace.
+fn static_program(sources: &Path, profile: Profile, architecture: Architecture) -> Result<PathBuf> {
     let missing = architecture.missing();
     if !missing.is_empty() {
         bail!(
@@ -114,6 +130,7 @@ fn static_program(profile: Profile, architecture: Architecture) -> Result<PathBu
     }
     let mut command = cargo();
     command
+        .current_dir(sources)
         .args(["build", "--locked", "--package", "leadsman"])
         .args(["--target", architecture.triple(), "--target-dir", BUILD])
         .args(profile.arguments())

@@ -7,6 +7,7 @@
 //! | `node` | black-box tests of both processes on a real kubelet and containerd | and root |
 //! | `install` | the chart and the image on two real nodes: leadsman as pods | and root |
 
+mod earlier;
 mod lines;
 mod suite;
 
@@ -31,6 +32,9 @@ pub(crate) struct Arguments {
     /// Run the tests that need a node through sudo; all is built as you
     #[arg(long)]
     sudo: bool,
+    /// With `install`: build this commit too, and run the cases in which it and this one meet
+    #[arg(long, value_name = "COMMIT")]
+    earlier: Option<String>,
     /// Passed on to each test program
     #[arg(last = true)]
     more: Vec<String>,
@@ -102,6 +106,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
                 filter,
                 more: &arguments.more,
                 sudo: arguments.sudo,
+                earlier: arguments.earlier.as_deref(),
             };
             if let Err(error) = run.stages(&stages, &mut tally) {
                 tally.trouble(format!("{error:#}"));
@@ -122,10 +127,14 @@ struct Run<'a> {
     filter: Option<String>,
     more: &'a [String],
     sudo: bool,
+    earlier: Option<&'a str>,
 }
 
 impl Run<'_> {
     fn stages(&self, stages: &[Stage], tally: &mut Tally) -> Result<()> {
+        if self.earlier.is_some() && !stages.contains(&Stage::Install) {
+            anyhow::bail!("--earlier is for stage install");
+        }
         let missing = missing(stages);
         if !missing.is_empty() {
             anyhow::bail!("{}", missing.join("; "));
@@ -144,6 +153,9 @@ impl Run<'_> {
             Vec::new()
         };
         environment.push(("LEADSMAN_BED".to_owned(), bed.into_os_string()));
+        if let Some(commit) = self.earlier {
+            environment.extend(earlier::build(commit)?);
+        }
         if stages != [Stage::Pure] {
             environment.extend(bed::build_product()?);
         }
