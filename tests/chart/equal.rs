@@ -1,6 +1,6 @@
 //! One install, three ways to it.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::render::{Objects, manifests, objects, program, run, template};
 
@@ -36,7 +36,7 @@ fn printed(arguments: &[&str]) -> Objects {
     printed.retain(|key, _| !key.starts_with("Namespace/"));
     for (key, crd) in &mut printed {
         if key.starts_with("CustomResourceDefinition/") {
-            crd["metadata"]["labels"] = serde_json::json!({"app.kubernetes.io/name": "leadsman"});
+            crd["metadata"]["labels"] = json!({"app.kubernetes.io/name": "leadsman"});
         }
     }
     printed
@@ -110,4 +110,17 @@ fn the_preflight_hook_has_the_account_that_manifests_prints() {
             assert_eq!(rendered[&key][field], object[field], "{key}");
         }
     }
+}
+
+/// Another install that leads is in the way, and it is known by its namespace.
+#[test]
+fn the_preflight_hook_knows_the_namespace_that_is_installed_into() {
+    let job = &template("games", &[]).unwrap()["Job/leadsman-preflight"];
+    let container = &job["spec"]["template"]["spec"]["containers"][0];
+    let field = json!({"fieldRef": {"fieldPath": "metadata.namespace"}});
+    assert_eq!(
+        container["env"],
+        json!([{"name": "LEADSMAN_NAMESPACE", "valueFrom": field}])
+    );
+    assert_eq!(container["args"], json!(["preflight", "--before-install"]));
 }
