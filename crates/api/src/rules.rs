@@ -411,15 +411,42 @@ fn ports() -> Vec<Rule> {
         "spec.probes[].probe.tcpSocket.port",
     ] {
         let condition = format!(
-            "type(self) == int ? 1 <= self && self <= 65535 : {} && {} && !self.contains('--')",
-            full_match("self", DNS_LABEL),
-            "self.matches('[a-z]')",
+            "type(self) in [int] ? 1 <= self && self <= 65535 : {}",
+            port_name()
         );
         let message = "must be within 1 and 65535, or a name: lower-case letters, digits and single '-' between \
                        them, with at least one letter";
         rules.push(rule(path, condition, message).naming("self"));
     }
     rules
+}
+
+/// CEL: `self`, which is not longer than `limits::PORT_NAME`, is a name of a port: words of lower-case letters and digits
+/// with single '-' between them, and at least one letter.
+///
+/// Characters are compared one by one, and the type is looked up in a list. For Kubernetes 1.31 an int-or-string may be as
+/// long as a request, whatever its `maxLength` (`SchemaDeclType` in apiserver, `pkg/cel/common/schemas.go`; 1.34 reads it), so
+/// that one pass over it, by `matches` or by `==` with a type, costs more than the limit of a rule.
+fn port_name() -> String {
+    let letter = |at: &str| format!("'a' <= self.charAt({at}) && self.charAt({at}) <= 'z'");
+    let letter_or_digit = |at: &str| {
+        format!(
+            "({} || '0' <= self.charAt({at}) && self.charAt({at}) <= '9')",
+            letter(at)
+        )
+    };
+    // The character at `size(self)` is an empty string, by which a name does not end with '-'.
+    let each = format!(
+        "{} || self.charAt(i) == '-' && i > 0 && {}",
+        letter_or_digit("i"),
+        letter_or_digit("i + 1")
+    );
+    let positions: Vec<_> = (0..limits::PORT_NAME).collect();
+    format!(
+        "size(self) > 0 && {positions:?}.all(i, i >= size(self) || {each}) && \
+         {positions:?}.exists(i, i < size(self) && {})",
+        letter("i")
+    )
 }
 
 /// CEL: the whole of `subject` matches a regular expression.

@@ -193,11 +193,13 @@ async fn apply_roles(plane: &ControlPlane, flags: &[&str]) -> Result<()> {
         let mut keys = labels.into_iter().flat_map(|labels| labels.keys());
         object["kind"] == "ClusterRole" && keys.any(|key| key.contains("/aggregate-to-"))
     });
-    let roles: Vec<_> = roles.map(Value::to_string).collect();
+    let roles: Vec<_> = roles.collect();
     ensure!(roles.len() == 2, "{roles:?}");
+    // A list, since kubectl 1.31 does not read documents of JSON that are separated as those of YAML are.
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": roles});
     let apply = ["apply", "--server-side", "-f", "-"];
     plane
-        .kubectl_with(&apply, roles.join("\n---\n").as_bytes())
+        .kubectl_with(&apply, list.to_string().as_bytes())
         .await?;
     Ok(())
 }
