@@ -104,10 +104,24 @@ pub(crate) fn programs(program: &Path) -> Result<PathBuf> {
     Ok(folder.into())
 }
 
+/// Compiles the programs of another version, such as `kubernetes-1.31`, if they are not there yet, and returns their folder.
+pub(crate) fn programs_of_other_version(program: &Path, name: &str) -> Result<PathBuf> {
+    let folder = output(program, &["programs", name])?;
+    Ok(folder.trim_end().into())
+}
+
 /// Runs `leadsman-bed prepare` and returns the environment that it prints.
 fn prepare(program: &Path, words: &[&str]) -> Result<Vec<(String, OsString)>> {
+    let words = output(program, &[&["prepare"], words].concat())?;
+    let pairs = words.lines().filter_map(|line| line.split_once('='));
+    Ok(pairs
+        .map(|(name, value)| (name.to_owned(), value.into()))
+        .collect())
+}
+
+/// What `leadsman-bed` prints when it compiles something.
+fn output(program: &Path, words: &[&str]) -> Result<String> {
     let output = Command::new(program)
-        .arg("prepare")
         .args(words)
         .stderr(Stdio::inherit())
         .output()
@@ -115,9 +129,5 @@ fn prepare(program: &Path, words: &[&str]) -> Result<Vec<(String, OsString)>> {
     if !output.status.success() {
         bail!("what the cluster needs could not be compiled, the reason is above");
     }
-    let words = String::from_utf8(output.stdout).context("what leadsman-bed printed")?;
-    let pairs = words.lines().filter_map(|line| line.split_once('='));
-    Ok(pairs
-        .map(|(name, value)| (name.to_owned(), value.into()))
-        .collect())
+    String::from_utf8(output.stdout).context("what leadsman-bed printed")
 }

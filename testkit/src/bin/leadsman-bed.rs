@@ -50,6 +50,11 @@ enum Verb {
         #[arg(long)]
         control_plane: bool,
     },
+    /// Compile the programs of another version and print their folder
+    Programs {
+        /// A folder of `testbed`, such as kubernetes-1.31
+        name: String,
+    },
     #[command(hide = true)]
     Keep { request: String },
     #[command(hide = true)]
@@ -124,6 +129,11 @@ async fn run(verb: Verb) -> Result<ExitCode> {
             let made = leadsman_testkit::prepare(control_plane, &mut progress::to_stderr())?;
             println!("{}={}", cache::VARIABLE, cache::folder()?.display());
             println!("{}={}", programs::GIVEN, made.display());
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Programs { name } => {
+            let folder = programs::ensure_other_version(&name, &mut progress::to_stderr())?;
+            println!("{}", folder.display());
             Ok(ExitCode::SUCCESS)
         }
         Verb::Keep { request } => {

@@ -9,6 +9,7 @@
 
 mod earlier;
 mod lines;
+mod other_versions;
 mod suite;
 
 use std::ffi::OsString;
@@ -19,6 +20,7 @@ use anyhow::Result;
 use crate::bed;
 use crate::cargo::{self, Executable, cargo};
 use crate::root::{self, is_root};
+use other_versions::OtherVersions;
 use suite::{Suite, Tally};
 
 /// Arguments of `test`.
@@ -35,6 +37,8 @@ pub(crate) struct Arguments {
     /// With `install`: build this commit too, and run the cases in which it and this one meet
     #[arg(long, value_name = "COMMIT")]
     earlier: Option<String>,
+    #[command(flatten)]
+    other_versions: OtherVersions,
     /// Passed on to each test program
     #[arg(last = true)]
     more: Vec<String>,
@@ -107,6 +111,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
                 more: &arguments.more,
                 sudo: arguments.sudo,
                 earlier: arguments.earlier.as_deref(),
+                other_versions: &arguments.other_versions,
             };
             if let Err(error) = run.stages(&stages, &mut tally) {
                 tally.trouble(format!("{error:#}"));
@@ -128,6 +133,7 @@ struct Run<'a> {
     more: &'a [String],
     sudo: bool,
     earlier: Option<&'a str>,
+    other_versions: &'a OtherVersions,
 }
 
 impl Run<'_> {
@@ -135,6 +141,7 @@ impl Run<'_> {
         if self.earlier.is_some() && !stages.contains(&Stage::Install) {
             anyhow::bail!("--earlier is for stage install");
         }
+        self.other_versions.check(stages)?;
         let missing = missing(stages);
         if !missing.is_empty() {
             anyhow::bail!("{}", missing.join("; "));
@@ -152,6 +159,7 @@ impl Run<'_> {
         } else {
             Vec::new()
         };
+        environment.extend(self.other_versions.environment(&bed)?);
         environment.push(("LEADSMAN_BED".to_owned(), bed.into_os_string()));
         if let Some(commit) = self.earlier {
             environment.extend(earlier::build(commit)?);
@@ -163,7 +171,9 @@ impl Run<'_> {
             eprintln!("test: {}", stage.name());
             let mut harnesses: Vec<_> = built
                 .iter()
-                .filter(|it| it.harness && Stage::of(it) == *stage)
+                .filter(|it| {
+                    it.harness && Stage::of(it) == *stage && self.other_versions.concern(it)
+                })
                 .collect();
             harnesses.sort_by_key(|it| (&it.package, &it.target));
             for executable in harnesses {
