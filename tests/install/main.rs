@@ -32,6 +32,7 @@ fn cases() -> Vec<Case<Release>> {
         case!(alone managers::a_leader_that_is_cut_off_is_succeeded_and_writes_no_more),
         case!(alone managers::a_rolling_update_under_flips_loses_and_repeats_none),
         case!(alone nodes::a_pod_moves_from_a_node_that_dies_and_is_marked_there),
+        case!(alone agents::mounts_of_other_pods_do_not_pile_up_in_an_agent),
         case!(alone upgrade::older_crds_are_upgraded_with_objects_in_place),
         case!(alone openkruise::an_install_is_refused_until_openkruises_gate_is_off),
     ]
