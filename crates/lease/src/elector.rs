@@ -318,6 +318,7 @@ impl Elector {
 
     fn remember(&mut self, lease: Option<Box<Lease>>, now: Instant) {
         let ours = self.duration();
+        let is_first = matches!(self.last_seen, LastSeen::Unread);
         // One that was free when it was first read, and is now as somebody else left it.
         let was_used = match (&lease, &self.last_seen) {
             (Some(lease), LastSeen::Present { lease: known, .. }) => !record::is_same(lease, known),
@@ -351,8 +352,8 @@ impl Elector {
                 self.tenure = None;
                 self.others |= has_led || was_used || record::holder(lease).is_some();
             }
-            // Between two terms another process may have created it, and somebody may have deleted it again.
-            LastSeen::Absent { .. } => self.others |= has_led,
+            // Somebody may have deleted it under its holder, before the first read or between two terms.
+            LastSeen::Absent { .. } => self.others |= has_led || is_first,
             LastSeen::Present { .. } | LastSeen::Unread => {}
         }
     }

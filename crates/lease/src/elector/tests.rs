@@ -319,9 +319,12 @@ fn a_term_tells_whether_another_wrote_before_it() {
     };
     let mut unused = lease("", 1, 0);
     unused.spec = None;
-    for first in [LeaseState::Absent, LeaseState::Present(unused)] {
+    for (first, was_held) in [
+        (LeaseState::Absent, true),
+        (LeaseState::Present(unused), false),
+    ] {
         let mut test = take(first);
-        assert!(!after_others(&test), "nobody ever held it");
+        assert_eq!(after_others(&test), was_held, "deleted under a leader?");
         test.advance(60.0);
         test.next_action();
         test.on_reply(LeaseReply::Written(lease("me", 3, 2)));
