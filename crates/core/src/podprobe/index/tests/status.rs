@@ -149,6 +149,38 @@ fn an_agent_that_is_not_ready_again_has_its_time_again() {
     assert_eq!(world.ready("way").0, "AgentSilent");
 }
 
+/// Those of the API server, the manager and the agent.
+// PPM-11, PPM-13
+#[rstest]
+fn clocks_a_minute_apart_move_no_mark_and_blame_no_agent(
+    #[values(-60, 0, 60)] managers: i64,
+    #[values(-60, 60)] agents: i64,
+) {
+    let mut world = World::probing(&[idle()]);
+    world.clock_error = SignedDuration::from_secs(managers);
+    put_agent(&mut world, "agent", true);
+    world.restart(KINDS);
+    for (state, idle) in [("Succeeded", "true"), ("Failed", "false")] {
+        world.settle();
+        let reported = Some(Time(world.cluster.now + SignedDuration::from_secs(agents)));
+        world.verdict_with("way#idle", state, "", |verdict| {
+            verdict.last_probe_time.clone_from(&reported);
+            verdict.last_transition_time = reported;
+        });
+        pass(&mut world, 600);
+        assert_eq!(world.pod().labels["idle"].value, idle);
+        assert_eq!(world.pod_writes().len(), 1);
+        assert_eq!(world.ready("way").0, "Probing");
+    }
+    world.settle();
+    put_agent(&mut world, "agent", false);
+    pass(&mut world, 50);
+    assert_eq!(world.ready("way").0, "Probing");
+    pass(&mut world, 70);
+    assert_eq!(world.ready("way").0, "AgentSilent");
+    assert!(world.pod_writes().is_empty());
+}
+
 /// A spec is written whenever a pod comes or goes, by us.
 // PPM-13
 #[test]

@@ -24,6 +24,8 @@ pub(super) struct World {
     pub(super) config: Config,
     pub(super) dirty: BTreeSet<WriteTarget>,
     pub(super) monotonic: Duration,
+    /// By how much the manager's time of day is ahead of the API server's.
+    pub(super) clock_error: SignedDuration,
     pub(super) deadline: Option<Duration>,
     /// When the manager saw that a node's agent was gone.
     pub(super) agents_left: BTreeMap<String, Timestamp>,
@@ -85,6 +87,7 @@ impl World {
             config,
             dirty: BTreeSet::new(),
             monotonic: Duration::ZERO,
+            clock_error: SignedDuration::ZERO,
             deadline: None,
             agents_left: BTreeMap::new(),
             writes: Vec::new(),
@@ -121,7 +124,7 @@ impl World {
     pub(super) fn now(&self) -> Now {
         Now {
             monotonic: self.monotonic,
-            wall: self.cluster.now,
+            wall: self.cluster.now + self.clock_error,
         }
     }
 
