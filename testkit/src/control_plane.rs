@@ -26,6 +26,7 @@ use crate::request::{Bed, Kind, Options, Order, Request};
 use crate::{packages, programs};
 
 const APISERVER: &str = "kube-apiserver";
+const ETCD: &str = "etcd";
 
 /// An API server with its store. Dropping it ends both and removes their folder, and so does the
 /// owner's death, however it dies.
@@ -230,6 +231,16 @@ impl ControlPlane {
     /// Starts the API server again, on the same port, and waits until it is ready.
     pub async fn start_apiserver(&self) -> Result<()> {
         self.order(Order::Start(APISERVER.into())).await
+    }
+
+    /// Kills etcd, and the API server is left without its store; the data stays.
+    pub async fn stop_etcd(&self) -> Result<()> {
+        self.order(Order::Stop(ETCD.into())).await
+    }
+
+    /// Starts etcd again with its data, and waits until it is healthy.
+    pub async fn start_etcd(&self) -> Result<()> {
+        self.order(Order::Start(ETCD.into())).await
     }
 
     /// Ends the bed and waits until all is taken away, without blocking the runtime.

@@ -11,7 +11,7 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::wait::PATIENCE;
+use crate::wait::{PATIENCE, PAUSE};
 
 /// Records from its creation until it is dropped.
 pub struct History {
@@ -38,11 +38,15 @@ impl History {
         let task = tokio::spawn(async move {
             let mut events = watcher(watched, watcher::Config::default()).boxed();
             while let Some(event) = events.next().await {
+                let Ok(event) = event else {
+                    // The watch tries again by itself, and at once.
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                };
                 into.send_modify(|seen| match event {
-                    Ok(Event::Apply(pod) | Event::InitApply(pod)) => seen.pods.push(pod),
-                    Ok(Event::InitDone) => seen.listed = true,
-                    // The watch tries again by itself.
-                    Ok(Event::Init | Event::Delete(_)) | Err(_) => {}
+                    Event::Apply(pod) | Event::InitApply(pod) => seen.pods.push(pod),
+                    Event::InitDone => seen.listed = true,
+                    Event::Init | Event::Delete(_) => {}
                 });
             }
         });

@@ -50,7 +50,7 @@ where
 }
 
 /// Between two questions; a question at full speed would slow down what it waits for.
-const PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const PAUSE: Duration = Duration::from_millis(50);
 
 async fn watch<K, T>(
     api: &Api<K>,
