@@ -4,11 +4,15 @@
 //! the values that it names, whatever the one before left, and has a namespace of its own with pods that are marked.
 
 mod agents;
+mod clocks;
+mod failures;
 mod managers;
 mod nodes;
 mod openkruise;
+mod outages;
 mod release;
 mod room;
+mod shown;
 mod skew;
 mod upgrade;
 
@@ -33,6 +37,14 @@ fn cases() -> Vec<Case<Release>> {
         case!(alone managers::a_rolling_update_under_flips_loses_and_repeats_none),
         case!(alone nodes::a_pod_moves_from_a_node_that_dies_and_is_marked_there),
         case!(alone agents::mounts_of_other_pods_do_not_pile_up_in_an_agent),
+        case!(alone clocks::clocks_a_minute_apart_move_no_mark_and_no_lease),
+        case!(alone failures::a_missing_runtime_socket_stops_the_roll_out_until_it_is_there),
+        case!(alone failures::without_crds_all_wait_for_them),
+        case!(alone failures::a_missing_right_is_named_until_it_is_granted),
+        case!(alone failures::a_roll_out_of_what_cannot_run_stops_at_its_first_pods),
+        case!(alone outages::without_a_webhook_pods_are_created_at_once_and_probed_later),
+        case!(alone outages::a_restarted_api_server_loses_and_repeats_no_write),
+        case!(alone outages::a_restarted_etcd_loses_and_repeats_no_write),
         case!(alone upgrade::older_crds_are_upgraded_with_objects_in_place),
         case!(alone openkruise::an_install_is_refused_until_openkruises_gate_is_off),
     ]

@@ -16,17 +16,31 @@ use crate::room::{flip, flip_during, roles_were};
 use crate::{install, marked_pods};
 
 /// The Lease's time by the chart's values; a successor that lists everything takes a moment more.
-const LEASE: Duration = Duration::from_secs(15);
+pub(crate) const LEASE: Duration = Duration::from_secs(15);
 /// What a hand-over at once may take on a busy machine.
-const AT_ONCE: Duration = Duration::from_secs(6);
+pub(crate) const AT_ONCE: Duration = Duration::from_secs(6);
 
-async fn leader(release: &Release) -> Result<Pod> {
+pub(crate) async fn leader(release: &Release) -> Result<Pod> {
     let name = release.leader().await?.context("nobody leads")?;
     Ok(release.pods_api().get(&name).await?)
 }
 
-fn node_name(pod: &Pod) -> Option<&str> {
+pub(crate) fn node_name(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref()
+}
+
+/// The id of a pod's only container.
+pub(crate) fn container_id(pod: &Pod) -> Result<String> {
+    let status = pod.status.clone().unwrap_or_default().container_statuses;
+    let id = status.and_then(|all| all.into_iter().find_map(|it| it.container_id));
+    id.context("the pod has no container")
+}
+
+/// Kills a pod's process behind the kubelet's back.
+pub(crate) async fn kill(release: &Release, pod: &Pod) -> Result<()> {
+    let node = node_name(pod).context("the pod has no node")?;
+    let node = release.bed.node(node)?;
+    node.stop_container(&container_id(pod)?).await
 }
 
 /// Deletes the leader, which gives its Lease back as it ends, and waits until another leads.
@@ -49,12 +63,7 @@ pub(crate) async fn a_killed_leader_is_succeeded_when_its_lease_ends(
     install(&release, json!({})).await?;
     let (room, history) = marked_pods(&release, "killed").await?;
     let (holder, leader) = (release.lease_holder().await?, leader(&release).await?);
-    let node = node_name(&leader).context("the leader has no node")?;
-    let node = release.bed.node(node)?;
-    let status = leader.status.clone().unwrap_or_default().container_statuses;
-    let id = status.and_then(|all| all.into_iter().find_map(|it| it.container_id));
-    node.stop_container(&id.context("the leader has no container")?)
-        .await?;
+    kill(&release, &leader).await?;
     let killed = Instant::now();
     flip(&room, "first", false).await?;
     let took = killed.elapsed();
