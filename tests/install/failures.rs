@@ -173,7 +173,7 @@ pub(crate) async fn a_missing_right_is_named_until_it_is_granted(
     roles_were(&history, [&["main", "secondary"]; 2]).await
 }
 
-/// The right of a user to patch the status of a resource, by a ClusterRole.
+/// The right of a user to patch the status of a resource, by a `ClusterRole`.
 struct Right {
     role: &'static str,
     user: &'static str,
@@ -192,8 +192,8 @@ impl Right {
         let mut role = roles.get(self.role).await?;
         let whole = role.rules.clone();
         let status = format!("{}/status", self.resource);
-        let rules = role.rules.get_or_insert_default();
-        rules.retain(|rule| !rule.resources.iter().flatten().any(|it| *it == status));
+        let granted = role.rules.get_or_insert_default();
+        granted.retain(|rule| !rule.resources.iter().flatten().any(|it| *it == status));
         let params = PostParams::default();
         let mut role = roles.replace(self.role, &params, &role).await?;
         self.wait_until_denied(release).await?;
@@ -252,26 +252,25 @@ pub(crate) async fn a_roll_out_of_what_cannot_run_stops_at_its_first_pods(
     for node in release.bed.nodes() {
         node.import_image(&archive).await?;
     }
-    let (image, port) = (
-        json!({"image": {"tag": FOREIGN}}),
-        json!({"agent": {"port": 10250}}),
-    );
-    let format = ("exec format error", "exec /leadsman");
-    let listen = ("(--metrics-bind-address)", "cannot listen on :10250");
-    let faults: [(Value, &[Component], (&str, &str), bool); 2] = [
-        (
-            image,
-            &[Component::Manager, Component::Agent],
-            format,
-            false,
-        ),
-        (port, &[Component::Agent], listen, true),
+    let faults = [
+        Fault {
+            values: json!({"image": {"tag": FOREIGN}}),
+            components: &[Component::Manager, Component::Agent],
+            said: "exec format error",
+            about: "exec /leadsman",
+        },
+        Fault {
+            values: json!({"agent": {"port": 10250}}),
+            components: &[Component::Agent],
+            said: "(--metrics-bind-address)",
+            about: "cannot listen on :10250",
+        },
     ];
-    for (over, components, (said, about), main) in faults {
-        release.install(&values(over)).await?;
-        for component in components {
+    for (fault, main) in faults.into_iter().zip([false, true]) {
+        release.install(&values(fault.values)).await?;
+        for component in fault.components {
             let pod = stuck_pod(&release, *component).await?;
-            pod.wait_for_log(said, about).await?;
+            pod.wait_for_log(fault.said, fault.about).await?;
             pod.wait_for_row("0/1 CrashLoopBackOff").await?;
         }
         // The managers before it go on, and so does the other node's agent.
@@ -283,6 +282,14 @@ pub(crate) async fn a_roll_out_of_what_cannot_run_stops_at_its_first_pods(
         flip(&room, there, main).await?;
     }
     roles_were(&history, [&["main", "secondary", "main"]; 2]).await
+}
+
+/// Values with which nothing can run, and what the log of a component's pod then says.
+struct Fault {
+    values: Value,
+    components: &'static [Component],
+    said: &'static str,
+    about: &'static str,
 }
 
 /// An image like leadsman's that is said to be for one architecture, and whose program is for one.

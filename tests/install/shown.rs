@@ -51,8 +51,8 @@ pub(crate) async fn shown_pods(
 /// A pod whose container waits or has ended, once there is one: that of a roll-out that does not go on.
 pub(crate) async fn stuck_pod(release: &Release, component: Component) -> Result<ShownPod<'_>> {
     let is_stuck = |pod: &Pod| {
-        let status = pod.status.clone().unwrap_or_default().container_statuses;
-        let mut states = status.into_iter().flatten().filter_map(|it| it.state);
+        let containers = pod.status.clone().unwrap_or_default().container_statuses;
+        let mut states = containers.into_iter().flatten().filter_map(|it| it.state);
         states.any(|state| state.running.is_none())
     };
     let client = client_without_retries(release).await?;
