@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::render::{Objects, root, template};
 
-/// Labels of targets, which the PodMonitor sets, and of a histogram's buckets.
+/// Labels of targets, which the `PodMonitor` sets, and of a histogram's buckets.
 const LABELS_OF_ALL: [&str; 4] = ["instance", "job", "node", "le"];
 /// What the names of metrics begin with.
 const PREFIXES: [&str; 2] = ["leadsman_", "process_"];

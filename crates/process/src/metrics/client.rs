@@ -110,17 +110,18 @@ impl ClientMetrics {
 
     /// The metrics of a watch, by the plural of its resource.
     pub(crate) fn watch(&self, resource: &str) -> WatchMetrics {
-        let resource = ("resource", resource.to_owned());
+        let labels = [("resource", resource.to_owned())];
         let failures = |phase: &str| {
-            let labels = [resource.clone(), ("phase", phase.to_owned())];
-            self.failures.get_or_create_owned(&labels)
+            let [resource] = labels.clone();
+            let of_phase = [resource, ("phase", phase.to_owned())];
+            self.failures.get_or_create_owned(&of_phase)
         };
         WatchMetrics {
             failed_lists: failures("list"),
             failed_watches: failures("watch"),
-            lists: self.lists.get_or_create_owned(&[resource.clone()]),
-            watches: self.watches.get_or_create_owned(&[resource.clone()]),
-            last_sync: self.last_sync.get_or_create_owned(&[resource]),
+            lists: self.lists.get_or_create_owned(&labels),
+            watches: self.watches.get_or_create_owned(&labels),
+            last_sync: self.last_sync.get_or_create_owned(&labels),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The reply to a watch, line by line.
 
+use http::Response;
 use http::request::Request;
 use http_body_util::BodyExt;
 use kube::client::Body;
@@ -28,7 +29,7 @@ impl Lines {
     ) -> Result<Self, Disposition> {
         let (began, method) = (clock::monotonic(), request.method().clone());
         let response = server.client.send(request.map(Body::from)).await;
-        let status = response.as_ref().ok().map(|response| response.status());
+        let status = response.as_ref().ok().map(Response::status);
         let took = clock::monotonic() - began;
         server.metrics.observe_request(&method, status, took);
         let (head, body) = response.map_err(|error| no_reply(&error))?.into_parts();
