@@ -76,6 +76,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "leadsman-api",
             "leadsman-core",
             "leadsman-cri",
+            "leadsman-image",
             "leadsman-lease",
             "leadsman-process",
             "leadsman-testkit",
