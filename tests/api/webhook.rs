@@ -10,7 +10,7 @@ use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, RuleWithOperations,
 };
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
-use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::api::rbac::v1::{ClusterRole, Role};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -206,13 +206,15 @@ fn without_version(configuration: &MutatingWebhookConfiguration) -> Value {
     ])
 }
 
-/// It goes with the role that grants the rights on it.
-async fn is_owned(client: &Client, object: &ObjectMeta) -> Result<()> {
-    let roles: Api<ClusterRole> = Api::all(client.clone());
-    let role = roles.get(OWNER).await?.metadata.uid;
+/// It goes with the role that grants the rights on it, and with no other.
+fn is_owned(object: &ObjectMeta, role: &ObjectMeta) -> Result<()> {
     let owners = object.owner_references.iter().flatten();
-    let owners: Vec<_> = owners.map(|owner| Some(owner.uid.clone())).collect();
-    ensure!(owners == [role], "{:?}", object.owner_references);
+    let owners: Vec<_> = owners.map(|owner| Some(&owner.uid)).collect();
+    ensure!(
+        owners == [role.uid.as_ref()],
+        "{:?}",
+        object.owner_references
+    );
     Ok(())
 }
 
@@ -226,9 +228,12 @@ pub(crate) async fn an_edited_or_deleted_configuration_is_repaired(
     wait_for_calls(&installation.client, &[FIRST]).await?;
     let configurations: Api<MutatingWebhookConfiguration> = Api::all(installation.client.clone());
     let applied = configurations.get(CONFIGURATION).await?;
-    is_owned(&installation.client, &applied.metadata).await?;
+    let cluster_roles: Api<ClusterRole> = Api::all(installation.client.clone());
+    is_owned(&applied.metadata, &cluster_roles.get(OWNER).await?.metadata)?;
     let secrets: Api<Secret> = Api::namespaced(installation.client.clone(), NAMESPACE);
-    is_owned(&installation.client, &secrets.get(SECRET).await?.metadata).await?;
+    let roles: Api<Role> = Api::namespaced(installation.client.clone(), NAMESPACE);
+    let secret = secrets.get(SECRET).await?.metadata;
+    is_owned(&secret, &roles.get(OWNER).await?.metadata)?;
     let applied = without_version(&applied);
 
     // Each waits twice as long for its repair as the one before.

@@ -67,5 +67,6 @@ pub const CONFIGURATION_RIGHTS: [&str; 5] = ["list", "watch", "create", "patch",
 /// The rights to delete the configuration that a process with a feature left behind, for one without.
 pub const LEFTOVER_RIGHTS: [&str; 2] = ["get", "delete"];
 
-/// The rights on the one role that is named as the owner of both.
+/// The rights on the `ClusterRole` that is named as the owner of the configuration, and on the `Role` that is named as that
+/// of the Secret.
 pub const OWNER_RIGHTS: [&str; 1] = ["get"];

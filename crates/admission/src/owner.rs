@@ -1,24 +1,26 @@
-//! The owner of what a manager makes for its webhooks: the `ClusterRole` that grants the rights on it.
+//! The owner of what a manager makes for its webhooks: the role that grants the rights on it. It is a `ClusterRole` for the
+//! webhook configuration, and a `Role` of the same name for the Secret.
 //!
 //! An install has that role, and an uninstall, or an upgrade that switches the feature's gate off, deletes it. The garbage
 //! collector then deletes what names it as its owner, when no manager is left to do so
-//! (<https://kubernetes.io/docs/concepts/architecture/garbage-collection/#owners-dependents>). A namespaced object may have
-//! an owner of the whole cluster, but not the other way round, so it has to be a role of the cluster.
+//! (<https://kubernetes.io/docs/concepts/architecture/garbage-collection/#owners-dependents>). A manager that is left cannot
+//! make the object again, for the right has gone with its owner.
 
 use std::time::Duration;
 
-use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::api::rbac::v1::{ClusterRole, Role};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::Resource;
 use kube::api::GetParams;
 use kube::core::Request;
+use kube::{Resource, ResourceExt};
 use leadsman_process::ApiServer;
 use leadsman_process::reply::{Cause, Disposition, Verb};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::pace::describe_failure;
 
-/// The `ClusterRole` with the rights on the webhook configuration.
+/// The `ClusterRole` with the rights on the webhook configuration, and the `Role` with those on the Secret.
 pub const OWNER: &str = "leadsman-manager-webhooks";
 
 /// The owner that an object is to have.
@@ -50,25 +52,46 @@ impl Owner {
     }
 }
 
-/// Reads the owner; an error is worth another attempt. It is asked for just before an object is made or applied: a role
-/// that is made anew has another uid, and what names the old one is deleted.
-pub(crate) async fn read_owner(
+/// Reads the `ClusterRole` that is to own the webhook configuration. It is asked for just before an object is made or
+/// applied: a role that is made anew has another uid, and what names the old one is deleted. An error is worth another
+/// attempt.
+pub(crate) async fn read_cluster_role(
     server: &ApiServer,
     deadline: Duration,
 ) -> Result<Owner, Disposition> {
-    let get = Request::new(ClusterRole::url_path(&(), None)).get(OWNER, &GetParams::default());
+    read_owner::<ClusterRole>(server, None, deadline).await
+}
+
+/// Reads the `Role` that is to own the Secret of this namespace.
+pub(crate) async fn read_role(
+    server: &ApiServer,
+    namespace: &str,
+    deadline: Duration,
+) -> Result<Owner, Disposition> {
+    read_owner::<Role>(server, Some(namespace), deadline).await
+}
+
+async fn read_owner<R>(
+    server: &ApiServer,
+    namespace: Option<&str>,
+    deadline: Duration,
+) -> Result<Owner, Disposition>
+where
+    R: Resource<DynamicType = ()> + DeserializeOwned,
+{
+    let get = Request::new(R::url_path(&(), namespace)).get(OWNER, &GetParams::default());
     let request = get.map_err(|error| Disposition::Refused {
         reason: error.to_string(),
     })?;
     let reply = server.send(Verb::Get, request, deadline).await;
     match reply.disposition {
-        Disposition::Done => Ok(owner(&reply.body)),
+        Disposition::Done => Ok(owner::<R>(&reply.body)),
         ref absent @ (Disposition::Gone { .. }
         | Disposition::Retry {
             cause: Cause::NoRight,
             ..
         }) => {
-            let reason = describe_failure("get", &format!("ClusterRole {OWNER}"), absent);
+            let reason = describe_failure("get", &format!("{} {OWNER}", R::kind(&())), absent);
             tracing::warn!(
                 reason,
                 "what is made for the webhooks gets no owner, and stays after an uninstall"
@@ -79,13 +102,13 @@ pub(crate) async fn read_owner(
     }
 }
 
-fn owner(role: &[u8]) -> Owner {
-    let uid = serde_json::from_slice::<ClusterRole>(role).ok();
-    let uid = uid.and_then(|role| role.metadata.uid);
+fn owner<R: Resource<DynamicType = ()> + DeserializeOwned>(role: &[u8]) -> Owner {
+    let uid = serde_json::from_slice::<R>(role).ok();
+    let uid = uid.and_then(|role| role.uid());
     uid.map_or(Owner::None, |uid| {
         Owner::Known(Box::new(OwnerReference {
-            api_version: ClusterRole::api_version(&()).into_owned(),
-            kind: ClusterRole::kind(&()).into_owned(),
+            api_version: R::api_version(&()).into_owned(),
+            kind: R::kind(&()).into_owned(),
             name: OWNER.to_owned(),
             uid,
             ..OwnerReference::default()
@@ -99,7 +122,8 @@ mod tests {
 
     #[test]
     fn the_owner_is_named_with_its_uid() {
-        let read = owner(br#"{"metadata": {"name": "n", "uid": "u"}, "rules": null}"#);
+        let read =
+            owner::<ClusterRole>(br#"{"metadata": {"name": "n", "uid": "u"}, "rules": null}"#);
         let object = read.added_to(json!({"metadata": {"name": "o"}}));
         let expected = json!([{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
             "name": OWNER, "uid": "u"}]);

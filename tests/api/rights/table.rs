@@ -246,6 +246,16 @@ pub(crate) const TABLE: &[Row] = &[
         ..OF_MANAGER
     },
     Row {
+        group: "rbac.authorization.k8s.io",
+        resource: "clusterroles",
+        names: &["leadsman-manager-webhooks"],
+        verbs: &[("get", NoConfiguration)],
+        serverless: true,
+        needed_to: "name this role as the owner of the configuration below, which is deleted with it",
+        named_in: NamedIn::Log,
+        ..OF_MANAGER
+    },
+    Row {
         group: "admissionregistration.k8s.io",
         resource: "mutatingwebhookconfigurations",
         names: &["leadsman"],
@@ -262,12 +272,13 @@ pub(crate) const TABLE: &[Row] = &[
         ..OF_MANAGER
     },
     Row {
+        namespace: leadsman::NAMESPACE,
         group: "rbac.authorization.k8s.io",
-        resource: "clusterroles",
+        resource: "roles",
         names: &["leadsman-manager-webhooks"],
         verbs: &[("get", NoSecret)],
         serverless: true,
-        needed_to: "name this role as the owner of that configuration and of the Secret below: both are deleted with it",
+        needed_to: "name this role as the owner of the Secret below, which is deleted with it",
         named_in: NamedIn::Log,
         ..OF_MANAGER
     },

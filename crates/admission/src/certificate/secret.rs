@@ -25,7 +25,7 @@ use super::renewal::{
 };
 use super::{BundleInForce, CaBundle};
 use crate::FIELD_MANAGER;
-use crate::owner::read_owner;
+use crate::owner::read_role;
 use crate::pace::{Pace, describe_failure, until};
 
 /// The Secret's name.
@@ -235,7 +235,7 @@ impl SecretLoop {
     /// `plugin/pkg/admission/gc/gc_admission.go`).
     async fn send(&mut self, secret: &mut Secret) -> Disposition {
         if secret.metadata.resource_version.is_none() {
-            match read_owner(&self.server, DEADLINE).await {
+            match read_role(&self.server, &self.namespace, DEADLINE).await {
                 Ok(owner) => {
                     secret.metadata.owner_references = owner.reference().map(|owner| vec![owner]);
                 }

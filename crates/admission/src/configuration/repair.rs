@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use super::{Address, CONFIGURATION, InForceWebhook, Observed, Step, decide, desired, is_ours};
 use crate::FIELD_MANAGER;
 use crate::certificate::{BundleInForce, CaBundle};
-use crate::owner::{Owner, read_owner};
+use crate::owner::{Owner, read_cluster_role};
 use crate::pace::{Pace, describe_failure, until};
 use crate::webhook::{Answers, WebhookSpec};
 
@@ -205,7 +205,7 @@ impl ConfigurationLoop {
     }
 
     async fn read_owner(&mut self, deadline: Duration) {
-        match read_owner(&self.server, deadline).await {
+        match read_cluster_role(&self.server, deadline).await {
             Ok(owner) => self.state.owner = owner,
             Err(failed) => {
                 let now = clock::monotonic();

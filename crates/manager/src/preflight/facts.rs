@@ -321,8 +321,10 @@ fn manager_rights(namespace: &str, gates: Gates) -> Vec<RequiredRight> {
         all.extend(
             CONFIGURATION_RIGHTS.map(|verb| on_one((group, resource, verb), CONFIGURATION, "")),
         );
-        let (group, resource) = ("rbac.authorization.k8s.io", "clusterroles");
-        all.extend(OWNER_RIGHTS.map(|verb| on_one((group, resource, verb), OWNER, "")));
+        for (resource, namespace) in [("clusterroles", ""), ("roles", namespace)] {
+            let right = |verb| ("rbac.authorization.k8s.io", resource, verb);
+            all.extend(OWNER_RIGHTS.map(|verb| on_one(right(verb), OWNER, namespace)));
+        }
     }
     all
 }
@@ -464,5 +466,6 @@ mod tests {
             "{configurations:?}"
         );
         assert_eq!(of("clusterroles"), [(OWNER, "", "get")]);
+        assert_eq!(of("roles"), [(OWNER, "games", "get")]);
     }
 }

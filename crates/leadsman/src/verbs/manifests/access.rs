@@ -152,16 +152,24 @@ fn feature((feature, mut rights): (&str, Vec<Right>)) -> Grant {
     manager(&format!("{MANAGER}-{feature}"), None, rights)
 }
 
-/// The manager's rights on the webhook configuration, and on the Secret with the webhook's certificates. The former's role
-/// is the owner of both, and may therefore be read. The latter's is not called [`MANAGER`]: in the namespace of the Lease
+/// The manager's rights on the webhook configuration, and on the Secret with the webhook's certificates. Each role is the
+/// owner of what it grants the rights on, and may therefore be read. The Secret's is not called [`MANAGER`]: in the namespace of the Lease
 /// it would replace that role.
 fn webhooks(namespace: &str) -> [Grant; 2] {
     let configuration = CONFIGURATION_RIGHTS.map(configuration_right);
-    let owner = OWNER_RIGHTS.map(|verb| right(RBAC, "clusterroles", OWNER, verb));
+    let owner = |kind| OWNER_RIGHTS.map(|verb| right(RBAC, kind, OWNER, verb));
     let secret = by_name("", "secrets", SECRET, &SECRET_RIGHTS);
     [
-        manager(WEBHOOKS, None, [&configuration[..], &owner].concat()),
-        manager(WEBHOOKS, Some(namespace), secret),
+        manager(
+            WEBHOOKS,
+            None,
+            [&configuration[..], &owner("clusterroles")].concat(),
+        ),
+        manager(
+            WEBHOOKS,
+            Some(namespace),
+            [&secret[..], &owner("roles")].concat(),
+        ),
     ]
 }
 

@@ -205,6 +205,12 @@ fn manager_agent_and_people_have_these_rights_and_no_others() {
             "clusterroles/leadsman-manager-webhooks",
             "get",
         ),
+        (
+            WEBHOOKS,
+            "rbac.authorization.k8s.io",
+            "roles/leadsman-manager-webhooks",
+            "get",
+        ),
         (WEBHOOKS, "", "secrets", "create"),
         (
             WEBHOOKS,
