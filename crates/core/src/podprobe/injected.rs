@@ -15,8 +15,9 @@ pub const MARKERS: &str = "kruise.io/podprobemarker-list";
 /// Maximum size of both values together: half of what all annotations of a pod may have is left to others.
 pub const INJECTED_BYTES: usize = ANNOTATIONS_BYTES / 2;
 
-/// What both values leave free of what all annotations of a pod may have, for those that come later: marks, and the
-/// annotations of other webhooks and of whoever edits the pod. The API server refuses a pod with more, whoever adds the
+/// What both values leave free, when a pod gets them first, of what all annotations of a pod may have, for those that come
+/// later: marks, and the annotations of other webhooks and of whoever edits the pod. A pod that has them keeps them while
+/// they fit at all: what came later is what this was left free for. The API server refuses a pod with more, whoever adds the
 /// last byte, and a pod must not be refused because of probes.
 pub const FREE_BYTES: usize = 32 * 1024;
 
@@ -27,11 +28,29 @@ pub(super) fn fingerprint_of(probes: Option<&str>, markers: Option<&str>) -> Opt
     is_there.then(|| NonZeroU64::new(fingerprint((probes, markers))).unwrap_or(NonZeroU64::MAX))
 }
 
+/// When the annotations of a pod are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It is being created: whatever it has was copied.
+    Creation,
+    /// It exists.
+    Existence,
+}
+
 /// The bytes that both values may have beside a pod's other annotations. Those that `is_ours` take no room: a mark that did
 /// would remove the probe that it follows from, and so itself.
 ///
 /// It is the same for all pods whose annotations leave enough, so that few changes of an annotation change it.
-pub(super) fn room(annotations: &[(String, String)], is_ours: impl Fn(&str) -> bool) -> usize {
+pub(super) fn room(
+    annotations: &[(String, String)],
+    stage: Stage,
+    is_ours: impl Fn(&str) -> bool,
+) -> usize {
+    let has_them = annotations.iter().any(|(key, _)| key == MARKERS);
+    let free = match stage {
+        Stage::Existence if has_them => 0,
+        Stage::Creation | Stage::Existence => FREE_BYTES,
+    };
     let others = annotations.iter().filter(|(key, _)| {
         let key = key.as_str();
         key != PROBES && key != MARKERS && !is_ours(key)
@@ -39,6 +58,6 @@ pub(super) fn room(annotations: &[(String, String)], is_ours: impl Fn(&str) -> b
     let taken: usize = others.map(|(key, value)| key.len() + value.len()).sum();
     let keys = PROBES.len() + MARKERS.len();
     ANNOTATIONS_BYTES
-        .saturating_sub(FREE_BYTES + keys + taken)
+        .saturating_sub(free + keys + taken)
         .min(INJECTED_BYTES)
 }

@@ -258,6 +258,23 @@ fn annotations_of_others_leave_room_for_the_probes_or_the_marker_says_so() {
     assert_eq!(world.ready("way").0, "Probing");
 }
 
+// PPM-16
+#[test]
+fn the_bytes_left_free_are_for_whoever_comes_after_the_probes() {
+    let theirs = |bytes: usize| mark(&"x".repeat(bytes), Owner::User);
+    let mut world = provided(&[idle()]);
+    world.settle();
+    for bytes in [224 * 1024, 225 * 1024, 250 * 1024] {
+        world.edit(|pod| drop(pod.annotations.insert("theirs".into(), theirs(bytes))));
+        world.rest();
+        assert_eq!(world.injected(), ["idle"], "{bytes}");
+        assert_eq!(world.pod_writes().len(), 0, "{bytes}");
+    }
+    world.edit(|pod| pod.annotations.retain(|key, _| key == "theirs"));
+    world.rest();
+    assert_eq!(world.injected(), Vec::<String>::new(), "it gets none now");
+}
+
 // PPM-16, PPM-10
 #[test]
 fn the_younger_of_two_markers_does_not_get_the_condition() {
