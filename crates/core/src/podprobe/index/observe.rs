@@ -95,7 +95,11 @@ impl Index {
         }
         let known = self.pods.get(&name);
         let former = &self.config.former_field_managers;
-        let pod = IndexedPod::new(wire, known, former, &mut self.cx.interners);
+        let mut pod = IndexedPod::new(wire, known, former, &mut self.cx.interners);
+        if !self.config.serverless {
+            // Nothing is injected: how long others' annotations are is no change of the pod.
+            pod.injected_room = 0;
+        }
         if known.is_some_and(|known| known.uid != pod.uid) {
             self.remove_pod(&pod.name);
         }
