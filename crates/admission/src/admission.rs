@@ -188,7 +188,7 @@ async fn loop_broken(loops: &mut JoinSet<()>) -> JoinError {
     pending().await
 }
 
-fn source(webhook: &Webhook) -> WebhookSource {
+pub(crate) fn source(webhook: &Webhook) -> WebhookSource {
     WebhookSource {
         name: webhook.name,
         path: webhook.path(),

@@ -95,9 +95,18 @@ impl Server {
     async fn drain(&self) {
         self.shutdown.cancelled().await;
         self.draining.cancel();
-        // An API server's watch of the configuration may be late as well.
-        let absent_since = *self.absent_since.borrow();
-        sleep_until(absent_since.unwrap_or_else(clock::monotonic) + DRAIN).await;
+        let began = clock::monotonic();
+        let mut absent_since = self.absent_since.clone();
+        loop {
+            // An API server's watch of the configuration may be late as well.
+            let since = *absent_since.borrow_and_update();
+            let since = since.map_or(began, |since| since.min(began));
+            tokio::select! {
+                // It may be made, or go, in the meantime.
+                Ok(()) = absent_since.changed() => {}
+                () = sleep_until(since + DRAIN) => return,
+            }
+        }
     }
 
     async fn accept(

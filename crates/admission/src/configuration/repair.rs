@@ -49,7 +49,8 @@ pub(crate) struct ConfigurationLoop {
     pub(crate) mounted: bool,
     pub(crate) leadership: watch::Receiver<Leadership>,
     pub(crate) in_force: watch::Sender<Option<BundleInForce>>,
-    /// Since when no API server is told to call; none while one is, or while that is not known.
+    /// Since when no API server is told to call; none while one is, and while that is not known: as long as an apply is
+    /// under way, it may have been carried out.
     pub(crate) absent_since: watch::Sender<Option<Instant>>,
     pub(crate) check: ReadinessCheck,
     pub(crate) state: ConfigurationLoopState,
@@ -138,6 +139,9 @@ impl ConfigurationLoop {
         if let Some(held_until) = self.state.pace.held_until(now) {
             self.show(step);
             return Some(held_until);
+        }
+        if step == Step::Apply {
+            self.absent_since.send_replace(None);
         }
         match (step, desired) {
             (Step::Apply, _) if self.state.owner == Owner::Unknown => {
@@ -437,10 +441,64 @@ mod tests {
 
     use http::Method;
     use kube::client::Body;
+    use leadsman_process::Readiness;
     use serde_json::json;
-    use tokio::time::sleep;
+    use tokio::time::{advance, sleep};
 
     use super::*;
+    use crate::admission::source;
+    use crate::webhook::tests::echo;
+
+    /// A leader that needs the configuration for the first time, after hours without one. Returns its requests, and whether
+    /// the configuration was said to be absent while each was under way.
+    async fn first_requests() -> Vec<(Method, bool)> {
+        let (requests, absent_since) = (Arc::new(Mutex::new(Vec::new())), watch::Sender::new(None));
+        let (asked, absent) = (Arc::clone(&requests), absent_since.clone());
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let is_absent = absent.borrow().is_some();
+            asked
+                .lock()
+                .unwrap()
+                .push((request.method().clone(), is_absent));
+            let body = json!({"metadata": {"name": CONFIGURATION, "uid": "u"}});
+            let response = http::Response::new(Body::from(body.to_string().into_bytes()));
+            std::future::ready(Ok::<_, Infallible>(response))
+        });
+        let spec = watch::Sender::new(None);
+        let leadership = watch::Sender::new(Leadership::Leads {
+            term: 1,
+            after_others: false,
+            until: clock::monotonic() + 100 * WITHOUT_RIGHT,
+        });
+        let mut repair = ConfigurationLoop {
+            server: ApiServer::new(kube::Client::new(service, "default")),
+            address: Address::Service("leadsman-system/hook:8443".parse().unwrap()),
+            webhooks: vec![source(&echo(spec.subscribe()))],
+            bundle: watch::Sender::new(CaBundle::Pem(b"CA".to_vec())).subscribe(),
+            mounted: false,
+            leadership: leadership.subscribe(),
+            in_force: watch::Sender::new(None),
+            absent_since: absent_since.clone(),
+            check: Readiness::default().add_check("webhook configuration", "not read"),
+            state: ConfigurationLoopState {
+                observed: Observed::Absent,
+                ..ConfigurationLoopState::default()
+            },
+        };
+        repair.step().await;
+        advance(WITHOUT_RIGHT).await;
+        assert!(absent_since.borrow().is_some(), "nobody needs it yet");
+        spec.send_replace(Some(WebhookSpec::default()));
+        repair.step().await;
+        repair.step().await;
+        requests.lock().unwrap().clone()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_configuration_is_not_called_absent_while_an_apply_may_make_it() {
+        let expected = [(Method::GET, false), (Method::PATCH, false)];
+        assert_eq!(first_requests().await, expected);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_leftover_is_deleted_once_in_each_term_and_also_when_the_right_comes_late() {

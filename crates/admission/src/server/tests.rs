@@ -405,6 +405,24 @@ async fn the_end_waits_for_endpoints_only_where_api_servers_are_told_to_call() {
 }
 
 #[tokio::test]
+async fn the_end_waits_also_where_a_call_may_be_asked_for_only_then() {
+    let loopback = Loopback::start().await;
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_mins(1)).await;
+    let began = clock::monotonic();
+    let second = Duration::from_secs(1);
+    loopback
+        .absent_since
+        .send_replace(Some(began + second - DRAIN));
+    loopback.shutdown.cancel();
+    sleep(second / 2).await;
+    // An apply is under way.
+    loopback.absent_since.send_replace(None);
+    loopback.ended.await.unwrap();
+    assert_eq!(began.elapsed().as_secs(), DRAIN.as_secs());
+}
+
+#[tokio::test]
 async fn bodies_that_never_come_keep_no_review_out() {
     let loopback = Loopback::start().await;
     let client = loopback.client();
