@@ -53,22 +53,42 @@ impl Owner {
 }
 
 /// Reads the `ClusterRole` that is to own the webhook configuration. It is asked for just before an object is made or
-/// applied: a role that is made anew has another uid, and what names the old one is deleted. An error is worth another
-/// attempt.
-pub(crate) async fn read_cluster_role(
-    server: &ApiServer,
-    deadline: Duration,
-) -> Result<Owner, Disposition> {
-    read_owner::<ClusterRole>(server, None, deadline).await
+/// applied: a role that is made anew has another uid, and what names the old one is deleted. No failure keeps the
+/// configuration from being applied: it gets its owner with a later apply.
+pub(crate) async fn read_cluster_role(server: &ApiServer, deadline: Duration) -> Owner {
+    let read = read_owner::<ClusterRole>(server, None, deadline).await;
+    read.unwrap_or_else(|failed| without::<ClusterRole>(&failed))
 }
 
-/// Reads the `Role` that is to own the Secret of this namespace.
+/// Reads the `Role` that is to own the Secret of this namespace. An error is worth another attempt, for a Secret keeps what
+/// it is made with.
 pub(crate) async fn read_role(
     server: &ApiServer,
     namespace: &str,
     deadline: Duration,
 ) -> Result<Owner, Disposition> {
-    read_owner::<Role>(server, Some(namespace), deadline).await
+    match read_owner::<Role>(server, Some(namespace), deadline).await {
+        Err(failed) if may_pass(&failed) => Err(failed),
+        read => Ok(read.unwrap_or_else(|failed| without::<Role>(&failed))),
+    }
+}
+
+/// Whether a read that failed so may succeed without anybody's doing.
+fn may_pass(failed: &Disposition) -> bool {
+    match failed {
+        Disposition::Retry { cause, .. } => !matches!(cause, Cause::NoRight | Cause::NoSuchKind),
+        _ => false,
+    }
+}
+
+fn without<R: Resource<DynamicType = ()>>(failed: &Disposition) -> Owner {
+    let role = format!("{} {OWNER}", R::kind(&()));
+    let reason = describe_failure("get", &role, failed);
+    tracing::warn!(
+        reason,
+        "what is made for the webhooks gets no owner, and stays after an uninstall; apply the {role} of this version, by the Helm chart or `leadsman manifests --only=access`, with the feature gates of this manager"
+    );
+    Owner::None
 }
 
 async fn read_owner<R>(
@@ -86,18 +106,6 @@ where
     let reply = server.send(Verb::Get, request, deadline).await;
     match reply.disposition {
         Disposition::Done => Ok(owner::<R>(&reply.body)),
-        ref absent @ (Disposition::Gone { .. }
-        | Disposition::Retry {
-            cause: Cause::NoRight,
-            ..
-        }) => {
-            let reason = describe_failure("get", &format!("{} {OWNER}", R::kind(&())), absent);
-            tracing::warn!(
-                reason,
-                "what is made for the webhooks gets no owner, and stays after an uninstall"
-            );
-            Ok(Owner::None)
-        }
         failed => Err(failed),
     }
 }

@@ -145,7 +145,7 @@ impl ConfigurationLoop {
         }
         match (step, desired) {
             (Step::Apply, _) if self.state.owner == Owner::Unknown => {
-                self.read_owner(left.min(DEADLINE)).await;
+                self.state.owner = read_cluster_role(&self.server, left.min(DEADLINE)).await;
             }
             (Step::Apply, Some(desired)) => self.apply(desired, left.min(DEADLINE)).await,
             (Step::RemoveConditions, Some(desired)) => {
@@ -206,17 +206,6 @@ impl ConfigurationLoop {
             }
             is_changed
         });
-    }
-
-    async fn read_owner(&mut self, deadline: Duration) {
-        match read_cluster_role(&self.server, deadline).await {
-            Ok(owner) => self.state.owner = owner,
-            Err(failed) => {
-                let now = clock::monotonic();
-                self.state.pace.wrote(&failed, now, fastrand::f64());
-                self.failed("read the owner of", &failed);
-            }
-        }
     }
 
     async fn apply(&mut self, desired: Value, deadline: Duration) {
@@ -451,7 +440,7 @@ mod tests {
 
     /// A leader that needs the configuration for the first time, after hours without one. Returns its requests, and whether
     /// the configuration was said to be absent while each was under way.
-    async fn first_requests() -> Vec<(Method, bool)> {
+    async fn first_requests(owner_code: u16) -> Vec<(Method, bool)> {
         let (requests, absent_since) = (Arc::new(Mutex::new(Vec::new())), watch::Sender::new(None));
         let (asked, absent) = (Arc::clone(&requests), absent_since.clone());
         let service = tower::service_fn(move |request: http::Request<Body>| {
@@ -461,8 +450,13 @@ mod tests {
                 .unwrap()
                 .push((request.method().clone(), is_absent));
             let body = json!({"metadata": {"name": CONFIGURATION, "uid": "u"}});
-            let response = http::Response::new(Body::from(body.to_string().into_bytes()));
-            std::future::ready(Ok::<_, Infallible>(response))
+            let code = match *request.method() {
+                Method::GET => owner_code,
+                _ => 200,
+            };
+            let response = http::Response::builder().status(code);
+            let response = response.body(Body::from(body.to_string().into_bytes()));
+            std::future::ready(Ok::<_, Infallible>(response.unwrap()))
         });
         let spec = watch::Sender::new(None);
         let leadership = watch::Sender::new(Leadership::Leads {
@@ -497,7 +491,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_configuration_is_not_called_absent_while_an_apply_may_make_it() {
         let expected = [(Method::GET, false), (Method::PATCH, false)];
-        assert_eq!(first_requests().await, expected);
+        assert_eq!(first_requests(200).await, expected);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_configuration_is_applied_whether_its_owner_can_be_read_or_not() {
+        for code in [200, 400, 403, 404, 429, 500, 503] {
+            let methods = first_requests(code).await.into_iter();
+            let methods: Vec<_> = methods.map(|(method, _)| method).collect();
+            assert_eq!(methods, [Method::GET, Method::PATCH], "{code}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
