@@ -26,7 +26,7 @@ const DEADLINES: [Duration; 4] = [
 #[derive(Clone, Debug)]
 pub struct ListTarget {
     pub(crate) path: String,
-    /// The plural by which metrics name the objects.
+    /// How metrics name the objects: by their plural, and one object also by its name.
     pub(crate) resource: String,
     pub(crate) fields: Option<String>,
     page: u32,

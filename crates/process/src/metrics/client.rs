@@ -108,7 +108,7 @@ impl ClientMetrics {
         duration.observe(took.as_secs_f64());
     }
 
-    /// The metrics of a watch, by the plural of its resource.
+    /// The metrics of a watch, by its resource: the plural, or `plural/name` of one object.
     pub(crate) fn watch(&self, resource: &str) -> WatchMetrics {
         let labels = [("resource", resource.to_owned())];
         let failures = |phase: &str| {

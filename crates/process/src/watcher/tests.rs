@@ -14,6 +14,24 @@ use serde_json::{Value, json};
 
 use super::*;
 
+/// An alert looks at the time of the last event: of two watches, one must not hide that the other has none.
+#[tokio::test]
+async fn watches_of_two_objects_of_a_resource_have_metrics_of_their_own() {
+    let service = tower::service_fn(|_: HttpRequest<Body>| {
+        std::future::ready(Ok::<_, std::io::Error>(Response::new(Body::empty())))
+    });
+    let server = ApiServer::new(Client::new(service, "default"));
+    let metrics = crate::Metrics::default();
+    server.metrics.register(&metrics);
+    let _watches = ["a", "b"]
+        .map(|name| watch_object::<Node>(server.clone(), ListTarget::all::<Node>(), name));
+    let text = metrics.text().unwrap();
+    for name in ["a", "b"] {
+        let line = format!("leadsman_reflector_lists_total{{resource=\"nodes/{name}\"}} 0");
+        assert!(text.contains(&line), "{line}: {text}");
+    }
+}
+
 /// What the API server does with a request.
 enum Answer {
     /// Answers so.
