@@ -4,7 +4,8 @@
 //! `LEADSMAN_PROGRAMS`, containerd and runc on PATH.
 
 use std::ffi::OsString;
-use std::os::unix::fs::symlink;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -84,8 +85,8 @@ impl OtherVersions {
     }
 }
 
-/// A folder in which this program is called `runc`, the name by which containerd's shim starts its runtime
-/// (`cmd/containerd-shim-runc-v2`, `runc.DefaultCommand` of go-runc).
+/// A folder with a script `runc` that runs this program. `runc` is the name by which containerd's shim starts its runtime
+/// (`cmd/containerd-shim-runc-v2`, `DefaultCommand` of go-runc).
 fn in_the_place_of_runc(program: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path)
@@ -94,12 +95,21 @@ fn in_the_place_of_runc(program: &str) -> Result<PathBuf> {
         .with_context(|| format!("{program} is not on PATH (Debian: apt-get install {program})"))?;
     let folder = cargo::root().join("target/runtimes").join(program);
     std::fs::create_dir_all(&folder)?;
-    let link = folder.join("runc");
-    if !link.exists() {
-        symlink(&found, &link).with_context(|| format!("linking {}", link.display()))?;
-    }
+    let script = folder.join("runc");
+    std::fs::write(&script, RUNC.replace("{program}", &found.to_string_lossy()))
+        .and_then(|()| std::fs::set_permissions(&script, Permissions::from_mode(0o755)))
+        .with_context(|| format!("writing {}", script.display()))?;
     Ok(folder)
 }
+
+/// crun refuses a machine with cgroups of both versions that has controllers in the second ("cgroups in hybrid mode not
+/// supported"). Nothing of a bed uses the second then, so it is hidden from the runtime.
+const RUNC: &str = r#"#!/bin/sh
+if [ -d /sys/fs/cgroup/unified ]; then
+    exec unshare --mount sh -c 'mount -t tmpfs tmpfs /sys/fs/cgroup/unified && exec "$0" "$@"' {program} "$@"
+fi
+exec {program} "$@"
+"#;
 
 /// Says what is about to be tested, in the program's own words.
 fn print_version(program: &Path) -> Result<()> {
