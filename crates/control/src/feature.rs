@@ -173,6 +173,7 @@ impl<R: Rules> Feature<R> {
         }
         self.stage = Stage::Standby;
         self.queue.clear();
+        self.shared.permissions.note_idle(R::NAME);
         let Leadership::Leads {
             term, after_others, ..
         } = leadership
@@ -239,11 +240,13 @@ impl<R: Rules> Feature<R> {
             let Some(target) = target else {
                 break now;
             };
-            match self.rules.due(&target, self.now()) {
-                Some(request) => self.begin(target, request),
-                None => {
-                    self.end(target, WriteResult::NothingDue);
-                }
+            if let Some(request) = self.rules.due(&target, self.now()) {
+                self.begin(target, request);
+                continue;
+            }
+            self.end(target, WriteResult::NothingDue);
+            if self.queue.is_empty() {
+                self.shared.permissions.note_idle(R::NAME);
             }
         };
         self.gauges
@@ -284,7 +287,7 @@ impl<R: Rules> Feature<R> {
         } = answered;
         let disposition = outcome.disposition;
         self.shared.metrics.count_write(kind, &disposition);
-        self.shared.permissions.note(kind, &disposition);
+        self.shared.permissions.note(R::NAME, kind, &disposition);
         let shows = outcome.observed.is_some();
         if let Some(observed) = outcome.observed {
             self.observe(observed);

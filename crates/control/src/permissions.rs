@@ -1,19 +1,20 @@
 //! Requests that the process lacks the permission for.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use leadsman_process::ReadinessCheck;
 use leadsman_process::reply::{Cause, Disposition, describe_missing_rights};
 
 use crate::request::RequestKind;
 
-/// What the API server says about each kind of request that it forbids. One for all features: they share an account.
+/// What the API server says about each kind of request that it forbids. One check for all features: they share an account.
 #[derive(Clone)]
 pub(crate) struct Permissions(Arc<Mutex<Forbidden>>);
 
 struct Forbidden {
-    reasons: BTreeMap<RequestKind, String>,
+    /// By the name of the feature.
+    reasons: BTreeMap<(&'static str, RequestKind), String>,
     check: ReadinessCheck,
 }
 
@@ -25,23 +26,41 @@ impl Permissions {
         Self(Arc::new(Mutex::new(Forbidden { reasons, check })))
     }
 
-    /// Records what a reply says about permissions.
-    pub(crate) fn note(&self, kind: RequestKind, disposition: &Disposition) {
-        // Each change is one insertion or removal, so a panic leaves no half-made state.
-        let mut forbidden = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Records what a reply to a feature says about permissions.
+    pub(crate) fn note(&self, feature: &'static str, kind: RequestKind, disposition: &Disposition) {
+        let mut forbidden = self.forbidden();
         let is_changed = match disposition {
             Disposition::Retry {
                 cause: Cause::NoRight,
                 reason,
                 ..
-            } => forbidden.reasons.insert(kind, reason.clone()).is_none(),
-            Disposition::Done => forbidden.reasons.remove(&kind).is_some(),
+            } => forbidden
+                .reasons
+                .insert((feature, kind), reason.clone())
+                .is_none(),
+            Disposition::Done => forbidden.reasons.remove(&(feature, kind)).is_some(),
             _ => false,
         };
         // Only the first reason is kept: those of other objects differ in the name of the object.
         if is_changed {
             forbidden.update_check();
         }
+    }
+
+    /// Records that a feature has nothing left to write. What it was forbidden has become needless, and no reply would
+    /// ever tell whether it still is.
+    pub(crate) fn note_idle(&self, feature: &'static str) {
+        let mut forbidden = self.forbidden();
+        let before = forbidden.reasons.len();
+        forbidden.reasons.retain(|(of, _), _| *of != feature);
+        if forbidden.reasons.len() < before {
+            forbidden.update_check();
+        }
+    }
+
+    /// No panic leaves it half changed: the check follows the reasons.
+    fn forbidden(&self) -> MutexGuard<'_, Forbidden> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -51,7 +70,7 @@ impl Forbidden {
             self.check.ready();
             return;
         }
-        let reasons = self.reasons.values().map(String::as_str);
+        let reasons: BTreeSet<_> = self.reasons.values().map(String::as_str).collect();
         self.check.not_ready(describe_missing_rights(reasons));
     }
 }

@@ -305,6 +305,11 @@ impl<T: Target> WriteQueue<T> {
         self.in_flight
     }
 
+    /// Whether all targets are at rest.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.targets.is_empty()
+    }
+
     /// The targets of each class that are to be written, now or later.
     pub(crate) fn depths(&self) -> impl Iterator<Item = usize> {
         let classes = self.classes.iter();

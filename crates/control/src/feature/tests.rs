@@ -457,6 +457,28 @@ async fn a_missing_right_is_named_until_it_is_granted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_missing_right_that_nothing_needs_any_more_is_forgotten() {
+    const NO_RIGHT: &str = r#"{"message": "User \"me\" cannot patch resource \"pods/status\""}"#;
+    let bench = bench();
+    for pod in ["a", "b"] {
+        let refusals = [const { Answer::Code(403, NO_RIGHT) }; 64];
+        bench.server.script(pod, &refusals);
+    }
+    bench.list_all().await;
+    for pod in ["a", "b"] {
+        bench.due(pod).await;
+    }
+    after(1).await;
+    bench.script.due.lock().unwrap().remove("a");
+    after(600).await;
+    let text = bench.readiness.text();
+    assert!(text.contains("cannot patch"), "b needs it still: {text}");
+    bench.script.due.lock().unwrap().remove("b");
+    after(600).await;
+    assert_eq!(bench.readiness.text(), "[+] rights to write\n");
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_end_waits_for_requests_in_flight_but_not_for_ever() {
     for (answer, seconds) in [(None, 0), (Some(Answer::Hang), 10)] {
         let bench = bench();
