@@ -81,8 +81,9 @@ pub(crate) async fn bad_probes_disturb_no_other(cluster: Arc<Cluster>) -> Result
             .and_then(|c| c.message.clone())
             .context("no message")
     };
+    // In the words of runc or of crun.
     ensure!(
-        message("missing")?.contains("no such file"),
+        message("missing")?.to_lowercase().contains("no such file"),
         "{}",
         message("missing")?
     );
