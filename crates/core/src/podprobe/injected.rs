@@ -30,7 +30,7 @@ pub(super) fn fingerprint_of(probes: Option<&str>, markers: Option<&str>) -> Opt
 
 /// When the annotations of a pod are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum Moment {
     /// It is being created: whatever it has was copied.
     Creation,
     /// It exists.
@@ -43,13 +43,13 @@ pub(super) enum Stage {
 /// It is the same for all pods whose annotations leave enough, so that few changes of an annotation change it.
 pub(super) fn room(
     annotations: &[(String, String)],
-    stage: Stage,
+    moment: Moment,
     is_ours: impl Fn(&str) -> bool,
 ) -> usize {
     let has_them = annotations.iter().any(|(key, _)| key == MARKERS);
-    let free = match stage {
-        Stage::Existence if has_them => 0,
-        Stage::Creation | Stage::Existence => FREE_BYTES,
+    let free = match moment {
+        Moment::Existence if has_them => 0,
+        Moment::Creation | Moment::Existence => FREE_BYTES,
     };
     let others = annotations.iter().filter(|(key, _)| {
         let key = key.as_str();

@@ -166,7 +166,7 @@ impl IndexedPod {
             name,
             annotations: annotations.collect(),
             injected: injected::fingerprint_of(probes, markers),
-            injected_room: injected::room(&pod.annotations, injected::Stage::Existence, |key| {
+            injected_room: injected::room(&pod.annotations, injected::Moment::Existence, |key| {
                 ours.annotations.contains_key(key)
             }),
             node_uid: match mirrored {

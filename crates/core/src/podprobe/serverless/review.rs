@@ -55,7 +55,7 @@ impl Snapshot {
     pub fn review(&self, namespace: &str, pod: &slim::Pod) -> Changes {
         let seen = IndexedPod {
             // Nothing is a mark yet, whatever managedFields the request brings along, as those of a copy.
-            injected_room: injected::room(&pod.annotations, injected::Stage::Creation, |_| false),
+            injected_room: injected::room(&pod.annotations, injected::Moment::Creation, |_| false),
             ..IndexedPod::new(pod, None, &[], &mut Interners::default())
         };
         let label = |key: &str| seen.labels.get(key).map(|value| &**value);
