@@ -6,6 +6,7 @@
 
 mod bed;
 mod bench;
+mod book;
 mod cache;
 mod cargo;
 mod clock;
@@ -21,6 +22,7 @@ mod rules;
 mod sbom;
 mod sources;
 mod test;
+mod tool;
 
 use std::process::ExitCode;
 
@@ -57,8 +59,10 @@ enum Verb {
     Image(image::Arguments),
     /// Make what a release consists of in target/dist: images, chart, manifests, bills of materials, checksums
     Dist,
+    /// Build the documentation as a book, in target/book/html, and check its links
+    Docs(book::Arguments),
     /// Run every check that is no test: format, clippy, CRDs, layers, orphan files, rules without a test, versions, docs,
-    /// licences
+    /// the book and its links, licences
     Lint,
     /// Raise a cluster and leave it up, or take it away
     Bed(bed::Arguments),
@@ -84,6 +88,7 @@ fn main() -> ExitCode {
         Verb::Bench(arguments) => bench::run(&arguments),
         Verb::Image(arguments) => image::run(&arguments),
         Verb::Dist => dist::run(),
+        Verb::Docs(arguments) => book::run(&arguments),
         Verb::Lint => Ok(lint::run()),
         Verb::Bed(arguments) => bed::run(&arguments),
         Verb::Rules(arguments) => rules::run(&arguments),

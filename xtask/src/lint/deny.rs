@@ -1,26 +1,25 @@
 //! What may be linked: licences, sources and banned crates, by cargo-deny and `deny.toml`.
-//!
-//! cargo-deny is no component of a toolchain. If PATH has it in another version or not at all, it is compiled once, which
-//! takes minutes, and kept in the cache.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Result, bail};
 
 use super::{Findings, passes};
-use crate::cache;
-use crate::cargo::{self, cargo};
+use crate::cargo;
+use crate::tool::Tool;
 
-/// The version that the gate runs: another may know other checks.
-const VERSION: &str = "0.20.2";
+const CARGO_DENY: Tool = Tool {
+    name: "cargo-deny",
+    version: "0.20.2",
+    features: &[],
+};
 
 const ADVICE: &str =
     "see what cargo-deny says above; `deny.toml` has the reasons of what is allowed";
 
 /// Everything that needs no network.
 pub(super) fn check() -> Result<Findings> {
-    let mut command = Command::new(program()?);
+    let mut command = Command::new(CARGO_DENY.program()?);
     command
         .args([
             "check",
@@ -38,7 +37,7 @@ pub(super) fn check() -> Result<Findings> {
 /// They come to be known by themselves, and their database is a git repository elsewhere: the verdict is none on a commit,
 /// so the gate does not ask for it. False if the database could not be fetched.
 pub(crate) fn advisories() -> Result<bool> {
-    let program = program()?;
+    let program = CARGO_DENY.program()?;
     let run = |arguments: &[&str]| {
         let mut command = Command::new(&program);
         command.args(arguments).current_dir(cargo::root()).status()
@@ -59,30 +58,4 @@ pub(crate) fn advisories() -> Result<bool> {
         );
     }
     Ok(true)
-}
-
-/// cargo-deny in the version of the gate, compiled if there is none.
-fn program() -> Result<PathBuf> {
-    let kept = cache::folder()?.join(format!("cargo-deny-{VERSION}"));
-    let compiled = kept.join("bin/cargo-deny");
-    let known = ["cargo-deny".into(), compiled.clone()];
-    if let Some(program) = known.into_iter().find(|program| is_current(program)) {
-        return Ok(program);
-    }
-    eprintln!("lint: compiling cargo-deny {VERSION} (minutes, the first time only)");
-    // Unoptimised: it reads a few hundred manifests, and would take three times as long to compile.
-    let status = cargo()
-        .args(["install", "--quiet", "--locked", "--debug", "--root"])
-        .arg(&kept)
-        .arg(format!("cargo-deny@{VERSION}"))
-        .status()?;
-    if !status.success() {
-        bail!("cargo-deny {VERSION} could not be compiled; its messages are above");
-    }
-    Ok(compiled)
-}
-
-fn is_current(program: &Path) -> bool {
-    let output = Command::new(program).arg("--version").output();
-    output.is_ok_and(|it| it.stdout.trim_ascii() == format!("cargo-deny {VERSION}").as_bytes())
 }

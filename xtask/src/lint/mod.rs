@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 use anyhow::Result;
 
 use crate::cargo::{self, cargo};
-use crate::{clock, crds, manifests, rules};
+use crate::{book, clock, crds, manifests, rules};
 
 /// What a check found: a line each, with what to do about it. None: it passed.
 type Findings = Vec<String>;
@@ -29,6 +29,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("crds", crds_are_fresh),
     ("manifests", manifests_are_fresh),
     ("docs", docs),
+    ("book", book::findings),
     ("deny", deny::check),
 ];
 
