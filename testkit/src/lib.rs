@@ -37,7 +37,7 @@ pub mod keep;
 pub mod leadsman;
 mod leftovers;
 pub mod node;
-mod packages;
+pub mod packages;
 mod pki;
 mod plan;
 mod processes;

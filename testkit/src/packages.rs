@@ -28,21 +28,34 @@ const NEEDED: &[(&str, &str)] = &[
 /// Where services' start at installation is asked for and refused.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
+/// Prometheus, and the tool that checks its rules. No bed needs them; a test that scrapes one does.
+const PROMETHEUS: &[(&str, &str)] = &[("prometheus", "prometheus"), ("promtool", "prometheus")];
+
 /// Makes sure that all a node bed needs is there.
 pub(crate) fn ensure(progress: &mut dyn FnMut(Progress)) -> Result<()> {
-    let missing = missing();
+    ensure_programs(NEEDED, progress)?;
+    check_containerd()?;
+    check_busybox()
+}
+
+/// Makes sure that `prometheus` and `promtool` are there.
+pub fn ensure_prometheus(progress: &mut dyn FnMut(Progress)) -> Result<()> {
+    ensure_programs(PROMETHEUS, progress)
+}
+
+fn ensure_programs(needed: &[(&str, &str)], progress: &mut dyn FnMut(Progress)) -> Result<()> {
+    let missing = packages_without_program(needed);
     if !missing.is_empty() {
         install(&missing, progress)?;
     }
-    let still = self::missing();
+    let still = packages_without_program(needed);
     if !still.is_empty() {
         bail!(
             "still missing after their installation: {}",
             still.join(" ")
         );
     }
-    check_containerd()?;
-    check_busybox()
+    Ok(())
 }
 
 /// Whether images can be made already, by whoever we are.
@@ -75,8 +88,8 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-fn missing() -> Vec<&'static str> {
-    let mut packages: Vec<&str> = NEEDED
+fn packages_without_program<'a>(needed: &[(&str, &'a str)]) -> Vec<&'a str> {
+    let mut packages: Vec<&str> = needed
         .iter()
         .filter(|(program, _)| find(program).is_none())
         .map(|(_, package)| *package)
@@ -89,7 +102,7 @@ fn missing() -> Vec<&'static str> {
 fn install(packages: &[&str], progress: &mut dyn FnMut(Progress)) -> Result<()> {
     let list = packages.join(" ");
     if !nix::unistd::Uid::effective().is_root() || find("apt-get").is_none() {
-        bail!("the node bed needs these packages, here by their Debian names: {list}");
+        bail!("these packages are needed, here by their Debian names: {list}");
     }
     progress(Progress::Note(format!(
         "installing what is missing: apt-get install {list}"

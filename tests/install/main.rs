@@ -7,6 +7,7 @@ mod agents;
 mod clocks;
 mod failures;
 mod managers;
+mod metrics;
 mod nodes;
 mod openkruise;
 mod outages;
@@ -35,6 +36,8 @@ fn cases() -> Vec<Case<Release>> {
         case!(alone managers::a_deleted_leader_is_succeeded_at_once),
         case!(alone managers::a_leader_that_is_cut_off_is_succeeded_and_writes_no_more),
         case!(alone managers::a_rolling_update_under_flips_loses_and_repeats_none),
+        case!(alone metrics::promtool_finds_nothing_wrong_with_metrics_and_rules),
+        case!(alone metrics::every_query_of_alerts_and_dashboards_has_data),
         case!(alone nodes::a_pod_moves_from_a_node_that_dies_and_is_marked_there),
         case!(alone agents::mounts_of_other_pods_do_not_pile_up_in_an_agent),
         case!(alone clocks::clocks_a_minute_apart_move_no_mark_and_no_lease),
