@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
@@ -25,6 +26,8 @@ pub struct FieldOwner {
     /// The subresource that it wrote to; empty for the object itself.
     #[serde(deserialize_with = "null_as_default")]
     pub subresource: String,
+    /// When it last wrote one of its fields.
+    pub time: Option<Time>,
     /// The fields that it owns.
     #[serde(rename = "fieldsV1")]
     pub owned: Owned,
@@ -231,6 +234,7 @@ mod tests {
             manager: "kubelet".into(),
             operation: "Update".into(),
             subresource: "status".into(),
+            time: Some(Time("2026-01-02T03:04:05Z".parse().unwrap())),
             owned: Owned {
                 // serde_json's map is sorted; the wire's order is kept.
                 labels: vec!["a.b/c".into(), "app".into()],

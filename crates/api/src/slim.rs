@@ -142,6 +142,17 @@ pub struct ContainerStatus {
 pub struct ContainerState {
     /// `None` while it waits, and after it has terminated.
     pub running: Option<ContainerStateRunning>,
+    /// Why it does not run yet, or not again.
+    pub waiting: Option<ContainerStateReason>,
+    /// How it ended.
+    pub terminated: Option<ContainerStateReason>,
+}
+
+/// What is read of a container that does not run.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct ContainerStateReason {
+    /// In one word, such as `CrashLoopBackOff` or `Completed`.
+    pub reason: Option<String>,
 }
 
 /// What is read of a running container.

@@ -71,6 +71,7 @@ fn through_the_whole(text: &str) -> Pod {
             manager: entry.manager.unwrap_or_default(),
             operation: entry.operation.unwrap_or_default(),
             subresource: entry.subresource.unwrap_or_default(),
+            time: entry.time,
             owned: owned(&fields),
         }
     });
@@ -85,17 +86,19 @@ fn through_the_whole(text: &str) -> Pod {
         startup_probe: it.startup_probe.map(|_| Present),
         restart_policy: it.restart_policy,
     };
+    let reason = |reason| ContainerStateReason { reason };
+    let state = |it: v1::ContainerState| ContainerState {
+        running: it.running.map(|running| ContainerStateRunning {
+            started_at: running.started_at,
+        }),
+        waiting: it.waiting.map(|waiting| reason(waiting.reason)),
+        terminated: it.terminated.map(|terminated| reason(terminated.reason)),
+    };
     let seen = |it: v1::ContainerStatus| ContainerStatus {
         name: it.name,
         container_id: it.container_id,
         started: it.started,
-        state: ContainerState {
-            running: it.state.and_then(|state| state.running).map(|running| {
-                ContainerStateRunning {
-                    started_at: running.started_at,
-                }
-            }),
-        },
+        state: it.state.map(state).unwrap_or_default(),
     };
     let condition = |it: v1::PodCondition| PodCondition {
         type_: it.type_,

@@ -36,8 +36,9 @@ pub enum Operator {
 }
 
 impl Operator {
-    /// An absent label is in no set, as in Kubernetes: `NotIn` and `DoesNotExist` match it.
-    fn matches(&self, value: Option<&str>) -> bool {
+    /// Whether a label with this value fulfils it; None is an absent label. That one is in no set, as in Kubernetes:
+    /// `NotIn` and `DoesNotExist` match it.
+    pub fn matches(&self, value: Option<&str>) -> bool {
         let is_in =
             |values: &[Arc<str>]| value.is_some_and(|v| values.iter().any(|one| **one == *v));
         match self {

@@ -10,7 +10,7 @@ use std::collections::btree_map::Entry;
 use std::fmt;
 use std::sync::Arc;
 
-pub(super) use self::write::{ComparedMark, compare, difference};
+pub(super) use self::write::{ComparedMark, compare, difference, status};
 use super::injected::{MARKERS, PROBES};
 use super::marker::{Marker, MarkerProbe, Policy};
 use super::pod::{CoOwner, IndexedPod, Ours};
@@ -46,8 +46,10 @@ pub struct Wants {
 pub type ProbePosition = (usize, usize);
 
 /// Two probes that claim the same mark of a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
+    /// The mark.
+    pub mark: Mark,
     /// The probe that sets the mark.
     pub winner: ProbePosition,
     /// The probe that does not.
@@ -56,14 +58,19 @@ pub struct Conflict {
 
 /// Assigns keys to probes: the first claim wins.
 struct Claims<'a, T> {
+    mark: fn(Arc<str>) -> Mark,
     wants: &'a mut BTreeMap<Arc<str>, Want<T>>,
     owners: BTreeMap<Arc<str>, ProbePosition>,
 }
 
 impl<'a, T> Claims<'a, T> {
-    fn new(wants: &'a mut BTreeMap<Arc<str>, Want<T>>) -> Self {
+    fn new(mark: fn(Arc<str>) -> Mark, wants: &'a mut BTreeMap<Arc<str>, Want<T>>) -> Self {
         let owners = BTreeMap::new();
-        Self { wants, owners }
+        Self {
+            mark,
+            wants,
+            owners,
+        }
     }
 
     fn claim(
@@ -80,6 +87,7 @@ impl<'a, T> Claims<'a, T> {
             }
             Entry::Occupied(owner) if *owner.get() == place => {}
             Entry::Occupied(owner) => conflicts.push(Conflict {
+                mark: (self.mark)(key.clone()),
                 winner: *owner.get(),
                 loser: place,
             }),
@@ -96,9 +104,9 @@ impl Wants {
     ) -> (Self, Vec<Conflict>) {
         let mut wants = Self::default();
         let mut conflicts = Vec::new();
-        let mut labels = Claims::new(&mut wants.labels);
-        let mut annotations = Claims::new(&mut wants.annotations);
-        let mut conditions = Claims::new(&mut wants.conditions);
+        let mut labels = Claims::new(Mark::Label, &mut wants.labels);
+        let mut annotations = Claims::new(Mark::Annotation, &mut wants.annotations);
+        let mut conditions = Claims::new(Mark::Condition, &mut wants.conditions);
         for (first, marker) in markers.iter().enumerate() {
             for (second, probe) in marker.probes.iter().enumerate() {
                 let place = (first, second);
@@ -192,24 +200,32 @@ impl fmt::Display for Mark {
 
 /// Whether a marker sets a mark for some verdict.
 pub(super) fn claims(marker: &Marker, mark: &Mark) -> bool {
-    let mut policies = marker
-        .probes
-        .iter()
-        .flat_map(|probe| [&probe.succeeded, &probe.failed])
-        .flatten();
+    let mut probes = marker.probes.iter();
+    probes.any(|probe| probe_claims(probe, mark))
+}
+
+/// Whether a probe sets a mark for some verdict.
+fn probe_claims(probe: &MarkerProbe, mark: &Mark) -> bool {
+    let mut policies = [&probe.succeeded, &probe.failed].into_iter().flatten();
     match mark {
         Mark::Label(key) => policies.any(|policy| policy.labels.contains_key(key)),
         // These two annotations list the probes of all matching markers.
         Mark::Annotation(key) if [PROBES, MARKERS].contains(&&**key) => {
-            let mut probes = marker.probes.iter();
-            probes.any(|probe| probe.condition_type.is_some())
+            probe.condition_type.is_some()
         }
         Mark::Annotation(key) => policies.any(|policy| policy.annotations.contains_key(key)),
-        Mark::Condition(kind) => {
-            let mut probes = marker.probes.iter();
-            probes.any(|probe| probe.condition_type.as_ref() == Some(kind))
-        }
+        Mark::Condition(kind) => probe.condition_type.as_ref() == Some(kind),
     }
+}
+
+/// The probe that sets a mark, of markers sorted by precedence: the first that claims it, as in [`Wants::new`].
+pub(super) fn setter(markers: &[&Marker], mark: &Mark) -> Option<ProbePosition> {
+    let probes = markers.iter().enumerate().flat_map(|(first, marker)| {
+        let probes = marker.probes.iter().enumerate();
+        probes.map(move |(second, probe)| ((first, second), probe))
+    });
+    let mut claiming = probes.filter(|(_, probe)| probe_claims(probe, mark));
+    claiming.next().map(|(place, _)| place)
 }
 
 /// Whether a pod has a mark of ours that no matching marker claims.

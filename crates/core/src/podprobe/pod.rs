@@ -66,6 +66,17 @@ pub struct IndexedPod {
     pub ours: Ours,
 }
 
+/// Why no marker matches a pod, whatever its labels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoTarget {
+    /// It is being deleted, or has ended (phase `Succeeded` or `Failed`).
+    Inactive,
+    /// It is bound to no node.
+    NotScheduled,
+    /// Its condition `Initialized` is not True.
+    NotInitialized,
+}
+
 /// A container that can be probed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexedContainer {
@@ -198,7 +209,20 @@ impl IndexedPod {
 
     /// Whether the pod can be probed: it is active, initialized and bound to a node.
     pub fn is_target(&self) -> bool {
-        self.active && self.initialized && self.node.is_some()
+        self.why_no_target().is_none()
+    }
+
+    /// Why the pod cannot be probed, if so.
+    pub fn why_no_target(&self) -> Option<NoTarget> {
+        if !self.active {
+            Some(NoTarget::Inactive)
+        } else if self.node.is_none() {
+            Some(NoTarget::NotScheduled)
+        } else if !self.initialized {
+            Some(NoTarget::NotInitialized)
+        } else {
+            None
+        }
     }
 }
 

@@ -94,7 +94,7 @@ impl Trouble {
     }
 
     /// The condition's message: what is wrong with `subjects`, and what to do about it.
-    fn message(&self, subjects: &str) -> String {
+    pub fn message(&self, subjects: &str) -> String {
         match self {
             Self::InvalidSpec => {
                 format!(
@@ -193,7 +193,8 @@ pub enum Pending {
 }
 
 impl Pending {
-    fn reason(self) -> &'static str {
+    /// Its name in a marker's status.
+    pub fn reason(self) -> &'static str {
         match self {
             Self::Conflict => "Conflict",
             Self::ContainerNotFound => "ContainerNotFound",

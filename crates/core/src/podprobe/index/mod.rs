@@ -21,6 +21,7 @@
 //! | `pod_plan` | the plan of one pod from what the three machines say; the only place that reads verdicts |
 //! | `situation` | why a probe has no verdict |
 //! | `observe` | events on their way into the machines |
+//! | `inspect` | what the machines know of a pod, for those who explain it |
 //! | `context` | what the machines share: the time, timers, and the list of what an event affects |
 //! | `refusals` | writes that the API server refused |
 //! | `undecodable` | objects that do not decode |
@@ -32,6 +33,7 @@
 //! one plan to the next.
 
 mod context;
+mod inspect;
 mod markers;
 mod nodes;
 mod observe;
@@ -49,9 +51,12 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use self::context::{Affected, DueWrite, IndexContext, PodName, Sent, Timer, pod_key};
+pub use self::inspect::{InspectedFit, InspectedMark, InspectedMarker, InspectedPod};
 pub use self::markers::FINALIZER;
 use self::markers::{MarkerChange, Markers, Rollout};
+pub use self::nodes::AgentState;
 use self::nodes::Nodes;
+pub use self::pod_plan::InspectedProbe;
 use self::pod_plan::{Observations, PlannedEntries, PlannedMarks};
 use self::pods::{Planned, PodPlan, Pods};
 use self::refusals::Refusals;
@@ -60,6 +65,7 @@ use super::compatibility::Compatibility;
 use super::event::{Event, IndexEffects, WatchedKind, Write, WriteTarget};
 use super::marker::Marker;
 use super::marks;
+use super::pod::IndexedPod;
 use super::totals::StatusTotals;
 use crate::cluster::{Now, ObjectName, Watches};
 
@@ -309,26 +315,13 @@ impl Index {
         if let Some((node, key)) = &on_node {
             self.nodes.set_wanted(node, key, wanted, cx);
         }
-        let node = self.nodes.view(pod);
-        let observations = Observations {
-            pod,
-            node,
-            has_provider: if self.config.serverless && pod.is_target() {
-                node.is_virtual()
-            } else {
-                Some(false)
-            },
-            refused_object: self.refusals.reason_of_object(pod),
-            refused_marks: self.refusals.reason_of_marks(name),
-            contested: self.pods.contested(name).collect(),
-            keeps_unclaimed: self.undecodable.has_marker_in(&name.namespace),
-        };
         let PlannedMarks {
             wants,
             contributions,
             last_transition,
-        } = observations.marks(&matching, &entries);
+        } = self.observations(pod).marks(&matching, &entries);
         let leaves_marks = pod.active && marks::has_unclaimed(pod, &wants);
+        let cx = &mut self.cx;
         if self.pods.set_unclaimed(name, leaves_marks) {
             self.markers.affect_held(&name.namespace, cx);
         }
@@ -352,6 +345,24 @@ impl Index {
         if is_outdated || is_accepted {
             // The plan was made from outdated contests or refusals.
             self.cx.affected.pods.insert(name.clone());
+        }
+    }
+
+    /// What a pod's marks follow from, besides its markers and entries.
+    fn observations<'a>(&'a self, pod: &'a IndexedPod) -> Observations<'a> {
+        let node = self.nodes.view(pod);
+        Observations {
+            pod,
+            node,
+            has_provider: if self.config.serverless && pod.is_target() {
+                node.is_virtual()
+            } else {
+                Some(false)
+            },
+            refused_object: self.refusals.reason_of_object(pod),
+            refused_marks: self.refusals.reason_of_marks(&pod.name),
+            contested: self.pods.contested(&pod.name).collect(),
+            keeps_unclaimed: self.undecodable.has_marker_in(&pod.name.namespace),
         }
     }
 

@@ -9,12 +9,13 @@ use jiff::Timestamp;
 use super::context::{Contributions, IndexContext, MarkerName};
 use super::nodes::NodeView;
 use super::situation::{PodSituation, ProbedBy};
-use crate::podprobe::marker::Marker;
+use crate::podprobe::marker::{Marker, MarkerProbe};
 use crate::podprobe::marks::{self, Conflict, Mark, ProbePosition, Wants};
 use crate::podprobe::plan::{Entry, Gap, PodEntries};
 use crate::podprobe::pod::IndexedPod;
 use crate::podprobe::serverless::Provided;
-use crate::podprobe::status::{PodContribution, Trouble};
+use crate::podprobe::status::{Pending, PodContribution, Trouble};
+use crate::podprobe::verdict::Verdict;
 
 /// The markers that match a pod, in order of precedence.
 pub(super) type Matching<'a> = [(&'a MarkerName, &'a Marker)];
@@ -85,26 +86,10 @@ impl Observations<'_> {
         PlannedEntries(entries): &PlannedEntries,
     ) -> PlannedMarks {
         let markers: Vec<_> = matching.iter().map(|(_, marker)| *marker).collect();
-        let provided = (self.has_provider == Some(true)).then(|| Provided::new(&markers, self.pod));
-        let verdict_at = |place: ProbePosition| {
-            if let Some(provided) = &provided {
-                return provided.verdict(place);
-            }
-            let entry = entries.get(place.0)?.get(place.1)?.as_ref().ok()?;
-            self.node.verdict(self.pod, entry)
-        };
-        let (mut wants, conflicts) = Wants::new(&markers, verdict_at);
-        if let Some(provided) = &provided {
-            provided.leave_conditions(self.pod, &mut wants);
-        }
-        if self.keeps_unclaimed {
-            wants.hold_unclaimed(&self.pod.ours);
-        } else if let Some(provided) = &provided {
-            provided.govern_annotations(self.pod, &mut wants);
-        } else if self.has_provider.is_none() {
-            // The provider may register its node again.
-            wants.hold_injected(&self.pod.ours);
-        }
+        let provided = self.provided(&markers);
+        let provided = provided.as_ref();
+        let verdict_at = |place| self.verdict_at(place, entries, provided);
+        let (wants, conflicts) = self.wants(&markers, entries, provided);
         let situation = PodSituation::new(self.pod, self.node, self.refused_object);
         let mut contributions = Contributions::with_capacity(matching.len());
         let mut last_transition = None;
@@ -115,10 +100,7 @@ impl Observations<'_> {
                 let verdict = verdict_at(place);
                 last_transition = last_transition.max(verdict.and_then(|verdict| verdict.since));
                 let state = verdict.map(|verdict| verdict.state);
-                let prober = match &provided {
-                    Some(provided) => ProbedBy::Provider(provided.obstacle(place)),
-                    None => ProbedBy::Agent,
-                };
+                let prober = prober_of(place, provided);
                 situation.count(&mut contribution, probe, entry, (prober, state));
             }
             contribution.troubles.extend(self.troubles(marker));
@@ -137,6 +119,83 @@ impl Observations<'_> {
         }
     }
 
+    /// What the provider of its node is asked to run; None on other nodes.
+    fn provided(&self, markers: &[&Marker]) -> Option<Provided> {
+        (self.has_provider == Some(true)).then(|| Provided::new(markers, self.pod))
+    }
+
+    fn verdict_at<'v>(
+        &'v self,
+        place: ProbePosition,
+        entries: &[Vec<Result<Entry, Gap>>],
+        provided: Option<&'v Provided>,
+    ) -> Option<&'v Verdict> {
+        if let Some(provided) = provided {
+            return provided.verdict(place);
+        }
+        let entry = entries.get(place.0)?.get(place.1)?.as_ref().ok()?;
+        self.node.verdict(self.pod, entry)
+    }
+
+    fn wants(
+        &self,
+        markers: &[&Marker],
+        entries: &[Vec<Result<Entry, Gap>>],
+        provided: Option<&Provided>,
+    ) -> (Wants, Vec<Conflict>) {
+        let verdict_at = |place| self.verdict_at(place, entries, provided);
+        let (mut wants, conflicts) = Wants::new(markers, verdict_at);
+        if let Some(provided) = provided {
+            provided.leave_conditions(self.pod, &mut wants);
+        }
+        if self.keeps_unclaimed {
+            wants.hold_unclaimed(&self.pod.ours);
+        } else if let Some(provided) = provided {
+            provided.govern_annotations(self.pod, &mut wants);
+        } else if self.has_provider.is_none() {
+            // The provider may register its node again.
+            wants.hold_injected(&self.pod.ours);
+        }
+        (wants, conflicts)
+    }
+
+    /// What the marks follow from, for [`Index::inspect`](super::Index::inspect).
+    pub(super) fn inspect(
+        &self,
+        matching: &Matching<'_>,
+        PlannedEntries(entries): &PlannedEntries,
+    ) -> InspectedPlan {
+        let markers: Vec<_> = matching.iter().map(|(_, marker)| *marker).collect();
+        let provided = self.provided(&markers);
+        let provided = provided.as_ref();
+        let (wants, conflicts) = self.wants(&markers, entries, provided);
+        let situation = PodSituation::new(self.pod, self.node, self.refused_object);
+        let inspect = |place: ProbePosition, entry: &Result<Entry, Gap>, probe: &MarkerProbe| {
+            let verdict = self.verdict_at(place, entries, provided).cloned();
+            let state = verdict.as_ref().map(|verdict| verdict.state);
+            let prober = prober_of(place, provided);
+            let cause = situation.cause(probe, entry, (prober, state));
+            InspectedProbe {
+                entry: entry.clone(),
+                trouble: cause.and_then(|cause| situation.trouble(cause, probe, entry)),
+                cause,
+                verdict,
+            }
+        };
+        let probes = markers.iter().zip(entries).enumerate();
+        let probes = probes.map(|(first, (marker, entries))| {
+            let pairs = entries.iter().zip(&marker.probes).enumerate();
+            let probes =
+                pairs.map(|(second, (entry, probe))| inspect((first, second), entry, probe));
+            probes.collect()
+        });
+        InspectedPlan {
+            probes: probes.collect(),
+            wants,
+            conflicts,
+        }
+    }
+
     /// The troubles with a marker's marks on the pod.
     fn troubles(&self, marker: &Marker) -> impl Iterator<Item = (Trouble, Arc<str>)> {
         let subject = &self.pod.name.name;
@@ -152,6 +211,35 @@ impl Observations<'_> {
         });
         contested.chain(refused)
     }
+}
+
+/// Who runs the probe at this place.
+fn prober_of(place: ProbePosition, provided: Option<&Provided>) -> ProbedBy<'_> {
+    match provided {
+        Some(provided) => ProbedBy::Provider(provided.obstacle(place)),
+        None => ProbedBy::Agent,
+    }
+}
+
+/// What the marks of a pod follow from.
+pub(super) struct InspectedPlan {
+    /// For each probe of each matching marker.
+    pub(super) probes: Vec<Vec<InspectedProbe>>,
+    pub(super) wants: Wants,
+    pub(super) conflicts: Vec<Conflict>,
+}
+
+/// A probe of a pod as the index judges it.
+#[derive(Clone, Debug)]
+pub struct InspectedProbe {
+    /// Its entry in the object of the node, or why it has none.
+    pub entry: Result<Entry, Gap>,
+    /// Its verdict, None before the first one.
+    pub verdict: Option<Verdict>,
+    /// Why it has no verdict, or none that anybody keeps up to date.
+    pub cause: Option<Pending>,
+    /// The trouble that the cause stands for and its subject, unless it resolves by itself.
+    pub trouble: Option<(Trouble, Arc<str>)>,
 }
 
 /// The trouble of the marker that loses a conflict: it names the winner.

@@ -59,7 +59,26 @@ impl<'a> PodSituation<'a> {
         entry: &Result<Entry, Gap>,
         (prober, state): (ProbedBy<'_>, Option<State>),
     ) {
-        let cause = match (prober, state) {
+        let cause = self.cause(probe, entry, (prober, state));
+        contribution.probes.push(ProbeContribution {
+            state,
+            silent: cause == Some(Pending::AgentSilent),
+        });
+        if state.is_none() {
+            contribution.pending = contribution.pending.into_iter().chain(cause).min();
+        }
+        let trouble = cause.and_then(|cause| self.trouble(cause, probe, entry));
+        contribution.troubles.extend(trouble);
+    }
+
+    /// Why a probe has no verdict, or none that anybody keeps up to date.
+    pub(super) fn cause(
+        &self,
+        probe: &MarkerProbe,
+        entry: &Result<Entry, Gap>,
+        (prober, state): (ProbedBy<'_>, Option<State>),
+    ) -> Option<Pending> {
+        match (prober, state) {
             (ProbedBy::Provider(obstacle), None) => Some(pending_at_provider(obstacle)),
             (ProbedBy::Provider(_), Some(_)) => None,
             (ProbedBy::Agent, None) => Some(self.pending(probe, entry)),
@@ -71,16 +90,7 @@ impl<'a> PodSituation<'a> {
                 .node
                 .obstacle(&probe.entry)
                 .map(|_| Pending::CannotProbe),
-        };
-        contribution.probes.push(ProbeContribution {
-            state,
-            silent: cause == Some(Pending::AgentSilent),
-        });
-        if state.is_none() {
-            contribution.pending = contribution.pending.into_iter().chain(cause).min();
         }
-        let trouble = cause.and_then(|cause| self.trouble(cause, probe, entry));
-        contribution.troubles.extend(trouble);
     }
 
     fn pending(&self, probe: &MarkerProbe, entry: &Result<Entry, Gap>) -> Pending {
@@ -122,7 +132,7 @@ impl<'a> PodSituation<'a> {
     }
 
     /// The trouble that a reason stands for, and its subject. None if it resolves by itself.
-    fn trouble(
+    pub(super) fn trouble(
         &self,
         cause: Pending,
         probe: &MarkerProbe,

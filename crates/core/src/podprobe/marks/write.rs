@@ -329,7 +329,7 @@ fn condition(
 }
 
 /// The status of a condition.
-fn status(state: State) -> &'static str {
+pub(in crate::podprobe) fn status(state: State) -> &'static str {
     match state {
         State::Succeeded => "True",
         State::Failed => "False",

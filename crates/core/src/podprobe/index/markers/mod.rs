@@ -85,7 +85,7 @@ struct MarkerState {
 
 /// Whether a marker is acted on, and why not.
 #[derive(Debug)]
-enum MarkerPhase {
+pub(super) enum MarkerPhase {
     /// It is acted on.
     Active(Marker),
     /// It is valid, but the marks of its pods would change without end.
@@ -98,7 +98,7 @@ enum MarkerPhase {
 
 /// Why a marker is stopped, with the message for its status.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum StopReason {
+pub(super) enum StopReason {
     /// It and others change what each other matches.
     Loop(String),
     /// Its labels make a workload give up its pods.
@@ -106,7 +106,7 @@ enum StopReason {
 }
 
 impl StopReason {
-    fn message(&self) -> &str {
+    pub(super) fn message(&self) -> &str {
         match self {
             Self::Loop(message) | Self::Release(message) => message,
         }
@@ -202,6 +202,22 @@ impl Markers {
 
     pub(super) fn names(&self) -> impl Iterator<Item = &MarkerName> {
         self.by_name.keys()
+    }
+
+    /// The markers of a namespace, each with whether it is acted on.
+    pub(super) fn phases_in(
+        &self,
+        namespace: &str,
+    ) -> impl Iterator<Item = (&ObjectName, &MarkerPhase)> {
+        let markers = self.by_name.iter();
+        let markers = markers.filter(move |(name, _)| name.namespace == namespace);
+        markers.map(|(name, marker)| (&**name, &marker.phase))
+    }
+
+    /// The generation of a marker, and its status as it was observed last.
+    pub(super) fn observed(&self, name: &ObjectName) -> Option<(i64, &PodProbeMarkerStatus)> {
+        let marker = self.by_name.get(name)?;
+        Some((marker.generation, &marker.status))
     }
 
     /// Adds or replaces a marker. None if no pod has to be planned again.

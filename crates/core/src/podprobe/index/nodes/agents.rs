@@ -22,7 +22,7 @@ const GRACE: Duration = Duration::from_mins(2);
 
 /// Whether the agent of a node works.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::podprobe::index) enum AgentState {
+pub enum AgentState {
     /// It reports, as far as is known.
     #[default]
     Reporting,

@@ -30,12 +30,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leadsman_api::node_pod_probe::NodePodProbe;
 use leadsman_api::slim::Node;
 
-pub(super) use self::agents::AgentState;
+pub use self::agents::AgentState;
 use self::agents::{AgentDeadlines, AgentPod};
 use self::pod::PodOnNode;
 pub(super) use self::view::{Absence, NodeView};
@@ -352,6 +352,24 @@ impl Nodes {
         for (node, key, wanted) in on_nodes {
             self.set_wanted(&node, &key, wanted, cx);
         }
+    }
+
+    /// The nodes whose agents do not report.
+    pub(super) fn unreachable_agents(&self) -> impl Iterator<Item = (NodeName, AgentState)> {
+        let nodes = self.by_name.iter();
+        let silent = nodes.filter(|(_, node)| node.agent != AgentState::Reporting);
+        silent.map(|(name, node)| (name.clone(), node.agent))
+    }
+
+    /// Each verdict's namespace and entry, and when its probe last ran.
+    pub(super) fn results(&self) -> impl Iterator<Item = (&str, &str, Timestamp)> {
+        let pods = self.by_name.values().flat_map(|node| &node.pods);
+        pods.flat_map(|((pod, _), on_node)| {
+            let verdicts = on_node.verdicts.iter();
+            verdicts.filter_map(|(entry, verdict)| {
+                Some((pod.namespace.as_str(), &**entry, verdict.probed?))
+            })
+        })
     }
 
     /// Whether every `NodePodProbe` has exactly the entries that a marker wants.

@@ -120,6 +120,11 @@ impl<'a> NodeView<'a> {
         node.map(|node| node.agent).unwrap_or_default()
     }
 
+    /// Whether a pod of an agent is on the node.
+    pub(in crate::podprobe::index) fn has_agent_pod(self) -> bool {
+        self.node.is_some_and(|node| !node.agents.is_empty())
+    }
+
     /// Why the agent cannot run the probe of this entry, in the agent's words.
     pub(in crate::podprobe::index) fn obstacle(self, entry: &str) -> Option<&'a Arc<str>> {
         let mut obstacles = self.pod?.obstacles.iter();

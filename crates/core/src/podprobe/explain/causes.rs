@@ -1,0 +1,261 @@
+//! What keeps a pod's marks from being what they should be, and what to do about it.
+//!
+//! A marker's own troubles have the words of its status ([`Trouble`](crate::podprobe::status::Trouble)). Added are those
+//! that no status can show: that no marker matches, that a pod cannot be probed, that a verdict is due, that nobody
+//! writes, and what a failed probe's message means.
+
+use super::explanation::Cause;
+use super::failures::failure;
+use super::{ManagerState, PodContext, reported, words};
+use crate::cluster::nearest;
+use crate::podprobe::index::{InspectedFit, InspectedMarker, InspectedProbe};
+use crate::podprobe::marker::{Marker, MarkerProbe};
+use crate::podprobe::marks::Conflict;
+use crate::podprobe::pod::FIELD_MANAGER;
+use crate::podprobe::status::Pending;
+
+/// Reasons of a marker's status that only a running manager knows: objects alone do not show them.
+const REMEMBERED: &[&str] = &[
+    "Contested",
+    "Cycle",
+    "InvalidSpec",
+    "TooManyProbes",
+    "Refused",
+];
+
+impl PodContext<'_> {
+    /// All causes, the first one to look at first.
+    pub(super) fn causes(&self) -> Vec<Cause> {
+        let mut causes = Vec::new();
+        causes.extend(self.nobody_writes());
+        let markers = &self.inspected.markers;
+        for (place, marker) in markers.iter().enumerate() {
+            if let InspectedFit::Matches(parsed, probes) = &marker.fit {
+                let pairs = parsed.probes.iter().zip(probes);
+                let pairs = pairs.filter_map(|(probe, known)| self.of_probe(parsed, probe, known));
+                causes.extend(pairs);
+                let lost = self.inspected.conflicts.iter();
+                let lost = lost.filter(|conflict| conflict.loser.0 == place);
+                causes.extend(lost.filter_map(|conflict| self.of_conflict(parsed, conflict)));
+                causes.extend(self.remembered(marker));
+            } else {
+                causes.extend(self.of_unmatched(marker));
+            }
+        }
+        let is_matched =
+            |marker: &InspectedMarker<'_>| matches!(marker.fit, InspectedFit::Matches(..));
+        if !markers.iter().any(is_matched) {
+            causes.extend(self.unusable());
+            if causes.is_empty() {
+                causes.push(self.no_marker());
+            }
+        }
+        causes.extend(self.unwritten());
+        // A label that both policies set is lost twice.
+        let mut known = Vec::new();
+        causes.retain(|cause| {
+            !known.contains(cause) && {
+                known.push(cause.clone());
+                true
+            }
+        });
+        // Stable: of equals the first found is the first shown.
+        causes.sort_by_key(|cause| cause.resolves);
+        causes
+    }
+
+    /// Whether anything is to be written of this pod.
+    fn is_anything_due(&self) -> bool {
+        self.inspected.entries_differ && self.cluster.knows_nodes
+            || self.inspected.marks.iter().any(|mark| mark.differs)
+    }
+
+    /// That no manager acts on markers.
+    fn nobody_writes(&self) -> Option<Cause> {
+        if !self.cluster.gate {
+            return Some(Cause::problem(
+                "GateOff",
+                "the manager runs with PodProbeMarkerGate=false and acts on no marker: remove it from --feature-gates",
+            ));
+        }
+        let what = match self.cluster.manager.as_ref().ok()? {
+            ManagerState::Leads(_) => return None,
+            ManagerState::Expired(holder, renewed) => {
+                let age = words::age(*renewed, self.cluster.now.wall);
+                format!("{holder} last renewed the Lease leadsman-manager in kube-system {age} ago")
+            }
+            ManagerState::Absent => {
+                "nobody holds the Lease leadsman-manager in kube-system".to_owned()
+            }
+        };
+        Some(Cause::problem(
+            "ManagerDown",
+            format!(
+                "no manager leads, so nothing is written: {what}; look at its pods and their logs (kubectl get pods -A -l app.kubernetes.io/name=leadsman,app.kubernetes.io/component=manager)"
+            ),
+        ))
+    }
+
+    fn of_probe(
+        &self,
+        marker: &Marker,
+        probe: &MarkerProbe,
+        known: &InspectedProbe,
+    ) -> Option<Cause> {
+        let cause = if self.is_known(known) {
+            self.of_pending(marker, probe, known)
+                .or_else(|| failure(probe, known))
+        } else {
+            None
+        };
+        cause.map(|cause| cause.of(marker, Some(probe)))
+    }
+
+    /// Without the objects of the nodes, only what follows from pod and marker is known.
+    fn is_known(&self, probe: &InspectedProbe) -> bool {
+        let follows = [
+            Pending::Conflict,
+            Pending::ContainerNotFound,
+            Pending::PortNotFound,
+            Pending::StartupProbe,
+        ];
+        self.cluster.knows_nodes || probe.cause.is_some_and(|cause| follows.contains(&cause))
+    }
+
+    fn of_pending(
+        &self,
+        marker: &Marker,
+        probe: &MarkerProbe,
+        known: &InspectedProbe,
+    ) -> Option<Cause> {
+        let pending = known.cause?;
+        if let Some((trouble, subject)) = &known.trouble {
+            let mut message = trouble.message(subject);
+            message.push_str(&self.there_is_instead(pending, probe));
+            return Some(Cause::problem(trouble.reason(), message));
+        }
+        match pending {
+            Pending::Starting => self.of_waiting(marker, probe, known),
+            Pending::StartupProbe => Some(Self::startup_probe(probe)),
+            Pending::AwaitingProvider => Some(Cause::resolving(
+                pending.reason(),
+                format!(
+                    "probe {}: the provider of the virtual node has not reported the condition {} yet; if it never does, check that it reads the annotation kruise.io/podprobe",
+                    probe.name,
+                    probe.condition_type.as_deref().unwrap_or_default()
+                ),
+            )),
+            // The others have a trouble; the conflict's is told by its mark.
+            _ => None,
+        }
+    }
+
+    /// What the pod has in place of a container or port that it lacks.
+    fn there_is_instead(&self, pending: Pending, probe: &MarkerProbe) -> String {
+        let containers = &self.inspected.pod.containers;
+        let (wanted, names): (_, Vec<&str>) = match pending {
+            Pending::ContainerNotFound => {
+                let names = containers.iter().map(|container| &*container.name);
+                (&*probe.container, names.collect())
+            }
+            Pending::PortNotFound => {
+                let own = containers.iter().filter(|one| one.name == probe.container);
+                let ports = own.flat_map(|container| container.ports.iter());
+                ("", ports.map(|(name, _)| &**name).collect())
+            }
+            _ => return String::new(),
+        };
+        if names.is_empty() {
+            return "; it has none".to_owned();
+        }
+        match nearest(wanted, names.iter().copied()) {
+            Some(near) => format!("; did you mean {near}?"),
+            None => format!("; it has {}", names.join(", ")),
+        }
+    }
+
+    /// A mark that another probe sets.
+    fn of_conflict(&self, marker: &Marker, conflict: &Conflict) -> Option<Cause> {
+        let winner = self.probe_name(conflict.winner)?;
+        let probe = marker.probes.get(conflict.loser.1)?;
+        let cause = Cause::problem(
+            "Conflict",
+            format!(
+                "probe {}: {} is set by {winner}, which has precedence (of two markers the older one, within a marker the earlier probe); rename it in one of them or delete one",
+                probe.name, conflict.mark
+            ),
+        );
+        Some(cause.of(marker, Some(probe)))
+    }
+
+    /// What the marker's status says and objects do not show.
+    fn remembered(&self, marker: &InspectedMarker<'_>) -> Option<Cause> {
+        let (reason, message) = reported(marker)?;
+        let reason = *REMEMBERED.iter().find(|known| **known == reason)?;
+        let pod = &self.inspected.pod.name.name;
+        // A stopped marker marks nothing; the others name up to three pods.
+        if reason != "Cycle" && !names(message, pod) && !message.contains(" more") {
+            return None;
+        }
+        let mut message = message.to_owned();
+        if reason == "Contested" {
+            message.push_str(&self.writers_of_differing());
+        }
+        let cause = Cause::problem(reason, message);
+        let InspectedFit::Matches(parsed, _) = &marker.fit else {
+            return None;
+        };
+        Some(cause.of(parsed, None))
+    }
+
+    /// The other field managers of the marks that are not as they should be.
+    fn writers_of_differing(&self) -> String {
+        let marks = self.inspected.marks.iter().filter(|mark| mark.differs);
+        let writers = marks.filter_map(|differing| {
+            let owners = self.owners(&differing.mark);
+            let others = owners.iter().filter(|owner| owner.manager != FIELD_MANAGER);
+            let names: Vec<_> = others.map(|owner| owner.manager.as_str()).collect();
+            (!names.is_empty())
+                .then(|| format!("{} is written by {}", differing.mark, names.join(", ")))
+        });
+        let writers: Vec<_> = writers.collect();
+        if writers.is_empty() {
+            return String::new();
+        }
+        format!(
+            "; {}: configure that client not to write it, or choose another key",
+            writers.join("; ")
+        )
+    }
+
+    /// What the manager has yet to write.
+    fn unwritten(&self) -> Option<Cause> {
+        if !self.is_anything_due() {
+            return None;
+        }
+        let marks = self.inspected.marks.iter().filter(|mark| mark.differs);
+        let marks: Vec<_> = marks.map(|mark| mark.mark.to_string()).collect();
+        let node = self.inspected.pod.node.as_deref().unwrap_or_default();
+        let what = if marks.is_empty() {
+            format!("the pod's entries in NodePodProbe {node} are")
+        } else {
+            format!(
+                "{} of the pod {}",
+                marks.join(", "),
+                if marks.len() == 1 { "is" } else { "are" }
+            )
+        };
+        Some(Cause::resolving(
+            "NotWrittenYet",
+            format!(
+                "{what} not as the verdicts and markers say; the manager writes that within seconds, else its log says why not"
+            ),
+        ))
+    }
+}
+
+/// Whether a message names a pod.
+fn names(message: &str, pod: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+    message.split(|c| !is_part(c)).any(|word| word == pod)
+}

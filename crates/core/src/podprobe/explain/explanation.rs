@@ -1,0 +1,225 @@
+//! The answer, as it is printed: plain values.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde::Serialize;
+
+use crate::podprobe::marker::{Marker, MarkerProbe};
+
+/// Why a pod is marked as it is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Explanation {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The node it is bound to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// `Pending`, `Running`, `Succeeded`, `Failed`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+    /// What keeps marks from being what they should be, the first one to look at first. Empty if nothing does.
+    pub causes: Vec<Cause>,
+    /// The markers of its namespace: those that match in order of precedence, then the others by name.
+    pub markers: Vec<MarkerExplanation>,
+    /// Its marks.
+    pub marks: Vec<MarkExplanation>,
+    /// What could not be read, and the right that is missing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unread: Vec<String>,
+}
+
+/// Something that keeps a pod's marks from being what they should be, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Cause {
+    /// In one word; most are reasons of a marker's condition `Ready` too.
+    pub reason: Reason,
+    /// Whether it resolves by itself.
+    pub resolves: bool,
+    /// The marker concerned; None if all are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub marker: Option<String>,
+    /// The probe concerned; None if all are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probe: Option<String>,
+    /// What it is and what to do.
+    pub message: String,
+}
+
+impl Cause {
+    /// A cause that stays until somebody does something.
+    pub(super) fn problem(reason: Reason, message: impl Into<String>) -> Self {
+        Self {
+            reason,
+            resolves: false,
+            marker: None,
+            probe: None,
+            message: message.into(),
+        }
+    }
+
+    /// A cause that resolves by itself.
+    pub(super) fn resolving(reason: Reason, message: impl Into<String>) -> Self {
+        Self {
+            resolves: true,
+            ..Self::problem(reason, message)
+        }
+    }
+
+    /// The same, of a marker or of one of its probes.
+    pub(super) fn of(self, marker: &Marker, probe: Option<&MarkerProbe>) -> Self {
+        Self {
+            marker: Some(marker.name.name.clone()),
+            probe: probe.map(|probe| probe.name.to_string()),
+            ..self
+        }
+    }
+}
+
+/// A cause in one word: a reason of a marker's status, or one of those below, which no status shows.
+pub type Reason = &'static str;
+
+/// What a marker has to do with a pod.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MarkerExplanation {
+    /// Its name.
+    pub name: String,
+    /// Whether it matches, and why not.
+    #[serde(flatten)]
+    pub fit: MarkerFit,
+    /// What its own status says is wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reported: Option<String>,
+}
+
+/// Whether a marker matches a pod, and why not.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "fit", rename_all_fields = "camelCase")]
+pub enum MarkerFit {
+    /// It matches.
+    Matches {
+        /// Its probes.
+        probes: Vec<ProbeExplanation>,
+    },
+    /// Its selector does not match the pod's labels; or it does, and the pod cannot be probed.
+    DoesNotMatch {
+        /// The requirements of its selector.
+        terms: Vec<SelectorTerm>,
+    },
+    /// It is stopped.
+    Stopped {
+        /// Why.
+        message: String,
+    },
+    /// It breaks a rule.
+    Invalid {
+        /// Which.
+        message: String,
+    },
+    /// It cannot be decoded.
+    Undecodable {
+        /// Why.
+        message: String,
+    },
+    /// It is being deleted.
+    Deleting,
+}
+
+/// One requirement of a selector.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SelectorTerm {
+    /// As `kubectl -l` takes it.
+    pub term: String,
+    /// Whether the pod's labels fulfil it.
+    pub holds: bool,
+    /// What the pod has instead; empty if it holds.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub found: String,
+}
+
+/// What is known of a probe of a pod.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProbeExplanation {
+    /// Its name.
+    pub name: String,
+    /// The container.
+    pub container: String,
+    /// What it does, how often.
+    pub does: String,
+    /// Its verdict, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<ShownVerdict>,
+    /// What comes next, and when.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub next: String,
+}
+
+/// A verdict.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ShownVerdict {
+    /// `Succeeded`, `Failed` or `Unknown`.
+    pub state: &'static str,
+    /// Where it was read.
+    pub source: VerdictSource,
+    /// When it last changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+    /// When a probe last ran, at the time of the last report.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_probe_time: Option<Time>,
+    /// The output of the probe, or why it failed.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+/// Where a verdict was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum VerdictSource {
+    /// The report of the node's agent, or of the provider of a virtual node.
+    Report,
+    /// The condition that the manager wrote: the report could not be read.
+    Condition,
+}
+
+/// A label, annotation or condition that is a mark, or should be.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MarkExplanation {
+    /// `label`, `annotation` or `condition`.
+    pub kind: &'static str,
+    /// Its key or type.
+    pub key: String,
+    /// Its value, of a condition its status. None if it is not on the pod.
+    pub value: Option<String>,
+    /// What it should be, in words.
+    pub wanted: String,
+    /// Whether it is not as it should be.
+    pub differs: bool,
+    /// The probe that sets it, as `MARKER#PROBE`; None if no marker names it any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub set_by: Option<String>,
+    /// Who wrote it.
+    pub owners: Vec<Owner>,
+}
+
+/// A field manager that owns a mark.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Owner {
+    /// Its name.
+    pub manager: String,
+    /// `Apply` or `Update`.
+    pub operation: String,
+    /// The subresource that it wrote to; empty for the pod itself.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub subresource: String,
+    /// When it last wrote one of its fields.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time: Option<Time>,
+}

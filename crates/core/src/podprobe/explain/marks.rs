@@ -1,0 +1,100 @@
+//! What is on the pod, what should be, and who wrote it.
+
+use leadsman_api::slim::{FieldOwner, Owned};
+
+use super::PodContext;
+use super::explanation::{MarkExplanation, Owner};
+use crate::podprobe::index::{InspectedFit, InspectedMark};
+use crate::podprobe::marks::{Mark, ProbePosition, Want};
+use crate::podprobe::verdict::Verdict;
+
+impl PodContext<'_> {
+    pub(super) fn explain_marks(&self) -> Vec<MarkExplanation> {
+        let marks = self.inspected.marks.iter();
+        marks.map(|mark| self.explain_mark(mark)).collect()
+    }
+
+    fn explain_mark(&self, inspected: &InspectedMark) -> MarkExplanation {
+        let (kind, key, value) = self.present(&inspected.mark);
+        let wants = &self.inspected.wants;
+        let plain = |value: &str| format!("{value:?}");
+        let wanted = match &inspected.mark {
+            Mark::Label(key) => wanted(wants.labels.get(key), |value| plain(value)),
+            Mark::Annotation(key) => wanted(wants.annotations.get(key), |value| plain(value)),
+            Mark::Condition(kind) => wanted(wants.conditions.get(kind), |verdict: &Verdict| {
+                plain(crate::podprobe::marks::status(verdict.state))
+            }),
+        };
+        MarkExplanation {
+            kind,
+            key: key.to_owned(),
+            value,
+            wanted,
+            differs: inspected.differs,
+            set_by: inspected.setter.and_then(|place| self.probe_name(place)),
+            owners: self.owners(&inspected.mark),
+        }
+    }
+
+    /// Kind, key and present value of a mark.
+    fn present<'m>(&self, mark: &'m Mark) -> (&'static str, &'m str, Option<String>) {
+        let pair = |pairs: &[(String, String)], key: &str| {
+            let mut pairs = pairs.iter();
+            let pair = pairs.find(|(own, _)| own == key);
+            pair.map(|(_, value)| value.clone())
+        };
+        match mark {
+            Mark::Label(key) => ("label", key, pair(&self.wire.labels, key)),
+            Mark::Annotation(key) => ("annotation", key, pair(&self.wire.annotations, key)),
+            Mark::Condition(kind) => {
+                let mut conditions = self.wire.status.conditions.iter();
+                let condition = conditions.find(|one| *one.type_ == **kind);
+                let status = condition.map(|condition| condition.status.clone());
+                ("condition", kind, status)
+            }
+        }
+    }
+
+    /// The name of a probe of a matching marker, as `MARKER#PROBE`.
+    pub(super) fn probe_name(&self, (marker, probe): ProbePosition) -> Option<String> {
+        let marker = self.inspected.markers.get(marker)?;
+        let InspectedFit::Matches(parsed, _) = &marker.fit else {
+            return None;
+        };
+        parsed
+            .probes
+            .get(probe)
+            .map(|probe| probe.entry.to_string())
+    }
+
+    /// The field managers that own a mark.
+    pub(super) fn owners(&self, mark: &Mark) -> Vec<Owner> {
+        let owns = |owned: &Owned| match mark {
+            Mark::Label(key) => owned.labels.iter().any(|own| **own == **key),
+            Mark::Annotation(key) => owned.annotations.iter().any(|own| **own == **key),
+            Mark::Condition(kind) => owned.conditions.iter().any(|own| **own == **kind),
+        };
+        let owners = self.wire.owners.iter().filter(|owner| owns(&owner.owned));
+        owners.map(owner).collect()
+    }
+}
+
+fn owner(owner: &FieldOwner) -> Owner {
+    Owner {
+        manager: owner.manager.clone(),
+        operation: owner.operation.clone(),
+        subresource: owner.subresource.clone(),
+        time: owner.time.clone(),
+    }
+}
+
+/// What a mark should be, in words.
+fn wanted<T>(want: Option<&Want<T>>, text: impl Fn(&T) -> String) -> String {
+    match want {
+        Some(Want::Value(value)) => text(value),
+        Some(Want::Absent) => "absent".to_owned(),
+        Some(Want::Hold) => "as it is: no verdict".to_owned(),
+        Some(Want::Leave) => "left to the provider".to_owned(),
+        None => "absent: no marker sets it".to_owned(),
+    }
+}

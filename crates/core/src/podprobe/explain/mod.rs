@@ -1,0 +1,338 @@
+//! Why a pod is marked as it is, and what is in the way of the marks that it lacks, for people.
+//!
+//! The objects are given to an [`Index`] like those of the manager, which is then asked what it knows. So the answer
+//! follows from the very rules that write: which markers match, which entries a pod has, which verdicts count, which
+//! mark differs from what is wanted. What is added here is words, and an order: the first cause is the one to look at
+//! first.
+//!
+//! What only a running manager remembers (a contest with another writer, a refused write, pods that left their
+//! workload) is read from the marker's status.
+//!
+//! | module | holds |
+//! |---|---|
+//! | here | the objects, as far as they could be read, in an index |
+//! | `explanation` | the answer |
+//! | `causes` | what is in the way |
+//! | `unmatched` | why no marker matches |
+//! | `failures` | what the message of a failed probe means |
+//! | `waiting` | how long a probe without a verdict may take |
+//! | `probes` | what is known of each probe |
+//! | `marks` | what is on the pod, what should be, and who wrote it |
+//! | `words` | selectors, probes and durations as text |
+//! | `groups` | pods by what is in the way |
+//! | `summary` | markers at a glance |
+
+mod causes;
+mod explanation;
+mod failures;
+mod groups;
+mod marks;
+mod probes;
+mod summary;
+#[cfg(test)]
+mod tests;
+mod unmatched;
+mod waiting;
+mod words;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use leadsman_api::slim::{Node, Pod};
+use leadsman_api::{Guarded, NodePodProbe, PodProbeMarker};
+
+use super::event::{Event, WatchedKind};
+use super::index::{Config, Index, InspectedFit, InspectedMarker};
+use crate::cluster::{Now, ObjectName, ResourceVersion, Source};
+
+pub use self::explanation::{
+    Cause, Explanation, MarkExplanation, MarkerExplanation, MarkerFit, Owner, ProbeExplanation,
+    Reason, SelectorTerm, ShownVerdict, VerdictSource,
+};
+pub use self::groups::{PodGroup, group};
+pub use self::summary::{FleetSummary, MarkerSummary, ProbeCounts, summarize, summary};
+pub use self::words::{age, selector_text};
+
+/// Why something could not be read, as it is to be shown: the right that is missing, or the API server's answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unread(pub String);
+
+/// The objects that an explanation follows from.
+#[derive(Debug)]
+pub struct ObservedObjects {
+    /// The settings of the manager.
+    pub config: Config,
+    /// Whether the manager acts on markers at all (`PodProbeMarkerGate`).
+    pub gate: bool,
+    /// The markers of the pods' namespaces, or of all.
+    pub markers: Vec<Guarded<PodProbeMarker>>,
+    /// The pods that are to be explained.
+    pub pods: Vec<Pod>,
+    /// Their nodes.
+    pub nodes: Result<Vec<Node>, Unread>,
+    /// The objects of their nodes.
+    pub node_pod_probes: Result<Vec<NodePodProbe>, Unread>,
+    /// The pods of the agents of their nodes.
+    pub agents: Result<Vec<Pod>, Unread>,
+    /// Who leads.
+    pub manager: Result<ManagerState, Unread>,
+}
+
+/// Whether a manager leads, by its Lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ManagerState {
+    /// This one, which has renewed the Lease in time.
+    Leads(String),
+    /// This one did, and has not renewed the Lease since.
+    Expired(String, Timestamp),
+    /// None: there is no Lease, or its holder released it.
+    Absent,
+}
+
+/// The cluster as it was observed.
+#[derive(Debug)]
+pub struct ObservedCluster {
+    index: Index,
+    now: Now,
+    gate: bool,
+    pods: BTreeMap<ObjectName, Pod>,
+    /// Markers that do not decode, and why.
+    undecodable: BTreeMap<ObjectName, String>,
+    manager: Result<ManagerState, Unread>,
+    /// Whether the objects of the nodes could be read: without them no verdict is known but what the pods show.
+    knows_nodes: bool,
+    knows_agents: bool,
+    unread: Vec<String>,
+}
+
+impl ObservedCluster {
+    /// Takes in the objects, as they were read at `now`.
+    pub fn new(observed: ObservedObjects, now: Timestamp) -> Self {
+        let now = Now {
+            monotonic: Duration::ZERO,
+            wall: now,
+        };
+        let unread = [
+            observed.nodes.as_ref().err(),
+            observed.node_pod_probes.as_ref().err(),
+            observed.agents.as_ref().err(),
+            observed.manager.as_ref().err(),
+        ];
+        let unread: BTreeSet<_> = unread
+            .into_iter()
+            .flatten()
+            .map(|why| why.0.clone())
+            .collect();
+        let mut cluster = Self {
+            index: Index::new(observed.config),
+            now,
+            gate: observed.gate,
+            pods: BTreeMap::new(),
+            undecodable: BTreeMap::new(),
+            manager: observed.manager,
+            knows_nodes: observed.node_pod_probes.is_ok(),
+            knows_agents: observed.agents.is_ok(),
+            unread: unread.into_iter().collect(),
+        };
+        cluster.observe_markers(observed.markers);
+        let agents = observed.agents.unwrap_or_default();
+        cluster.observe_pods(observed.pods, &agents);
+        cluster.observe_nodes(observed.nodes, observed.node_pod_probes.unwrap_or_default());
+        cluster.observe(Event::Synced);
+        cluster
+    }
+
+    /// The pods that can be explained.
+    pub fn pods(&self) -> impl Iterator<Item = &ObjectName> {
+        self.pods.keys()
+    }
+
+    fn observe(&mut self, event: Event) {
+        // Nothing is written, so nothing that is due is taken.
+        let _effects = self.index.observe(event, self.now);
+    }
+
+    fn observe_listed(&mut self, kind: WatchedKind, names: BTreeSet<ObjectName>) {
+        self.observe(Event::Listed(kind, names, ResourceVersion::UNKNOWN));
+    }
+
+    fn observe_markers(&mut self, markers: Vec<Guarded<PodProbeMarker>>) {
+        let mut names = BTreeSet::new();
+        for marker in markers {
+            let event = match marker {
+                Guarded::Decoded(marker) => {
+                    names.insert(ObjectName::of(&marker.metadata));
+                    Event::Marker(Arc::new(*marker), LISTED)
+                }
+                Guarded::Undecodable { metadata, error } => {
+                    let name = ObjectName::of(&metadata);
+                    names.insert(name.clone());
+                    self.undecodable.insert(name.clone(), error);
+                    Event::Undecodable(WatchedKind::Marker, name)
+                }
+            };
+            self.observe(event);
+        }
+        self.observe_listed(WatchedKind::Marker, names);
+    }
+
+    /// Whether a pod is selected by no marker that is known: then one in another namespace may have been meant for it.
+    pub fn lacks_marker(&self) -> bool {
+        let pods = self.pods.keys();
+        let mut known = pods.filter_map(|name| self.index.inspect(name, self.now));
+        known.any(|pod| {
+            let labels = &pod.pod.labels;
+            let label = |key: &str| labels.get(key).map(|value| &**value);
+            !pod.markers.iter().any(|marker| match &marker.fit {
+                InspectedFit::Matches(..) | InspectedFit::Invalid(_) | InspectedFit::Deleting => {
+                    true
+                }
+                InspectedFit::DoesNotMatch(parsed) | InspectedFit::Stopped(parsed, _) => {
+                    parsed.selector.matches(label)
+                }
+            })
+        })
+    }
+
+    /// Takes in the markers of all namespaces after those of one.
+    pub fn observe_all_markers(&mut self, markers: Vec<Guarded<PodProbeMarker>>) {
+        self.undecodable.clear();
+        self.observe_markers(markers);
+    }
+
+    fn observe_pods(&mut self, pods: Vec<Pod>, agents: &[Pod]) {
+        let mut names = BTreeSet::new();
+        for pod in pods.iter().chain(agents) {
+            names.insert(ObjectName::of(&pod.identity));
+            self.observe(Event::Pod(Arc::new(pod.clone()), LISTED));
+        }
+        self.observe_listed(WatchedKind::Pod, names);
+        let pods = pods.into_iter();
+        self.pods = pods
+            .map(|pod| (ObjectName::of(&pod.identity), pod))
+            .collect();
+    }
+
+    /// A node that cannot be read exists if its object does: the manager deletes that with the node.
+    fn observe_nodes(&mut self, nodes: Result<Vec<Node>, Unread>, objects: Vec<NodePodProbe>) {
+        let nodes = nodes.unwrap_or_else(|_unread| {
+            let names = objects.iter().map(|object| object.metadata.name.clone());
+            let nodes = names.map(|name| Node {
+                identity: ObjectMeta {
+                    name,
+                    ..ObjectMeta::default()
+                },
+                ..Node::default()
+            });
+            nodes.collect()
+        });
+        let name_of = |meta: &ObjectMeta| ObjectName::of(meta);
+        let names = nodes.iter().map(|node| name_of(&node.identity)).collect();
+        for node in nodes {
+            self.observe(Event::Node(Arc::new(node), LISTED));
+        }
+        self.observe_listed(WatchedKind::Node, names);
+        let keeps_fields = keeps_fields(&objects);
+        self.observe(Event::FieldsKept(WatchedKind::NodePodProbe, keeps_fields));
+        let names = objects
+            .iter()
+            .map(|object| name_of(&object.metadata))
+            .collect();
+        for object in objects {
+            self.observe(Event::NodePodProbe(Arc::new(object), LISTED));
+        }
+        self.observe_listed(WatchedKind::NodePodProbe, names);
+    }
+
+    /// Explains a pod. None if it is not among those that were observed.
+    pub fn explain(&self, name: &ObjectName) -> Option<Explanation> {
+        let wire = self.pods.get(name)?;
+        let inspected = self.index.inspect(name, self.now)?;
+        let context = PodContext {
+            cluster: self,
+            wire,
+            inspected: &inspected,
+        };
+        let markers = inspected.markers.iter();
+        let mut markers: Vec<_> = markers
+            .map(|marker| context.explain_marker(marker))
+            .collect();
+        let broken = self.undecodable.iter();
+        let broken = broken.filter(|(marker, _)| marker.namespace == name.namespace);
+        markers.extend(broken.map(|(marker, error)| MarkerExplanation {
+            name: marker.name.clone(),
+            fit: MarkerFit::Undecodable {
+                message: error.clone(),
+            },
+            reported: None,
+        }));
+        Some(Explanation {
+            namespace: name.namespace.clone(),
+            name: name.name.clone(),
+            node: inspected.pod.node.as_deref().map(str::to_owned),
+            phase: wire.status.phase.clone(),
+            causes: context.causes(),
+            markers,
+            marks: context.explain_marks(),
+            unread: self.unread.clone(),
+        })
+    }
+}
+
+/// Where all objects come from: their versions do not matter, since each is observed once.
+const LISTED: Source = Source::List(ResourceVersion::UNKNOWN);
+
+/// Whether the API server keeps our optional fields of entries: each entry that the manager writes has a revision.
+fn keeps_fields(objects: &[NodePodProbe]) -> bool {
+    let pods = objects.iter().flat_map(|object| &object.spec.pod_probes);
+    let mut entries = pods.flat_map(|pod| &pod.probes).peekable();
+    entries.peek().is_none() || entries.any(|entry| entry.revision.is_some())
+}
+
+/// A pod that is being explained.
+struct PodContext<'a> {
+    cluster: &'a ObservedCluster,
+    wire: &'a Pod,
+    inspected: &'a super::index::InspectedPod<'a>,
+}
+
+impl PodContext<'_> {
+    fn explain_marker(&self, marker: &InspectedMarker<'_>) -> MarkerExplanation {
+        let fit = match &marker.fit {
+            InspectedFit::Matches(parsed, probes) => {
+                let pairs = parsed.probes.iter().zip(probes);
+                let probes =
+                    pairs.map(|(probe, inspected)| self.explain_probe(parsed, probe, inspected));
+                MarkerFit::Matches {
+                    probes: probes.collect(),
+                }
+            }
+            InspectedFit::DoesNotMatch(parsed) => MarkerFit::DoesNotMatch {
+                terms: self.terms(&parsed.selector),
+            },
+            InspectedFit::Stopped(_, message) => MarkerFit::Stopped {
+                message: (*message).to_owned(),
+            },
+            InspectedFit::Invalid(message) => MarkerFit::Invalid {
+                message: (*message).to_owned(),
+            },
+            InspectedFit::Deleting => MarkerFit::Deleting,
+        };
+        let reported = reported(marker).map(|(reason, message)| format!("{reason}: {message}"));
+        MarkerExplanation {
+            name: marker.name.name.clone(),
+            fit,
+            reported,
+        }
+    }
+}
+
+/// Reason and message of a marker's status, if it says that something is wrong with this generation.
+fn reported<'a>(marker: &InspectedMarker<'a>) -> Option<(&'a str, &'a str)> {
+    let mut conditions = marker.status.conditions.iter();
+    let ready = conditions.find(|one| one.type_ == super::status::READY)?;
+    (ready.status == "False").then_some((ready.reason.as_str(), ready.message.as_str()))
+}

@@ -1,0 +1,110 @@
+//! What is known of each probe of a matching marker.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::explanation::{ProbeExplanation, SelectorTerm, ShownVerdict, VerdictSource};
+use super::{PodContext, words};
+use crate::cluster::{Selector, nearest};
+use crate::podprobe::index::InspectedProbe;
+use crate::podprobe::marker::{Marker, MarkerProbe};
+use crate::podprobe::probe::State;
+use crate::podprobe::verdict::Verdict;
+
+impl PodContext<'_> {
+    pub(super) fn explain_probe(
+        &self,
+        marker: &Marker,
+        probe: &MarkerProbe,
+        inspected: &InspectedProbe,
+    ) -> ProbeExplanation {
+        let verdict = match &inspected.verdict {
+            Some(verdict) => Some(shown(verdict, VerdictSource::Report)),
+            None if self.cluster.knows_nodes => None,
+            None => self.condition(probe),
+        };
+        let next = match &verdict {
+            None => self
+                .first_verdict(marker, probe, inspected)
+                .unwrap_or_default(),
+            Some(verdict) => next_verdict(verdict.state, probe),
+        };
+        ProbeExplanation {
+            name: probe.name.to_string(),
+            container: probe.container.to_string(),
+            does: words::probe(probe),
+            verdict,
+            next,
+        }
+    }
+
+    /// The verdict as the pod's condition shows it, which the manager wrote.
+    fn condition(&self, probe: &MarkerProbe) -> Option<ShownVerdict> {
+        let kind = probe.condition_type.as_ref()?;
+        let pod = self.inspected.pod;
+        let condition = pod.conditions.get(kind)?;
+        let state = match &*condition.status {
+            "True" => State::Succeeded,
+            "False" => State::Failed,
+            _ => State::Unknown,
+        };
+        let verdict = Verdict {
+            since: condition.last_transition_time,
+            probed: condition.last_probe_time,
+            ..Verdict::new(state, condition.message.clone())
+        };
+        Some(shown(&verdict, VerdictSource::Condition))
+    }
+
+    /// A selector, requirement by requirement.
+    pub(super) fn terms(&self, selector: &Selector) -> Vec<SelectorTerm> {
+        let labels = &self.inspected.pod.labels;
+        let terms = selector.requirements().map(|(key, operator)| {
+            let value = labels.get(key).map(|value| &**value);
+            let holds = operator.matches(value);
+            let found = match value {
+                _ if holds => String::new(),
+                Some(value) => format!("{key}={value}"),
+                None => match nearest(key, labels.iter().map(|(key, _)| &**key)) {
+                    Some(near) => format!("no label {key}, but {near}"),
+                    None => format!("no label {key}"),
+                },
+            };
+            SelectorTerm {
+                term: words::term(key, operator),
+                holds,
+                found,
+            }
+        });
+        terms.collect()
+    }
+}
+
+fn shown(verdict: &Verdict, source: VerdictSource) -> ShownVerdict {
+    let time = |time: Option<Timestamp>| time.map(Time);
+    ShownVerdict {
+        state: verdict.state.as_str(),
+        source,
+        since: time(verdict.since),
+        last_probe_time: time(verdict.probed),
+        message: verdict.message.to_string(),
+    }
+}
+
+/// What turns a verdict.
+fn next_verdict(state: &str, probe: &MarkerProbe) -> String {
+    let template = &probe.template;
+    let period = template.period_seconds.get();
+    let after = |count: u32, what: &str, turns: &str| match count {
+        1 => format!("the next {what} turns it to {turns} (one run every {period} s)"),
+        count => format!("{count} {what}s in a row turn it to {turns} (one run every {period} s)"),
+    };
+    let succeeded = || after(template.success_threshold.get(), "success", "Succeeded");
+    let failed = || after(template.failure_threshold.get(), "failure", "Failed");
+    match state {
+        "Succeeded" => failed(),
+        "Failed" => succeeded(),
+        _ => format!("{}; {}", succeeded(), failed()),
+    }
+    .replace("successs", "successes")
+}

@@ -1,0 +1,163 @@
+//! Markers at a glance: what their statuses count, with what only the agents' reports show.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use leadsman_api::{Guarded, PodProbeMarker};
+use serde::Serialize;
+
+use super::{ObservedCluster, ObservedObjects};
+use crate::cluster::ObjectName;
+use crate::podprobe::status::READY;
+
+/// A marker at a glance.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MarkerSummary {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// When it was created.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub created: Option<Time>,
+    /// Its generation.
+    pub generation: i64,
+    /// The generation that every node's object reflects.
+    pub observed_generation: i64,
+    /// The number of pods that match; None while no manager has counted them.
+    pub matched_pods: Option<i64>,
+    /// Its probes, in its order.
+    pub probes: Vec<ProbeCounts>,
+    /// The reason of its condition `Ready`; `Unobserved` while no manager has written one, `Undecodable` if the marker
+    /// cannot be decoded.
+    pub reason: String,
+    /// Whether nothing is wrong.
+    pub ready: bool,
+    /// What is wrong, and why pods are pending.
+    pub message: String,
+    /// When one of its probes last ran, as far as that could be read: an agent reports it when a verdict changes, and
+    /// every ten minutes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub newest_result: Option<Time>,
+}
+
+/// The pods of a marker by the verdict of one probe.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProbeCounts {
+    /// The probe.
+    pub name: String,
+    /// Pods whose verdict is Succeeded.
+    pub succeeded: i64,
+    /// Pods whose verdict is Failed.
+    pub failed: i64,
+    /// Pods whose verdict is Unknown.
+    pub unknown: i64,
+    /// Pods without a verdict.
+    pub pending: i64,
+    /// Pods whose agent does not report.
+    pub silent: i64,
+}
+
+/// The fleet at a glance.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FleetSummary {
+    /// The markers, by namespace and name.
+    pub markers: Vec<MarkerSummary>,
+    /// The nodes whose agents do not report.
+    pub silent_nodes: Vec<String>,
+    /// What could not be read, and the right that is missing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unread: Vec<String>,
+}
+
+/// Sums up markers.
+pub fn summarize(observed: ObservedObjects, now: Timestamp) -> FleetSummary {
+    let markers: Vec<_> = observed.markers.iter().map(summary).collect();
+    let cluster = ObservedCluster::new(observed, now);
+    let newest = cluster.index.newest_results();
+    let markers = markers.into_iter().map(|(name, marker)| MarkerSummary {
+        newest_result: newest.get(&name).copied().map(Time),
+        ..marker
+    });
+    let mut markers: Vec<_> = markers.collect();
+    markers.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+    let silent = cluster.index.unreachable_agents().into_keys();
+    FleetSummary {
+        markers,
+        silent_nodes: silent.map(|name| name.to_string()).collect(),
+        unread: cluster.unread,
+    }
+}
+
+/// A marker by its own status, with its name.
+pub fn summary(marker: &Guarded<PodProbeMarker>) -> (ObjectName, MarkerSummary) {
+    match marker {
+        Guarded::Decoded(marker) => (ObjectName::of(&marker.metadata), decoded(marker)),
+        Guarded::Undecodable { metadata, error } => {
+            let name = ObjectName::of(metadata);
+            let summary = MarkerSummary {
+                created: metadata.creation_timestamp.clone(),
+                generation: metadata.generation.unwrap_or_default(),
+                reason: "Undecodable".to_owned(),
+                message: error.clone(),
+                ..MarkerSummary::named(&name)
+            };
+            (name, summary)
+        }
+    }
+}
+
+impl MarkerSummary {
+    fn named(name: &ObjectName) -> Self {
+        Self {
+            namespace: name.namespace.clone(),
+            name: name.name.clone(),
+            created: None,
+            generation: 0,
+            observed_generation: 0,
+            matched_pods: None,
+            probes: Vec::new(),
+            reason: "Unobserved".to_owned(),
+            ready: false,
+            message: "no manager has written its status yet; look at the manager's pods".to_owned(),
+            newest_result: None,
+        }
+    }
+}
+
+fn decoded(marker: &PodProbeMarker) -> MarkerSummary {
+    let status = marker.status.clone().unwrap_or_default();
+    let known: BTreeMap<_, _> = status.probes.iter().map(|one| (&one.name, one)).collect();
+    let probes = marker.spec.probes.iter().map(|probe| {
+        let counts = known.get(&probe.name);
+        let count =
+            |of: fn(&leadsman_api::marker::ProbeSummary) -> i64| counts.map_or(0, |one| of(one));
+        ProbeCounts {
+            name: probe.name.clone(),
+            succeeded: count(|one| one.succeeded),
+            failed: count(|one| one.failed),
+            unknown: count(|one| one.unknown),
+            pending: count(|one| one.pending),
+            silent: count(|one| one.silent),
+        }
+    });
+    let mut summary = MarkerSummary {
+        created: marker.metadata.creation_timestamp.clone(),
+        generation: marker.metadata.generation.unwrap_or_default(),
+        observed_generation: status.observed_generation,
+        matched_pods: status.matched_pods,
+        probes: probes.collect(),
+        ..MarkerSummary::named(&ObjectName::of(&marker.metadata))
+    };
+    let mut conditions = status.conditions.iter();
+    if let Some(ready) = conditions.find(|one| one.type_ == READY) {
+        summary.reason.clone_from(&ready.reason);
+        summary.ready = ready.status == "True";
+        summary.message.clone_from(&ready.message);
+    }
+    summary
+}

@@ -1,0 +1,496 @@
+//! The ways in which a marker can fail to work, each with the cause that is named. The objects are those of an API
+//! server; what the manager has written comes from its own index.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::podprobe::event::{Write, WriteTarget};
+
+const NOW: &str = "2026-01-01T01:00:00Z";
+
+fn now() -> Timestamp {
+    NOW.parse().unwrap()
+}
+
+fn decode<T: serde::de::DeserializeOwned>(wire: &Value) -> T {
+    serde_json::from_str(&wire.to_string()).unwrap()
+}
+
+/// A cluster in which pod `ns/p` is marked as it should be: probe `Idle` of marker `m` succeeds.
+struct Scene {
+    /// The pod as it was when its entries were written, if that has changed.
+    planned: Option<Value>,
+    config: Config,
+    gate: bool,
+    markers: Vec<Value>,
+    pod: Value,
+    node: Option<Value>,
+    agent: Option<Value>,
+    /// What the agent reports of each entry.
+    states: Vec<Value>,
+    obstacles: Vec<Value>,
+    manager: ManagerState,
+    reads_nodes: bool,
+}
+
+fn marker(name: &str, created: &str) -> Value {
+    json!({
+        "metadata": { "name": name, "namespace": "ns", "uid": name, "generation": 1, "creationTimestamp": created },
+        "spec": {
+            "selector": { "matchLabels": { "app": "game-server" } },
+            "probes": [{
+                "name": "Idle", "containerName": "game-server", "podConditionType": "game.io/idle",
+                "probe": { "exec": { "command": ["/idle"] }, "periodSeconds": 10, "failureThreshold": 3 },
+                "markerPolicy": [
+                    { "state": "Succeeded", "labels": { "idle": "true" } },
+                    { "state": "Failed", "labels": { "idle": "false" } },
+                ],
+            }],
+        },
+    })
+}
+
+impl Scene {
+    fn new() -> Self {
+        let pod = json!({
+            "metadata": {
+                "name": "p", "namespace": "ns", "uid": "u", "resourceVersion": "7",
+                "labels": { "app": "game-server", "idle": "true" },
+                "managedFields": [
+                    { "manager": "kubectl", "operation": "Update",
+                      "fieldsV1": { "f:metadata": { "f:labels": { "f:app": {} } } } },
+                    { "manager": "leadsman-podprobe", "operation": "Apply", "subresource": "status",
+                      "time": "2026-01-01T00:50:00Z",
+                      "fieldsV1": { "f:metadata": { "f:labels": { "f:idle": {} } },
+                                    "f:status": { "f:conditions": { "k:{\"type\":\"game.io/idle\"}": {} } } } },
+                ],
+            },
+            "spec": { "nodeName": "n1", "containers": [
+                { "name": "game-server", "ports": [{ "name": "http", "containerPort": 8080 }] },
+                { "name": "sidecar" },
+            ] },
+            "status": {
+                "phase": "Running", "podIP": "10.0.0.1",
+                "conditions": [
+                    { "type": "Initialized", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z" },
+                    { "type": "game.io/idle", "status": "True", "message": "idle",
+                      "lastTransitionTime": "2026-01-01T00:50:00Z", "lastProbeTime": "2026-01-01T00:50:00Z" },
+                ],
+                "containerStatuses": [
+                    { "name": "game-server", "containerID": "containerd://c1", "started": true,
+                      "state": { "running": { "startedAt": "2026-01-01T00:00:00Z" } } },
+                    { "name": "sidecar", "containerID": "containerd://c2", "started": true,
+                      "state": { "running": { "startedAt": "2026-01-01T00:00:00Z" } } },
+                ],
+            },
+        });
+        let agent = json!({
+            "metadata": { "name": "agent", "namespace": "leadsman-system", "uid": "a", "labels": {
+                "app.kubernetes.io/name": "leadsman", "app.kubernetes.io/component": "agent" } },
+            "spec": { "nodeName": "n1", "containers": [{ "name": "agent" }] },
+            "status": { "phase": "Running", "conditions": [
+                { "type": "Initialized", "status": "True" },
+                { "type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z" }] },
+        });
+        Self {
+            planned: None,
+            config: Config::default(),
+            gate: true,
+            markers: vec![marker("m", "2026-01-01T00:30:00Z")],
+            pod,
+            node: Some(json!({ "metadata": { "name": "n1", "uid": "n" } })),
+            agent: Some(agent),
+            states: vec![json!({
+                "name": "m#Idle", "state": "Succeeded", "message": "idle",
+                "lastTransitionTime": "2026-01-01T00:50:00Z", "lastProbeTime": "2026-01-01T00:50:00Z",
+            })],
+            obstacles: Vec::new(),
+            manager: ManagerState::Leads("leadsman-system/manager_1".to_owned()),
+            reads_nodes: true,
+        }
+    }
+
+    /// As long as there is no verdict, there is no mark either.
+    fn unmarked(&mut self) {
+        self.states.clear();
+        let pod = &mut self.pod;
+        pod["metadata"]["labels"]
+            .as_object_mut()
+            .unwrap()
+            .remove("idle");
+        pod["status"]["conditions"].as_array_mut().unwrap().pop();
+        pod["metadata"]["managedFields"]
+            .as_array_mut()
+            .unwrap()
+            .pop();
+    }
+
+    /// A probe that fails with this message, and is marked so.
+    fn fails_with(&mut self, message: &str) {
+        self.states[0]["state"] = json!("Failed");
+        self.states[0]["message"] = json!(message);
+        self.pod["metadata"]["labels"]["idle"] = json!("false");
+        let condition = &mut self.pod["status"]["conditions"][1];
+        condition["status"] = json!("False");
+        condition["message"] = json!(message);
+    }
+
+    fn probe(&mut self) -> &mut Value {
+        &mut self.markers[0]["spec"]["probes"][0]
+    }
+
+    /// A marker's status, as the manager wrote it.
+    fn reports(&mut self, reason: &str, message: &str) {
+        self.markers[0]["status"] = json!({ "observedGeneration": 1, "conditions": [
+            { "type": "Ready", "status": "False", "reason": reason, "message": message,
+              "lastTransitionTime": "2026-01-01T00:50:00Z" }] });
+    }
+
+    /// The object of the node, as the manager writes it, with the agent's reports.
+    fn object(&self) -> Option<NodePodProbe> {
+        let mut index = Index::new(self.config.clone());
+        let now = Now {
+            monotonic: Duration::ZERO,
+            wall: now(),
+        };
+        for marker in &self.markers {
+            if let Guarded::Decoded(marker) = decode(marker) {
+                index.observe(Event::Marker(Arc::new(*marker), LISTED), now);
+            }
+        }
+        let pod = self.planned.as_ref().unwrap_or(&self.pod);
+        index.observe(Event::Pod(Arc::new(decode(pod)), LISTED), now);
+        if let Some(node) = &self.node {
+            index.observe(Event::Node(Arc::new(decode(node)), LISTED), now);
+        }
+        index.observe(Event::Synced, now);
+        let target = WriteTarget::NodePodProbe("n1".to_owned());
+        let Some(Write::CreateNodePodProbe(object)) = index.due(&target, now) else {
+            return None;
+        };
+        let mut object = serde_json::to_value(*object).unwrap();
+        let revision = object["spec"]["podProbes"][0]["probes"][0]["revision"].clone();
+        let mut states = self.states.clone();
+        for state in &mut states {
+            state["revision"] = revision.clone();
+            state["containerID"] = json!("c1");
+        }
+        let written = |subresource: &str, time: &str| json!({ "manager": "x", "subresource": subresource, "time": time });
+        object["metadata"]["managedFields"] = json!([
+            written("", "2026-01-01T00:30:00Z"),
+            written("status", "2026-01-01T00:50:00Z")
+        ]);
+        if self.agent.is_none() {
+            object["metadata"]["managedFields"] = json!([written("", "2026-01-01T00:30:00Z")]);
+        }
+        object["status"] = json!({ "podProbeStatuses": [{
+            "name": "p", "namespace": "ns", "uid": "u", "probeStates": states, "cannotProbe": self.obstacles }] });
+        Some(decode(&object))
+    }
+
+    fn explain(&self) -> Explanation {
+        let denied = || Unread("list nodepodprobes.apps.kruise.io is not allowed".to_owned());
+        let observed = ObservedObjects {
+            config: self.config.clone(),
+            gate: self.gate,
+            markers: self.markers.iter().map(decode).collect(),
+            pods: vec![decode(&self.pod)],
+            nodes: if self.reads_nodes {
+                Ok(self.node.iter().map(decode).collect())
+            } else {
+                Err(denied())
+            },
+            node_pod_probes: if self.reads_nodes {
+                Ok(self.object().into_iter().collect())
+            } else {
+                Err(denied())
+            },
+            agents: Ok(self.agent.iter().map(decode).collect()),
+            manager: Ok(self.manager.clone()),
+        };
+        let cluster = ObservedCluster::new(observed, now());
+        let name = cluster.pods().next().unwrap().clone();
+        cluster.explain(&name).unwrap()
+    }
+}
+
+#[test]
+fn nothing_is_in_the_way_of_a_pod_that_is_marked_as_it_should_be() {
+    let explanation = Scene::new().explain();
+    assert_eq!(explanation.causes, []);
+    let MarkerFit::Matches { probes } = &explanation.markers[0].fit else {
+        panic!("{:?}", explanation.markers);
+    };
+    let verdict = probes[0].verdict.as_ref().unwrap();
+    assert_eq!(
+        (verdict.state, verdict.source),
+        ("Succeeded", VerdictSource::Report)
+    );
+    assert_eq!(probes[0].does, "exec /idle, every 10 s");
+    assert_eq!(
+        probes[0].next,
+        "3 failures in a row turn it to Failed (one run every 10 s)"
+    );
+    let marks = explanation.marks.iter().map(|mark| {
+        let owners: Vec<_> = mark
+            .owners
+            .iter()
+            .map(|owner| owner.manager.as_str())
+            .collect();
+        (
+            mark.key.as_str(),
+            mark.value.as_deref(),
+            mark.differs,
+            mark.set_by.as_deref(),
+            owners,
+        )
+    });
+    let ours = vec!["leadsman-podprobe"];
+    let expected = [
+        ("idle", Some("true"), false, Some("m#Idle"), ours.clone()),
+        ("game.io/idle", Some("True"), false, Some("m#Idle"), ours),
+    ];
+    assert!(marks.eq(expected), "{:?}", explanation.marks);
+}
+
+/// The fifteen ways of the documentation, in its order, and some more.
+#[rstest]
+#[case::wrong_label("NoMarkerMatches", &["m comes nearest", "app=game-server", "the pod has app=gme-server"], |scene: &mut Scene| {
+    scene.unmarked();
+    scene.pod["metadata"]["labels"]["app"] = json!("gme-server");
+})]
+#[case::wrong_namespace("OtherNamespace", &["marker other/m selects", "create it in namespace ns"], |scene: &mut Scene| {
+    scene.unmarked();
+    scene.markers[0]["metadata"]["namespace"] = json!("other");
+})]
+#[case::wrong_container("ContainerNotFound", &["no container or native sidecar named gme-server", "did you mean game-server?"], |scene: &mut Scene| {
+    scene.unmarked();
+    scene.probe()["containerName"] = json!("gme-server");
+})]
+#[case::unknown_port("PortNotFound", &["no port named htp", "it has http"], |scene: &mut Scene| {
+    scene.unmarked();
+    scene.probe()["probe"] = json!({ "tcpSocket": { "port": "htp" } });
+})]
+#[case::not_initialized("NotInitialized", &["containers with incomplete status: [setup]", "look at the init containers"], |scene: &mut Scene| {
+    scene.unmarked();
+    scene.pod["status"]["conditions"][0] = json!({ "type": "Initialized", "status": "False",
+        "message": "containers with incomplete status: [setup]" });
+})]
+#[case::node_without_agent("NoAgent", &["no leadsman agent responds", "DaemonSet", "p on n1"], |scene: &mut Scene| {
+    scene.unmarked();
+    scene.agent = None;
+})]
+#[case::broken_socket("CannotProbe", &["the container runtime is unreachable or busy", "probe Idle"], |scene: &mut Scene| {
+    scene.unmarked();
+    scene.obstacles = vec![json!({ "name": "m#Idle", "message": "the container runtime is unreachable or busy: x" })];
+})]
+#[case::agent_not_ready("AgentSilent", &["stopped reporting", "check that its pod is running and Ready"], |scene: &mut Scene| {
+    scene.agent.as_mut().unwrap()["status"]["conditions"][1]["status"] = json!("False");
+})]
+#[case::virtual_node("VirtualNode", &["EnablePodProbeMarkerOnServerless", "enable it or exclude the pods"], |scene: &mut Scene| {
+    scene.unmarked();
+    scene.node.as_mut().unwrap()["metadata"]["labels"] = json!({ "type": "virtual-kubelet" });
+})]
+#[case::conflict("Conflict", &["condition game.io/idle is set by older#Idle", "rename it in one of them"], |scene: &mut Scene| {
+    let mut verdict = scene.states[0].clone();
+    verdict["name"] = json!("older#Idle");
+    scene.states.push(verdict);
+    scene.markers.push(marker("older", "2026-01-01T00:10:00Z"));
+})]
+#[case::contested("Contested", &["another client keeps removing", "label idle is written by operator"], |scene: &mut Scene| {
+    scene.reports("Contested", "another client keeps removing or changing marks: p (label idle)");
+    scene.pod["metadata"]["labels"]["idle"] = json!("no");
+    scene.pod["metadata"]["managedFields"][1]["manager"] = json!("operator");
+    scene.pod["metadata"]["managedFields"][1]["operation"] = json!("Update");
+})]
+#[case::startup_probe("StartupProbe", &["startup probe of container game-server has not passed"], |scene: &mut Scene| {
+    scene.unmarked();
+    scene.pod["spec"]["containers"][0]["startupProbe"] = json!({});
+    scene.pod["status"]["containerStatuses"][0]["started"] = json!(false);
+})]
+#[case::startup_probe_after_a_restart("StartupProbe", &["startup probe of container game-server has not passed"], |scene: &mut Scene| {
+    scene.unmarked();
+    scene.pod["spec"]["containers"][0]["startupProbe"] = json!({});
+    scene.planned = Some(scene.pod.clone());
+    scene.pod["status"]["containerStatuses"][0]["started"] = json!(false);
+})]
+#[case::threshold("ThresholdNotReached", &["one success or 3 failures in a row", "one run every 10 s", "due within 45s"], |scene: &mut Scene| {
+    scene.unmarked();
+    scene.markers[0]["metadata"]["creationTimestamp"] = json!("2026-01-01T00:59:50Z");
+})]
+#[case::command_missing("CommandNotFound", &["/no/such", "correct exec.command"], |scene: &mut Scene| {
+    scene.fails_with("OCI runtime exec failed: exec failed: unable to start container process: exec: \"/no/such\": \
+        stat /no/such: no such file or directory: unknown");
+})]
+#[case::command_hangs("TimedOut", &["did not end within 1s", "raise timeoutSeconds"], |scene: &mut Scene| {
+    scene.fails_with("command timed out: it did not end within 1s");
+})]
+#[case::manager_down("ManagerDown", &["no manager leads", "10m ago", "look at its pods"], |scene: &mut Scene| {
+    let since = "2026-01-01T00:50:00Z".parse().unwrap();
+    scene.manager = ManagerState::Expired("leadsman-system/manager_1".to_owned(), since);
+})]
+#[case::manager_gone("ManagerDown", &["nobody holds the Lease"], |scene: &mut Scene| scene.manager = ManagerState::Absent)]
+#[case::gate_off("GateOff", &["PodProbeMarkerGate=false"], |scene: &mut Scene| scene.gate = false)]
+#[case::no_marker("NoMarker", &["namespace ns has no marker"], |scene: &mut Scene| {
+    scene.unmarked();
+    scene.markers.clear();
+})]
+#[case::invalid("InvalidSpec", &["marker m breaks a rule", "spec.probes"], |scene: &mut Scene| {
+    scene.probe()["probe"] = json!({});
+})]
+#[case::loop_of_markers("Cycle", &["without end"], |scene: &mut Scene| {
+    let mut other = marker("n", "2026-01-01T00:40:00Z");
+    other["spec"]["selector"]["matchExpressions"] = json!([{ "key": "idle", "operator": "NotIn", "values": ["x"] }]);
+    other["spec"]["probes"][0]["podConditionType"] = json!("game.io/other");
+    other["spec"]["probes"][0]["markerPolicy"] = json!([{ "state": "Succeeded", "labels": { "stage": "y" } }]);
+    scene.markers[0]["spec"]["selector"]["matchExpressions"] = json!([{ "key": "stage", "operator": "NotIn", "values": ["x"] }]);
+    scene.markers.push(other);
+})]
+#[case::undecodable("Undecodable", &["marker m cannot be decoded", "correct it or delete it"], |scene: &mut Scene| {
+    scene.unmarked();
+    scene.markers[0]["spec"]["probes"] = json!("none");
+})]
+#[case::no_node("NoNode", &["the pod's node does not exist"], |scene: &mut Scene| {
+    scene.unmarked();
+    scene.node = None;
+})]
+#[case::ended("Ended", &["phase Succeeded"], |scene: &mut Scene| scene.pod["status"]["phase"] = json!("Succeeded"))]
+#[case::being_deleted("BeingDeleted", &["being deleted"], |scene: &mut Scene| {
+    scene.pod["metadata"]["deletionTimestamp"] = json!(NOW);
+})]
+#[case::not_scheduled("NotScheduled", &["bound to no node", "0/3 nodes"], |scene: &mut Scene| {
+    scene.unmarked();
+    scene.pod["spec"]["nodeName"] = Value::Null;
+    scene.pod["status"]["conditions"][0] = json!({ "type": "PodScheduled", "status": "False", "message": "0/3 nodes are available" });
+})]
+#[case::container_waits("ContainerNotRunning", &["container game-server does not run (CrashLoopBackOff)"], |scene: &mut Scene| {
+    scene.unmarked();
+    scene.pod["status"]["containerStatuses"][0]["state"] = json!({ "waiting": { "reason": "CrashLoopBackOff" } });
+})]
+#[case::initial_delay("InitialDelay", &["first run is due in 20m"], |scene: &mut Scene| {
+    scene.unmarked();
+    scene.probe()["probe"]["initialDelaySeconds"] = json!(4800);
+})]
+#[case::overdue("NoVerdict", &["no verdict, which was due", "alternate", "agent on node n1"], Scene::unmarked)]
+#[case::port_closed("ConnectionRefused", &["connecting to 10.0.0.1:8080", "correct the port"], |scene: &mut Scene| {
+    scene.fails_with("connecting to 10.0.0.1:8080: Connection refused");
+})]
+#[case::not_written("NotWrittenYet", &["label idle", "the manager writes that within seconds"], |scene: &mut Scene| {
+    scene.pod["metadata"]["labels"]["idle"] = json!("false");
+})]
+fn the_cause_is_named_with_what_to_do(
+    #[case] reason: &str,
+    #[case] words: &[&str],
+    #[case] break_it: fn(&mut Scene),
+) {
+    let mut scene = Scene::new();
+    break_it(&mut scene);
+    let causes = scene.explain().causes;
+    let first = causes.first().map_or("none", |cause| cause.reason);
+    assert_eq!(first, reason, "{causes:#?}");
+    for words in words {
+        assert!(
+            causes[0].message.contains(words),
+            "{words}: {}",
+            causes[0].message
+        );
+    }
+}
+
+#[test]
+fn pods_are_grouped_by_what_is_in_the_way() {
+    let named = |name: &str, break_it: fn(&mut Scene)| {
+        let mut scene = Scene::new();
+        break_it(&mut scene);
+        Explanation {
+            name: name.to_owned(),
+            ..scene.explain()
+        }
+    };
+    let renamed: fn(&mut Scene) = |scene: &mut Scene| {
+        scene.unmarked();
+        scene.probe()["containerName"] = json!("x");
+    };
+    let pods = [
+        named("a", |_| ()),
+        named("b", renamed),
+        named("c", renamed),
+        named("d", |_| ()),
+    ];
+    let groups = group(&pods);
+    let groups: Vec<_> = groups
+        .iter()
+        .map(|group| {
+            (
+                group.causes.first().map(|cause| cause.reason),
+                group.pods.join(" "),
+            )
+        })
+        .collect();
+    let expected = [
+        (Some("ContainerNotFound"), "ns/b ns/c".to_owned()),
+        (None, "ns/a ns/d".to_owned()),
+    ];
+    assert_eq!(groups, expected);
+}
+
+#[test]
+fn what_a_probe_prints_is_not_taken_for_an_error_of_the_runtime() {
+    let mut scene = Scene::new();
+    scene.fails_with("cat: /tmp/ready: no such file or directory");
+    assert_eq!(scene.explain().causes, []);
+}
+
+#[test]
+fn without_rights_on_nodes_pod_and_marker_say_what_they_can() {
+    let mut scene = Scene::new();
+    scene.reads_nodes = false;
+    let explanation = scene.explain();
+    assert_eq!(explanation.causes, []);
+    assert_eq!(
+        explanation.unread,
+        ["list nodepodprobes.apps.kruise.io is not allowed"]
+    );
+    let MarkerFit::Matches { probes } = &explanation.markers[0].fit else {
+        panic!("{:?}", explanation.markers);
+    };
+    let verdict = probes[0].verdict.as_ref().unwrap();
+    assert_eq!(
+        (verdict.state, verdict.source),
+        ("Succeeded", VerdictSource::Condition)
+    );
+    scene.probe()["containerName"] = json!("gme-server");
+    assert_eq!(scene.explain().causes[0].reason, "ContainerNotFound");
+}
+
+#[test]
+fn a_selector_is_compared_requirement_by_requirement() {
+    let mut scene = Scene::new();
+    scene.markers[0]["spec"]["selector"]["matchExpressions"] = json!([
+        { "key": "ap", "operator": "Exists" },
+        { "key": "tier", "operator": "In", "values": ["a", "b"] },
+        { "key": "app", "operator": "NotIn", "values": ["x"] },
+        { "key": "old", "operator": "DoesNotExist" },
+    ]);
+    scene.pod["metadata"]["labels"]["old"] = json!("1");
+    let explanation = scene.explain();
+    let MarkerFit::DoesNotMatch { terms } = &explanation.markers[0].fit else {
+        panic!("{:?}", explanation.markers);
+    };
+    let terms: Vec<_> = terms
+        .iter()
+        .map(|term| (term.term.as_str(), term.holds, term.found.as_str()))
+        .collect();
+    let expected = [
+        ("app=game-server", true, ""),
+        ("ap", false, "no label ap, but app"),
+        ("tier in (a, b)", false, "no label tier"),
+        ("app!=x", true, ""),
+        ("!old", false, "old=1"),
+    ];
+    assert_eq!(terms, expected);
+}

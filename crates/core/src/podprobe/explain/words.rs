@@ -1,0 +1,131 @@
+//! Selectors, probes and durations as text.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+
+use crate::cluster::{Invalid, Operator, Selector};
+use crate::podprobe::marker::MarkerProbe;
+use crate::podprobe::probe::Scheme;
+use crate::podprobe::template::{HandlerTemplate, Port};
+
+/// A requirement of a selector, as `kubectl -l` takes it.
+pub(super) fn term(key: &str, operator: &Operator) -> String {
+    let list = |values: &[Arc<str>]| values.join(", ");
+    match operator {
+        Operator::In(values) if values.len() == 1 => format!("{key}={}", values[0]),
+        Operator::In(values) => format!("{key} in ({})", list(values)),
+        Operator::NotIn(values) if values.len() == 1 => format!("{key}!={}", values[0]),
+        Operator::NotIn(values) => format!("{key} notin ({})", list(values)),
+        Operator::Exists => key.to_owned(),
+        Operator::DoesNotExist => format!("!{key}"),
+    }
+}
+
+/// A selector of a workload, as the API takes it in a query.
+pub fn selector_text(selector: &LabelSelector) -> Result<String, Invalid> {
+    let parsed = Selector::parse(selector).map_err(|errors| {
+        let mut errors = errors.into_iter();
+        errors
+            .next()
+            .expect("a selector that is refused has an error")
+    })?;
+    let terms: Vec<_> = parsed
+        .requirements()
+        .map(|(key, operator)| term(key, operator))
+        .collect();
+    Ok(terms.join(","))
+}
+
+/// What a probe does, how often.
+pub(super) fn probe(probe: &MarkerProbe) -> String {
+    let template = &probe.template;
+    let handler = match &template.handler {
+        HandlerTemplate::Exec { command } => format!("exec {}", command.join(" ")),
+        HandlerTemplate::HttpGet {
+            scheme, port, path, ..
+        } => {
+            let scheme = match scheme {
+                Scheme::Http => "http",
+                Scheme::Https => "https",
+            };
+            format!("httpGet {scheme} port {}, path {path}", port_of(port))
+        }
+        HandlerTemplate::TcpSocket { port } => format!("tcpSocket port {}", port_of(port)),
+        HandlerTemplate::Grpc { port, service } if service.is_empty() => {
+            format!("grpc port {port}")
+        }
+        HandlerTemplate::Grpc { port, service } => format!("grpc port {port}, service {service}"),
+    };
+    let handler = shortened(&handler);
+    format!("{handler}, every {} s", template.period_seconds)
+}
+
+/// A command may have thousands of characters.
+fn shortened(text: &str) -> String {
+    const LONGEST: usize = 120;
+    let mut chars = text.chars();
+    let short: String = chars.by_ref().take(LONGEST).collect();
+    let short = short.replace(char::is_control, " ");
+    if chars.next().is_some() {
+        format!("{short}…")
+    } else {
+        short
+    }
+}
+
+fn port_of(port: &Port) -> String {
+    match port {
+        Port::Number(number) => number.to_string(),
+        Port::Name(name) => name.to_string(),
+    }
+}
+
+/// How long ago something was, as kubectl writes ages.
+pub fn age(then: Timestamp, now: Timestamp) -> String {
+    duration(now.duration_since(then))
+}
+
+/// A duration in one or two units, as kubectl writes ages (`HumanDuration`,
+/// `k8s.io/apimachinery/pkg/util/duration/duration.go`).
+pub(super) fn duration(duration: SignedDuration) -> String {
+    let seconds = duration.as_secs().max(0);
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    let two = |large: i64, unit: &str, small: i64, next: &str| match small {
+        0 => format!("{large}{unit}"),
+        small => format!("{large}{unit}{small}{next}"),
+    };
+    match () {
+        () if seconds < 120 => format!("{seconds}s"),
+        () if minutes < 10 => two(minutes, "m", seconds % 60, "s"),
+        () if hours < 3 => format!("{minutes}m"),
+        () if hours < 8 => two(hours, "h", minutes % 60, "m"),
+        () if hours < 48 => format!("{hours}h"),
+        () if days < 8 => two(days, "d", hours % 24, "h"),
+        () => format!("{days}d"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case(-3, "0s")]
+    #[case(119, "119s")]
+    #[case(120, "2m")]
+    #[case(191, "3m11s")]
+    #[case(601, "10m")]
+    #[case(10_799, "179m")]
+    #[case(10_800, "3h")]
+    #[case(11_700, "3h15m")]
+    #[case(86_400, "24h")]
+    #[case(176_400, "2d1h")]
+    #[case(864_000, "10d")]
+    fn ages_are_written_as_kubectl_does(#[case] seconds: i64, #[case] expected: &str) {
+        assert_eq!(duration(SignedDuration::from_secs(seconds)), expected);
+    }
+}

@@ -1,0 +1,195 @@
+//! What the index knows of a pod, for those who explain it to somebody. All of it comes from the same functions that
+//! decide what is written; nothing is decided here, and nothing is changed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use leadsman_api::PodProbeMarkerStatus;
+
+use super::Index;
+use super::markers::MarkerPhase;
+use super::nodes::AgentState;
+use super::pod_plan::{InspectedProbe, PlannedEntries};
+use crate::cluster::{Now, ObjectName};
+use crate::podprobe::marker::Marker;
+use crate::podprobe::marks::{self, Conflict, Mark, ProbePosition, Wants};
+use crate::podprobe::pod::IndexedPod;
+
+/// A pod as the index sees it.
+#[derive(Debug)]
+pub struct InspectedPod<'a> {
+    /// The fields that the rules read.
+    pub pod: &'a IndexedPod,
+    /// The markers of its namespace: those that match in order of precedence, then the others by name.
+    pub markers: Vec<InspectedMarker<'a>>,
+    /// What its marks are to be.
+    pub wants: Wants,
+    /// All marks that are ours or claimed.
+    pub marks: Vec<InspectedMark>,
+    /// Probes that do not set a mark which they claim. Positions are those of the matching markers.
+    pub conflicts: Vec<Conflict>,
+    /// Whether the object of its node lacks entries of it, or has others than it should.
+    pub entries_differ: bool,
+    /// Whether its node exists.
+    pub has_node: bool,
+    /// Whether the agent of its node works.
+    pub agent: AgentState,
+    /// Whether a pod of an agent is on its node.
+    pub has_agent_pod: bool,
+}
+
+/// A marker of the pod's namespace.
+#[derive(Debug)]
+pub struct InspectedMarker<'a> {
+    /// Its name.
+    pub name: &'a ObjectName,
+    /// Its generation.
+    pub generation: i64,
+    /// The status that was observed last.
+    pub status: &'a PodProbeMarkerStatus,
+    /// What it has to do with the pod.
+    pub fit: InspectedFit<'a>,
+}
+
+/// What a marker has to do with a pod.
+#[derive(Debug)]
+pub enum InspectedFit<'a> {
+    /// It matches the pod; its probes with what is known of each.
+    Matches(&'a Marker, Vec<InspectedProbe>),
+    /// It is acted on, and does not match: by its selector, or because the pod cannot be probed.
+    DoesNotMatch(&'a Marker),
+    /// Its marks would change without end, so it is stopped; the message of its status.
+    Stopped(&'a Marker, &'a str),
+    /// It breaks a rule; the message of its status.
+    Invalid(&'a str),
+    /// It is being deleted.
+    Deleting,
+}
+
+/// A mark that is ours or claimed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InspectedMark {
+    /// The mark.
+    pub mark: Mark,
+    /// The probe that sets it; None if no matching marker names it any more.
+    pub setter: Option<ProbePosition>,
+    /// Whether it has to be written.
+    pub differs: bool,
+}
+
+impl Index {
+    /// What is known of a pod. None if it is not known. Before [`Event::Synced`](crate::podprobe::event::Event::Synced)
+    /// its entries and verdicts are not compared yet.
+    pub fn inspect(&self, name: &ObjectName, now: Now) -> Option<InspectedPod<'_>> {
+        let pod = self.pods.get(name)?;
+        let node = self.nodes.view(pod);
+        let matching = self.markers.matching(pod);
+        let entries = PlannedEntries::new(pod, &matching, node.entries());
+        let plan = self.observations(pod).inspect(&matching, &entries);
+        let markers: Vec<_> = matching.iter().map(|(_, marker)| *marker).collect();
+        let compared = if pod.active {
+            marks::compare(pod, &plan.wants, now.wall)
+        } else {
+            Vec::new()
+        };
+        let marks = compared.into_iter().map(|compared| InspectedMark {
+            setter: marks::setter(&markers, &compared.key),
+            differs: compared.differs,
+            mark: compared.key,
+        });
+        let marks = marks.collect();
+        Some(InspectedPod {
+            pod,
+            markers: self.markers.inspect(&name.namespace, &markers, plan.probes),
+            wants: plan.wants,
+            marks,
+            conflicts: plan.conflicts,
+            entries_differ: node.differs(),
+            has_node: node.is_virtual().is_some(),
+            agent: node.agent(),
+            has_agent_pod: node.has_agent_pod(),
+        })
+    }
+
+    /// The markers of other namespaces whose selectors match the labels of a pod: a marker matches pods of its own
+    /// namespace alone.
+    pub fn markers_elsewhere(&self, name: &ObjectName) -> Vec<&ObjectName> {
+        let Some(pod) = self.pods.get(name) else {
+            return Vec::new();
+        };
+        let label = |key: &str| pod.labels.get(key).map(|value| &**value);
+        let markers = self.markers.names().filter(|marker| {
+            let selector = self.markers.selector(marker);
+            marker.namespace != name.namespace
+                && selector.is_some_and(|selector| selector.matches(label))
+        });
+        let mut markers: Vec<_> = markers.map(|name| &**name).collect();
+        markers.sort();
+        markers
+    }
+
+    /// The nodes whose agents do not report, with what is wrong.
+    pub fn unreachable_agents(&self) -> BTreeMap<Arc<str>, AgentState> {
+        self.nodes.unreachable_agents().collect()
+    }
+
+    /// When a probe of each marker last ran, as far as the agents have reported it.
+    pub fn newest_results(&self) -> BTreeMap<ObjectName, Timestamp> {
+        let mut newest = BTreeMap::new();
+        for (namespace, entry, probed) in self.nodes.results() {
+            let Some((marker, _)) = entry.split_once('#') else {
+                continue;
+            };
+            let name = ObjectName {
+                namespace: namespace.to_owned(),
+                name: marker.to_owned(),
+            };
+            let known = newest.entry(name).or_insert(probed);
+            *known = probed.max(*known);
+        }
+        newest
+    }
+}
+
+impl super::Markers {
+    /// The markers of a namespace. `matching` are those that match a pod, with what is known of their probes.
+    fn inspect<'a>(
+        &'a self,
+        namespace: &str,
+        matching: &[&'a Marker],
+        probes: Vec<Vec<InspectedProbe>>,
+    ) -> Vec<InspectedMarker<'a>> {
+        let matched = matching.iter().zip(probes);
+        let matched =
+            matched.map(|(marker, probes)| (&marker.name, InspectedFit::Matches(marker, probes)));
+        let is_matched = |name: &ObjectName| matching.iter().any(|marker| marker.name == *name);
+        let others = self.phases_in(namespace);
+        let others = others.filter(|(name, _)| !is_matched(name));
+        let mut others: Vec<_> = others
+            .map(|(name, phase)| {
+                let fit = match phase {
+                    MarkerPhase::Active(marker) => InspectedFit::DoesNotMatch(marker),
+                    MarkerPhase::Stopped(marker, reason) => {
+                        InspectedFit::Stopped(marker, reason.message())
+                    }
+                    MarkerPhase::Invalid(_, message) => InspectedFit::Invalid(message),
+                    MarkerPhase::Deleting => InspectedFit::Deleting,
+                };
+                (name, fit)
+            })
+            .collect();
+        others.sort_by_key(|(name, _)| *name);
+        let all = matched.chain(others);
+        let inspected = all.filter_map(|(name, fit)| {
+            let (generation, status) = self.observed(name)?;
+            Some(InspectedMarker {
+                name,
+                generation,
+                status,
+                fit,
+            })
+        });
+        inspected.collect()
+    }
+}
