@@ -8,6 +8,7 @@ mod admission;
 mod budgets;
 mod deletion;
 mod entries;
+mod explain;
 mod flows;
 mod leadership;
 mod lifecycle;
@@ -206,9 +207,9 @@ async fn get(log: &Path, path: &str) -> Result<String> {
     Ok(answer)
 }
 
-fn cases() -> Vec<Case<Installation>> {
+/// Cases with a control plane of their own, the longest first.
+fn apart() -> Vec<Case<Installation>> {
     vec![
-        // The longest first.
         case!(apart rights::all_suffice_and_each_is_needed),
         case!(apart flows::generated_flows_end_as_the_model_says),
         case!(apart outages::after_64_seconds_without_an_api_server_marks_are_right_at_once),
@@ -225,12 +226,19 @@ fn cases() -> Vec<Case<Installation>> {
         case!(apart budgets::a_start_reads_each_kind_once),
         case!(apart budgets::a_verdict_costs_one_write_of_its_pod),
         case!(apart budgets::an_edit_writes_only_what_it_changes),
+        case!(apart explain::many_pods_cost_few_requests),
         case!(apart leadership::a_killed_leader_is_succeeded_within_the_lease),
         case!(apart leadership::a_leader_that_wakes_after_its_lease_writes_nothing),
         case!(apart leadership::a_leader_that_is_cut_off_writes_nothing_afterwards),
         case!(apart leadership::after_an_outage_one_manager_writes_all),
         case!(apart leadership::a_leader_that_ends_hands_over_at_once),
         case!(apart deletion::clients_of_openkruise_find_the_finalizer),
+    ]
+}
+
+/// Cases that share one control plane and its manager, at the same time.
+fn together() -> Vec<Case<Installation>> {
+    vec![
         case!(rights::the_table_is_complete_and_documented),
         case!(rights::an_agents_token_reaches_one_node),
         case!(rights::people_have_rights_on_markers_by_their_roles),
@@ -286,6 +294,19 @@ fn cases() -> Vec<Case<Installation>> {
         case!(status::an_unresolvable_port_is_named),
         case!(status::bad_markers_are_refused),
         case!(status::the_selector_is_immutable),
+        case!(explain::causes_are_named_on_a_live_cluster),
+        case!(explain::answers_come_in_the_forms_of_kubectl),
+        case!(explain::who_may_read_pods_and_markers_alone_gets_an_answer),
+        case!(lifecycle::the_api_server_accepts_the_whole_install),
+        case!(lifecycle::leftovers_without_a_marker_are_removed),
+        case!(lifecycle::an_object_that_does_not_decode_disturbs_no_other),
+    ]
+}
+
+/// Cases that have the shared control plane for themselves, one after the other.
+fn alone() -> Vec<Case<Installation>> {
+    vec![
+        case!(alone explain::a_manager_that_is_down_is_named),
         case!(alone status::a_stored_invalid_marker_is_not_acted_on),
         case!(alone lifecycle::a_marker_deleted_while_the_manager_is_down_takes_its_marks_along),
         case!(alone lifecycle::a_verdict_reported_while_the_manager_is_down_marks_at_its_start),
@@ -293,7 +314,6 @@ fn cases() -> Vec<Case<Installation>> {
         case!(alone lifecycle::crds_that_drop_our_fields_are_enough_to_mark),
         case!(alone lifecycle::a_crd_replaced_under_a_running_manager_changes_no_mark),
         case!(alone lifecycle::a_manager_waits_for_crds_that_come_late),
-        case!(lifecycle::the_api_server_accepts_the_whole_install),
         case!(alone lifecycle::a_missing_right_is_named_and_waited_for),
         case!(alone lifecycle::an_outage_of_the_api_server_changes_no_pod),
         case!(alone openkruise::nothing_is_written_while_openkruise_acts),
@@ -301,14 +321,16 @@ fn cases() -> Vec<Case<Installation>> {
         case!(alone migration::openkruise_goes_on_with_what_is_there),
         case!(alone migration::what_openkruise_left_is_taken_over),
         case!(alone openkruise::a_gate_that_is_off_leaves_everything_alone),
-        case!(lifecycle::leftovers_without_a_marker_are_removed),
-        case!(lifecycle::an_object_that_does_not_decode_disturbs_no_other),
         case!(alone lifecycle::a_marker_that_does_not_decode_at_the_start_keeps_its_marks),
     ]
 }
 
 fn main() -> ExitCode {
-    leadsman_tests::run(cases(), None, Installation::raise, async |installation| {
+    let cases = [apart(), together(), alone()]
+        .into_iter()
+        .flatten()
+        .collect();
+    leadsman_tests::run(cases, None, Installation::raise, async |installation| {
         installation.end().await;
         Ok(())
     })

@@ -6,6 +6,7 @@
 
 mod bad;
 mod budgets;
+mod explain;
 mod handlers;
 mod lifecycle;
 mod openkruise;
@@ -33,6 +34,7 @@ fn cases() -> Vec<Case<Cluster>> {
         case!(bad::bad_probes_disturb_no_other),
         case!(alone bad::a_hung_child_fails_and_delays_nobody),
         case!(bad::an_agent_writes_for_its_own_node_only),
+        case!(explain::probes_that_cannot_succeed_are_explained),
         case!(unusual_pods::a_static_pod_is_probed_and_its_mirror_marked),
         case!(unusual_pods::a_host_network_pod_is_probed_at_the_nodes_address),
         case!(unusual_pods::a_marker_that_sets_a_workloads_label_is_stopped),

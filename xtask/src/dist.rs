@@ -48,7 +48,7 @@ pub(crate) fn run() -> Result<ExitCode> {
     let mut release = Release {
         folder: cargo::root().canonicalize()?.join("target/dist"),
         commit: Commit::read()?,
-        left_out: vec!["shell completions: leadsman prints none yet".to_owned()],
+        left_out: Vec::new(),
     };
     if release.folder.exists() {
         fs::remove_dir_all(&release.folder)?;

@@ -2,9 +2,11 @@
 
 mod verbs;
 
+use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap_complete::CompleteEnv;
 
 /// Probes containers as a `PodProbeMarker` says, and writes the verdicts to their pods.
 ///
@@ -13,6 +15,11 @@ use clap::{Parser, Subcommand};
 ///
 ///     leadsman manifests | kubectl apply --server-side -f -
 ///     leadsman preflight
+///
+/// `explain` and `status` answer questions. As `kubectl-leadsman` in the PATH, this program is also `kubectl leadsman`:
+///
+///     kubectl leadsman explain pod/game-0
+///     kubectl leadsman status -A
 ///
 /// Every flag of manager, agent and preflight can also be set in the environment, as LEADSMAN_ and its name in capitals.
 #[derive(Parser)]
@@ -33,33 +40,78 @@ enum Command {
     Manifests(verbs::manifests::Args),
     /// Check whether a cluster is ready, and print what to do first
     Preflight(verbs::preflight::Args),
+    /// Say why pods are marked as they are, and what is in the way
+    ///
+    /// Which markers match a pod and why the others do not, each verdict, who wrote each mark, and what to do. Of a
+    /// workload or a selector, pods are grouped by what is in the way. Nothing is written. What you may not read is left
+    /// out, and the right is named; pods and markers of the namespace are enough for most answers.
+    Explain(leadsman_kubectl::ExplainArgs),
+    /// Show markers at a glance
+    ///
+    /// Matching pods, verdicts, what is wrong or pending and why: from each marker's status. When a probe last ran, and
+    /// which nodes are silent, is read from the agents' reports, for which you need the right to list
+    /// nodepodprobes.apps.kruise.io.
+    Status(leadsman_kubectl::StatusArgs),
 }
 
+/// The name by which kubectl finds this program (`kubectl plugin`), and the one by which it asks for completions.
+const PLUGIN: &str = "kubectl-leadsman";
+const COMPLETION: &str = "kubectl_complete-leadsman";
+
 fn main() -> ExitCode {
-    match Arguments::parse().command {
+    let name = program_name();
+    if name == COMPLETION {
+        let words = std::env::args_os().skip(1).collect();
+        return leadsman_kubectl::complete_for_kubectl(command(PLUGIN), words);
+    }
+    CompleteEnv::with_factory(|| command(&program_name())).complete();
+    let matches = command(&name).get_matches();
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    match arguments.command {
         Command::Manager(args) => verbs::manager::run(&args),
         Command::Agent(args) => verbs::agent::run(&args),
         Command::Manifests(args) => verbs::manifests::run(&args),
         Command::Preflight(args) => verbs::preflight::run(&args),
+        Command::Explain(args) => leadsman_kubectl::explain(&args),
+        Command::Status(args) => leadsman_kubectl::status(&args),
     }
+}
+
+/// The name that this program was called by.
+fn program_name() -> String {
+    let path = std::env::args_os().next().unwrap_or_default();
+    let name = Path::new(&path).file_stem().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+/// The command line. As a plugin of kubectl it shows what people ask, and not what pods run.
+fn command(program: &str) -> clap::Command {
+    let command = Arguments::command();
+    if program != PLUGIN {
+        return command;
+    }
+    let hide = |command: clap::Command, verb| command.mut_subcommand(verb, |verb| verb.hide(true));
+    let command = ["manager", "agent"].into_iter().fold(command, hide);
+    command.bin_name("kubectl leadsman")
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
-        Arguments::command().debug_assert();
+        for program in ["leadsman", PLUGIN] {
+            command(program).debug_assert();
+        }
     }
 
     #[test]
     fn every_flag_can_be_set_in_the_environment() {
         for command in Arguments::command().get_subcommands_mut() {
             command.build();
-            if command.get_name() == "manifests" {
+            // What people type has kubectl's flags.
+            if ["manifests", "explain", "status"].contains(&command.get_name()) {
                 continue;
             }
             for flag in command.get_arguments() {

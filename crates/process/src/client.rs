@@ -71,17 +71,7 @@ impl Args {
     ///
     /// Its user agent is `leadsman/VERSION (COMPONENT)`, which the API server's audit log shows (`userAgent`).
     pub async fn client(&self, component: Component) -> Result<Client, ClientError> {
-        // An error means that a provider is installed already, and any one will do.
-        let _installed = rustls::crypto::ring::default_provider().install_default();
-        let mut config = self.config().await?;
-        config.connect_timeout = Some(CONNECT_TIMEOUT);
-        config.read_timeout = Some(READ_TIMEOUT);
-        // Otherwise the idle time of a pooled connection would count.
-        config.reset_reader_on_write = true;
-        config.default_retry = false;
-        config.headers.push((USER_AGENT, user_agent(component)));
-        let url = config.cluster_url.clone();
-        Client::try_from(config).map_err(|source| ClientError::Build { url, source })
+        connect(self.config().await?, component).map_err(|error| *error)
     }
 
     async fn config(&self) -> Result<Config, ClientError> {
@@ -101,6 +91,20 @@ impl Args {
             .await
             .map_err(cannot_use)
     }
+}
+
+/// A client of the API server that a configuration names, with our deadlines and user agent. No request is sent.
+pub fn connect(mut config: Config, component: Component) -> Result<Client, Box<ClientError>> {
+    // An error means that a provider is installed already, and any one will do.
+    let _installed = rustls::crypto::ring::default_provider().install_default();
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.read_timeout = Some(READ_TIMEOUT);
+    // Otherwise the idle time of a pooled connection would count.
+    config.reset_reader_on_write = true;
+    config.default_retry = false;
+    config.headers.push((USER_AGENT, user_agent(component)));
+    let url = config.cluster_url.clone();
+    Client::try_from(config).map_err(|source| Box::new(ClientError::Build { url, source }))
 }
 
 fn user_agent(component: Component) -> HeaderValue {

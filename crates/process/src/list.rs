@@ -29,6 +29,7 @@ pub struct ListTarget {
     /// How metrics name the objects: by their plural, and one object also by its name.
     pub(crate) resource: String,
     pub(crate) fields: Option<String>,
+    pub(crate) labels: Option<String>,
     page: u32,
 }
 
@@ -50,6 +51,7 @@ impl ListTarget {
             path: K::url_path(&(), None),
             resource: K::plural(&()).into_owned(),
             fields: None,
+            labels: None,
             page: 500,
         }
     }
@@ -69,6 +71,13 @@ impl ListTarget {
         Self { fields, ..self }
     }
 
+    /// Restricts the list by a label selector.
+    #[must_use]
+    pub fn labels(self, labels: String) -> Self {
+        let labels = Some(labels);
+        Self { labels, ..self }
+    }
+
     /// Sets the number of objects in a page; 500 by default (`defaultPageSize` in
     /// `k8s.io/client-go/tools/pager/pager.go`).
     #[must_use]
@@ -86,6 +95,7 @@ impl ListTarget {
     ) -> Result<ListPage<K>, Disposition> {
         let params = ListParams {
             field_selector: self.fields.clone(),
+            label_selector: self.labels.clone(),
             limit: Some(self.page),
             continue_token: token,
             ..ListParams::default()

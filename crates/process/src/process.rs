@@ -40,6 +40,8 @@ pub enum Component {
     Agent,
     /// `leadsman preflight`, which checks a cluster and exits.
     Preflight,
+    /// `kubectl leadsman`, which answers one question and exits.
+    Kubectl,
 }
 
 impl Component {
@@ -49,6 +51,7 @@ impl Component {
             Self::Manager => "manager",
             Self::Agent => "agent",
             Self::Preflight => "preflight",
+            Self::Kubectl => "kubectl",
         }
     }
 }

@@ -307,6 +307,7 @@ where
         let began = clock::monotonic();
         let params = WatchParams {
             field_selector: self.target.fields.clone(),
+            label_selector: self.target.labels.clone(),
             timeout: Some(self.random.u32(TIMEOUT_SECONDS)),
             ..WatchParams::default()
         };

@@ -54,12 +54,24 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "leadsman-process",
         ],
     ),
+    // It reads as the manager does, parses the manager's flags, and writes nothing.
+    (
+        "leadsman-kubectl",
+        &[
+            "leadsman-api",
+            "leadsman-core",
+            "leadsman-lease",
+            "leadsman-manager",
+            "leadsman-process",
+        ],
+    ),
     (
         "leadsman",
         &[
             "leadsman-admission",
             "leadsman-agent",
             "leadsman-api",
+            "leadsman-kubectl",
             "leadsman-manager",
             "leadsman-process",
         ],

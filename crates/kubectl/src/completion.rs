@@ -1,0 +1,179 @@
+//! Values for the shell: namespaces, contexts, markers and pods.
+//!
+//! kubectl asks an executable `kubectl_complete-leadsman` for the candidates (KEP-2379, "Shell completion support"):
+//! its arguments are the words after `kubectl leadsman`, the last one unfinished. Each line of the answer is a
+//! candidate and, after a tab, its description; the last one is a directive of cobra's. So whatever completes kubectl,
+//! in bash, zsh and fish, completes this too. For `leadsman` by itself, clap's own scripts do.
+//!
+//! A shell waits for the answer: what cannot be had at once is left out.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap_complete::engine::CompletionCandidate;
+use kube::config::Kubeconfig;
+use serde::Deserialize;
+use tokio::time::timeout;
+
+use crate::connection::Connection;
+use crate::reader::{Reader, Selection};
+use crate::resources::{KINDS, MARKERS, NAMESPACES, Resource};
+use crate::text::Lines;
+
+/// A shell waits at most so long.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// More candidates help nobody.
+const MOST: u32 = 500;
+/// cobra's `ShellCompDirectiveNoFileComp` and `NoSpace` (`completions.go`): do not offer files; go on in the same word.
+const NO_FILES: u8 = 4;
+const NO_SPACE: u8 = 2;
+
+/// Prints candidates for the last of these words, as kubectl wants them.
+pub fn complete_for_kubectl(mut command: clap::Command, words: Vec<OsString>) -> ExitCode {
+    let words: Vec<_> = std::iter::once(OsString::from("leadsman"))
+        .chain(words)
+        .collect();
+    let last = words.len() - 1;
+    let candidates = clap_complete::engine::complete(&mut command, words, last, None);
+    let (mut text, mut directive) = (Lines::default(), NO_FILES);
+    for candidate in candidates
+        .unwrap_or_default()
+        .iter()
+        .filter(|one| !one.is_hide_set())
+    {
+        let value = candidate.get_value().to_string_lossy();
+        let help = candidate
+            .get_help()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        let help = help.lines().next().unwrap_or_default();
+        text.add(format_args!("{value}\t{help}"));
+        if value.ends_with('/') {
+            directive |= NO_SPACE;
+        }
+    }
+    let printed = writeln!(std::io::stdout(), "{}:{directive}", text.0);
+    if printed.is_ok() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+pub(crate) fn contexts(current: &OsStr) -> Vec<CompletionCandidate> {
+    let kubeconfig = Kubeconfig::read().unwrap_or_default();
+    let names = kubeconfig.contexts.into_iter().map(|context| context.name);
+    beginning_with(current, names)
+}
+
+pub(crate) fn namespaces(current: &OsStr) -> Vec<CompletionCandidate> {
+    beginning_with(current, names(NAMESPACES, None))
+}
+
+pub(crate) fn markers(current: &OsStr) -> Vec<CompletionCandidate> {
+    beginning_with(current, names(MARKERS, flag_value("-n", "--namespace")))
+}
+
+/// `pod/NAME`, `deployment/NAME`, …: first the kinds, then the names of one.
+pub(crate) fn targets(current: &OsStr) -> Vec<CompletionCandidate> {
+    let text = current.to_string_lossy();
+    let Some((kind, _)) = text.split_once('/') else {
+        let kinds = KINDS.iter().map(|(_, names)| format!("{}/", names[0]));
+        return beginning_with(current, kinds);
+    };
+    let known = KINDS.iter().find(|(_, names)| names.contains(&kind));
+    let Some((resource, _)) = known else {
+        return Vec::new();
+    };
+    let names = names(*resource, flag_value("-n", "--namespace"));
+    beginning_with(
+        current,
+        names.into_iter().map(|name| format!("{kind}/{name}")),
+    )
+}
+
+fn beginning_with(
+    current: &OsStr,
+    values: impl IntoIterator<Item = String>,
+) -> Vec<CompletionCandidate> {
+    let current = current.to_string_lossy();
+    let values = values
+        .into_iter()
+        .filter(|value| value.starts_with(&*current));
+    values.map(CompletionCandidate::new).collect()
+}
+
+/// The value of a flag among the words that are being completed: clap has not parsed them yet.
+fn flag_value(short: &str, long: &str) -> Option<String> {
+    let words: Vec<_> = std::env::args().collect();
+    let places = words.iter().enumerate().filter_map(|(place, word)| {
+        let joined = word
+            .strip_prefix(long)
+            .and_then(|rest| rest.strip_prefix('='));
+        match joined {
+            Some(value) => Some(value.to_owned()),
+            None if word == short || word == long => words.get(place + 1).cloned(),
+            None => None,
+        }
+    });
+    let mut places = places;
+    places.next_back().filter(|value| !value.is_empty())
+}
+
+/// An object of which only the name matters.
+#[derive(Deserialize)]
+pub(crate) struct Named {
+    metadata: Name,
+}
+
+impl Named {
+    pub(crate) fn name(&self) -> &str {
+        &self.metadata.name
+    }
+}
+
+#[derive(Deserialize)]
+struct Name {
+    name: String,
+}
+
+/// The names of a resource's objects, as far as they can be had in time.
+fn names(resource: Resource, namespace: Option<String>) -> Vec<String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let Ok(runtime) = runtime else {
+        return Vec::new();
+    };
+    runtime.block_on(async {
+        let listed = timeout(PATIENCE, list_names(resource, namespace)).await;
+        listed.ok().flatten().unwrap_or_default()
+    })
+}
+
+async fn list_names(resource: Resource, namespace: Option<String>) -> Option<Vec<String>> {
+    let connection = Connection {
+        namespace,
+        kubeconfig: flag_value("--kubeconfig", "--kubeconfig").map(Into::into),
+        context: flag_value("--context", "--context"),
+        ..Connection::default()
+    };
+    let connected = connection.connect().await.ok()?;
+    let reader = Reader {
+        server: connected.server,
+    };
+    let selection = Selection {
+        namespace: (resource != NAMESPACES).then_some(connected.namespace.as_str()),
+        page: MOST,
+        ..Selection::default()
+    };
+    let objects = reader.list::<Named>(resource, &selection).await.ok()?;
+    Some(
+        objects
+            .into_iter()
+            .map(|object| object.metadata.name)
+            .collect(),
+    )
+}

@@ -1,0 +1,353 @@
+//! `kubectl leadsman explain`: why pods are marked as they are.
+
+use std::collections::BTreeSet;
+
+use clap_complete::engine::ArgValueCompleter;
+use futures::future::try_join_all;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use leadsman_api::slim::{Node, Pod};
+use leadsman_api::{Guarded, NodePodProbe, PodProbeMarker};
+use leadsman_core::cluster::{ObjectName, nearest};
+use leadsman_core::podprobe::explain::{
+    Explanation, ObservedCluster, ObservedObjects, PodGroup, Unread, group, selector_text,
+};
+use leadsman_process::clock;
+use serde::{Deserialize, Serialize};
+
+use crate::connection::Connection;
+use crate::output::{self, Format};
+use crate::reader::{Reader, Selection};
+use crate::resources::{KINDS, MARKERS, NODE_POD_PROBES, NODES, PODS, Resource};
+use crate::{VerbError, completion, text};
+
+/// Up to so many nodes are read one by one, more of them as a list.
+const FEW_NODES: usize = 8;
+
+/// The flags of `explain`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  kubectl leadsman explain pod/game-0\n  kubectl leadsman explain deploy/game -n prod\n  kubectl leadsman explain -l app=game -A -o wide"
+)]
+pub struct Args {
+    /// pod/NAME, deployment/NAME, statefulset/NAME, daemonset/NAME or replicaset/NAME; a NAME alone is a pod's
+    #[arg(value_name = "TYPE/NAME", num_args = 0..=2, required_unless_present = "selector", add = ArgValueCompleter::new(completion::targets))]
+    target: Vec<String>,
+    /// Explain the pods that this label selector matches
+    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "target")]
+    selector: Option<String>,
+    /// In all namespaces
+    #[arg(short = 'A', long, conflicts_with_all = ["target", "namespace"])]
+    all_namespaces: bool,
+    /// Output format
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    output: Format,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Whose pods are explained.
+enum Target<'a> {
+    Pod(&'a str),
+    Workload(Resource, &'static str, &'a str),
+    Selector(&'a str),
+}
+
+/// A workload, as far as its pods go.
+#[derive(Deserialize)]
+struct Workload {
+    spec: WorkloadSpec,
+}
+
+#[derive(Deserialize)]
+struct WorkloadSpec {
+    #[serde(default)]
+    selector: LabelSelector,
+}
+
+/// The answer for several pods.
+#[derive(Serialize)]
+struct Grouped {
+    groups: Vec<PodGroup>,
+    pods: Vec<Explanation>,
+}
+
+pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
+    let target = parse_target(args)?;
+    let connected = args.connection.connect().await;
+    let connected = connected.map_err(|error| VerbError::Connection(Box::new(error)))?;
+    let reader = Reader {
+        server: connected.server,
+    };
+    let namespace = (!args.all_namespaces).then_some(connected.namespace.as_str());
+    let pods = read_pods(&reader, &target, namespace).await?;
+    let now = clock::now();
+    let explained = explain(&reader, pods, now).await?;
+    let printed = match (&target, explained.as_slice()) {
+        (Target::Pod(_), [one]) => one_pod(args.output, one, now)?,
+        _ => many_pods(args.output, explained, now)?,
+    };
+    output::print(&printed)
+}
+
+fn one_pod(format: Format, pod: &Explanation, now: Timestamp) -> Result<String, VerbError> {
+    match output::structured(format, pod) {
+        Some(text) => text,
+        None if format == Format::Name => Ok(format!("pod/{}\n", pod.name)),
+        None => Ok(text::pod(pod, now)),
+    }
+}
+
+fn many_pods(format: Format, pods: Vec<Explanation>, now: Timestamp) -> Result<String, VerbError> {
+    let groups = group(&pods);
+    let grouped = Grouped { groups, pods };
+    match output::structured(format, &grouped) {
+        Some(text) => text,
+        None if format == Format::Name => {
+            let names = grouped.pods.iter().map(|pod| format!("pod/{}\n", pod.name));
+            Ok(names.collect())
+        }
+        None => Ok(text::groups(
+            &grouped.groups,
+            &grouped.pods,
+            format == Format::Wide,
+            now,
+        )),
+    }
+}
+
+/// `TYPE/NAME`, `TYPE NAME`, or the name of a pod.
+fn parse_target(args: &Args) -> Result<Target<'_>, VerbError> {
+    let words: Vec<_> = args.target.iter().map(String::as_str).collect();
+    let (kind, name) = match (args.selector.as_deref(), words.as_slice()) {
+        (Some(selector), _) => return Ok(Target::Selector(selector)),
+        (None, [both]) => match both.split_once('/') {
+            Some(pair) => pair,
+            None => return Ok(Target::Pod(both)),
+        },
+        (None, [kind, name]) => (*kind, *name),
+        (None, _) => return Err(VerbError::Usage("name a pod: pod/NAME".to_owned())),
+    };
+    let known = KINDS.iter().find(|(_, names)| names.contains(&kind));
+    let Some((resource, names)) = known else {
+        let names = KINDS.iter().flat_map(|(_, names)| names.iter().copied());
+        let meant = nearest(kind, names).map(|near| format!("; did you mean {near}/{name}?"));
+        let meant = meant.unwrap_or_default();
+        let all: Vec<_> = KINDS.iter().map(|(_, names)| names[0]).collect();
+        return Err(VerbError::Usage(format!(
+            "{kind} cannot be explained, only {} or a selector (-l){meant}",
+            all.join(", ")
+        )));
+    };
+    Ok(match *resource {
+        PODS => Target::Pod(name),
+        resource => Target::Workload(resource, names[0], name),
+    })
+}
+
+async fn read_pods(
+    reader: &Reader,
+    target: &Target<'_>,
+    namespace: Option<&str>,
+) -> Result<Vec<Pod>, VerbError> {
+    let selection = |labels: String| Selection {
+        namespace,
+        labels: Some(labels),
+        fields: None,
+        page: 500,
+    };
+    let (of, labels) = match target {
+        Target::Pod(name) => {
+            let pod = reader
+                .get::<Pod>(PODS, namespace, name)
+                .await
+                .map_err(VerbError::Unread)?;
+            return match pod {
+                Some(pod) => Ok(vec![pod]),
+                None => Err(no_such(reader, PODS, "pod", name, namespace).await),
+            };
+        }
+        Target::Workload(resource, kind, name) => {
+            let workload = reader.get::<Workload>(*resource, namespace, name).await;
+            let Some(workload) = workload.map_err(VerbError::Unread)? else {
+                return Err(no_such(reader, *resource, kind, name, namespace).await);
+            };
+            let labels = selector_text(&workload.spec.selector);
+            let labels = labels.map_err(|error| VerbError::Usage(error.to_string()))?;
+            (format!("of {kind} {name}"), labels)
+        }
+        Target::Selector(selector) => (format!("with labels {selector}"), (*selector).to_owned()),
+    };
+    let pods = reader
+        .list::<Pod>(PODS, &selection(labels))
+        .await
+        .map_err(VerbError::Unread)?;
+    if pods.is_empty() {
+        let place = namespace.map_or("in any namespace".to_owned(), |name| {
+            format!("in namespace {name}")
+        });
+        return Err(VerbError::NoPods { of, place });
+    }
+    Ok(pods)
+}
+
+/// That there is no object of this name, and which one is near.
+async fn no_such(
+    reader: &Reader,
+    resource: Resource,
+    kind: &'static str,
+    name: &str,
+    namespace: Option<&str>,
+) -> VerbError {
+    let selection = Selection {
+        namespace,
+        page: 500,
+        ..Selection::default()
+    };
+    let known = reader
+        .list::<completion::Named>(resource, &selection)
+        .await
+        .unwrap_or_default();
+    let names = known.iter().map(completion::Named::name);
+    let near = nearest(name, names);
+    VerbError::NoSuchObject {
+        kind,
+        name: name.to_owned(),
+        namespace: namespace.unwrap_or_default().to_owned(),
+        suggestion: near
+            .map(|near| format!("; did you mean {near}?"))
+            .unwrap_or_default(),
+    }
+}
+
+/// Reads what the answer follows from, and explains all pods.
+async fn explain(
+    reader: &Reader,
+    pods: Vec<Pod>,
+    now: Timestamp,
+) -> Result<Vec<Explanation>, VerbError> {
+    let nodes: BTreeSet<_> = pods
+        .iter()
+        .filter_map(|pod| pod.spec.node_name.as_deref())
+        .collect();
+    let one_node = nodes.first().copied().filter(|_| nodes.len() == 1);
+    let namespaces: BTreeSet<_> = pods
+        .iter()
+        .filter_map(|pod| pod.identity.namespace.as_deref())
+        .collect();
+    let one_namespace = namespaces
+        .first()
+        .copied()
+        .filter(|_| namespaces.len() == 1);
+    let known_nodes = async {
+        futures::join!(
+            read_nodes::<Node>(reader, NODES, &nodes, 500),
+            read_nodes::<NodePodProbe>(reader, NODE_POD_PROBES, &nodes, 50),
+        )
+    };
+    let install = async {
+        let install = reader.install(now).await;
+        let agents = reader
+            .agents(&install.config.agent_namespace, one_node)
+            .await;
+        (install, agents)
+    };
+    let (markers, (nodes, node_pod_probes), (install, agents)) =
+        futures::join!(read_markers(reader, one_namespace), known_nodes, install);
+    let markers = markers.map_err(VerbError::Unread)?;
+    let is_one_namespace = one_namespace.is_some();
+    let observed = ObservedObjects {
+        config: install.config,
+        gate: install.gate,
+        markers,
+        pods,
+        nodes,
+        node_pod_probes,
+        agents,
+        manager: install.manager,
+    };
+    let mut cluster = ObservedCluster::new(observed, now);
+    if is_one_namespace && cluster.lacks_marker() {
+        // Perhaps it is in another namespace. Who may not look there gets an answer without.
+        if let Ok(markers) = read_markers(reader, None).await {
+            cluster.observe_all_markers(markers);
+        }
+    }
+    let names: Vec<ObjectName> = cluster.pods().cloned().collect();
+    Ok(names
+        .iter()
+        .filter_map(|name| cluster.explain(name))
+        .collect())
+}
+
+async fn read_markers(
+    reader: &Reader,
+    namespace: Option<&str>,
+) -> Result<Vec<Guarded<PodProbeMarker>>, Unread> {
+    let selection = Selection {
+        namespace,
+        page: 250,
+        ..Selection::default()
+    };
+    reader.list(MARKERS, &selection).await
+}
+
+/// The nodes of these names, or their objects: one by one if they are few, else all.
+async fn read_nodes<T: serde::de::DeserializeOwned>(
+    reader: &Reader,
+    resource: Resource,
+    names: &BTreeSet<&str>,
+    page: u32,
+) -> Result<Vec<T>, Unread> {
+    if names.len() > FEW_NODES {
+        let selection = Selection {
+            page,
+            ..Selection::default()
+        };
+        return reader.list(resource, &selection).await;
+    }
+    let gets = names.iter().map(|name| reader.get(resource, None, name));
+    let found = try_join_all(gets).await?;
+    Ok(found.into_iter().flatten().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use rstest::rstest;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[rstest]
+    #[case(&["p"], "pod p")]
+    #[case(&["po/p"], "pod p")]
+    #[case(&["pods", "p"], "pod p")]
+    #[case(&["deploy/web"], "deployments web")]
+    #[case(&["sts", "db"], "statefulsets db")]
+    #[case(&["-l", "app=x"], "app=x")]
+    #[case(&["dployment/web"], "dployment cannot be explained, only pod, deployment, statefulset, daemonset, replicaset or a selector (-l); did you mean deployment/web?")]
+    fn a_target_is_written_as_for_kubectl(#[case] words: &[&str], #[case] expected: &str) {
+        let words = std::iter::once("explain").chain(words.iter().copied());
+        let line = Line::try_parse_from(words).unwrap();
+        let found = match parse_target(&line.args) {
+            Ok(Target::Pod(name)) => format!("pod {name}"),
+            Ok(Target::Workload(resource, _, name)) => format!("{} {name}", resource.plural),
+            Ok(Target::Selector(selector)) => selector.to_owned(),
+            Err(error) => error.to_string(),
+        };
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_target_or_a_selector_is_required() {
+        assert!(Line::try_parse_from(["explain"]).is_err());
+        assert!(Line::try_parse_from(["explain", "p", "-l", "a=b"]).is_err());
+        assert!(Line::try_parse_from(["explain", "p", "-A"]).is_err());
+    }
+}

@@ -1,0 +1,101 @@
+//! `kubectl leadsman`: why a pod is marked as it is, and markers at a glance, for people.
+//!
+//! What is said is decided in `leadsman_core::podprobe::explain`. Here objects are read, with the kubeconfig and the
+//! rights of whoever asks, and the answer is printed. Nothing is written.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `connection` | kubectl's own flags: which cluster, as whom, in which namespaces |
+//! | `resources` | the resources that are read, and their short names |
+//! | `reader` | requests, and the right that a refused one names |
+//! | `install` | who leads, with which settings |
+//! | `explain`, `status` | the verbs |
+//! | `output` | table, JSON, YAML or names, to the terminal |
+//! | `table` | columns |
+//! | `text` | an explanation as text |
+//! | `completion` | values for the shell |
+#![doc(html_no_source)]
+
+mod completion;
+mod connection;
+mod explain;
+mod install;
+mod output;
+mod reader;
+mod resources;
+mod status;
+mod table;
+mod text;
+
+use std::process::ExitCode;
+
+pub use completion::complete_for_kubectl;
+pub use explain::Args as ExplainArgs;
+pub use status::Args as StatusArgs;
+
+/// Explains pods.
+pub fn explain(args: &ExplainArgs) -> ExitCode {
+    run(explain::run(args))
+}
+
+/// Shows markers at a glance.
+pub fn status(args: &StatusArgs) -> ExitCode {
+    run(status::run(args))
+}
+
+/// Why a verb has no answer.
+#[derive(Debug, thiserror::Error)]
+enum VerbError {
+    /// No client could be made.
+    #[error(transparent)]
+    Connection(Box<connection::ConnectionError>),
+    /// Something that the answer needs could not be read.
+    #[error("{}", .0.0)]
+    Unread(leadsman_core::podprobe::explain::Unread),
+    /// There is no object of that name.
+    #[error("no {kind} {name} in namespace {namespace}{suggestion}")]
+    NoSuchObject {
+        /// `pod`, `deployment`, …
+        kind: &'static str,
+        /// The name that was given.
+        name: String,
+        /// Where it was looked for.
+        namespace: String,
+        /// What may have been meant.
+        suggestion: String,
+    },
+    /// A selector matches nothing.
+    #[error("no pod {of} {place}")]
+    NoPods {
+        /// Whose pods, or by which selector.
+        of: String,
+        /// Where they were looked for.
+        place: String,
+    },
+    /// The command line cannot be understood.
+    #[error("{0}")]
+    Usage(String),
+    /// The answer could not be printed, or the runtime not started.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+}
+
+fn run(verb: impl Future<Output = Result<(), VerbError>>) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let ended = runtime
+        .map_err(VerbError::Io)
+        .and_then(|runtime| runtime.block_on(verb));
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads has read enough: `kubectl leadsman status | head`.
+        Err(VerbError::Io(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Requests: one object, or a list in pages. A refused one names the right that is missing.
+
+use std::time::Duration;
+
+use kube::api::{GetParams, ListParams};
+use kube::core::Request;
+use leadsman_core::podprobe::explain::Unread;
+use leadsman_process::ApiServer;
+use leadsman_process::reply::{Cause, Disposition, Verb};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::resources::Resource;
+
+/// The deadline of a request. A person waits for it.
+const DEADLINE: Duration = Duration::from_secs(20);
+/// How often a list begins anew whose continue token has expired.
+const ATTEMPTS: usize = 3;
+
+/// Reads objects of a cluster.
+pub(crate) struct Reader {
+    pub(crate) server: ApiServer,
+}
+
+/// Which objects of a resource.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Selection<'a> {
+    /// In this namespace, or in all.
+    pub(crate) namespace: Option<&'a str>,
+    /// A label selector, as the API takes it.
+    pub(crate) labels: Option<String>,
+    /// A field selector.
+    pub(crate) fields: Option<String>,
+    /// How many objects a page has; the API server's reply and our copy of it are in memory at once.
+    pub(crate) page: u32,
+}
+
+#[derive(Deserialize)]
+struct List<T> {
+    #[serde(default)]
+    metadata: ListMeta,
+    #[serde(default = "Vec::new")]
+    items: Vec<T>,
+}
+
+#[derive(Default, Deserialize)]
+struct ListMeta {
+    #[serde(default, rename = "continue")]
+    token: Option<String>,
+}
+
+impl Reader {
+    /// One object. None if there is none of this name.
+    pub(crate) async fn get<T: DeserializeOwned>(
+        &self,
+        resource: Resource,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Result<Option<T>, Unread> {
+        let unread = |why: &dyn std::fmt::Display| {
+            Unread(format!(
+                "cannot read {} {name}: {why}",
+                resource.full_name()
+            ))
+        };
+        let request = Request::new(resource.path(namespace)).get(name, &GetParams::default());
+        let request = request.map_err(|error| unread(&error))?;
+        let reply = self.server.send(Verb::Get, request, DEADLINE).await;
+        match &reply.disposition {
+            Disposition::Done => {
+                let object = serde_json::from_slice(&reply.body);
+                object.map(Some).map_err(|error| unread(&error))
+            }
+            Disposition::Gone { .. } => Ok(None),
+            failure => Err(explain_failure("get", resource, namespace, failure)),
+        }
+    }
+
+    /// The objects of a selection, page by page.
+    pub(crate) async fn list<T: DeserializeOwned>(
+        &self,
+        resource: Resource,
+        selection: &Selection<'_>,
+    ) -> Result<Vec<T>, Unread> {
+        let failed =
+            |failure: &Disposition| explain_failure("list", resource, selection.namespace, failure);
+        let mut expired = Disposition::Done;
+        for _ in 0..ATTEMPTS {
+            match self.list_once(resource, selection).await {
+                Err(again @ Disposition::Expired { .. }) => expired = again,
+                other => return other.map_err(|failure| failed(&failure)),
+            }
+        }
+        Err(failed(&expired))
+    }
+
+    async fn list_once<T: DeserializeOwned>(
+        &self,
+        resource: Resource,
+        selection: &Selection<'_>,
+    ) -> Result<Vec<T>, Disposition> {
+        let refused = |error: &dyn std::fmt::Display| Disposition::Refused {
+            reason: error.to_string(),
+        };
+        let mut objects = Vec::new();
+        let mut token = None;
+        loop {
+            let params = ListParams {
+                label_selector: selection.labels.clone(),
+                field_selector: selection.fields.clone(),
+                limit: Some(selection.page),
+                continue_token: token,
+                ..ListParams::default()
+            };
+            let request = Request::new(resource.path(selection.namespace)).list(&params);
+            let request = request.map_err(|error| refused(&error))?;
+            let reply = self.server.send(Verb::ListOrWatch, request, DEADLINE).await;
+            if reply.disposition != Disposition::Done {
+                return Err(reply.disposition);
+            }
+            let page: List<T> =
+                serde_json::from_slice(&reply.body).map_err(|error| refused(&error))?;
+            objects.extend(page.items);
+            token = page.metadata.token.filter(|token| !token.is_empty());
+            if token.is_none() {
+                return Ok(objects);
+            }
+        }
+    }
+}
+
+/// Why a request failed: the right that is missing, or what the API server says.
+fn explain_failure(
+    verb: &str,
+    resource: Resource,
+    namespace: Option<&str>,
+    failure: &Disposition,
+) -> Unread {
+    let place = match namespace {
+        Some(namespace) => format!("in namespace {namespace}"),
+        None => "at the cluster scope".to_owned(),
+    };
+    let name = resource.full_name();
+    let reason = failure.reason().unwrap_or_default();
+    Unread(match failure {
+        Disposition::Retry {
+            cause: Cause::NoRight,
+            ..
+        } if reason.contains("User \"") => {
+            format!("missing right: {verb} {name} {place}")
+        }
+        Disposition::Retry {
+            cause: Cause::NoSuchKind,
+            ..
+        } => format!(
+            "the API server does not serve {name}: leadsman is not installed in this cluster, or --context names another one"
+        ),
+        _ => format!("cannot {verb} {name} {place}: {reason}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::resources::{MARKERS, NODES};
+
+    fn retry(cause: Cause, reason: &str) -> Disposition {
+        Disposition::Retry {
+            cause,
+            after: None,
+            reason: reason.to_owned(),
+        }
+    }
+
+    #[rstest]
+    #[case(
+        NODES,
+        None,
+        retry(
+            Cause::NoRight,
+            "nodes is forbidden: User \"u\" cannot list resource \"nodes\""
+        ),
+        "missing right: list nodes at the cluster scope"
+    )]
+    #[case(
+        MARKERS,
+        Some("ns"),
+        retry(Cause::NoRight, "User \"u\" cannot list"),
+        "missing right: list podprobemarkers.apps.kruise.io in namespace ns"
+    )]
+    #[case(
+        NODES,
+        None,
+        retry(Cause::NoRight, "Unauthorized"),
+        "cannot list nodes at the cluster scope: Unauthorized"
+    )]
+    #[case(
+        NODES,
+        None,
+        retry(Cause::NoAnswer, "no answer within 20.0 s"),
+        "cannot list nodes at the cluster scope: no answer within 20.0 s"
+    )]
+    fn a_failure_names_the_right_or_the_reason(
+        #[case] resource: Resource,
+        #[case] namespace: Option<&str>,
+        #[case] failure: Disposition,
+        #[case] expected: &str,
+    ) {
+        assert_eq!(
+            explain_failure("list", resource, namespace, &failure).0,
+            expected
+        );
+    }
+}

@@ -1,0 +1,86 @@
+//! The resources that are read, and the names by which kubectl knows them.
+
+/// A resource of the API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Resource {
+    /// Empty for the core's.
+    pub(crate) group: &'static str,
+    pub(crate) version: &'static str,
+    pub(crate) plural: &'static str,
+}
+
+const fn core(plural: &'static str) -> Resource {
+    Resource {
+        group: "",
+        version: "v1",
+        plural,
+    }
+}
+
+const fn apps(plural: &'static str) -> Resource {
+    Resource {
+        group: "apps",
+        version: "v1",
+        plural,
+    }
+}
+
+const fn ours(plural: &'static str) -> Resource {
+    Resource {
+        group: leadsman_api::GROUP,
+        version: leadsman_api::VERSION,
+        plural,
+    }
+}
+
+pub(crate) const PODS: Resource = core("pods");
+pub(crate) const NODES: Resource = core("nodes");
+pub(crate) const NAMESPACES: Resource = core("namespaces");
+pub(crate) const MARKERS: Resource = ours("podprobemarkers");
+pub(crate) const NODE_POD_PROBES: Resource = ours("nodepodprobes");
+pub(crate) const LEASES: Resource = Resource {
+    group: "coordination.k8s.io",
+    version: "v1",
+    plural: "leases",
+};
+
+/// What can be explained: the names that kubectl has for it, the first one for messages.
+pub(crate) const KINDS: &[(Resource, &[&str])] = &[
+    (PODS, &["pod", "pods", "po"]),
+    (
+        apps("deployments"),
+        &["deployment", "deployments", "deploy"],
+    ),
+    (
+        apps("statefulsets"),
+        &["statefulset", "statefulsets", "sts"],
+    ),
+    (apps("daemonsets"), &["daemonset", "daemonsets", "ds"]),
+    (apps("replicasets"), &["replicaset", "replicasets", "rs"]),
+];
+
+impl Resource {
+    /// The path of its objects in a namespace, or of all.
+    pub(crate) fn path(&self, namespace: Option<&str>) -> String {
+        let Self {
+            group,
+            version,
+            plural,
+        } = self;
+        let root = if group.is_empty() {
+            format!("/api/{version}")
+        } else {
+            format!("/apis/{group}/{version}")
+        };
+        match namespace {
+            Some(namespace) => format!("{root}/namespaces/{namespace}/{plural}"),
+            None => format!("{root}/{plural}"),
+        }
+    }
+
+    /// Its name as rights have it.
+    pub(crate) fn full_name(&self) -> String {
+        let dot = if self.group.is_empty() { "" } else { "." };
+        format!("{}{dot}{}", self.plural, self.group)
+    }
+}

@@ -1,0 +1,267 @@
+//! An explanation as text.
+
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use leadsman_core::podprobe::explain::{
+    Cause, Explanation, MarkExplanation, MarkerExplanation, MarkerFit, Owner, PodGroup,
+    ProbeExplanation, ShownVerdict, VerdictSource, age,
+};
+
+use crate::table::{BAD, Cell, GOOD, HEADING, Table, WAITING};
+
+/// So many names of a group are printed, unless all are asked for.
+const FEW_NAMES: usize = 5;
+
+/// Text that is written line by line; writing to a String cannot fail.
+#[derive(Default)]
+pub(crate) struct Lines(pub(crate) String);
+
+impl Lines {
+    pub(crate) fn add(&mut self, line: impl std::fmt::Display) {
+        writeln!(self.0, "{line}").expect("writing to a String cannot fail");
+    }
+
+    fn heading(&mut self, heading: &str) {
+        self.add(format_args!("\n{HEADING}{heading}{HEADING:#}"));
+    }
+}
+
+/// One pod, with everything.
+pub(crate) fn pod(pod: &Explanation, now: Timestamp) -> String {
+    let mut lines = Lines::default();
+    lines.add(headline(pod));
+    causes(&mut lines, &pod.causes);
+    if !pod.markers.is_empty() {
+        lines.heading("Markers");
+        for marker in &pod.markers {
+            explain_marker(&mut lines, marker, now);
+        }
+    }
+    if !pod.marks.is_empty() {
+        lines.heading("Marks");
+        lines.0.push_str(&marks(&pod.marks, now));
+    }
+    unread(&mut lines, &pod.unread);
+    lines.0
+}
+
+/// Several pods, grouped by what is in the way.
+pub(crate) fn groups(
+    groups: &[PodGroup],
+    pods: &[Explanation],
+    with_all_names: bool,
+    now: Timestamp,
+) -> String {
+    if let [only] = pods {
+        return pod(only, now);
+    }
+    let mut lines = Lines::default();
+    let well = groups.iter().filter(|group| group.causes.is_empty());
+    let well: usize = well.map(|group| group.pods.len()).sum();
+    lines.add(format_args!(
+        "{} pods, {well} of them marked as they should be",
+        pods.len()
+    ));
+    for group in groups {
+        let count = match group.pods.len() {
+            1 => "1 pod".to_owned(),
+            count => format!("{count} pods"),
+        };
+        let what = if group.causes.is_empty() {
+            format!("{GOOD}marked as they should be{GOOD:#}")
+        } else {
+            let reasons: Vec<_> = group.causes.iter().map(|cause| cause.reason).collect();
+            reasons.join(", ")
+        };
+        lines.add(format_args!("\n{HEADING}{count}{HEADING:#}: {what}"));
+        lines.add(format_args!("  {}", names(&group.pods, with_all_names)));
+        causes(&mut lines, &group.causes);
+    }
+    let read = pods.first().map(|pod| pod.unread.as_slice());
+    unread(&mut lines, read.unwrap_or_default());
+    lines.0
+}
+
+fn names(pods: &[String], all: bool) -> String {
+    let shown = if all { pods.len() } else { FEW_NAMES };
+    let first: Vec<_> = pods.iter().take(shown).map(String::as_str).collect();
+    let more = pods.len() - first.len();
+    let more = if more == 0 {
+        String::new()
+    } else {
+        format!(" and {more} more (-o wide)")
+    };
+    format!("{}{more}", first.join(", "))
+}
+
+fn headline(pod: &Explanation) -> String {
+    let node = pod.node.as_deref().map(|node| format!(" on node {node}"));
+    let phase = pod.phase.as_deref().map(|phase| format!(" ({phase})"));
+    let place = format!("{}{}", node.unwrap_or_default(), phase.unwrap_or_default());
+    let problems = pod.causes.iter().filter(|cause| !cause.resolves).count();
+    let state = match (problems, pod.causes.len()) {
+        (0, 0) => format!("{GOOD}marked as its verdicts say{GOOD:#}"),
+        (0, _) => format!("{WAITING}not yet marked as it should be{WAITING:#}"),
+        _ => format!("{BAD}something is in the way of its marks{BAD:#}"),
+    };
+    format!(
+        "{HEADING}Pod {}/{}{HEADING:#}{place}: {state}",
+        pod.namespace, pod.name
+    )
+}
+
+fn causes(lines: &mut Lines, causes: &[Cause]) {
+    for cause in causes {
+        let style = if cause.resolves { WAITING } else { BAD };
+        let of = match (&cause.marker, &cause.probe) {
+            (Some(marker), Some(probe)) => format!("  {marker}#{probe}"),
+            (Some(marker), None) => format!("  {marker}"),
+            _ => String::new(),
+        };
+        lines.add(format_args!("\n  {style}{}{style:#}{of}", cause.reason));
+        // What it is, then what to do.
+        for part in cause.message.split("; ") {
+            lines.add(format_args!("    {part}"));
+        }
+    }
+}
+
+fn explain_marker(lines: &mut Lines, marker: &MarkerExplanation, now: Timestamp) {
+    let name = &marker.name;
+    match &marker.fit {
+        MarkerFit::Matches { probes } => {
+            lines.add(format_args!("  {name}  {GOOD}matches{GOOD:#}"));
+            for probe in probes {
+                explain_probe(lines, probe, now);
+            }
+        }
+        MarkerFit::DoesNotMatch { terms } => {
+            lines.add(format_args!("  {name}  does not match"));
+            for term in terms {
+                let (mark, style) = if term.holds {
+                    ("yes", GOOD)
+                } else {
+                    ("no ", BAD)
+                };
+                let found = if term.found.is_empty() {
+                    String::new()
+                } else {
+                    format!("   the pod has {}", term.found)
+                };
+                lines.add(format_args!(
+                    "    {style}{mark}{style:#}  {}{found}",
+                    term.term
+                ));
+            }
+        }
+        MarkerFit::Stopped { message } => {
+            lines.add(format_args!("  {name}  {BAD}stopped{BAD:#}: {message}"));
+        }
+        MarkerFit::Invalid { message } => {
+            lines.add(format_args!("  {name}  {BAD}invalid{BAD:#}: {message}"));
+        }
+        MarkerFit::Undecodable { message } => {
+            lines.add(format_args!(
+                "  {name}  {BAD}cannot be decoded{BAD:#}: {message}"
+            ));
+        }
+        MarkerFit::Deleting => lines.add(format_args!("  {name}  is being deleted")),
+    }
+    if let Some(reported) = &marker.reported {
+        lines.add(format_args!("    its status says {reported}"));
+    }
+}
+
+fn explain_probe(lines: &mut Lines, probe: &ProbeExplanation, now: Timestamp) {
+    lines.add(format_args!(
+        "    {}: {}, in container {}",
+        probe.name, probe.does, probe.container
+    ));
+    match &probe.verdict {
+        Some(shown) => lines.add(format_args!("      {}", verdict(shown, now))),
+        None => lines.add("      no verdict"),
+    }
+    if !probe.next.is_empty() {
+        lines.add(format_args!("      next: {}", probe.next));
+    }
+}
+
+fn verdict(verdict: &ShownVerdict, now: Timestamp) -> String {
+    let style = match verdict.state {
+        "Succeeded" => GOOD,
+        "Failed" => BAD,
+        _ => WAITING,
+    };
+    let ago = |time: &Option<Time>| time.as_ref().map(|time| age(time.0, now));
+    let since = ago(&verdict.since).map(|since| format!(" for {since}"));
+    let probed = ago(&verdict.last_probe_time);
+    let probed = probed.map(|probed| format!(", last reported run {probed} ago"));
+    let by = match verdict.source {
+        VerdictSource::Report => "",
+        VerdictSource::Condition => ", by the pod's condition",
+    };
+    let message = verdict.message.trim_end().replace('\n', "\n        ");
+    let colon = if message.is_empty() { "" } else { ": " };
+    let (since, probed) = (since.unwrap_or_default(), probed.unwrap_or_default());
+    format!(
+        "{style}{}{style:#}{since}{probed}{by}{colon}{message}",
+        verdict.state
+    )
+}
+
+fn marks(marks: &[MarkExplanation], now: Timestamp) -> String {
+    let mut table = Table::new(&[
+        "KIND",
+        "KEY",
+        "ON THE POD",
+        "SHOULD BE",
+        "SET BY",
+        "WRITTEN BY",
+    ]);
+    for mark in marks {
+        let value = mark
+            .value
+            .as_ref()
+            .map_or("absent".to_owned(), |value| format!("{value:?}"));
+        let style = if mark.differs { BAD } else { GOOD };
+        let owners: Vec<_> = mark.owners.iter().map(|one| owner(one, now)).collect();
+        table.add(vec![
+            mark.kind.into(),
+            mark.key.clone().into(),
+            Cell::styled(value, style),
+            mark.wanted.clone().into(),
+            mark.set_by.clone().unwrap_or_else(|| "-".to_owned()).into(),
+            owners.join("; ").into(),
+        ]);
+    }
+    table.lines("  ", true)
+}
+
+fn owner(owner: &Owner, now: Timestamp) -> String {
+    let slash = if owner.subresource.is_empty() {
+        ""
+    } else {
+        "/"
+    };
+    let when = owner
+        .time
+        .as_ref()
+        .map(|time| format!(", {} ago", age(time.0, now)));
+    let when = when.unwrap_or_default();
+    format!(
+        "{} ({}{slash}{}{when})",
+        owner.manager, owner.operation, owner.subresource
+    )
+}
+
+fn unread(lines: &mut Lines, unread: &[String]) {
+    if unread.is_empty() {
+        return;
+    }
+    lines.heading("Not read");
+    for why in unread {
+        lines.add(format_args!("  {why}"));
+    }
+}

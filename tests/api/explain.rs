@@ -1,0 +1,427 @@
+//! `kubectl leadsman` as its users run it: the program against the API server, with a person's rights.
+
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+use leadsman_testkit::{ControlPlane, leadsman};
+use leadsman_tests::{Scene, wait_for_answer};
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::Installation;
+use crate::marks::{idle, marked};
+use crate::stage::{NODES, PODS, Stage};
+
+/// What a run printed.
+struct Printed {
+    out: String,
+    err: String,
+    success: bool,
+}
+
+/// `kubectl leadsman …`, by the name that kubectl looks for.
+async fn run(plane: &ControlPlane, words: &[&str]) -> Result<Printed> {
+    let output = Command::new(leadsman::program()?)
+        .arg0("kubectl-leadsman")
+        .args(words)
+        .env("KUBECONFIG", plane.admin_kubeconfig())
+        .output()
+        .await?;
+    Ok(Printed {
+        out: String::from_utf8(output.stdout)?,
+        err: String::from_utf8(output.stderr)?,
+        success: output.status.success(),
+    })
+}
+
+/// The standard output of a run that succeeds.
+async fn answer(plane: &ControlPlane, words: &[&str]) -> Result<String> {
+    let printed = run(plane, words).await?;
+    ensure!(printed.success, "{words:?}: {}", printed.err);
+    ensure!(
+        !printed.out.contains('\u{1b}'),
+        "colours without a terminal: {}",
+        printed.out
+    );
+    eprintln!("$ kubectl leadsman {}\n{}", words.join(" "), printed.out);
+    Ok(printed.out)
+}
+
+async fn explain_json(plane: &ControlPlane, namespace: &str, pod: &str) -> Result<Value> {
+    let words = ["explain", pod, "-n", namespace, "-o", "json"];
+    let printed = run(plane, &words).await?;
+    ensure!(printed.success, "{words:?}: {}", printed.err);
+    Ok(serde_json::from_str(&printed.out)?)
+}
+
+/// Waits until the first cause of a pod is this one; None is no cause at all.
+async fn wait_for_cause(
+    plane: &ControlPlane,
+    namespace: &str,
+    pod: &str,
+    cause: Option<&str>,
+) -> Result<String> {
+    let what = format!("cause {cause:?} of {pod}");
+    let seen = Mutex::new(Value::Null);
+    let told = wait_for_answer(&what, || async {
+        let mut explained = explain_json(plane, namespace, pod).await?;
+        let causes = explained["causes"].take();
+        let first = &causes[0];
+        let is_so = first["reason"].as_str() == cause;
+        let message = first["message"].as_str().unwrap_or_default().to_owned();
+        *seen.lock().expect("no holder panics") = causes;
+        Ok(is_so.then_some(message))
+    });
+    let told = told.await;
+    told.with_context(|| format!("its causes were {seen:?}"))
+}
+
+/// Waits until this is the first cause of a pod of the scene, with these words.
+async fn expect_cause(plane: &ControlPlane, pod: &str, reason: &str, words: &str) -> Result<()> {
+    let told = wait_for_cause(plane, "explained", pod, Some(reason)).await?;
+    ensure!(told.contains(words), "{reason}: {told}");
+    Ok(())
+}
+
+/// The ways in which a marker can fail that a control plane can show; the others are in `tests/node`, and all of them, on
+/// objects, in `leadsman_core`.
+pub(crate) async fn causes_are_named_on_a_live_cluster(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let plane = &installation.plane;
+    let scene = Scene::new(&installation.client, "explained").await?;
+    scene.namespace("explained-elsewhere").await?;
+    scene.pod("one").await?;
+    expect_cause(plane, "one", "NoMarker", "create one").await?;
+    scene.marker("m", idle()).await?;
+    expect_cause(plane, "one", "ThresholdNotReached", "3 failures in a row").await?;
+    scene
+        .report_verdict("one", "m#Idle", "Succeeded", "it is idle")
+        .await?;
+    scene.wait_for_marks("one", marked("Succeeded")).await?;
+    wait_for_cause(plane, "explained", "one", None).await?;
+    let text = answer(plane, &["explain", "pod/one", "-n", "explained"]).await?;
+    for words in [
+        "marked as its verdicts say",
+        "m  matches",
+        "exec /home/game/idle.sh, every 10 s",
+        "it is idle",
+        "leadsman-podprobe (Apply/status",
+    ] {
+        ensure!(text.contains(words), "{words}: {text}");
+    }
+    scene
+        .pod_with("typo", json!({"metadata": {"labels": {"app": "explaind"}}}))
+        .await?;
+    expect_cause(
+        plane,
+        "typo",
+        "NoMarkerMatches",
+        "app=explained (the pod has app=explaind)",
+    )
+    .await?;
+    answer(plane, &["explain", "typo", "-n", "explained"]).await?;
+    let elsewhere = Scene {
+        client: scene.client.clone(),
+        ns: "explained-elsewhere".to_owned(),
+        node: scene.node.clone(),
+    };
+    elsewhere
+        .pod_with(
+            "lost",
+            json!({"metadata": {"labels": {"app": "explained"}}}),
+        )
+        .await?;
+    let told = wait_for_cause(plane, "explained-elsewhere", "lost", Some("OtherNamespace")).await?;
+    ensure!(told.contains("explained/m"), "{told}");
+    broken_probes(plane, &scene).await?;
+    broken_pods(plane, &scene).await?;
+    let second = idle();
+    scene.marker("second", second).await?;
+    expect_cause(plane, "one", "Conflict", "is set by m#Idle").await
+}
+
+/// Markers whose probes name what pods lack.
+async fn broken_probes(plane: &ControlPlane, scene: &Scene) -> Result<()> {
+    let labelled = |name: &str| json!({"metadata": {"labels": {"app": name}}});
+    let selector = |name: &str| json!({"matchLabels": {"app": name}});
+    let probe = |container: &str, probe: Value| json!([{"name": "p", "containerName": container, "podConditionType": "t.io/p", "probe": probe}]);
+    scene.pod_with("container", labelled("container")).await?;
+    let exec = json!({"exec": {"command": ["true"]}});
+    scene
+        .marker_of("container", selector("container"), probe("mian", exec))
+        .await?;
+    expect_cause(
+        plane,
+        "container",
+        "ContainerNotFound",
+        "did you mean main?",
+    )
+    .await?;
+    scene.pod_with("port", labelled("port")).await?;
+    let port = json!({"tcpSocket": {"port": "wbe"}});
+    scene
+        .marker_of("port", selector("port"), probe("main", port))
+        .await?;
+    expect_cause(plane, "port", "PortNotFound", "it has web").await
+}
+
+/// Pods that a matching marker cannot probe yet.
+async fn broken_pods(plane: &ControlPlane, scene: &Scene) -> Result<()> {
+    scene.pod("setup").await?;
+    let waits = json!({"conditions": [{"type": "Initialized", "status": "False",
+        "message": "containers with incomplete status: [setup]"}]});
+    scene.report_pod_status("setup", waits).await?;
+    expect_cause(plane, "setup", "NotInitialized", "[setup]").await?;
+    let startup = json!({"spec": {"containers": [{"name": "main", "image": "none", "startupProbe": {"tcpSocket": {"port": 1}}}]}});
+    scene.pod_with("slow", startup).await?;
+    let not_started = json!([{"name": "main", "started": false, "ready": false, "restartCount": 0,
+        "image": "none", "imageID": "", "containerID": "containerd://slow",
+        "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}]);
+    scene
+        .report_pod_status("slow", json!({"containerStatuses": not_started}))
+        .await?;
+    expect_cause(plane, "slow", "StartupProbe", "has not passed").await?;
+    scene
+        .add_node("explained-virtual", json!({"type": "virtual-kubelet"}))
+        .await?;
+    scene
+        .pod_with(
+            "virtual",
+            json!({"spec": {"nodeName": "explained-virtual"}}),
+        )
+        .await?;
+    expect_cause(
+        plane,
+        "virtual",
+        "VirtualNode",
+        "EnablePodProbeMarkerOnServerless",
+    )
+    .await?;
+    scene
+        .pod_with("astray", json!({"spec": {"nodeName": "explained-nowhere"}}))
+        .await?;
+    expect_cause(plane, "astray", "NoNode", "does not exist").await
+}
+
+/// Pods of a workload by cause, markers at a glance, and what was meant.
+pub(crate) async fn answers_come_in_the_forms_of_kubectl(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let plane = &installation.plane;
+    let scene = Scene::new(&installation.client, "forms").await?;
+    for pod in ["web-1", "web-2", "web-3"] {
+        scene.pod(pod).await?;
+    }
+    let deployments: Api<Deployment> = Api::namespaced(scene.client.clone(), "forms");
+    let labels = json!({"app": "forms"});
+    let web = json!({"metadata": {"name": "web"}, "spec": {"replicas": 0, "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "image": "none"}]}}}});
+    deployments
+        .create(&PostParams::default(), &serde_json::from_value(web)?)
+        .await?;
+    scene.marker("game-server", idle()).await?;
+    scene
+        .report_verdict("web-1", "game-server#Idle", "Succeeded", "")
+        .await?;
+    scene.wait_for_marks("web-1", marked("Succeeded")).await?;
+    for target in [&["deploy/web"][..], &["-l", "app=forms"]] {
+        let words = [&["explain"], target, &["-n", "forms"]].concat();
+        let text = answer(plane, &words).await?;
+        for words in [
+            "3 pods, 1 of them marked",
+            "2 pods: ThresholdNotReached\n  forms/web-2, forms/web-3",
+        ] {
+            ensure!(text.contains(words), "{words}: {text}");
+        }
+    }
+    let names = answer(
+        plane,
+        &["explain", "-l", "app=forms", "-n", "forms", "-o", "name"],
+    )
+    .await?;
+    ensure!(names == "pod/web-1\npod/web-2\npod/web-3\n", "{names}");
+    scene.wait_for_reason("game-server", "Probing").await?;
+    wait_for_answer("counts", || async {
+        let text = answer(plane, &["status", "-n", "forms"]).await?;
+        let mut lines = text.lines();
+        let heading = lines.next().unwrap_or_default();
+        ensure!(
+            heading.starts_with("MARKER") && heading.ends_with("STATE"),
+            "{text}"
+        );
+        let row: Vec<_> = lines
+            .next()
+            .unwrap_or_default()
+            .split_whitespace()
+            .collect();
+        let counts = ["game-server", "Idle", "3", "1", "0", "0", "2"];
+        Ok((row.starts_with(&counts) && row.last() == Some(&"Probing")).then_some(()))
+    })
+    .await?;
+    let all: Value = serde_json::from_str(&answer(plane, &["status", "-A", "-o", "json"]).await?)?;
+    let markers = all["markers"].as_array().context("no markers")?;
+    ensure!(
+        markers.iter().any(|marker| marker["namespace"] == "forms"),
+        "{all}"
+    );
+    what_was_meant_is_offered(plane).await
+}
+
+/// For names that are nearly right, and names that are begun.
+async fn what_was_meant_is_offered(plane: &ControlPlane) -> Result<()> {
+    for (words, told) in [
+        (
+            &["status", "game-servr"][..],
+            "error: no marker game-servr in namespace forms; did you mean game-server?\n",
+        ),
+        (
+            &["explain", "pod/web-4"],
+            "error: no pod web-4 in namespace forms; did you mean web-1?\n",
+        ),
+        (
+            &["explain", "deploy/wbe"],
+            "error: no deployment wbe in namespace forms; did you mean web?\n",
+        ),
+        (
+            &["explain", "-l", "app=none"],
+            "error: no pod with labels app=none in namespace forms\n",
+        ),
+    ] {
+        let printed = run(plane, &[words, &["-n", "forms"]].concat()).await?;
+        ensure!(
+            !printed.success && printed.err == told,
+            "{words:?}: {}",
+            printed.err
+        );
+    }
+    let completed = Command::new(leadsman::program()?)
+        .arg0("kubectl_complete-leadsman")
+        .args(["status", "-n", "forms", ""])
+        .env("KUBECONFIG", plane.admin_kubeconfig())
+        .output()
+        .await?;
+    let completed = String::from_utf8(completed.stdout)?;
+    ensure!(
+        completed
+            .lines()
+            .any(|line| line.starts_with("game-server\t")),
+        "{completed}"
+    );
+    ensure!(completed.ends_with(":4\n"), "{completed}");
+    Ok(())
+}
+
+/// Somebody who may read pods and markers of one namespace, and nothing else.
+pub(crate) async fn who_may_read_pods_and_markers_alone_gets_an_answer(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let plane = &installation.plane;
+    let scene = Scene::new(&installation.client, "developer").await?;
+    let role = json!({"metadata": {"name": "reader"}, "rules": [
+        {"apiGroups": ["", "apps.kruise.io"], "resources": ["pods", "podprobemarkers"], "verbs": ["get", "list"]}]});
+    let roles: Api<Role> = Api::namespaced(scene.client.clone(), "developer");
+    roles
+        .create(&PostParams::default(), &serde_json::from_value(role)?)
+        .await?;
+    let group = "rbac.authorization.k8s.io";
+    let binding = json!({"metadata": {"name": "reader"},
+        "roleRef": {"apiGroup": group, "kind": "Role", "name": "reader"},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": "dev"}]});
+    let bindings: Api<RoleBinding> = Api::namespaced(scene.client.clone(), "developer");
+    bindings
+        .create(&PostParams::default(), &serde_json::from_value(binding)?)
+        .await?;
+    scene.pod("one").await?;
+    scene.marker("m", idle()).await?;
+    scene
+        .report_verdict("one", "m#Idle", "Succeeded", "it is idle")
+        .await?;
+    scene.wait_for_marks("one", marked("Succeeded")).await?;
+    let as_dev = ["-n", "developer", "--as", "dev"];
+    let words = [&["explain", "one"], &as_dev[..]].concat();
+    // A role is in force a moment after its creation.
+    let text = wait_for_answer("the answer for dev", || async {
+        let printed = run(plane, &words).await?;
+        Ok(printed.success.then_some(printed.out))
+    })
+    .await?;
+    for words in [
+        "marked as its verdicts say",
+        "by the pod's condition: it is idle",
+        "missing right: get nodepodprobes.apps.kruise.io at the cluster scope",
+        "missing right: get leases.coordination.k8s.io in namespace kube-system",
+    ] {
+        ensure!(text.contains(words), "{words}: {text}");
+    }
+    let text = answer(plane, &[&["status"], &as_dev[..]].concat()).await?;
+    ensure!(
+        text.contains("missing right: list nodepodprobes.apps.kruise.io"),
+        "{text}"
+    );
+    let printed = run(plane, &["status", "-A", "--as", "dev"]).await?;
+    let told = "error: missing right: list podprobemarkers.apps.kruise.io at the cluster scope\n";
+    ensure!(!printed.success && printed.err == told, "{}", printed.err);
+    Ok(())
+}
+
+/// Without a manager, nothing is written; alone, as it stops the manager of the others.
+pub(crate) async fn a_manager_that_is_down_is_named(installation: Arc<Installation>) -> Result<()> {
+    let plane = &installation.plane;
+    let scene = Scene::new(&installation.client, "unmanaged").await?;
+    scene.pod("one").await?;
+    scene.marker("m", idle()).await?;
+    scene
+        .report_verdict("one", "m#Idle", "Succeeded", "")
+        .await?;
+    scene.wait_for_marks("one", marked("Succeeded")).await?;
+    wait_for_cause(plane, "unmanaged", "one", None).await?;
+    installation.stop_manager().await?;
+    let told = wait_for_cause(plane, "unmanaged", "one", Some("ManagerDown")).await;
+    installation.start_manager().await?;
+    ensure!(told?.contains("nobody holds the Lease leadsman-manager"));
+    wait_for_cause(plane, "unmanaged", "one", None).await?;
+    scene
+        .markers()
+        .delete("m", &DeleteParams::default())
+        .await?;
+    Ok(())
+}
+
+/// The requests for many pods do not grow with them, but for the pages of their lists.
+pub(crate) async fn many_pods_cost_few_requests(_world: Arc<Installation>) -> Result<()> {
+    let stage = Stage::raise().await?;
+    let installation = &stage.installation;
+    stage.scene().marker("m", idle()).await?;
+    installation.start_manager().await?;
+    stage.wait_until_probing("m").await?;
+    for (words, expected) in [
+        (
+            &["explain", "-l", "app=crowd", "-n", "crowd"][..],
+            // Markers, pods, nodes, their objects, the Lease, the manager's pods and the agents'.
+            6 + NODES.div_ceil(50),
+        ),
+        (&["status", "-A"], 1 + NODES.div_ceil(50)),
+    ] {
+        let mark = installation.plane.audit_mark()?;
+        let begun = tokio::time::Instant::now();
+        let text = answer(&installation.plane, words).await?;
+        let took = begun.elapsed();
+        ensure!(text.contains(&PODS.to_string()), "{text}");
+        let requests = installation.plane.audit(mark)?;
+        let own = requests
+            .iter()
+            .filter(|request| request.user_agent.ends_with("(kubectl)"));
+        let own: Vec<_> = own.map(|request| (&request.verb, &request.uri)).collect();
+        eprintln!(
+            "{words:?}: {} requests in {took:?} for {PODS} pods",
+            own.len()
+        );
+        ensure!(own.len() == expected, "{} requests: {own:#?}", own.len());
+    }
+    Ok(())
+}
