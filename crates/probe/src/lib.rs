@@ -9,17 +9,20 @@
 //!   `exec`.
 //! - A dropped future has closed its socket. No task is spawned.
 //! - Memory and work of one run are bounded, and so is its message ([`MAX_OUTPUT`]).
-//! - No name is resolved, and no address connected to but the [`ProbeTarget`]'s.
+//! - No name is resolved, and no address connected to but the [`ProbeTarget`]'s. Who gives a [`Dial`] of its own ([`run_over`])
+//!   decides what an address leads to.
 //! - A shortage on the agent's side is a [`CannotProbe`], never a failure of the probe.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `run` | the entry: which executor runs a handler |
 //! | `target` | the container, and which addresses may be connected to |
+//! | `dial` | how a connection is opened: TCP, unless the caller knows another way |
 //! | `exec`, `http`, `tcp`, `grpc` | the executors |
-//! | `socket` | connecting and closing |
+//! | `socket` | why a run ends early, and how a connection is closed |
 //! | `message` | text of bounded length from any bytes |
 
+mod dial;
 mod exec;
 mod grpc;
 mod http;
@@ -31,9 +34,10 @@ mod tcp;
 #[cfg(test)]
 mod test_server;
 
+pub use dial::{Dial, DialError, Direct};
 pub use exec::{EXEC_SLACK, Exec, ExecError, Execution};
 pub use message::MAX_OUTPUT;
-pub use run::run;
+pub use run::{run, run_over};
 pub use socket::CLOSE_TIMEOUT;
 pub use target::{ProbeTarget, is_dialable};
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use leadsman_core::podprobe::{CannotProbe, Handler, Outcome};
 
+use crate::dial::{Dial, Direct};
 use crate::exec::{self, Exec};
 use crate::target::ProbeTarget;
 use crate::{grpc, http, tcp};
@@ -21,13 +22,29 @@ pub async fn run<E: Exec>(
     timeout: Duration,
     exec: &E,
 ) -> Result<Outcome, CannotProbe> {
+    run_over(handler, target, timeout, exec, &Direct).await
+}
+
+/// The same over connections that the caller knows to open.
+///
+/// # Errors
+/// The run says nothing about the container. That the probe failed is an [`Outcome`].
+pub async fn run_over<E: Exec, D: Dial>(
+    handler: &Handler,
+    target: &ProbeTarget,
+    timeout: Duration,
+    exec: &E,
+    dialer: &D,
+) -> Result<Outcome, CannotProbe> {
     let ip = target.address();
     match handler {
         Handler::Exec { command } => exec::run(command, target, timeout, exec).await,
-        Handler::HttpGet(get) => http::run(get, ip?, timeout).await,
-        Handler::TcpSocket { port } => tcp::run(SocketAddr::new(ip?, port.get()), timeout).await,
+        Handler::HttpGet(get) => http::run(get, ip?, timeout, dialer).await,
+        Handler::TcpSocket { port } => {
+            tcp::run(SocketAddr::new(ip?, port.get()), timeout, dialer).await
+        }
         Handler::Grpc { port, service } => {
-            grpc::run(SocketAddr::new(ip?, port.get()), service, timeout).await
+            grpc::run(SocketAddr::new(ip?, port.get()), service, timeout, dialer).await
         }
     }
 }

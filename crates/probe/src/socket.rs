@@ -1,4 +1,4 @@
-//! Connecting to a target, and closing so that a healthy one never sees a reset.
+//! Why a run ends early, and closing a connection so that a healthy target never sees a reset.
 //!
 //! A kernel sends RST when a socket is closed with unread data, or when data arrive after the close (RFC 9293,
 //! 3.6.1). So a connection is closed in three steps: shut down writing, read what is still in flight
@@ -7,16 +7,19 @@
 //! kubelet's second (`pkg/probe/dialer_others.go`), blocks the thread in `close`.
 
 use std::error::Error;
+use std::future::poll_fn;
 use std::io;
 use std::iter::successors;
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use leadsman_core::podprobe::{CannotProbe, Outcome};
-use nix::errno::Errno;
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
+use crate::dial::Dial;
 use crate::message::truncated;
 
 /// How long a target may take to close its side of a connection.
@@ -45,26 +48,12 @@ impl EarlyEnd {
 }
 
 /// Connects, with the errors that are about the target told apart from those that are not.
-pub(crate) async fn connect(address: SocketAddr) -> Result<TcpStream, EarlyEnd> {
-    TcpStream::connect(address).await.map_err(|error| {
-        let errno = error.raw_os_error().map(Errno::from_raw);
-        match errno {
-            Some(errno) if is_local(errno) => {
-                EarlyEnd::Cannot(CannotProbe::Local(errno.desc().to_owned()))
-            }
-            Some(errno) => EarlyEnd::Failed(format!("connecting to {address}: {}", errno.desc())),
-            None => EarlyEnd::Failed(format!("connecting to {address}: {error}")),
-        }
-    })
-}
-
-/// Whether a failed `connect` says that this node is out of something: descriptors, memory, local ports (connect(2),
-/// socket(2)).
-fn is_local(errno: Errno) -> bool {
-    matches!(
-        errno,
-        Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM | Errno::EADDRNOTAVAIL
-    )
+pub(crate) async fn connect<D: Dial>(
+    dialer: &D,
+    address: SocketAddr,
+) -> Result<D::Stream, EarlyEnd> {
+    let dialled = dialer.dial(address).await;
+    dialled.map_err(|error| error.into_early_end(address))
 }
 
 /// The message for a connection that was not accepted in time.
@@ -86,27 +75,31 @@ pub(crate) fn error_chain(error: &dyn Error) -> String {
 }
 
 /// Closes a connection without a reset. An error means that it is closed already.
-pub(crate) async fn close(mut stream: TcpStream) {
+pub(crate) async fn close(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let _ = tokio::time::timeout(CLOSE_TIMEOUT, async {
         stream.shutdown().await?;
-        drain(&stream).await
+        drain(&mut stream).await
     })
     .await;
 }
 
 /// Reads and discards to the end, or up to [`MAX_DRAINED`].
-async fn drain(stream: &TcpStream) -> io::Result<()> {
+async fn drain(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
     let mut left = MAX_DRAINED;
     while left > 0 {
-        stream.readable().await?;
-        // The buffer is not held over an await, which would make every run's future that much larger, and is small: mostly
-        // there is nothing to read but the end, and clearing a large one would cost more than the rest of the close.
-        match stream.try_read(&mut [0; 2 * 1024]) {
-            Ok(0) => break,
-            Ok(n) => left = left.saturating_sub(n),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
+        match poll_fn(|cx| poll_discard(Pin::new(&mut *stream), cx)).await? {
+            0 => break,
+            read => left = left.saturating_sub(read),
         }
     }
     Ok(())
+}
+
+/// Reads and discards what there is. The buffer is not held over an await, which would make every run's future that much
+/// larger, and is small: mostly there is nothing to read but the end.
+fn poll_discard(stream: Pin<&mut impl AsyncRead>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    let mut bytes = [MaybeUninit::uninit(); 2 * 1024];
+    let mut buffer = ReadBuf::uninit(&mut bytes);
+    ready!(stream.poll_read(cx, &mut buffer))?;
+    Poll::Ready(Ok(buffer.filled().len()))
 }

@@ -5,11 +5,16 @@ use std::time::Duration;
 
 use leadsman_core::podprobe::{CannotProbe, Outcome};
 
+use crate::dial::Dial;
 use crate::socket::{close, connect, connect_timed_out};
 
 /// Runs a probe once.
-pub(crate) async fn run(address: SocketAddr, timeout: Duration) -> Result<Outcome, CannotProbe> {
-    match tokio::time::timeout(timeout, connect(address)).await {
+pub(crate) async fn run<D: Dial>(
+    address: SocketAddr,
+    timeout: Duration,
+    dialer: &D,
+) -> Result<Outcome, CannotProbe> {
+    match tokio::time::timeout(timeout, connect(dialer, address)).await {
         Ok(Ok(stream)) => {
             close(stream).await;
             Ok(Outcome::Succeeded(String::new()))

@@ -25,8 +25,10 @@ use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::Bytes;
 use leadsman_core::podprobe::{CannotProbe, Outcome};
 use percent_encoding::percent_decode;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::Code;
 
+use crate::dial::Dial;
 use crate::message::{MAX_OUTPUT, lossy_text};
 use crate::socket::{EarlyEnd, close, connect, connect_timed_out, error_chain};
 use tracked_stream::TrackedStream;
@@ -35,14 +37,15 @@ use tracked_stream::TrackedStream;
 const MAX_HEAD: u32 = 16 * 1024;
 
 /// Runs a probe once.
-pub(crate) async fn run(
+pub(crate) async fn run<D: Dial>(
     address: SocketAddr,
     service: &str,
     timeout: Duration,
+    dialer: &D,
 ) -> Result<Outcome, CannotProbe> {
     let mut stream = None;
     let checked = tokio::time::timeout(timeout, async {
-        let stream = stream.insert(TrackedStream::new(connect(address).await?));
+        let stream = stream.insert(TrackedStream::new(connect(dialer, address).await?));
         call(stream, address, service, timeout).await
     })
     .await;
@@ -78,8 +81,8 @@ fn judge(status: i32) -> Outcome {
 }
 
 /// Calls the service over a connection, which is left to be closed; returns the serving status.
-async fn call(
-    stream: &mut TrackedStream,
+async fn call<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut TrackedStream<S>,
     address: SocketAddr,
     service: &str,
     timeout: Duration,

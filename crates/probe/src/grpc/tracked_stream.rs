@@ -5,15 +5,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
-pub(super) struct TrackedStream {
-    stream: TcpStream,
+pub(super) struct TrackedStream<S> {
+    stream: S,
     received: bool,
 }
 
-impl TrackedStream {
-    pub(super) fn new(stream: TcpStream) -> Self {
+impl<S> TrackedStream<S> {
+    pub(super) fn new(stream: S) -> Self {
         Self {
             stream,
             received: false,
@@ -25,12 +24,12 @@ impl TrackedStream {
         self.received
     }
 
-    pub(super) fn into_stream(self) -> TcpStream {
+    pub(super) fn into_stream(self) -> S {
         self.stream
     }
 }
 
-impl AsyncRead for TrackedStream {
+impl<S: AsyncRead + Unpin> AsyncRead for TrackedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -43,7 +42,7 @@ impl AsyncRead for TrackedStream {
     }
 }
 
-impl AsyncWrite for TrackedStream {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TrackedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

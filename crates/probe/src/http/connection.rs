@@ -1,4 +1,4 @@
-//! The connection of an HTTP exchange, plain or TLS.
+//! The connection of an HTTP exchange, plain or TLS, over any stream.
 //!
 //! A server certificate is not verified, nor a signature made with it, as with the kubelet (`InsecureSkipVerify` in
 //! `pkg/probe/http/http.go`). HTTP/2 and HTTP/1.1 are offered over TLS, in this order, as the kubelet's client does
@@ -17,16 +17,15 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::socket::{CLOSE_TIMEOUT, close};
 
 /// A connection.
-pub(super) enum HttpConnection {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+pub(super) enum HttpConnection<S> {
+    Plain(S),
+    Tls(Box<TlsStream<S>>),
 }
 
 /// The versions of HTTP that a request can be sent in.
@@ -38,11 +37,11 @@ pub(super) enum HttpVersions {
     Http1,
 }
 
-impl HttpConnection {
+impl<S: AsyncRead + AsyncWrite + Unpin> HttpConnection<S> {
     /// Performs the TLS handshake if the scheme asks for one. No server name is sent, since an address has none (RFC 6066,
     /// section 3).
     pub(super) async fn new(
-        stream: TcpStream,
+        stream: S,
         scheme: Scheme,
         versions: HttpVersions,
         address: SocketAddr,
@@ -152,7 +151,7 @@ impl ServerCertVerifier for AnyServer {
     }
 }
 
-impl AsyncRead for HttpConnection {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for HttpConnection<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -171,7 +170,7 @@ impl AsyncRead for HttpConnection {
     }
 }
 
-impl AsyncWrite for HttpConnection {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for HttpConnection<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

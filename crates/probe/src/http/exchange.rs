@@ -11,6 +11,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::connection::HttpConnection;
 use super::url::HttpUrl;
@@ -52,8 +53,8 @@ impl Body {
 }
 
 /// Sends one request and judges its response. The connection is borrowed, so that it can be closed in order afterwards.
-pub(super) async fn exchange(
-    connection: &mut HttpConnection,
+pub(super) async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(
+    connection: &mut HttpConnection<S>,
     request: Request<Empty<Bytes>>,
     url: &HttpUrl,
     ip: IpAddr,
@@ -67,8 +68,8 @@ pub(super) async fn exchange(
     }
 }
 
-async fn over_http1(
-    connection: &mut HttpConnection,
+async fn over_http1<S: AsyncRead + AsyncWrite + Unpin>(
+    connection: &mut HttpConnection<S>,
     request: Request<Empty<Bytes>>,
     url: &HttpUrl,
     ip: IpAddr,
@@ -95,8 +96,8 @@ async fn over_http1(
     }
 }
 
-async fn over_http2(
-    connection: &mut HttpConnection,
+async fn over_http2<S: AsyncRead + AsyncWrite + Unpin>(
+    connection: &mut HttpConnection<S>,
     request: Request<Empty<Bytes>>,
     url: &HttpUrl,
     ip: IpAddr,

@@ -26,6 +26,7 @@ use http::header::LOCATION;
 use http::{Response, StatusCode};
 use leadsman_core::podprobe::{CannotProbe, HttpGet, Outcome};
 
+use crate::dial::Dial;
 use crate::message::{MAX_OUTPUT, lossy_text, truncated};
 use crate::socket::{EarlyEnd, connect, connect_timed_out, error_chain};
 use connection::HttpConnection;
@@ -41,16 +42,17 @@ const MAX_REQUESTS: usize = 10;
 const MAX_ATTEMPTS: usize = 3;
 
 /// Runs a probe once.
-pub(crate) async fn run(
+pub(crate) async fn run<D: Dial>(
     get: &HttpGet,
     ip: IpAddr,
     timeout: Duration,
+    dialer: &D,
 ) -> Result<Outcome, CannotProbe> {
     let mut progress = RunProgress {
         address: SocketAddr::new(ip, get.port.get()),
         phase: HttpPhase::Connecting,
     };
-    match tokio::time::timeout(timeout, attempt(get, ip, &mut progress)).await {
+    match tokio::time::timeout(timeout, attempt(get, ip, dialer, &mut progress)).await {
         Ok(Ok((outcome, connection))) => {
             connection.close().await;
             Ok(outcome)
@@ -115,14 +117,15 @@ enum AfterResponse {
 }
 
 /// The attempts of a run, up to the response that counts. Its connection is still to be closed.
-async fn attempt(
+async fn attempt<D: Dial>(
     get: &HttpGet,
     ip: IpAddr,
+    dialer: &D,
     progress: &mut RunProgress,
-) -> Result<(Outcome, HttpConnection), EarlyEnd> {
+) -> Result<(Outcome, HttpConnection<D::Stream>), EarlyEnd> {
     let mut message = String::new();
     for _ in 0..MAX_ATTEMPTS {
-        match follow(get, ip, progress).await? {
+        match follow(get, ip, dialer, progress).await? {
             Ok(judged) => return Ok(judged),
             Err(ended_early) => message = ended_early,
         }
@@ -131,11 +134,12 @@ async fn attempt(
 }
 
 /// The requests of an attempt, up to the response that counts; or why its body ended early.
-async fn follow(
+async fn follow<D: Dial>(
     get: &HttpGet,
     ip: IpAddr,
+    dialer: &D,
     progress: &mut RunProgress,
-) -> Result<Result<(Outcome, HttpConnection), String>, EarlyEnd> {
+) -> Result<Result<(Outcome, HttpConnection<D::Stream>), String>, EarlyEnd> {
     let mut host = request::host_header(&get.headers);
     let versions = request::versions(&get.headers);
     let mut url = HttpUrl::of_probe(get);
@@ -145,7 +149,7 @@ async fn follow(
             request::build(&url.path, &get.headers, host, address).map_err(EarlyEnd::Failed)?;
         progress.address = address;
         progress.phase = HttpPhase::Connecting;
-        let stream = connect(address).await?;
+        let stream = connect(dialer, address).await?;
         progress.phase = HttpPhase::Handshaking;
         let mut connection = HttpConnection::new(stream, url.scheme, versions, address)
             .await
