@@ -37,7 +37,7 @@ impl PodContext<'_> {
     }
 
     /// Kind, key and present value of a mark.
-    fn present<'m>(&self, mark: &'m Mark) -> (&'static str, &'m str, Option<String>) {
+    pub(super) fn present<'m>(&self, mark: &'m Mark) -> (&'static str, &'m str, Option<String>) {
         let pair = |pairs: &[(String, String)], key: &str| {
             let mut pairs = pairs.iter();
             let pair = pairs.find(|(own, _)| own == key);

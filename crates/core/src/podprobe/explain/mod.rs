@@ -14,6 +14,7 @@
 //! | `explanation` | the answer |
 //! | `causes` | what is in the way |
 //! | `unmatched` | why no marker matches |
+//! | `trial` | what would become of pods if a marker were applied |
 //! | `failures` | what the message of a failed probe means |
 //! | `waiting` | how long a probe without a verdict may take |
 //! | `probes` | what is known of each probe |
@@ -31,6 +32,7 @@ mod probes;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod trial;
 mod unmatched;
 mod waiting;
 mod words;
@@ -54,6 +56,9 @@ pub use self::explanation::{
 };
 pub use self::groups::{PodGroup, group};
 pub use self::summary::{FleetSummary, MarkerSummary, ProbeCounts, summarize, summary};
+pub use self::trial::{
+    MarkChange, NearestPod, TrialPod, TrialPods, TrialReport, TrialRun, TrialTarget,
+};
 pub use self::words::{age, selector_text};
 
 /// Why something could not be read, as it is to be shown: the right that is missing, or the API server's answer.
@@ -61,7 +66,7 @@ pub use self::words::{age, selector_text};
 pub struct Unread(pub String);
 
 /// The objects that an explanation follows from.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ObservedObjects {
     /// The settings of the manager.
     pub config: Config,

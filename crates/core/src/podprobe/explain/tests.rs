@@ -1,6 +1,8 @@
 //! The ways in which a marker can fail to work, each with the cause that is named. The objects are those of an API
 //! server; what the manager has written comes from its own index.
 
+mod trial;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -192,9 +194,9 @@ impl Scene {
         Some(decode(&object))
     }
 
-    fn explain(&self) -> Explanation {
+    fn observed(&self) -> ObservedObjects {
         let denied = || Unread("list nodepodprobes.apps.kruise.io is not allowed".to_owned());
-        let observed = ObservedObjects {
+        ObservedObjects {
             config: self.config.clone(),
             gate: self.gate,
             markers: self.markers.iter().map(decode).collect(),
@@ -211,8 +213,11 @@ impl Scene {
             },
             agents: Ok(self.agent.iter().map(decode).collect()),
             manager: Ok(self.manager.clone()),
-        };
-        let cluster = ObservedCluster::new(observed, now());
+        }
+    }
+
+    fn explain(&self) -> Explanation {
+        let cluster = ObservedCluster::new(self.observed(), now());
         let name = cluster.pods().next().unwrap().clone();
         cluster.explain(&name).unwrap()
     }

@@ -115,13 +115,7 @@ impl PodContext<'_> {
         Some(match self.waiting(marker, probe, known)? {
             // Told for all probes at once.
             Waiting::Entry => return None,
-            Waiting::Container => Cause::resolving(
-                "ContainerNotRunning",
-                format!(
-                    "probe {name}: container {container} does not run{}; probing begins when it does",
-                    self.container_state(container)
-                ),
-            ),
+            Waiting::Container => self.container_not_running(probe),
             Waiting::StartupProbe => Self::startup_probe(probe),
             Waiting::InitialDelay(end) => Cause::resolving(
                 "InitialDelay",
@@ -180,6 +174,18 @@ impl PodContext<'_> {
             format!(
                 "probe {}: the startup probe of container {} has not passed yet; probing begins when it has. If it never does, correct that startup probe or what it asks",
                 probe.name, probe.container
+            ),
+        )
+    }
+
+    /// That a probe waits for its container.
+    pub(super) fn container_not_running(&self, probe: &MarkerProbe) -> Cause {
+        let (name, container) = (&probe.name, &probe.container);
+        Cause::resolving(
+            "ContainerNotRunning",
+            format!(
+                "probe {name}: container {container} does not run{}; probing begins when it does",
+                self.container_state(container)
             ),
         )
     }

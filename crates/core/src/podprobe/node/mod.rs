@@ -49,3 +49,4 @@ pub use machine::{ExecLimits, NodeProbes};
 pub use reporter::StatusWriteEnd;
 pub use run::{ProbeRun, RunId};
 pub use schedule::SLOT;
+pub(in crate::podprobe) use status_draft::VERDICT_MESSAGE_BYTES;

@@ -14,7 +14,7 @@ use crate::cluster::{Now, truncate};
 use crate::podprobe::verdict::Verdict;
 
 /// Bytes of a message in a status, at most.
-pub(super) const VERDICT_MESSAGE_BYTES: usize = 1024;
+pub(in crate::podprobe) const VERDICT_MESSAGE_BYTES: usize = 1024;
 /// Limits of the bytes of each message: while the status is too large, all messages of the node get the next limit.
 const MESSAGE_LIMITS: [usize; 4] = [VERDICT_MESSAGE_BYTES, 256, 64, 0];
 /// Maximum size of a status as JSON. etcd takes 1.5 MiB for the whole object (`--max-request-bytes`), the spec
