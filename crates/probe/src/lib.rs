@@ -19,6 +19,7 @@
 //! | `target` | the container, and which addresses may be connected to |
 //! | `dial` | how a connection is opened: TCP, unless the caller knows another way |
 //! | `exec`, `http`, `tcp`, `grpc` | the executors |
+//! | `runtime_message` | what a runtime's message says about a command |
 //! | `socket` | why a run ends early, and how a connection is closed |
 //! | `message` | text of bounded length from any bytes |
 
@@ -28,6 +29,7 @@ mod grpc;
 mod http;
 mod message;
 mod run;
+mod runtime_message;
 mod socket;
 mod target;
 mod tcp;
