@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use leadsman_api::NodePodProbe;
 use leadsman_core::cluster::Now;
 use leadsman_core::podprobe::node::{
-    ContainerName, ContainerState, ExecLimits, NodeAction, NodeEvent, NodeProbes,
+    ContainerName, ContainerState, ExecLimits, HistoryLimits, NodeAction, NodeEvent, NodeProbes,
     ObservedContainer, ObservedContainers, PodName, ProbeRun, RunId, SLOT, StatusWriteEnd,
 };
 use leadsman_core::podprobe::{CannotProbe, Outcome};
@@ -75,7 +75,7 @@ struct Engine<'a> {
     node: NodeProbes,
     object: NodePodProbe,
     start: Instant,
-    runs: JoinSet<(RunId, Result<Outcome, CannotProbe>)>,
+    runs: JoinSet<(RunId, Result<Outcome, CannotProbe>, Duration)>,
     order: Order,
     ended: &'a RefCell<Ended>,
 }
@@ -92,7 +92,7 @@ impl<'a> Engine<'a> {
         let at = now(start);
         let (object, containers) = plan(&order, at)?;
         let mut engine = Self {
-            node: NodeProbes::new(limits, at),
+            node: NodeProbes::new(limits, HistoryLimits::NONE, at),
             object,
             start,
             runs: JoinSet::new(),
@@ -112,9 +112,9 @@ impl<'a> Engine<'a> {
         loop {
             let wake = self.start + self.node.next().unwrap_or(IDLE);
             tokio::select! {
-                Some(Ok((run, result))) = self.runs.join_next() => {
+                Some(Ok((run, result, took))) = self.runs.join_next() => {
                     self.ended.borrow_mut().count(&result);
-                    self.apply(NodeEvent::RunFinished { run, result });
+                    self.apply(NodeEvent::RunFinished { run, result, took });
                 }
                 () = sleep_until(wake) => self.apply(NodeEvent::Tick),
             }
@@ -147,9 +147,10 @@ impl<'a> Engine<'a> {
         self.runs.spawn(async move {
             let target = ProbeTarget::unchecked(to.ip(), &*run.container);
             let timeout = Duration::from_secs(run.probe.timeout_seconds.get().into());
+            let began = clock::monotonic();
             let result =
                 leadsman_probe::run(&run.probe.handler, &target, timeout, &NoRuntime).await;
-            (run.id, result)
+            (run.id, result, clock::monotonic() - began)
         });
     }
 

@@ -1,10 +1,16 @@
 //! The agent: its tasks and their context.
 
+use std::convert::Infallible;
+
+use leadsman_core::podprobe::node::HistoryLimits;
 use leadsman_cri::Runtime;
 use leadsman_process::{Component, Process, RunError, clock};
 
+use tokio::sync::mpsc;
+
 use crate::args::Args;
 use crate::health::HealthChecks;
+use crate::history::HistorySocket;
 use crate::host::{TaskFailure, Tasks};
 use crate::probing;
 use crate::task::TaskContext;
@@ -25,9 +31,31 @@ pub fn run(args: &Args) -> Result<(), RunError<AgentError>> {
     leadsman_process::run(&args.process, Component::Agent, async |process| {
         let context = task_context(args, &process)?;
         let mut tasks = Tasks::new(&context);
-        tasks.start("probing", probing::run(context, args.probing()));
+        let (sender, questions) = mpsc::channel(1);
+        let history = match history_socket(args) {
+            Some(socket) => {
+                let stop = context.stop.clone();
+                tasks.start("history", async {
+                    socket.serve(sender, stop).await;
+                    Ok::<_, Infallible>(())
+                });
+                HistoryLimits::runs(args.history.into())
+            }
+            // What nobody can ask for is not kept.
+            None => HistoryLimits::NONE,
+        };
+        let probing = probing::run(context, args.probing(history), questions);
+        tasks.start("probing", probing);
         Ok(tasks.run().await?)
     })
+}
+
+/// The socket for questions about recent runs. Probing does not depend on it.
+fn history_socket(args: &Args) -> Option<HistorySocket> {
+    let path = args.history_socket.as_ref().filter(|_| args.history > 0)?;
+    HistorySocket::bind(path, args.history.into())
+        .inspect_err(|error| tracing::warn!(%error, "keeping no recent runs of probes"))
+        .ok()
 }
 
 fn task_context(args: &Args, process: &Process) -> Result<TaskContext, AgentError> {

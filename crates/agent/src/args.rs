@@ -2,8 +2,9 @@
 
 use std::net::IpAddr;
 use std::num::NonZeroU16;
+use std::path::PathBuf;
 
-use leadsman_core::podprobe::node::ExecLimits;
+use leadsman_core::podprobe::node::{ExecLimits, HistoryLimits};
 
 use crate::probing::ProbingConfig;
 
@@ -51,13 +52,25 @@ pub struct Args {
         default_value = "4"
     )]
     pub exec_concurrency_per_pod: NonZeroU16,
+    /// Runs of each probe that are kept for `kubectl leadsman explain`, `history` and `top`, in 4 MiB at most; 0 keeps none
+    #[arg(
+        long,
+        env = "LEADSMAN_HISTORY",
+        value_name = "COUNT",
+        default_value = "10",
+        value_parser = clap::value_parser!(u8).range(0..=100)
+    )]
+    pub history: u8,
+    /// Socket on which `leadsman agent-history` asks for them. Without one, none are kept [default: none]
+    #[arg(long, env = "LEADSMAN_HISTORY_SOCKET", value_name = "PATH")]
+    pub history_socket: Option<PathBuf>,
     /// What both processes share.
     #[command(flatten)]
     pub process: leadsman_process::Args,
 }
 
 impl Args {
-    pub(crate) fn probing(&self) -> ProbingConfig {
+    pub(crate) fn probing(&self, history: HistoryLimits) -> ProbingConfig {
         let execs = self.exec_concurrency.get();
         ProbingConfig {
             exec_limits: ExecLimits {
@@ -66,6 +79,7 @@ impl Args {
                 // A quarter of what may run at once: a command takes a few slots.
                 per_slot: u32::from(execs).div_ceil(4),
             },
+            history,
             node_ips: self.node_ip.clone(),
         }
     }

@@ -8,6 +8,7 @@
 //! | `task` | the interface between host and tasks |
 //! | `health` | health checks, for `/readyz` |
 //! | `probing` | the task that runs probes and reports their verdicts |
+//! | `history` | recent runs, for whoever may run a command in the agent's pod |
 //! | `request` | a request to the API server, with a deadline |
 //! | `rights` | the rights that the agent needs |
 //! | `runtime` | whether the container runtime answers, for preflight checks |
@@ -16,6 +17,7 @@
 mod agent;
 mod args;
 mod health;
+pub mod history;
 mod host;
 mod probing;
 mod request;

@@ -32,7 +32,8 @@ use std::time::Duration;
 use futures::{Stream, StreamExt};
 use leadsman_core::cluster::{Now, truncate};
 use leadsman_core::podprobe::node::{
-    ExecLimits, NodeAction, NodeEvent, NodeProbes, ProbeRun, StatusWriteEnd, VerdictChange,
+    ExecLimits, HistoryLimits, NodeAction, NodeEvent, NodeProbes, ProbeRun, StatusWriteEnd,
+    VerdictChange,
 };
 use leadsman_cri::{Runtime, View};
 use leadsman_process::clock;
@@ -48,6 +49,7 @@ use self::prober::{FinishedRun, Prober};
 use self::status::{StatusWrite, disposition_of, failed_write, shows_unprobed, write_status};
 use self::targets::ProbeTargets;
 use crate::health::Health;
+use crate::history::HistoryRequests;
 use crate::task::{DRAIN, TaskContext};
 
 /// Bytes of a probe's message in the log.
@@ -68,12 +70,17 @@ pub(crate) enum ProbingError {
 #[derive(Clone, Debug)]
 pub(crate) struct ProbingConfig {
     pub(crate) exec_limits: ExecLimits,
+    pub(crate) history: HistoryLimits,
     /// `--node-ip`.
     pub(crate) node_ips: Vec<IpAddr>,
 }
 
 /// Probes the pods of the node until the task has to stop; then writes the last verdicts.
-pub(crate) async fn run(context: TaskContext, config: ProbingConfig) -> Result<(), ProbingError> {
+pub(crate) async fn run(
+    context: TaskContext,
+    config: ProbingConfig,
+    mut questions: HistoryRequests,
+) -> Result<(), ProbingError> {
     let plans = watch_plan(context.server.clone(), &context.node_name);
     let mut probing = Probing::new(&context, config);
     let (sender, mut lists) = mpsc::channel(1);
@@ -82,7 +89,9 @@ pub(crate) async fn run(context: TaskContext, config: ProbingConfig) -> Result<(
     let mut polling = JoinSet::new();
     polling.spawn(poll_containers(view, context.start, polled, sender));
     let stopped = context.stop.cancelled();
-    probing.run_until(stopped, pin!(plans), &mut lists).await?;
+    probing
+        .run_until(stopped, pin!(plans), &mut lists, &mut questions)
+        .await?;
     probing.write_pending_verdicts().await;
     Ok(())
 }
@@ -120,7 +129,7 @@ impl Probing {
         let write_health = health.register("status", "");
         write_health.succeeded();
         Self {
-            node: NodeProbes::new(config.exec_limits, now_since(context.start)),
+            node: NodeProbes::new(config.exec_limits, config.history, now_since(context.start)),
             plan: PlanFollower::new(node_name, plan_health),
             lists: ContainerLists::new(
                 health.register("runtime", "the container runtime has not answered yet"),
@@ -141,6 +150,7 @@ impl Probing {
         stopped: impl Future<Output = ()>,
         mut plans: impl Stream<Item = PlanEvent> + Unpin,
         lists: &mut mpsc::Receiver<ContainerList>,
+        questions: &mut HistoryRequests,
     ) -> Result<(), ProbingError> {
         let mut stopped = pin!(stopped);
         let mut alarm = pin!(sleep_until(self.context.start));
@@ -158,6 +168,10 @@ impl Probing {
                 list = lists.recv() => self.observe_list(list.ok_or(ProbingError::PollEnded)?),
                 run = self.prober.next_finished() => self.finish_runs(run),
                 Some(written) = self.writes.join_next() => self.end_write(written),
+                Some(question) = questions.recv() => {
+                    // Who asked may have gone.
+                    let _sent = question.reply.send(self.node.history(&question.query));
+                }
                 () = &mut alarm => self.apply(NodeEvent::Tick),
             }
             self.write();
@@ -256,7 +270,7 @@ impl Probing {
         } = finished;
         let result = self.node.classify_result(run, result);
         self.metrics.count_run(handler, &result, took);
-        self.apply(NodeEvent::RunFinished { run, result });
+        self.apply(NodeEvent::RunFinished { run, result, took });
     }
 
     fn write(&mut self) {

@@ -36,6 +36,12 @@ enum Command {
     Manager(leadsman_manager::Args),
     /// Run a node's agent
     Agent(leadsman_agent::Args),
+    /// Print the recent runs that the agent of this pod keeps, as JSON
+    ///
+    /// Asked by `kubectl leadsman explain`, `history` and `top`, through `pods/exec` of the agent's pod. The first line says how
+    /// many runs are kept and how many lines follow, each the recent runs of one probe of one pod.
+    #[command(hide = true)]
+    AgentHistory(leadsman_agent::history::Args),
     /// Print the objects that a cluster needs before the first start, as YAML
     Manifests(verbs::manifests::Args),
     /// Check whether a cluster is ready, and print what to do first
@@ -70,6 +76,7 @@ fn main() -> ExitCode {
     match arguments.command {
         Command::Manager(args) => verbs::manager::run(&args),
         Command::Agent(args) => verbs::agent::run(&args),
+        Command::AgentHistory(args) => verbs::agent::history(&args),
         Command::Manifests(args) => verbs::manifests::run(&args),
         Command::Preflight(args) => verbs::preflight::run(&args),
         Command::Explain(args) => leadsman_kubectl::explain(&args),
@@ -110,8 +117,8 @@ mod tests {
     fn every_flag_can_be_set_in_the_environment() {
         for command in Arguments::command().get_subcommands_mut() {
             command.build();
-            // What people type has kubectl's flags.
-            if ["manifests", "explain", "status"].contains(&command.get_name()) {
+            // What people type has kubectl's flags, and `agent-history` is typed for them.
+            if ["manifests", "explain", "status", "agent-history"].contains(&command.get_name()) {
                 continue;
             }
             for flag in command.get_arguments() {

@@ -12,6 +12,7 @@
 //! | `serverless`, `injected` | pods on virtual nodes: annotations for their provider, and the verdicts that it reports | manager, admission |
 //! | `index`, `event` | the state that follows from all watched objects, and the writes that are due | manager |
 //! | `explain` | why a pod is marked as it is, for people | `kubectl leadsman` |
+//! | `history` | the recent runs of a node's probes, as an agent answers whoever asks | agent, `kubectl leadsman` |
 //! | `node` | schedule of a node's probes, their verdicts, and the status that is written | agent |
 //! | `samples` | valid and invalid markers, with what the parser and the CRD must say | tests |
 
@@ -19,6 +20,7 @@ mod compatibility;
 mod contest;
 pub mod event;
 pub mod explain;
+pub mod history;
 pub mod index;
 mod injected;
 pub mod marker;

@@ -136,6 +136,18 @@ pub enum Handler {
     },
 }
 
+impl Handler {
+    /// The field of a probe by which it is known.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Exec { .. } => "exec",
+            Self::HttpGet(_) => "httpGet",
+            Self::TcpSocket { .. } => "tcpSocket",
+            Self::Grpc { .. } => "grpc",
+        }
+    }
+}
+
 /// An HTTP request to the pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HttpGet {

@@ -30,6 +30,8 @@ pub enum NodeEvent<'a> {
         run: RunId,
         /// The executor's result, after [`NodeProbes::classify_result`](super::NodeProbes::classify_result) or before.
         result: Result<Outcome, CannotProbe>,
+        /// How long the executor took.
+        took: Duration,
     },
     /// The time of [`NodeProbes::next`](super::NodeProbes::next) has come.
     Tick,

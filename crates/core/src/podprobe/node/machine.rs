@@ -17,6 +17,7 @@ use super::entries::MalformedEntry;
 use super::event::{NodeAction, NodeEvent, VerdictChange};
 use super::exec_permits::ExecPermits;
 use super::key::{PodName, ProbeKey};
+use super::recent_runs::HistoryLimits;
 use super::reporter::StatusReporter;
 use super::run::{ProbeRun, RunId};
 use super::runs::Runs;
@@ -24,6 +25,7 @@ use super::schedule::{Schedule, TimeSlot, Weight};
 use super::status_draft::{StatusRow, Unprobed};
 use super::worker::{Reschedule, Worker};
 use crate::cluster::Now;
+use crate::podprobe::history::{HistoryQuery, ProbeHistory};
 use crate::podprobe::probe::{CannotProbe, Outcome, State};
 use crate::podprobe::verdict::Verdict;
 
@@ -65,11 +67,12 @@ pub struct NodeProbes {
     /// user has already got.
     states_of_deleted: HashMap<Arc<ProbeKey>, State>,
     reporter: StatusReporter,
+    history: HistoryLimits,
 }
 
 impl NodeProbes {
     /// A node without a plan.
-    pub fn new(limits: ExecLimits, now: Now) -> Self {
+    pub fn new(limits: ExecLimits, history: HistoryLimits, now: Now) -> Self {
         let most_per_slot = u32::try_from(limits.per_node).unwrap_or(u32::MAX);
         Self {
             workers: HashMap::new(),
@@ -86,6 +89,7 @@ impl NodeProbes {
             has_had_plan: false,
             states_of_deleted: HashMap::new(),
             reporter: StatusReporter::new(),
+            history,
         }
     }
 
@@ -97,8 +101,8 @@ impl NodeProbes {
             NodeEvent::ContainersListed { began, containers } => {
                 self.observe_containers(began, containers, now, &mut actions);
             }
-            NodeEvent::RunFinished { run, result } => {
-                self.finish_run(run, result, now, &mut actions);
+            NodeEvent::RunFinished { run, result, took } => {
+                self.finish_run(run, result, took, now, &mut actions);
             }
             NodeEvent::Tick => {}
             NodeEvent::StatusWritten(end) => self.reporter.end_write(end, now),
@@ -169,6 +173,13 @@ impl NodeProbes {
     /// The container of each probe in the plan.
     pub fn probed_containers(&self) -> impl Iterator<Item = ContainerName> + '_ {
         self.order.iter().map(|key| container_name(key))
+    }
+
+    /// The recent runs of the probes that are asked about, in the order of the plan.
+    pub fn history(&self, query: &HistoryQuery) -> Vec<ProbeHistory> {
+        let keys = self.order.iter().filter(|key| query.matches(key));
+        keys.filter_map(|key| Some(probe_history(key, self.workers.get(key)?, query)))
+            .collect()
     }
 
     /// The number of probes ever added by a plan. When it grows, a list of containers should follow: a new probe has no
@@ -250,6 +261,7 @@ impl NodeProbes {
         &mut self,
         id: RunId,
         result: Result<Outcome, CannotProbe>,
+        took: Duration,
         now: Now,
         actions: &mut Vec<NodeAction>,
     ) {
@@ -261,7 +273,13 @@ impl NodeProbes {
         let cause = result.as_ref().err().cloned();
         let worker = self.workers.get(key);
         let first = worker.is_some_and(|worker| !worker.has_dropped_runs());
-        let change = self.update_worker(key, actions, |worker, _| worker.finish(id, result, now));
+        let (times, limits) = (
+            run.times(now, took),
+            self.history.of_one(self.workers.len()),
+        );
+        let change = self.update_worker(key, actions, |worker, _| {
+            worker.finish_and_keep(id, result, times, limits, now)
+        });
         if change == Reschedule::Retry
             && let Some(retry) = self.retry_of(key, id)
         {
@@ -401,6 +419,22 @@ fn container_name(key: &ProbeKey) -> ContainerName {
     ContainerName {
         pod: key.pod.clone(),
         name: key.container.clone(),
+    }
+}
+
+fn probe_history(key: &ProbeKey, worker: &Worker, query: &HistoryQuery) -> ProbeHistory {
+    let probe = &worker.planned().probe;
+    ProbeHistory {
+        namespace: key.pod.namespace.clone(),
+        pod: key.pod.name.clone(),
+        uid: key.pod.uid.clone(),
+        container: key.container.clone(),
+        marker: key.id.marker.clone(),
+        probe: key.id.probe.clone(),
+        handler: probe.handler.name().into(),
+        period_seconds: probe.period_seconds.get(),
+        in_a_row: worker.results_in_a_row(),
+        runs: worker.recent().recorded(query.without_output),
     }
 }
 

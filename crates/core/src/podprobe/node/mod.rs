@@ -16,6 +16,7 @@
 //! | `run` | one run, as an executor gets it |
 //! | `runs` | the runs under way, and the commands that wait for a permit |
 //! | `exec_permits` | how many commands may run at once, and which one is next |
+//! | `recent_runs` | the last runs of each probe, kept for people who ask |
 //! | `previous` | verdicts that an earlier agent left in the status |
 //! | `reporter` | when a write of the status is due |
 //! | `status_draft` | the status to write, compared with the one that is there |
@@ -29,6 +30,7 @@ mod machine;
 #[cfg(test)]
 mod model;
 mod previous;
+mod recent_runs;
 mod reporter;
 mod run;
 mod runs;
@@ -46,6 +48,7 @@ pub use entries::MalformedEntry;
 pub use event::{NodeAction, NodeEvent, VerdictChange};
 pub use key::{PodName, ProbeKey};
 pub use machine::{ExecLimits, NodeProbes};
+pub use recent_runs::HistoryLimits;
 pub use reporter::StatusWriteEnd;
 pub use run::{ProbeRun, RunId};
 pub use schedule::SLOT;

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use super::exec_permits::ExecPermits;
 use super::key::{PodName, ProbeKey};
+use super::recent_runs::RunTimes;
 use super::run::{ProbeRun, RunId};
 use super::schedule::Weight;
+use crate::cluster::Now;
 use crate::podprobe::probe::{CannotProbe, Outcome, Probe};
 
 /// A run that was started. A command keeps its permit until it ends, also when its result is not wanted any more.
@@ -18,6 +20,19 @@ pub(super) struct ActiveRun {
     probe: Arc<Probe>,
     /// When it was started; since the agent's start.
     started: Duration,
+    /// [`ProbeRun::waited`].
+    waited: Duration,
+}
+
+impl ActiveRun {
+    /// Its times, if it has ended now.
+    pub(super) fn times(&self, now: Now, took: Duration) -> RunTimes {
+        RunTimes {
+            ended: now.wall,
+            took,
+            waited: self.waited,
+        }
+    }
 }
 
 /// A command that waits for a permit.
@@ -90,6 +105,7 @@ impl Runs {
             weight,
             probe: run.probe.clone(),
             started: now,
+            waited: run.waited,
         };
         let other = self.active.insert(run.id, active);
         debug_assert!(other.is_none(), "a run ends before it is started again");

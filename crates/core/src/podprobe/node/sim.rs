@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use leadsman_api::{NodePodProbe, NodePodProbeSpec, NodePodProbeStatus};
 use serde_json::{Value, json};
 
+use super::recent_runs::HistoryLimits;
 use super::reporter::StatusWriteEnd;
 use super::{ContainerName, ContainerState, ObservedContainer, ObservedContainers, PodName};
 use super::{ExecLimits, NodeAction, NodeEvent, NodeProbes, ProbeRun, RunId, VerdictChange};
@@ -18,6 +19,8 @@ pub(super) const LIMITS: ExecLimits = ExecLimits {
     per_pod: 2,
     per_slot: 2,
 };
+
+pub(super) const HISTORY: HistoryLimits = HistoryLimits::runs(3);
 
 /// Second 1,000,000 of the world.
 pub(super) fn epoch() -> Timestamp {
@@ -59,7 +62,7 @@ impl Sim {
     pub(super) fn new() -> Self {
         let start = Duration::ZERO;
         Self {
-            node: NodeProbes::new(LIMITS, moment(start, start)),
+            node: NodeProbes::new(LIMITS, HISTORY, moment(start, start)),
             now: start,
             start,
             object: NodePodProbe::new("node", NodePodProbeSpec::default()),
@@ -164,8 +167,9 @@ impl Sim {
 
     pub(super) fn finish(&mut self, run: RunId, result: Result<Outcome, CannotProbe>) {
         self.runs.remove(&run).expect("it is on its way");
-        self.begun.remove(&run);
-        self.apply(NodeEvent::RunFinished { run, result });
+        let began = self.begun.remove(&run).unwrap_or(self.now);
+        let took = self.now.saturating_sub(began);
+        self.apply(NodeEvent::RunFinished { run, result, took });
     }
 
     /// Ends all runs that are on their way.
@@ -294,7 +298,7 @@ impl Sim {
     /// Likewise, and has seen nothing yet.
     pub(super) fn renew(&mut self) {
         self.start = self.now;
-        self.node = NodeProbes::new(LIMITS, self.moment());
+        self.node = NodeProbes::new(LIMITS, HISTORY, self.moment());
         self.runs.clear();
         self.begun.clear();
         self.changes.clear();

@@ -1,5 +1,6 @@
 //! Thresholds: how many equal results in a row establish a state.
 
+use crate::podprobe::history::{ResultsInARow, RunResult};
 use crate::podprobe::probe::{Outcome, Probe, State};
 
 /// Equal results in a row; another result begins a new streak (`resultRun` in `pkg/kubelet/prober/worker.go`).
@@ -26,6 +27,20 @@ impl ResultStreak {
             (State::Failed, probe.failure_threshold)
         };
         (self.count >= threshold.get()).then_some(state)
+    }
+
+    /// What was counted, towards the threshold of this probe. None before the first result.
+    pub(super) fn counted(self, probe: &Probe) -> Option<ResultsInARow> {
+        let (result, threshold) = if self.succeeded {
+            (RunResult::Succeeded, probe.success_threshold)
+        } else {
+            (RunResult::Failed, probe.failure_threshold)
+        };
+        (self.count > 0).then_some(ResultsInARow {
+            result,
+            count: self.count,
+            threshold: threshold.get(),
+        })
     }
 }
 

@@ -453,6 +453,7 @@ fn the_end_of_an_unknown_run_is_nothing() {
     sim.apply(NodeEvent::RunFinished {
         run,
         result: Ok(outcome(false, "")),
+        took: SECOND,
     });
     sim.pass(millis(1));
     assert_eq!((sim.writes, sim.changed()), (0, vec![]));

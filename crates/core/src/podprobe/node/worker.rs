@@ -11,10 +11,12 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::container::{ContainerState, ObservedContainer};
 use super::entries::PlannedProbe;
+use super::recent_runs::{ProbeHistoryLimits, RecentRuns, RunTimes};
 use super::run::RunId;
 use super::schedule::{TimeSlot, Weight, next_due};
 use super::streak::ResultStreak;
 use crate::cluster::{Now, whole_seconds};
+use crate::podprobe::history::ResultsInARow;
 use crate::podprobe::probe::{CannotProbe, Handler, Outcome, State};
 use crate::podprobe::verdict::Verdict;
 
@@ -83,6 +85,7 @@ pub(super) struct Worker {
     verdict: Option<Verdict>,
     last_known: Option<State>,
     dropped: Option<DroppedRuns>,
+    recent: RecentRuns,
 }
 
 /// Runs in a row that could not be carried out.
@@ -104,6 +107,7 @@ impl Worker {
             verdict,
             last_known: state.filter(|state| *state != State::Unknown),
             dropped: None,
+            recent: RecentRuns::default(),
         };
         worker.adopt_revision();
         worker
@@ -189,6 +193,24 @@ impl Worker {
         }
     }
 
+    /// The last runs, as far as they are kept.
+    pub(super) fn recent(&self) -> &RecentRuns {
+        &self.recent
+    }
+
+    /// Removes recent runs beyond the limits.
+    pub(super) fn trim_recent(&mut self, limits: ProbeHistoryLimits) {
+        self.recent.trim(limits);
+    }
+
+    /// How many results in a row were equal.
+    pub(super) fn results_in_a_row(&self) -> Option<ResultsInARow> {
+        match &self.phase {
+            Phase::Probing { streak, .. } => streak.counted(&self.planned.probe),
+            _ => None,
+        }
+    }
+
     /// Applies a new version of the entry. The caller observes the container again afterwards.
     pub(super) fn update(&mut self, planned: PlannedProbe, now: Now) -> Reschedule {
         let old = std::mem::replace(&mut self.planned, planned);
@@ -200,6 +222,7 @@ impl Worker {
         };
         if is_revised || old.probe.handler != self.planned.probe.handler {
             self.doubt("the probe has changed", None, now);
+            self.recent.clear();
             return self.stop(Phase::AwaitingContainer);
         }
         match self.phase {
@@ -326,6 +349,28 @@ impl Worker {
             },
         };
         Some(container)
+    }
+
+    /// Applies the result of a run like [`Worker::finish`], and keeps it among the recent ones unless it is retried or
+    /// not wanted any more.
+    pub(super) fn finish_and_keep(
+        &mut self,
+        run: RunId,
+        result: Result<Outcome, CannotProbe>,
+        ended: RunTimes,
+        limits: ProbeHistoryLimits,
+        now: Now,
+    ) -> Reschedule {
+        let kept = limits
+            .keeps_any()
+            .then(|| self.recent.compact(&result, ended, limits));
+        let change = self.finish(run, result, now);
+        if let Some(kept) = kept
+            && !matches!(change, Reschedule::Keep | Reschedule::Retry)
+        {
+            self.recent.push(kept, limits);
+        }
+        change
     }
 
     /// Applies the result of a run, if it is still the one under way.

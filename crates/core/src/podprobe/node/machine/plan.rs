@@ -48,6 +48,10 @@ impl NodeProbes {
                 self.add_worker(key, entry, &previous, &removed, now);
             }
         }
+        let limits = self.history.of_one(self.workers.len());
+        for worker in self.workers.values_mut() {
+            worker.trim_recent(limits);
+        }
         self.schedule.set_even_share(self.even_execs_per_slot());
         let workers = self.workers.iter();
         let with_commands = workers.filter(|(_, worker)| worker.weight().is_exec());
