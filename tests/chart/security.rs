@@ -53,10 +53,17 @@ fn an_agent_has_the_socket_and_the_network_of_its_node_and_nothing_else() {
     let folder = json!({"path": "/run/containerd", "type": "Directory"});
     assert_eq!(
         agent["volumes"],
-        json!([{"name": "runtime", "hostPath": folder}])
+        json!([
+            {"name": "runtime", "hostPath": folder},
+            {"name": "history", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+        ])
     );
-    let mount = &agent["containers"][0]["volumeMounts"][0];
-    assert_eq!(mount["readOnly"], true);
+    let mounts = &agent["containers"][0]["volumeMounts"];
+    assert_eq!(mounts[0]["readOnly"], true);
+    assert_eq!(
+        mounts[1],
+        json!({"name": "history", "mountPath": "/run/leadsman"})
+    );
     let user = &agent["securityContext"]["runAsUser"];
     assert_eq!(*user, 0, "the socket is root's");
     assert_eq!(agent["tolerations"], json!([{"operator": "Exists"}]));
