@@ -7,6 +7,7 @@
 mod admission;
 mod budgets;
 mod deletion;
+mod documents;
 mod entries;
 mod explain;
 mod flows;
@@ -242,7 +243,10 @@ fn together() -> Vec<Case<Installation>> {
         case!(rights::the_table_is_complete_and_documented),
         case!(rights::an_agents_token_reaches_one_node),
         case!(rights::people_have_rights_on_markers_by_their_roles),
-        case!(rights::questions_of_the_document_have_its_answers),
+        case!(apart openkruise::preflight_prints_what_the_page_on_migration_shows),
+        case!(documents::commands_of_the_pages_print_what_they_show),
+        case!(documents::the_api_server_takes_every_manifest_of_the_pages),
+        case!(documents::another_output_is_noticed),
         case!(budgets::what_no_row_lists_is_too_many),
         case!(leadership::a_link_counts_what_it_passes_on),
         case!(admission::the_api_server_and_the_parser_agree),

@@ -4,17 +4,21 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use leadsman_testkit::leadsman;
 use leadsman_testkit::leadsman::MANAGER as USER;
+use leadsman_tests::document::expect_shown;
 use leadsman_tests::neighbour::remove_lease;
 use leadsman_tests::{Neighbour, Scene, wait_for_answer};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::Installation;
+use crate::lifecycle::install_openkruises_crds;
 use crate::marks::{idle, marked};
+use crate::stage::PLACES;
 
 // PPM-19
 pub(crate) async fn nothing_is_written_while_openkruise_acts(
@@ -209,6 +213,44 @@ pub(crate) async fn preflight_says_what_is_in_the_way(
     ensure!(aside.is_empty(), "{aside:?}");
     ensure!(admitted.is_empty(), "before an install: {admitted:?}");
     Ok(())
+}
+
+/// The page is read by those who have OpenKruise: its CRDs, its manager and its daemon, with the gate on.
+pub(crate) async fn preflight_prints_what_the_page_on_migration_shows(
+    _: Arc<Installation>,
+) -> Result<()> {
+    let _place = PLACES.acquire().await?;
+    let installation = Installation::raise_idle().await?;
+    let printed = preflight_beside_openkruise(&installation).await;
+    installation.end().await;
+    expect_shown("docs/migrate.md", "leadsman preflight", &printed?)
+}
+
+async fn preflight_beside_openkruise(installation: &Installation) -> Result<String> {
+    const MANAGER: &str = "kruise-controller-manager-5b8f7c9d4c-q9z8w";
+    let client = &installation.client;
+    install_openkruises_crds(&Api::all(client.clone())).await?;
+    let _neighbour = Neighbour::start(client, MANAGER, "CloneSetShortHash=true").await?;
+    let daemons: Api<DaemonSet> = Api::namespaced(client.clone(), "kruise-system");
+    let labels = json!({"control-plane": "daemon"});
+    let daemon = json!({"metadata": {"name": "kruise-daemon"}, "spec": {
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "daemon", "image": "none",
+            "args": ["--feature-gates=CloneSetShortHash=true"]}]}}}});
+    let daemon = serde_json::from_value(daemon)?;
+    daemons.create(&PostParams::default(), &daemon).await?;
+    let sees_all = "it sees manager and daemon";
+    wait_for_answer(sees_all, || async {
+        let output = Command::new(leadsman::program()?)
+            .args(["preflight", "--kubeconfig"])
+            .arg(installation.plane.admin_kubeconfig())
+            .kill_on_drop(true)
+            .output()
+            .await?;
+        let printed = String::from_utf8(output.stdout)?;
+        Ok(printed.contains("not ready: 2 things").then_some(printed))
+    })
+    .await
 }
 
 /// What is to be done, by check, with what to type; as an administrator, unless `args` have a kubeconfig. Markers are other

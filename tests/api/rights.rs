@@ -28,9 +28,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 use tokio::time::Instant;
 
-pub(crate) use self::document::{
-    questions_of_the_document_have_its_answers, the_table_is_complete_and_documented,
-};
+pub(crate) use self::document::the_table_is_complete_and_documented;
 pub(crate) use self::people::people_have_rights_on_markers_by_their_roles;
 
 use self::account::{User, user, wait_until_granted};

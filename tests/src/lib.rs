@@ -5,6 +5,7 @@
 
 pub mod budget;
 pub mod crowd;
+pub mod document;
 pub mod harness;
 pub mod history;
 pub mod link;

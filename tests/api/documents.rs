@@ -1,0 +1,393 @@
+//! The documentation is true: the API server takes each manifest of its pages, and each command of its pages works and prints
+//! what they show.
+//!
+//! [`COMMANDS`] says of each command how it is checked, or why it is not.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use leadsman_testkit::{ControlPlane, leadsman};
+use leadsman_tests::document::{self, Block, Exchange};
+use leadsman_tests::scene::merge;
+use leadsman_tests::{Scene, wait_for_object};
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::Installation;
+
+/// How a command is checked.
+enum Check {
+    /// It is run. It prints what the page shows, if that shows anything, and succeeds otherwise.
+    Run,
+    /// The same, with these words behind it, by which it changes nothing.
+    RunWith(&'static str),
+    /// A case of this file has what it takes to run it, and compares its output.
+    By(&'static str),
+    /// It is not run.
+    Not(&'static str),
+}
+use Check::{By, Not, Run, RunWith};
+
+const DRY: &str = "--dry-run=server";
+const NO_RELEASE: &str =
+    "takes a release with its hook's Job, which takes a kubelet: tests/install has both";
+const OF_THE_OPERATOR: &str = "helm upgrade leadsman charts/leadsman --namespace leadsman-system --reset-then-reuse-values \\\n    --set metrics.podMonitor";
+const NO_KUBELET: &str = "no kubelet runs pods here: tests/install has the same";
+const NO_OPENKRUISE: &str = "takes OpenKruise's own chart";
+const NO_PROGRAM: &str = "takes a program that neither Kubernetes nor leadsman has";
+
+/// The commands of all pages by what they begin with; the first row that fits is a command's.
+#[rustfmt::skip]
+const COMMANDS: &[(&str, Check)] = &[
+    ("cargo ", Not("a chore of the repository: .ci/run runs those that a change must pass")),
+    ("docker ", Not(NO_PROGRAM)),
+    ("ctr ", Not(NO_PROGRAM)),
+    ("podman ", Not(NO_PROGRAM)),
+    ("oc ", Not(NO_PROGRAM)),
+    ("jq ", Not(NO_PROGRAM)),
+    ("curl ", Not(NO_KUBELET)),
+    ("helm upgrade kruise ", Not(NO_OPENKRUISE)),
+    ("helm uninstall kruise", Not(NO_OPENKRUISE)),
+    ("kubectl -n kruise-system ", Not(NO_OPENKRUISE)),
+    (OF_THE_OPERATOR, Not("takes the CRDs of Prometheus' operator: tests/chart renders it with these values")),
+    // The API server has leadsman's objects already, by no release.
+    ("helm install leadsman ", RunWith("--take-ownership --dry-run=client")),
+    ("helm upgrade leadsman ", RunWith("--install --take-ownership --dry-run=client")),
+    ("helm rollback ", Not(NO_RELEASE)),
+    ("helm uninstall leadsman ", Not(NO_RELEASE)),
+    ("leadsman preflight", By("tests/api/openkruise.rs")),
+    ("leadsman manifests --only=access,workloads", RunWith("--dry-run=server --ignore-not-found")),
+    ("leadsman manifests", RunWith(DRY)),
+    ("kubectl apply --server-side -k ", RunWith(DRY)),
+    ("kubectl delete ", RunWith(DRY)),
+    ("kubectl -n kube-system delete ", RunWith(DRY)),
+    ("kubectl -n leadsman-system rollout status ", Not(NO_KUBELET)),
+    ("kubectl -n leadsman-system logs ", Not(NO_KUBELET)),
+    ("kubectl -n leadsman-system port-forward ", Not(NO_KUBELET)),
+    ("kubectl -n leadsman-system scale ", Not(NO_KUBELET)),
+    ("kubectl -n leadsman-system get ", Run),
+    ("kubectl get podprobemarkers -A --no-headers", Not("takes the finalizers of all markers, those of other cases too")),
+    ("kubectl get ", Run),
+    ("kubectl -n ns ", Run),
+    ("kubectl auth can-i ", Run),
+];
+
+/// What pages write for what is another in each cluster.
+const PLACEHOLDERS: [(&str, &str); 5] = [
+    ("NAMESPACE", "ns"),
+    ("POD", "game-0"),
+    ("NODE", "ns"),
+    (" NAME", " game-server-probe"),
+    ("GATES", "PodProbeMarkerGate=true"),
+];
+
+/// What is to be done with a command.
+fn check(command: &str) -> Result<&'static Check> {
+    let mut rows = COMMANDS.iter();
+    let row = rows.find(|(start, _)| command.starts_with(start));
+    let (_, check) = row.with_context(|| {
+        format!("no row of COMMANDS says how `{command}` is checked, or why it is not")
+    })?;
+    Ok(check)
+}
+
+pub(crate) async fn commands_of_the_pages_print_what_they_show(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let exchanges = document::exchanges()?;
+    for (start, _) in COMMANDS {
+        let is_used = exchanges.iter().any(|it| it.command.starts_with(start));
+        ensure!(is_used, "no page has a command that begins with `{start}`");
+    }
+    let scene = Scene::new(&installation.client, "ns").await?;
+    let shell = Shell::new(&installation.plane)?;
+    act_as_the_pages_assume(&installation.plane, &scene).await?;
+    let mut problems = Vec::new();
+    for exchange in &exchanges {
+        let outcome = match check(&exchange.command)? {
+            Run => shell.run(exchange, "").await,
+            RunWith(words) => shell.run(exchange, words).await,
+            By(file) => is_compared_in(file, exchange),
+            Not(_) if exchange.output.is_empty() => Ok(()),
+            Not(reason) => Err(anyhow::anyhow!(
+                "shows an output that nothing checks: {reason}"
+            )),
+        };
+        if let Err(problem) = outcome {
+            problems.push(format!("{}:{}: {problem:#}", exchange.page, exchange.line));
+        }
+    }
+    ensure!(problems.is_empty(), "{}", problems.join("\n"));
+    Ok(())
+}
+
+/// Fails unless the file has the command of a page that shows an output.
+fn is_compared_in(file: &str, exchange: &Exchange) -> Result<()> {
+    let text = std::fs::read_to_string(document::root().join(file)).context(file.to_owned())?;
+    let is_there = exchange.output.is_empty() || text.contains(&exchange.command);
+    ensure!(is_there, "{file} does not compare `{}`", exchange.command);
+    Ok(())
+}
+
+/// What the pages' commands ask about: the README's marker, a pod that it matches.
+async fn act_as_the_pages_assume(plane: &ControlPlane, scene: &Scene) -> Result<()> {
+    let blocks = document::blocks()?;
+    let marker = blocks
+        .iter()
+        .find(|block| block.text.contains("name: game-server-probe"));
+    let marker = marker.context("no page has the marker `game-server-probe`")?;
+    plane
+        .kubectl_with(&["create", "-f", "-"], marker.text.as_bytes())
+        .await?;
+    let over = json!({"metadata": {"labels": {"app": "game-server"}},
+        "spec": {"containers": [{"name": "game-server", "image": "none"}]}});
+    scene.pod_with("game-0", over).await?;
+    scene
+        .report_verdict("game-0", "game-server-probe#Idle", "Succeeded", "idle")
+        .await?;
+    let effect = blocks.iter().find(|block| {
+        block
+            .text
+            .starts_with("metadata:\n  labels:\n    gameserver-idle")
+    });
+    let effect = effect.context("the README shows what the marker does to a pod")?;
+    let effect: Value = serde_norway::from_str(&effect.text)?;
+    let pods = scene.pods();
+    wait_for_object(&pods, "game-0", "the marks that the README shows", |pod| {
+        includes(&serde_json::to_value(pod)?, &effect)
+    })
+    .await
+}
+
+/// Fails unless all of `part` is in `whole`; of lists, each element in one of the other's.
+fn includes(whole: &Value, part: &Value) -> Result<()> {
+    match (whole, part) {
+        (Value::Object(whole), Value::Object(part)) => {
+            for (key, part) in part {
+                let whole = whole.get(key).with_context(|| format!("no {key}"))?;
+                includes(whole, part).with_context(|| key.clone())?;
+            }
+            Ok(())
+        }
+        (Value::Array(whole), Value::Array(part)) => {
+            for part in part {
+                let is_there = whole.iter().any(|whole| includes(whole, part).is_ok());
+                ensure!(is_there, "no {part} in {whole:?}");
+            }
+            Ok(())
+        }
+        _ => {
+            ensure!(whole == part, "{whole} is not {part}");
+            Ok(())
+        }
+    }
+}
+
+/// A shell of an administrator who has kubectl, helm and leadsman.
+struct Shell {
+    /// Of those programs.
+    path: String,
+    kubeconfig: PathBuf,
+    /// Where commands are typed; it has what they name of the repository.
+    folder: PathBuf,
+}
+
+impl Shell {
+    fn new(plane: &ControlPlane) -> Result<Self> {
+        let folder = plane.folder().join("documents");
+        let programs = folder.join("bin");
+        std::fs::create_dir_all(&programs)?;
+        let leadsman = leadsman::program()?;
+        link(
+            &plane.programs()?.join("kubectl"),
+            &programs.join("kubectl"),
+        )?;
+        link(&plane.programs()?.join("helm"), &programs.join("helm"))?;
+        link(&leadsman, &programs.join("leadsman"))?;
+        link(&leadsman, &programs.join("kubectl-leadsman"))?;
+        for name in ["charts", "kustomize"] {
+            link(
+                &document::root().canonicalize()?.join(name),
+                &folder.join(name),
+            )?;
+        }
+        let path = std::env::var("PATH").unwrap_or_default();
+        Ok(Self {
+            path: format!("{}:{path}", programs.display()),
+            kubeconfig: plane.admin_kubeconfig().to_owned(),
+            folder,
+        })
+    }
+
+    /// Runs a command with these words behind it and compares what it prints with what the page shows.
+    async fn run(&self, exchange: &Exchange, words: &str) -> Result<()> {
+        let mut command = exchange.command.clone();
+        for (placeholder, value) in PLACEHOLDERS {
+            command = command.replace(placeholder, value);
+        }
+        let output = self.type_in(&format!("{command} {words}")).await?;
+        let (printed, problem) = (text(&output.stdout), text(&output.stderr));
+        if exchange.output.is_empty() {
+            ensure!(
+                output.status.success(),
+                "`{command} {words}` fails: {problem}"
+            );
+            return Ok(());
+        }
+        // An answer such as "no" has an exit status of its own.
+        exchange.expect(&printed).context(problem)
+    }
+
+    async fn type_in(&self, command: &str) -> Result<Output> {
+        let output = Command::new("bash")
+            .args(["-o", "pipefail", "-c", command])
+            .current_dir(&self.folder)
+            .env("PATH", &self.path)
+            .env("KUBECONFIG", &self.kubeconfig)
+            .env("HOME", &self.folder)
+            .stdin(std::process::Stdio::null())
+            .kill_on_drop(true)
+            .output();
+        let limit = std::time::Duration::from_mins(1);
+        let output = tokio::time::timeout(limit, output).await;
+        Ok(output.with_context(|| format!("`{command}` does not end within {limit:?}"))??)
+    }
+}
+
+fn link(target: &Path, place: &Path) -> Result<()> {
+    std::os::unix::fs::symlink(target, place).with_context(|| place.display().to_string())
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// What a block is a part of, if it is no whole manifest, by its first line.
+#[rustfmt::skip]
+const FRAGMENTS: &[(&str, Fragment)] = &[
+    ("metadata:", Fragment::ShownByAPod),
+    ("spec:", Fragment::OfPod),
+    ("kruise.io/podprobe: ", Fragment::AnnotationsOfPod),
+];
+
+enum Fragment {
+    /// It is applied as this part of a pod.
+    OfPod,
+    AnnotationsOfPod,
+    /// It shows what a pod becomes, which [`act_as_the_pages_assume`] sees.
+    ShownByAPod,
+}
+
+pub(crate) async fn the_api_server_takes_every_manifest_of_the_pages(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let mut manifests = Vec::new();
+    for block in document::blocks()?
+        .into_iter()
+        .filter(|block| block.language == "yaml")
+    {
+        let place = format!("{}:{}", block.page, block.line);
+        manifests.extend(whole(&block)?.into_iter().map(|it| (place.clone(), it)));
+    }
+    for file in document::manifests()? {
+        let objects = objects(&std::fs::read_to_string(&file)?)?;
+        manifests.extend(
+            objects
+                .into_iter()
+                .map(|it| (file.display().to_string(), it)),
+        );
+    }
+    ensure!(manifests.len() > 10, "{} manifests", manifests.len());
+    let mut problems = Vec::new();
+    for (place, manifest) in &manifests {
+        if let Err(problem) = try_out(&installation.plane, manifest).await {
+            problems.push(format!("{place}: {problem:#}"));
+        }
+    }
+    ensure!(problems.is_empty(), "{}", problems.join("\n"));
+    Ok(())
+}
+
+/// The objects of a block; of a fragment, what it is a part of.
+fn whole(block: &Block) -> Result<Vec<Value>> {
+    let objects = objects(&block.text)?;
+    if objects.iter().all(|object| object["kind"].is_string()) {
+        return Ok(objects);
+    }
+    let mut fragments = FRAGMENTS.iter();
+    let fragment = fragments.find(|(start, _)| block.text.starts_with(start));
+    let Some((_, fragment)) = fragment else {
+        bail!(
+            "{}:{}: no row of FRAGMENTS says what this is a part of",
+            block.page,
+            block.line
+        );
+    };
+    let [part] = objects.as_slice() else {
+        bail!("{}:{}: one fragment, not several", block.page, block.line);
+    };
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "fragment"},
+        "spec": {"containers": [{"name": "main", "image": "none"}]}});
+    match fragment {
+        Fragment::ShownByAPod => return Ok(Vec::new()),
+        Fragment::OfPod => merge(&mut pod, part.clone()),
+        Fragment::AnnotationsOfPod => pod["metadata"]["annotations"] = part.clone(),
+    }
+    Ok(vec![pod])
+}
+
+fn objects(text: &str) -> Result<Vec<Value>> {
+    use serde::Deserialize as _;
+    let documents = serde_norway::Deserializer::from_str(text);
+    let objects = documents.map(|document| Value::deserialize(document));
+    Ok(objects.collect::<Result<Vec<_>, _>>()?)
+}
+
+/// Has the API server apply an object for a try, in the namespace `default`, since others may not be there. An unknown field
+/// is an error.
+async fn try_out(plane: &ControlPlane, manifest: &Value) -> Result<()> {
+    let mut manifest = manifest.clone();
+    let meta = manifest["metadata"].as_object_mut();
+    meta.context("an object has metadata")?.remove("namespace");
+    let apply = [
+        "apply",
+        "--server-side",
+        "--dry-run=server",
+        "--validate=strict",
+        "-f",
+        "-",
+    ];
+    plane
+        .kubectl_with(&apply, manifest.to_string().as_bytes())
+        .await?;
+    Ok(())
+}
+
+/// The comparison itself fails where it should.
+pub(crate) async fn another_output_is_noticed(_: Arc<Installation>) -> Result<()> {
+    let exchange = |output: &str| Exchange {
+        page: "page.md".to_owned(),
+        line: 1,
+        command: "kubectl get pods".to_owned(),
+        output: output.to_owned(),
+    };
+    let shown = "NAME      AGE\ngame-7d4b9c6f5d-x2x7p   12s\n…\nlast … line of 3m12s\n";
+    let same = "NAME                         AGE\ngame-5b8f7c9d4c-q9z8w        3d\n\nmore\nlast 5th line of 4s\n";
+    exchange(shown).expect(same)?;
+    for (shown, other) in [
+        ("a b", "a c"),
+        ("a", "a\nb"),
+        ("a\nb", "a"),
+        ("a … c", "a b"),
+        ("game-0 4s", "game-1 4s"),
+        ("4 pods", "5 pods"),
+    ] {
+        ensure!(
+            exchange(shown).expect(other).is_err(),
+            "{other:?} is taken for {shown:?}"
+        );
+    }
+    Ok(())
+}
