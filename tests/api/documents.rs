@@ -72,6 +72,10 @@ const COMMANDS: &[(&str, Check)] = &[
     ("kubectl get ", Run),
     ("kubectl -n ns ", Run),
     ("kubectl auth can-i ", Run),
+    ("kubectl leadsman status -A -w", Not("goes on until it is stopped; tests/api/explain.rs does so")),
+    ("kubectl leadsman ", Run),
+    ("install ", Not("writes into a home folder; tests/api/explain.rs runs the program by that name")),
+    ("ln ", Not("as the row above")),
 ];
 
 /// What pages write for what is another in each cluster.
@@ -103,6 +107,9 @@ pub(crate) async fn commands_of_the_pages_print_what_they_show(
     }
     let scene = Scene::new(&installation.client, "ns").await?;
     let shell = Shell::new(&installation.plane)?;
+    shell
+        .type_in("kubectl config set-context --current --namespace=ns")
+        .await?;
     act_as_the_pages_assume(&installation.plane, &scene).await?;
     let mut problems = Vec::new();
     for exchange in &exchanges {
@@ -131,22 +138,58 @@ fn is_compared_in(file: &str, exchange: &Exchange) -> Result<()> {
     Ok(())
 }
 
-/// What the pages' commands ask about: the README's marker, a pod that it matches.
+/// What the pages' commands ask about: the README's marker, a pod with its marks, one without a verdict, one that it does not
+/// match, and their Deployment.
 async fn act_as_the_pages_assume(plane: &ControlPlane, scene: &Scene) -> Result<()> {
     let blocks = document::blocks()?;
     let marker = blocks
         .iter()
         .find(|block| block.text.contains("name: game-server-probe"));
     let marker = marker.context("no page has the marker `game-server-probe`")?;
+    let of_game = |label: &str| {
+        let containers = json!([{"name": "game-server", "image": "none"}]);
+        json!({"metadata": {"labels": {"app": label}}, "spec": {"containers": containers}})
+    };
+    scene.pod_with("game-0", of_game("game-server")).await?;
+    // It does not become due while this runs, however long that takes.
+    let mut starting = of_game("game-server");
+    starting["spec"]["containers"][0]["startupProbe"] = json!({"tcpSocket": {"port": 7777}});
+    scene.pod_with("game-1", starting).await?;
+    let not_started = json!({"name": "game-server", "ready": false, "started": false, "restartCount": 0,
+        "image": "none", "imageID": "", "containerID": "containerd://game-1",
+        "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}});
+    let status = json!({"containerStatuses": [not_started]});
+    scene.report_pod_status("game-1", status).await?;
+    let agents = Scene {
+        client: scene.client.clone(),
+        ns: "leadsman-system".to_owned(),
+        node: scene.node.clone(),
+    };
+    let labels = json!({"metadata": {"labels": leadsman::agent_labels()}});
+    agents.pod_with("agent-ns", labels).await?;
+    scene.pod_with("game-2", of_game("game-servr")).await?;
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "game", "namespace": "ns"},
+        "spec": {"selector": {"matchLabels": {"app": "game-server"}}, "template": of_game("game-server")}});
+    plane
+        .kubectl_with(&["create", "-f", "-"], deployment.to_string().as_bytes())
+        .await?;
     plane
         .kubectl_with(&["create", "-f", "-"], marker.text.as_bytes())
         .await?;
-    let over = json!({"metadata": {"labels": {"app": "game-server"}},
-        "spec": {"containers": [{"name": "game-server", "image": "none"}]}});
-    scene.pod_with("game-0", over).await?;
     scene
         .report_verdict("game-0", "game-server-probe#Idle", "Succeeded", "idle")
         .await?;
+    let markers = scene.markers();
+    let counted = "the counts that docs/kubectl.md shows";
+    wait_for_object(&markers, "game-server-probe", counted, |marker| {
+        let status = serde_json::to_value(&marker.status)?;
+        ensure!(
+            status.to_string().contains("1 pending: 1 StartupProbe"),
+            "{status}"
+        );
+        Ok(())
+    })
+    .await?;
     let effect = blocks.iter().find(|block| {
         block
             .text
@@ -214,9 +257,11 @@ impl Shell {
             )?;
         }
         let path = std::env::var("PATH").unwrap_or_default();
+        let kubeconfig = folder.join("kubeconfig");
+        std::fs::copy(plane.admin_kubeconfig(), &kubeconfig)?;
         Ok(Self {
             path: format!("{}:{path}", programs.display()),
-            kubeconfig: plane.admin_kubeconfig().to_owned(),
+            kubeconfig,
             folder,
         })
     }
@@ -267,17 +312,17 @@ fn text(bytes: &[u8]) -> String {
 /// What a block is a part of, if it is no whole manifest, by its first line.
 #[rustfmt::skip]
 const FRAGMENTS: &[(&str, Fragment)] = &[
-    ("metadata:", Fragment::ShownByAPod),
-    ("spec:", Fragment::OfPod),
-    ("kruise.io/podprobe: ", Fragment::AnnotationsOfPod),
+    ("metadata:", Fragment::Shown),
+    ("spec:", Fragment::Fields),
+    ("kruise.io/podprobe: ", Fragment::Annotations),
 ];
 
 enum Fragment {
-    /// It is applied as this part of a pod.
-    OfPod,
-    AnnotationsOfPod,
-    /// It shows what a pod becomes, which [`act_as_the_pages_assume`] sees.
-    ShownByAPod,
+    /// Applied as a part of a pod.
+    Fields,
+    Annotations,
+    /// What a pod becomes, which [`act_as_the_pages_assume`] sees.
+    Shown,
 }
 
 pub(crate) async fn the_api_server_takes_every_manifest_of_the_pages(
@@ -331,9 +376,9 @@ fn whole(block: &Block) -> Result<Vec<Value>> {
     let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "fragment"},
         "spec": {"containers": [{"name": "main", "image": "none"}]}});
     match fragment {
-        Fragment::ShownByAPod => return Ok(Vec::new()),
-        Fragment::OfPod => merge(&mut pod, part.clone()),
-        Fragment::AnnotationsOfPod => pod["metadata"]["annotations"] = part.clone(),
+        Fragment::Shown => return Ok(Vec::new()),
+        Fragment::Fields => merge(&mut pod, part.clone()),
+        Fragment::Annotations => pod["metadata"]["annotations"] = part.clone(),
     }
     Ok(vec![pod])
 }
@@ -341,7 +386,7 @@ fn whole(block: &Block) -> Result<Vec<Value>> {
 fn objects(text: &str) -> Result<Vec<Value>> {
     use serde::Deserialize as _;
     let documents = serde_norway::Deserializer::from_str(text);
-    let objects = documents.map(|document| Value::deserialize(document));
+    let objects = documents.map(Value::deserialize);
     Ok(objects.collect::<Result<Vec<_>, _>>()?)
 }
 
