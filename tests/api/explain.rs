@@ -14,7 +14,7 @@ use tokio::process::Command;
 
 use crate::Installation;
 use crate::marks::{idle, marked};
-use crate::stage::{NODES, PODS, Stage};
+use crate::stage::{NODES, PLACES, PODS, Stage};
 
 /// What a run printed.
 struct Printed {
@@ -88,10 +88,10 @@ async fn expect_cause(plane: &ControlPlane, pod: &str, reason: &str, words: &str
 }
 
 /// The ways in which a marker can fail that a control plane can show; the others are in `tests/node`, and all of them, on
-/// objects, in `leadsman_core`.
-pub(crate) async fn causes_are_named_on_a_live_cluster(
-    installation: Arc<Installation>,
-) -> Result<()> {
+/// objects, in `leadsman_core`. On a control plane of its own: markers of other cases would select these pods too.
+pub(crate) async fn causes_are_named_on_a_live_cluster(_world: Arc<Installation>) -> Result<()> {
+    let _place = PLACES.acquire().await?;
+    let installation = Installation::raise().await?;
     let plane = &installation.plane;
     let scene = Scene::new(&installation.client, "explained").await?;
     scene.namespace("explained-elsewhere").await?;
@@ -142,7 +142,9 @@ pub(crate) async fn causes_are_named_on_a_live_cluster(
     broken_pods(plane, &scene).await?;
     let second = idle();
     scene.marker("second", second).await?;
-    expect_cause(plane, "one", "Conflict", "is set by m#Idle").await
+    expect_cause(plane, "one", "Conflict", "is set by m#Idle").await?;
+    installation.end().await;
+    Ok(())
 }
 
 /// Markers whose probes name what pods lack.
