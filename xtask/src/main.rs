@@ -59,7 +59,7 @@ enum Verb {
     Image(image::Arguments),
     /// Make what a release consists of in target/dist: images, chart, manifests, bills of materials, checksums
     Dist,
-    /// Build the documentation as a book, in target/book/html, and check its links
+    /// Write the generated pages of docs/reference, build the documentation as a book in target/book/html, check its links
     Docs(book::Arguments),
     /// Run every check that is no test: format, clippy, CRDs, layers, orphan files, rules without a test, versions, docs,
     /// the book and its links, licences

@@ -2,8 +2,9 @@
 //!
 //! The pages are the repository's own Markdown files, as they are read there. mdBook wants all of them in one folder, so they
 //! are copied into one, in the layout of the repository: a link that works in the one place works in the other.
-//! `docs/SUMMARY.md` says which pages there are, and in which order.
+//! `docs/SUMMARY.md` says which pages there are, and in which order. Those of `docs/reference/` are written here.
 
+mod generated;
 mod html;
 mod links;
 
@@ -26,17 +27,18 @@ const MDBOOK: Tool = Tool {
 const DOCS: &str = "docs";
 const SUMMARY: &str = "docs/SUMMARY.md";
 /// What mdBook reads beside the pages, from its book's root.
-const SETTINGS: [&str; 2] = ["book.toml", "book.css"];
+const SETTINGS: [&str; 3] = ["book.toml", "book.css", "book.js"];
 
 /// Arguments of `docs`.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Show the book in a browser
+    /// Show it in a browser
     #[arg(long)]
     open: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    generated::write()?;
     let built = build()?;
     for finding in &built.findings {
         eprintln!("{finding}");
@@ -54,9 +56,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// The lint: every page is in the book, and every link of it leads somewhere.
+/// The lint: generated pages are fresh, every page is in the book, and every link of it leads somewhere.
 pub(crate) fn findings() -> Result<Vec<String>> {
-    Ok(build()?.findings)
+    let mut findings = generated::findings()?;
+    findings.extend(build()?.findings);
+    Ok(findings)
 }
 
 struct Book {

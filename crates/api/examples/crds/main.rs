@@ -1,10 +1,18 @@
-//! Writes the CRDs into `charts/leadsman/files/crds`. With `--check` it compares them with the files instead, and fails on a difference.
+//! Writes the CRDs into `charts/leadsman/files/crds`. With `--check` it compares them with the files instead, and fails on a
+//! difference. With `--fields` it prints their fields as a page of the documentation.
+
+mod fields;
 
 use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> std::io::Result<ExitCode> {
-    let check = std::env::args().any(|argument| argument == "--check");
+    let has = |flag: &str| std::env::args().any(|argument| argument == flag);
+    if has("--fields") {
+        print!("{}", fields::page(&leadsman_api::crd::crds()));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let check = has("--check");
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/leadsman/files/crds");
     let mut stale = false;
     for (name, yaml) in leadsman_api::crd::render() {

@@ -1,0 +1,115 @@
+//! The pages of `docs/reference/`: what programs say of themselves.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::cargo;
+
+const FIELDS: &str = "docs/reference/fields.md";
+const COMMANDS: &str = "docs/reference/commands.md";
+
+const COMMANDS_BEGIN: &str = "\
+# Commands and flags
+
+Written by `cargo xtask docs` from the program itself. Manager, agent, `kubectl leadsman` and the tools of an administrator are one
+program, `leadsman`. A flag may also be given as the environment variable beside it. The chart sets those of manager and agent by its
+values; others go into `manager.extraArgs` and `agent.extraArgs`. The feature gates are those of `leadsman manager --feature-gates`.
+";
+
+/// Writes them.
+pub(super) fn write() -> Result<()> {
+    for (path, text) in pages()? {
+        let folder = path.parent().context("a page is in a folder")?;
+        fs::create_dir_all(folder)?;
+        fs::write(&path, text).with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}
+
+/// Those that are not what would be written.
+pub(super) fn findings() -> Result<Vec<String>> {
+    let mut findings = Vec::new();
+    for (path, text) in pages()? {
+        if fs::read_to_string(&path).ok() != Some(text) {
+            let path = path.strip_prefix(cargo::root()).unwrap_or(&path);
+            findings.push(format!(
+                "{} is not what the program says; run `cargo xtask docs` and commit what it wrote",
+                path.display()
+            ));
+        }
+    }
+    Ok(findings)
+}
+
+fn pages() -> Result<[(PathBuf, String); 2]> {
+    // The selection of `manifests`, so that one build serves both.
+    let built = cargo::build(&["--bin", "leadsman", "--bin", "leadsman-bed"])?;
+    let leadsman = cargo::program(&built, "leadsman")?;
+    let fields = printed(&cargo::program(&built, "crds")?, &["--fields"])?;
+    let root = cargo::root();
+    Ok([
+        (root.join(FIELDS), fields),
+        (root.join(COMMANDS), commands(&leadsman)?),
+    ])
+}
+
+/// The help of each verb, as it is printed.
+fn commands(leadsman: &Path) -> Result<String> {
+    let all = printed(leadsman, &["--help"])?;
+    let mut page = format!("{COMMANDS_BEGIN}\n```text\n{}```\n", trimmed(&all));
+    for verb in verbs(&all) {
+        let help = printed(leadsman, &[verb, "--help"])?;
+        // Infallible: a String takes all that is written.
+        let _ = write!(
+            page,
+            "\n## leadsman {verb}\n\n```text\n{}```\n",
+            trimmed(&help)
+        );
+    }
+    Ok(page)
+}
+
+/// The words that begin the lines below `Commands:`.
+fn verbs(help: &str) -> Vec<&str> {
+    let (_, commands) = help.split_once("Commands:\n").unwrap_or_default();
+    let lines = commands.lines().take_while(|line| !line.is_empty());
+    // What belongs to the line before is further in.
+    let own = lines.filter_map(|line| line.strip_prefix("  "));
+    let own = own.filter(|line| !line.starts_with(' '));
+    let words = own.filter_map(|line| line.split_whitespace().next());
+    words.filter(|verb| *verb != "help").collect()
+}
+
+/// Without blanks at the ends of lines, which editors take away.
+fn trimmed(help: &str) -> String {
+    let lines: Vec<_> = help.lines().map(str::trim_end).collect();
+    lines.join("\n") + "\n"
+}
+
+/// What a program prints that sees no terminal, whose width it would keep to, and no variable, whose value it would show.
+fn printed(program: &Path, arguments: &[&str]) -> Result<String> {
+    let output = Command::new(program).args(arguments).env_clear().output();
+    let output = output.with_context(|| program.display().to_string())?;
+    if !output.status.success() {
+        bail!(
+            "{} {}: {}",
+            program.display(),
+            arguments.join(" "),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn verbs_are_found_in_a_help() {
+        let help = "Usage: x\n\nCommands:\n  run   Runs\n          it\n  stop  Stops\n  help  Helps\n\nOptions:\n  -h\n";
+        assert_eq!(super::verbs(help), ["run", "stop"]);
+    }
+}
