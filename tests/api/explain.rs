@@ -8,7 +8,7 @@ use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use leadsman_testkit::{ControlPlane, leadsman};
-use leadsman_tests::{Scene, wait_for_answer};
+use leadsman_tests::{Printed, Scene, kubectl_leadsman, wait_for_answer};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -16,26 +16,8 @@ use crate::Installation;
 use crate::marks::{idle, marked};
 use crate::stage::{NODES, PLACES, PODS, Stage};
 
-/// What a run printed.
-struct Printed {
-    out: String,
-    err: String,
-    success: bool,
-}
-
-/// `kubectl leadsman …`, by the name that kubectl looks for.
 async fn run(plane: &ControlPlane, words: &[&str]) -> Result<Printed> {
-    let output = Command::new(leadsman::program()?)
-        .arg0("kubectl-leadsman")
-        .args(words)
-        .env("KUBECONFIG", plane.admin_kubeconfig())
-        .output()
-        .await?;
-    Ok(Printed {
-        out: String::from_utf8(output.stdout)?,
-        err: String::from_utf8(output.stderr)?,
-        success: output.status.success(),
-    })
+    kubectl_leadsman(plane.admin_kubeconfig(), words, "").await
 }
 
 /// The standard output of a run that succeeds.

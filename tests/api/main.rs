@@ -22,6 +22,7 @@ mod rights;
 mod serverless;
 mod stage;
 mod status;
+mod trial;
 mod webhook;
 
 use std::path::{Path, PathBuf};
@@ -301,6 +302,9 @@ fn together() -> Vec<Case<Installation>> {
         case!(status::the_selector_is_immutable),
         case!(explain::answers_come_in_the_forms_of_kubectl),
         case!(explain::who_may_read_pods_and_markers_alone_gets_an_answer),
+        case!(trial::a_marker_is_checked_before_it_is_applied),
+        case!(trial::a_marker_finds_its_pods_before_it_is_applied),
+        case!(trial::who_may_not_run_probes_is_told_the_right),
         case!(lifecycle::the_api_server_accepts_the_whole_install),
         case!(lifecycle::leftovers_without_a_marker_are_removed),
         case!(lifecycle::an_object_that_does_not_decode_disturbs_no_other),

@@ -10,6 +10,7 @@ mod explain;
 mod handlers;
 mod lifecycle;
 mod openkruise;
+mod trial;
 mod unusual_pods;
 
 use std::process::ExitCode;
@@ -35,6 +36,9 @@ fn cases() -> Vec<Case<Cluster>> {
         case!(alone bad::a_hung_child_fails_and_delays_nobody),
         case!(bad::an_agent_writes_for_its_own_node_only),
         case!(explain::probes_that_cannot_succeed_are_explained),
+        case!(trial::a_marker_runs_its_probes_before_it_is_applied),
+        case!(trial::the_page_shows_what_a_trial_prints),
+        case!(trial::a_run_that_fails_is_told_as_the_agent_tells_it),
         case!(unusual_pods::a_static_pod_is_probed_and_its_mirror_marked),
         case!(unusual_pods::a_host_network_pod_is_probed_at_the_nodes_address),
         case!(unusual_pods::a_marker_that_sets_a_workloads_label_is_stopped),

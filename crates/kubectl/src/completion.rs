@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use crate::connection::Connection;
 use crate::reader::{Reader, Selection};
-use crate::resources::{KINDS, MARKERS, NAMESPACES, Resource};
+use crate::resources::{KINDS, MARKERS, NAMESPACES, PODS, Resource};
 use crate::text::Lines;
 
 /// A shell waits at most so long.
@@ -74,6 +74,14 @@ pub(crate) fn namespaces(current: &OsStr) -> Vec<CompletionCandidate> {
 
 pub(crate) fn markers(current: &OsStr) -> Vec<CompletionCandidate> {
     beginning_with(current, names(MARKERS, flag_value("-n", "--namespace")))
+}
+
+pub(crate) fn pods(current: &OsStr) -> Vec<CompletionCandidate> {
+    let names = names(PODS, flag_value("-n", "--namespace"));
+    let is_plain = !current.to_string_lossy().contains('/') && !current.is_empty();
+    let prefix = if is_plain { "" } else { "pod/" };
+    let names = names.into_iter().map(|name| format!("{prefix}{name}"));
+    beginning_with(current, names)
 }
 
 /// `pod/NAME`, `deployment/NAME`, …: first the kinds, then the names of one.

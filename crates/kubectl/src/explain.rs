@@ -192,7 +192,7 @@ async fn read_pods(
 }
 
 /// That there is no object of this name, and which one is near.
-async fn no_such(
+pub(crate) async fn no_such(
     reader: &Reader,
     resource: Resource,
     kind: &'static str,
@@ -220,25 +220,45 @@ async fn no_such(
     }
 }
 
-/// Reads what the answer follows from, and explains all pods.
+/// Explains all pods.
 async fn explain(
     reader: &Reader,
     pods: Vec<Pod>,
     now: Timestamp,
 ) -> Result<Vec<Explanation>, VerbError> {
+    let namespaces: BTreeSet<_> = pods
+        .iter()
+        .filter_map(|pod| pod.identity.namespace.clone())
+        .collect();
+    let one_namespace = namespaces.first().filter(|_| namespaces.len() == 1);
+    let one_namespace = one_namespace.map(String::as_str);
+    let observed = observe(reader, pods, one_namespace, now).await?;
+    let mut cluster = ObservedCluster::new(observed, now);
+    if one_namespace.is_some() && cluster.lacks_marker() {
+        // Perhaps it is in another namespace. Who may not look there gets an answer without.
+        if let Ok(markers) = read_markers(reader, None).await {
+            cluster.observe_all_markers(markers);
+        }
+    }
+    let names: Vec<ObjectName> = cluster.pods().cloned().collect();
+    Ok(names
+        .iter()
+        .filter_map(|name| cluster.explain(name))
+        .collect())
+}
+
+/// Reads what becomes of pods follows from: the markers of their namespace (or all), their nodes, and the install.
+pub(crate) async fn observe(
+    reader: &Reader,
+    pods: Vec<Pod>,
+    namespace: Option<&str>,
+    now: Timestamp,
+) -> Result<ObservedObjects, VerbError> {
     let nodes: BTreeSet<_> = pods
         .iter()
         .filter_map(|pod| pod.spec.node_name.as_deref())
         .collect();
     let one_node = nodes.first().copied().filter(|_| nodes.len() == 1);
-    let namespaces: BTreeSet<_> = pods
-        .iter()
-        .filter_map(|pod| pod.identity.namespace.as_deref())
-        .collect();
-    let one_namespace = namespaces
-        .first()
-        .copied()
-        .filter(|_| namespaces.len() == 1);
     let known_nodes = async {
         futures::join!(
             read_nodes::<Node>(reader, NODES, &nodes, 500),
@@ -253,10 +273,9 @@ async fn explain(
         (install, agents)
     };
     let (markers, (nodes, node_pod_probes), (install, agents)) =
-        futures::join!(read_markers(reader, one_namespace), known_nodes, install);
+        futures::join!(read_markers(reader, namespace), known_nodes, install);
     let markers = markers.map_err(VerbError::Unread)?;
-    let is_one_namespace = one_namespace.is_some();
-    let observed = ObservedObjects {
+    Ok(ObservedObjects {
         config: install.config,
         gate: install.gate,
         markers,
@@ -265,19 +284,7 @@ async fn explain(
         node_pod_probes,
         agents,
         manager: install.manager,
-    };
-    let mut cluster = ObservedCluster::new(observed, now);
-    if is_one_namespace && cluster.lacks_marker() {
-        // Perhaps it is in another namespace. Who may not look there gets an answer without.
-        if let Ok(markers) = read_markers(reader, None).await {
-            cluster.observe_all_markers(markers);
-        }
-    }
-    let names: Vec<ObjectName> = cluster.pods().cloned().collect();
-    Ok(names
-        .iter()
-        .filter_map(|name| cluster.explain(name))
-        .collect())
+    })
 }
 
 async fn read_markers(

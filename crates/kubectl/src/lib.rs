@@ -9,7 +9,7 @@
 //! | `resources` | the resources that are read, and their short names |
 //! | `reader` | requests, and the right that a refused one names |
 //! | `install` | who leads, with which settings |
-//! | `explain`, `status` | the verbs |
+//! | `explain`, `status`, `trial` (`try`) | the verbs |
 //! | `output` | table, JSON, YAML or names, to the terminal |
 //! | `table` | columns |
 //! | `text` | an explanation as text |
@@ -26,12 +26,14 @@ mod resources;
 mod status;
 mod table;
 mod text;
+mod trial;
 
 use std::process::ExitCode;
 
 pub use completion::complete_for_kubectl;
 pub use explain::Args as ExplainArgs;
 pub use status::Args as StatusArgs;
+pub use trial::Args as TryArgs;
 
 /// Explains pods.
 pub fn explain(args: &ExplainArgs) -> ExitCode {
@@ -41,6 +43,11 @@ pub fn explain(args: &ExplainArgs) -> ExitCode {
 /// Shows markers at a glance.
 pub fn status(args: &StatusArgs) -> ExitCode {
     run(status::run(args))
+}
+
+/// Says what markers would do. (`try` is a keyword.)
+pub fn try_markers(args: &TryArgs) -> ExitCode {
+    run(trial::run(args))
 }
 
 /// Why a verb has no answer.
@@ -72,6 +79,9 @@ enum VerbError {
         /// Where they were looked for.
         place: String,
     },
+    /// The answer was printed, and says that something is wrong.
+    #[error("{0}")]
+    Found(String),
     /// The command line cannot be understood.
     #[error("{0}")]
     Usage(String),

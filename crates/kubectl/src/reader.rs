@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use crate::resources::Resource;
 
 /// The deadline of a request. A person waits for it.
-const DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 /// How often a list begins anew whose continue token has expired.
 const ATTEMPTS: usize = 3;
 

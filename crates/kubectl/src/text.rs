@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use leadsman_core::podprobe::explain::{
     Cause, Explanation, MarkExplanation, MarkerExplanation, MarkerFit, Owner, PodGroup,
-    ProbeExplanation, ShownVerdict, VerdictSource, age,
+    ProbeExplanation, SelectorTerm, ShownVerdict, VerdictSource, age,
 };
 
 use crate::table::{BAD, Cell, GOOD, HEADING, Table, WAITING};
@@ -84,7 +84,7 @@ pub(crate) fn groups(
     lines.0
 }
 
-fn names(pods: &[String], all: bool) -> String {
+pub(crate) fn names(pods: &[String], all: bool) -> String {
     let shown = if all { pods.len() } else { FEW_NAMES };
     let first: Vec<_> = pods.iter().take(shown).map(String::as_str).collect();
     let more = pods.len() - first.len();
@@ -112,7 +112,7 @@ fn headline(pod: &Explanation) -> String {
     )
 }
 
-fn causes(lines: &mut Lines, causes: &[Cause]) {
+pub(crate) fn causes(lines: &mut Lines, causes: &[Cause]) {
     for cause in causes {
         let style = if cause.resolves { WAITING } else { BAD };
         let of = match (&cause.marker, &cause.probe) {
@@ -139,22 +139,7 @@ fn explain_marker(lines: &mut Lines, marker: &MarkerExplanation, now: Timestamp)
         }
         MarkerFit::DoesNotMatch { terms } => {
             lines.add(format_args!("  {name}  does not match"));
-            for term in terms {
-                let (mark, style) = if term.holds {
-                    ("yes", GOOD)
-                } else {
-                    ("no ", BAD)
-                };
-                let found = if term.found.is_empty() {
-                    String::new()
-                } else {
-                    format!("   the pod has {}", term.found)
-                };
-                lines.add(format_args!(
-                    "    {style}{mark}{style:#}  {}{found}",
-                    term.term
-                ));
-            }
+            self::terms(lines, terms);
         }
         MarkerFit::Stopped { message } => {
             lines.add(format_args!("  {name}  {BAD}stopped{BAD:#}: {message}"));
@@ -171,6 +156,26 @@ fn explain_marker(lines: &mut Lines, marker: &MarkerExplanation, now: Timestamp)
     }
     if let Some(reported) = &marker.reported {
         lines.add(format_args!("    its status says {reported}"));
+    }
+}
+
+/// The requirements of a selector, and what the pod has instead.
+pub(crate) fn terms(lines: &mut Lines, terms: &[SelectorTerm]) {
+    for term in terms {
+        let (mark, style) = if term.holds {
+            ("yes", GOOD)
+        } else {
+            ("no ", BAD)
+        };
+        let found = if term.found.is_empty() {
+            String::new()
+        } else {
+            format!("   the pod has {}", term.found)
+        };
+        lines.add(format_args!(
+            "    {style}{mark}{style:#}  {}{found}",
+            term.term
+        ));
     }
 }
 
@@ -256,7 +261,7 @@ fn owner(owner: &Owner, now: Timestamp) -> String {
     )
 }
 
-fn unread(lines: &mut Lines, unread: &[String]) {
+pub(crate) fn unread(lines: &mut Lines, unread: &[String]) {
     if unread.is_empty() {
         return;
     }

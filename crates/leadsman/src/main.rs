@@ -58,6 +58,13 @@ enum Command {
     /// which nodes are silent, is read from the agents' reports, for which you need the right to list
     /// nodepodprobes.apps.kruise.io.
     Status(leadsman_kubectl::StatusArgs),
+    /// Say what a marker would do, before it is applied
+    ///
+    /// Whether the API server would store it, which pods it would match and what would be in the way, with which markers it
+    /// conflicts. Its probes are run once in a few of the pods, and the marks that would follow are shown. Nothing is
+    /// written; the exit code is not 0 if something is wrong. To run probes you need the rights of kubectl exec (pods/exec)
+    /// and, for ports, of kubectl port-forward (pods/portforward).
+    Try(leadsman_kubectl::TryArgs),
 }
 
 /// The name by which kubectl finds this program (`kubectl plugin`), and the one by which it asks for completions.
@@ -81,6 +88,7 @@ fn main() -> ExitCode {
         Command::Preflight(args) => verbs::preflight::run(&args),
         Command::Explain(args) => leadsman_kubectl::explain(&args),
         Command::Status(args) => leadsman_kubectl::status(&args),
+        Command::Try(args) => leadsman_kubectl::try_markers(&args),
     }
 }
 
@@ -118,7 +126,8 @@ mod tests {
         for command in Arguments::command().get_subcommands_mut() {
             command.build();
             // What people type has kubectl's flags, and `agent-history` is typed for them.
-            if ["manifests", "explain", "status", "agent-history"].contains(&command.get_name()) {
+            let is_typed = ["manifests", "explain", "status", "try", "agent-history"];
+            if is_typed.contains(&command.get_name()) {
                 continue;
             }
             for flag in command.get_arguments() {

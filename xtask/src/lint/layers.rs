@@ -62,6 +62,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "leadsman-core",
             "leadsman-lease",
             "leadsman-manager",
+            "leadsman-probe",
             "leadsman-process",
         ],
     ),

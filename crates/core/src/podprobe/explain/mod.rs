@@ -155,6 +155,11 @@ impl ObservedCluster {
         self.pods.keys()
     }
 
+    /// What could not be read, and the right that is missing.
+    pub fn unread(&self) -> &[String] {
+        &self.unread
+    }
+
     fn observe(&mut self, event: Event) {
         // Nothing is written, so nothing that is due is taken.
         let _effects = self.index.observe(event, self.now);

@@ -14,8 +14,8 @@ use leadsman_api::{Guarded, NodePodProbe, PodProbeMarker, PodProbeMarkerStatus};
 use serde::Serialize;
 
 use super::explanation::{Cause, SelectorTerm};
-use super::{ObservedCluster, ObservedObjects, PodContext};
-use crate::cluster::{ObjectName, truncate};
+use super::{ObservedCluster, ObservedObjects, PodContext, words};
+use crate::cluster::{ObjectName, nearest, truncate};
 use crate::podprobe::index::{InspectedFit, InspectedMarker, InspectedProbe};
 use crate::podprobe::marker::{Marker, MarkerProbe};
 use crate::podprobe::marks::{self, Mark, Want};
@@ -71,6 +71,16 @@ pub struct NearestPod {
     pub terms: Vec<SelectorTerm>,
 }
 
+impl NearestPod {
+    /// How many requirements do not hold, and how many of these are no typing error.
+    fn distance(&self) -> (usize, usize) {
+        let failing = self.terms.iter().filter(|term| !term.holds);
+        let is_near = |term: &SelectorTerm| nearest(&term.term, [term.found.as_str()]).is_some();
+        let far = failing.clone().filter(|term| !is_near(term)).count();
+        (failing.count(), far)
+    }
+}
+
 /// A probe to be run once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrialRun {
@@ -78,6 +88,8 @@ pub struct TrialRun {
     pub probe: String,
     /// The container.
     pub container: String,
+    /// What it does, in words.
+    pub does: String,
     /// What it does, ports as numbers.
     pub handler: Handler,
     /// The time limit of the run.
@@ -227,7 +239,7 @@ impl ObservedCluster {
     /// would be.
     pub fn trial(&self, marker: &ObjectName) -> TrialPods {
         let mut trial = TrialPods::default();
-        let mut nearest: Option<(usize, NearestPod)> = None;
+        let mut nearest: Option<((usize, usize), NearestPod)> = None;
         for name in self
             .pods
             .keys()
@@ -244,9 +256,9 @@ impl ObservedCluster {
                 continue;
             };
             trial.not_selected += 1;
-            let failing = pod.terms.iter().filter(|term| !term.holds).count();
-            if nearest.as_ref().is_none_or(|(least, _)| failing < *least) {
-                nearest = Some((failing, pod));
+            let distance = pod.distance();
+            if nearest.as_ref().is_none_or(|(least, _)| distance < *least) {
+                nearest = Some((distance, pod));
             }
         }
         if trial.selected.is_empty() {
@@ -404,6 +416,7 @@ impl PodContext<'_> {
         Some(TrialRun {
             probe: probe.name.to_string(),
             container: probe.container.to_string(),
+            does: words::probe(probe),
             handler: resolved.handler.clone(),
             timeout: resolved.timeout(),
             failure_threshold: resolved.failure_threshold.get(),

@@ -1,0 +1,287 @@
+//! `kubectl leadsman try`: what a marker would do, before it is applied. Nothing is written.
+//!
+//! | module | holds |
+//! |---|---|
+//! | here | the verb: reading, and the runs in between |
+//! | `documents` | markers from files |
+//! | `server` | what the API server says of a marker (`dryRun=All`) |
+//! | `pod` | one run of a probe in a pod, through the API server |
+//! | `report` | the answer, and whether something is wrong |
+//! | `text` | the answer as text |
+
+mod documents;
+mod pod;
+mod report;
+mod server;
+mod text;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use clap::builder::ValueHint;
+use clap_complete::engine::ArgValueCompleter;
+use futures::future::join_all;
+use jiff::Timestamp;
+use leadsman_api::slim::Pod;
+use leadsman_api::{Guarded, PodProbeMarker};
+use leadsman_core::cluster::ObjectName;
+use leadsman_core::podprobe::Marker;
+use leadsman_core::podprobe::explain::{
+    ObservedCluster, ObservedObjects, TrialReport, TrialTarget,
+};
+use leadsman_process::clock;
+
+use self::documents::Candidate;
+use self::pod::ReachedPod;
+use self::report::{MarkerTrial, PodTrial, RunResult, Validation};
+use self::server::Answer;
+use crate::connection::Connection;
+use crate::explain::{no_such, observe};
+use crate::output::{self, Format};
+use crate::reader::{Reader, Selection};
+use crate::resources::PODS;
+use crate::{VerbError, completion};
+
+/// The flags of `try`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  kubectl leadsman try -f marker.yaml\n  kubectl leadsman try -f marker.yaml pod/game-0\n  kustomize build . | kubectl leadsman try -f - --sample 10"
+)]
+pub struct Args {
+    /// pod/NAME: run the probes in this pod [default: in a few of those that match]
+    #[arg(value_name = "POD", add = ArgValueCompleter::new(completion::pods))]
+    pod: Option<String>,
+    /// File with the markers, - for standard input; may be repeated
+    #[arg(short = 'f', long = "filename", value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
+    files: Vec<PathBuf>,
+    /// In how many of the matching pods the probes are run; 0 runs none
+    #[arg(long, value_name = "PODS", default_value_t = 3)]
+    sample: usize,
+    /// Output format
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    output: Format,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
+    let mut objects = Vec::new();
+    for file in &args.files {
+        objects.extend(documents::objects(&documents::read(file)?)?);
+    }
+    let connected = args.connection.connect().await;
+    let connected = connected.map_err(|error| VerbError::Connection(Box::new(error)))?;
+    let is_given = args.connection.namespace.is_some();
+    let candidates = documents::markers(objects, &connected.namespace, is_given)?;
+    let reader = Reader {
+        server: connected.server,
+    };
+    let mut by_namespace = BTreeMap::<_, Vec<_>>::new();
+    for candidate in candidates {
+        let namespace = candidate.namespace.clone();
+        by_namespace.entry(namespace).or_default().push(candidate);
+    }
+    let mut trials = Vec::new();
+    for (namespace, candidates) in by_namespace {
+        let attempt = Attempt {
+            reader: &reader,
+            namespace: &namespace,
+            now: clock::now(),
+        };
+        trials.extend(attempt.run(candidates, args).await?);
+    }
+    output::print(&print(args.output, &trials)?)?;
+    match report::problems(&trials) {
+        0 => Ok(()),
+        1 => Err(VerbError::Found("one thing is wrong".to_owned())),
+        count => Err(VerbError::Found(format!("{count} things are wrong"))),
+    }
+}
+
+fn print(format: Format, trials: &[MarkerTrial]) -> Result<String, VerbError> {
+    let structured = match trials {
+        [one] => output::structured(format, one),
+        several => output::structured(format, &several),
+    };
+    match structured {
+        Some(text) => text,
+        None if format == Format::Name => {
+            let pods = trials.iter().flat_map(|trial| &trial.pods.selected);
+            let names = pods.map(|pod| format!("pod/{}\n", pod.name));
+            Ok(names.collect())
+        }
+        None => Ok(text::trials(trials, format == Format::Wide)),
+    }
+}
+
+/// The trial of the markers of a namespace, all at once: they may conflict with one another.
+struct Attempt<'a> {
+    reader: &'a Reader,
+    namespace: &'a str,
+    now: Timestamp,
+}
+
+impl Attempt<'_> {
+    async fn run(
+        &self,
+        candidates: Vec<Candidate>,
+        args: &Args,
+    ) -> Result<Vec<MarkerTrial>, VerbError> {
+        let pods = self.pods(args.pod.as_deref()).await?;
+        let observed = observe(self.reader, pods, Some(self.namespace), self.now).await?;
+        let validations = candidates
+            .iter()
+            .map(|candidate| self.validate(candidate, &observed));
+        let validations = join_all(validations).await;
+        let mut proposed = observed;
+        for (candidate, validation) in candidates.iter().zip(&validations) {
+            if let Some(marker) = validation.usable(candidate) {
+                proposed.propose(marker.clone(), self.now);
+            }
+        }
+        let sample = match args.pod {
+            Some(_) => args.sample.min(1),
+            None => args.sample,
+        };
+        let mut trials = Vec::new();
+        for (candidate, validation) in candidates.iter().zip(validations) {
+            trials.push(self.try_out(candidate, validation, &proposed, sample).await);
+        }
+        Ok(trials)
+    }
+
+    /// The pods of the namespace, or the one that is named.
+    async fn pods(&self, pod: Option<&str>) -> Result<Vec<Pod>, VerbError> {
+        let namespace = Some(self.namespace);
+        let Some(words) = pod else {
+            let selection = Selection {
+                namespace,
+                page: 500,
+                ..Selection::default()
+            };
+            let pods = self.reader.list(PODS, &selection).await;
+            return pods.map_err(VerbError::Unread);
+        };
+        let name = match words.split_once('/') {
+            Some(("pod" | "pods" | "po", name)) => name,
+            Some((kind, name)) => {
+                return Err(VerbError::Usage(format!(
+                    "probes are run in a pod, not in a {kind}; did you mean pod/{name}?"
+                )));
+            }
+            None => words,
+        };
+        match self.reader.get::<Pod>(PODS, namespace, name).await {
+            Ok(Some(pod)) => Ok(vec![pod]),
+            Ok(None) => Err(no_such(self.reader, PODS, "pod", name, namespace).await),
+            Err(unread) => Err(VerbError::Unread(unread)),
+        }
+    }
+
+    /// What is wrong with a marker itself: by the parser that manager and webhook use, and by the API server.
+    async fn validate(&self, candidate: &Candidate, observed: &ObservedObjects) -> Validation {
+        let mut own = Vec::new();
+        if let Ok(marker) = &candidate.decoded {
+            let parsed = Marker::parse(marker, observed.config.compatibility);
+            own.extend(parsed.err().into_iter().flatten());
+        }
+        let known = known_version(&observed.markers, &candidate.name);
+        let answer = server::ask(self.reader, candidate, known).await;
+        let (theirs, not_asked) = match answer {
+            Answer::Accepted => (Vec::new(), None),
+            Answer::Refused(errors) => (errors, None),
+            Answer::NotAsked(why) => (Vec::new(), Some(why)),
+        };
+        Validation::new(
+            candidate,
+            known.is_some(),
+            server::merge(own, theirs),
+            not_asked,
+        )
+    }
+
+    /// Finds the pods of a marker, and runs its probes in a sample of them.
+    async fn try_out(
+        &self,
+        candidate: &Candidate,
+        validation: Validation,
+        proposed: &ObservedObjects,
+        sample: usize,
+    ) -> MarkerTrial {
+        let marker = ObjectName {
+            namespace: self.namespace.to_owned(),
+            name: candidate.name.clone(),
+        };
+        let cluster = ObservedCluster::new(proposed.clone(), self.now);
+        if validation.usable(candidate).is_none() {
+            return MarkerTrial::invalid(validation);
+        }
+        let pods = cluster.trial(&marker);
+        let targets = pods.selected.iter().filter_map(|pod| {
+            let name = ObjectName {
+                namespace: marker.namespace.clone(),
+                name: pod.name.clone(),
+            };
+            let target = cluster.trial_target(&name, &marker)?;
+            (!target.runs.is_empty()).then_some((name, target))
+        });
+        let targets: Vec<_> = targets.collect();
+        let can_run = targets.len();
+        let sampled = targets.iter().take(sample);
+        let tried = join_all(sampled.map(|(pod, target)| self.run_probes(pod, target))).await;
+        let mut recorded = proposed.clone();
+        for ((pod, target), results) in targets.iter().zip(&tried) {
+            let outcomes = results.iter().filter_map(|result| {
+                let outcome = result.outcome.as_ref()?;
+                Some((result.probe.clone(), outcome.clone()))
+            });
+            let report = TrialReport {
+                pod,
+                uid: &target.uid,
+                node: &target.node,
+                marker: &marker.name,
+                outcomes: outcomes.collect(),
+            };
+            recorded.record(&report, self.now);
+        }
+        let cluster = ObservedCluster::new(recorded, self.now);
+        let after = cluster.trial(&marker);
+        let tried = targets.iter().zip(tried).map(|((name, _), runs)| {
+            let of_pod = after.selected.iter().find(|pod| pod.name == name.name);
+            let causes = of_pod.map(|pod| pod.causes.clone());
+            PodTrial {
+                pod: name.name.clone(),
+                runs,
+                causes: causes.unwrap_or_default(),
+                changes: cluster.mark_changes(name, &marker),
+            }
+        });
+        MarkerTrial {
+            validation,
+            pods,
+            can_run,
+            tried: tried.collect(),
+            unread: cluster.unread().to_vec(),
+        }
+    }
+
+    async fn run_probes(&self, pod: &ObjectName, target: &TrialTarget) -> Vec<RunResult> {
+        let reached = ReachedPod::new(&self.reader.server, &pod.namespace, &pod.name);
+        let mut results = Vec::new();
+        for run in &target.runs {
+            let outcome = reached.run(run, &target.ip).await;
+            results.push(RunResult::new(run, outcome));
+        }
+        results
+    }
+}
+
+/// The resourceVersion of a marker that exists.
+fn known_version<'a>(markers: &'a [Guarded<PodProbeMarker>], name: &str) -> Option<&'a str> {
+    let mut known = markers.iter().map(|marker| match marker {
+        Guarded::Decoded(marker) => &marker.metadata,
+        Guarded::Undecodable { metadata, .. } => metadata,
+    });
+    let known = known.find(|metadata| metadata.name.as_deref() == Some(name))?;
+    known.resource_version.as_deref()
+}

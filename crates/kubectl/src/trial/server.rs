@@ -1,0 +1,191 @@
+//! What the API server says of a marker: schema, rules and admission, by a create or an update with `dryRun=All`, after
+//! which nothing is stored ("Dry-run", Kubernetes API Concepts).
+
+use std::collections::BTreeSet;
+
+use http::header::CONTENT_TYPE;
+use http::{Method, Request};
+use kube::core::{CustomResourceExt, Status};
+use leadsman_api::PodProbeMarker;
+use leadsman_core::cluster::{Invalid, nearest};
+use leadsman_process::reply::{Cause, Disposition, Verb};
+use serde_json::Value;
+
+use super::documents::Candidate;
+use crate::reader::{DEADLINE, Reader};
+use crate::resources::MARKERS;
+
+/// What the API server says.
+pub(super) enum Answer {
+    /// It would store the marker.
+    Accepted,
+    /// It would not, for these reasons.
+    Refused(Vec<Invalid>),
+    /// It was not asked, or did not answer: the right that is missing, or what happened.
+    NotAsked(String),
+}
+
+/// Asks the API server whether it would store a marker. Of one that exists, its resourceVersion is given.
+pub(super) async fn ask(
+    reader: &Reader,
+    candidate: &Candidate,
+    known_version: Option<&str>,
+) -> Answer {
+    let (method, verb, kind) = match known_version {
+        Some(_) => (Method::PUT, "update", Verb::Update),
+        None => (Method::POST, "create", Verb::Create),
+    };
+    let mut path = MARKERS.path(Some(&candidate.namespace));
+    let mut document = candidate.document.clone();
+    if let Some(version) = known_version {
+        path = format!("{path}/{}", candidate.name);
+        document["metadata"]["resourceVersion"] = Value::String(version.to_owned());
+    }
+    let request = Request::builder()
+        .method(method)
+        .uri(format!(
+            "{path}?dryRun=All&fieldValidation=Strict&fieldManager=kubectl-leadsman"
+        ))
+        .header(CONTENT_TYPE, "application/json")
+        .body(document.to_string().into_bytes());
+    let request = match request {
+        Ok(request) => request,
+        // A name that no path can hold.
+        Err(error) => return Answer::Refused(vec![invalid("metadata.name", error)]),
+    };
+    let reply = reader.server.send(kind, request, DEADLINE).await;
+    match &reply.disposition {
+        Disposition::Done => Answer::Accepted,
+        Disposition::Retry {
+            cause: Cause::NoRight,
+            ..
+        } => Answer::NotAsked(format!(
+            "missing right: {verb} {} in namespace {}",
+            MARKERS.full_name(),
+            candidate.namespace
+        )),
+        Disposition::Retry {
+            cause: Cause::NoAnswer | Cause::Throttled | Cause::Unavailable | Cause::InternalError,
+            reason,
+            ..
+        } => Answer::NotAsked(reason.clone()),
+        failure => {
+            let status = serde_json::from_slice::<Status>(&reply.body).unwrap_or_default();
+            let reason = failure.reason().unwrap_or_default();
+            Answer::Refused(errors_of(&status, reason))
+        }
+    }
+}
+
+fn invalid(path: &str, message: impl std::fmt::Display) -> Invalid {
+    Invalid {
+        path: path.to_owned(),
+        message: message.to_string(),
+    }
+}
+
+/// The errors of a refusal, field by field where the API server names fields.
+fn errors_of(status: &Status, reason: &str) -> Vec<Invalid> {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    let mut errors: Vec<_> = causes
+        // That rules were not checked beside errors of the schema has no field.
+        .filter(|cause| !["", "<nil>"].contains(&&*cause.field))
+        .map(|cause| invalid(&cause.field, &cause.message))
+        .collect();
+    if errors.is_empty() {
+        errors = unknown_fields(reason);
+    }
+    if errors.is_empty() {
+        errors.push(invalid("", reason));
+    }
+    errors
+}
+
+/// The fields of `strict decoding error: unknown field "spec.a", unknown field "spec.b"` (`runtime.NewStrictDecodingError`,
+/// `k8s.io/apimachinery/pkg/runtime/error.go`), with what was meant.
+fn unknown_fields(reason: &str) -> Vec<Invalid> {
+    let known = known_fields();
+    let fields = reason.split("unknown field \"").skip(1);
+    let fields = fields.filter_map(|rest| rest.split('"').next());
+    let errors = fields.map(|path| {
+        let name = path.rsplit('.').next().unwrap_or(path);
+        let meant = nearest(name, known.iter().map(String::as_str));
+        let meant = meant.map(|meant| format!("; did you mean {meant}?"));
+        invalid(path, format!("unknown field{}", meant.unwrap_or_default()))
+    });
+    errors.collect()
+}
+
+/// The names of all fields of a marker.
+fn known_fields() -> BTreeSet<String> {
+    fn collect(schema: &Value, names: &mut BTreeSet<String>) {
+        match schema {
+            Value::Object(fields) => {
+                if let Some(Value::Object(properties)) = fields.get("properties") {
+                    names.extend(properties.keys().cloned());
+                }
+                fields.values().for_each(|below| collect(below, names));
+            }
+            Value::Array(items) => items.iter().for_each(|below| collect(below, names)),
+            _ => {}
+        }
+    }
+    let mut names = BTreeSet::new();
+    let schema = serde_json::to_value(PodProbeMarker::crd()).unwrap_or_default();
+    collect(&schema["spec"]["versions"], &mut names);
+    names
+}
+
+/// Our parser's errors, and those of the API server in other fields: ours say what to do.
+pub(super) fn merge(own: Vec<Invalid>, theirs: Vec<Invalid>) -> Vec<Invalid> {
+    let fields: BTreeSet<_> = own.iter().map(|error| error.path.clone()).collect();
+    let mut merged = own;
+    merged.extend(
+        theirs
+            .into_iter()
+            .filter(|error| !fields.contains(&error.path)),
+    );
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn texts(errors: &[Invalid]) -> Vec<String> {
+        errors.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn an_unknown_field_gets_what_was_meant() {
+        let reason = "PodProbeMarker in version \"v1alpha1\" cannot be handled as a PodProbeMarker: strict decoding error: \
+            unknown field \"spec.probes[0].containername\", unknown field \"spec.zzz\"";
+        let errors = errors_of(&Status::default(), reason);
+        let expected = [
+            "spec.probes[0].containername: unknown field; did you mean containerName?",
+            "spec.zzz: unknown field",
+        ];
+        assert_eq!(texts(&errors), expected);
+    }
+
+    #[test]
+    fn a_refusal_is_told_field_by_field() {
+        let status = json!({ "details": { "causes": [
+            { "reason": "FieldValueInvalid", "field": "spec.probes[0]", "message": "Invalid value: x" },
+            { "reason": "FieldValueRequired", "field": "spec.probes[1].name", "message": "Required value" },
+            { "reason": "FieldValueInvalid", "field": "<nil>", "message": "some validation rules were not checked" },
+        ] } });
+        let status = serde_json::from_value(status).unwrap();
+        let errors = errors_of(&status, "is invalid");
+        let expected = [
+            "spec.probes[0]: Invalid value: x",
+            "spec.probes[1].name: Required value",
+        ];
+        assert_eq!(texts(&errors), expected);
+        let merged = merge(vec![invalid("spec.probes[0]", "names no handler")], errors);
+        let expected = ["spec.probes[0]: names no handler", expected[1]];
+        assert_eq!(texts(&merged), expected);
+    }
+}
