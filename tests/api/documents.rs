@@ -3,6 +3,7 @@
 //!
 //! [`COMMANDS`] says of each command how it is checked, or why it is not.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::Arc;
@@ -70,6 +71,7 @@ const COMMANDS: &[(&str, Check)] = &[
     ("kubectl -n leadsman-system get ", Run),
     ("kubectl get podprobemarkers -A --no-headers", Not("takes the finalizers of all markers, those of other cases too")),
     ("kubectl get ", Run),
+    ("kubectl -n ns patch ", RunWith(DRY)),
     ("kubectl -n ns ", Run),
     ("kubectl auth can-i ", Run),
     ("kubectl leadsman status -A -w", Not("goes on until it is stopped; tests/api/explain.rs does so")),
@@ -308,6 +310,37 @@ fn link(target: &Path, place: &Path) -> Result<()> {
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The blocks that show neither manifests nor commands, by their pages, with the reason why no test here reads them.
+const OTHERS: &[(&str, &str)] = &[
+    (
+        "CONTRIBUTING.md",
+        "which crate uses which: the lint `layers` reads it",
+    ),
+    ("DESIGN.md", "a drawing"),
+    (
+        "docs/reference/commands.md",
+        "written by the program: the lint `book` compares it",
+    ),
+    (
+        "docs/howto/openkruise-game.md",
+        "a part of a GameServerSet, which is OpenKruise-Game's",
+    ),
+];
+
+pub(crate) async fn every_other_block_is_named(_: Arc<Installation>) -> Result<()> {
+    let blocks = document::blocks()?;
+    let others = blocks
+        .iter()
+        .filter(|block| !["yaml", "console"].contains(&&*block.language));
+    let pages: BTreeSet<_> = others.map(|block| &*block.page).collect();
+    let named: BTreeSet<_> = OTHERS.iter().map(|(page, _)| *page).collect();
+    ensure!(
+        pages == named,
+        "{pages:?} have such blocks, named are {named:?}"
+    );
+    Ok(())
 }
 
 /// What a block is a part of, if it is no whole manifest, by its first line.

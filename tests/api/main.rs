@@ -248,6 +248,7 @@ fn together() -> Vec<Case<Installation>> {
         case!(apart openkruise::preflight_prints_what_the_page_on_migration_shows),
         case!(documents::commands_of_the_pages_print_what_they_show),
         case!(documents::the_api_server_takes_every_manifest_of_the_pages),
+        case!(documents::every_other_block_is_named),
         case!(documents::another_output_is_noticed),
         case!(budgets::what_no_row_lists_is_too_many),
         case!(leadership::a_link_counts_what_it_passes_on),
