@@ -76,6 +76,7 @@ const COMMANDS: &[(&str, Check)] = &[
     ("kubectl auth can-i ", Run),
     ("kubectl leadsman status -A -w", Not("goes on until it is stopped; tests/api/explain.rs does so")),
     ("kubectl leadsman try ", By("tests/node/trial.rs")),
+    ("kubectl leadsman doctor", By("tests/api/doctor.rs")),
     ("kubectl leadsman ", Run),
     ("install ", Not("writes into a home folder; tests/api/explain.rs runs the program by that name")),
     ("ln ", Not("as the row above")),

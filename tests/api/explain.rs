@@ -16,7 +16,7 @@ use crate::Installation;
 use crate::marks::{idle, marked};
 use crate::stage::{NODES, PLACES, PODS, Stage};
 
-async fn run(plane: &ControlPlane, words: &[&str]) -> Result<Printed> {
+pub(crate) async fn run(plane: &ControlPlane, words: &[&str]) -> Result<Printed> {
     kubectl_leadsman(plane.admin_kubeconfig(), words, "").await
 }
 

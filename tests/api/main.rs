@@ -7,6 +7,7 @@
 mod admission;
 mod budgets;
 mod deletion;
+mod doctor;
 mod documents;
 mod entries;
 mod explain;
@@ -229,6 +230,7 @@ fn apart() -> Vec<Case<Installation>> {
         case!(apart budgets::a_verdict_costs_one_write_of_its_pod),
         case!(apart budgets::an_edit_writes_only_what_it_changes),
         case!(apart explain::causes_are_named_on_a_live_cluster),
+        case!(apart doctor::what_is_broken_is_found),
         case!(apart explain::many_pods_cost_few_requests),
         case!(apart leadership::a_killed_leader_is_succeeded_within_the_lease),
         case!(apart leadership::a_leader_that_wakes_after_its_lease_writes_nothing),

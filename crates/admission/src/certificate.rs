@@ -174,6 +174,20 @@ fn validity(der: &CertificateDer<'_>) -> Result<(Timestamp, Timestamp), Certific
     Ok((time(validity.not_before)?, time(validity.not_after)?))
 }
 
+/// From when to when a CA bundle of a webhook configuration is worth anything: the validity of the certificate in it that
+/// expires last. None if there is none in it.
+pub fn bundle_validity(pem: &[u8]) -> Result<Option<(Timestamp, Timestamp)>, BundleError> {
+    let chain = read_chain("the CA bundle", pem).map_err(BundleError)?;
+    let all = chain.iter().map(validity);
+    let all: Vec<_> = all.collect::<Result<_, _>>().map_err(BundleError)?;
+    Ok(all.into_iter().max_by_key(|(_, not_after)| *not_after))
+}
+
+/// Why a CA bundle cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct BundleError(CertificateError);
+
 /// A new certificate, and the CA that signed it.
 pub(crate) struct Issued {
     pub(crate) pem: Pem,
@@ -260,7 +274,12 @@ pub(crate) mod tests {
             let error = certificate.names(&names(&[other])).unwrap_err();
             assert!(error.to_string().contains(other), "{error}");
         }
-        let another = issue(&names_of, now, YEAR).unwrap();
+        let another = issue(&names_of, now + YEAR, YEAR).unwrap();
+        let bundle = [another.ca.clone(), issued.ca].concat();
+        let validity = bundle_validity(&bundle).unwrap();
+        let expected = ["2026-12-31T23:00:00Z", "2028-01-01T00:00:00Z"].map(time);
+        assert_eq!(validity, Some(expected.into()));
+        assert_eq!(bundle_validity(b"").unwrap(), None);
         let error = certificate.trusted_by(&another.ca).unwrap_err();
         assert!(matches!(error, CertificateError::Untrusted(_)), "{error}");
     }

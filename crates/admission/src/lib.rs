@@ -43,6 +43,7 @@ mod webhook;
 pub use admission::{Admission, AdmissionError};
 pub use args::{Args, SERVICE, ServiceReference, WEBHOOK_PORT, WebhookUrl};
 pub use certificate::secret::SECRET;
+pub use certificate::{BundleError, bundle_validity};
 pub use configuration::CONFIGURATION;
 pub use owner::OWNER;
 pub use review::{AdmissionRequest, AdmissionResponse, Operation, PatchOperation, Reviewer};

@@ -18,7 +18,7 @@ use serde::Deserialize;
 use tokio::time::timeout;
 
 use crate::connection::Connection;
-use crate::reader::{Reader, Selection};
+use crate::reader::Selection;
 use crate::resources::{KINDS, MARKERS, NAMESPACES, PODS, Resource};
 use crate::text::Lines;
 
@@ -168,12 +168,9 @@ async fn list_names(resource: Resource, namespace: Option<String>) -> Option<Vec
         context: flag_value("--context", "--context"),
         ..Connection::default()
     };
-    let connected = connection.connect().await.ok()?;
-    let reader = Reader {
-        server: connected.server,
-    };
+    let (reader, namespace) = connection.reader().await.ok()?;
     let selection = Selection {
-        namespace: (resource != NAMESPACES).then_some(connected.namespace.as_str()),
+        namespace: (resource != NAMESPACES).then_some(namespace.as_str()),
         page: MOST,
         ..Selection::default()
     };

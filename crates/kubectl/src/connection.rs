@@ -9,7 +9,8 @@ use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigErro
 use leadsman_process::client::{ClientError, connect};
 use leadsman_process::{ApiServer, Component};
 
-use crate::completion;
+use crate::reader::Reader;
+use crate::{VerbError, completion};
 
 /// Which cluster, as whom.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -55,6 +56,16 @@ pub(crate) struct Connected {
 }
 
 impl Connection {
+    /// A reader of the cluster, and the namespace that is meant by default. No request is sent.
+    pub(crate) async fn reader(&self) -> Result<(Reader, String), VerbError> {
+        let connected = self.connect().await;
+        let connected = connected.map_err(|error| VerbError::Connection(Box::new(error)))?;
+        let reader = Reader {
+            server: connected.server,
+        };
+        Ok((reader, connected.namespace))
+    }
+
     /// Connects to the cluster. No request is sent.
     pub(crate) async fn connect(&self) -> Result<Connected, ConnectionError> {
         let mut config = self.config().await?;

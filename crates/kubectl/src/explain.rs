@@ -74,12 +74,8 @@ struct Grouped {
 
 pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let target = parse_target(args)?;
-    let connected = args.connection.connect().await;
-    let connected = connected.map_err(|error| VerbError::Connection(Box::new(error)))?;
-    let reader = Reader {
-        server: connected.server,
-    };
-    let namespace = (!args.all_namespaces).then_some(connected.namespace.as_str());
+    let (reader, namespace) = args.connection.reader().await?;
+    let namespace = (!args.all_namespaces).then_some(namespace.as_str());
     let pods = read_pods(&reader, &target, namespace).await?;
     let now = clock::now();
     let explained = explain(&reader, pods, now).await?;
@@ -268,7 +264,7 @@ pub(crate) async fn observe(
     let install = async {
         let install = reader.install(now).await;
         let agents = reader
-            .agents(&install.config.agent_namespace, one_node)
+            .agents::<Pod>(&install.config.agent_namespace, one_node)
             .await;
         (install, agents)
     };

@@ -3,11 +3,12 @@
 
 use clap::Parser;
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Pod;
 use leadsman_core::podprobe::Config;
 use leadsman_core::podprobe::explain::{ManagerState, Unread};
 use leadsman_lease::record;
 use leadsman_manager::{LEASE, LEASE_NAMESPACE};
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -27,36 +28,11 @@ const LEASE_DURATION: std::time::Duration = std::time::Duration::from_secs(15);
 #[derive(Debug)]
 pub(crate) struct Install {
     pub(crate) manager: Result<ManagerState, Unread>,
+    /// The pods of the managers.
+    pub(crate) managers: Result<Vec<Pod>, Unread>,
     pub(crate) config: Config,
     /// Whether the manager acts on markers.
     pub(crate) gate: bool,
-}
-
-/// A pod of a manager, as far as its settings go.
-#[derive(Debug, Default, Deserialize)]
-struct ManagerPod {
-    #[serde(default)]
-    metadata: Name,
-    #[serde(default)]
-    spec: ManagerSpec,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct Name {
-    #[serde(default)]
-    name: String,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct ManagerSpec {
-    #[serde(default)]
-    containers: Vec<ManagerContainer>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct ManagerContainer {
-    #[serde(default)]
-    args: Vec<String>,
 }
 
 /// `leadsman manager …`, parsed as the manager parses it.
@@ -87,9 +63,9 @@ impl Reader {
             fields: None,
             page: 50,
         };
-        let pods = self.list::<ManagerPod>(PODS, &selection).await;
+        let managers = self.list::<Pod>(PODS, &selection).await;
         let settings = settings(
-            pods.as_deref().unwrap_or_default(),
+            managers.as_deref().unwrap_or_default(),
             holder.unwrap_or_default(),
         );
         let mut config = Config {
@@ -105,17 +81,18 @@ impl Reader {
         }
         Install {
             manager,
+            managers,
             config,
             gate,
         }
     }
 
     /// The pods of the agents: all, or that of one node.
-    pub(crate) async fn agents(
+    pub(crate) async fn agents<T: DeserializeOwned>(
         &self,
         namespace: &str,
         node: Option<&str>,
-    ) -> Result<Vec<leadsman_api::slim::Pod>, Unread> {
+    ) -> Result<Vec<T>, Unread> {
         let selection = Selection {
             namespace: Some(namespace),
             labels: Some(format!("{NAME_LABEL},app.kubernetes.io/component=agent")),
@@ -147,16 +124,26 @@ fn manager_state(lease: Option<&Lease>, now: Timestamp) -> ManagerState {
     }
 }
 
-/// The flags of the manager that leads, or of any if that one is not a pod. An identity is `NAMESPACE/POD_RANDOM`.
-fn settings(pods: &[ManagerPod], holder: &str) -> Option<Leadsman> {
+/// The name of the pod that holds the Lease, if it is held by a pod. An identity is `NAMESPACE/POD_RANDOM`.
+pub(crate) fn pod_of(holder: &str) -> &str {
     let host = holder.split_once('/').map_or("", |(_, host)| host);
-    let host = host.rsplit_once('_').map_or(host, |(host, _)| host);
-    let leader = pods.iter().find(|pod| pod.metadata.name == host);
+    host.rsplit_once('_').map_or(host, |(host, _)| host)
+}
+
+/// The flags of the manager that leads, or of any if that one is not a pod.
+fn settings(pods: &[Pod], holder: &str) -> Option<Leadsman> {
+    let leader = pods
+        .iter()
+        .find(|pod| pod.metadata.name.as_deref() == Some(pod_of(holder)));
     let pod = leader.or_else(|| pods.first())?;
-    let mut containers = pod.spec.containers.iter();
-    let args = containers.find(|one| one.args.first().is_some_and(|verb| verb == "manager"))?;
-    let words = std::iter::once("leadsman").chain(args.args.iter().map(String::as_str));
+    let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let words = containers.find_map(|one| one.args.as_ref().filter(|words| is_manager(words)))?;
+    let words = std::iter::once("leadsman").chain(words.iter().map(String::as_str));
     Leadsman::try_parse_from(words).ok()
+}
+
+fn is_manager(words: &[String]) -> bool {
+    words.first().is_some_and(|verb| verb == "manager")
 }
 
 #[cfg(test)]
@@ -165,11 +152,12 @@ mod tests {
 
     use super::*;
 
-    fn pod(name: &str, flags: &[&str]) -> ManagerPod {
+    fn pod(name: &str, flags: &[&str]) -> Pod {
         let args: Vec<_> = std::iter::once("manager")
             .chain(flags.iter().copied())
             .collect();
-        let pod = json!({ "metadata": { "name": name }, "spec": { "containers": [{ "args": ["x"] }, { "args": args }] } });
+        let pod = json!({ "metadata": { "name": name }, "spec": { "containers": [
+            { "name": "x", "args": ["x"] }, { "name": "manager", "args": args }] } });
         serde_json::from_value(pod).unwrap()
     }
 

@@ -9,7 +9,7 @@
 //! | `resources` | the resources that are read, and their short names |
 //! | `reader` | requests, and the right that a refused one names |
 //! | `install` | who leads, with which settings |
-//! | `explain`, `status`, `trial` (`try`) | the verbs |
+//! | `explain`, `status`, `doctor`, `trial` (`try`) | the verbs |
 //! | `output` | table, JSON, YAML or names, to the terminal |
 //! | `table` | columns |
 //! | `text` | an explanation as text |
@@ -18,6 +18,7 @@
 
 mod completion;
 mod connection;
+mod doctor;
 mod explain;
 mod install;
 mod output;
@@ -28,9 +29,10 @@ mod table;
 mod text;
 mod trial;
 
-use std::process::ExitCode;
+use std::process::{ExitCode, Termination};
 
 pub use completion::complete_for_kubectl;
+pub use doctor::Args as DoctorArgs;
 pub use explain::Args as ExplainArgs;
 pub use status::Args as StatusArgs;
 pub use trial::Args as TryArgs;
@@ -48,6 +50,11 @@ pub fn status(args: &StatusArgs) -> ExitCode {
 /// Says what markers would do. (`try` is a keyword.)
 pub fn try_markers(args: &TryArgs) -> ExitCode {
     run(trial::run(args))
+}
+
+/// Checks a cluster and the leadsman in it. The exit status is 1 if a problem was found.
+pub fn doctor(args: &DoctorArgs) -> ExitCode {
+    run(doctor::run(args))
 }
 
 /// Why a verb has no answer.
@@ -90,7 +97,7 @@ enum VerbError {
     Io(#[from] std::io::Error),
 }
 
-fn run(verb: impl Future<Output = Result<(), VerbError>>) -> ExitCode {
+fn run<T: Termination>(verb: impl Future<Output = Result<T, VerbError>>) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -98,7 +105,7 @@ fn run(verb: impl Future<Output = Result<(), VerbError>>) -> ExitCode {
         .map_err(VerbError::Io)
         .and_then(|runtime| runtime.block_on(verb));
     match ended {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(answered) => answered.report(),
         // Whoever reads has read enough: `kubectl leadsman status | head`.
         Err(VerbError::Io(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => {
             ExitCode::SUCCESS

@@ -10,16 +10,16 @@ pub(crate) struct Resource {
 }
 
 const fn core(plural: &'static str) -> Resource {
-    Resource {
-        group: "",
-        version: "v1",
-        plural,
-    }
+    v1("", plural)
 }
 
 const fn apps(plural: &'static str) -> Resource {
+    v1("apps", plural)
+}
+
+const fn v1(group: &'static str, plural: &'static str) -> Resource {
     Resource {
-        group: "apps",
+        group,
         version: "v1",
         plural,
     }
@@ -38,11 +38,14 @@ pub(crate) const NODES: Resource = core("nodes");
 pub(crate) const NAMESPACES: Resource = core("namespaces");
 pub(crate) const MARKERS: Resource = ours("podprobemarkers");
 pub(crate) const NODE_POD_PROBES: Resource = ours("nodepodprobes");
-pub(crate) const LEASES: Resource = Resource {
-    group: "coordination.k8s.io",
-    version: "v1",
-    plural: "leases",
-};
+pub(crate) const SERVICES: Resource = core("services");
+pub(crate) const DAEMON_SETS: Resource = apps("daemonsets");
+pub(crate) const LEASES: Resource = v1("coordination.k8s.io", "leases");
+pub(crate) const ENDPOINT_SLICES: Resource = v1("discovery.k8s.io", "endpointslices");
+pub(crate) const WEBHOOKS: Resource = v1(
+    "admissionregistration.k8s.io",
+    "mutatingwebhookconfigurations",
+);
 
 /// What can be explained: the names that kubectl has for it, the first one for messages.
 pub(crate) const KINDS: &[(Resource, &[&str])] = &[
@@ -55,7 +58,7 @@ pub(crate) const KINDS: &[(Resource, &[&str])] = &[
         apps("statefulsets"),
         &["statefulset", "statefulsets", "sts"],
     ),
-    (apps("daemonsets"), &["daemonset", "daemonsets", "ds"]),
+    (DAEMON_SETS, &["daemonset", "daemonsets", "ds"]),
     (apps("replicasets"), &["replicaset", "replicasets", "rs"]),
 ];
 

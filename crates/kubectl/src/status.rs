@@ -50,12 +50,8 @@ pub struct Args {
 }
 
 pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
-    let connected = args.connection.connect().await;
-    let connected = connected.map_err(|error| VerbError::Connection(Box::new(error)))?;
-    let reader = Reader {
-        server: connected.server,
-    };
-    let namespace = (!args.all_namespaces).then_some(connected.namespace.as_str());
+    let (reader, namespace) = args.connection.reader().await?;
+    let namespace = (!args.all_namespaces).then_some(namespace.as_str());
     if args.watch {
         return watch(args, reader, namespace).await;
     }

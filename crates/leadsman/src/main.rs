@@ -16,7 +16,7 @@ use clap_complete::CompleteEnv;
 ///     leadsman manifests | kubectl apply --server-side -f -
 ///     leadsman preflight
 ///
-/// `explain` and `status` answer questions. As `kubectl-leadsman` in the PATH, this program is also `kubectl leadsman`:
+/// `explain`, `status` and `doctor` answer questions. As `kubectl-leadsman` in the PATH, this program is also `kubectl leadsman`:
 ///
 ///     kubectl leadsman explain pod/game-0
 ///     kubectl leadsman status -A
@@ -65,6 +65,12 @@ enum Command {
     /// written; the exit code is not 0 if something is wrong. To run probes you need the rights of kubectl exec (pods/exec)
     /// and, for ports, of kubectl port-forward (pods/portforward).
     Try(leadsman_kubectl::TryArgs),
+    /// Check the cluster and the leadsman in it, and print what to do
+    ///
+    /// What `preflight` checks of the cluster, of an OpenKruise and of the markers; then managers, agents and what they
+    /// report, the webhook and its certificate, and versions. What you may not read is said, with the right. Nothing is
+    /// changed. The exit status is 1 if a problem was found.
+    Doctor(leadsman_kubectl::DoctorArgs),
 }
 
 /// The name by which kubectl finds this program (`kubectl plugin`), and the one by which it asks for completions.
@@ -89,6 +95,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => leadsman_kubectl::explain(&args),
         Command::Status(args) => leadsman_kubectl::status(&args),
         Command::Try(args) => leadsman_kubectl::try_markers(&args),
+        Command::Doctor(args) => leadsman_kubectl::doctor(&args),
     }
 }
 
@@ -126,7 +133,14 @@ mod tests {
         for command in Arguments::command().get_subcommands_mut() {
             command.build();
             // What people type has kubectl's flags, and `agent-history` is typed for them.
-            let is_typed = ["manifests", "explain", "status", "try", "agent-history"];
+            let is_typed = [
+                "manifests",
+                "explain",
+                "status",
+                "try",
+                "doctor",
+                "agent-history",
+            ];
             if is_typed.contains(&command.get_name()) {
                 continue;
             }

@@ -111,14 +111,14 @@ async fn container_runtime(endpoint: &str) -> Finding {
 fn is_ready(findings: &[Finding]) -> bool {
     findings
         .iter()
-        .all(|finding| finding.result != CheckResult::Todo)
+        .all(|finding| finding.result < CheckResult::Unread)
 }
 
 fn result_name(result: CheckResult) -> &'static str {
     match result {
         CheckResult::Ok => "ok",
         CheckResult::Note => "note",
-        CheckResult::Todo => "todo",
+        CheckResult::Unread | CheckResult::Todo => "todo",
     }
 }
 
@@ -144,7 +144,7 @@ fn text(findings: &[Finding]) -> String {
     }
     let todo = findings
         .iter()
-        .filter(|finding| finding.result == CheckResult::Todo);
+        .filter(|finding| finding.result >= CheckResult::Unread);
     let last = match todo.count() {
         0 => "ready".to_owned(),
         1 => "not ready: 1 thing to do first".to_owned(),

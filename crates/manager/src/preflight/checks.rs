@@ -28,6 +28,8 @@ pub enum CheckResult {
     Ok,
     /// Information; nothing has to be done.
     Note,
+    /// It could not be read.
+    Unread,
     /// Something has to be done first.
     Todo,
 }
@@ -69,11 +71,11 @@ impl Finding {
             .then("name a cluster that can be reached from here, with --kubeconfig and --context")
     }
 
-    /// A finding that something cannot be read, which counts as a problem.
+    /// A finding that something cannot be read. Before an install it is in the way: nobody knows what it would say.
     fn unreadable(check: &'static str, what: &str, why: &str) -> Self {
         Self::new(
             check,
-            CheckResult::Todo,
+            CheckResult::Unread,
             format!("cannot read {what}: {why}"),
         )
         .then("run this with an account that may read it")
@@ -84,14 +86,19 @@ impl Finding {
 pub fn evaluate(facts: &ClusterFacts, scope: &PreflightScope) -> Vec<Finding> {
     let mut findings = vec![version(&facts.version), policies(&facts.policies)];
     let install = facts.install.as_ref();
-    findings.push(identity(&facts.identity, install.is_some()));
+    let is_person = matches!(scope.part, InstallPart::Person);
+    findings.push(identity(&facts.identity, install.is_some() && !is_person));
     let crds = install.into_iter().flat_map(|install| &install.crds);
     findings.extend(crds.map(|(name, seen)| crd(name, seen)));
-    findings.push(leader(&facts.leader, scope));
+    if !is_person {
+        findings.push(leader(&facts.leader, scope));
+    }
     findings.extend(openkruise(&facts.openkruise));
     if let Some(install) = install {
         findings.extend(markers(&install.markers));
-        findings.extend(rights(&install.rights, scope));
+        if !is_person {
+            findings.extend(rights(&install.rights, scope));
+        }
     }
     findings
 }

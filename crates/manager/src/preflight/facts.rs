@@ -50,6 +50,8 @@ pub enum InstallPart {
     Manager,
     /// The install, with the rights of an agent: group, resource, verb.
     Agent(Vec<(&'static str, &'static str, &'static str)>),
+    /// The install, for a person, who needs none of these rights and asks elsewhere who leads.
+    Person,
 }
 
 /// The facts about a cluster.
@@ -94,7 +96,7 @@ pub struct Identity {
 pub struct CrdFacts {
     /// Fields of leadsman's that it drops.
     pub drops: Vec<String>,
-    /// Whether it has validation rules (CEL).
+    /// Whether it has validation rules (CEL), or needs none.
     pub rules: bool,
     /// The Helm release that it belongs to.
     pub release: Option<String>,
@@ -144,6 +146,7 @@ pub async fn read_facts(client: &Client, scope: &PreflightScope) -> Result<Clust
                 let rights = rights.iter().copied().map(on).collect();
                 Some(read_install(client, rights).await)
             }
+            InstallPart::Person => Some(read_install(client, Vec::new()).await),
         },
     })
 }
@@ -235,13 +238,14 @@ fn compared(ours: &CustomResourceDefinition, theirs: &CustomResourceDefinition) 
         let schema = schema.and_then(|schema| schema.open_api_v3_schema.as_ref());
         serde_json::to_value(schema).unwrap_or_default()
     };
+    let has_rules = |schema: &Value| schema.to_string().contains("x-kubernetes-validations");
     let (ours, crd, theirs) = (schema(ours), theirs, schema(theirs));
     let mut drops = Vec::new();
     missing(&ours, &theirs, "", &mut drops);
     let annotations = crd.metadata.annotations.as_ref();
     CrdFacts {
         drops,
-        rules: theirs.to_string().contains("x-kubernetes-validations"),
+        rules: has_rules(&theirs) || !has_rules(&ours),
         release: annotations.and_then(|all| all.get("meta.helm.sh/release-name").cloned()),
     }
 }
@@ -378,6 +382,7 @@ mod tests {
         for ours in leadsman_api::crd::crds() {
             let seen = compared(&ours, &ours);
             assert!(seen.drops.is_empty() && seen.release.is_none(), "{seen:?}");
+            assert!(seen.rules, "{seen:?}");
             let mut theirs = serde_json::to_value(&ours).unwrap();
             theirs["metadata"]["annotations"] = json!({"meta.helm.sh/release-name": "kruise"});
             let status = "/spec/versions/0/schema/openAPIV3Schema/properties/status";

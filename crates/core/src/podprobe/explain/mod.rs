@@ -22,11 +22,13 @@
 //! | `words` | selectors, probes and durations as text |
 //! | `groups` | pods by what is in the way |
 //! | `summary` | markers at a glance |
+//! | `lag` | whether the agents report, and whether what they report is on the pods |
 
 mod causes;
 mod explanation;
 mod failures;
 mod groups;
+mod lag;
 mod marks;
 mod probes;
 mod summary;

@@ -85,10 +85,9 @@ pub fn summarize(observed: ObservedObjects, now: Timestamp) -> FleetSummary {
     });
     let mut markers: Vec<_> = markers.collect();
     markers.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
-    let silent = cluster.index.unreachable_agents().into_keys();
     FleetSummary {
         markers,
-        silent_nodes: silent.map(|name| name.to_string()).collect(),
+        silent_nodes: cluster.silent_nodes(),
         unread: cluster.unread,
     }
 }

@@ -6,6 +6,7 @@ mod trial;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -441,6 +442,22 @@ fn pods_are_grouped_by_what_is_in_the_way() {
         (None, "ns/a ns/d".to_owned()),
     ];
     assert_eq!(groups, expected);
+}
+
+/// A verdict of a moment ago is on its way.
+#[test]
+fn a_pod_is_late_that_lacks_the_mark_of_an_old_verdict() {
+    let patience = SignedDuration::from_secs(30);
+    let late = |scene: &Scene| {
+        let cluster = ObservedCluster::new(scene.observed(), now());
+        cluster.late_pods(patience).len()
+    };
+    let mut scene = Scene::new();
+    assert_eq!(late(&scene), 0);
+    scene.pod["metadata"]["labels"]["idle"] = json!("false");
+    assert_eq!(late(&scene), 1);
+    scene.states[0]["lastTransitionTime"] = json!("2026-01-01T00:59:50Z");
+    assert_eq!(late(&scene), 0);
 }
 
 #[test]

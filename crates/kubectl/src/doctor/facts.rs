@@ -1,0 +1,246 @@
+//! Reading what runs, with the rights of whoever asks.
+
+use std::collections::BTreeSet;
+
+use futures::{StreamExt, TryStreamExt, stream};
+use jiff::Timestamp;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use leadsman_admission::CONFIGURATION;
+use leadsman_api::{Guarded, NodePodProbe, PodProbeMarker, slim};
+use leadsman_core::podprobe::explain::{
+    MarkerSummary, ObservedCluster, ObservedObjects, Unread, summary,
+};
+use leadsman_process::clock;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::running::LATE_AFTER;
+use crate::install::Install;
+use crate::reader::{Reader, Selection};
+use crate::resources::{
+    DAEMON_SETS, ENDPOINT_SLICES, MARKERS, NODE_POD_PROBES, NODES, PODS, SERVICES, WEBHOOKS,
+};
+
+/// The DaemonSet of the agents.
+pub(super) const DAEMON_SET: &str = "leadsman-agent";
+/// So many namespaces are listed at once.
+const AT_ONCE: usize = 4;
+
+/// What runs.
+#[derive(Debug)]
+pub(super) struct InstallHealth {
+    pub(super) now: Timestamp,
+    pub(super) install: Install,
+    pub(super) daemon_set: Result<Option<DaemonSet>, Unread>,
+    pub(super) agents: Result<Vec<Pod>, Unread>,
+    pub(super) nodes: Result<Vec<NodeHealth>, Unread>,
+    pub(super) reports: Result<Reports, Unread>,
+    pub(super) webhook: Result<Option<MutatingWebhookConfiguration>, Unread>,
+    pub(super) services: Vec<Result<ServiceHealth, Unread>>,
+}
+
+/// What is read of a node.
+#[derive(Clone, Debug)]
+pub(super) struct NodeHealth {
+    pub(super) name: String,
+    pub(super) labels: slim::Pairs,
+    pub(super) is_ready: bool,
+}
+
+/// Markers, and what agents and manager made of them.
+#[derive(Debug, Default)]
+pub(super) struct Reports {
+    pub(super) markers: Vec<MarkerSummary>,
+    pub(super) silent_nodes: Vec<String>,
+    pub(super) late_pods: Vec<String>,
+}
+
+/// A Service by which the API server calls the webhook.
+#[derive(Debug)]
+pub(super) struct ServiceHealth {
+    /// `NAMESPACE/NAME`.
+    pub(super) name: String,
+    pub(super) exists: bool,
+    pub(super) ready_endpoints: usize,
+}
+
+#[derive(Deserialize)]
+struct NodeWire {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    status: NodeStatus,
+}
+
+#[derive(Default, Deserialize)]
+struct NodeStatus {
+    #[serde(default)]
+    conditions: Vec<NodeCondition>,
+}
+
+#[derive(Deserialize)]
+struct NodeCondition {
+    #[serde(rename = "type")]
+    type_: String,
+    status: String,
+}
+
+/// Reads all of it.
+pub(super) async fn read_health(reader: &Reader, install: Install) -> InstallHealth {
+    let namespace = install.config.agent_namespace.clone();
+    let all_nodes = Selection {
+        page: 500,
+        ..Selection::default()
+    };
+    let (daemon_set, agents, nodes, webhook) = futures::join!(
+        reader.get::<DaemonSet>(DAEMON_SETS, Some(&namespace), DAEMON_SET),
+        reader.agents::<Value>(&namespace, None),
+        reader.list::<NodeWire>(NODES, &all_nodes),
+        reader.get::<MutatingWebhookConfiguration>(WEBHOOKS, None, CONFIGURATION),
+    );
+    let nodes = nodes.map(|nodes| nodes.into_iter().map(node_health).collect::<Vec<_>>());
+    let services = read_services(reader, webhook.as_ref().ok().and_then(Option::as_ref)).await;
+    let reports = read_reports(reader, &install, agents.as_deref(), nodes.as_deref()).await;
+    InstallHealth {
+        now: clock::now(),
+        install,
+        daemon_set,
+        agents: agents.map(|agents| decoded(&agents)),
+        nodes,
+        reports,
+        webhook,
+        services,
+    }
+}
+
+fn node_health(wire: NodeWire) -> NodeHealth {
+    let mut conditions = wire.status.conditions.iter();
+    let is_ready = conditions.any(|one| one.type_ == "Ready" && one.status == "True");
+    NodeHealth {
+        name: wire.metadata.name.unwrap_or_default(),
+        labels: wire
+            .metadata
+            .labels
+            .unwrap_or_default()
+            .into_iter()
+            .collect(),
+        is_ready,
+    }
+}
+
+/// Those of these objects that decode.
+fn decoded<T: serde::de::DeserializeOwned>(objects: &[Value]) -> Vec<T> {
+    let all = objects
+        .iter()
+        .filter_map(|object| serde_json::from_value(object.clone()).ok());
+    all.collect()
+}
+
+/// Markers, their pods, and the reports of all agents.
+async fn read_reports(
+    reader: &Reader,
+    install: &Install,
+    agents: Result<&[Value], &Unread>,
+    nodes: Result<&[NodeHealth], &Unread>,
+) -> Result<Reports, Unread> {
+    let page = |page| Selection {
+        page,
+        ..Selection::default()
+    };
+    let markers: Vec<Guarded<PodProbeMarker>> = reader.list(MARKERS, &page(250)).await?;
+    let summaries: Vec<_> = markers.iter().map(|marker| summary(marker).1).collect();
+    let namespaces: BTreeSet<_> = summaries.iter().map(|it| it.namespace.clone()).collect();
+    let pods = stream::iter(&namespaces).map(|namespace| {
+        let selection = Selection {
+            namespace: Some(namespace),
+            page: 500,
+            ..Selection::default()
+        };
+        async move { reader.list::<slim::Pod>(PODS, &selection).await }
+    });
+    let pods: Vec<Vec<_>> = pods.buffered(AT_ONCE).try_collect().await?;
+    // After the pods: what is reported by now was on its way when they were read.
+    let node_pod_probes = reader
+        .list::<NodePodProbe>(NODE_POD_PROBES, &page(50))
+        .await?;
+    let nodes = nodes.map(|nodes| nodes.iter().map(slim_node).collect());
+    let observed = ObservedObjects {
+        config: install.config.clone(),
+        gate: install.gate,
+        markers,
+        pods: pods.into_iter().flatten().collect(),
+        nodes: nodes.map_err(Clone::clone),
+        node_pod_probes: Ok(node_pod_probes),
+        agents: agents.map(decoded).map_err(Clone::clone),
+        manager: install.manager.clone(),
+    };
+    let cluster = ObservedCluster::new(observed, clock::now());
+    let late = cluster.late_pods(LATE_AFTER).into_iter();
+    Ok(Reports {
+        markers: summaries,
+        silent_nodes: cluster.silent_nodes(),
+        late_pods: late.map(ToString::to_string).collect(),
+    })
+}
+
+fn slim_node(node: &NodeHealth) -> slim::Node {
+    slim::Node {
+        identity: ObjectMeta {
+            name: Some(node.name.clone()),
+            ..ObjectMeta::default()
+        },
+        labels: node.labels.clone(),
+    }
+}
+
+/// The Services that a webhook configuration names.
+async fn read_services(
+    reader: &Reader,
+    configuration: Option<&MutatingWebhookConfiguration>,
+) -> Vec<Result<ServiceHealth, Unread>> {
+    let hooks = configuration
+        .iter()
+        .flat_map(|it| it.webhooks.iter().flatten());
+    let services = hooks.filter_map(|hook| {
+        let service = hook.client_config.service.as_ref()?;
+        Some((service.namespace.as_str(), service.name.as_str()))
+    });
+    let mut all = Vec::new();
+    for (namespace, name) in services.collect::<BTreeSet<_>>() {
+        all.push(read_service(reader, namespace, name).await);
+    }
+    all
+}
+
+async fn read_service(
+    reader: &Reader,
+    namespace: &str,
+    name: &str,
+) -> Result<ServiceHealth, Unread> {
+    let service = reader
+        .get::<Service>(SERVICES, Some(namespace), name)
+        .await?;
+    let of_service = Selection {
+        namespace: Some(namespace),
+        labels: Some(format!("kubernetes.io/service-name={name}")),
+        fields: None,
+        page: 100,
+    };
+    let slices = reader
+        .list::<EndpointSlice>(ENDPOINT_SLICES, &of_service)
+        .await?;
+    // `ready` absent means yes (EndpointConditions, k8s.io/api/discovery/v1/types.go).
+    let endpoints = slices.iter().flat_map(|slice| &slice.endpoints);
+    let ready = endpoints.filter(|endpoint| {
+        let conditions = endpoint.conditions.as_ref();
+        conditions.and_then(|it| it.ready).unwrap_or(true)
+    });
+    Ok(ServiceHealth {
+        name: format!("{namespace}/{name}"),
+        exists: service.is_some(),
+        ready_endpoints: ready.count(),
+    })
+}

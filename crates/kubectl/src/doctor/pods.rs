@@ -1,0 +1,114 @@
+//! What is wrong with a pod of leadsman's, by its own status, and which version it runs.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+
+/// The name of a pod.
+pub(super) fn name(pod: &Pod) -> &str {
+    pod.metadata.name.as_deref().unwrap_or_default()
+}
+
+/// The node of a pod.
+pub(super) fn node(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref()
+}
+
+/// Whether a pod counts: one that has ended or is being deleted has a successor.
+pub(super) fn is_active(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|it| it.phase.as_deref());
+    pod.metadata.deletion_timestamp.is_none() && !matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+    let statuses = pod.status.iter();
+    statuses.flat_map(|status| status.container_statuses.iter().flatten())
+}
+
+/// Why a pod is not Ready, in Kubernetes' words. None if it is.
+pub(super) fn trouble(pod: &Pod) -> Option<String> {
+    let conditions = pod.status.iter().flat_map(|it| &it.conditions).flatten();
+    let mut not = Vec::new();
+    for condition in conditions {
+        match (condition.type_.as_str(), condition.status.as_str()) {
+            ("Ready", "True") => return None,
+            ("Ready" | "PodScheduled", _) => not.extend(condition.message.clone()),
+            _ => {}
+        }
+    }
+    let waiting = statuses(pod).filter_map(|it| it.state.as_ref()?.waiting.as_ref());
+    let waiting = waiting.filter_map(|it| {
+        let (reason, message) = (it.reason.as_deref()?, it.message.as_deref());
+        Some(match message {
+            Some(message) => format!("{reason}: {message}"),
+            None => reason.to_owned(),
+        })
+    });
+    let mut why: Vec<_> = waiting.collect();
+    if why.is_empty() {
+        why = not;
+    }
+    Some(if why.is_empty() {
+        "its status does not say why".to_owned()
+    } else {
+        why.join("; ")
+    })
+}
+
+/// How often the containers of a pod were restarted.
+pub(super) fn restarts(pod: &Pod) -> i32 {
+    statuses(pod).map(|it| it.restart_count).sum()
+}
+
+/// Why a container of a pod ended last, as the kubelet calls it: `Error`, `OOMKilled`, `Completed`.
+pub(super) fn last_end(pod: &Pod) -> Option<&str> {
+    let mut ends = statuses(pod).filter_map(|it| {
+        it.last_state
+            .as_ref()?
+            .terminated
+            .as_ref()?
+            .reason
+            .as_deref()
+    });
+    ends.next()
+}
+
+/// How many of these pods run each version, which is the tag of their image.
+pub(super) fn versions(pods: &[Pod]) -> BTreeMap<String, usize> {
+    let mut versions = BTreeMap::new();
+    for pod in pods.iter().filter(|pod| is_active(pod)) {
+        let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+        let image = containers.find_map(|one| one.image.as_deref());
+        *versions.entry(tag(image.unwrap_or_default())).or_default() += 1;
+    }
+    versions
+}
+
+/// The tag of an image; `latest` where it has none, a digest where it has only that.
+fn tag(image: &str) -> String {
+    let (name, digest) = image.split_once('@').unwrap_or((image, ""));
+    let last = name.rsplit('/').next().unwrap_or_default();
+    match last.split_once(':') {
+        Some((_, tag)) => tag.to_owned(),
+        None if digest.is_empty() => "latest".to_owned(),
+        None => digest.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tag;
+
+    #[test]
+    fn a_tag_is_told_from_a_port_and_a_digest() {
+        let tags = [
+            ("leadsman:0.1.0", "0.1.0"),
+            ("registry:5000/leadsman", "latest"),
+            ("registry:5000/a/leadsman:0.1.0@sha256:ab", "0.1.0"),
+            ("leadsman@sha256:ab", "sha256:ab"),
+        ];
+        for (image, expected) in tags {
+            assert_eq!(tag(image), expected, "{image}");
+        }
+    }
+}

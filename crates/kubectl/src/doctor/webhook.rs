@@ -1,0 +1,151 @@
+//! The findings about the webhook by which pods of virtual nodes get their probes, and its certificate. Pure.
+//!
+//! No Secret is read: the CA bundle of the configuration is public, and a certificate that the manager issues expires
+//! with its CA.
+
+use jiff::Timestamp;
+use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, MutatingWebhookConfiguration};
+use leadsman_admission::{CONFIGURATION, bundle_validity};
+use leadsman_core::podprobe::explain::{Unread, age};
+use leadsman_manager::preflight::Finding;
+
+use super::facts::{InstallHealth, ServiceHealth};
+use super::running::{note, ok, problem, unread};
+
+const CHECK: &str = "webhook";
+const CERTIFICATE: &str = "certificate";
+
+/// A certificate is renewed after two thirds of its life, by the manager and by cert-manager; with less than this share
+/// of it left, it was not.
+const LEAST_LEFT: i32 = 6;
+
+impl InstallHealth {
+    pub(super) fn webhook(&self) -> Vec<Finding> {
+        let is_on = self.install.config.serverless;
+        match &self.webhook {
+            Ok(Some(found)) if is_on => self.in_use(found),
+            Ok(Some(_)) => vec![note(
+                CHECK,
+                format!("MutatingWebhookConfiguration {CONFIGURATION} exists, and the gate EnablePodProbeMarkerOnServerless is off or unknown"),
+            )],
+            Ok(None) | Err(_) if !is_on => vec![ok(
+                CHECK,
+                "not in use: the gate EnablePodProbeMarkerOnServerless is off",
+            )],
+            Ok(None) => vec![
+                problem(CHECK, format!("there is no MutatingWebhookConfiguration {CONFIGURATION}: new pods of virtual nodes get no probes"))
+                    .then(format!("the leader writes it; its log says why not: kubectl -n {} logs deployment/leadsman-manager", self.namespace())),
+            ],
+            Err(why) => vec![unread(CHECK, why)],
+        }
+    }
+
+    fn in_use(&self, configuration: &MutatingWebhookConfiguration) -> Vec<Finding> {
+        let hooks = configuration.webhooks.as_deref().unwrap_or_default();
+        let mut findings: Vec<_> = self.services.iter().map(service).collect();
+        findings.extend(hooks.iter().map(|hook| self.certificate(hook)));
+        findings.dedup();
+        findings
+    }
+
+    fn certificate(&self, hook: &MutatingWebhook) -> Finding {
+        let name = &hook.name;
+        let look = || {
+            let namespace = self.namespace();
+            format!(
+                "the leader's log says why: kubectl -n {namespace} logs deployment/leadsman-manager; with cert-manager: kubectl -n {namespace} describe certificates"
+            )
+        };
+        let bundle = hook.client_config.ca_bundle.as_ref();
+        let known = match bundle.map(|bundle| bundle_validity(&bundle.0)) {
+            None => Ok(None),
+            Some(validity) => validity,
+        };
+        match known {
+            Err(error) => problem(CERTIFICATE, format!("of webhook {name}: {error}")).then(look()),
+            Ok(None) => problem(
+                CERTIFICATE,
+                format!("webhook {name} has no CA bundle, so the API server cannot call it"),
+            )
+            .then(look()),
+            Ok(Some(known)) => validity(name, known, self.now, look),
+        }
+    }
+}
+
+/// What the validity of a CA means at this time.
+fn validity(
+    name: &str,
+    (from, until): (Timestamp, Timestamp),
+    now: Timestamp,
+    look: impl Fn() -> String,
+) -> Finding {
+    let (left, life) = (until.duration_since(now), until.duration_since(from));
+    if left.is_negative() {
+        let age = age(until, now);
+        let message = format!(
+            "of webhook {name}: the CA expired {age} ago, so the API server cannot call it"
+        );
+        return problem(CERTIFICATE, message).then(look());
+    }
+    let message = format!(
+        "of webhook {name}: the CA expires in {}, at {until}",
+        age(now, until)
+    );
+    if left < life / LEAST_LEFT {
+        return problem(
+            CERTIFICATE,
+            format!("{message}, and was not renewed in time"),
+        )
+        .then(look());
+    }
+    ok(CERTIFICATE, message)
+}
+
+fn service(service: &Result<ServiceHealth, Unread>) -> Finding {
+    let service = match service {
+        Ok(service) => service,
+        Err(why) => return unread(CHECK, why),
+    };
+    let (name, (namespace, short)) = (
+        &service.name,
+        service.name.split_once('/').unwrap_or_default(),
+    );
+    match service.ready_endpoints {
+        _ if !service.exists => problem(CHECK, format!("the Service {name} by which the API server calls it does not exist"))
+            .then("install leadsman's objects with this gate: helm upgrade, or leadsman manifests --feature-gates=EnablePodProbeMarkerOnServerless=true"),
+        0 => problem(CHECK, format!("no ready endpoint serves it by the Service {name}: new pods of virtual nodes get no probes"))
+            .then(format!("kubectl -n {namespace} get endpointslices -l kubernetes.io/service-name={short}")),
+        count => ok(CHECK, format!("{count} ready endpoints serve it by the Service {name}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leadsman_manager::preflight::CheckResult;
+    use rstest::rstest;
+
+    use super::*;
+
+    // PPM-16
+    #[rstest]
+    #[case::fresh("2026-12-01T00:00:00Z", CheckResult::Ok, "expires in 334d")]
+    #[case::not_renewed("2026-01-05T00:00:00Z", CheckResult::Todo, "was not renewed in time")]
+    #[case::expired("2025-12-31T00:00:00Z", CheckResult::Todo, "expired 24h ago")]
+    fn a_certificate_is_a_problem_before_it_expires(
+        #[case] until: &str,
+        #[case] result: CheckResult,
+        #[case] words: &str,
+    ) {
+        let time = |text: &str| text.parse::<Timestamp>().unwrap();
+        let now = time("2026-01-01T00:00:00Z");
+        let finding = validity(
+            "w",
+            (time("2025-12-01T00:00:00Z"), time(until)),
+            now,
+            String::new,
+        );
+        assert_eq!(finding.result, result);
+        assert!(finding.message.contains(words), "{}", finding.message);
+    }
+}
