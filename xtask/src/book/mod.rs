@@ -27,7 +27,7 @@ const MDBOOK: Tool = Tool {
 const DOCS: &str = "docs";
 const SUMMARY: &str = "docs/SUMMARY.md";
 /// What mdBook reads beside the pages, from its book's root.
-const SETTINGS: [&str; 3] = ["book.toml", "book.css", "book.js"];
+const SETTINGS: [&str; 3] = ["book.toml", "leadsman.css", "leadsman.js"];
 
 /// Arguments of `docs`.
 #[derive(clap::Args)]

@@ -1,0 +1,18 @@
+// The keyboard gets to the text without passing the whole table of contents.
+const skip = document.createElement("a");
+skip.className = "skip";
+skip.href = "#mdbook-content";
+skip.textContent = "Skip to the text";
+document.getElementById("mdbook-content").tabIndex = -1;
+document.body.prepend(skip);
+
+// mdBook's toggle of the table of contents is a label, which only a pointer reaches.
+const toggle = document.getElementById("mdbook-sidebar-toggle");
+toggle.tabIndex = 0;
+toggle.role = "button";
+toggle.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" || event.key === " ") {
+        event.preventDefault();
+        toggle.click();
+    }
+});
