@@ -28,6 +28,7 @@ pub use invalid::{FieldErrors, Invalid};
 pub use object::{ObjectName, ResourceVersion, Source};
 pub use selector::{Operator, Selector};
 pub use sorted_map::SortedMap;
+pub(crate) use text::edit_distance;
 pub use text::{nearest, truncate};
 pub use time::{Now, whole_seconds};
 pub use watches::{CompleteList, Watches};

@@ -20,7 +20,7 @@ pub fn nearest<'a>(text: &str, candidates: impl IntoIterator<Item = &'a str>) ->
 
 /// The number of characters to be changed, added or removed, or pairs of neighbours to be swapped (the restricted
 /// distance of Damerau and Levenshtein).
-fn edit_distance(one: &str, other: &str) -> usize {
+pub(crate) fn edit_distance(one: &str, other: &str) -> usize {
     let (one, other): (Vec<_>, Vec<_>) = (one.chars().collect(), other.chars().collect());
     let mut rows: Vec<Vec<usize>> = vec![(0..=other.len()).collect()];
     for (above, char) in one.iter().enumerate() {

@@ -269,6 +269,14 @@ fn nothing_is_in_the_way_of_a_pod_that_is_marked_as_it_should_be() {
     scene.unmarked();
     scene.pod["metadata"]["labels"]["app"] = json!("gme-server");
 })]
+#[case::wrong_label_beside_others("NoMarkerMatches", &["m comes nearest", "app=game-server"], |scene: &mut Scene| {
+    scene.unmarked();
+    scene.pod["metadata"]["labels"]["app"] = json!("gme-server");
+    let mut other = scene.markers[0].clone();
+    other["metadata"]["name"] = json!("a");
+    other["spec"]["selector"]["matchLabels"]["app"] = json!("cache");
+    scene.markers.push(other);
+})]
 #[case::wrong_namespace("OtherNamespace", &["marker other/m selects", "create it in namespace ns"], |scene: &mut Scene| {
     scene.unmarked();
     scene.markers[0]["metadata"]["namespace"] = json!("other");

@@ -1,7 +1,8 @@
 //! Why no marker matches a pod.
 
 use super::PodContext;
-use super::explanation::Cause;
+use super::explanation::{Cause, SelectorTerm};
+use crate::cluster::edit_distance;
 use crate::podprobe::index::{InspectedFit, InspectedMarker};
 use crate::podprobe::pod::NoTarget;
 
@@ -117,7 +118,14 @@ impl PodContext<'_> {
             }
             _ => None,
         });
-        let Some((marker, terms)) = terms.min_by_key(|(_, failing)| failing.len()) else {
+        // Of those that miss by as many requirements, the one whose value was most probably meant.
+        let misses = |(_, failing): &(_, Vec<SelectorTerm>)| {
+            let distances = failing
+                .iter()
+                .map(|term| edit_distance(&term.term, &term.found));
+            (failing.len(), distances.sum::<usize>())
+        };
+        let Some((marker, terms)) = terms.min_by_key(misses) else {
             return Cause::problem(
                 "NoMarker",
                 format!(
