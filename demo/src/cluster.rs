@@ -7,6 +7,7 @@ use anyhow::Result;
 use leadsman_testkit::{NodeBed, Options, Release, cache, progress};
 use serde_json::json;
 
+use crate::acts::NAMESPACE;
 use crate::tell::Tell;
 
 /// A cluster of one real node with leadsman installed on it, and where its programs are.
@@ -46,14 +47,14 @@ impl Demo {
         self.bed.kubectl(arguments).await
     }
 
-    /// Applies files of `demo/manifests`.
+    /// Applies files of the repository, in the manual's namespace.
     pub(crate) async fn apply(&self, files: &[&str]) -> Result<()> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let paths: Vec<String> = files
             .iter()
             .map(|file| folder.join(file).display().to_string())
             .collect();
-        let mut arguments = vec!["apply"];
+        let mut arguments = vec!["apply", "--namespace", NAMESPACE];
         arguments.extend(paths.iter().flat_map(|path| ["-f", path]));
         self.kubectl(&arguments).await.map(drop)
     }

@@ -23,7 +23,7 @@ use crate::progress::Progress;
 use crate::raise::{Raised, logs_after_failure};
 use crate::readiness;
 use crate::request::{Bed, Kind, Options, Order, Request};
-use crate::{packages, programs};
+use crate::{leadsman, packages, programs};
 
 const APISERVER: &str = "kube-apiserver";
 const ETCD: &str = "etcd";
@@ -86,6 +86,29 @@ impl ControlPlane {
     /// The folder of the cluster's programs, `kubectl` and `helm` among them.
     pub fn programs(&self) -> Result<PathBuf> {
         programs::ensure(&mut crate::progress::silent())
+    }
+
+    /// A folder for somebody's PATH: `kubectl` with leadsman's plugin, and `helm`. It goes with the bed.
+    pub fn tools(&self) -> Result<PathBuf> {
+        let (programs, leadsman) = (self.programs()?, leadsman::program()?);
+        let folder = self.folder().join("tools");
+        std::fs::create_dir_all(&folder)
+            .with_context(|| format!("creating {}", folder.display()))?;
+        for (name, program) in [
+            ("kubectl", programs.join("kubectl")),
+            ("helm", programs.join("helm")),
+            ("kubectl-leadsman", leadsman.clone()),
+            // By this name kubectl asks a plugin for completions (KEP-2379).
+            ("kubectl_complete-leadsman", leadsman),
+        ] {
+            match std::os::unix::fs::symlink(program, folder.join(name)) {
+                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                    return Err(error).with_context(|| format!("linking {name}"));
+                }
+                _ => {}
+            }
+        }
+        Ok(folder)
     }
 
     /// A kubeconfig of group `system:masters`.

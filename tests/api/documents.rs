@@ -36,6 +36,7 @@ const NO_RELEASE: &str =
     "takes a release with its hook's Job, which takes a kubelet: tests/install has both";
 const OF_THE_OPERATOR: &str = "helm upgrade leadsman charts/leadsman --namespace leadsman-system --reset-then-reuse-values \\\n    --set metrics.podMonitor";
 const NO_KUBELET: &str = "no kubelet runs pods here: tests/install has the same";
+const OF_EXAMPLES: &str = "tests/node/examples.rs";
 const NO_OPENKRUISE: &str = "takes OpenKruise's own chart";
 const NO_PROGRAM: &str = "takes a program that neither Kubernetes nor leadsman has";
 
@@ -62,6 +63,19 @@ const COMMANDS: &[(&str, Check)] = &[
     ("leadsman manifests --only=access,workloads", RunWith("--dry-run=server --ignore-not-found")),
     ("leadsman manifests", RunWith(DRY)),
     ("kubectl apply --server-side -k ", RunWith(DRY)),
+    ("kubectl create namespace mine", By(OF_EXAMPLES)),
+    ("kubectl -n mine ", By(OF_EXAMPLES)),
+    ("kubectl delete namespace mine", By(OF_EXAMPLES)),
+    ("kubectl apply -k examples/", By(OF_EXAMPLES)),
+    ("kubectl delete -k examples/", By(OF_EXAMPLES)),
+    ("kubectl -n game-server ", By(OF_EXAMPLES)),
+    ("kubectl -n database-role ", By(OF_EXAMPLES)),
+    ("kubectl -n worker-drain ", By(OF_EXAMPLES)),
+    ("kubectl drain ", By(OF_EXAMPLES)),
+    ("kubectl uncordon ", By(OF_EXAMPLES)),
+    ("ADDRESS=", By(OF_EXAMPLES)),
+    ("NODE=", By(OF_EXAMPLES)),
+    ("POD=", By(OF_EXAMPLES)),
     ("kubectl delete ", RunWith(DRY)),
     ("kubectl -n kube-system delete ", RunWith(DRY)),
     ("kubectl -n leadsman-system rollout status ", Not(NO_KUBELET)),
@@ -134,11 +148,12 @@ pub(crate) async fn commands_of_the_pages_print_what_they_show(
     Ok(())
 }
 
-/// Fails unless the file has the command of a page that shows an output.
+/// Fails unless the file has the command of a page that shows an output, or names the page, all of whose commands are typed then.
 fn is_compared_in(file: &str, exchange: &Exchange) -> Result<()> {
     let text = std::fs::read_to_string(document::root().join(file)).context(file.to_owned())?;
-    let is_there = exchange.output.is_empty() || text.contains(&exchange.command);
-    ensure!(is_there, "{file} does not compare `{}`", exchange.command);
+    let Exchange { page, command, .. } = exchange;
+    let is_there = exchange.output.is_empty() || text.contains(command) || text.contains(&**page);
+    ensure!(is_there, "{file} does not compare `{command}`");
     Ok(())
 }
 
@@ -456,6 +471,8 @@ pub(crate) async fn another_output_is_noticed(_: Arc<Installation>) -> Result<()
     let shown = "NAME      AGE\ngame-7d4b9c6f5d-x2x7p   12s\n…\nlast … line of 3m12s\n";
     let same = "NAME                         AGE\ngame-5b8f7c9d4c-q9z8w        3d\n\nmore\nlast 5th line of 4s\n";
     exchange(shown).expect(same)?;
+    let rows = ["game-7d4b9c6f5d-x2x7p yes\n", "game-7d4b9c6f5d-bvz7k no\n"];
+    exchange(&rows.concat()).expect(&format!("{}{}", rows[1], rows[0]))?;
     for (shown, other) in [
         ("a b", "a c"),
         ("a", "a\nb"),

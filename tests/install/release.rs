@@ -15,7 +15,7 @@ use crate::room::{PODS, flip, place_pods, roles_were};
 use crate::{Room, install, marked_pods};
 
 /// The marker of OpenKruise's manual, as the demo applies it.
-const MANUALS_MARKER: &str = include_str!("../../demo/manifests/game-server-probe.yaml");
+const MANUALS_MARKER: &str = include_str!("../../examples/game-server/marker.yaml");
 
 pub(crate) async fn the_manuals_marker_marks_pods_of_both_nodes(
     release: Arc<Release>,

@@ -6,6 +6,7 @@
 
 mod bad;
 mod budgets;
+mod examples;
 mod explain;
 mod handlers;
 mod lifecycle;
@@ -33,6 +34,10 @@ fn cases() -> Vec<Case<Cluster>> {
         case!(handlers::transitions_send_events),
         case!(handlers::a_readiness_gate_follows_the_verdict),
         case!(bad::bad_probes_disturb_no_other),
+        case!(examples::a_first_marker_marks),
+        case!(examples::an_idle_game_server_goes_first),
+        case!(examples::clients_follow_the_main_instance),
+        case!(alone examples::a_worker_with_work_in_flight_is_not_removed),
         case!(alone bad::a_hung_child_fails_and_delays_nobody),
         case!(bad::an_agent_writes_for_its_own_node_only),
         case!(explain::probes_that_cannot_succeed_are_explained),

@@ -9,6 +9,8 @@ use anyhow::{Context, Result, bail, ensure};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const FENCE: &str = "```";
+/// In the place of the random end of a name.
+const RANDOM: &str = "<random>";
 
 /// A fenced block of a page.
 #[derive(Clone, Debug)]
@@ -75,8 +77,20 @@ pub fn blocks() -> Result<Vec<Block>> {
 /// # Errors
 /// As [`blocks`], and if a command is none that a shell understands.
 pub fn exchanges() -> Result<Vec<Exchange>> {
+    exchanges_in(blocks()?)
+}
+
+/// All commands of a page, which need not be one of [`pages`].
+///
+/// # Errors
+/// As [`exchanges`].
+pub fn exchanges_of_page(page: &str) -> Result<Vec<Exchange>> {
+    exchanges_in(blocks_of(page, &read(page)?)?)
+}
+
+fn exchanges_in(blocks: Vec<Block>) -> Result<Vec<Exchange>> {
     let mut all = Vec::new();
-    for block in blocks()? {
+    for block in blocks {
         if block.language == "console" {
             all.extend(exchanges_of(&block)?);
         }
@@ -191,10 +205,17 @@ fn is_complete(command: &str) -> Result<bool> {
 }
 
 /// Whether a page shows what was printed. Ages, times and the random ends of names are taken for equal, and so is the space
-/// between two words, since columns are as wide as what is in them. `…` stands for anything within its line, and for any
-/// lines where it is alone.
+/// between two words, since columns are as wide as what is in them. Rows with such names come in any order. `…` stands for
+/// anything within its line, and for any lines where it is alone.
 fn is_same_output(shown: &str, printed: &str) -> bool {
-    let lines = |text: &str| -> Vec<String> { text.trim_end().lines().map(comparable).collect() };
+    let lines = |text: &str| -> Vec<String> {
+        let mut lines: Vec<_> = text.trim_end().lines().map(comparable).collect();
+        let is_row = |line: &String| line.contains(RANDOM);
+        for rows in lines.chunk_by_mut(|one, other| is_row(one) && is_row(other)) {
+            rows.sort();
+        }
+        lines
+    };
     same_lines(&lines(shown), &lines(printed))
 }
 
@@ -251,7 +272,7 @@ fn without_chance(name: &str) -> String {
         [base @ .., hash, end]
             if !base.is_empty() && is_random(hash, 8..=10) && is_random(end, 5..=5) =>
         {
-            format!("{}-<random>", base.join("-"))
+            format!("{}-{RANDOM}", base.join("-"))
         }
         _ => name.to_owned(),
     }
@@ -290,9 +311,9 @@ fn list_yaml(folder: &Path, all: &mut Vec<PathBuf>) -> Result<()> {
         let path = entry?.path();
         if path.is_dir() {
             list_yaml(&path, all)?;
-        } else if path
-            .extension()
-            .is_some_and(|extension| extension == "yaml")
+        } else if path.extension().is_some_and(|it| it == "yaml")
+            // It is no object; a page applies it.
+            && !path.ends_with("kustomization.yaml")
         {
             all.push(path);
         }

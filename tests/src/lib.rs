@@ -4,6 +4,7 @@
 //! leadsman's but the wire types is used here.
 
 pub mod budget;
+pub mod console;
 pub mod crowd;
 pub mod document;
 pub mod harness;

@@ -18,12 +18,12 @@ use crate::see::{Look, named, see};
 use crate::tell::Tell;
 
 /// The namespace of the manual.
-const NAMESPACE: &str = "ns";
+pub(crate) const NAMESPACE: &str = "ns";
 
 /// Plays all acts. An error says what was seen instead of the expected.
 pub(crate) async fn play(cluster: &Demo, tell: &Tell) -> Result<()> {
     Tell::title("The manual's three game servers, two databases of two pods each, a cache");
-    cluster.apply(&["namespace.yaml"]).await?;
+    cluster.apply(&["demo/manifests/namespace.yaml"]).await?;
     // A bare pod is refused until the controller manager has made its namespace an account.
     let accounts = Api::<ServiceAccount>::namespaced(cluster.client.clone(), NAMESPACE);
     let there = see(&accounts, named("default"), |all| {
@@ -38,14 +38,17 @@ pub(crate) async fn play(cluster: &Demo, tell: &Tell) -> Result<()> {
         .context("service account `default` of namespace ns")?;
     cluster
         .apply(&[
-            "game-server.yaml",
-            "game-server-probe.yaml",
-            "database.yaml",
-            "ledger.yaml",
-            "readiness-gate.yaml",
+            "examples/game-server/game-server.yaml",
+            "examples/game-server/marker.yaml",
+            "examples/database-role/database.yaml",
+            "examples/database-role/marker.yaml",
+            "demo/manifests/ledger.yaml",
+            "demo/manifests/readiness-gate.yaml",
         ])
         .await?;
-    Tell::note("kubectl apply -f demo/manifests");
+    Tell::note(
+        "kubectl -n ns apply -f …, from examples/game-server, examples/database-role and demo/manifests",
+    );
     tokio::try_join!(first_mark(cluster, tell), story(cluster, tell))?;
     Ok(())
 }

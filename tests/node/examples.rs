@@ -1,0 +1,31 @@
+//! The folders of `examples`, as their pages tell people to use them.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use leadsman_testkit::Cluster;
+use leadsman_tests::console::type_page;
+
+pub(crate) async fn a_first_marker_marks(cluster: Arc<Cluster>) -> Result<()> {
+    type_page(&cluster.bed, "examples/README.md").await
+}
+
+pub(crate) async fn an_idle_game_server_goes_first(cluster: Arc<Cluster>) -> Result<()> {
+    type_page(&cluster.bed, "examples/game-server/README.md").await
+}
+
+pub(crate) async fn clients_follow_the_main_instance(cluster: Arc<Cluster>) -> Result<()> {
+    type_page(&cluster.bed, "examples/database-role/README.md").await
+}
+
+pub(crate) async fn a_worker_with_work_in_flight_is_not_removed(
+    cluster: Arc<Cluster>,
+) -> Result<()> {
+    let outcome = type_page(&cluster.bed, "examples/worker-drain/README.md").await;
+    // Whatever came in between, other cases need a node that takes pods.
+    let nodes: Api<Node> = Api::all(cluster.client.clone());
+    nodes.uncordon(cluster.bed.node_name()).await?;
+    outcome
+}
