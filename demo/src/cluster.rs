@@ -10,10 +10,9 @@ use serde_json::json;
 use crate::acts::NAMESPACE;
 use crate::tell::Tell;
 
-/// A cluster of one real node with leadsman installed on it, and where its programs are.
+/// A cluster of one real node with leadsman installed on it, as its README says.
 pub(crate) struct Demo {
     release: Release,
-    programs: PathBuf,
 }
 
 impl Deref for Demo {
@@ -28,13 +27,12 @@ impl Demo {
     /// Raises the bed and installs leadsman as its README says.
     pub(crate) async fn raise() -> Result<Self> {
         let bed = NodeBed::start(Options::default(), progress::to_stderr()).await?;
-        let programs = bed.programs()?;
         let release = Release::prepare(bed).await?;
         Tell::title(
             "leadsman on it: helm upgrade --install leadsman charts/leadsman --namespace leadsman-system --create-namespace",
         );
         release.install(&json!({})).await?;
-        Ok(Self { release, programs })
+        Ok(Self { release })
     }
 
     /// Where the logs of manager and agent are put if something is not seen; they outlive the cluster.
@@ -57,36 +55,6 @@ impl Demo {
         let mut arguments = vec!["apply", "--namespace", NAMESPACE];
         arguments.extend(paths.iter().flat_map(|path| ["-f", path]));
         self.kubectl(&arguments).await.map(drop)
-    }
-
-    /// For `--keep`.
-    pub(crate) fn say_how_to_use_it(&self) {
-        let kubeconfig = self.bed.admin_kubeconfig().display();
-        let folder = self.programs.display();
-        println!(
-            "
-== The cluster stays up. In another terminal:
-
-  export KUBECONFIG={kubeconfig} PATH=\"{folder}:$PATH\"
-
-  kubectl -n ns get podprobemarkers                      # one line a marker: matched, succeeded, failed
-  kubectl -n ns describe podprobemarker game-server-probe
-  kubectl -n ns get pods -L gameserver-idle,role         # the marks
-  kubectl -n ns get pods --watch -L gameserver-idle,role # and how they change
-  kubectl -n ns exec deploy/game-server -- touch /home/game/match
-  kubectl -n ns exec deploy/game-server -- rm /home/game/match
-  kubectl -n ns exec cache -- /target post 'http://127.0.0.1:8080/set?tcp=closed'
-  kubectl -n ns get pod cache -o wide                    # its readiness gate
-  kubectl get nodepodprobe -o yaml                       # what the agent is asked, and what it found
-  kubectl -n ns get events --field-selector=reportingComponent=kruise-daemon-podprobe
-  kubectl -n ns delete podprobemarker game-server-probe  # and its marks are gone
-
-  kubectl -n leadsman-system get pods                    # manager and agent
-  kubectl -n leadsman-system logs -f daemonset/leadsman-agent
-  helm -n leadsman-system get all leadsman               # what was installed
-
-Ctrl-C here ends the cluster and takes everything away."
-        );
     }
 
     /// Ends the bed and waits until nothing of it is left.

@@ -9,6 +9,7 @@ mod autopsy;
 mod cluster;
 mod see;
 mod tell;
+mod tour;
 
 use std::process::ExitCode;
 
@@ -76,7 +77,7 @@ async fn run(arguments: &Arguments) -> Result<()> {
         Err(error) => autopsy::print(&cluster, error).await,
     }
     if arguments.keep {
-        cluster.say_how_to_use_it();
+        tour::print(&cluster)?;
         interrupt().await;
     }
     let ended = cluster.end().await;
