@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::connection::Connection;
 use crate::output::{self, Format};
 use crate::reader::{Reader, Selection};
+use crate::recent_runs::Agents;
 use crate::resources::{KINDS, MARKERS, NODE_POD_PROBES, NODES, PODS, Resource};
 use crate::{VerbError, completion, text};
 
@@ -39,6 +40,9 @@ pub struct Args {
     /// In all namespaces
     #[arg(short = 'A', long, conflicts_with_all = ["target", "namespace"])]
     all_namespaces: bool,
+    /// Do not ask the node's agent for recent runs of the probes, which is a command in its pod (pods/exec)
+    #[arg(long)]
+    no_runs: bool,
     /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
@@ -47,7 +51,7 @@ pub struct Args {
 }
 
 /// Whose pods are explained.
-enum Target<'a> {
+pub(crate) enum Target<'a> {
     Pod(&'a str),
     Workload(Resource, &'static str, &'a str),
     Selector(&'a str),
@@ -73,12 +77,16 @@ struct Grouped {
 }
 
 pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
-    let target = parse_target(args)?;
+    let words: Vec<_> = args.target.iter().map(String::as_str).collect();
+    let target = parse_target(&words, args.selector.as_deref())?;
     let (reader, namespace) = args.connection.reader().await?;
     let namespace = (!args.all_namespaces).then_some(namespace.as_str());
     let pods = read_pods(&reader, &target, namespace).await?;
     let now = clock::now();
-    let explained = explain(&reader, pods, now).await?;
+    let (mut explained, agents) = explain(&reader, pods, now).await?;
+    if let ([one], false) = (explained.as_mut_slice(), args.no_runs) {
+        reader.add_recent_runs(one, &agents).await;
+    }
     let printed = match (&target, explained.as_slice()) {
         (Target::Pod(_), [one]) => one_pod(args.output, one, now)?,
         _ => many_pods(args.output, explained, now)?,
@@ -113,9 +121,11 @@ fn many_pods(format: Format, pods: Vec<Explanation>, now: Timestamp) -> Result<S
 }
 
 /// `TYPE/NAME`, `TYPE NAME`, or the name of a pod.
-fn parse_target(args: &Args) -> Result<Target<'_>, VerbError> {
-    let words: Vec<_> = args.target.iter().map(String::as_str).collect();
-    let (kind, name) = match (args.selector.as_deref(), words.as_slice()) {
+pub(crate) fn parse_target<'a>(
+    words: &[&'a str],
+    selector: Option<&'a str>,
+) -> Result<Target<'a>, VerbError> {
+    let (kind, name) = match (selector, words) {
         (Some(selector), _) => return Ok(Target::Selector(selector)),
         (None, [both]) => match both.split_once('/') {
             Some(pair) => pair,
@@ -141,7 +151,7 @@ fn parse_target(args: &Args) -> Result<Target<'_>, VerbError> {
     })
 }
 
-async fn read_pods(
+pub(crate) async fn read_pods(
     reader: &Reader,
     target: &Target<'_>,
     namespace: Option<&str>,
@@ -216,12 +226,12 @@ pub(crate) async fn no_such(
     }
 }
 
-/// Explains all pods.
-async fn explain(
+/// Explains all pods. Their agents can be asked for more.
+pub(crate) async fn explain(
     reader: &Reader,
     pods: Vec<Pod>,
     now: Timestamp,
-) -> Result<Vec<Explanation>, VerbError> {
+) -> Result<(Vec<Explanation>, Agents), VerbError> {
     let namespaces: BTreeSet<_> = pods
         .iter()
         .filter_map(|pod| pod.identity.namespace.clone())
@@ -229,6 +239,7 @@ async fn explain(
     let one_namespace = namespaces.first().filter(|_| namespaces.len() == 1);
     let one_namespace = one_namespace.map(String::as_str);
     let observed = observe(reader, pods, one_namespace, now).await?;
+    let agents = Agents::new(&observed.config.agent_namespace, &observed.agents);
     let mut cluster = ObservedCluster::new(observed, now);
     if one_namespace.is_some() && cluster.lacks_marker() {
         // Perhaps it is in another namespace. Who may not look there gets an answer without.
@@ -237,10 +248,8 @@ async fn explain(
         }
     }
     let names: Vec<ObjectName> = cluster.pods().cloned().collect();
-    Ok(names
-        .iter()
-        .filter_map(|name| cluster.explain(name))
-        .collect())
+    let explained = names.iter().filter_map(|name| cluster.explain(name));
+    Ok((explained.collect(), agents))
 }
 
 /// Reads what becomes of pods follows from: the markers of their namespace (or all), their nodes, and the install.
@@ -338,7 +347,8 @@ mod tests {
     fn a_target_is_written_as_for_kubectl(#[case] words: &[&str], #[case] expected: &str) {
         let words = std::iter::once("explain").chain(words.iter().copied());
         let line = Line::try_parse_from(words).unwrap();
-        let found = match parse_target(&line.args) {
+        let words: Vec<_> = line.args.target.iter().map(String::as_str).collect();
+        let found = match parse_target(&words, line.args.selector.as_deref()) {
             Ok(Target::Pod(name)) => format!("pod {name}"),
             Ok(Target::Workload(resource, _, name)) => format!("{} {name}", resource.plural),
             Ok(Target::Selector(selector)) => selector.to_owned(),

@@ -8,8 +8,10 @@
 //! | `connection` | kubectl's own flags: which cluster, as whom, in which namespaces |
 //! | `resources` | the resources that are read, and their short names |
 //! | `reader` | requests, and the right that a refused one names |
+//! | `exec` | a command in a container, through the API server |
+//! | `recent_runs` | the recent runs that a node's agent keeps |
 //! | `install` | who leads, with which settings |
-//! | `explain`, `status`, `doctor`, `trial` (`try`) | the verbs |
+//! | `explain`, `status`, `history`, `doctor`, `trial` (`try`) | the verbs |
 //! | `output` | table, JSON, YAML or names, to the terminal |
 //! | `table` | columns |
 //! | `text` | an explanation as text |
@@ -19,10 +21,13 @@
 mod completion;
 mod connection;
 mod doctor;
+mod exec;
 mod explain;
+mod history;
 mod install;
 mod output;
 mod reader;
+mod recent_runs;
 mod resources;
 mod status;
 mod table;
@@ -34,6 +39,7 @@ use std::process::{ExitCode, Termination};
 pub use completion::complete_for_kubectl;
 pub use doctor::Args as DoctorArgs;
 pub use explain::Args as ExplainArgs;
+pub use history::Args as HistoryArgs;
 pub use status::Args as StatusArgs;
 pub use trial::Args as TryArgs;
 
@@ -45,6 +51,11 @@ pub fn explain(args: &ExplainArgs) -> ExitCode {
 /// Shows markers at a glance.
 pub fn status(args: &StatusArgs) -> ExitCode {
     run(status::run(args))
+}
+
+/// Shows transitions and recent runs of a pod's probes.
+pub fn history(args: &HistoryArgs) -> ExitCode {
+    run(history::run(args))
 }
 
 /// Says what markers would do. (`try` is a keyword.)

@@ -36,6 +36,7 @@ const fn ours(plural: &'static str) -> Resource {
 pub(crate) const PODS: Resource = core("pods");
 pub(crate) const NODES: Resource = core("nodes");
 pub(crate) const NAMESPACES: Resource = core("namespaces");
+pub(crate) const EVENTS: Resource = core("events");
 pub(crate) const MARKERS: Resource = ours("podprobemarkers");
 pub(crate) const NODE_POD_PROBES: Resource = ours("nodepodprobes");
 pub(crate) const SERVICES: Resource = core("services");

@@ -8,11 +8,16 @@ use leadsman_core::podprobe::explain::{
     Cause, Explanation, MarkExplanation, MarkerExplanation, MarkerFit, Owner, PodGroup,
     ProbeExplanation, SelectorTerm, ShownVerdict, VerdictSource, age,
 };
+use leadsman_core::podprobe::history::{RecordedRun, RunResult};
 
 use crate::table::{BAD, Cell, GOOD, HEADING, Table, WAITING};
 
 /// So many names of a group are printed, unless all are asked for.
 const FEW_NAMES: usize = 5;
+/// So many runs of a probe; `history` prints all.
+const FEW_RUNS: usize = 5;
+/// So many characters of their output.
+const LINE_CHARS: usize = 100;
 
 /// Text that is written line by line; writing to a String cannot fail.
 #[derive(Default)]
@@ -23,7 +28,7 @@ impl Lines {
         writeln!(self.0, "{line}").expect("writing to a String cannot fail");
     }
 
-    fn heading(&mut self, heading: &str) {
+    pub(crate) fn heading(&mut self, heading: &str) {
         self.add(format_args!("\n{HEADING}{heading}{HEADING:#}"));
     }
 }
@@ -188,9 +193,75 @@ fn explain_probe(lines: &mut Lines, probe: &ProbeExplanation, now: Timestamp) {
         Some(shown) => lines.add(format_args!("      {}", verdict(shown, now))),
         None => lines.add("      no verdict"),
     }
+    if let Some(in_a_row) = probe.in_a_row {
+        lines.add(format_args!("      {in_a_row}"));
+    }
     if !probe.next.is_empty() {
         lines.add(format_args!("      next: {}", probe.next));
     }
+    let newest = probe.runs.len().saturating_sub(FEW_RUNS);
+    if let newest @ [_, ..] = &probe.runs[newest..] {
+        let table = runs(newest, false, now);
+        lines.0.push_str(&table.lines("      ", true));
+    }
+}
+
+/// Runs of a probe, the newest one last; if wide, with the time of day and all that they printed.
+pub(crate) fn runs(runs: &[RecordedRun], is_wide: bool, now: Timestamp) -> Table {
+    let mut table = Table::new(&["BEGAN", "TOOK", "WAITED", "RESULT", "OUTPUT"]);
+    for run in runs {
+        let style = match run.result {
+            RunResult::Succeeded => GOOD,
+            RunResult::Failed => BAD,
+            RunResult::CannotProbe => WAITING,
+        };
+        let began = if is_wide {
+            format!("{:.3}", run.time.0)
+        } else {
+            format!("{} ago", age(run.time.0, now))
+        };
+        let output = run.output.as_deref().unwrap_or_default();
+        table.add(vec![
+            began.into(),
+            seconds(run.duration_seconds).into(),
+            seconds(run.waited_seconds).into(),
+            Cell::styled(run.result.as_str(), style),
+            one_line(output, is_wide).into(),
+        ]);
+    }
+    table
+}
+
+/// `1.204s`, or `-` for no time at all.
+pub(crate) fn seconds(seconds: f64) -> String {
+    if seconds < 0.000_5 {
+        "-".to_owned()
+    } else {
+        format!("{seconds:.3}s")
+    }
+}
+
+/// What a probe has printed, on one line of a table.
+pub(crate) fn one_line(output: &str, is_wide: bool) -> String {
+    let text = printable(output.trim_end());
+    let text = text.replace('\n', "\\n").replace('\t', "\\t");
+    match text.char_indices().nth(LINE_CHARS) {
+        Some((end, _)) if !is_wide => format!("{}…", &text[..end]),
+        _ => text,
+    }
+}
+
+/// Text of a pod, without what a terminal would obey (`TerminalEscaper` in `k8s.io/kubectl/pkg/util/term`).
+fn printable(text: &str) -> String {
+    let mut printable = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char {
+            '\n' | '\t' => printable.push(char),
+            control if control.is_control() => printable.extend(control.escape_unicode()),
+            char => printable.push(char),
+        }
+    }
+    printable
 }
 
 fn verdict(verdict: &ShownVerdict, now: Timestamp) -> String {
@@ -207,7 +278,7 @@ fn verdict(verdict: &ShownVerdict, now: Timestamp) -> String {
         VerdictSource::Report => "",
         VerdictSource::Condition => ", by the pod's condition",
     };
-    let message = verdict.message.trim_end().replace('\n', "\n        ");
+    let message = printable(verdict.message.trim_end()).replace('\n', "\n        ");
     let colon = if message.is_empty() { "" } else { ": " };
     let (since, probed) = (since.unwrap_or_default(), probed.unwrap_or_default());
     format!(

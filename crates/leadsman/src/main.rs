@@ -58,6 +58,12 @@ enum Command {
     /// which nodes are silent, is read from the agents' reports, for which you need the right to list
     /// nodepodprobes.apps.kruise.io.
     Status(leadsman_kubectl::StatusArgs),
+    /// Show when the verdicts of a pod changed, and the recent runs of its probes
+    ///
+    /// Verdicts from the pod's events, which an API server keeps for an hour, and from what is known now; runs from the
+    /// agent of its node, which keeps the last ones of each probe. For those you need the right to run commands in the
+    /// agent's pod (pods/exec in leadsman's namespace).
+    History(leadsman_kubectl::HistoryArgs),
     /// Say what a marker would do, before it is applied
     ///
     /// Whether the API server would store it, which pods it would match and what would be in the way, with which markers it
@@ -94,6 +100,7 @@ fn main() -> ExitCode {
         Command::Preflight(args) => verbs::preflight::run(&args),
         Command::Explain(args) => leadsman_kubectl::explain(&args),
         Command::Status(args) => leadsman_kubectl::status(&args),
+        Command::History(args) => leadsman_kubectl::history(&args),
         Command::Try(args) => leadsman_kubectl::try_markers(&args),
         Command::Doctor(args) => leadsman_kubectl::doctor(&args),
     }
@@ -137,6 +144,7 @@ mod tests {
                 "manifests",
                 "explain",
                 "status",
+                "history",
                 "try",
                 "doctor",
                 "agent-history",

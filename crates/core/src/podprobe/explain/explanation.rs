@@ -3,6 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Serialize;
 
+use crate::podprobe::history::{RecordedRun, ResultsInARow};
 use crate::podprobe::marker::{Marker, MarkerProbe};
 
 /// Why a pod is marked as it is.
@@ -154,6 +155,12 @@ pub struct ProbeExplanation {
     /// Its verdict, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<ShownVerdict>,
+    /// The equal results that count towards a threshold, as the agent told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_a_row: Option<ResultsInARow>,
+    /// Its recent runs, as the agent told; the newest one last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<RecordedRun>,
     /// What comes next, and when.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub next: String,

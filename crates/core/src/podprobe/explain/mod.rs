@@ -18,6 +18,7 @@
 //! | `failures` | what the message of a failed probe means |
 //! | `waiting` | how long a probe without a verdict may take |
 //! | `probes` | what is known of each probe |
+//! | `recent` | what the agent tells of recent runs |
 //! | `marks` | what is on the pod, what should be, and who wrote it |
 //! | `words` | selectors, probes and durations as text |
 //! | `groups` | pods by what is in the way |
@@ -31,6 +32,7 @@ mod groups;
 mod lag;
 mod marks;
 mod probes;
+mod recent;
 mod summary;
 #[cfg(test)]
 mod tests;

@@ -34,6 +34,8 @@ impl PodContext<'_> {
             container: probe.container.to_string(),
             does: words::probe(probe),
             verdict,
+            in_a_row: None,
+            runs: Vec::new(),
             next,
         }
     }

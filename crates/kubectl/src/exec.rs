@@ -1,0 +1,207 @@
+//! A command in a container, through the API server: what `kubectl exec` does, over a WebSocket.
+//!
+//! The API server asks for the right to `get` `pods/exec`, from Kubernetes 1.35 on also to `create` it
+//! (`AuthorizePodWebsocketUpgradeCreatePermission`). Roles that people have give both.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+use kube::Api;
+use kube::api::AttachParams;
+use leadsman_core::podprobe::explain::Unread;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::time::timeout;
+
+use crate::reader::Reader;
+
+/// What is kept of standard error.
+const STDERR_BYTES: usize = 4096;
+
+/// A command to run.
+pub(crate) struct ExecCommand<'a> {
+    pub(crate) namespace: &'a str,
+    pub(crate) pod: &'a str,
+    pub(crate) container: &'a str,
+    pub(crate) command: &'a [&'a str],
+    /// For the whole of it, the connection included.
+    pub(crate) deadline: Duration,
+    /// What is kept of standard output; the rest is read and dropped.
+    pub(crate) stdout_bytes: usize,
+}
+
+/// What a command has printed, and how it ended.
+#[derive(Debug, Default)]
+pub(crate) struct ExecOutput {
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
+    /// Whether there was more on standard output than is kept.
+    pub(crate) is_truncated: bool,
+    pub(crate) end: ExecEnd,
+}
+
+/// How a command ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ExecEnd {
+    /// With this code.
+    Exited(i32),
+    /// It was not started, in the words of the container runtime.
+    NotStarted(String),
+    /// Nobody knows: the connection ended before.
+    #[default]
+    Unknown,
+}
+
+impl Reader {
+    /// Runs a command. An error says why it could not be asked for; how it ended is part of the output.
+    pub(crate) async fn exec(&self, command: &ExecCommand<'_>) -> Result<ExecOutput, Unread> {
+        let ended = timeout(command.deadline, self.exec_without_deadline(command)).await;
+        ended.unwrap_or_else(|_| {
+            let ExecCommand {
+                namespace,
+                pod,
+                deadline,
+                ..
+            } = command;
+            Err(Unread(format!(
+                "running a command in pod {namespace}/{pod} did not end within {deadline:?}"
+            )))
+        })
+    }
+
+    async fn exec_without_deadline(&self, command: &ExecCommand<'_>) -> Result<ExecOutput, Unread> {
+        let pods = Api::<Pod>::namespaced(self.server.client.clone(), command.namespace);
+        let params = AttachParams::default().container(command.container);
+        let started = pods
+            .exec(command.pod, command.command.iter().copied(), &params)
+            .await;
+        let mut process = started.map_err(|error| explain_failure(command, &error))?;
+        let (stdout, stderr) = (process.stdout(), process.stderr());
+        let status = process.take_status();
+        let ((stdout, is_truncated), (stderr, _), status) = futures::join!(
+            read_some(stdout, command.stdout_bytes),
+            read_some(stderr, STDERR_BYTES),
+            async { status?.await },
+        );
+        Ok(ExecOutput {
+            stdout,
+            stderr,
+            is_truncated,
+            end: status.map(end_of).unwrap_or_default(),
+        })
+    }
+}
+
+/// Reads to the end, and keeps so many bytes; and whether there were more.
+async fn read_some(stream: Option<impl AsyncRead + Unpin>, most: usize) -> (Vec<u8>, bool) {
+    let Some(mut stream) = stream else {
+        return (Vec::new(), false);
+    };
+    let (mut kept, mut buffer, mut is_truncated) = (Vec::new(), vec![0; 16 * 1024], false);
+    // An error is the end of the connection, which the status tells too.
+    while let Ok(count @ 1..) = stream.read(&mut buffer).await {
+        let fits = count.min(most - kept.len());
+        kept.extend_from_slice(&buffer[..fits]);
+        is_truncated |= fits < count;
+    }
+    (kept, is_truncated)
+}
+
+/// As the kubelet says it (`v4WriteStatusFunc` in `k8s.io/kubelet/pkg/cri/streaming/remotecommand/httpstream.go`).
+fn end_of(status: Status) -> ExecEnd {
+    if status.status.as_deref() == Some("Success") {
+        return ExecEnd::Exited(0);
+    }
+    let causes = status.details.and_then(|details| details.causes);
+    let mut causes = causes.unwrap_or_default().into_iter();
+    let code = causes.find(|cause| cause.reason.as_deref() == Some("ExitCode"));
+    let code = code.and_then(|cause| cause.message?.parse().ok());
+    match (code, status.message) {
+        (Some(code), _) => ExecEnd::Exited(code),
+        (None, Some(message)) => ExecEnd::NotStarted(message),
+        (None, None) => ExecEnd::Unknown,
+    }
+}
+
+fn explain_failure(command: &ExecCommand<'_>, error: &kube::Error) -> Unread {
+    let ExecCommand { namespace, pod, .. } = command;
+    Unread(match error {
+        kube::Error::Api(status) if status.code == 403 && status.message.contains("User \"") => {
+            let verb = status.message.split_once(" cannot ");
+            let verb = verb.and_then(|(_, rest)| rest.split_whitespace().next());
+            let verb = verb.unwrap_or("create");
+            format!("missing right: {verb} pods/exec in namespace {namespace}")
+        }
+        kube::Error::Api(status) => {
+            format!(
+                "cannot run a command in pod {namespace}/{pod}: {}",
+                status.message
+            )
+        }
+        other => format!("cannot run a command in pod {namespace}/{pod}: {other}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn of(pod: &str) -> ExecCommand<'_> {
+        ExecCommand {
+            namespace: "ns",
+            pod,
+            container: "main",
+            command: &["true"],
+            deadline: Duration::from_secs(1),
+            stdout_bytes: 1,
+        }
+    }
+
+    #[rstest]
+    #[case(json!({"status": "Success"}), ExecEnd::Exited(0))]
+    #[case(
+        json!({"status": "Failure", "reason": "NonZeroExitCode", "message": "command terminated with non-zero exit code",
+            "details": {"causes": [{"reason": "ExitCode", "message": "3"}]}}),
+        ExecEnd::Exited(3)
+    )]
+    #[case(
+        json!({"status": "Failure", "reason": "InternalError", "message": "no such file"}),
+        ExecEnd::NotStarted("no such file".to_owned())
+    )]
+    #[case(json!({}), ExecEnd::Unknown)]
+    fn the_status_says_how_a_command_ended(#[case] status: Value, #[case] expected: ExecEnd) {
+        assert_eq!(end_of(serde_json::from_value(status).unwrap()), expected);
+    }
+
+    #[rstest]
+    #[case(
+        403,
+        "pods \"p\" is forbidden: User \"u\" cannot get resource \"pods/exec\" in API group \"\"",
+        "missing right: get pods/exec in namespace ns"
+    )]
+    #[case(
+        404,
+        "pods \"p\" not found",
+        "cannot run a command in pod ns/p: pods \"p\" not found"
+    )]
+    fn a_failure_names_the_right_or_the_reason(
+        #[case] code: u16,
+        #[case] message: &str,
+        #[case] expected: &str,
+    ) {
+        let status = json!({"code": code, "message": message});
+        let error = kube::Error::Api(serde_json::from_value(status).unwrap());
+        assert_eq!(explain_failure(&of("p"), &error).0, expected);
+    }
+
+    #[tokio::test]
+    async fn output_is_kept_up_to_its_bound() {
+        let read = |most| async move { read_some(Some(&b"output"[..]), most).await };
+        assert_eq!(read(6).await, (b"output".to_vec(), false));
+        assert_eq!(read(3).await, (b"out".to_vec(), true));
+        assert_eq!(read(0).await, (Vec::new(), true));
+    }
+}

@@ -1,0 +1,421 @@
+//! `kubectl leadsman history`: when the verdicts of a pod changed, and the recent runs of its probes.
+
+use std::collections::BTreeSet;
+
+use clap_complete::engine::ArgValueCompleter;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use leadsman_api::slim::Pod;
+use leadsman_core::podprobe::explain::{
+    Explanation, MarkerFit, ProbeExplanation, VerdictSource, age,
+};
+use leadsman_core::podprobe::history::{RecordedRun, ResultsInARow};
+use leadsman_process::clock;
+use serde::Serialize;
+
+use crate::connection::Connection;
+use crate::explain::{Target, explain, parse_target, read_pods};
+use crate::output::{self, Format};
+use crate::reader::{Reader, Selection};
+use crate::resources::EVENTS;
+use crate::table::{BAD, Cell, GOOD, HEADING, Table, WAITING};
+use crate::text::{self, Lines};
+use crate::{VerbError, completion};
+
+/// Where the kubelet puts the uid by which a static pod's containers are known (`kubetypes.ConfigHashAnnotationKey`).
+const STATIC_UID: &str = "kubernetes.io/config.hash";
+
+/// The flags of `history`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  kubectl leadsman history pod/game-0\n  kubectl leadsman history game-0 -n prod -o wide"
+)]
+pub struct Args {
+    /// pod/NAME, or NAME
+    #[arg(value_name = "pod/NAME", num_args = 1..=2, required = true, add = ArgValueCompleter::new(completion::pods))]
+    pod: Vec<String>,
+    /// Output format
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    output: Format,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// What is known of a pod's past.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PodHistory {
+    namespace: String,
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
+    /// The oldest first.
+    transitions: Vec<Transition>,
+    probes: Vec<ProbeRuns>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unread: Vec<String>,
+}
+
+/// A change of a verdict.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Transition {
+    /// When it happened, or happened last.
+    time: Time,
+    /// `MARKER#PROBE`
+    probe: String,
+    /// What the verdict became: `Succeeded`, `Failed` or `Unknown`.
+    state: String,
+    /// How often the verdict became so, as far as the same event counted it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    times: Option<i32>,
+    seen_in: SeenIn,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+enum SeenIn {
+    /// An event of the pod.
+    Event,
+    /// The agent's report.
+    Report,
+    /// A condition of the pod.
+    Condition,
+}
+
+impl SeenIn {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Event => "event",
+            Self::Report => "report",
+            Self::Condition => "condition",
+        }
+    }
+}
+
+/// The recent runs of a probe.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ProbeRuns {
+    /// `MARKER#PROBE`
+    probe: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    in_a_row: Option<ResultsInARow>,
+    /// The newest one last.
+    runs: Vec<RecordedRun>,
+}
+
+pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
+    let words: Vec<_> = args.pod.iter().map(String::as_str).collect();
+    let target = parse_target(&words, None)?;
+    if !matches!(target, Target::Pod(_)) {
+        let usage = "a history is of one pod: pod/NAME; for several, kubectl leadsman top";
+        return Err(VerbError::Usage(usage.to_owned()));
+    }
+    let (reader, namespace) = args.connection.reader().await?;
+    let pods = read_pods(&reader, &target, Some(&namespace)).await?;
+    let uids = pods.iter().flat_map(uids).collect();
+    let now = clock::now();
+    let (explained, agents) = explain(&reader, pods, now).await?;
+    for mut pod in explained {
+        reader.add_recent_runs(&mut pod, &agents).await;
+        let history = read_events(&reader, pod, &uids).await;
+        let printed = match output::structured(args.output, &history) {
+            Some(text) => text?,
+            None if args.output == Format::Name => format!("pod/{}\n", history.name),
+            None => text(&history, args.output == Format::Wide, now),
+        };
+        output::print(&printed)?;
+    }
+    Ok(())
+}
+
+/// The uids by which a pod's events know it.
+fn uids(pod: &Pod) -> Vec<String> {
+    let mut annotations = pod.annotations.iter();
+    let mirror = annotations.find(|(key, _)| key == STATIC_UID);
+    let mirror = mirror.map(|(_, uid)| uid.clone());
+    pod.identity.uid.clone().into_iter().chain(mirror).collect()
+}
+
+async fn read_events(
+    reader: &Reader,
+    mut explained: Explanation,
+    uids: &BTreeSet<String>,
+) -> PodHistory {
+    let selection = Selection {
+        namespace: Some(&explained.namespace),
+        fields: Some(format!(
+            "involvedObject.kind=Pod,involvedObject.name={}",
+            explained.name
+        )),
+        page: 500,
+        ..Selection::default()
+    };
+    let events = reader.list::<Event>(EVENTS, &selection).await;
+    let events = events.unwrap_or_else(|why| {
+        explained.unread.push(why.0);
+        Vec::new()
+    });
+    let mut transitions: Vec<_> = events
+        .iter()
+        .filter_map(|event| of_event(event, uids))
+        .collect();
+    let known = probes(&explained).filter_map(|(marker, probe)| of_verdict(marker, probe));
+    for verdict in known {
+        if !transitions.iter().any(|event| is_same(event, &verdict)) {
+            transitions.push(verdict);
+        }
+    }
+    transitions.sort_by_key(|transition| transition.time.0);
+    let probes = probes(&explained).map(|(marker, probe)| ProbeRuns {
+        probe: format!("{marker}#{}", probe.name),
+        in_a_row: probe.in_a_row,
+        runs: probe.runs.clone(),
+    });
+    PodHistory {
+        probes: probes.collect(),
+        transitions,
+        namespace: explained.namespace,
+        name: explained.name,
+        node: explained.node,
+        unread: explained.unread,
+    }
+}
+
+/// The probes of the markers that match, with their markers.
+fn probes(explained: &Explanation) -> impl Iterator<Item = (&str, &ProbeExplanation)> {
+    explained.markers.iter().flat_map(|marker| {
+        let probes = match &marker.fit {
+            MarkerFit::Matches { probes } => probes.as_slice(),
+            _ => &[],
+        };
+        probes.iter().map(|probe| (marker.name.as_str(), probe))
+    })
+}
+
+/// A transition, if an agent sent the event about this pod, and not about an earlier one of its name.
+fn of_event(event: &Event, uids: &BTreeSet<String>) -> Option<Transition> {
+    let uid = event.involved_object.uid.as_ref()?;
+    let state = match event.reason.as_deref()? {
+        "KruiseProbeSucceeded" => "Succeeded",
+        "KruiseProbeFailed" => "Failed",
+        _ => return None,
+    };
+    let text = event.message.as_deref().unwrap_or_default();
+    let (probe, message) = match text.split_once(": ") {
+        Some(parts) => parts,
+        None => (text.split(' ').next().unwrap_or_default(), ""),
+    };
+    let time = event
+        .last_timestamp
+        .clone()
+        .or(event.first_timestamp.clone())?;
+    (uids.contains(uid) && probe.contains('#')).then(|| Transition {
+        time,
+        probe: probe.to_owned(),
+        state: state.to_owned(),
+        times: event.count,
+        seen_in: SeenIn::Event,
+        message: message.to_owned(),
+    })
+}
+
+/// The last transition of a verdict.
+fn of_verdict(marker: &str, probe: &ProbeExplanation) -> Option<Transition> {
+    let verdict = probe.verdict.as_ref()?;
+    Some(Transition {
+        time: verdict.since.clone()?,
+        probe: format!("{marker}#{}", probe.name),
+        state: verdict.state.to_owned(),
+        times: None,
+        seen_in: match verdict.source {
+            VerdictSource::Report => SeenIn::Report,
+            VerdictSource::Condition => SeenIn::Condition,
+        },
+        message: verdict.message.clone(),
+    })
+}
+
+/// Whether an event tells of the transition that a verdict shows. The event has the same time, in microseconds.
+fn is_same(event: &Transition, verdict: &Transition) -> bool {
+    event.probe == verdict.probe
+        && event.state == verdict.state
+        && event.time.0.as_second() >= verdict.time.0.as_second()
+}
+
+fn text(history: &PodHistory, is_wide: bool, now: Timestamp) -> String {
+    let mut lines = Lines::default();
+    let node = history
+        .node
+        .as_deref()
+        .map(|node| format!(" on node {node}"));
+    lines.add(format_args!(
+        "{HEADING}Pod {}/{}{HEADING:#}{}",
+        history.namespace,
+        history.name,
+        node.unwrap_or_default()
+    ));
+    lines.heading("Verdicts");
+    if history.transitions.is_empty() {
+        lines.add("  no change is known; API servers keep events for an hour (--event-ttl)");
+    } else {
+        let table = transitions(&history.transitions, is_wide, now);
+        lines.0.push_str(&table.lines("  ", true));
+    }
+    for probe in &history.probes {
+        if let runs @ [_, ..] = probe.runs.as_slice() {
+            let in_a_row = probe.in_a_row.map(|in_a_row| format!(": {in_a_row}"));
+            let in_a_row = in_a_row.unwrap_or_default();
+            lines.heading(&format!("Runs of {}{in_a_row}", probe.probe));
+            let table = text::runs(runs, is_wide, now);
+            lines.0.push_str(&table.lines("  ", true));
+        }
+    }
+    text::unread(&mut lines, &history.unread);
+    lines.0
+}
+
+fn transitions(transitions: &[Transition], is_wide: bool, now: Timestamp) -> Table {
+    let mut table = Table::new(&["CHANGED", "PROBE", "BECAME", "TIMES", "SEEN IN", "MESSAGE"]);
+    for one in transitions {
+        let style = match one.state.as_str() {
+            "Succeeded" => GOOD,
+            "Failed" => BAD,
+            _ => WAITING,
+        };
+        let changed = if is_wide {
+            one.time.0.to_string()
+        } else {
+            format!("{} ago", age(one.time.0, now))
+        };
+        let times = one.times.map_or("-".to_owned(), |times| times.to_string());
+        table.add(vec![
+            changed.into(),
+            one.probe.clone().into(),
+            Cell::styled(one.state.clone(), style),
+            times.into(),
+            one.seen_in.as_str().into(),
+            text::one_line(&one.message, is_wide).into(),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn event(reason: &str, uid: &str, message: &str) -> Event {
+        let event = json!({"metadata": {}, "involvedObject": {"uid": uid}, "reason": reason, "message": message,
+            "count": 2, "lastTimestamp": "2026-01-01T00:00:00Z"});
+        serde_json::from_value(event).unwrap()
+    }
+
+    #[rstest]
+    #[case("KruiseProbeFailed", "u", "m#p: it: fails", json!(["Failed", "m#p", "it: fails"]))]
+    #[case("KruiseProbeSucceeded", "u", "m#p succeeded", json!(["Succeeded", "m#p", ""]))]
+    #[case("KruiseProbeFailed", "earlier", "m#p: it fails", json!(null))]
+    #[case("Unhealthy", "u", "m#p: it fails", json!(null))]
+    #[case("KruiseProbeFailed", "u", "no probe: at all", json!(null))]
+    fn an_agents_event_about_this_pod_is_a_transition(
+        #[case] reason: &str,
+        #[case] uid: &str,
+        #[case] message: &str,
+        #[case] expected: Value,
+    ) {
+        let uids = BTreeSet::from(["u".to_owned()]);
+        let transition = of_event(&event(reason, uid, message), &uids);
+        let told = transition.map(|one| json!([one.state, one.probe, one.message]));
+        assert_eq!(told.unwrap_or_default(), expected);
+    }
+
+    fn transition(state: &str, time: &str, seen_in: SeenIn) -> Transition {
+        Transition {
+            time: Time(time.parse().unwrap()),
+            probe: "m#p".to_owned(),
+            state: state.to_owned(),
+            times: Some(2),
+            seen_in,
+            message: "no\n\u{1b}[31mred".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_verdict_that_an_event_tells_of_is_not_told_twice() {
+        let event = |time| transition("Failed", time, SeenIn::Event);
+        let verdict = |state| transition(state, "2026-01-01T00:00:05Z", SeenIn::Report);
+        assert!(is_same(
+            &event("2026-01-01T00:00:05.7Z"),
+            &verdict("Failed")
+        ));
+        assert!(!is_same(&event("2026-01-01T00:00:04Z"), &verdict("Failed")));
+        assert!(!is_same(
+            &event("2026-01-01T00:00:05Z"),
+            &verdict("Unknown")
+        ));
+    }
+
+    #[test]
+    fn a_history_has_verdicts_then_runs_and_nothing_that_a_terminal_obeys() {
+        let runs = json!([{"time": "2026-01-01T00:59:30.250000Z", "durationSeconds": 0.0412, "waitedSeconds": 1.5,
+            "result": "Failed", "output": "no\n"}]);
+        let in_a_row = json!({"result": "Failed", "count": 2, "threshold": 3});
+        let history = PodHistory {
+            namespace: "ns".to_owned(),
+            name: "p".to_owned(),
+            node: Some("n".to_owned()),
+            transitions: vec![transition("Failed", "2026-01-01T00:50:00Z", SeenIn::Event)],
+            probes: vec![ProbeRuns {
+                probe: "m#p".to_owned(),
+                in_a_row: serde_json::from_value(in_a_row).unwrap(),
+                runs: serde_json::from_value(runs).unwrap(),
+            }],
+            unread: vec!["missing right: x".to_owned()],
+        };
+        let now = "2026-01-01T01:00:00Z".parse().unwrap();
+        let shown = |is_wide| {
+            let text = text(&history, is_wide, now);
+            anstream::adapter::strip_str(&text).to_string()
+        };
+        let expected = "\
+Pod ns/p on node n
+
+Verdicts
+  CHANGED   PROBE   BECAME   TIMES   SEEN IN   MESSAGE
+  10m ago   m#p     Failed   2       event     no\\n\\u{1b}[31mred
+
+Runs of m#p: 2 of 3 failures in a row
+  BEGAN     TOOK     WAITED   RESULT   OUTPUT
+  29s ago   0.041s   1.500s   Failed   no
+
+Not read
+  missing right: x
+";
+        assert_eq!(shown(false), expected);
+        assert!(
+            shown(true).contains("2026-01-01T00:59:30.250Z   0.041s"),
+            "{}",
+            shown(true)
+        );
+    }
+
+    #[test]
+    fn a_pod_is_required() {
+        assert!(Line::try_parse_from(["history"]).is_err());
+        assert!(Line::try_parse_from(["history", "pod/p"]).is_ok());
+    }
+}
