@@ -11,7 +11,7 @@
 //! | `exec` | a command in a container, through the API server |
 //! | `recent_runs` | the recent runs that a node's agent keeps |
 //! | `install` | who leads, with which settings |
-//! | `explain`, `status`, `history`, `doctor`, `trial` (`try`) | the verbs |
+//! | `explain`, `status`, `history`, `top`, `doctor`, `trial` (`try`) | the verbs |
 //! | `output` | table, JSON, YAML or names, to the terminal |
 //! | `table` | columns |
 //! | `text` | an explanation as text |
@@ -32,6 +32,7 @@ mod resources;
 mod status;
 mod table;
 mod text;
+mod top;
 mod trial;
 
 use std::process::{ExitCode, Termination};
@@ -41,6 +42,7 @@ pub use doctor::Args as DoctorArgs;
 pub use explain::Args as ExplainArgs;
 pub use history::Args as HistoryArgs;
 pub use status::Args as StatusArgs;
+pub use top::Args as TopArgs;
 pub use trial::Args as TryArgs;
 
 /// Explains pods.
@@ -56,6 +58,11 @@ pub fn status(args: &StatusArgs) -> ExitCode {
 /// Shows transitions and recent runs of a pod's probes.
 pub fn history(args: &HistoryArgs) -> ExitCode {
     run(history::run(args))
+}
+
+/// Shows what probes cost, over all nodes.
+pub fn top(args: &TopArgs) -> ExitCode {
+    run(top::run(args))
 }
 
 /// Says what markers would do. (`try` is a keyword.)

@@ -64,6 +64,11 @@ enum Command {
     /// agent of its node, which keeps the last ones of each probe. For those you need the right to run commands in the
     /// agent's pod (pods/exec in leadsman's namespace).
     History(leadsman_kubectl::HistoryArgs),
+    /// Show which probes take most time, fail or wait, over all nodes
+    ///
+    /// From the recent runs that agents keep; each agent is asked by a command in its pod, for which you need pods/exec in
+    /// leadsman's namespace. The CPU time of a probe is not known: a command's is its container's.
+    Top(leadsman_kubectl::TopArgs),
     /// Say what a marker would do, before it is applied
     ///
     /// Whether the API server would store it, which pods it would match and what would be in the way, with which markers it
@@ -101,6 +106,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => leadsman_kubectl::explain(&args),
         Command::Status(args) => leadsman_kubectl::status(&args),
         Command::History(args) => leadsman_kubectl::history(&args),
+        Command::Top(args) => leadsman_kubectl::top(&args),
         Command::Try(args) => leadsman_kubectl::try_markers(&args),
         Command::Doctor(args) => leadsman_kubectl::doctor(&args),
     }
@@ -145,6 +151,7 @@ mod tests {
                 "explain",
                 "status",
                 "history",
+                "top",
                 "try",
                 "doctor",
                 "agent-history",

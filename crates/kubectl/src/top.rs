@@ -1,0 +1,568 @@
+//! `kubectl leadsman top`: what probes cost and how they fail, over all nodes.
+//!
+//! What is known of a run is how long it took, and how long its command waited for a permit. Its CPU time is not: a
+//! command's is its container's, what the container runtime adds is the runtime's, and neither is counted by probe. The
+//! time in which a probe runs, of each second, is the nearest that can be said honestly.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use clap::ValueEnum;
+use futures::{StreamExt, stream};
+use leadsman_api::slim::Pod;
+use leadsman_core::podprobe::explain::Unread;
+use leadsman_core::podprobe::history::{HistoryQuery, ProbeHistory, RunResult};
+use leadsman_process::clock;
+use serde::Serialize;
+
+use crate::VerbError;
+use crate::connection::Connection;
+use crate::output::{self, Format};
+use crate::reader::{Reader, Selection};
+use crate::recent_runs::{Agents, NodeHistory};
+use crate::resources::PODS;
+use crate::table::{BAD, Cell, GOOD, Table};
+use crate::text::{self, Lines};
+
+/// Agents that are asked at once: each is a command in a pod.
+const CONCURRENCY: usize = 8;
+
+/// The flags of `top`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  kubectl leadsman top -A\n  kubectl leadsman top -n prod -l app=game --by pod --sort-by failed\n  kubectl leadsman top -A --by node --max-nodes 200"
+)]
+pub struct Args {
+    /// One line for each …
+    #[arg(long, value_name = "WHAT", default_value = "probe")]
+    by: By,
+    /// The largest first
+    #[arg(long, value_name = "COLUMN", default_value = "busy")]
+    sort_by: SortBy,
+    /// Only the probes of the pods that this label selector matches
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    selector: Option<String>,
+    /// Of pods in all namespaces
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    all_namespaces: bool,
+    /// Ask the agents of so many nodes at most: each is asked by a command in its pod
+    #[arg(long, value_name = "COUNT", default_value = "50")]
+    max_nodes: usize,
+    /// Output format
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    output: Format,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// What a line is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum By {
+    /// Probe of a marker, over all pods
+    Probe,
+    /// Probe of one pod
+    Pod,
+    /// Node
+    Node,
+}
+
+/// What lines are sorted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum SortBy {
+    /// Time in which probes run, of each second
+    Busy,
+    /// Mean duration of a run
+    Mean,
+    /// Longest run
+    Max,
+    /// Longest wait of a command for a permit
+    Waited,
+    /// Share of runs that failed
+    Failed,
+    /// Runs that could not be made
+    Dropped,
+}
+
+/// What is known of some probes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Usage {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    namespace: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pod: String,
+    /// `MARKER#PROBE`
+    #[serde(skip_serializing_if = "String::is_empty")]
+    probe: String,
+    nodes: BTreeSet<String>,
+    /// How many probes of how many pods.
+    probes: usize,
+    #[serde(skip)]
+    pod_names: BTreeSet<(String, String)>,
+    pods: usize,
+    /// The recent runs of all of them.
+    runs: u32,
+    failed: u32,
+    dropped: u32,
+    mean_seconds: f64,
+    max_seconds: f64,
+    max_waited_seconds: f64,
+    /// The seconds in which they run, of each second.
+    busy: f64,
+    #[serde(skip)]
+    total_seconds: f64,
+}
+
+/// The answer.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Fleet {
+    usage: Vec<Usage>,
+    nodes: usize,
+    /// How many runs of each probe the agents keep.
+    runs_kept: usize,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unread: Vec<String>,
+}
+
+/// The pods whose probes are meant, and their nodes. None: all.
+struct Scope {
+    pods: Option<BTreeSet<(String, String)>>,
+    nodes: Vec<String>,
+}
+
+pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
+    let (reader, namespace) = args.connection.reader().await?;
+    let namespace = (!args.all_namespaces).then_some(namespace.as_str());
+    let install = reader.install(clock::now()).await;
+    let agent_namespace = &install.config.agent_namespace;
+    let agents = reader.agents(agent_namespace, None).await;
+    let agents = Agents::new(agent_namespace, &agents);
+    let scope = scope(args, &reader, &agents, namespace).await?;
+    if scope.nodes.len() > args.max_nodes {
+        return Err(VerbError::Usage(format!(
+            "these pods are on {} nodes, and each one's agent is asked by a command in its pod: choose fewer pods (-n, -l), or allow more nodes (--max-nodes {})",
+            scope.nodes.len(),
+            scope.nodes.len()
+        )));
+    }
+    let query = HistoryQuery {
+        namespace: namespace.map(str::to_owned),
+        pod: None,
+        without_output: true,
+    };
+    let answers = ask(&reader, &agents, &scope, &query).await;
+    let fleet = sum_up(answers, &scope, args)?;
+    let printed = match output::structured(args.output, &fleet) {
+        Some(text) => text?,
+        None if args.output == Format::Name => names(&fleet),
+        None => text(&fleet, args),
+    };
+    output::print(&printed)
+}
+
+/// Which pods are meant, and on which nodes with an agent they are.
+async fn scope(
+    args: &Args,
+    reader: &Reader,
+    agents: &Agents,
+    namespace: Option<&str>,
+) -> Result<Scope, VerbError> {
+    let nodes = agents.nodes().map_err(VerbError::Unread)?;
+    if args.all_namespaces && args.selector.is_none() {
+        return Ok(Scope { pods: None, nodes });
+    }
+    let selection = Selection {
+        namespace,
+        labels: args.selector.clone(),
+        fields: None,
+        page: 500,
+    };
+    let pods = reader.list::<Pod>(PODS, &selection).await;
+    let pods = pods.map_err(VerbError::Unread)?;
+    let used: BTreeSet<_> = pods
+        .iter()
+        .filter_map(|pod| pod.spec.node_name.as_ref())
+        .collect();
+    let names = pods.iter().map(|pod| {
+        let identity = &pod.identity;
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        (text(&identity.namespace), text(&identity.name))
+    });
+    Ok(Scope {
+        pods: Some(names.collect()),
+        nodes: nodes
+            .into_iter()
+            .filter(|node| used.contains(node))
+            .collect(),
+    })
+}
+
+/// What each node's agent answers.
+async fn ask(
+    reader: &Reader,
+    agents: &Agents,
+    scope: &Scope,
+    query: &HistoryQuery,
+) -> Vec<(String, Result<NodeHistory, Unread>)> {
+    let questions = scope.nodes.iter().map(|node| async move {
+        let answer = reader.recent_runs(agents, node, query).await;
+        (node.clone(), answer)
+    });
+    stream::iter(questions)
+        .buffer_unordered(CONCURRENCY)
+        .collect()
+        .await
+}
+
+/// Adds up what the agents answered. An error if none of them did.
+fn sum_up(
+    answers: Vec<(String, Result<NodeHistory, Unread>)>,
+    scope: &Scope,
+    args: &Args,
+) -> Result<Fleet, VerbError> {
+    let mut lines: BTreeMap<[String; 3], Usage> = BTreeMap::new();
+    let (mut unread, mut nodes, mut runs_kept) = (BTreeSet::new(), 0, 0);
+    for (node, answer) in answers {
+        match answer {
+            Ok(history) => {
+                nodes += 1;
+                runs_kept = runs_kept.max(history.head.runs_kept);
+                let meant = history.probes.iter().filter(|probe| scope.includes(probe));
+                for probe in meant {
+                    let line = lines.entry(args.by.key(&node, probe)).or_default();
+                    line.add(&node, probe, args.by);
+                }
+            }
+            Err(why) => {
+                unread.insert(why.0);
+            }
+        }
+    }
+    if let (0, Some(why)) = (nodes, unread.first()) {
+        return Err(VerbError::Unread(Unread(why.clone())));
+    }
+    let mut usage: Vec<_> = lines.into_values().map(Usage::finished).collect();
+    usage.sort_by(|one, other| {
+        let (one, other) = (args.sort_by.of(one), args.sort_by.of(other));
+        other.total_cmp(&one)
+    });
+    Ok(Fleet {
+        usage,
+        nodes,
+        runs_kept,
+        unread: unread.into_iter().collect(),
+    })
+}
+
+impl Scope {
+    fn includes(&self, probe: &ProbeHistory) -> bool {
+        let name = || (probe.namespace.to_string(), probe.pod.to_string());
+        self.pods.as_ref().is_none_or(|pods| pods.contains(&name()))
+    }
+}
+
+impl By {
+    /// What tells a line from others.
+    fn key(self, node: &str, probe: &ProbeHistory) -> [String; 3] {
+        let id = format!("{}#{}", probe.marker, probe.probe);
+        match self {
+            Self::Probe => [probe.namespace.to_string(), id, String::new()],
+            Self::Pod => [probe.namespace.to_string(), probe.pod.to_string(), id],
+            Self::Node => [node.to_owned(), String::new(), String::new()],
+        }
+    }
+}
+
+impl SortBy {
+    fn of(self, usage: &Usage) -> f64 {
+        match self {
+            Self::Busy => usage.busy,
+            Self::Mean => usage.mean_seconds,
+            Self::Max => usage.max_seconds,
+            Self::Waited => usage.max_waited_seconds,
+            Self::Failed => ratio(f64::from(usage.failed), usage.runs),
+            Self::Dropped => f64::from(usage.dropped),
+        }
+    }
+}
+
+impl Usage {
+    fn add(&mut self, node: &str, probe: &ProbeHistory, by: By) {
+        if by != By::Node {
+            self.namespace = probe.namespace.to_string();
+            self.probe = format!("{}#{}", probe.marker, probe.probe);
+        }
+        if by == By::Pod {
+            self.pod = probe.pod.to_string();
+        }
+        self.nodes.insert(node.to_owned());
+        self.pod_names
+            .insert((probe.namespace.to_string(), probe.pod.to_string()));
+        self.probes += 1;
+        let durations = probe.runs.iter().map(|run| run.duration_seconds);
+        let seconds: f64 = durations.clone().sum();
+        let runs = number(probe.runs.len());
+        self.runs += runs;
+        self.total_seconds += seconds;
+        self.max_seconds = durations.fold(self.max_seconds, f64::max);
+        let waits = probe.runs.iter().map(|run| run.waited_seconds);
+        self.max_waited_seconds = waits.fold(self.max_waited_seconds, f64::max);
+        let count = |result| {
+            let runs = probe.runs.iter().filter(|run| run.result == result);
+            number(runs.count())
+        };
+        self.failed += count(RunResult::Failed);
+        self.dropped += count(RunResult::CannotProbe);
+        // A run begins each period, or later if the one before took longer.
+        let mean = ratio(seconds, runs);
+        let period = f64::from(probe.period_seconds.max(1)).max(mean);
+        self.busy += mean / period;
+    }
+
+    fn finished(self) -> Self {
+        Self {
+            mean_seconds: ratio(self.total_seconds, self.runs),
+            pods: self.pod_names.len(),
+            ..self
+        }
+    }
+}
+
+fn ratio(sum: f64, count: u32) -> f64 {
+    if count == 0 {
+        0.0
+    } else {
+        sum / f64::from(count)
+    }
+}
+
+/// An agent keeps 100 runs of a probe at most.
+fn number(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+fn headings(args: &Args) -> Vec<&'static str> {
+    let of = match args.by {
+        By::Probe => ["NAMESPACE", "PROBE", "PODS", "NODES"].as_slice(),
+        By::Pod => &["NAMESPACE", "POD", "PROBE", "NODE"],
+        By::Node => &["NODE", "PODS", "PROBES"],
+    };
+    let measured = ["RUNS", "FAILED", "DROPPED", "MEAN", "MAX", "WAITED", "BUSY"];
+    let hides_namespace = args.by != By::Node && !args.all_namespaces;
+    let of = &of[usize::from(hides_namespace)..];
+    of.iter().chain(&measured).copied().collect()
+}
+
+fn row(usage: &Usage, args: &Args) -> Vec<Cell> {
+    let node = || usage.nodes.first().cloned().unwrap_or_default();
+    let count = |count: usize| count.to_string();
+    let of = match args.by {
+        By::Probe => vec![
+            usage.namespace.clone(),
+            usage.probe.clone(),
+            count(usage.pods),
+            count(usage.nodes.len()),
+        ],
+        By::Pod => vec![
+            usage.namespace.clone(),
+            usage.pod.clone(),
+            usage.probe.clone(),
+            node(),
+        ],
+        By::Node => vec![node(), count(usage.pods), count(usage.probes)],
+    };
+    let hides_namespace = args.by != By::Node && !args.all_namespaces;
+    let of = of.into_iter().skip(usize::from(hides_namespace));
+    let bad = |number: u32| match number {
+        0 => Cell::styled("0", GOOD),
+        number => Cell::styled(number.to_string(), BAD),
+    };
+    let mut row: Vec<Cell> = of.map(Cell::from).collect();
+    row.extend([
+        usage.runs.to_string().into(),
+        bad(usage.failed),
+        bad(usage.dropped),
+        text::seconds(usage.mean_seconds).into(),
+        text::seconds(usage.max_seconds).into(),
+        text::seconds(usage.max_waited_seconds).into(),
+        format!("{:.1}ms/s", usage.busy * 1e3).into(),
+    ]);
+    row
+}
+
+fn text(fleet: &Fleet, args: &Args) -> String {
+    let mut lines = Lines::default();
+    if fleet.usage.is_empty() {
+        lines.add("No probes found");
+    } else {
+        let mut table = Table::new(&headings(args));
+        for usage in &fleet.usage {
+            table.add(row(usage, args));
+        }
+        lines.0.push_str(&table.lines("", true));
+        lines.add(format_args!(
+            "\nThe last {} runs of each probe on {} {}; BUSY is the time in which they run, of each second",
+            fleet.runs_kept,
+            fleet.nodes,
+            if fleet.nodes == 1 { "node" } else { "nodes" }
+        ));
+    }
+    text::unread(&mut lines, &fleet.unread);
+    lines.0
+}
+
+fn names(fleet: &Fleet) -> String {
+    let mut lines = Lines::default();
+    for usage in &fleet.usage {
+        match (usage.pod.as_str(), usage.probe.split_once('#')) {
+            ("", Some((marker, _))) => {
+                lines.add(format_args!("podprobemarker.apps.kruise.io/{marker}"));
+            }
+            ("", None) => lines.add(format_args!(
+                "node/{}",
+                usage.nodes.first().map_or("", String::as_str)
+            )),
+            (pod, _) => lines.add(format_args!("pod/{pod}")),
+        }
+    }
+    lines.0
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(words: &[&str]) -> Args {
+        let words = std::iter::once("top").chain(words.iter().copied());
+        Line::try_parse_from(words).unwrap().args
+    }
+
+    fn probe(pod: &str, name: &str, period: u32, runs: &[(&str, f64, f64)]) -> ProbeHistory {
+        let runs = runs.iter().map(|(result, seconds, waited)| {
+            json!({"time": "2026-01-01T00:00:00.000000Z", "result": result, "durationSeconds": seconds, "waitedSeconds": waited})
+        });
+        let runs: Vec<_> = runs.collect();
+        let probe = json!({"namespace": "ns", "pod": pod, "uid": "u", "container": "c", "marker": "m", "probe": name,
+            "periodSeconds": period, "runs": runs});
+        serde_json::from_value(probe).unwrap()
+    }
+
+    fn answers() -> Vec<(String, Result<NodeHistory, Unread>)> {
+        let head = leadsman_core::podprobe::history::HistoryHead {
+            runs_kept: 10,
+            probes: 2,
+        };
+        let slow = [("Succeeded", 0.5, 0.0), ("Failed", 1.5, 0.25)];
+        let one = vec![
+            probe("p", "slow", 10, &slow),
+            probe("p", "fast", 1, &[("Succeeded", 0.004, 0.0)]),
+        ];
+        let other = vec![
+            probe("q", "slow", 10, &[("CannotProbe", 1.0, 0.0)]),
+            probe("r", "slow", 10, &[]),
+        ];
+        vec![
+            (
+                "n1".to_owned(),
+                Ok(NodeHistory {
+                    head: head.clone(),
+                    probes: one,
+                }),
+            ),
+            (
+                "n2".to_owned(),
+                Ok(NodeHistory {
+                    head,
+                    probes: other,
+                }),
+            ),
+            ("n3".to_owned(), Err(Unread("n3 is away".to_owned()))),
+        ]
+    }
+
+    fn shown(words: &[&str], pods: Option<&[&str]>) -> String {
+        let args = args(words);
+        let pods = pods.map(|pods| {
+            let names = pods.iter().map(|pod| ("ns".to_owned(), (*pod).to_owned()));
+            names.collect()
+        });
+        let scope = Scope {
+            pods,
+            nodes: Vec::new(),
+        };
+        let fleet = sum_up(answers(), &scope, &args).unwrap();
+        anstream::adapter::strip_str(&text(&fleet, &args)).to_string()
+    }
+
+    #[test]
+    fn runs_are_added_up_by_probe_pod_or_node() {
+        let expected = "\
+PROBE    PODS   NODES   RUNS   FAILED   DROPPED   MEAN     MAX      WAITED   BUSY
+m#slow   3      2       3      1        1         1.000s   1.500s   0.250s   200.0ms/s
+m#fast   1      1       1      0        0         0.004s   0.004s   -        4.0ms/s
+
+The last 10 runs of each probe on 2 nodes; BUSY is the time in which they run, of each second
+
+Not read
+  n3 is away
+";
+        assert_eq!(shown(&[], None), expected);
+        let by_pod = shown(&["-A", "--by", "pod", "--sort-by", "failed"], None);
+        let mut lines = by_pod.lines();
+        let heading = "NAMESPACE   POD   PROBE    NODE   RUNS";
+        assert!(lines.next().unwrap().starts_with(heading), "{by_pod}");
+        let first = lines.next().unwrap();
+        assert!(
+            first.starts_with("ns          p     m#slow   n1"),
+            "{by_pod}"
+        );
+        let by_node = shown(&["--by", "node", "--sort-by", "dropped"], None);
+        assert!(
+            by_node.starts_with("NODE   PODS   PROBES   RUNS"),
+            "{by_node}"
+        );
+        assert!(
+            by_node.contains("\nn2     2      2        1      0        1"),
+            "{by_node}"
+        );
+    }
+
+    #[test]
+    fn other_pods_are_left_out() {
+        let of_q = shown(&["-l", "app=q"], Some(&["q"]));
+        assert!(
+            of_q.contains("m#slow   1      1       1") && !of_q.contains("m#fast"),
+            "{of_q}"
+        );
+        assert!(shown(&[], Some(&[])).starts_with("No probes found\n"));
+    }
+
+    #[test]
+    fn without_any_answer_the_reason_is_the_error() {
+        let scope = Scope {
+            pods: None,
+            nodes: Vec::new(),
+        };
+        let away = vec![(
+            "n".to_owned(),
+            Err(Unread("missing right: get pods/exec".to_owned())),
+        )];
+        let error = sum_up(away, &scope, &args(&[])).unwrap_err();
+        assert_eq!(error.to_string(), "missing right: get pods/exec");
+    }
+
+    #[test]
+    fn a_sort_key_that_does_not_exist_is_refused_with_what_was_meant() {
+        let refused = Line::try_parse_from(["top", "--sort-by", "bussy"]).unwrap_err();
+        assert!(refused.to_string().contains("busy"), "{refused}");
+    }
+}
