@@ -11,6 +11,7 @@ mod metrics;
 mod nodes;
 mod openkruise;
 mod outages;
+mod recent_runs;
 mod release;
 mod room;
 mod shown;
@@ -32,6 +33,8 @@ fn cases() -> Vec<Case<Release>> {
         case!(alone release::a_gate_that_is_off_stops_marks_until_it_is_on),
         case!(alone release::an_uninstall_keeps_marks_and_the_next_install_goes_on),
         case!(alone agents::a_roll_out_moves_no_mark_and_writes_no_status),
+        case!(alone recent_runs::recent_runs_of_an_agent_in_its_pod_are_told),
+        case!(alone recent_runs::who_may_not_run_commands_in_agents_pods_is_told_which_right_is_missing),
         case!(alone managers::a_killed_leader_is_succeeded_when_its_lease_ends),
         case!(alone managers::a_deleted_leader_is_succeeded_at_once),
         case!(alone managers::a_leader_that_is_cut_off_is_succeeded_and_writes_no_more),
