@@ -40,6 +40,7 @@ fn cases() -> Vec<Case<Release>> {
         case!(alone managers::a_leader_that_is_cut_off_is_succeeded_and_writes_no_more),
         case!(alone managers::a_rolling_update_under_flips_loses_and_repeats_none),
         case!(alone metrics::promtool_finds_nothing_wrong_with_metrics_and_rules),
+        case!(alone metrics::every_line_of_a_json_log_has_fields_of_the_reference),
         case!(alone metrics::every_query_of_alerts_and_dashboards_has_data),
         case!(alone nodes::a_pod_moves_from_a_node_that_dies_and_is_marked_there),
         case!(alone agents::mounts_of_other_pods_do_not_pile_up_in_an_agent),

@@ -1,6 +1,7 @@
 //! What a Prometheus makes of leadsman's metrics: each alert and each panel of a dashboard has data, and promtool finds nothing
-//! wrong with metrics and rules.
+//! wrong with metrics and rules. What a collector makes of its logs: JSON with the fields that are documented.
 
+use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -8,11 +9,11 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::ListParams;
+use kube::api::{ListParams, LogParams};
 use leadsman_testkit::leadsman::NAMESPACE;
 use leadsman_testkit::release::Component;
 use leadsman_testkit::{Release, packages, progress};
-use leadsman_tests::{Process, wait_for_answer};
+use leadsman_tests::{Process, document, wait_for_answer};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
@@ -231,6 +232,114 @@ pub(crate) async fn every_query_of_alerts_and_dashboards_has_data(
         prometheus.wait_for_data(query).await?;
     }
     eprintln!("{} queries have data", queries.len());
+    Ok(())
+}
+
+/// The keys of each JSON line beside fields.
+const KEYS: [&str; 4] = ["timestamp", "level", "target", "message"];
+
+/// A JSON object with the keys that stand in it, each as often as it does; `Value` would keep one of two that are equal.
+#[derive(Debug)]
+struct Line(Vec<(String, Value)>);
+
+impl<'de> serde::Deserialize<'de> for Line {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Keys;
+        impl<'de> serde::de::Visitor<'de> for Keys {
+            type Value = Line;
+
+            fn expecting(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                to.write_str("an object")
+            }
+
+            fn visit_map<M: serde::de::MapAccess<'de>>(self, mut map: M) -> Result<Line, M::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(Line(entries))
+            }
+        }
+        from.deserialize_map(Keys)
+    }
+}
+
+impl Line {
+    fn text(&self, key: &str) -> &str {
+        let entry = self.0.iter().find(|(found, _)| found == key);
+        entry
+            .and_then(|(_, value)| value.as_str())
+            .unwrap_or_default()
+    }
+}
+
+/// The fields that docs/reference.md lists.
+fn fields_of_the_reference() -> Result<BTreeSet<String>> {
+    let reference = std::fs::read_to_string(document::root().join("docs/reference.md"))?;
+    let section = reference.split_once("\n## Logs\n");
+    let (_, section) = section.context("docs/reference.md has no section Logs")?;
+    let rows = section.lines().filter(|line| line.starts_with("| `"));
+    let names = rows.filter_map(|row| row.split('|').nth(1));
+    let names = names.flat_map(|names| {
+        names
+            .split(',')
+            .map(|name| name.trim().trim_matches('`').to_owned())
+    });
+    Ok(names.collect())
+}
+
+/// What managers and agents have logged so far.
+async fn log_lines(release: &Release) -> Result<Vec<Line>> {
+    let mut lines = Vec::new();
+    for component in [Component::Manager, Component::Agent] {
+        for pod in release.pods(component).await? {
+            let name = pod.metadata.name.unwrap_or_default();
+            let log = release
+                .pods_api()
+                .logs(&name, &LogParams::default())
+                .await?;
+            for line in log.lines() {
+                lines.push(serde_json::from_str(line).with_context(|| format!("{name}: {line}"))?);
+            }
+        }
+    }
+    Ok(lines)
+}
+
+pub(crate) async fn every_line_of_a_json_log_has_fields_of_the_reference(
+    release: Arc<Release>,
+) -> Result<()> {
+    let log =
+        json!({"format": "json", "filter": "info,leadsman_control=debug,leadsman_agent=debug"});
+    install(&release, json!({"log": log})).await?;
+    let (_room, _history) = marked_pods(&release, "logs").await?;
+    let change = |line: &Line| {
+        line.text("message") == "verdict changed" && line.text("probe").starts_with("logs/first/")
+    };
+    let write = |line: &Line| {
+        line.text("write") == "pod_marks" && line.text("object").contains("logs/first")
+    };
+    let lines = wait_for_answer("a verdict and its write in the logs", || async {
+        let lines = log_lines(&release).await?;
+        let both = lines.iter().any(change) && lines.iter().any(write);
+        Ok(both.then_some(lines))
+    })
+    .await?;
+    let known = fields_of_the_reference()?;
+    for line in &lines {
+        let mut keys = BTreeSet::new();
+        for (key, _) in &line.0 {
+            ensure!(keys.insert(key), "two fields {key}: {line:?}");
+            ensure!(
+                known.contains(key) || KEYS.contains(&&**key),
+                "docs/reference.md has no field {key}: {line:?}"
+            );
+        }
+        ensure!(
+            KEYS.iter().all(|key| !line.text(key).is_empty()),
+            "{line:?}"
+        );
+    }
     Ok(())
 }
 

@@ -43,7 +43,7 @@ use tokio::time::{Instant, sleep_until};
 
 use self::container_list::{ContainerList, ContainerLists, poll_containers};
 use self::events::EventSender;
-use self::metrics::ProbingMetrics;
+use self::metrics::{ProbingMetrics, cause_label};
 use self::plan::{Plan, PlanEvent, PlanFollower, watch_plan};
 use self::prober::{FinishedRun, Prober};
 use self::status::{StatusWrite, disposition_of, failed_write, shows_unprobed, write_status};
@@ -193,10 +193,10 @@ impl Probing {
                     cause,
                     first: true,
                 } => {
-                    tracing::warn!(probe = %key, %cause, "cannot run a probe, its last verdict stays; retrying each period");
+                    tracing::warn!(probe = %key, cause = cause_label(&cause), error = %cause, "cannot run a probe, its last verdict stays; retrying each period");
                 }
                 NodeAction::RunDropped { key, cause, .. } => {
-                    tracing::debug!(probe = %key, %cause, "still cannot run a probe");
+                    tracing::debug!(probe = %key, cause = cause_label(&cause), error = %cause, "still cannot run a probe");
                 }
                 NodeAction::MalformedEntries(entries) => {
                     self.metrics.set_malformed(entries.len());

@@ -256,7 +256,7 @@ impl<R: Rules> Feature<R> {
 
     fn begin(&mut self, target: R::Target, mut request: Request<R::Event>) {
         let (kind, measured) = (request.kind, request.measured.take());
-        tracing::debug!(%target, write = kind.label, "writing");
+        tracing::debug!(object = %target, write = kind.label, "writing");
         let Shared {
             server, leadership, ..
         } = self.shared.clone();
@@ -363,14 +363,15 @@ fn report<T: std::fmt::Display>(
     disposition: Disposition,
     retried: Retried,
 ) -> Option<String> {
-    let write = kind.label;
+    // By the names and values of the labels of the metric `writes_total`.
+    let (write, result) = (kind.label, disposition.label());
     match (disposition, retried) {
         (Disposition::Done, _) => {}
         (Disposition::Gone { reason } | Disposition::Expired { reason }, _) => {
-            tracing::debug!(%target, write, reason, "object is gone or was replaced, nothing to write");
+            tracing::debug!(object = %target, write, result, reason, "object is gone or was replaced, nothing to write");
         }
         (Disposition::AlreadyExists { reason }, _) => {
-            tracing::debug!(%target, write, reason, "already exists, comparing");
+            tracing::debug!(object = %target, write, result, reason, "already exists, comparing");
         }
         (
             Disposition::Refused { reason }
@@ -382,14 +383,14 @@ fn report<T: std::fmt::Display>(
             _,
         )
         | (Disposition::Retry { reason, .. }, Retried::GivenUp) => {
-            tracing::warn!(%target, write, reason, "the API server refuses a write");
+            tracing::warn!(object = %target, write, result, reason, "the API server refuses a write");
             return Some(reason);
         }
         (Disposition::Retry { cause, reason, .. }, Retried::Yes) => match cause {
             Cause::Conflict | Cause::NoRight => {
-                tracing::debug!(%target, write, ?cause, reason, "write failed, retrying");
+                tracing::debug!(object = %target, write, result, reason, "write failed, retrying");
             }
-            _ => tracing::info!(%target, write, ?cause, reason, "write failed, retrying"),
+            _ => tracing::info!(object = %target, write, result, reason, "write failed, retrying"),
         },
     }
     None

@@ -115,16 +115,16 @@ pub(crate) async fn send<E>(
 
 /// Only somebody who grants the right can help, so that is told where people look; the watch shows the object later.
 fn report_unread(kind: RequestKind, failed: &Disposition) {
-    let (write, reason) = (kind.label, failed.explain());
+    let (write, result, reason) = (kind.label, failed.label(), failed.explain());
     let message = "reading back an object that already exists failed, waiting for the watch";
     if let Disposition::Retry {
         cause: Cause::NoRight,
         ..
     } = failed
     {
-        tracing::warn!(write, reason, "{message}");
+        tracing::warn!(write, result, reason, "{message}");
     } else {
-        tracing::debug!(write, reason, "{message}");
+        tracing::debug!(write, result, reason, "{message}");
     }
 }
 

@@ -43,7 +43,7 @@ impl HandlerKind {
         }
     }
 
-    fn label(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Exec => "exec",
             Self::HttpGet => "http_get",
@@ -269,7 +269,17 @@ const CAUSES: [&str; 6] = [
     "container_gone",
 ];
 
-fn cause_label(cause: &CannotProbe) -> &'static str {
+/// The result of a run, as metrics label it.
+pub(crate) fn result_label(result: &Result<Outcome, CannotProbe>) -> &'static str {
+    match result {
+        Ok(Outcome::Succeeded(_)) => "succeeded",
+        Ok(Outcome::Failed(_)) => "failed",
+        Err(_) => "cannot_probe",
+    }
+}
+
+/// Why a run says nothing, as metrics label it.
+pub(crate) fn cause_label(cause: &CannotProbe) -> &'static str {
     let [
         runtime,
         deadline,

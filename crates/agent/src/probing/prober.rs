@@ -10,7 +10,7 @@ use leadsman_probe::{EXEC_SLACK, Exec, ProbeTarget};
 use leadsman_process::clock;
 use tokio::task::JoinSet;
 
-use super::metrics::HandlerKind;
+use super::metrics::{HandlerKind, result_label};
 
 /// Added to the deadline of an executor, in case it does not keep that itself.
 const SLACK: Duration = Duration::from_secs(1);
@@ -48,10 +48,18 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
                 tracing::error!(probe = %run.key, "the executor of a probe panicked, which is a bug in leadsman; the run does not count");
                 Err(CannotProbe::Local("the run panicked".to_owned()))
             });
-            tracing::debug!(probe = %run.key, container = %run.container, ?result, "probe run ended");
+            let handler = HandlerKind::of(&run.probe.handler);
+            tracing::debug!(
+                probe = %run.key,
+                container = %run.container,
+                handler = handler.label(),
+                result = result_label(&result),
+                output = ?result,
+                "probe run ended"
+            );
             FinishedRun {
                 run: run.id,
-                handler: HandlerKind::of(&run.probe.handler),
+                handler,
                 result,
                 took: clock::monotonic() - began,
             }
