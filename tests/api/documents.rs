@@ -187,8 +187,11 @@ async fn act_as_the_pages_assume(plane: &ControlPlane, scene: &Scene) -> Result<
     let labels = json!({"metadata": {"labels": leadsman::agent_labels()}});
     agents.pod_with("agent-ns", labels).await?;
     scene.pod_with("game-2", of_game("game-servr")).await?;
+    let mut template = of_game("game-server");
+    template["spec"]["containers"][0]["readinessProbe"] =
+        json!({"httpGet": {"path": "/ready", "port": 8080}});
     let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "game", "namespace": "ns"},
-        "spec": {"selector": {"matchLabels": {"app": "game-server"}}, "template": of_game("game-server")}});
+        "spec": {"selector": {"matchLabels": {"app": "game-server"}}, "template": template}});
     plane
         .kubectl_with(&["create", "-f", "-"], deployment.to_string().as_bytes())
         .await?;

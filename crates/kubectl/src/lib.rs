@@ -11,7 +11,7 @@
 //! | `exec` | a command in a container, through the API server |
 //! | `recent_runs` | the recent runs that a node's agent keeps |
 //! | `install` | who leads, with which settings |
-//! | `explain`, `status`, `history`, `top`, `doctor`, `trial` (`try`) | the verbs |
+//! | `explain`, `status`, `history`, `top`, `doctor`, `trial` (`try`), `convert` | the verbs |
 //! | `output` | table, JSON, YAML or names, to the terminal |
 //! | `table` | columns |
 //! | `text` | an explanation as text |
@@ -20,6 +20,7 @@
 
 mod completion;
 mod connection;
+mod convert;
 mod doctor;
 mod exec;
 mod explain;
@@ -38,6 +39,7 @@ mod trial;
 use std::process::{ExitCode, Termination};
 
 pub use completion::complete_for_kubectl;
+pub use convert::Args as ConvertArgs;
 pub use doctor::Args as DoctorArgs;
 pub use explain::Args as ExplainArgs;
 pub use history::Args as HistoryArgs;
@@ -63,6 +65,11 @@ pub fn history(args: &HistoryArgs) -> ExitCode {
 /// Shows what probes cost, over all nodes.
 pub fn top(args: &TopArgs) -> ExitCode {
     run(top::run(args))
+}
+
+/// Makes markers of probes.
+pub fn convert(args: &ConvertArgs) -> ExitCode {
+    run(convert::run(args))
 }
 
 /// Says what markers would do. (`try` is a keyword.)

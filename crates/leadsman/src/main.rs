@@ -82,6 +82,11 @@ enum Command {
     /// report, the webhook and its certificate, and versions. What you may not read is said, with the right. Nothing is
     /// changed. The exit status is 1 if a problem was found.
     Doctor(leadsman_kubectl::DoctorArgs),
+    /// Make a marker of a probe that the kubelet runs, or of a marker as `OpenKruise` has it
+    ///
+    /// The marker is printed, ready to be applied; what it cannot have, and why, is printed to standard error. Nothing is
+    /// written.
+    Convert(leadsman_kubectl::ConvertArgs),
 }
 
 /// The name by which kubectl finds this program (`kubectl plugin`), and the one by which it asks for completions.
@@ -107,6 +112,7 @@ fn main() -> ExitCode {
         Command::Status(args) => leadsman_kubectl::status(&args),
         Command::History(args) => leadsman_kubectl::history(&args),
         Command::Top(args) => leadsman_kubectl::top(&args),
+        Command::Convert(args) => leadsman_kubectl::convert(&args),
         Command::Try(args) => leadsman_kubectl::try_markers(&args),
         Command::Doctor(args) => leadsman_kubectl::doctor(&args),
     }
@@ -154,6 +160,7 @@ mod tests {
                 "top",
                 "try",
                 "doctor",
+                "convert",
                 "agent-history",
             ];
             if is_typed.contains(&command.get_name()) {

@@ -9,7 +9,7 @@
 //! | `report` | the answer, and whether something is wrong |
 //! | `text` | the answer as text |
 
-mod documents;
+pub(crate) mod documents;
 mod pod;
 mod report;
 mod server;

@@ -1,0 +1,557 @@
+//! `kubectl leadsman convert`: a probe of a pod or a workload, or a marker as OpenKruise has it, as a marker ready to apply.
+//!
+//! The marker goes to standard output, what cannot be carried over to standard error. Nothing is written.
+
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use clap::builder::ValueHint;
+use clap_complete::engine::ArgValueCompleter;
+use k8s_openapi::api::core::v1::Probe;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use leadsman_api::PodProbeMarker;
+use leadsman_core::cluster::nearest;
+use leadsman_core::podprobe::{Compatibility, Marker};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use crate::connection::Connection;
+use crate::explain::{Target, no_such, parse_target};
+use crate::reader::Reader;
+use crate::resources::PODS;
+use crate::trial::documents;
+use crate::{VerbError, completion, output};
+
+/// The flags of `convert`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  kubectl leadsman convert pod/game-0 --container game --probe readiness\n  kubectl leadsman convert -f deployment.yaml --probe liveness\n  kubectl get podprobemarkers -o yaml | kubectl leadsman convert -f -"
+)]
+pub struct Args {
+    /// pod/NAME, deployment/NAME, statefulset/NAME, daemonset/NAME or replicaset/NAME; a NAME alone is a pod's
+    #[arg(value_name = "TYPE/NAME", num_args = 0..=2, required_unless_present = "file", add = ArgValueCompleter::new(completion::targets))]
+    target: Vec<String>,
+    /// File with pods, workloads or OpenKruise's markers, - for standard input
+    #[arg(short = 'f', long = "filename", value_name = "FILE", conflicts_with = "target", value_hint = ValueHint::FilePath)]
+    file: Option<PathBuf>,
+    /// The container [default: the only one]
+    #[arg(short, long, value_name = "NAME")]
+    container: Option<String>,
+    /// Which of its probes [default: the only one]
+    #[arg(long, value_name = "PROBE")]
+    probe: Option<ProbeKind>,
+    /// Type of the pod's condition that shows the verdict [default: CONTAINER-PROBE]
+    #[arg(long, value_name = "TYPE")]
+    condition: Option<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// A probe that the kubelet runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ProbeKind {
+    Liveness,
+    Readiness,
+    Startup,
+}
+
+impl ProbeKind {
+    const ALL: [Self; 3] = [Self::Liveness, Self::Readiness, Self::Startup];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Liveness => "liveness",
+            Self::Readiness => "readiness",
+            Self::Startup => "startup",
+        }
+    }
+}
+
+/// Which probe is meant, and how its verdict is shown.
+#[derive(Clone, Debug, Default)]
+struct Choice<'a> {
+    container: Option<&'a str>,
+    probe: Option<ProbeKind>,
+    condition: Option<&'a str>,
+}
+
+/// A marker, and what could not be carried over.
+#[derive(Debug)]
+struct Converted {
+    marker: Value,
+    remarks: Vec<String>,
+}
+
+pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
+    let objects = match &args.file {
+        Some(file) => documents::objects(&documents::read(file)?)?,
+        None => vec![read_object(args).await?],
+    };
+    let choice = Choice {
+        container: args.container.as_deref(),
+        probe: args.probe,
+        condition: args.condition.as_deref(),
+    };
+    let mut text = String::new();
+    let mut errors = 0;
+    for object in &objects {
+        let converted = convert(object, &choice)?;
+        let name = &converted.marker["metadata"]["name"];
+        for remark in &converted.remarks {
+            eprintln!("{}: {remark}", name.as_str().unwrap_or_default());
+        }
+        errors += converted.report_errors();
+        if !text.is_empty() {
+            text.push_str("---\n");
+        }
+        let yaml = serde_norway::to_string(&converted.marker);
+        text.push_str(&yaml.map_err(|error| VerbError::Io(std::io::Error::other(error)))?);
+    }
+    if text.is_empty() {
+        let file = args.file.as_deref().unwrap_or(Path::new("-"));
+        let message = format!("{} has no object", file.display());
+        return Err(VerbError::Usage(message));
+    }
+    output::print(&text)?;
+    match errors {
+        0 => Ok(()),
+        count => Err(VerbError::Found(format!(
+            "{count} fields have to be corrected before this can be applied"
+        ))),
+    }
+}
+
+async fn read_object(args: &Args) -> Result<Value, VerbError> {
+    let words: Vec<_> = args.target.iter().map(String::as_str).collect();
+    let (resource, kind, name) = match parse_target(&words, None)? {
+        Target::Pod(name) => (PODS, "pod", name),
+        Target::Workload(resource, kind, name) => (resource, kind, name),
+        Target::Selector(_) => {
+            let message = "convert takes one object, not a selector";
+            return Err(VerbError::Usage(message.to_owned()));
+        }
+    };
+    let connected = args.connection.connect().await;
+    let connected = connected.map_err(|error| VerbError::Connection(Box::new(error)))?;
+    let reader = Reader {
+        server: connected.server,
+    };
+    let namespace = Some(connected.namespace.as_str());
+    let found = reader.get::<Value>(resource, namespace, name).await;
+    let Some(mut object) = found.map_err(VerbError::Unread)? else {
+        return Err(no_such(&reader, resource, kind, name, namespace).await);
+    };
+    if resource == PODS {
+        object["kind"] = json!("Pod");
+    }
+    Ok(object)
+}
+
+impl Converted {
+    /// Prints what the manager would refuse. Returns how many errors these are.
+    fn report_errors(&self) -> usize {
+        let errors = match decode::<PodProbeMarker>(&self.marker) {
+            Ok(marker) => Marker::parse(&marker, Compatibility::default()).err(),
+            Err(error) => {
+                eprintln!("{error}");
+                return 1;
+            }
+        };
+        let errors = errors.unwrap_or_default();
+        for error in &errors {
+            eprintln!("{error}");
+        }
+        errors.len()
+    }
+}
+
+fn decode<T: DeserializeOwned>(value: &Value) -> Result<T, VerbError> {
+    let decoded = serde_json::from_value(value.clone());
+    decoded.map_err(|error| VerbError::Usage(format!("the object cannot be decoded: {error}")))
+}
+
+fn convert(object: &Value, choice: &Choice<'_>) -> Result<Converted, VerbError> {
+    if object["kind"] == "PodProbeMarker" {
+        return Ok(from_openkruise(object));
+    }
+    from_pods(object, choice)
+}
+
+/// A marker as `OpenKruise` has it: what only its controllers write is left out, and defaults that differ are spelled out.
+fn from_openkruise(object: &Value) -> Converted {
+    let mut remarks = Vec::new();
+    let known = &object["metadata"];
+    let mut metadata = Map::new();
+    for field in ["name", "namespace", "labels"] {
+        if !known[field].is_null() {
+            metadata.insert(field.to_owned(), known[field].clone());
+        }
+    }
+    let annotations = known["annotations"].as_object().into_iter().flatten();
+    let annotations: Map<_, _> = annotations
+        .filter(|(key, _)| !key.starts_with("kubectl.kubernetes.io/"))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    if !annotations.is_empty() {
+        metadata.insert("annotations".to_owned(), Value::Object(annotations));
+    }
+    let finalizers = known["finalizers"].as_array().into_iter().flatten();
+    for finalizer in finalizers.filter_map(Value::as_str) {
+        remarks.push(format!(
+            "finalizer {finalizer} is left out: a clean-up needs none"
+        ));
+    }
+    let mut spec = object["spec"].clone();
+    let probes = spec.get_mut("probes").and_then(Value::as_array_mut);
+    for entry in probes.into_iter().flatten() {
+        let name = entry["name"].as_str().unwrap_or_default().to_owned();
+        let Some(probe) = entry.get_mut("probe").and_then(Value::as_object_mut) else {
+            continue;
+        };
+        // `OpenKruise` takes 1 for what is left out (`pkg/daemon/podprobe/worker.go`), leadsman what Kubernetes takes.
+        for field in ["initialDelaySeconds", "periodSeconds", "failureThreshold"] {
+            let value = probe.get(field).and_then(Value::as_i64);
+            if value.unwrap_or_default() == 0 {
+                probe.insert(field.to_owned(), json!(1));
+                remarks.push(format!(
+                    "probe {name}: {field} is 1, which OpenKruise takes for what is left out"
+                ));
+            }
+        }
+        carry_probe(&name, probe, &mut remarks);
+    }
+    Converted {
+        marker: marker(&metadata, &spec),
+        remarks,
+    }
+}
+
+fn marker(metadata: &Map<String, Value>, spec: &Value) -> Value {
+    json!({
+        "apiVersion": format!("{}/{}", leadsman_api::GROUP, leadsman_api::VERSION),
+        "kind": "PodProbeMarker",
+        "metadata": metadata,
+        "spec": spec,
+    })
+}
+
+/// Takes out of a probe what a marker's cannot have.
+fn carry_probe(name: &str, probe: &mut Map<String, Value>, remarks: &mut Vec<String>) {
+    for handler in ["httpGet", "tcpSocket"] {
+        let fields = probe.get_mut(handler).and_then(Value::as_object_mut);
+        let host = fields.and_then(|fields| fields.remove("host"));
+        if let Some(host) = host.as_ref().and_then(Value::as_str)
+            && !host.is_empty()
+        {
+            remarks.push(format!(
+                "probe {name}: {handler}.host {host} is left out: a probe goes to its own pod"
+            ));
+        }
+    }
+    if probe.remove("terminationGracePeriodSeconds").is_some() {
+        remarks.push(format!(
+            "probe {name}: terminationGracePeriodSeconds is left out: a marker's probe ends no pod"
+        ));
+    }
+    let exec = probe.get("exec");
+    let command = exec.and_then(|exec| exec["command"].as_array());
+    let command = command.into_iter().flatten();
+    if command
+        .filter_map(Value::as_str)
+        .any(|word| word.contains("$("))
+    {
+        remarks.push(format!(
+            "probe {name}: the command has $(…), which the kubelet replaces and leadsman does not; use a shell and ${{…}}"
+        ));
+    }
+}
+
+/// A probe of the pods of a workload, or of one pod.
+fn from_pods(object: &Value, choice: &Choice<'_>) -> Result<Converted, VerbError> {
+    let kind = object["kind"].as_str().unwrap_or("object");
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let mut remarks = Vec::new();
+    let (spec, selector) = pods_of(object, &mut remarks).ok_or_else(|| {
+        VerbError::Usage(format!(
+            "{kind} {name} has no containers with labels: convert takes pods, workloads and PodProbeMarkers"
+        ))
+    })?;
+    let container = find_container(spec, choice.container)?;
+    let container_name = container["name"].as_str().unwrap_or_default();
+    let (probe_kind, probe) = find_probe(container, choice.probe)?;
+    let mut probe = probe.as_object().cloned().unwrap_or_default();
+    let probe_name = probe_kind.name();
+    carry_probe(probe_name, &mut probe, &mut remarks);
+    if probe_kind == ProbeKind::Startup {
+        remarks.push(
+            "the startup probe ends with its first success; a marker's probe begins then, and goes on"
+                .to_owned(),
+        );
+    }
+    let condition = choice.condition.map_or_else(
+        || format!("{container_name}-{probe_name}"),
+        ToOwned::to_owned,
+    );
+    remarks.push(format!(
+        "its verdict is the pod's condition {condition}; for labels and annotations add a markerPolicy"
+    ));
+    let mut metadata = Map::new();
+    metadata.insert("name".to_owned(), json!(format!("{name}-{probe_name}")));
+    if let Some(namespace) = object["metadata"]["namespace"].as_str() {
+        metadata.insert("namespace".to_owned(), json!(namespace));
+    }
+    // Whatever else a probe's object has is not of Kubernetes.
+    let probe = decode::<Probe>(&Value::Object(probe))?;
+    let spec = json!({
+        "selector": selector,
+        "probes": [{
+            "name": probe_name,
+            "containerName": container_name,
+            "podConditionType": condition,
+            "probe": probe,
+        }],
+    });
+    Ok(Converted {
+        marker: marker(&metadata, &spec),
+        remarks,
+    })
+}
+
+/// Labels that a controller gives each pod, or each revision: a selector with them would match one pod, or none after the
+/// next update (`k8s.io/api/apps/v1/types.go`, `k8s.io/api/batch/v1/types.go`).
+const OF_CONTROLLERS: &[&str] = &[
+    "pod-template-hash",
+    "controller-revision-hash",
+    "pod-template-generation",
+    "statefulset.kubernetes.io/pod-name",
+    "apps.kubernetes.io/pod-index",
+    "controller-uid",
+    "job-name",
+    "batch.kubernetes.io/controller-uid",
+    "batch.kubernetes.io/job-name",
+    "batch.kubernetes.io/job-completion-index",
+];
+
+/// The spec of the pods of an object, and a selector of them.
+fn pods_of<'a>(object: &'a Value, remarks: &mut Vec<String>) -> Option<(&'a Value, LabelSelector)> {
+    let template = ["/spec/template", "/spec/jobTemplate/spec/template"];
+    let template = template.iter().find_map(|path| object.pointer(path));
+    let pods = template.unwrap_or(object);
+    let spec = pods
+        .get("spec")
+        .filter(|spec| spec["containers"].is_array())?;
+    let own = template.and_then(|_| object.pointer("/spec/selector"));
+    if let Some(selector) = own.and_then(|own| serde_json::from_value(own.clone()).ok()) {
+        return Some((spec, selector));
+    }
+    let labels = pods["metadata"]["labels"].as_object()?.iter();
+    let labels = labels.filter(|(key, _)| !OF_CONTROLLERS.contains(&key.as_str()));
+    let labels = labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
+    remarks.push(
+        "the selector has all labels of the pod: leave out those that the others lack".to_owned(),
+    );
+    let selector = LabelSelector {
+        match_labels: Some(labels.collect()),
+        ..LabelSelector::default()
+    };
+    Some((spec, selector))
+}
+
+fn find_container<'a>(spec: &'a Value, name: Option<&str>) -> Result<&'a Value, VerbError> {
+    let sidecars = spec["initContainers"].as_array().into_iter().flatten();
+    let sidecars = sidecars.filter(|container| container["restartPolicy"] == "Always");
+    let containers = spec["containers"].as_array().into_iter().flatten();
+    let all: Vec<_> = containers.chain(sidecars).collect();
+    let name_of = |container: &'a Value| container["name"].as_str().unwrap_or_default();
+    let names = || all.iter().map(|container| name_of(container));
+    let listed = || names().collect::<Vec<_>>().join(", ");
+    match (name, all.as_slice()) {
+        (None, [only]) => Ok(only),
+        (None, _) => Err(VerbError::Usage(format!(
+            "which container? --container {}",
+            names().collect::<Vec<_>>().join(" or ")
+        ))),
+        (Some(name), _) => {
+            let found = all.iter().find(|container| name_of(container) == name);
+            found.copied().ok_or_else(|| {
+                let meant = match nearest(name, names()) {
+                    Some(near) => format!("did you mean {near}?"),
+                    None => format!("there is {}", listed()),
+                };
+                VerbError::Usage(format!("no container {name}; {meant}"))
+            })
+        }
+    }
+}
+
+fn find_probe(
+    container: &Value,
+    kind: Option<ProbeKind>,
+) -> Result<(ProbeKind, &Value), VerbError> {
+    let name = container["name"].as_str().unwrap_or_default();
+    let own = ProbeKind::ALL.into_iter().filter_map(|kind| {
+        let probe = container.get(format!("{}Probe", kind.name()))?;
+        Some((kind, probe))
+    });
+    let own: Vec<_> = own.collect();
+    let listed = |between: &str| {
+        let names: Vec<_> = own.iter().map(|(kind, _)| kind.name()).collect();
+        names.join(between)
+    };
+    match (kind, own.as_slice()) {
+        (_, []) => Err(VerbError::Usage(format!("container {name} has no probe"))),
+        (None, [only]) => Ok(*only),
+        (None, _) => Err(VerbError::Usage(format!(
+            "which probe of container {name}? --probe {}",
+            listed(" or ")
+        ))),
+        (Some(kind), own) => {
+            let found = own.iter().find(|(one, _)| *one == kind);
+            found.copied().ok_or_else(|| {
+                VerbError::Usage(format!(
+                    "container {name} has no {} probe, only {}",
+                    kind.name(),
+                    listed(", ")
+                ))
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn deployment() -> Value {
+        json!({
+            "kind": "Deployment", "metadata": { "name": "game", "namespace": "ns" },
+            "spec": {
+                "selector": { "matchLabels": { "app": "game" } },
+                "template": {
+                    "metadata": { "labels": { "app": "game", "version": "7" } },
+                    "spec": { "containers": [
+                        { "name": "main", "readinessProbe": {
+                            "httpGet": { "path": "/ready", "port": "web", "host": "10.0.0.9" }, "periodSeconds": 5 },
+                          "livenessProbe": { "exec": { "command": ["check", "$(ROLE)"] }, "terminationGracePeriodSeconds": 9 } },
+                        { "name": "proxy" },
+                    ] },
+                },
+            },
+        })
+    }
+
+    fn choice(container: Option<&'static str>, probe: Option<ProbeKind>) -> Choice<'static> {
+        Choice {
+            container,
+            probe,
+            condition: None,
+        }
+    }
+
+    fn errors_of(marker: &Value) -> Vec<String> {
+        let decoded = decode::<PodProbeMarker>(marker).unwrap();
+        let errors = Marker::parse(&decoded, Compatibility::default()).err();
+        let errors = errors.unwrap_or_default().into_iter();
+        errors.map(|error| error.to_string()).collect()
+    }
+
+    #[test]
+    fn a_probe_of_a_workload_becomes_a_marker() {
+        let readiness = choice(Some("main"), Some(ProbeKind::Readiness));
+        let converted = convert(&deployment(), &readiness).unwrap();
+        let expected = json!({
+            "apiVersion": "apps.kruise.io/v1alpha1", "kind": "PodProbeMarker",
+            "metadata": { "name": "game-readiness", "namespace": "ns" },
+            "spec": {
+                "selector": { "matchLabels": { "app": "game" } },
+                "probes": [{
+                    "name": "readiness", "containerName": "main", "podConditionType": "main-readiness",
+                    "probe": { "httpGet": { "path": "/ready", "port": "web" }, "periodSeconds": 5 },
+                }],
+            },
+        });
+        assert_eq!(converted.marker, expected);
+        assert!(converted.remarks[0].contains("httpGet.host 10.0.0.9 is left out"));
+        assert_eq!(errors_of(&converted.marker), [""; 0]);
+        let liveness = choice(Some("main"), Some(ProbeKind::Liveness));
+        let converted = convert(&deployment(), &liveness).unwrap();
+        let remarks = converted.remarks.join("\n");
+        for words in ["terminationGracePeriodSeconds is left out", "$(…)"] {
+            assert!(remarks.contains(words), "{words}: {remarks}");
+        }
+        assert_eq!(errors_of(&converted.marker), [""; 0]);
+    }
+
+    #[test]
+    fn a_pod_is_selected_by_the_labels_that_its_controller_did_not_give() {
+        let mut pod = deployment()["spec"]["template"].clone();
+        pod["kind"] = json!("Pod");
+        pod["metadata"]["name"] = json!("game-0");
+        pod["metadata"]["labels"]["pod-template-hash"] = json!("5d4");
+        let converted = convert(&pod, &choice(Some("main"), Some(ProbeKind::Readiness))).unwrap();
+        let labels = &converted.marker["spec"]["selector"]["matchLabels"];
+        assert_eq!(*labels, json!({ "app": "game", "version": "7" }));
+        assert!(converted.remarks[0].contains("all labels of the pod"));
+    }
+
+    #[rstest]
+    #[case(None, None, "which container? --container main or proxy")]
+    #[case(Some("mian"), None, "no container mian; did you mean main?")]
+    #[case(Some("db"), None, "no container db; there is main, proxy")]
+    #[case(
+        Some("main"),
+        None,
+        "which probe of container main? --probe liveness or readiness"
+    )]
+    #[case(
+        Some("main"),
+        Some(ProbeKind::Startup),
+        "container main has no startup probe, only liveness, readiness"
+    )]
+    #[case(Some("proxy"), None, "container proxy has no probe")]
+    fn what_is_not_clear_is_asked_for(
+        #[case] container: Option<&'static str>,
+        #[case] probe: Option<ProbeKind>,
+        #[case] expected: &str,
+    ) {
+        let error = convert(&deployment(), &choice(container, probe)).unwrap_err();
+        assert_eq!(error.to_string(), expected);
+    }
+
+    /// As `kubectl get -o yaml` prints it.
+    #[test]
+    fn a_marker_of_openkruise_keeps_its_meaning() {
+        let object = json!({
+            "apiVersion": "apps.kruise.io/v1alpha1", "kind": "PodProbeMarker",
+            "metadata": {
+                "name": "m", "namespace": "ns", "uid": "u", "resourceVersion": "7", "generation": 2,
+                "creationTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["kruise.io/node-pod-probe-cleanup"],
+                "annotations": { "kubectl.kubernetes.io/last-applied-configuration": "{}", "team": "a" },
+                "managedFields": [{ "manager": "manager" }],
+            },
+            "spec": {
+                "selector": { "matchLabels": { "app": "game" } },
+                "probes": [{
+                    "name": "Idle", "containerName": "main", "podConditionType": "game.io/idle",
+                    "probe": { "tcpSocket": { "port": 80, "host": "" }, "periodSeconds": 10, "timeoutSeconds": 1 },
+                    "markerPolicy": [{ "state": "Succeeded", "labels": { "idle": "true" } }],
+                }],
+            },
+            "status": { "observedGeneration": 2, "matchedPods": 1 },
+        });
+        let converted = convert(&object, &Choice::default()).unwrap();
+        let marker = &converted.marker;
+        let metadata = json!({ "name": "m", "namespace": "ns", "annotations": { "team": "a" } });
+        assert_eq!(marker["metadata"], metadata);
+        assert!(marker.get("status").is_none());
+        let probe = json!({ "tcpSocket": { "port": 80 }, "initialDelaySeconds": 1, "periodSeconds": 10,
+            "timeoutSeconds": 1, "failureThreshold": 1 });
+        assert_eq!(marker["spec"]["probes"][0]["probe"], probe);
+        let policy = &object["spec"]["probes"][0]["markerPolicy"];
+        assert_eq!(marker["spec"]["probes"][0]["markerPolicy"], *policy);
+        assert_eq!(converted.remarks.len(), 3, "{:?}", converted.remarks);
+        assert_eq!(errors_of(marker), [""; 0]);
+    }
+}
