@@ -48,6 +48,7 @@ const COMMANDS: &[(&str, Check)] = &[
     ("ctr ", Not(NO_PROGRAM)),
     ("podman ", Not(NO_PROGRAM)),
     ("oc ", Not(NO_PROGRAM)),
+    ("kubectl krew ", Not(NO_PROGRAM)),
     ("jq ", Not(NO_PROGRAM)),
     ("curl ", Not(NO_KUBELET)),
     ("helm upgrade kruise ", Not(NO_OPENKRUISE)),

@@ -6,6 +6,8 @@
 //! | `leadsman-VERSION-linux-ARCH` | the program alone, for `manifests` and `preflight` away from the cluster |
 //! | `leadsman-VERSION-ARCH.cdx.json` | its bill of materials |
 //! | `leadsman-VERSION-ARCH-licenses.txt` | the licences of what it links, in their own words |
+//! | `kubectl-leadsman-VERSION-linux-ARCH.tar.gz` | the program as a plugin of kubectl |
+//! | `leadsman.krew.yaml` | Krew's manifest of these archives, if `--download` says where they will be |
 //! | `leadsman-VERSION.tgz` | the Helm chart; helm writes the time of packing into it, all else depends on the commit alone |
 //! | `leadsman-VERSION.yaml` | what `leadsman manifests` prints |
 //! | `SHA256SUMS` | the checksums of all of them |
@@ -20,7 +22,7 @@ use crate::commit::Commit;
 use crate::image::{self, Architecture, Profile, megabytes};
 use crate::lint::deny;
 use crate::sbom::Materials;
-use crate::{bed, cargo, clock};
+use crate::{bed, cargo, clock, krew};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const CHART: &str = "charts/leadsman";
@@ -31,23 +33,38 @@ type Step = (&'static str, fn(&mut Release) -> Result<()>);
 const STEPS: &[Step] = &[
     ("advisories", Release::advisories),
     ("images", Release::images),
+    ("plugin", Release::plugin),
     ("manifests", Release::manifests),
     ("chart", Release::chart),
     ("checksums", Release::checksums),
 ];
 
+/// Where the release will be found; nothing of it depends on that but Krew's manifest.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// The URL below which the files of target/dist can be downloaded, for Krew's manifest; without it none is written
+    #[arg(long, value_name = "URL", requires = "homepage")]
+    download: Option<String>,
+    /// The project's page, for Krew's manifest
+    #[arg(long, value_name = "URL", requires = "download")]
+    homepage: Option<String>,
+}
+
 /// A release in the making.
 struct Release {
     folder: PathBuf,
     commit: Commit,
+    /// Download and homepage, if they are known.
+    place_on_web: Option<(String, String)>,
     /// What somebody may expect in a release and will not find, each with the reason.
     left_out: Vec<String>,
 }
 
-pub(crate) fn run() -> Result<ExitCode> {
+pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
     let mut release = Release {
         folder: cargo::root().canonicalize()?.join("target/dist"),
         commit: Commit::read()?,
+        place_on_web: arguments.download.zip(arguments.homepage),
         left_out: Vec::new(),
     };
     if release.folder.exists() {
@@ -109,6 +126,34 @@ impl Release {
                 materials.notices,
             )?;
         }
+        Ok(())
+    }
+
+    /// The program under the name by which kubectl finds it, and the manifest by which Krew does.
+    fn plugin(&mut self) -> Result<()> {
+        let mut platforms = Vec::new();
+        for architecture in [Architecture::Amd64, Architecture::Arm64] {
+            let program = self.place(&format!("leadsman-{VERSION}-linux-{architecture}"));
+            if !program.exists() {
+                continue;
+            }
+            let file = format!("kubectl-leadsman-{VERSION}-linux-{architecture}.tar.gz");
+            let archive = self.place(&file);
+            krew::pack(&program, &archive, &self.commit.time)?;
+            platforms.push(krew::Platform {
+                architecture: architecture.to_string(),
+                sha256: krew::checksum(&archive)?,
+                file,
+            });
+        }
+        let Some((download, homepage)) = &self.place_on_web else {
+            let reason =
+                "Krew's manifest: --download and --homepage say where the archives will be";
+            self.left_out.push(reason.to_owned());
+            return Ok(());
+        };
+        let manifest = krew::manifest(VERSION, homepage, download, &platforms);
+        fs::write(self.place("leadsman.krew.yaml"), format!("{manifest:#}\n"))?;
         Ok(())
     }
 

@@ -15,6 +15,7 @@ mod crds;
 mod demo;
 mod dist;
 mod image;
+mod krew;
 mod lint;
 mod manifests;
 mod root;
@@ -58,7 +59,7 @@ enum Verb {
     /// Make leadsman's container image as an OCI archive, without Docker
     Image(image::Arguments),
     /// Make what a release consists of in target/dist: images, chart, manifests, bills of materials, checksums
-    Dist,
+    Dist(dist::Arguments),
     /// Write the generated pages of docs/reference, build the documentation as a book in target/book/html, check its links
     Docs(book::Arguments),
     /// Run every check that is no test: format, clippy, CRDs, layers, orphan files, rules without a test, versions, docs,
@@ -87,7 +88,7 @@ fn main() -> ExitCode {
         Verb::Test(arguments) => Ok(test::run(&arguments)),
         Verb::Bench(arguments) => bench::run(&arguments),
         Verb::Image(arguments) => image::run(&arguments),
-        Verb::Dist => dist::run(),
+        Verb::Dist(arguments) => dist::run(arguments),
         Verb::Docs(arguments) => book::run(&arguments),
         Verb::Lint => Ok(lint::run()),
         Verb::Bed(arguments) => bed::run(&arguments),
