@@ -18,6 +18,7 @@ use serde::Deserialize;
 use tokio::time::timeout;
 
 use crate::connection::Connection;
+use crate::output;
 use crate::reader::Selection;
 use crate::resources::{KINDS, MARKERS, NAMESPACES, PODS, Resource};
 use crate::text::Lines;
@@ -54,7 +55,11 @@ pub fn complete_for_kubectl(mut command: clap::Command, words: Vec<OsString>) ->
             directive |= NO_SPACE;
         }
     }
-    let printed = writeln!(std::io::stdout(), "{}:{directive}", text.0);
+    let printed = writeln!(
+        std::io::stdout(),
+        "{}:{directive}",
+        output::harmless(&text.0)
+    );
     if printed.is_ok() {
         ExitCode::SUCCESS
     } else {

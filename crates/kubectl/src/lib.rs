@@ -136,7 +136,7 @@ fn run<T: Termination>(verb: impl Future<Output = Result<T, VerbError>>) -> Exit
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("error: {error}");
+            eprintln!("{}", output::harmless(&format!("error: {error}")));
             ExitCode::FAILURE
         }
     }

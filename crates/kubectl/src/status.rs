@@ -321,7 +321,8 @@ async fn watch(args: &Args, reader: Reader, namespace: Option<&str>) -> Result<(
                 output::print(&format!("{name} was deleted\n"))?;
             }
             WatchEvent::Failed(failure) => {
-                eprintln!("{}; trying again", failure.disposition.explain());
+                let why = failure.disposition.explain();
+                eprintln!("{}; trying again", output::harmless(&why));
             }
             WatchEvent::ListStarted => is_listing = true,
             WatchEvent::ListComplete(_) => is_listing = false,

@@ -19,9 +19,9 @@ pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
 pub(crate) const HEADING: Style = Style::new().bold();
 
 impl Cell {
-    /// A cell with a style.
+    /// A cell with a style. It is one line, whatever is in it.
     pub(crate) fn styled(text: impl Into<String>, style: Style) -> Self {
-        let text = text.into();
+        let text = text.into().replace(['\n', '\t'], " ");
         Self { text, style }
     }
 }

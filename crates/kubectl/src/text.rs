@@ -127,10 +127,30 @@ pub(crate) fn causes(lines: &mut Lines, causes: &[Cause]) {
         };
         lines.add(format_args!("\n  {style}{}{style:#}{of}", cause.reason));
         // What it is, then what to do.
-        for part in cause.message.split("; ") {
+        for part in parts(&cause.message) {
             lines.add(format_args!("    {part}"));
         }
     }
+}
+
+/// The parts of a message, which `; ` separates. What a probe printed is quoted in it, and is one part with its quotes.
+fn parts(message: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let (mut start, mut is_quoted, mut is_escaped) = (0, false, false);
+    for (at, c) in message.char_indices() {
+        match c {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = is_quoted,
+            '"' => is_quoted = !is_quoted,
+            ';' if !is_quoted && message[at..].starts_with("; ") => {
+                parts.push(&message[start..at]);
+                start = at + 2;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&message[start..]);
+    parts
 }
 
 fn explain_marker(lines: &mut Lines, marker: &MarkerExplanation, now: Timestamp) {
@@ -339,5 +359,17 @@ pub(crate) fn unread(lines: &mut Lines, unread: &[String]) {
     lines.heading("Not read");
     for why in unread {
         lines.add(format_args!("  {why}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parts;
+
+    #[test]
+    fn what_a_probe_printed_is_not_taken_apart() {
+        let message = r#"it fails with "a; \"b; c"; raise it; or not"#;
+        let expected = [r#"it fails with "a; \"b; c""#, "raise it", "or not"];
+        assert_eq!(parts(message), expected);
     }
 }
