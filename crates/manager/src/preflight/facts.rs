@@ -98,7 +98,7 @@ pub struct CrdFacts {
     pub drops: Vec<String>,
     /// Whether it has validation rules (CEL), or needs none.
     pub rules: bool,
-    /// The Helm release that it belongs to.
+    /// The Helm release that it belongs to and goes with.
     pub release: Option<String>,
 }
 
@@ -242,11 +242,13 @@ fn compared(ours: &CustomResourceDefinition, theirs: &CustomResourceDefinition) 
     let (ours, crd, theirs) = (schema(ours), theirs, schema(theirs));
     let mut drops = Vec::new();
     missing(&ours, &theirs, "", &mut drops);
-    let annotations = crd.metadata.annotations.as_ref();
+    let annotation = |key: &str| crd.metadata.annotations.as_ref()?.get(key).cloned();
+    // What Helm is to keep, as leadsman's chart says of its CRDs, outlives the release.
+    let is_kept = annotation("helm.sh/resource-policy").is_some_and(|policy| policy == "keep");
     CrdFacts {
         drops,
         rules: has_rules(&theirs) || !has_rules(&ours),
-        release: annotations.and_then(|all| all.get("meta.helm.sh/release-name").cloned()),
+        release: annotation("meta.helm.sh/release-name").filter(|_| !is_kept),
     }
 }
 
@@ -387,13 +389,16 @@ mod tests {
             theirs["metadata"]["annotations"] = json!({"meta.helm.sh/release-name": "kruise"});
             let status = "/spec/versions/0/schema/openAPIV3Schema/properties/status";
             theirs.pointer_mut(status).unwrap()["properties"] = json!({});
-            let seen = compared(&ours, &serde_json::from_value(theirs).unwrap());
+            let seen = compared(&ours, &serde_json::from_value(theirs.clone()).unwrap());
             assert!(
                 seen.drops.iter().all(|place| place.starts_with("status.")),
                 "{seen:?}"
             );
             assert!(!seen.drops.is_empty());
             assert_eq!(seen.release.as_deref(), Some("kruise"));
+            theirs["metadata"]["annotations"]["helm.sh/resource-policy"] = json!("keep");
+            let seen = compared(&ours, &serde_json::from_value(theirs).unwrap());
+            assert_eq!(seen.release, None);
         }
     }
 
