@@ -187,6 +187,8 @@ async fn act_as_the_pages_assume(plane: &ControlPlane, scene: &Scene) -> Result<
     };
     let labels = json!({"metadata": {"labels": leadsman::agent_labels()}});
     agents.pod_with("agent-ns", labels).await?;
+    let ready = json!({"conditions": [{"type": "Ready", "status": "True"}]});
+    agents.report_pod_status("agent-ns", ready).await?;
     scene.pod_with("game-2", of_game("game-servr")).await?;
     let mut template = of_game("game-server");
     template["spec"]["containers"][0]["readinessProbe"] =

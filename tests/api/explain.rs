@@ -8,7 +8,7 @@ use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use leadsman_testkit::{ControlPlane, leadsman};
-use leadsman_tests::{Printed, Scene, kubectl_leadsman, wait_for_answer};
+use leadsman_tests::{Printed, Scene, Way, kubectl_leadsman, wait_for_answer};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -45,18 +45,15 @@ async fn wait_for_cause(
     plane: &ControlPlane,
     namespace: &str,
     pod: &str,
-    cause: Option<&str>,
-) -> Result<String> {
-    let what = format!("cause {cause:?} of {pod}");
+    reason: Option<&str>,
+) -> Result<Value> {
+    let what = format!("cause {reason:?} of {pod}");
     let seen = Mutex::new(Value::Null);
     let told = wait_for_answer(&what, || async {
-        let mut explained = explain_json(plane, namespace, pod).await?;
-        let causes = explained["causes"].take();
-        let first = &causes[0];
-        let is_so = first["reason"].as_str() == cause;
-        let message = first["message"].as_str().unwrap_or_default().to_owned();
+        let causes = explain_json(plane, namespace, pod).await?["causes"].take();
+        let first = causes[0].clone();
         *seen.lock().expect("no holder panics") = causes;
-        Ok(is_so.then_some(message))
+        Ok((first["reason"].as_str() == reason).then_some(first))
     });
     let told = told.await;
     told.with_context(|| format!("its causes were {seen:?}"))
@@ -65,7 +62,15 @@ async fn wait_for_cause(
 /// Waits until this is the first cause of a pod of the scene, with these words.
 async fn expect_cause(plane: &ControlPlane, pod: &str, reason: &str, words: &str) -> Result<()> {
     let told = wait_for_cause(plane, "explained", pod, Some(reason)).await?;
-    ensure!(told.contains(words), "{reason}: {told}");
+    ensure!(told.to_string().contains(words), "{reason}: {told}");
+    Ok(())
+}
+
+/// The same of one of the fifteen ways, which comes with what to do.
+async fn expect_way(plane: &ControlPlane, pod: &str, way: Way, words: &str) -> Result<()> {
+    let told = wait_for_cause(plane, "explained", pod, Some(way.reason())).await?;
+    way.is_told(&told)?;
+    ensure!(told.to_string().contains(words), "{way:?}: {told}");
     Ok(())
 }
 
@@ -80,7 +85,7 @@ pub(crate) async fn causes_are_named_on_a_live_cluster(_world: Arc<Installation>
     scene.pod("one").await?;
     expect_cause(plane, "one", "NoMarker", "create one").await?;
     scene.marker("m", idle()).await?;
-    expect_cause(plane, "one", "ThresholdNotReached", "3 failures in a row").await?;
+    expect_way(plane, "one", Way::Threshold, "3 failures in a row").await?;
     scene
         .report_verdict("one", "m#Idle", "Succeeded", "it is idle")
         .await?;
@@ -99,10 +104,10 @@ pub(crate) async fn causes_are_named_on_a_live_cluster(_world: Arc<Installation>
     scene
         .pod_with("typo", json!({"metadata": {"labels": {"app": "explaind"}}}))
         .await?;
-    expect_cause(
+    expect_way(
         plane,
         "typo",
-        "NoMarkerMatches",
+        Way::WrongLabel,
         "app=explained (the pod has app=explaind)",
     )
     .await?;
@@ -118,13 +123,16 @@ pub(crate) async fn causes_are_named_on_a_live_cluster(_world: Arc<Installation>
             json!({"metadata": {"labels": {"app": "explained"}}}),
         )
         .await?;
-    let told = wait_for_cause(plane, "explained-elsewhere", "lost", Some("OtherNamespace")).await?;
-    ensure!(told.contains("explained/m"), "{told}");
+    let way = Way::WrongNamespace;
+    let told = wait_for_cause(plane, "explained-elsewhere", "lost", Some(way.reason())).await?;
+    way.is_told(&told)?;
+    ensure!(told.to_string().contains("explained/m"), "{told}");
     broken_probes(plane, &scene).await?;
     broken_pods(plane, &scene).await?;
     let second = idle();
     scene.marker("second", second).await?;
-    expect_cause(plane, "one", "Conflict", "is set by m#Idle").await?;
+    expect_way(plane, "one", Way::Conflict, "is set by m#Idle").await?;
+    contested_key(plane, &scene.client).await?;
     installation.end().await;
     Ok(())
 }
@@ -139,19 +147,13 @@ async fn broken_probes(plane: &ControlPlane, scene: &Scene) -> Result<()> {
     scene
         .marker_of("container", selector("container"), probe("mian", exec))
         .await?;
-    expect_cause(
-        plane,
-        "container",
-        "ContainerNotFound",
-        "did you mean main?",
-    )
-    .await?;
+    expect_way(plane, "container", Way::WrongContainer, "mian").await?;
     scene.pod_with("port", labelled("port")).await?;
     let port = json!({"tcpSocket": {"port": "wbe"}});
     scene
         .marker_of("port", selector("port"), probe("main", port))
         .await?;
-    expect_cause(plane, "port", "PortNotFound", "it has web").await
+    expect_way(plane, "port", Way::UnknownPort, "wbe").await
 }
 
 /// Pods that a matching marker cannot probe yet.
@@ -160,7 +162,7 @@ async fn broken_pods(plane: &ControlPlane, scene: &Scene) -> Result<()> {
     let waits = json!({"conditions": [{"type": "Initialized", "status": "False",
         "message": "containers with incomplete status: [setup]"}]});
     scene.report_pod_status("setup", waits).await?;
-    expect_cause(plane, "setup", "NotInitialized", "[setup]").await?;
+    expect_way(plane, "setup", Way::NotInitialized, "[setup]").await?;
     let startup = json!({"spec": {"containers": [{"name": "main", "image": "none", "startupProbe": {"tcpSocket": {"port": 1}}}]}});
     scene.pod_with("slow", startup).await?;
     let not_started = json!([{"name": "main", "started": false, "ready": false, "restartCount": 0,
@@ -169,7 +171,7 @@ async fn broken_pods(plane: &ControlPlane, scene: &Scene) -> Result<()> {
     scene
         .report_pod_status("slow", json!({"containerStatuses": not_started}))
         .await?;
-    expect_cause(plane, "slow", "StartupProbe", "has not passed").await?;
+    expect_way(plane, "slow", Way::StartupGate, "has not passed").await?;
     scene
         .add_node("explained-virtual", json!({"type": "virtual-kubelet"}))
         .await?;
@@ -179,17 +181,55 @@ async fn broken_pods(plane: &ControlPlane, scene: &Scene) -> Result<()> {
             json!({"spec": {"nodeName": "explained-virtual"}}),
         )
         .await?;
-    expect_cause(
-        plane,
-        "virtual",
-        "VirtualNode",
-        "EnablePodProbeMarkerOnServerless",
-    )
-    .await?;
+    expect_way(plane, "virtual", Way::VirtualNode, "virtual-kubelet").await?;
+    node_without_agent(plane, scene).await?;
     scene
         .pod_with("astray", json!({"spec": {"nodeName": "explained-nowhere"}}))
         .await?;
     expect_cause(plane, "astray", "NoNode", "does not exist").await
+}
+
+/// Agents are pods, and none of them is on the node.
+async fn node_without_agent(plane: &ControlPlane, scene: &Scene) -> Result<()> {
+    let agents = Scene {
+        client: scene.client.clone(),
+        ns: "leadsman-system".to_owned(),
+        node: scene.node.clone(),
+    };
+    let labels = json!({"metadata": {"labels": leadsman::agent_labels()}});
+    agents.pod_with("agent-explained", labels).await?;
+    let ready = json!({"conditions": [{"type": "Ready", "status": "True"}]});
+    agents.report_pod_status("agent-explained", ready).await?;
+    scene.add_node("explained-bare", json!({})).await?;
+    let there = json!({"spec": {"nodeName": "explained-bare"}});
+    scene.pod_with("unprobed", there).await?;
+    expect_way(plane, "unprobed", Way::NoAgent, "on node explained-bare").await
+}
+
+/// Somebody else changes a label whenever it is as the verdict says. In a namespace of its own: a marker's status names one
+/// trouble, and others come first.
+async fn contested_key(plane: &ControlPlane, client: &kube::Client) -> Result<()> {
+    let scene = Scene::new(client, "contested").await?;
+    scene.pod("one").await?;
+    scene.marker("m", idle()).await?;
+    scene
+        .report_verdict("one", "m#Idle", "Succeeded", "")
+        .await?;
+    scene.wait_for_marks("one", marked("Succeeded")).await?;
+    let theirs = json!({"metadata": {"labels": {"gameserver-idle": "maybe"}}});
+    let what = "the marker to say that its label is contested";
+    let told = wait_for_answer(what, || async {
+        scene.edit("one", "operator", theirs.clone()).await?;
+        let mut explained = explain_json(plane, "contested", "one").await?;
+        let causes = explained["causes"].as_array_mut().map(std::mem::take);
+        let mut causes = causes.unwrap_or_default().into_iter();
+        Ok(causes.find(|cause| cause["reason"] == Way::ContestedKey.reason()))
+    });
+    let told = told.await?;
+    Way::ContestedKey.is_told(&told)?;
+    let who = "label gameserver-idle is written by operator";
+    ensure!(told.to_string().contains(who), "{told}");
+    Ok(())
 }
 
 /// Pods of a workload by cause, markers at a glance, and what was meant.
@@ -365,9 +405,15 @@ pub(crate) async fn a_manager_that_is_down_is_named(installation: Arc<Installati
     scene.wait_for_marks("one", marked("Succeeded")).await?;
     wait_for_cause(plane, "unmanaged", "one", None).await?;
     installation.stop_manager().await?;
-    let told = wait_for_cause(plane, "unmanaged", "one", Some("ManagerDown")).await;
+    let way = Way::NoManager;
+    let told = wait_for_cause(plane, "unmanaged", "one", Some(way.reason())).await;
     installation.start_manager().await?;
-    ensure!(told?.contains("nobody holds the Lease leadsman-manager"));
+    let told = told?;
+    way.is_told(&told)?;
+    ensure!(
+        told.to_string()
+            .contains("nobody holds the Lease leadsman-manager")
+    );
     wait_for_cause(plane, "unmanaged", "one", None).await?;
     scene
         .markers()

@@ -17,7 +17,7 @@ use leadsman_testkit::Release;
 use leadsman_testkit::leadsman::{AGENT, MANAGER};
 use leadsman_testkit::release::Component;
 use leadsman_tests::room::is_main;
-use leadsman_tests::wait_for_answer;
+use leadsman_tests::{Way, kubectl_leadsman, wait_for_answer};
 use serde_json::{Value, json};
 
 use crate::room::{PODS, flip, roles_were, values};
@@ -55,6 +55,7 @@ pub(crate) async fn a_missing_runtime_socket_stops_the_roll_out_until_it_is_ther
     // The other node's agent is not replaced before this one is ready.
     let (there, elsewhere) = neighbours(&release, agent.node.as_deref());
     flip(&room, elsewhere, false).await?;
+    people_are_told(&release, there, &agent.name).await?;
 
     for node in release.bed.nodes() {
         // The same socket by another name: a mount or a link out of the folder would not be seen in the pod.
@@ -65,6 +66,28 @@ pub(crate) async fn a_missing_runtime_socket_stops_the_roll_out_until_it_is_ther
     agent.wait_for_row("1/1 Running 0").await?;
     flip(&room, there, false).await?;
     roles_were(&history, [&["main", "secondary"]; 2]).await
+}
+
+/// Whoever asks about a pod of the node reads which agent is not Ready, and doctor finds it too.
+async fn people_are_told(release: &Release, pod: &str, agent: &str) -> Result<()> {
+    let kubeconfig = release.bed.admin_kubeconfig();
+    let words = ["explain", pod, "-n", "socket", "-o", "json"];
+    let explained = kubectl_leadsman(kubeconfig, &words, "").await?;
+    let explained: Value = serde_json::from_str(&explained.out).context(explained.err)?;
+    let cause = &explained["causes"][0];
+    // After two minutes it is silent, in the words of the marker's status.
+    if cause["reason"] != "AgentSilent" {
+        Way::BrokenSocket.is_told(cause)?;
+        ensure!(cause.to_string().contains(agent), "{cause:#}");
+    }
+    let examined = kubectl_leadsman(kubeconfig, &["doctor"], "").await?;
+    eprintln!("{}", examined.out);
+    let found = examined
+        .out
+        .lines()
+        .any(|line| line.contains("problem") && line.contains(&format!("{agent} on node")));
+    ensure!(found && !examined.success, "{}", examined.out);
+    Ok(())
 }
 
 /// Which of [`PODS`] is on this node, and which on the other.

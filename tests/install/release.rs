@@ -8,7 +8,7 @@ use leadsman_api::PodProbeMarker;
 use leadsman_testkit::Release;
 use leadsman_testkit::release::Component;
 use leadsman_tests::room::target;
-use leadsman_tests::{wait_for_answer, wait_for_object};
+use leadsman_tests::{kubectl_leadsman, wait_for_answer, wait_for_object};
 use serde_json::json;
 
 use crate::room::{PODS, flip, place_pods, roles_were};
@@ -38,7 +38,28 @@ pub(crate) async fn the_manuals_marker_marks_pods_of_both_nodes(
     for pod in PODS {
         room.scene.wait_for_marks(pod, is_idle.clone()).await?;
     }
-    Ok(())
+    all_is_well(&release).await
+}
+
+/// `kubectl leadsman doctor` finds nothing of what was just installed, the webhook and its certificate included.
+async fn all_is_well(release: &Release) -> Result<()> {
+    wait_for_answer("doctor to find no problem", || async {
+        let kubeconfig = release.bed.admin_kubeconfig();
+        let examined = kubectl_leadsman(kubeconfig, &["doctor"], "").await?;
+        eprintln!("{}{}", examined.out, examined.err);
+        let checks = [
+            " of 2 are Ready",
+            "each of 2 nodes has an agent",
+            "2 ready endpoints serve it",
+            "the CA expires in",
+            "every agent with something to probe reports",
+            "no pod lacks the mark",
+        ];
+        let all = checks.iter().all(|check| examined.out.contains(check));
+        let is_complete = !examined.out.contains("unread");
+        Ok((examined.success && all && is_complete).then_some(()))
+    })
+    .await
 }
 
 /// The arguments of an agent, as its pod has them.

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use leadsman_testkit::{Cluster, leadsman};
+use leadsman_tests::Way;
 use leadsman_tests::room::probe;
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -34,17 +35,18 @@ pub(crate) async fn probes_that_cannot_succeed_are_explained(cluster: Arc<Cluste
         .await?;
     let explained: Value = serde_json::from_slice(&explained.stdout)?;
     let causes = explained["causes"].as_array().cloned().unwrap_or_default();
-    for (probe, reason, words) in [
-        ("missing", "CommandNotFound", "correct exec.command"),
-        ("hanging", "TimedOut", "raise timeoutSeconds"),
-        ("closed", "ConnectionRefused", "correct the port"),
-    ] {
-        let cause = causes.iter().find(|cause| cause["probe"] == probe);
-        let told = cause.is_some_and(|cause| {
-            let message = cause["message"].as_str().unwrap_or_default();
-            cause["reason"] == reason && message.contains(words)
-        });
-        ensure!(told, "{probe}: {causes:#?}");
-    }
+    let of = |probe: &str| {
+        let mut causes = causes.iter();
+        let cause = causes.find(|cause| cause["probe"] == probe);
+        cause.with_context(|| format!("no cause of {probe}: {causes:#?}"))
+    };
+    Way::MissingCommand.is_told(of("missing")?)?;
+    Way::HangingCommand.is_told(of("hanging")?)?;
+    let closed = of("closed")?;
+    let message = closed["message"].as_str().unwrap_or_default();
+    ensure!(
+        closed["reason"] == "ConnectionRefused" && message.contains("correct the port"),
+        "{closed:#}"
+    );
     Ok(())
 }

@@ -20,6 +20,7 @@ pub mod report;
 pub mod room;
 pub mod scene;
 pub mod wait;
+pub mod ways;
 
 pub use crowd::Crowd;
 pub use harness::{Beside, Case, run};
@@ -33,4 +34,6 @@ pub use process::Process;
 pub use report::{now, report};
 pub use room::Room;
 pub use scene::Scene;
+
 pub use wait::{wait_for_answer, wait_for_deletion, wait_for_object};
+pub use ways::Way;

@@ -272,9 +272,12 @@ pub(crate) async fn observe(
     };
     let install = async {
         let install = reader.install(now).await;
-        let agents = reader
-            .agents::<Pod>(&install.config.agent_namespace, one_node)
-            .await;
+        let namespace = install.config.agent_namespace.as_str();
+        let mut agents = reader.agents::<Pod>(namespace, one_node).await;
+        if one_node.is_some() && agents.as_ref().is_ok_and(Vec::is_empty) {
+            // Whether this node lacks one, or agents are no pods at all.
+            agents = reader.agents(namespace, None).await;
+        }
         (install, agents)
     };
     let (markers, (nodes, node_pod_probes), (install, agents)) =

@@ -28,6 +28,7 @@ impl PodContext<'_> {
     pub(super) fn causes(&self) -> Vec<Cause> {
         let mut causes = Vec::new();
         causes.extend(self.nobody_writes());
+        causes.extend(self.of_agent());
         let markers = &self.inspected.markers;
         for (place, marker) in markers.iter().enumerate() {
             if let InspectedFit::Matches(parsed, probes) = &marker.fit {
@@ -248,7 +249,8 @@ impl PodContext<'_> {
         Some(Cause::resolving(
             "NotWrittenYet",
             format!(
-                "{what} not as the verdicts and markers say; the manager writes that within seconds, else its log says why not"
+                "{what} not as the verdicts and markers say; the manager writes that within seconds, else its log says why not{}",
+                self.writers_of_differing()
             ),
         ))
     }

@@ -13,6 +13,7 @@
 //! | here | the objects, as far as they could be read, in an index |
 //! | `explanation` | the answer |
 //! | `causes` | what is in the way |
+//! | `agent` | whether the agent of a pod's node runs |
 //! | `unmatched` | why no marker matches |
 //! | `trial` | what would become of pods if a marker were applied |
 //! | `failures` | what the message of a failed probe means |
@@ -25,6 +26,7 @@
 //! | `summary` | markers at a glance |
 //! | `lag` | whether the agents report, and whether what they report is on the pods |
 
+mod agent;
 mod causes;
 mod explanation;
 mod failures;
@@ -84,7 +86,7 @@ pub struct ObservedObjects {
     pub nodes: Result<Vec<Node>, Unread>,
     /// The objects of their nodes.
     pub node_pod_probes: Result<Vec<NodePodProbe>, Unread>,
-    /// The pods of the agents of their nodes.
+    /// The pods of the agents of their nodes; of other nodes, if there is none on these.
     pub agents: Result<Vec<Pod>, Unread>,
     /// Who leads.
     pub manager: Result<ManagerState, Unread>,
@@ -114,6 +116,8 @@ pub struct ObservedCluster {
     /// Whether the objects of the nodes could be read: without them no verdict is known but what the pods show.
     knows_nodes: bool,
     knows_agents: bool,
+    /// Those of the agents; empty if they cannot be read, or run as something else.
+    agents: Vec<Pod>,
     unread: Vec<String>,
 }
 
@@ -144,11 +148,11 @@ impl ObservedCluster {
             manager: observed.manager,
             knows_nodes: observed.node_pod_probes.is_ok(),
             knows_agents: observed.agents.is_ok(),
+            agents: observed.agents.unwrap_or_default(),
             unread: unread.into_iter().collect(),
         };
         cluster.observe_markers(observed.markers);
-        let agents = observed.agents.unwrap_or_default();
-        cluster.observe_pods(observed.pods, &agents);
+        cluster.observe_pods(observed.pods);
         cluster.observe_nodes(observed.nodes, observed.node_pod_probes.unwrap_or_default());
         cluster.observe(Event::Synced);
         cluster
@@ -217,9 +221,9 @@ impl ObservedCluster {
         self.observe_markers(markers);
     }
 
-    fn observe_pods(&mut self, pods: Vec<Pod>, agents: &[Pod]) {
+    fn observe_pods(&mut self, pods: Vec<Pod>) {
         let mut names = BTreeSet::new();
-        for pod in pods.iter().chain(agents) {
+        for pod in pods.iter().chain(&self.agents.clone()) {
             names.insert(ObjectName::of(&pod.identity));
             self.observe(Event::Pod(Arc::new(pod.clone()), LISTED));
         }

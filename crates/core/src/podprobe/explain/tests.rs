@@ -305,6 +305,15 @@ fn nothing_is_in_the_way_of_a_pod_that_is_marked_as_it_should_be() {
 #[case::agent_not_ready("AgentSilent", &["stopped reporting", "check that its pod is running and Ready"], |scene: &mut Scene| {
     scene.agent.as_mut().unwrap()["status"]["conditions"][1]["status"] = json!("False");
 })]
+#[case::agent_just_not_ready("AgentNotReady", &["pod agent on node n1 is not Ready (CrashLoopBackOff)", "describe pod agent"], |scene: &mut Scene| {
+    let status = &mut scene.agent.as_mut().unwrap()["status"];
+    status["conditions"][1] = json!({ "type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:59:50Z" });
+    status["containerStatuses"] = json!([{ "name": "agent", "state": { "waiting": { "reason": "CrashLoopBackOff" } } }]);
+})]
+#[case::agents_elsewhere_alone("NoAgent", &["no pod of leadsman's agent is on node n1", "tolerates"], |scene: &mut Scene| {
+    scene.unmarked();
+    scene.agent.as_mut().unwrap()["spec"]["nodeName"] = json!("n2");
+})]
 #[case::virtual_node("VirtualNode", &["EnablePodProbeMarkerOnServerless", "enable it or exclude the pods"], |scene: &mut Scene| {
     scene.unmarked();
     scene.node.as_mut().unwrap()["metadata"]["labels"] = json!({ "type": "virtual-kubelet" });
@@ -393,8 +402,9 @@ fn nothing_is_in_the_way_of_a_pod_that_is_marked_as_it_should_be() {
 #[case::port_closed("ConnectionRefused", &["connecting to 10.0.0.1:8080", "correct the port"], |scene: &mut Scene| {
     scene.fails_with("connecting to 10.0.0.1:8080: Connection refused");
 })]
-#[case::not_written("NotWrittenYet", &["label idle", "the manager writes that within seconds"], |scene: &mut Scene| {
+#[case::not_written("NotWrittenYet", &["label idle", "the manager writes that within seconds", "label idle is written by operator"], |scene: &mut Scene| {
     scene.pod["metadata"]["labels"]["idle"] = json!("false");
+    scene.pod["metadata"]["managedFields"][1]["manager"] = json!("operator");
 })]
 fn the_cause_is_named_with_what_to_do(
     #[case] reason: &str,

@@ -31,8 +31,8 @@ pub struct InspectedPod<'a> {
     pub conflicts: Vec<Conflict>,
     /// Whether the object of its node lacks entries of it, or has others than it should.
     pub entries_differ: bool,
-    /// Whether its node exists.
-    pub has_node: bool,
+    /// Whether an agent is to run a probe of it.
+    pub has_entries: bool,
     /// Whether the agent of its node works.
     pub agent: AgentState,
     /// Whether a pod of an agent is on its node.
@@ -88,6 +88,9 @@ impl Index {
         let entries = PlannedEntries::new(pod, &matching, node.entries());
         let plan = self.observations(pod).inspect(&matching, &entries);
         let markers: Vec<_> = matching.iter().map(|(_, marker)| *marker).collect();
+        let of_probes = plan.probes.iter().flatten();
+        let has_entries = node.is_virtual() == Some(false)
+            && of_probes.into_iter().any(|probe| probe.entry.is_ok());
         let compared = if pod.active {
             marks::compare(pod, &plan.wants, now.wall)
         } else {
@@ -106,7 +109,7 @@ impl Index {
             marks,
             conflicts: plan.conflicts,
             entries_differ: node.differs(),
-            has_node: node.is_virtual().is_some(),
+            has_entries,
             agent: node.agent(),
             has_agent_pod: node.has_agent_pod(),
         })
