@@ -422,36 +422,55 @@ pub(crate) async fn a_manager_that_is_down_is_named(installation: Arc<Installati
     Ok(())
 }
 
+/// How many pods are asked about: `LEADSMAN_CROWD`, with one node for twenty of them, or the usual crowd.
+fn crowd_size() -> Result<(usize, usize)> {
+    let Some(pods) = std::env::var_os("LEADSMAN_CROWD") else {
+        return Ok((NODES, PODS));
+    };
+    let pods = pods.to_str().context("LEADSMAN_CROWD is no number")?;
+    let pods: usize = pods.parse().context("LEADSMAN_CROWD")?;
+    Ok((pods.div_ceil(20), pods))
+}
+
 /// The requests for many pods do not grow with them, but for the pages of their lists.
 pub(crate) async fn many_pods_cost_few_requests(_world: Arc<Installation>) -> Result<()> {
-    let stage = Stage::raise().await?;
-    let installation = &stage.installation;
+    let (nodes, pods) = crowd_size()?;
+    let stage = Stage::raise_with(nodes, pods).await?;
+    let (installation, all) = (&stage.installation, &stage.crowd.pods);
     stage.scene().marker("m", idle()).await?;
     installation.start_manager().await?;
     stage.wait_until_probing("m").await?;
-    for (words, expected) in [
+    stage
+        .crowd
+        .report_verdicts(all, &["m#Idle"], "Succeeded")
+        .await?;
+    stage
+        .crowd
+        .wait_for_marks(all, &marked("Succeeded"))
+        .await?;
+    let (pages_of_pods, pages_of_nodes) = (pods.div_ceil(500), nodes.div_ceil(500));
+    for (words, told, expected) in [
         (
             &["explain", "-l", "app=crowd", "-n", "crowd"][..],
-            // Markers, pods, nodes, their objects, the Lease, the manager's pods and the agents'.
-            6 + NODES.div_ceil(50),
+            format!("{pods} pods, {pods} of them marked as they should be"),
+            // Markers, the Lease, the manager's pods and the agents'; pods, nodes, their objects.
+            4 + pages_of_pods + pages_of_nodes + nodes.div_ceil(50),
         ),
-        (&["status", "-A"], 1 + NODES.div_ceil(50)),
+        (&["status", "-A"], pods.to_string(), 1 + nodes.div_ceil(50)),
     ] {
         let mark = installation.plane.audit_mark()?;
         let begun = tokio::time::Instant::now();
         let text = answer(&installation.plane, words).await?;
         let took = begun.elapsed();
-        ensure!(text.contains(&PODS.to_string()), "{text}");
+        ensure!(text.contains(&told), "{text}");
         let requests = installation.plane.audit(mark)?;
         let own = requests
             .iter()
             .filter(|request| request.user_agent.ends_with("(kubectl)"));
         let own: Vec<_> = own.map(|request| (&request.verb, &request.uri)).collect();
-        eprintln!(
-            "{words:?}: {} requests in {took:?} for {PODS} pods",
-            own.len()
-        );
-        ensure!(own.len() == expected, "{} requests: {own:#?}", own.len());
+        let count = own.len();
+        eprintln!("{words:?}: {count} requests in {took:?} for {pods} pods on {nodes} nodes");
+        ensure!(count == expected, "{count} requests: {own:#?}");
     }
     Ok(())
 }

@@ -34,9 +34,14 @@ pub(crate) struct Stage {
 impl Stage {
     /// With all pods, and no manager yet.
     pub(crate) async fn raise() -> Result<Self> {
+        Self::raise_with(NODES, PODS).await
+    }
+
+    /// The same with so many nodes and pods.
+    pub(crate) async fn raise_with(nodes: usize, pods: usize) -> Result<Self> {
         let place = PLACES.acquire().await?;
         let installation = Installation::raise_idle().await?;
-        let crowd = Crowd::new(&installation.client, "crowd", NODES, PODS).await?;
+        let crowd = Crowd::new(&installation.client, "crowd", nodes, pods).await?;
         Ok(Self {
             installation,
             crowd,
@@ -118,7 +123,8 @@ impl Stage {
     pub(crate) async fn wait_until_probing(&self, marker: &str) -> Result<()> {
         let marker = self.scene().wait_for_reason(marker, "Probing").await?;
         let matched = marker.status.unwrap_or_default().matched_pods;
-        ensure!(matched == Some(PODS.try_into()?), "{matched:?} pods match");
+        let pods = self.crowd.pods.len();
+        ensure!(matched == Some(pods.try_into()?), "{matched:?} pods match");
         Ok(())
     }
 
