@@ -8,15 +8,15 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::Api;
-use kube::api::AttachParams;
+use kube::api::{AttachParams, AttachedProcess};
 use leadsman_core::podprobe::explain::Unread;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::timeout;
 
 use crate::reader::Reader;
 
-/// What is kept of standard error.
-const STDERR_BYTES: usize = 4096;
+/// What is kept of standard error; more than a probe's message has.
+const STDERR_BYTES: usize = 16 * 1024;
 
 /// A command to run.
 pub(crate) struct ExecCommand<'a> {
@@ -55,7 +55,11 @@ pub(crate) enum ExecEnd {
 impl Reader {
     /// Runs a command. An error says why it could not be asked for; how it ended is part of the output.
     pub(crate) async fn exec(&self, command: &ExecCommand<'_>) -> Result<ExecOutput, Unread> {
-        let ended = timeout(command.deadline, self.exec_without_deadline(command)).await;
+        let work = async {
+            let process = self.start_exec(command).await?;
+            Ok(read_output(process, command.stdout_bytes).await)
+        };
+        let ended = timeout(command.deadline, work).await;
         ended.unwrap_or_else(|_| {
             let ExecCommand {
                 namespace,
@@ -69,26 +73,35 @@ impl Reader {
         })
     }
 
-    async fn exec_without_deadline(&self, command: &ExecCommand<'_>) -> Result<ExecOutput, Unread> {
+    /// Starts a command, without a deadline.
+    pub(crate) async fn start_exec(
+        &self,
+        command: &ExecCommand<'_>,
+    ) -> Result<AttachedProcess, Unread> {
         let pods = Api::<Pod>::namespaced(self.server.client.clone(), command.namespace);
         let params = AttachParams::default().container(command.container);
         let started = pods
             .exec(command.pod, command.command.iter().copied(), &params)
             .await;
-        let mut process = started.map_err(|error| explain_failure(command, &error))?;
-        let (stdout, stderr) = (process.stdout(), process.stderr());
-        let status = process.take_status();
-        let ((stdout, is_truncated), (stderr, _), status) = futures::join!(
-            read_some(stdout, command.stdout_bytes),
-            read_some(stderr, STDERR_BYTES),
-            async { status?.await },
-        );
-        Ok(ExecOutput {
-            stdout,
-            stderr,
-            is_truncated,
-            end: status.map(end_of).unwrap_or_default(),
-        })
+        let ExecCommand { namespace, pod, .. } = command;
+        started.map_err(|error| explain_failure((namespace, pod), EXEC, &error))
+    }
+}
+
+/// What a command that was started prints, and how it ends.
+pub(crate) async fn read_output(mut process: AttachedProcess, stdout_bytes: usize) -> ExecOutput {
+    let (stdout, stderr) = (process.stdout(), process.stderr());
+    let status = process.take_status();
+    let ((stdout, is_truncated), (stderr, _), status) = futures::join!(
+        read_some(stdout, stdout_bytes),
+        read_some(stderr, STDERR_BYTES),
+        async { status?.await },
+    );
+    ExecOutput {
+        stdout,
+        stderr,
+        is_truncated,
+        end: status.map(end_of).unwrap_or_default(),
     }
 }
 
@@ -123,22 +136,28 @@ fn end_of(status: Status) -> ExecEnd {
     }
 }
 
-fn explain_failure(command: &ExecCommand<'_>, error: &kube::Error) -> Unread {
-    let ExecCommand { namespace, pod, .. } = command;
+/// What is done in a pod, and the resource that the right to do it is about.
+pub(crate) type PodAction = (&'static str, &'static str);
+const EXEC: PodAction = ("run a command in", "pods/exec");
+pub(crate) const PORT_FORWARD: PodAction = ("reach a port of", "pods/portforward");
+
+/// Why the API server does not let anybody into a pod: the right that is missing, or its message.
+pub(crate) fn explain_failure(
+    (namespace, pod): (&str, &str),
+    (what, resource): PodAction,
+    error: &kube::Error,
+) -> Unread {
     Unread(match error {
         kube::Error::Api(status) if status.code == 403 && status.message.contains("User \"") => {
             let verb = status.message.split_once(" cannot ");
             let verb = verb.and_then(|(_, rest)| rest.split_whitespace().next());
             let verb = verb.unwrap_or("create");
-            format!("missing right: {verb} pods/exec in namespace {namespace}")
+            format!("missing right: {verb} {resource} in namespace {namespace}")
         }
         kube::Error::Api(status) => {
-            format!(
-                "cannot run a command in pod {namespace}/{pod}: {}",
-                status.message
-            )
+            format!("cannot {what} pod {namespace}/{pod}: {}", status.message)
         }
-        other => format!("cannot run a command in pod {namespace}/{pod}: {other}"),
+        other => format!("cannot {what} pod {namespace}/{pod}: {other}"),
     })
 }
 
@@ -148,17 +167,6 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-
-    fn of(pod: &str) -> ExecCommand<'_> {
-        ExecCommand {
-            namespace: "ns",
-            pod,
-            container: "main",
-            command: &["true"],
-            deadline: Duration::from_secs(1),
-            stdout_bytes: 1,
-        }
-    }
 
     #[rstest]
     #[case(json!({"status": "Success"}), ExecEnd::Exited(0))]
@@ -194,7 +202,7 @@ mod tests {
     ) {
         let status = json!({"code": code, "message": message});
         let error = kube::Error::Api(serde_json::from_value(status).unwrap());
-        assert_eq!(explain_failure(&of("p"), &error).0, expected);
+        assert_eq!(explain_failure(("ns", "p"), EXEC, &error).0, expected);
     }
 
     #[tokio::test]

@@ -266,7 +266,7 @@ impl Attempt<'_> {
     }
 
     async fn run_probes(&self, pod: &ObjectName, target: &TrialTarget) -> Vec<RunResult> {
-        let reached = ReachedPod::new(&self.reader.server, &pod.namespace, &pod.name);
+        let reached = ReachedPod::new(self.reader, &pod.namespace, &pod.name);
         let mut results = Vec::new();
         for run in &target.runs {
             let outcome = reached.run(run, &target.ip).await;

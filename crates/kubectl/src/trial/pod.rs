@@ -14,23 +14,23 @@ use std::time::Duration;
 
 use futures::future::{BoxFuture, Fuse, FusedFuture, FutureExt};
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::Api;
-use kube::api::AttachParams;
 use leadsman_core::podprobe::explain::TrialRun;
 use leadsman_core::podprobe::{CannotProbe, Handler, Outcome};
 use leadsman_probe::{Dial, DialError, Exec, ExecError, Execution, MAX_OUTPUT, ProbeTarget};
-use leadsman_process::reply::error_chain;
-use leadsman_process::{ApiServer, clock};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, DuplexStream, ReadBuf};
+use leadsman_process::clock;
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::time::timeout;
+
+use crate::exec::{ExecCommand, ExecEnd, PORT_FORWARD, explain_failure, read_output};
+use crate::reader::Reader;
 
 /// How long a refusal may take to arrive: a port-forward has no word for "accepted".
 const REFUSAL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
 /// A pod in which probes are run.
 pub(super) struct ReachedPod<'a> {
-    api: Api<Pod>,
+    reader: &'a Reader,
     namespace: &'a str,
     name: &'a str,
     /// A connection that was opened before the run, so that the time that this takes is not the pod's.
@@ -40,9 +40,9 @@ pub(super) struct ReachedPod<'a> {
 }
 
 impl<'a> ReachedPod<'a> {
-    pub(super) fn new(server: &ApiServer, namespace: &'a str, name: &'a str) -> Self {
+    pub(super) fn new(reader: &'a Reader, namespace: &'a str, name: &'a str) -> Self {
         Self {
-            api: Api::namespaced(server.client.clone(), namespace),
+            reader,
             namespace,
             name,
             opened: Mutex::default(),
@@ -117,9 +117,12 @@ impl<'a> ReachedPod<'a> {
     }
 
     async fn forward(&self, port: u16) -> Result<Forwarded, DialError> {
-        let forwarder = self.api.portforward(self.name, &[port]).await;
-        let mut forwarder = forwarder
-            .map_err(|error| DialError::Local(self.missing_right(&error, "pods/portforward")))?;
+        let pods = Api::<Pod>::namespaced(self.reader.server.client.clone(), self.namespace);
+        let forwarder = pods.portforward(self.name, &[port]).await;
+        let mut forwarder = forwarder.map_err(|error| {
+            let pod = (self.namespace, self.name);
+            DialError::Local(explain_failure(pod, PORT_FORWARD, &error).0)
+        })?;
         let (stream, refusal) = forwarder
             .take_stream(port)
             .zip(forwarder.take_error(port))
@@ -131,27 +134,6 @@ impl<'a> ReachedPod<'a> {
             refused: self.refused.clone(),
         })
     }
-
-    /// Why the API server did not let us in: the right that is missing, or its message.
-    fn missing_right(&self, error: &kube::Error, resource: &str) -> String {
-        let kube::Error::Api(status) = error else {
-            return error_chain(error);
-        };
-        match denied_verb(&status.message) {
-            Some(verb) => format!(
-                "missing right: {verb} {resource} in namespace {}",
-                self.namespace
-            ),
-            None => status.message.clone(),
-        }
-    }
-}
-
-/// The verb of `User "u" cannot create resource "pods/exec" in API group "" in the namespace "ns"`: which one is asked for
-/// depends on the release (`create` since Kubernetes 1.35, before that `get` for a WebSocket; issue 133515).
-fn denied_verb(message: &str) -> Option<&str> {
-    let (_, rest) = message.split_once(" cannot ")?;
-    rest.split_once(" resource ").map(|(verb, _)| verb)
 }
 
 /// The outcome of a probe whose connection was refused, in the words of a direct one.
@@ -190,59 +172,35 @@ impl Exec for ReachedPod<'_> {
         command: &[String],
         limit: Duration,
     ) -> Result<Execution, ExecError> {
-        let params = AttachParams::default().container(container).stderr(true);
-        let command = command.iter().map(String::as_str);
-        let command: Vec<_> = command.collect();
-        let process = self.api.exec(self.name, command, &params).await;
-        let mut process =
-            process.map_err(|error| ExecError::Runtime(self.missing_right(&error, "pods/exec")))?;
-        let (stdout, stderr) = (process.stdout(), process.stderr());
-        let status = process.take_status().expect("the status was not taken yet");
-        let work = async { futures::join!(read(stdout), read(stderr), status) };
-        match timeout(limit, work).await {
-            Err(_) => Err(ExecError::TimedOut),
-            Ok((stdout, stderr, status)) => {
-                let exit_code = exit_code(status)?;
-                Ok(Execution {
-                    exit_code,
-                    stdout,
-                    stderr,
-                })
+        let words: Vec<_> = command.iter().map(String::as_str).collect();
+        let command = ExecCommand {
+            namespace: self.namespace,
+            pod: self.name,
+            container,
+            command: &words,
+            deadline: limit,
+            // Four more bytes show whether a character that crosses the limit is whole.
+            stdout_bytes: MAX_OUTPUT + 4,
+        };
+        let process = self.reader.start_exec(&command).await;
+        let process = process.map_err(|unread| ExecError::Runtime(unread.0))?;
+        // From here on: what the API server takes to begin is not the command's.
+        let ended = timeout(limit, read_output(process, command.stdout_bytes)).await;
+        let output = ended.map_err(|_| ExecError::TimedOut)?;
+        let exit_code = match output.end {
+            ExecEnd::Exited(code) => code,
+            ExecEnd::NotStarted(message) => return Err(ExecError::of_runtime_message(&message)),
+            ExecEnd::Unknown => {
+                let message = "the connection ended before the command did";
+                return Err(ExecError::Runtime(message.to_owned()));
             }
-        }
+        };
+        Ok(Execution {
+            exit_code,
+            stdout: output.stdout,
+            stderr: output.stderr,
+        })
     }
-}
-
-/// A stream to its end. What is beyond the bytes that a probe uses is discarded.
-async fn read(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
-    let mut kept = Vec::new();
-    let Some(mut stream) = stream else {
-        return kept;
-    };
-    let mut bytes = vec![0; 4 * 1024];
-    while let Ok(read @ 1..) = stream.read(&mut bytes).await {
-        // Four more bytes show whether a character that crosses the limit is whole.
-        let room = (MAX_OUTPUT + 4).saturating_sub(kept.len());
-        kept.extend_from_slice(&bytes[..read.min(room)]);
-    }
-    kept
-}
-
-/// The exit code of a command (`v4WriteStatusFunc`, `k8s.io/kubelet/pkg/cri/streaming/remotecommand/httpstream.go`).
-fn exit_code(status: Option<Status>) -> Result<i32, ExecError> {
-    let Some(status) = status else {
-        let message = "the connection ended before the command did";
-        return Err(ExecError::Runtime(message.to_owned()));
-    };
-    if status.status.as_deref() == Some("Success") {
-        return Ok(0);
-    }
-    let causes = status.details.and_then(|details| details.causes);
-    let mut causes = causes.into_iter().flatten();
-    let code = causes.find(|cause| cause.reason.as_deref() == Some("ExitCode"));
-    let code = code.and_then(|cause| cause.message?.parse().ok());
-    let message = status.message.unwrap_or_default();
-    code.ok_or_else(|| ExecError::of_runtime_message(&message))
 }
 
 impl Dial for ReachedPod<'_> {
@@ -330,32 +288,13 @@ impl AsyncWrite for Forwarded {
 
 #[cfg(test)]
 mod tests {
-    use rstest::rstest;
-    use serde_json::{Value, json};
-
     use super::*;
 
-    #[rstest]
-    #[case(json!({ "status": "Success" }), Ok(0))]
-    #[case(json!({ "status": "Failure", "reason": "NonZeroExitCode", "message": "command terminated with non-zero exit code",
-        "details": { "causes": [{ "reason": "ExitCode", "message": "7" }] } }), Ok(7))]
-    #[case(json!({ "status": "Failure", "reason": "InternalError", "message": "Internal error occurred: failed to start exec \"9f\": \
-        OCI runtime exec failed: exec: \"/no\": stat /no: no such file or directory" }),
-        Err(ExecError::CannotStart("OCI runtime exec failed: exec: \"/no\": stat /no: no such file or directory".into())))]
-    #[case(json!({ "status": "Failure", "message": "container not found (\"main\")" }),
-        Err(ExecError::Runtime("container not found (\"main\")".into())))]
-    fn the_status_of_an_exec_has_the_meaning_of_execsync(
-        #[case] status: Value,
-        #[case] expected: Result<i32, ExecError>,
-    ) {
-        let status = serde_json::from_value(status).unwrap();
-        assert_eq!(exit_code(Some(status)), expected);
-    }
-
     #[test]
-    fn a_denied_request_names_its_verb() {
-        let message = "pods \"p\" is forbidden: User \"u\" cannot create resource \"pods/exec\" in API group \"\" in the namespace \"n\"";
-        assert_eq!(denied_verb(message), Some("create"));
-        assert_eq!(denied_verb("pods \"p\" not found"), None);
+    fn a_refused_port_is_told_without_sandboxes() {
+        let reason = "error forwarding port 9 to pod 6c1, uid : failed to execute portforward in network namespace \
+            \"/var/run/netns/cni-1\": dial tcp4 127.0.0.1:9: connect: connection refused";
+        assert!(shortened(reason).starts_with("Connection refused at the pod's loopback"));
+        assert_eq!(shortened(" other\n"), "other");
     }
 }
