@@ -93,6 +93,7 @@ impl Cluster {
     /// Starts the agent at this endpoint of a runtime.
     pub async fn start_agent_at(&self, runtime_endpoint: &str) -> Result<()> {
         let kubeconfig = self.agent_kubeconfig.display().to_string();
+        let history_socket = self.history_socket().display().to_string();
         let arguments = [
             "agent",
             "--metrics-bind-address",
@@ -103,6 +104,8 @@ impl Cluster {
             self.bed.node_name(),
             "--runtime-endpoint",
             runtime_endpoint,
+            "--history-socket",
+            &history_socket,
         ];
         *self.agent.lock().await = Some(self.start("agent", &arguments).await?);
         Ok(())
@@ -169,6 +172,11 @@ impl Cluster {
             .context("the agent is being started or ended")?;
         let agent = agent.as_ref().context("no agent runs")?;
         Ok(agent.pid().as_raw().unsigned_abs())
+    }
+
+    /// The socket on which the agent answers `leadsman agent-history`.
+    pub fn history_socket(&self) -> PathBuf {
+        self.bed.folder().join("history.sock")
     }
 
     /// The log file of `manager` or `agent`.

@@ -42,6 +42,7 @@ fn cases() -> Vec<Case<Cluster>> {
         case!(alone bad::a_hung_child_fails_and_delays_nobody),
         case!(bad::an_agent_writes_for_its_own_node_only),
         case!(explain::probes_that_cannot_succeed_are_explained),
+        case!(explain::recent_runs_say_how_long_each_took_and_why_it_failed),
         case!(trial::a_marker_runs_its_probes_before_it_is_applied),
         case!(trial::the_page_shows_what_a_trial_prints),
         case!(trial::a_run_that_fails_is_told_as_the_agent_tells_it),
