@@ -18,9 +18,15 @@ async fn failing_pods(release: &Arc<Release>, name: &str) -> Result<Room> {
     let room = Room::new(release, name).await?;
     place_pods(&room, json!({})).await?;
     let command = ["sh", "-c", "printf 'cannot\\nwork'; exit 3"];
-    let mut broken = probe("broken", json!({"exec": {"command": command}}));
+    let mut broken = probe(
+        "broken",
+        json!({"exec": {"command": command}, "timeoutSeconds": 30}),
+    );
     broken["probe"]["failureThreshold"] = json!(100);
-    let open = probe("open", json!({"tcpSocket": {"port": "raw"}}));
+    let open = probe(
+        "open",
+        json!({"tcpSocket": {"port": "raw"}, "timeoutSeconds": 30}),
+    );
     room.scene.marker("m", json!([broken, open])).await?;
     Ok(room)
 }
