@@ -11,6 +11,7 @@ mod metrics;
 mod nodes;
 mod openkruise;
 mod outages;
+mod pictures;
 mod recent_runs;
 mod release;
 mod room;

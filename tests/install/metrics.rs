@@ -6,21 +6,24 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, LogParams};
 use leadsman_testkit::leadsman::NAMESPACE;
 use leadsman_testkit::release::Component;
 use leadsman_testkit::{Release, packages, progress};
-use leadsman_tests::{Process, document, wait_for_answer};
+use leadsman_tests::{Process, document, now, wait_for_answer};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
+use crate::pictures::{self, Curve, Panel};
 use crate::room::flip;
-use crate::{install, marked_pods};
+use crate::{Room, install, marked_pods};
 
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/leadsman");
 const ALERTS: &str = "files/monitoring/alerts.yaml";
@@ -69,6 +72,31 @@ impl Prometheus {
         let error = String::from_utf8_lossy(&output.stderr);
         ensure!(!error.contains("parse error"), "{query}: {error}");
         Ok(serde_json::from_slice(&output.stdout).unwrap_or_default())
+    }
+
+    /// What a query returned every two seconds from `begin` on, as the curves of a panel.
+    async fn curves(&self, query: &str, pattern: &str, begin: Timestamp) -> Result<Vec<Curve>> {
+        let (start, end) = (begin.as_second(), now().as_second());
+        let mut promtool = Command::new("promtool");
+        promtool.args(["query", "range", "--format=json", "--step=2s"]);
+        promtool
+            .arg(format!("--start={start}"))
+            .arg(format!("--end={end}"));
+        let output = promtool.args([&self.url, query]).output().await?;
+        let series: Vec<Value> = serde_json::from_slice(&output.stdout)?;
+        let curves = series.iter().map(|series| {
+            let values = series["values"].as_array().into_iter().flatten();
+            let points = values.filter_map(|point| {
+                let value: f64 = point[1].as_str()?.parse().ok()?;
+                let seconds = point[0].as_f64()? - begin.as_duration().as_secs_f64();
+                value.is_finite().then_some((seconds.max(0.0), value))
+            });
+            (
+                pictures::legend(pattern, &series["metric"]),
+                points.collect(),
+            )
+        });
+        Ok(curves.collect())
     }
 
     async fn wait_for_data(&self, query: &str) -> Result<Vec<Value>> {
@@ -173,29 +201,68 @@ fn queries_of_alerts(objects: &[Value]) -> Vec<String> {
         .collect()
 }
 
-/// The queries of all panels, with Grafana's variables filled in.
-fn queries_of_dashboards(objects: &[Value]) -> Result<Vec<String>> {
-    let mut queries = Vec::new();
-    for map in of_kind(objects, "ConfigMap") {
-        for text in map["data"]
-            .as_object()
-            .into_iter()
-            .flat_map(|data| data.values())
-        {
-            let dashboard: Value = serde_json::from_str(text.as_str().unwrap_or_default())?;
-            let panels = dashboard["panels"].as_array().into_iter().flatten();
-            let targets = panels
-                .filter_map(|panel| panel["targets"].as_array())
-                .flatten();
-            let expressions = targets.filter_map(|target| target["expr"].as_str());
-            queries.extend(expressions.map(|query| {
-                query
-                    .replace("$__rate_interval", "10s")
-                    .replace("$node", ".*")
-            }));
+/// The panels of each dashboard, by its name.
+fn dashboards(objects: &[Value]) -> Result<Vec<(String, Vec<Value>)>> {
+    let maps = of_kind(objects, "ConfigMap").filter_map(|map| map["data"].as_object());
+    let dashboards = maps.flatten().map(|(file, text)| {
+        let mut dashboard: Value = serde_json::from_str(text.as_str().unwrap_or_default())?;
+        let panels = serde_json::from_value(dashboard["panels"].take())?;
+        Ok((file.trim_end_matches(".json").to_owned(), panels))
+    });
+    dashboards.collect()
+}
+
+/// The queries of a panel with their legends, Grafana's variables filled in.
+fn queries_of(panel: &Value) -> Vec<(String, &str)> {
+    let targets = panel["targets"].as_array().into_iter().flatten();
+    let queries = targets.filter_map(|target| {
+        let query = target["expr"].as_str()?.replace("$__rate_interval", "10s");
+        Some((
+            query.replace("$node", ".*"),
+            target["legendFormat"].as_str()?,
+        ))
+    });
+    queries.collect()
+}
+
+/// Draws each dashboard into a folder, after changes of verdicts for two minutes.
+async fn draw_dashboards(
+    prometheus: &Prometheus,
+    objects: &[Value],
+    room: &Room,
+    folder: &Path,
+) -> Result<()> {
+    let begin = now();
+    let two_minutes = tokio::time::sleep(Duration::from_mins(2));
+    tokio::select! {
+        () = two_minutes => {}
+        failed = flip_for_ever(room) => failed?,
+    }
+    for (name, panels) in dashboards(objects)? {
+        let mut drawn = Vec::new();
+        for json in panels {
+            let mut curves = Vec::new();
+            for (query, pattern) in queries_of(&json) {
+                curves.extend(prometheus.curves(&query, pattern, begin).await?);
+            }
+            drawn.push(Panel { json, curves });
+        }
+        pictures::draw(&drawn, &folder.join(format!("{name}.svg")))?;
+    }
+    Ok(())
+}
+
+async fn flip_for_ever(room: &Room) -> Result<()> {
+    loop {
+        for (pod, main) in [
+            ("first", true),
+            ("second", true),
+            ("first", false),
+            ("second", false),
+        ] {
+            flip(room, pod, main).await?;
         }
     }
-    Ok(queries)
 }
 
 pub(crate) async fn every_query_of_alerts_and_dashboards_has_data(
@@ -226,13 +293,19 @@ pub(crate) async fn every_query_of_alerts_and_dashboards_has_data(
     prometheus.wait_for_data(four_marks).await?;
     let mut queries = queries_of_alerts(&objects);
     ensure!(queries.len() >= 10, "few alerts: {queries:?}");
-    queries.extend(queries_of_dashboards(&objects)?);
+    for (_, panels) in dashboards(&objects)? {
+        let of_panels = panels.iter().flat_map(queries_of);
+        queries.extend(of_panels.map(|(query, _)| query));
+    }
     ensure!(queries.len() >= 60, "few panels: {queries:?}");
     for query in &queries {
         prometheus.wait_for_data(query).await?;
     }
     eprintln!("{} queries have data", queries.len());
-    Ok(())
+    match std::env::var_os("LEADSMAN_PICTURES") {
+        Some(folder) => draw_dashboards(&prometheus, &objects, &room, Path::new(&folder)).await,
+        None => Ok(()),
+    }
 }
 
 /// The keys of each JSON line beside fields.
