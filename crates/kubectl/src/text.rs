@@ -263,25 +263,12 @@ pub(crate) fn seconds(seconds: f64) -> String {
 
 /// What a probe has printed, on one line of a table.
 pub(crate) fn one_line(output: &str, is_wide: bool) -> String {
-    let text = printable(output.trim_end());
+    let text = output.trim_end();
     let text = text.replace('\n', "\\n").replace('\t', "\\t");
     match text.char_indices().nth(LINE_CHARS) {
         Some((end, _)) if !is_wide => format!("{}…", &text[..end]),
         _ => text,
     }
-}
-
-/// Text of a pod, without what a terminal would obey (`TerminalEscaper` in `k8s.io/kubectl/pkg/util/term`).
-fn printable(text: &str) -> String {
-    let mut printable = String::with_capacity(text.len());
-    for char in text.chars() {
-        match char {
-            '\n' | '\t' => printable.push(char),
-            control if control.is_control() => printable.extend(control.escape_unicode()),
-            char => printable.push(char),
-        }
-    }
-    printable
 }
 
 fn verdict(verdict: &ShownVerdict, now: Timestamp) -> String {
@@ -298,7 +285,7 @@ fn verdict(verdict: &ShownVerdict, now: Timestamp) -> String {
         VerdictSource::Report => "",
         VerdictSource::Condition => ", by the pod's condition",
     };
-    let message = printable(verdict.message.trim_end()).replace('\n', "\n        ");
+    let message = verdict.message.trim_end().replace('\n', "\n        ");
     let colon = if message.is_empty() { "" } else { ": " };
     let (since, probed) = (since.unwrap_or_default(), probed.unwrap_or_default());
     format!(
