@@ -1,5 +1,5 @@
-//! The metrics that manager and agent serve are those of docs/reference.md, name by name. Needs no cluster: both show all
-//! their metrics while they wait for one.
+//! The metrics that manager and agent serve are those of docs/reference.md, name by name, and the reasons of markers those of
+//! docs/markers.md. Needs no cluster: both show all their metrics while they wait for one.
 #![allow(clippy::unwrap_used, reason = "a failure is what a test reports")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +13,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 const REFERENCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference.md");
+const MARKERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/markers.md");
 /// Nobody listens on this port, so a request fails at once, and is counted.
 const KUBECONFIG: &str = "
 apiVersion: v1
@@ -143,16 +144,17 @@ fn documented() -> String {
     lines.filter(|line| line.starts_with("| `")).collect()
 }
 
-fn folder() -> PathBuf {
-    let folder =
-        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("metrics-{}", std::process::id()));
+/// A folder of a test's own.
+fn folder(test: &str) -> PathBuf {
+    let name = format!("{test}-{}", std::process::id());
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::create_dir_all(&folder).unwrap();
     folder
 }
 
 #[test]
 fn the_table_of_metrics_is_what_manager_and_agent_serve() {
-    let folder = folder();
+    let folder = folder("metrics");
     let manager = Running::start(
         &folder,
         &[
@@ -186,5 +188,39 @@ fn the_table_of_metrics_is_what_manager_and_agent_serve() {
     assert!(
         served == documented,
         "the table in docs/reference.md, \"Metrics\", is not what is served, which is:\n{served}"
+    );
+}
+
+/// The closed list of reasons is what `leadsman_markers` has a series for each of, from the start on.
+// PPM-13
+#[test]
+fn the_table_of_reasons_has_each_that_a_marker_can_have() {
+    let folder = folder("reasons");
+    let manager = Running::start(&folder, &["manager", "--namespace=leadsman-system"]);
+    let text = fs::read_to_string(MARKERS).unwrap();
+    let (_, table) = text
+        .split_once("| reason | what it means | what to do |\n|---|---|---|\n")
+        .unwrap();
+    let rows = table.lines().take_while(|line| line.starts_with('|'));
+    let documented: BTreeSet<_> = rows.map(|row| row.split('`').nth(1).unwrap()).collect();
+    let mut served = BTreeSet::new();
+    for _ in 0..ATTEMPTS {
+        let metrics = manager.scrape();
+        let reasons = metrics.lines().filter_map(|line| {
+            let (_, reason) = line.split_once("leadsman_markers{reason=\"")?;
+            Some(reason.split_once('"')?.0.to_owned())
+        });
+        // Of a marker whose status has not been written yet.
+        served = reasons.filter(|reason| reason != "None").collect();
+        if !served.is_empty() {
+            break;
+        }
+        sleep(PAUSE);
+    }
+    fs::remove_dir_all(folder).unwrap();
+    let served: BTreeSet<_> = served.iter().map(String::as_str).collect();
+    assert_eq!(
+        documented, served,
+        "left: docs/markers.md, \"Why is my pod not marked?\""
     );
 }
