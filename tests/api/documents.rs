@@ -36,7 +36,6 @@ const NO_RELEASE: &str =
     "takes a release with its hook's Job, which takes a kubelet: tests/install has both";
 const OF_THE_OPERATOR: &str = "helm upgrade leadsman charts/leadsman --namespace leadsman-system --reset-then-reuse-values \\\n    --set metrics.podMonitor";
 const NO_KUBELET: &str = "no kubelet runs pods here: tests/install has the same";
-const OF_EXAMPLES: &str = "tests/node/examples.rs";
 const NO_OPENKRUISE: &str = "takes OpenKruise's own chart";
 const NO_PROGRAM: &str = "takes a program that neither Kubernetes nor leadsman has";
 
@@ -64,19 +63,6 @@ const COMMANDS: &[(&str, Check)] = &[
     ("leadsman manifests --only=access,workloads", RunWith("--dry-run=server --ignore-not-found")),
     ("leadsman manifests", RunWith(DRY)),
     ("kubectl apply --server-side -k ", RunWith(DRY)),
-    ("kubectl create namespace mine", By(OF_EXAMPLES)),
-    ("kubectl -n mine ", By(OF_EXAMPLES)),
-    ("kubectl delete namespace mine", By(OF_EXAMPLES)),
-    ("kubectl apply -k examples/", By(OF_EXAMPLES)),
-    ("kubectl delete -k examples/", By(OF_EXAMPLES)),
-    ("kubectl -n game-server ", By(OF_EXAMPLES)),
-    ("kubectl -n database-role ", By(OF_EXAMPLES)),
-    ("kubectl -n worker-drain ", By(OF_EXAMPLES)),
-    ("kubectl drain ", By(OF_EXAMPLES)),
-    ("kubectl uncordon ", By(OF_EXAMPLES)),
-    ("ADDRESS=", By(OF_EXAMPLES)),
-    ("NODE=", By(OF_EXAMPLES)),
-    ("POD=", By(OF_EXAMPLES)),
     ("kubectl delete ", RunWith(DRY)),
     ("kubectl -n kube-system delete ", RunWith(DRY)),
     ("kubectl -n leadsman-system rollout status ", Not(NO_KUBELET)),
@@ -97,6 +83,16 @@ const COMMANDS: &[(&str, Check)] = &[
     ("ln ", Not("as the row above")),
 ];
 
+/// The pages whose commands a case of [`TYPIST`] types one after another, on a cluster with a node.
+const TYPED: [&str; 5] = [
+    "docs/tutorial.md",
+    "examples/README.md",
+    "examples/game-server/README.md",
+    "examples/database-role/README.md",
+    "examples/worker-drain/README.md",
+];
+const TYPIST: &str = "tests/node/examples.rs";
+
 /// What pages write for what is another in each cluster.
 const PLACEHOLDERS: [(&str, &str); 5] = [
     ("NAMESPACE", "ns"),
@@ -107,7 +103,11 @@ const PLACEHOLDERS: [(&str, &str); 5] = [
 ];
 
 /// What is to be done with a command.
-fn check(command: &str) -> Result<&'static Check> {
+fn check(exchange: &Exchange) -> Result<&'static Check> {
+    let Exchange { page, command, .. } = exchange;
+    if TYPED.contains(&&**page) {
+        return Ok(&By(TYPIST));
+    }
     let mut rows = COMMANDS.iter();
     let row = rows.find(|(start, _)| command.starts_with(start));
     let (_, check) = row.with_context(|| {
@@ -132,7 +132,7 @@ pub(crate) async fn commands_of_the_pages_print_what_they_show(
     act_as_the_pages_assume(&installation.plane, &scene).await?;
     let mut problems = Vec::new();
     for exchange in &exchanges {
-        let outcome = match check(&exchange.command)? {
+        let outcome = match check(exchange)? {
             Run => shell.run(exchange, "").await,
             RunWith(words) => shell.run(exchange, words).await,
             By(file) => is_compared_in(file, exchange),
@@ -265,16 +265,9 @@ struct Shell {
 impl Shell {
     fn new(plane: &ControlPlane) -> Result<Self> {
         let folder = plane.folder().join("documents");
-        let programs = folder.join("bin");
-        std::fs::create_dir_all(&programs)?;
-        let leadsman = leadsman::program()?;
-        link(
-            &plane.programs()?.join("kubectl"),
-            &programs.join("kubectl"),
-        )?;
-        link(&plane.programs()?.join("helm"), &programs.join("helm"))?;
-        link(&leadsman, &programs.join("leadsman"))?;
-        link(&leadsman, &programs.join("kubectl-leadsman"))?;
+        std::fs::create_dir_all(&folder)?;
+        let program = leadsman::program()?;
+        let beside = program.parent().context("a program is in a folder")?;
         for name in ["charts", "kustomize"] {
             link(
                 &document::root().canonicalize()?.join(name),
@@ -285,7 +278,7 @@ impl Shell {
         let kubeconfig = folder.join("kubeconfig");
         std::fs::copy(plane.admin_kubeconfig(), &kubeconfig)?;
         Ok(Self {
-            path: format!("{}:{path}", programs.display()),
+            path: format!("{}:{}:{path}", plane.tools()?.display(), beside.display()),
             kubeconfig,
             folder,
         })

@@ -14,6 +14,10 @@ use crate::Room;
 /// The namespace of the demo.
 const DEMO: &str = "ns";
 
+pub(crate) async fn the_tutorial_shows_what_it_says(cluster: Arc<Cluster>) -> Result<()> {
+    type_page(&cluster.bed, "docs/tutorial.md").await
+}
+
 pub(crate) async fn a_first_marker_marks(cluster: Arc<Cluster>) -> Result<()> {
     type_page(&cluster.bed, "examples/README.md").await
 }

@@ -1,10 +1,11 @@
-//! Pages for people with a cluster: their commands are typed one after another, in the folder of the repository, until they
-//! print what the page shows.
+//! Pages for people with a cluster: their commands are typed one after another, in a folder that has what the repository's has
+//! and the files that the page has people save, until they print what the page shows.
 //!
 //! Whatever a command shows may take a while to come true, so it is repeated; one that shows nothing is typed once and must
 //! succeed. `NAME=$(…)` stays set for those that follow. What has `--watch` is for a second terminal and is not typed.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ const PATIENCE: Duration = Duration::from_mins(3);
 pub async fn type_page(bed: &NodeBed, page: &str) -> Result<()> {
     let exchanges = document::exchanges_of_page(page)?;
     ensure!(!exchanges.is_empty(), "{page} has no command");
-    let mut shell = Shell::of(bed)?;
+    let mut shell = Shell::of(bed, page)?;
     for exchange in exchanges {
         if !exchange.command.contains("--watch") {
             let run = shell.run(&exchange);
@@ -39,13 +40,14 @@ pub async fn type_page(bed: &NodeBed, page: &str) -> Result<()> {
 
 /// With what the demo tells its users to set.
 struct Shell {
+    folder: PathBuf,
     environment: Vec<(&'static str, OsString)>,
     /// The assignments so far, a line each.
     assignments: String,
 }
 
 impl Shell {
-    fn of(bed: &NodeBed) -> Result<Self> {
+    fn of(bed: &NodeBed, page: &str) -> Result<Self> {
         let mut path = bed.tools()?.into_os_string();
         path.push(":");
         path.push(std::env::var_os("PATH").unwrap_or_default());
@@ -55,6 +57,7 @@ impl Shell {
             ("PATH", path),
         ];
         Ok(Self {
+            folder: folder_with_files(bed, page)?,
             environment,
             assignments: String::new(),
         })
@@ -108,11 +111,25 @@ impl Shell {
         shell
             .args(["-euc", &format!("{}{command}", self.assignments)])
             .envs(self.environment.iter().cloned())
-            .current_dir(document::root())
+            .current_dir(&self.folder)
             .stdin(Stdio::null())
             .kill_on_drop(true);
         Ok(shell.output().await?)
     }
+}
+
+/// A folder of the page's own, so that what is saved is not left in the repository.
+fn folder_with_files(bed: &NodeBed, page: &str) -> Result<PathBuf> {
+    let folder = bed.folder().join("pages").join(page.replace('/', "-"));
+    std::fs::create_dir_all(&folder)?;
+    for entry in std::fs::read_dir(document::root().canonicalize()?)? {
+        let entry = entry?;
+        std::os::unix::fs::symlink(entry.path(), folder.join(entry.file_name()))?;
+    }
+    for (name, text) in document::saved_files(page)? {
+        std::fs::write(folder.join(name), text)?;
+    }
+    Ok(folder)
 }
 
 /// The name that a command sets.

@@ -21,6 +21,8 @@ pub struct Block {
     pub line: usize,
     /// `yaml`, `console`; empty if the fence names none.
     pub language: String,
+    /// The file as which the page says to save it: the line before the block ends with its name and a colon.
+    pub saved_as: Option<String>,
     /// The text, each line with its end.
     pub text: String,
 }
@@ -80,6 +82,16 @@ pub fn exchanges() -> Result<Vec<Exchange>> {
     exchanges_in(blocks()?)
 }
 
+/// The files that a page has its reader save, by their names.
+///
+/// # Errors
+/// As [`blocks`].
+pub fn saved_files(page: &str) -> Result<Vec<(String, String)>> {
+    let blocks = blocks_of(page, &read(page)?)?.into_iter();
+    let saved = blocks.filter_map(|block| Some((block.saved_as?, block.text)));
+    Ok(saved.collect())
+}
+
 /// All commands of a page, which need not be one of [`pages`].
 ///
 /// # Errors
@@ -133,23 +145,36 @@ fn read(page: &str) -> Result<String> {
 fn blocks_of(page: &str, text: &str) -> Result<Vec<Block>> {
     let mut blocks = Vec::new();
     let mut open: Option<Block> = None;
+    let mut before = "";
     for (line, number) in text.split_inclusive('\n').zip(1..) {
         match (line.strip_prefix(FENCE), open.as_mut()) {
-            (Some(_), Some(_)) => blocks.extend(open.take()),
+            (Some(_), Some(_)) => {
+                blocks.extend(open.take());
+                before = "";
+            }
             (Some(language), None) => {
                 open = Some(Block {
                     page: page.to_owned(),
                     line: number + 1,
                     language: language.trim().to_owned(),
+                    saved_as: named_file(before),
                     text: String::new(),
                 });
             }
             (None, Some(block)) => block.text += line,
-            (None, None) => {}
+            (None, None) if line.trim().is_empty() => {}
+            (None, None) => before = line,
         }
     }
     ensure!(open.is_none(), "{page}: a block is not closed");
     Ok(blocks)
+}
+
+/// `marker.yaml` of "Save it as `marker.yaml`:".
+fn named_file(line: &str) -> Option<String> {
+    let name = line.trim_end().strip_suffix("`:")?;
+    let (_, name) = name.rsplit_once('`')?;
+    name.ends_with(".yaml").then(|| name.to_owned())
 }
 
 /// A line that begins with `$ ` is a command. It goes on below as long as a shell would ask for more; the rest, up to the
