@@ -78,6 +78,7 @@ const COMMANDS: &[(&str, Check)] = &[
     ("kubectl leadsman status -A -w", Not("goes on until it is stopped; tests/api/explain.rs does so")),
     ("kubectl leadsman try ", By("tests/node/trial.rs")),
     ("kubectl leadsman doctor", By("tests/api/doctor.rs")),
+    ("kubectl leadsman top", Not("asks agents in their pods, which takes a kubelet: tests/install/recent_runs.rs does so")),
     ("kubectl leadsman ", Run),
     ("install ", Not("writes into a home folder; tests/api/explain.rs runs the program by that name")),
     ("ln ", Not("as the row above")),
@@ -337,6 +338,10 @@ const OTHERS: &[(&str, &str)] = &[
     (
         "docs/reference/commands.md",
         "written by the program: the lint `book` compares it",
+    ),
+    (
+        "docs/kubectl.md",
+        "a part of an answer, as an example: tests/install/recent_runs.rs looks for single words of such answers",
     ),
     (
         "docs/howto/openkruise-game.md",
