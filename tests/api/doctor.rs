@@ -6,7 +6,6 @@ use anyhow::{Context, Result, ensure};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use leadsman_api::NodePodProbe;
-use leadsman_testkit::leadsman;
 use leadsman_tests::Scene;
 use leadsman_tests::document::expect_shown;
 use serde_json::{Value, json};
@@ -40,20 +39,11 @@ pub(crate) async fn what_is_broken_is_found(_world: Arc<Installation>) -> Result
     let scene = Scene::new(&installation.client, "patient").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
-    let agents = Scene {
-        client: scene.client.clone(),
-        ns: "leadsman-system".to_owned(),
-        node: scene.node.clone(),
-    };
     let ready = |status: &str| {
         json!({"phase": "Running", "conditions": [
             {"type": "Ready", "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z"}]})
     };
-    let labels = json!({"metadata": {"labels": leadsman::agent_labels()}});
-    agents.pod_with("agent-patient", labels).await?;
-    agents
-        .report_pod_status("agent-patient", ready("True"))
-        .await?;
+    scene.add_agent().await?;
     scene
         .report_verdict("one", "m#Idle", "Succeeded", "")
         .await?;
@@ -79,9 +69,7 @@ pub(crate) async fn what_is_broken_is_found(_world: Arc<Installation>) -> Result
     }
     without_rights(&installation).await?;
 
-    agents
-        .report_pod_status("agent-patient", ready("False"))
-        .await?;
+    scene.report_agent_status(ready("False")).await?;
     scene.add_node("patient-bare", json!({})).await?;
     installation.stop_manager().await?;
     report_of_long_ago(&scene).await?;

@@ -191,15 +191,7 @@ async fn broken_pods(plane: &ControlPlane, scene: &Scene) -> Result<()> {
 
 /// Agents are pods, and none of them is on the node.
 async fn node_without_agent(plane: &ControlPlane, scene: &Scene) -> Result<()> {
-    let agents = Scene {
-        client: scene.client.clone(),
-        ns: "leadsman-system".to_owned(),
-        node: scene.node.clone(),
-    };
-    let labels = json!({"metadata": {"labels": leadsman::agent_labels()}});
-    agents.pod_with("agent-explained", labels).await?;
-    let ready = json!({"conditions": [{"type": "Ready", "status": "True"}]});
-    agents.report_pod_status("agent-explained", ready).await?;
+    scene.add_agent().await?;
     scene.add_node("explained-bare", json!({})).await?;
     let there = json!({"spec": {"nodeName": "explained-bare"}});
     scene.pod_with("unprobed", there).await?;
@@ -210,6 +202,7 @@ async fn node_without_agent(plane: &ControlPlane, scene: &Scene) -> Result<()> {
 /// trouble, and others come first.
 async fn contested_key(plane: &ControlPlane, client: &kube::Client) -> Result<()> {
     let scene = Scene::new(client, "contested").await?;
+    scene.add_agent().await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
     scene
@@ -238,6 +231,7 @@ pub(crate) async fn answers_come_in_the_forms_of_kubectl(
 ) -> Result<()> {
     let plane = &installation.plane;
     let scene = Scene::new(&installation.client, "forms").await?;
+    scene.add_agent().await?;
     for pod in ["web-1", "web-2", "web-3"] {
         scene.pod(pod).await?;
     }
@@ -293,7 +287,8 @@ pub(crate) async fn answers_come_in_the_forms_of_kubectl(
         markers.iter().any(|marker| marker["namespace"] == "forms"),
         "{all}"
     );
-    what_was_meant_is_offered(plane).await
+    what_was_meant_is_offered(plane).await?;
+    scene.remove_agent().await
 }
 
 /// For names that are nearly right, and names that are begun.
@@ -397,6 +392,7 @@ pub(crate) async fn who_may_read_pods_and_markers_alone_gets_an_answer(
 pub(crate) async fn a_manager_that_is_down_is_named(installation: Arc<Installation>) -> Result<()> {
     let plane = &installation.plane;
     let scene = Scene::new(&installation.client, "unmanaged").await?;
+    scene.add_agent().await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
     scene
@@ -419,7 +415,7 @@ pub(crate) async fn a_manager_that_is_down_is_named(installation: Arc<Installati
         .markers()
         .delete("m", &DeleteParams::default())
         .await?;
-    Ok(())
+    scene.remove_agent().await
 }
 
 /// How many pods are asked about: `LEADSMAN_CROWD`, with one node for twenty of them, or the usual crowd.

@@ -6,7 +6,6 @@ use anyhow::{Result, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
 use kube::api::DeleteParams;
-use leadsman_testkit::leadsman;
 use leadsman_tests::{Scene, wait_for_answer, wait_for_deletion, wait_for_object};
 use serde_json::{Value, json};
 
@@ -161,38 +160,25 @@ pub(crate) async fn an_agent_is_silent_when_it_has_not_been_ready_for_long(
         .report_verdict("one", "m#Idle", "Succeeded", "")
         .await?;
     scene.wait_for_marks("one", marked("Succeeded")).await?;
-    let system = Scene {
-        client: scene.client.clone(),
-        ns: "leadsman-system".to_owned(),
-        node: scene.node.clone(),
-    };
-    let labels = json!({"metadata": {"labels": leadsman::agent_labels()}});
-    let agent = system.pod_with("agent-silent", labels).await?;
+    scene.add_agent().await?;
     let ready = |status: &str, since: &str| {
         json!({"conditions": [
             {"type": "Ready", "status": status, "lastTransitionTime": since}]})
     };
     // Not Ready since this moment is an agent's restart.
-    let created = agent.metadata.creation_timestamp;
-    let now = created.map_or_else(String::new, |created| created.0.to_string());
-    system
-        .report_pod_status("agent-silent", ready("False", &now))
-        .await?;
+    let now = leadsman_tests::now().to_string();
+    scene.report_agent_status(ready("False", &now)).await?;
     scene.report_verdict("one", "m#Idle", "Failed", "").await?;
     scene.wait_for_marks("one", marked("Failed")).await?;
     wait_for_pending(&scene, "Probing", "all matching pods have their verdicts").await?;
     let long_ago = "2026-01-01T00:00:00Z";
-    system
-        .report_pod_status("agent-silent", ready("False", long_ago))
-        .await?;
+    scene.report_agent_status(ready("False", long_ago)).await?;
     let told = message(scene.wait_for_reason("m", "AgentSilent").await?);
     ensure!(told.contains("one"), "{told}");
-    system
-        .report_pod_status("agent-silent", ready("True", &now))
-        .await?;
+    scene.report_agent_status(ready("True", &now)).await?;
     wait_for_pending(&scene, "Probing", "all matching pods have their verdicts").await?;
     scene.wait_for_marks("one", marked("Failed")).await?;
-    system.delete_pod("agent-silent").await
+    scene.remove_agent().await
 }
 
 // PPM-13

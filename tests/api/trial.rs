@@ -95,6 +95,7 @@ pub(crate) async fn a_marker_finds_its_pods_before_it_is_applied(
     installation: Arc<Installation>,
 ) -> Result<()> {
     let scene = Scene::new(&installation.client, "matched").await?;
+    scene.add_agent().await?;
     scene.pod("one").await?;
     scene.pod("two").await?;
     scene
@@ -176,7 +177,7 @@ pub(crate) async fn a_marker_finds_its_pods_before_it_is_applied(
     ensure!(conflicts.count() == 3, "{told:#}");
     ensure!(!printed.success, "a conflict is no success");
     ensure!(versions().await? == before, "a pod was written");
-    Ok(())
+    scene.remove_agent().await
 }
 
 /// A right that is missing is named; what can be said without it is said.

@@ -11,6 +11,8 @@ use leadsman_api::{NodePodProbe, PodProbeMarker};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use leadsman_testkit::leadsman;
+
 use crate::{report, wait_for_object};
 
 /// A test's own corner of the cluster.
@@ -146,6 +148,49 @@ impl Scene {
                 "containerStatuses": statuses("", main), "initContainerStatuses": statuses("i-", init)}),
         )
         .await
+    }
+
+    /// Makes a pod of an agent on the node, Ready, as leadsman's namespace has them. Where one pod of an agent exists, a node
+    /// without one has no agent: so whoever asks about pods on a control plane that is shared has one of its own.
+    ///
+    /// # Errors
+    /// The API server's.
+    pub async fn add_agent(&self) -> Result<()> {
+        let labels = json!({"metadata": {"labels": leadsman::agent_labels()}});
+        let agents = self.beside_agents();
+        agents.pod_with(&self.agent(), labels).await?;
+        Ok(())
+    }
+
+    /// Removes that pod.
+    ///
+    /// # Errors
+    /// The API server's.
+    pub async fn remove_agent(&self) -> Result<()> {
+        self.beside_agents().delete_pod(&self.agent()).await
+    }
+
+    /// Merges into the status of that pod.
+    ///
+    /// # Errors
+    /// The API server's.
+    pub async fn report_agent_status(&self, status: Value) -> Result<Pod> {
+        let agents = self.beside_agents();
+        agents.report_pod_status(&self.agent(), status).await
+    }
+
+    /// The name of that pod.
+    pub fn agent(&self) -> String {
+        format!("agent-{}", self.ns)
+    }
+
+    /// The same node, in leadsman's namespace.
+    fn beside_agents(&self) -> Self {
+        Self {
+            client: self.client.clone(),
+            ns: leadsman::NAMESPACE.to_owned(),
+            node: self.node.clone(),
+        }
     }
 
     /// Merges into a pod's status, as the kubelet's field manager.
