@@ -68,7 +68,11 @@ pub fn complete_for_kubectl(mut command: clap::Command, words: Vec<OsString>) ->
 }
 
 pub(crate) fn contexts(current: &OsStr) -> Vec<CompletionCandidate> {
-    let kubeconfig = Kubeconfig::read().unwrap_or_default();
+    let kubeconfig = match flag_value("--kubeconfig", "--kubeconfig") {
+        Some(path) => Kubeconfig::read_from(path),
+        None => Kubeconfig::read(),
+    };
+    let kubeconfig = kubeconfig.unwrap_or_default();
     let names = kubeconfig.contexts.into_iter().map(|context| context.name);
     beginning_with(current, names)
 }
@@ -179,7 +183,10 @@ async fn list_names(resource: Resource, namespace: Option<String>) -> Option<Vec
         page: MOST,
         ..Selection::default()
     };
-    let objects = reader.list::<Named>(resource, &selection).await.ok()?;
+    let objects = reader
+        .first_page::<Named>(resource, &selection)
+        .await
+        .ok()?;
     Some(
         objects
             .into_iter()

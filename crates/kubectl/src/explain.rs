@@ -272,6 +272,10 @@ pub(crate) async fn observe(
     };
     let install = async {
         let install = reader.install(now).await;
+        let is_there = install.managers.as_ref().is_ok_and(|pods| !pods.is_empty());
+        if let Some(why) = install.assumed.as_ref().filter(|_| is_there) {
+            eprintln!("warning: {}", output::harmless(&why.0));
+        }
         let namespace = install.config.agent_namespace.as_str();
         let mut agents = reader.agents::<Pod>(namespace, one_node).await;
         if one_node.is_some() && agents.as_ref().is_ok_and(Vec::is_empty) {

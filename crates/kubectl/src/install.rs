@@ -1,9 +1,10 @@
 //! Who leads, and with which settings: those decide what is wanted of a pod. They are read from the manager's Lease and
 //! the flags of its pod.
 
-use clap::Parser;
+use clap::builder::Resettable;
+use clap::{CommandFactory, FromArgMatches, Parser};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
 use leadsman_core::podprobe::Config;
 use leadsman_core::podprobe::explain::{ManagerState, Unread};
 use leadsman_lease::record;
@@ -33,6 +34,8 @@ pub(crate) struct Install {
     pub(crate) config: Config,
     /// Whether the manager acts on markers.
     pub(crate) gate: bool,
+    /// Why the manager's flags are not known, and defaults are assumed.
+    pub(crate) assumed: Option<Unread>,
 }
 
 /// `leadsman manager …`, parsed as the manager parses it.
@@ -64,26 +67,29 @@ impl Reader {
             page: 50,
         };
         let managers = self.list::<Pod>(PODS, &selection).await;
-        let settings = settings(
-            managers.as_deref().unwrap_or_default(),
-            holder.unwrap_or_default(),
-        );
+        let pods = managers.as_ref().map_err(Clone::clone);
+        let settings = pods.and_then(|pods| settings(pods, holder.unwrap_or_default()));
         let mut config = Config {
             agent_namespace: namespace,
             ..Config::default()
         };
         let mut gate = true;
-        if let Some(Leadsman::Manager(args)) = settings {
-            gate = args.feature_gates.pod_probe_marker;
-            config.compatibility = args.compatibility.into();
-            config.serverless = args.feature_gates.serverless;
-            config.former_field_managers = args.former_field_managers;
-        }
+        let assumed = match settings {
+            Ok(Leadsman::Manager(args)) => {
+                gate = args.feature_gates.pod_probe_marker;
+                config.compatibility = args.compatibility.into();
+                config.serverless = args.feature_gates.serverless;
+                config.former_field_managers = args.former_field_managers;
+                None
+            }
+            Err(why) => Some(why),
+        };
         Install {
             manager,
             managers,
             config,
             gate,
+            assumed,
         }
     }
 
@@ -130,16 +136,62 @@ pub(crate) fn pod_of(holder: &str) -> &str {
     host.rsplit_once('_').map_or(host, |(host, _)| host)
 }
 
-/// The flags of the manager that leads, or of any if that one is not a pod.
-fn settings(pods: &[Pod], holder: &str) -> Option<Leadsman> {
+/// The flags of the manager that leads, or of any if that one is not a pod; why they are not known.
+fn settings(pods: &[Pod], holder: &str) -> Result<Leadsman, Unread> {
     let leader = pods
         .iter()
         .find(|pod| pod.metadata.name.as_deref() == Some(pod_of(holder)));
-    let pod = leader.or_else(|| pods.first())?;
+    let unread = |why: &str| Unread(format!("{why}: its flags are taken for the defaults"));
+    let pod = leader.or_else(|| pods.first());
+    let pod = pod.ok_or_else(|| unread("no pod of a manager was found"))?;
     let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    let words = containers.find_map(|one| one.args.as_ref().filter(|words| is_manager(words)))?;
-    let words = std::iter::once("leadsman").chain(words.iter().map(String::as_str));
-    Leadsman::try_parse_from(words).ok()
+    let container = containers.find(|one| one.args.as_deref().is_some_and(is_manager));
+    let container = container.ok_or_else(|| unread("no manager runs in its pod"))?;
+    let words = words(container);
+    let parsed = command().try_get_matches_from(words);
+    let parsed = parsed.and_then(|matches| Leadsman::from_arg_matches(&matches));
+    parsed.map_err(|error| {
+        let text = error.to_string();
+        let first = text.lines().next().unwrap_or_default();
+        unread(&format!(
+            "the manager's flags are not those of this version ({first})"
+        ))
+    })
+}
+
+/// The command line of a manager. The environment that counts is that of its container, and not of this machine.
+fn command() -> clap::Command {
+    let without_env = |manager: clap::Command| manager.mut_args(|arg| arg.env(Resettable::Reset));
+    Leadsman::command().mut_subcommand("manager", without_env)
+}
+
+/// The words of a manager's command line, with those that its environment stands for (`LEADSMAN_FLAG`).
+fn words(container: &Container) -> Vec<String> {
+    let args = container.args.clone().unwrap_or_default();
+    let mut words = vec!["leadsman".to_owned()];
+    words.extend(args.iter().cloned());
+    for variable in container.env.iter().flatten() {
+        let (Some(name), Some(value)) = (variable.name.strip_prefix("LEADSMAN_"), &variable.value)
+        else {
+            continue;
+        };
+        let flag = format!("--{}", name.to_lowercase().replace('_', "-"));
+        // Flags go before the environment. Not all variables are flags.
+        let is_given = args
+            .iter()
+            .any(|word| word.split('=').next() == Some(&flag));
+        if !is_given && is_flag(&flag) {
+            words.push(format!("{flag}={value}"));
+        }
+    }
+    words
+}
+
+fn is_flag(flag: &str) -> bool {
+    let command = command();
+    let manager = command.find_subcommand("manager");
+    let mut known = manager.into_iter().flat_map(clap::Command::get_arguments);
+    known.any(|arg| arg.get_long() == flag.strip_prefix("--"))
 }
 
 fn is_manager(words: &[String]) -> bool {
@@ -174,7 +226,7 @@ mod tests {
             ),
         ];
         let serverless = |holder| {
-            let Some(Leadsman::Manager(args)) = settings(&pods, holder) else {
+            let Ok(Leadsman::Manager(args)) = settings(&pods, holder) else {
                 panic!("no settings");
             };
             args.feature_gates.serverless
@@ -183,7 +235,31 @@ mod tests {
         assert!(
             !serverless("leadsman-system/old_0123") && !serverless("leadsman-system/laptop_0123")
         );
-        assert!(settings(&[], "x").is_none());
+        assert!(settings(&[], "x").is_err());
+    }
+
+    #[test]
+    fn the_environment_of_the_container_counts_and_unknown_flags_are_told() {
+        let gates = "PodProbeMarkerGate=false";
+        let mut by_env = pod("m", &[]);
+        let containers = &mut by_env.spec.as_mut().unwrap().containers;
+        let env = json!([{ "name": "LEADSMAN_FEATURE_GATES", "value": gates }, { "name": "LEADSMAN_NO_FLAG", "value": "x" },
+            { "name": "LEADSMAN_NAMESPACE", "valueFrom": {} }]);
+        containers[1].env = serde_json::from_value(env).unwrap();
+        let Ok(Leadsman::Manager(args)) = settings(&[by_env.clone()], "") else {
+            panic!("no settings");
+        };
+        assert!(!args.feature_gates.pod_probe_marker);
+        let containers = &mut by_env.spec.as_mut().unwrap().containers;
+        containers[1].args = Some(vec!["manager".into(), "--feature-gates=".into()]);
+        let Ok(Leadsman::Manager(args)) = settings(&[by_env], "") else {
+            panic!("no settings");
+        };
+        assert!(args.feature_gates.pod_probe_marker, "a flag goes before");
+        let Err(why) = settings(&[pod("m", &["--of-tomorrow"])], "") else {
+            panic!("it is known");
+        };
+        assert!(why.0.contains("--of-tomorrow"), "{}", why.0);
     }
 
     #[test]

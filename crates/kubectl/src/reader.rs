@@ -94,38 +94,59 @@ impl Reader {
         Err(failed(&expired))
     }
 
+    /// The first of these objects, as many as a page has.
+    pub(crate) async fn first_page<T: DeserializeOwned>(
+        &self,
+        resource: Resource,
+        selection: &Selection<'_>,
+    ) -> Result<Vec<T>, Unread> {
+        let page = self.page(resource, selection, None).await;
+        let page: List<T> = page
+            .map_err(|failure| explain_failure("list", resource, selection.namespace, &failure))?;
+        Ok(page.items)
+    }
+
     async fn list_once<T: DeserializeOwned>(
         &self,
         resource: Resource,
         selection: &Selection<'_>,
     ) -> Result<Vec<T>, Disposition> {
-        let refused = |error: &dyn std::fmt::Display| Disposition::Refused {
-            reason: error.to_string(),
-        };
         let mut objects = Vec::new();
         let mut token = None;
         loop {
-            let params = ListParams {
-                label_selector: selection.labels.clone(),
-                field_selector: selection.fields.clone(),
-                limit: Some(selection.page),
-                continue_token: token,
-                ..ListParams::default()
-            };
-            let request = Request::new(resource.path(selection.namespace)).list(&params);
-            let request = request.map_err(|error| refused(&error))?;
-            let reply = self.server.send(Verb::ListOrWatch, request, DEADLINE).await;
-            if reply.disposition != Disposition::Done {
-                return Err(reply.disposition);
-            }
-            let page: List<T> =
-                serde_json::from_slice(&reply.body).map_err(|error| refused(&error))?;
+            let page: List<T> = self.page(resource, selection, token).await?;
             objects.extend(page.items);
             token = page.metadata.token.filter(|token| !token.is_empty());
             if token.is_none() {
                 return Ok(objects);
             }
         }
+    }
+
+    /// One page, after this token.
+    async fn page<T: DeserializeOwned>(
+        &self,
+        resource: Resource,
+        selection: &Selection<'_>,
+        token: Option<String>,
+    ) -> Result<List<T>, Disposition> {
+        let refused = |error: &dyn std::fmt::Display| Disposition::Refused {
+            reason: error.to_string(),
+        };
+        let params = ListParams {
+            label_selector: selection.labels.clone(),
+            field_selector: selection.fields.clone(),
+            limit: Some(selection.page),
+            continue_token: token,
+            ..ListParams::default()
+        };
+        let request = Request::new(resource.path(selection.namespace)).list(&params);
+        let request = request.map_err(|error| refused(&error))?;
+        let reply = self.server.send(Verb::ListOrWatch, request, DEADLINE).await;
+        if reply.disposition != Disposition::Done {
+            return Err(reply.disposition);
+        }
+        serde_json::from_slice(&reply.body).map_err(|error| refused(&error))
     }
 }
 

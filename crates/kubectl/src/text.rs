@@ -69,12 +69,15 @@ pub(crate) fn groups(
         "{} pods, {well} of them marked as they should be",
         pods.len()
     ));
+    let is_complete = pods.iter().all(|pod| pod.complete);
     for group in groups {
         let count = match group.pods.len() {
             1 => "1 pod".to_owned(),
             count => format!("{count} pods"),
         };
-        let what = if group.causes.is_empty() {
+        let what = if group.causes.is_empty() && !is_complete {
+            format!("{WAITING}marked as they should be, as far as you may read{WAITING:#}")
+        } else if group.causes.is_empty() {
             format!("{GOOD}marked as they should be{GOOD:#}")
         } else {
             let reasons: Vec<_> = group.causes.iter().map(|cause| cause.reason).collect();
@@ -107,6 +110,9 @@ fn headline(pod: &Explanation) -> String {
     let place = format!("{}{}", node.unwrap_or_default(), phase.unwrap_or_default());
     let problems = pod.causes.iter().filter(|cause| !cause.resolves).count();
     let state = match (problems, pod.causes.len()) {
+        (0, 0) if !pod.complete => {
+            format!("{WAITING}marked as its verdicts say, as far as you may read{WAITING:#}")
+        }
         (0, 0) => format!("{GOOD}marked as its verdicts say{GOOD:#}"),
         (0, _) => format!("{WAITING}not yet marked as it should be{WAITING:#}"),
         _ => format!("{BAD}something is in the way of its marks{BAD:#}"),

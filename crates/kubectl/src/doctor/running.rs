@@ -58,6 +58,14 @@ impl InstallHealth {
                     .then("remove it from --feature-gates (chart: featureGates)"),
             );
         }
+        let found_pods = self
+            .install
+            .managers
+            .as_ref()
+            .is_ok_and(|pods| !pods.is_empty());
+        if let Some(why) = self.install.assumed.as_ref().filter(|_| found_pods) {
+            findings.push(unread("manager-flags", why));
+        }
         match &self.install.managers {
             Err(why) => findings.push(unread("manager-pods", why)),
             Ok(pods) if pods.is_empty() => findings.push(self.no_manager_pod()),

@@ -48,6 +48,7 @@ fn healthy() -> InstallHealth {
                 ..Config::default()
             },
             gate: true,
+            assumed: None,
         },
         daemon_set: Ok(Some(decode(
             json!({ "metadata": {}, "spec": { "selector": {}, "template": {
@@ -194,6 +195,11 @@ fn a_problem_is_named_with_what_to_do(
 #[case::lease("leader", |it: &mut InstallHealth| it.install.manager = Err(denied()))]
 #[case::reports("agent-reports", |it: &mut InstallHealth| it.reports = Err(denied()))]
 #[case::webhook("webhook", |it: &mut InstallHealth| it.webhook = Err(denied()))]
+#[case::webhook_and_gate("webhook", |it: &mut InstallHealth| {
+    it.webhook = Err(denied());
+    it.install.config.serverless = false;
+    it.install.assumed = Some(denied());
+})]
 fn what_cannot_be_read_is_no_problem_and_names_the_right(
     #[case] check: &str,
     #[case] deny: fn(&mut InstallHealth),

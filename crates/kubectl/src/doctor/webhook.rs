@@ -28,6 +28,12 @@ impl InstallHealth {
                 CHECK,
                 format!("MutatingWebhookConfiguration {CONFIGURATION} exists, and the gate EnablePodProbeMarkerOnServerless is off or unknown"),
             )],
+            // Whether there should be one is not known.
+            Err(why) if self.install.assumed.is_some() => vec![unread(CHECK, why)],
+            Ok(None) if self.install.assumed.is_some() => vec![ok(
+                CHECK,
+                format!("there is no MutatingWebhookConfiguration {CONFIGURATION}; whether the gate EnablePodProbeMarkerOnServerless is on is not known"),
+            )],
             Ok(None) | Err(_) if !is_on => vec![ok(
                 CHECK,
                 "not in use: the gate EnablePodProbeMarkerOnServerless is off",

@@ -23,6 +23,17 @@ const REMEMBERED: &[&str] = &[
     "Refused",
 ];
 
+/// Reasons that follow from the nodes, their objects and agents.
+const OF_NODES: &[&str] = &[
+    "NoConditionType",
+    "NoNode",
+    "VirtualNode",
+    "NoAgent",
+    "AgentSilent",
+    "CannotProbe",
+    "NoAddress",
+];
+
 impl PodContext<'_> {
     /// All causes, the first one to look at first.
     pub(super) fn causes(&self) -> Vec<Cause> {
@@ -34,11 +45,16 @@ impl PodContext<'_> {
             if let InspectedFit::Matches(parsed, probes) = &marker.fit {
                 let pairs = parsed.probes.iter().zip(probes);
                 let pairs = pairs.filter_map(|(probe, known)| self.of_probe(parsed, probe, known));
+                // What the manager knows comes before what its silence suggests.
+                let remembered = self.remembered(marker);
+                if !self.cluster.knows_nodes {
+                    causes.extend(remembered.clone());
+                }
                 causes.extend(pairs);
                 let lost = self.inspected.conflicts.iter();
                 let lost = lost.filter(|conflict| conflict.loser.0 == place);
                 causes.extend(lost.filter_map(|conflict| self.of_conflict(parsed, conflict)));
-                causes.extend(self.remembered(marker));
+                causes.extend(remembered);
             } else {
                 causes.extend(self.of_unmatched(marker));
             }
@@ -104,12 +120,30 @@ impl PodContext<'_> {
         known: &InspectedProbe,
     ) -> Option<Cause> {
         let cause = if self.is_known(known) {
-            self.of_pending(marker, probe, known)
-                .or_else(|| failure(probe, known))
-        } else {
+            let failed = || failure(probe, known.verdict.as_ref()?);
+            self.of_pending(marker, probe, known).or_else(failed)
+        } else if let Some(verdict) = self.condition(probe) {
+            failure(probe, &verdict)
+        } else if self.shows_marks(probe) {
             None
+        } else {
+            self.of_waiting(marker, probe, known)
         };
         cause.map(|cause| cause.of(marker, Some(probe)))
+    }
+
+    /// Whether a verdict shows on the pod though the probe has no condition: as a label or an annotation of its policies.
+    fn shows_marks(&self, probe: &MarkerProbe) -> bool {
+        let has = |pairs: &[(String, String)], key: &str, value: &str| {
+            pairs.iter().any(|(own, is)| own == key && is == value)
+        };
+        let policies = [&probe.succeeded, &probe.failed];
+        policies.into_iter().flatten().any(|policy| {
+            let mut labels = policy.labels.iter();
+            let mut annotations = policy.annotations.iter();
+            labels.any(|(key, value)| has(&self.wire.labels, key, value))
+                || annotations.any(|(key, value)| has(&self.wire.annotations, key, value))
+        })
     }
 
     /// Without the objects of the nodes, only what follows from pod and marker is known.
@@ -192,7 +226,14 @@ impl PodContext<'_> {
     /// What the marker's status says and objects do not show.
     fn remembered(&self, marker: &InspectedMarker<'_>) -> Option<Cause> {
         let (reason, message) = reported(marker)?;
-        let reason = *REMEMBERED.iter().find(|known| **known == reason)?;
+        let mut told = REMEMBERED.iter();
+        let told = told.find(|known| **known == reason).copied();
+        // Who may not read the objects of the nodes has the manager's word for what they show.
+        let of_nodes = || {
+            let mut reasons = OF_NODES.iter().filter(|_| !self.cluster.knows_nodes);
+            reasons.find(|known| **known == reason).copied()
+        };
+        let reason = told.or_else(of_nodes)?;
         let pod = &self.inspected.pod.name.name;
         // A stopped marker marks nothing; the others name up to three pods.
         if reason != "Cycle" && !names(message, pod) && !message.contains(" more") {

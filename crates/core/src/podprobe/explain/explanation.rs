@@ -14,6 +14,10 @@ pub struct Explanation {
     pub namespace: String,
     /// Its name.
     pub name: String,
+    /// The uid by which its node knows it.
+    pub uid: String,
+    /// Whether the reports of its node's agent could be read: without them something may be in the way that is not told.
+    pub complete: bool,
     /// The node it is bound to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,

@@ -1,12 +1,15 @@
 //! What the message of a failed probe means, and what to do.
 
 use super::explanation::{Cause, Reason};
-use crate::podprobe::index::InspectedProbe;
 use crate::podprobe::marker::MarkerProbe;
 use crate::podprobe::probe::State;
+use crate::podprobe::template::HandlerTemplate;
+use crate::podprobe::verdict::Verdict;
 
 /// What the message of a failed probe means that can hardly succeed as it is.
 struct Hint {
+    /// Of probes with this handler: a command may print what another handler says.
+    handler: Handler,
     /// The message begins with this.
     begins: &'static str,
     /// And contains this, in lower case.
@@ -15,13 +18,35 @@ struct Hint {
     action: &'static str,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Handler {
+    Exec,
+    HttpGet,
+    TcpSocket,
+    Grpc,
+}
+use Handler::{Exec, Grpc, HttpGet, TcpSocket};
+
+impl Handler {
+    fn of(probe: &MarkerProbe) -> Self {
+        match probe.template.handler {
+            HandlerTemplate::Exec { .. } => Exec,
+            HandlerTemplate::HttpGet { .. } => HttpGet,
+            HandlerTemplate::TcpSocket { .. } => TcpSocket,
+            HandlerTemplate::Grpc { .. } => Grpc,
+        }
+    }
+}
+
 const fn hint(
+    handler: Handler,
     begins: &'static str,
     contains: &'static str,
     reason: Reason,
     action: &'static str,
 ) -> Hint {
     Hint {
+        handler,
         begins,
         contains,
         reason,
@@ -37,56 +62,31 @@ const NOBODY_LISTENS: &str =
 
 /// In the words of our own executors (`Outcome::timed_out`, `leadsman_probe`), and of the runtimes that cannot start a
 /// command (`CANNOT_START` in `leadsman_cri`'s `exec`). What a probe itself prints has none of these beginnings.
+#[rustfmt::skip]
 const HINTS: &[Hint] = &[
-    hint("command timed out", "", "TimedOut", SLOW),
-    hint("connecting to ", "no answer within", "TimedOut", SLOW),
-    hint(
-        "health check call to ",
-        "no answer within",
-        "TimedOut",
-        SLOW,
-    ),
-    hint("GET from ", "within", "TimedOut", SLOW),
-    hint(
-        "connecting to ",
-        "connection refused",
-        "ConnectionRefused",
-        NOBODY_LISTENS,
-    ),
-    hint(
-        "OCI runtime exec failed",
-        "permission denied",
-        "CommandNotExecutable",
-        NOT_ALLOWED,
-    ),
-    hint(
-        "OCI runtime exec failed",
-        "no such file or directory",
-        "CommandNotFound",
-        NO_COMMAND,
-    ),
-    hint(
-        "OCI runtime exec failed",
-        "executable file",
-        "CommandNotFound",
-        NO_COMMAND,
-    ),
-    hint(
-        "command error: executable file",
-        "not found",
-        "CommandNotFound",
-        NO_COMMAND,
-    ),
+    hint(Exec, "command timed out", "", "TimedOut", SLOW),
+    hint(Exec, "OCI runtime exec failed", "permission denied", "CommandNotExecutable", NOT_ALLOWED),
+    hint(Exec, "OCI runtime exec failed", "no such file or directory", "CommandNotFound", NO_COMMAND),
+    hint(Exec, "OCI runtime exec failed", "executable file", "CommandNotFound", NO_COMMAND),
+    hint(Exec, "command error: executable file", "not found", "CommandNotFound", NO_COMMAND),
+    hint(HttpGet, "GET from ", "within", "TimedOut", SLOW),
+    hint(HttpGet, "connecting to ", "no answer within", "TimedOut", SLOW),
+    hint(HttpGet, "connecting to ", "connection refused", "ConnectionRefused", NOBODY_LISTENS),
+    hint(TcpSocket, "connecting to ", "no answer within", "TimedOut", SLOW),
+    hint(TcpSocket, "connecting to ", "connection refused", "ConnectionRefused", NOBODY_LISTENS),
+    hint(Grpc, "health check call to ", "no answer within", "TimedOut", SLOW),
+    hint(Grpc, "connecting to ", "no answer within", "TimedOut", SLOW),
+    hint(Grpc, "connecting to ", "connection refused", "ConnectionRefused", NOBODY_LISTENS),
 ];
 
-/// What the message of a failed probe means.
-pub(super) fn failure(probe: &MarkerProbe, known: &InspectedProbe) -> Option<Cause> {
-    let verdict = known.verdict.as_ref()?;
+/// What the message of a verdict means, if the probe failed.
+pub(super) fn failure(probe: &MarkerProbe, verdict: &Verdict) -> Option<Cause> {
     if verdict.state != State::Failed {
         return None;
     }
+    let handler = Handler::of(probe);
     let message = verdict.message.to_ascii_lowercase();
-    let mut hints = HINTS.iter();
+    let mut hints = HINTS.iter().filter(|hint| hint.handler == handler);
     let Hint { reason, action, .. } = hints
         .find(|hint| verdict.message.starts_with(hint.begins) && message.contains(hint.contains))?;
     Some(Cause::problem(

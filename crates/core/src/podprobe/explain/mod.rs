@@ -290,6 +290,8 @@ impl ObservedCluster {
         Some(Explanation {
             namespace: name.namespace.clone(),
             name: name.name.clone(),
+            uid: inspected.pod.node_uid.to_string(),
+            complete: self.knows_nodes,
             node: inspected.pod.node.as_deref().map(str::to_owned),
             phase: wire.status.phase.clone(),
             causes: context.causes(),
@@ -348,7 +350,8 @@ impl PodContext<'_> {
     }
 }
 
-/// Reason and message of a marker's status, if it says that something is wrong with this generation.
+/// Reason and message of a marker's status, if it says that something is wrong. That is about the present generation or
+/// the one before: a status says which it reflects only when every node's object does.
 fn reported<'a>(marker: &InspectedMarker<'a>) -> Option<(&'a str, &'a str)> {
     let mut conditions = marker.status.conditions.iter();
     let ready = conditions.find(|one| one.type_ == super::status::READY)?;

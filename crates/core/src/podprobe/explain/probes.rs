@@ -21,7 +21,10 @@ impl PodContext<'_> {
         let verdict = match &inspected.verdict {
             Some(verdict) => Some(shown(verdict, VerdictSource::Report)),
             None if self.cluster.knows_nodes => None,
-            None => self.condition(probe),
+            None => {
+                let verdict = self.condition(probe);
+                verdict.map(|verdict| shown(&verdict, VerdictSource::Condition))
+            }
         };
         let next = match &verdict {
             None => self
@@ -41,7 +44,7 @@ impl PodContext<'_> {
     }
 
     /// The verdict as the pod's condition shows it, which the manager wrote.
-    fn condition(&self, probe: &MarkerProbe) -> Option<ShownVerdict> {
+    pub(super) fn condition(&self, probe: &MarkerProbe) -> Option<Verdict> {
         let kind = probe.condition_type.as_ref()?;
         let pod = self.inspected.pod;
         let condition = pod.conditions.get(kind)?;
@@ -50,12 +53,11 @@ impl PodContext<'_> {
             "False" => State::Failed,
             _ => State::Unknown,
         };
-        let verdict = Verdict {
+        Some(Verdict {
             since: condition.last_transition_time,
             probed: condition.last_probe_time,
             ..Verdict::new(state, condition.message.clone())
-        };
-        Some(shown(&verdict, VerdictSource::Condition))
+        })
     }
 
     /// A selector, requirement by requirement.

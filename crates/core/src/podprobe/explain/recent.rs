@@ -7,7 +7,11 @@ impl Explanation {
     /// Adds the recent runs of this pod's probes; those of others are passed over.
     pub fn add_recent_runs(&mut self, history: &[ProbeHistory]) {
         for recent in history {
-            if *recent.namespace != self.namespace || *recent.pod != self.name {
+            // Of a pod that was recreated, the runs of the one before are kept for a while.
+            if *recent.namespace != self.namespace
+                || *recent.pod != self.name
+                || *recent.uid != self.uid
+            {
                 continue;
             }
             if let Some(probe) = self.probe_mut(&recent.marker, &recent.probe) {
@@ -70,6 +74,8 @@ mod tests {
         Explanation {
             namespace: "ns".to_owned(),
             name: "p".to_owned(),
+            uid: "u".to_owned(),
+            complete: true,
             node: None,
             phase: None,
             causes: vec![cause],
@@ -97,7 +103,16 @@ mod tests {
     fn recent_runs_are_told_beside_their_probe_and_counted_towards_its_threshold() {
         let mut explained = explanation();
         let untouched = explained.clone();
-        explained.add_recent_runs(&[history("other", "idle"), history("p", "another")]);
+        let of_predecessor = ProbeHistory {
+            uid: "before".into(),
+            ..history("p", "idle")
+        };
+        let others = [
+            history("other", "idle"),
+            history("p", "another"),
+            of_predecessor,
+        ];
+        explained.add_recent_runs(&others);
         assert_eq!(explained, untouched);
         explained.add_recent_runs(&[history("p", "idle")]);
         let MarkerFit::Matches { probes } = &explained.markers[0].fit else {

@@ -400,6 +400,7 @@ fn nothing_is_in_the_way_of_a_pod_that_is_marked_as_it_should_be() {
 })]
 #[case::overdue("NoVerdict", &["no verdict, which was due", "alternate", "agent on node n1"], Scene::unmarked)]
 #[case::port_closed("ConnectionRefused", &["connecting to 10.0.0.1:8080", "correct the port"], |scene: &mut Scene| {
+    scene.probe()["probe"] = json!({ "tcpSocket": { "port": 8080 } });
     scene.fails_with("connecting to 10.0.0.1:8080: Connection refused");
 })]
 #[case::not_written("NotWrittenYet", &["label idle", "the manager writes that within seconds", "label idle is written by operator"], |scene: &mut Scene| {
@@ -481,8 +482,13 @@ fn a_pod_is_late_that_lacks_the_mark_of_an_old_verdict() {
 #[test]
 fn what_a_probe_prints_is_not_taken_for_an_error_of_the_runtime() {
     let mut scene = Scene::new();
-    scene.fails_with("cat: /tmp/ready: no such file or directory");
-    assert_eq!(scene.explain().causes, []);
+    for printed in [
+        "cat: /tmp/ready: no such file or directory",
+        "connecting to db: connection refused",
+    ] {
+        scene.fails_with(printed);
+        assert_eq!(scene.explain().causes, [], "{printed}");
+    }
 }
 
 #[test]
@@ -505,6 +511,53 @@ fn without_rights_on_nodes_pod_and_marker_say_what_they_can() {
     );
     scene.probe()["containerName"] = json!("gme-server");
     assert_eq!(scene.explain().causes[0].reason, "ContainerNotFound");
+}
+
+/// Somebody who may read pods and markers alone.
+#[rstest]
+#[case::never_marked("NoVerdict", &["no verdict, which was due"], Scene::unmarked)]
+#[case::not_due("ThresholdNotReached", &["due within 45s"], |scene: &mut Scene| {
+    scene.unmarked();
+    scene.markers[0]["metadata"]["creationTimestamp"] = json!("2026-01-01T00:59:50Z");
+})]
+#[case::a_hint("TimedOut", &["raise timeoutSeconds"], |scene: &mut Scene| scene.fails_with("command timed out: x"))]
+#[case::the_status_knows("NoAgent", &["no agent: p on n1"], |scene: &mut Scene| {
+    scene.unmarked();
+    scene.reports("NoAgent", "no agent: p on n1");
+})]
+fn without_rights_on_nodes_something_is_told_of_a_pod_that_lacks_marks(
+    #[case] reason: &str,
+    #[case] words: &[&str],
+    #[case] break_it: fn(&mut Scene),
+) {
+    let mut scene = Scene::new();
+    scene.reads_nodes = false;
+    break_it(&mut scene);
+    let explained = scene.explain();
+    let causes = explained.causes;
+    assert!(!explained.complete);
+    assert_eq!(
+        causes.first().map(|cause| cause.reason),
+        Some(reason),
+        "{causes:#?}"
+    );
+    for words in words {
+        assert!(causes[0].message.contains(words), "{causes:#?}");
+    }
+}
+
+/// A label is enough to know, where a probe sets no condition.
+#[test]
+fn without_rights_on_nodes_a_label_shows_that_there_is_a_verdict() {
+    let mut scene = Scene::new();
+    scene.reads_nodes = false;
+    scene.probe()["podConditionType"] = Value::Null;
+    scene.pod["status"]["conditions"]
+        .as_array_mut()
+        .unwrap()
+        .pop();
+    scene.pod["metadata"]["managedFields"][1]["fieldsV1"]["f:status"] = json!({});
+    assert_eq!(scene.explain().causes, []);
 }
 
 #[test]

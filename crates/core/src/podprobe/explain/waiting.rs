@@ -43,11 +43,14 @@ impl PodContext<'_> {
         inspected: &InspectedProbe,
     ) -> Option<Waiting> {
         let entry = inspected.entry.as_ref().ok()?;
-        if inspected.cause != Some(Pending::Starting) || !self.cluster.knows_nodes {
-            return None;
-        }
-        if self.inspected.entries_differ {
-            return Some(Waiting::Entry);
+        // Without the objects of the nodes it is not known whether they have the entry.
+        if self.cluster.knows_nodes {
+            if inspected.cause != Some(Pending::Starting) {
+                return None;
+            }
+            if self.inspected.entries_differ {
+                return Some(Waiting::Entry);
+            }
         }
         let container = self.container(entry)?;
         if container.startup_probe && !container.started {
