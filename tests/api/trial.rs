@@ -170,7 +170,7 @@ pub(crate) async fn a_marker_finds_its_pods_before_it_is_applied(
     )
     .await?;
     let told: Value = serde_json::from_str(&printed.out)?;
-    let causes = told["selected"][0]["causes"]
+    let causes = told["markers"][0]["selected"][0]["causes"]
         .as_array()
         .context("no causes")?;
     let conflicts = causes.iter().filter(|cause| cause["reason"] == "Conflict");

@@ -13,7 +13,9 @@ use crate::Room;
 
 /// What docs/kubectl.md shows of the README's marker.
 pub(crate) async fn the_page_shows_what_a_trial_prints(cluster: Arc<Cluster>) -> Result<()> {
-    let room = Room::new(&cluster, "ns").await?;
+    // The page's namespace is another case's.
+    let namespace = "tried-page";
+    let room = Room::new(&cluster, namespace).await?;
     for (pod, app, container) in [
         ("game-0", "game-server", "game-server"),
         ("game-1", "game-server", "gameserver"),
@@ -27,11 +29,15 @@ pub(crate) async fn the_page_shows_what_a_trial_prints(cluster: Arc<Cluster>) ->
         .iter()
         .find(|block| block.page == "README.md" && block.text.contains("kind: PodProbeMarker"));
     let marker = marker.context("the README shows a marker")?;
-    let words = ["try", "-f", "-", "-n", "ns"];
+    let marker = marker
+        .text
+        .replace("namespace: ns", &format!("namespace: {namespace}"));
+    let words = ["try", "-f", "-", "-n", namespace];
     let kubeconfig = cluster.bed.admin_kubeconfig();
-    let printed = kubectl_leadsman(kubeconfig, &words, &marker.text).await?;
+    let printed = kubectl_leadsman(kubeconfig, &words, &marker).await?;
     let command = "kubectl leadsman try -f marker.yaml";
-    document::expect_shown("docs/kubectl.md", command, &printed.out)?;
+    let out = printed.out.replace(&format!("{namespace}/"), "ns/");
+    document::expect_shown("docs/kubectl.md", command, &out)?;
     ensure!(
         printed.err == "error: one thing is wrong\n",
         "{}",
@@ -58,7 +64,8 @@ async fn try_probes(room: &Room, probes: &Value, words: &[&str]) -> Result<(Stri
 
 async fn try_json(room: &Room, probes: &Value) -> Result<(Value, bool)> {
     let (out, success) = try_probes(room, probes, &["-o", "json"]).await?;
-    Ok((serde_json::from_str(&out)?, success))
+    let told: Value = serde_json::from_str(&out)?;
+    Ok((told["markers"][0].clone(), success))
 }
 
 /// Result and message of a probe in the only pod.

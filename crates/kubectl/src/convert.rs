@@ -98,7 +98,8 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
         let converted = convert(object, &choice)?;
         let name = &converted.marker["metadata"]["name"];
         for remark in &converted.remarks {
-            eprintln!("{}: {remark}", name.as_str().unwrap_or_default());
+            let name = name.as_str().unwrap_or_default();
+            output::print_remark(&format!("{name}: {remark}"));
         }
         errors += converted.report_errors();
         if !text.is_empty() {
@@ -112,7 +113,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
         let message = format!("{} has no object", file.display());
         return Err(VerbError::Usage(message));
     }
-    output::print(&text)?;
+    output::print_document(&text)?;
     match errors {
         0 => Ok(()),
         count => Err(VerbError::Found(format!(
@@ -153,13 +154,13 @@ impl Converted {
         let errors = match decode::<PodProbeMarker>(&self.marker) {
             Ok(marker) => Marker::parse(&marker, Compatibility::default()).err(),
             Err(error) => {
-                eprintln!("{error}");
+                output::print_remark(&error.to_string());
                 return 1;
             }
         };
         let errors = errors.unwrap_or_default();
         for error in &errors {
-            eprintln!("{error}");
+            output::print_remark(&error.to_string());
         }
         errors.len()
     }
@@ -187,11 +188,23 @@ fn from_openkruise(object: &Value) -> Converted {
             metadata.insert(field.to_owned(), known[field].clone());
         }
     }
-    let annotations = known["annotations"].as_object().into_iter().flatten();
-    let annotations: Map<_, _> = annotations
-        .filter(|(key, _)| !key.starts_with("kubectl.kubernetes.io/"))
-        .map(|(key, value)| (key.clone(), value.clone()))
-        .collect();
+    let annotations = known["annotations"].as_object().cloned();
+    let (of_kubectl, annotations): (Map<_, _>, Map<_, _>) = annotations
+        .into_iter()
+        .flatten()
+        .partition(|(key, _)| key.starts_with("kubectl.kubernetes.io/"));
+    for key in of_kubectl.keys() {
+        remarks.push(format!("annotation {key} is left out: kubectl writes it"));
+    }
+    let owners = known["ownerReferences"].as_array().into_iter().flatten();
+    for owner in owners {
+        let text = |field: &str| owner[field].as_str().unwrap_or_default();
+        remarks.push(format!(
+            "owner {} {} is left out: it would have the marker deleted with it, and may write it anew",
+            text("kind"),
+            text("name")
+        ));
+    }
     if !annotations.is_empty() {
         metadata.insert("annotations".to_owned(), Value::Object(annotations));
     }
@@ -235,6 +248,19 @@ fn marker(metadata: &Map<String, Value>, spec: &Value) -> Value {
     })
 }
 
+/// The fields of a marker's probe.
+const PROBE_FIELDS: &[&str] = &[
+    "exec",
+    "httpGet",
+    "tcpSocket",
+    "grpc",
+    "initialDelaySeconds",
+    "timeoutSeconds",
+    "periodSeconds",
+    "successThreshold",
+    "failureThreshold",
+];
+
 /// Takes out of a probe what a marker's cannot have.
 fn carry_probe(name: &str, probe: &mut Map<String, Value>, remarks: &mut Vec<String>) {
     for handler in ["httpGet", "tcpSocket"] {
@@ -251,6 +277,17 @@ fn carry_probe(name: &str, probe: &mut Map<String, Value>, remarks: &mut Vec<Str
     if probe.remove("terminationGracePeriodSeconds").is_some() {
         remarks.push(format!(
             "probe {name}: terminationGracePeriodSeconds is left out: a marker's probe ends no pod"
+        ));
+    }
+    let unknown: Vec<_> = probe
+        .keys()
+        .filter(|field| !PROBE_FIELDS.contains(&field.as_str()))
+        .cloned()
+        .collect();
+    for field in unknown {
+        probe.remove(&field);
+        remarks.push(format!(
+            "probe {name}: {field} is left out: no probe has such a field"
         ));
     }
     let exec = probe.get("exec");
@@ -341,7 +378,20 @@ fn pods_of<'a>(object: &'a Value, remarks: &mut Vec<String>) -> Option<(&'a Valu
         .get("spec")
         .filter(|spec| spec["containers"].is_array())?;
     let own = template.and_then(|_| object.pointer("/spec/selector"));
-    if let Some(selector) = own.and_then(|own| serde_json::from_value(own.clone()).ok()) {
+    let own = own.and_then(|own| serde_json::from_value::<LabelSelector>(own.clone()).ok());
+    if let Some(mut selector) = own {
+        let labels = selector.match_labels.as_mut();
+        if let Some(labels) = labels.filter(|labels| labels.len() > 1) {
+            labels.retain(|key, _| {
+                let is_users = !OF_CONTROLLERS.contains(&key.as_str());
+                if !is_users {
+                    remarks.push(format!(
+                        "label {key} is left out of the selector: a controller gives each revision another"
+                    ));
+                }
+                is_users
+            });
+        }
         return Some((spec, selector));
     }
     let labels = pods["metadata"]["labels"].as_object()?.iter();
@@ -496,6 +546,22 @@ mod tests {
         assert!(converted.remarks[0].contains("all labels of the pod"));
     }
 
+    #[test]
+    fn what_belongs_to_one_revision_or_to_no_probe_is_left_out() {
+        let mut replica_set = deployment();
+        replica_set["spec"]["selector"]["matchLabels"]["pod-template-hash"] = json!("5d4");
+        let container = &mut replica_set["spec"]["template"]["spec"]["containers"][0];
+        container["readinessProbe"]["retries"] = json!(2);
+        let readiness = choice(Some("main"), Some(ProbeKind::Readiness));
+        let converted = convert(&replica_set, &readiness).unwrap();
+        let labels = &converted.marker["spec"]["selector"]["matchLabels"];
+        assert_eq!(*labels, json!({ "app": "game" }));
+        let remarks = converted.remarks.join("\n");
+        for words in ["label pod-template-hash is left out", "retries is left out"] {
+            assert!(remarks.contains(words), "{words}: {remarks}");
+        }
+    }
+
     #[rstest]
     #[case(None, None, "which container? --container main or proxy")]
     #[case(Some("mian"), None, "no container mian; did you mean main?")]
@@ -529,7 +595,7 @@ mod tests {
                 "name": "m", "namespace": "ns", "uid": "u", "resourceVersion": "7", "generation": 2,
                 "creationTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["kruise.io/node-pod-probe-cleanup"],
                 "annotations": { "kubectl.kubernetes.io/last-applied-configuration": "{}", "team": "a" },
-                "managedFields": [{ "manager": "manager" }],
+                "managedFields": [{ "manager": "manager" }], "ownerReferences": [{ "kind": "Game", "name": "g" }],
             },
             "spec": {
                 "selector": { "matchLabels": { "app": "game" } },
@@ -551,7 +617,7 @@ mod tests {
         assert_eq!(marker["spec"]["probes"][0]["probe"], probe);
         let policy = &object["spec"]["probes"][0]["markerPolicy"];
         assert_eq!(marker["spec"]["probes"][0]["markerPolicy"], *policy);
-        assert_eq!(converted.remarks.len(), 3, "{:?}", converted.remarks);
+        assert_eq!(converted.remarks.len(), 5, "{:?}", converted.remarks);
         assert_eq!(errors_of(marker), [""; 0]);
     }
 }

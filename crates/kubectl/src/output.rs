@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -35,6 +35,23 @@ pub(crate) fn print(text: &str) -> Result<(), VerbError> {
     out.write_all(harmless(text).as_bytes())?;
     out.flush()?;
     Ok(())
+}
+
+/// Prints a document for another program. What is harmful on a terminal is only there written otherwise: in YAML that is
+/// another value.
+pub(crate) fn print_document(text: &str) -> Result<(), VerbError> {
+    if std::io::stdout().is_terminal() {
+        return print(text);
+    }
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Prints a line to standard error.
+pub(crate) fn print_remark(line: &str) {
+    anstream::eprintln!("{}", harmless(line));
 }
 
 /// The codes of [`Style`](anstyle::Style)s in `table`. Text that brings one along can change its colour, and nothing else.

@@ -21,6 +21,7 @@ use std::path::PathBuf;
 use clap::builder::ValueHint;
 use clap_complete::engine::ArgValueCompleter;
 use futures::future::join_all;
+use futures::stream::{self, StreamExt};
 use jiff::Timestamp;
 use leadsman_api::slim::Pod;
 use leadsman_api::{Guarded, PodProbeMarker};
@@ -30,6 +31,7 @@ use leadsman_core::podprobe::explain::{
     ObservedCluster, ObservedObjects, TrialReport, TrialTarget,
 };
 use leadsman_process::clock;
+use serde::Serialize;
 
 use self::documents::Candidate;
 use self::pod::ReachedPod;
@@ -41,6 +43,9 @@ use crate::output::{self, Format};
 use crate::reader::{Reader, Selection};
 use crate::resources::PODS;
 use crate::{VerbError, completion};
+
+/// In so many pods probes are run side by side; those of a pod follow each other.
+const PODS_AT_ONCE: usize = 8;
 
 /// The flags of `try`.
 #[derive(Clone, Debug, clap::Args)]
@@ -98,12 +103,14 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     }
 }
 
+/// The answer, as `status` has it.
+#[derive(Serialize)]
+struct Trials<'a> {
+    markers: &'a [MarkerTrial],
+}
+
 fn print(format: Format, trials: &[MarkerTrial]) -> Result<String, VerbError> {
-    let structured = match trials {
-        [one] => output::structured(format, one),
-        several => output::structured(format, &several),
-    };
-    match structured {
+    match output::structured(format, &Trials { markers: trials }) {
         Some(text) => text,
         None if format == Format::Name => {
             let pods = trials.iter().flat_map(|trial| &trial.pods.selected);
@@ -228,7 +235,8 @@ impl Attempt<'_> {
         let targets: Vec<_> = targets.collect();
         let can_run = targets.len();
         let sampled = targets.iter().take(sample);
-        let tried = join_all(sampled.map(|(pod, target)| self.run_probes(pod, target))).await;
+        let tried = sampled.map(|(pod, target)| self.run_probes(pod, target));
+        let tried: Vec<_> = stream::iter(tried).buffered(PODS_AT_ONCE).collect().await;
         let mut recorded = proposed.clone();
         for ((pod, target), results) in targets.iter().zip(&tried) {
             let outcomes = results.iter().filter_map(|result| {

@@ -15,6 +15,7 @@ use std::time::Duration;
 use futures::future::{BoxFuture, Fuse, FusedFuture, FutureExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
+use kube::api::AttachedProcess;
 use leadsman_core::podprobe::explain::TrialRun;
 use leadsman_core::podprobe::{CannotProbe, Handler, Outcome};
 use leadsman_probe::{Dial, DialError, Exec, ExecError, Execution, MAX_OUTPUT, ProbeTarget};
@@ -23,10 +24,13 @@ use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::time::timeout;
 
 use crate::exec::{ExecCommand, ExecEnd, PORT_FORWARD, explain_failure, read_output};
-use crate::reader::Reader;
+use crate::reader::{DEADLINE, Reader};
 
 /// How long a refusal may take to arrive: a port-forward has no word for "accepted".
 const REFUSAL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
+
+/// Of standard output; four bytes more than a message has show whether a character that crosses the limit is whole.
+const STDOUT_BYTES: usize = MAX_OUTPUT + 4;
 
 /// A pod in which probes are run.
 pub(super) struct ReachedPod<'a> {
@@ -35,6 +39,8 @@ pub(super) struct ReachedPod<'a> {
     name: &'a str,
     /// A connection that was opened before the run, so that the time that this takes is not the pod's.
     opened: Mutex<Option<Forwarded>>,
+    /// A command that was started before the run, likewise.
+    started: Mutex<Option<AttachedProcess>>,
     /// Why the pod did not accept a connection.
     refused: Arc<Mutex<Option<Refusal>>>,
 }
@@ -46,6 +52,7 @@ impl<'a> ReachedPod<'a> {
             namespace,
             name,
             opened: Mutex::default(),
+            started: Mutex::default(),
             refused: Arc::default(),
         }
     }
@@ -63,6 +70,10 @@ impl<'a> ReachedPod<'a> {
             Ok(ip) => ProbeTarget::new(&[ip], &run.container),
             Err(_) => ProbeTarget::unreachable(CannotProbe::NoAddress, &run.container),
         };
+        if let Handler::Exec { command } = &run.handler {
+            let process = self.start(&run.container, command).await?;
+            *lock(&self.started) = Some(process);
+        }
         if let (Some(port), Ok(address)) = (port_of(&run.handler), target.address()) {
             let opened = self.open(port, &run.handler, run.timeout).await;
             match opened {
@@ -77,6 +88,7 @@ impl<'a> ReachedPod<'a> {
         let outcome =
             leadsman_probe::run_over(&run.handler, &target, run.timeout, self, self).await;
         lock(&self.opened).take();
+        lock(&self.started).take();
         let refusal = lock(&self.refused).take();
         let is_connect = matches!(run.handler, Handler::TcpSocket { .. });
         let took = (!is_connect).then(|| clock::monotonic() - began);
@@ -116,9 +128,27 @@ impl<'a> ReachedPod<'a> {
         Ok(stream)
     }
 
+    /// Starts a command.
+    async fn start(&self, container: &str, command: &[String]) -> Result<AttachedProcess, String> {
+        let words: Vec<_> = command.iter().map(String::as_str).collect();
+        let command = ExecCommand {
+            namespace: self.namespace,
+            pod: self.name,
+            container,
+            command: &words,
+            deadline: DEADLINE,
+            stdout_bytes: STDOUT_BYTES,
+        };
+        match timeout(command.deadline, self.reader.start_exec(&command)).await {
+            Ok(started) => started.map_err(|unread| unread.0),
+            Err(_) => Err(no_answer()),
+        }
+    }
+
     async fn forward(&self, port: u16) -> Result<Forwarded, DialError> {
         let pods = Api::<Pod>::namespaced(self.reader.server.client.clone(), self.namespace);
-        let forwarder = pods.portforward(self.name, &[port]).await;
+        let forwarder = timeout(DEADLINE, pods.portforward(self.name, &[port])).await;
+        let forwarder = forwarder.map_err(|_| DialError::Local(no_answer()))?;
         let mut forwarder = forwarder.map_err(|error| {
             let pod = (self.namespace, self.name);
             DialError::Local(explain_failure(pod, PORT_FORWARD, &error).0)
@@ -134,6 +164,10 @@ impl<'a> ReachedPod<'a> {
             refused: self.refused.clone(),
         })
     }
+}
+
+fn no_answer() -> String {
+    format!("the API server did not answer within {DEADLINE:?}")
 }
 
 /// The outcome of a probe whose connection was refused, in the words of a direct one.
@@ -172,20 +206,12 @@ impl Exec for ReachedPod<'_> {
         command: &[String],
         limit: Duration,
     ) -> Result<Execution, ExecError> {
-        let words: Vec<_> = command.iter().map(String::as_str).collect();
-        let command = ExecCommand {
-            namespace: self.namespace,
-            pod: self.name,
-            container,
-            command: &words,
-            deadline: limit,
-            // Four more bytes show whether a character that crosses the limit is whole.
-            stdout_bytes: MAX_OUTPUT + 4,
+        let started = lock(&self.started).take();
+        let process = match started {
+            Some(process) => process,
+            None => (self.start(container, command).await).map_err(ExecError::Runtime)?,
         };
-        let process = self.reader.start_exec(&command).await;
-        let process = process.map_err(|unread| ExecError::Runtime(unread.0))?;
-        // From here on: what the API server takes to begin is not the command's.
-        let ended = timeout(limit, read_output(process, command.stdout_bytes)).await;
+        let ended = timeout(limit, read_output(process, STDOUT_BYTES)).await;
         let output = ended.map_err(|_| ExecError::TimedOut)?;
         let exit_code = match output.end {
             ExecEnd::Exited(code) => code,

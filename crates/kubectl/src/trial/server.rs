@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use http::header::CONTENT_TYPE;
 use http::{Method, Request};
-use kube::core::{CustomResourceExt, Status};
+use kube::core::{CustomResourceExt, PartialObjectMeta, Status};
 use leadsman_api::PodProbeMarker;
 use leadsman_core::cluster::{Invalid, nearest};
 use leadsman_process::reply::{Cause, Disposition, Verb};
@@ -25,12 +25,40 @@ pub(super) enum Answer {
     NotAsked(String),
 }
 
+/// How often a marker is read again that somebody, such as the manager its status, writes at the same time.
+const ATTEMPTS: usize = 5;
+
 /// Asks the API server whether it would store a marker. Of one that exists, its resourceVersion is given.
 pub(super) async fn ask(
     reader: &Reader,
     candidate: &Candidate,
     known_version: Option<&str>,
 ) -> Answer {
+    let mut version = known_version.map(str::to_owned);
+    let mut written = String::new();
+    for _ in 0..ATTEMPTS {
+        match ask_once(reader, candidate, version.as_deref()).await {
+            Ok(answer) => return answer,
+            Err(reason) => written = reason,
+        }
+        let namespace = Some(candidate.namespace.as_str());
+        let found = reader
+            .get::<PartialObjectMeta>(MARKERS, namespace, &candidate.name)
+            .await;
+        match found {
+            Ok(found) => version = found.and_then(|found| found.metadata.resource_version),
+            Err(unread) => return Answer::NotAsked(unread.0),
+        }
+    }
+    Answer::NotAsked(written)
+}
+
+/// The same once; an error says that the marker was written since it was read.
+async fn ask_once(
+    reader: &Reader,
+    candidate: &Candidate,
+    known_version: Option<&str>,
+) -> Result<Answer, String> {
     let (method, verb, kind) = match known_version {
         Some(_) => (Method::PUT, "update", Verb::Update),
         None => (Method::POST, "create", Verb::Create),
@@ -51,10 +79,17 @@ pub(super) async fn ask(
     let request = match request {
         Ok(request) => request,
         // A name that no path can hold.
-        Err(error) => return Answer::Refused(vec![invalid("metadata.name", error)]),
+        Err(error) => return Ok(Answer::Refused(vec![invalid("metadata.name", error)])),
     };
     let reply = reader.server.send(kind, request, DEADLINE).await;
-    match &reply.disposition {
+    Ok(match &reply.disposition {
+        Disposition::AlreadyExists { reason }
+        | Disposition::Gone { reason }
+        | Disposition::Retry {
+            cause: Cause::Conflict,
+            reason,
+            ..
+        } => return Err(reason.clone()),
         Disposition::Done => Answer::Accepted,
         Disposition::Retry {
             cause: Cause::NoRight,
@@ -74,7 +109,7 @@ pub(super) async fn ask(
             let reason = failure.reason().unwrap_or_default();
             Answer::Refused(errors_of(&status, reason))
         }
-    }
+    })
 }
 
 fn invalid(path: &str, message: impl std::fmt::Display) -> Invalid {
