@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use leadsman_core::podprobe::history::{HistoryHead, ProbeHistory, RunResult};
+use leadsman_core::podprobe::history::{HistoryHead, ProbeHistory, RecordedRun, RunResult};
 use leadsman_testkit::{Cluster, leadsman};
 use leadsman_tests::Way;
 use leadsman_tests::room::probe;
@@ -84,11 +84,11 @@ pub(crate) async fn recent_runs_say_how_long_each_took_and_why_it_failed(
     ] {
         let probe = told.iter().find(|probe| &*probe.probe == name);
         let probe = probe.with_context(|| format!("{name}: {told:#?}"))?;
-        for run in &probe.runs {
+        let is_told = |run: &RecordedRun| {
             let output = run.output.as_deref().unwrap_or_default();
-            let is_told = run.result == result && output.contains(words);
-            ensure!(is_told && run.duration_seconds > at_least, "{probe:#?}");
-        }
+            run.result == result && output.contains(words) && run.duration_seconds > at_least
+        };
+        ensure!(probe.runs.iter().any(is_told), "{probe:#?}");
     }
     room.scene.delete_pod("one").await?;
     wait_for_answer("the runs of a deleted pod to go", || async {
