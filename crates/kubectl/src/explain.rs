@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::connection::Connection;
 use crate::output::{self, Format};
 use crate::reader::{Reader, Selection};
-use crate::recent_runs::Agents;
+use crate::recent_runs::{Agents, uids};
 use crate::resources::{KINDS, MARKERS, NODE_POD_PROBES, NODES, PODS, Resource};
 use crate::{VerbError, completion, text};
 
@@ -83,9 +83,10 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let namespace = (!args.all_namespaces).then_some(namespace.as_str());
     let pods = read_pods(&reader, &target, namespace).await?;
     let now = clock::now();
+    let uids = uids(&pods);
     let (mut explained, agents) = explain(&reader, pods, now).await?;
     if let ([one], false) = (explained.as_mut_slice(), args.no_runs) {
-        reader.add_recent_runs(one, &agents).await;
+        reader.add_recent_runs(one, &agents, &uids).await;
     }
     let printed = match (&target, explained.as_slice()) {
         (Target::Pod(_), [one]) => one_pod(args.output, one, now)?,

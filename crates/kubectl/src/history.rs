@@ -6,7 +6,6 @@ use clap_complete::engine::ArgValueCompleter;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use leadsman_api::slim::Pod;
 use leadsman_core::podprobe::explain::{
     Explanation, MarkerFit, ProbeExplanation, VerdictSource, age,
 };
@@ -18,13 +17,11 @@ use crate::connection::Connection;
 use crate::explain::{Target, explain, parse_target, read_pods};
 use crate::output::{self, Format};
 use crate::reader::{Reader, Selection};
+use crate::recent_runs::uids;
 use crate::resources::EVENTS;
 use crate::table::{BAD, Cell, GOOD, HEADING, Table, WAITING};
 use crate::text::{self, Lines};
 use crate::{VerbError, completion};
-
-/// Where the kubelet puts the uid by which a static pod's containers are known (`kubetypes.ConfigHashAnnotationKey`).
-const STATIC_UID: &str = "kubernetes.io/config.hash";
 
 /// The flags of `history`.
 #[derive(Clone, Debug, clap::Args)]
@@ -117,11 +114,11 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     }
     let (reader, namespace) = args.connection.reader().await?;
     let pods = read_pods(&reader, &target, Some(&namespace)).await?;
-    let uids = pods.iter().flat_map(uids).collect();
+    let uids = uids(&pods);
     let now = clock::now();
     let (explained, agents) = explain(&reader, pods, now).await?;
     for mut pod in explained {
-        reader.add_recent_runs(&mut pod, &agents).await;
+        reader.add_recent_runs(&mut pod, &agents, &uids).await;
         let history = read_events(&reader, pod, &uids).await;
         let printed = match output::structured(args.output, &history) {
             Some(text) => text?,
@@ -131,14 +128,6 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
         output::print(&printed)?;
     }
     Ok(())
-}
-
-/// The uids by which a pod's events know it.
-fn uids(pod: &Pod) -> Vec<String> {
-    let mut annotations = pod.annotations.iter();
-    let mirror = annotations.find(|(key, _)| key == STATIC_UID);
-    let mirror = mirror.map(|(_, uid)| uid.clone());
-    pod.identity.uid.clone().into_iter().chain(mirror).collect()
 }
 
 async fn read_events(

@@ -1,7 +1,7 @@
 //! The recent runs that a node's agent keeps. They are asked for in the agent's pod, by `leadsman agent-history`, so
 //! whoever asks needs the right to run commands there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use leadsman_api::slim::Pod;
@@ -20,6 +20,9 @@ const CONTAINER: &str = "agent";
 const PROGRAM: &str = "/leadsman";
 /// What clap exits with when it does not know a word: an agent from before there was a history.
 const USAGE: i32 = 2;
+
+/// Where the kubelet puts the uid by which a static pod's containers are known (`kubetypes.ConfigHashAnnotationKey`).
+const STATIC_UID: &str = "kubernetes.io/config.hash";
 
 /// The running pods of the agents, by their nodes.
 #[derive(Clone, Debug)]
@@ -62,9 +65,25 @@ impl Agents {
     }
 }
 
+/// The uids by which agents, and their events, know these pods: an agent may know an earlier pod of the same name.
+pub(crate) fn uids(pods: &[Pod]) -> BTreeSet<String> {
+    let of_static = |pod: &Pod| {
+        let mut annotations = pod.annotations.iter();
+        let uid = annotations.find(|(key, _)| key == STATIC_UID);
+        uid.map(|(_, uid)| uid.clone())
+    };
+    let own = pods.iter().filter_map(|pod| pod.identity.uid.clone());
+    own.chain(pods.iter().filter_map(of_static)).collect()
+}
+
 impl Reader {
     /// Adds the recent runs of a pod's probes to what is known of it, or why there are none.
-    pub(crate) async fn add_recent_runs(&self, explained: &mut Explanation, agents: &Agents) {
+    pub(crate) async fn add_recent_runs(
+        &self,
+        explained: &mut Explanation,
+        agents: &Agents,
+        uids: &BTreeSet<String>,
+    ) {
         let probed = explained.markers.iter().any(|marker| match &marker.fit {
             MarkerFit::Matches { probes } => !probes.is_empty(),
             _ => false,
@@ -78,7 +97,10 @@ impl Reader {
             without_output: false,
         };
         match self.recent_runs(agents, &node, &query).await {
-            Ok(history) => explained.add_recent_runs(&history.probes),
+            Ok(mut history) => {
+                history.probes.retain(|probe| uids.contains(&*probe.uid));
+                explained.add_recent_runs(&history.probes);
+            }
             Err(why) => explained.unread.push(format!("recent runs: {}", why.0)),
         }
     }
@@ -246,6 +268,20 @@ mod tests {
         let missing = Err(Unread("missing right: list pods".to_owned()));
         let missing = Agents::new("ns", &missing).of_node("n1").unwrap_err();
         assert_eq!(missing.0, "missing right: list pods");
+    }
+
+    #[test]
+    fn a_pod_is_known_by_its_own_uid_and_a_static_one_by_the_kubelets() {
+        let pod = |uid: &str, annotations: serde_json::Value| {
+            let pod = json!({"metadata": {"name": "p", "uid": uid, "annotations": annotations}});
+            serde_json::from_value::<Pod>(pod).unwrap()
+        };
+        let pods = [
+            pod("a", json!({})),
+            pod("b", json!({"kubernetes.io/config.hash": "c"})),
+        ];
+        let known: Vec<_> = uids(&pods).into_iter().collect();
+        assert_eq!(known, ["a", "b", "c"]);
     }
 
     #[test]

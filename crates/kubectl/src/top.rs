@@ -18,7 +18,7 @@ use crate::VerbError;
 use crate::connection::Connection;
 use crate::output::{self, Format};
 use crate::reader::{Reader, Selection};
-use crate::recent_runs::{Agents, NodeHistory};
+use crate::recent_runs::{Agents, NodeHistory, uids};
 use crate::resources::PODS;
 use crate::table::{BAD, Cell, GOOD, Table};
 use crate::text::{self, Lines};
@@ -79,7 +79,7 @@ enum SortBy {
     /// Share of runs that failed
     Failed,
     /// Runs that could not be made
-    Dropped,
+    CannotProbe,
 }
 
 /// What is known of some probes.
@@ -102,11 +102,12 @@ struct Usage {
     /// The recent runs of all of them.
     runs: u32,
     failed: u32,
-    dropped: u32,
+    cannot_probe: u32,
     mean_seconds: f64,
     max_seconds: f64,
     max_waited_seconds: f64,
-    /// The seconds in which they run, of each second.
+    /// The seconds of each second in which they run.
+    #[serde(rename = "busySecondsPerSecond")]
     busy: f64,
     #[serde(skip)]
     total_seconds: f64,
@@ -126,7 +127,7 @@ struct Fleet {
 
 /// The pods whose probes are meant, and their nodes. None: all.
 struct Scope {
-    pods: Option<BTreeSet<(String, String)>>,
+    uids: Option<BTreeSet<String>>,
     nodes: Vec<String>,
 }
 
@@ -169,7 +170,7 @@ async fn scope(
 ) -> Result<Scope, VerbError> {
     let nodes = agents.nodes().map_err(VerbError::Unread)?;
     if args.all_namespaces && args.selector.is_none() {
-        return Ok(Scope { pods: None, nodes });
+        return Ok(Scope { uids: None, nodes });
     }
     let selection = Selection {
         namespace,
@@ -183,13 +184,8 @@ async fn scope(
         .iter()
         .filter_map(|pod| pod.spec.node_name.as_ref())
         .collect();
-    let names = pods.iter().map(|pod| {
-        let identity = &pod.identity;
-        let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        (text(&identity.namespace), text(&identity.name))
-    });
     Ok(Scope {
-        pods: Some(names.collect()),
+        uids: Some(uids(&pods)),
         nodes: nodes
             .into_iter()
             .filter(|node| used.contains(node))
@@ -256,8 +252,8 @@ fn sum_up(
 
 impl Scope {
     fn includes(&self, probe: &ProbeHistory) -> bool {
-        let name = || (probe.namespace.to_string(), probe.pod.to_string());
-        self.pods.as_ref().is_none_or(|pods| pods.contains(&name()))
+        let uids = self.uids.as_ref();
+        uids.is_none_or(|uids| uids.contains(&*probe.uid))
     }
 }
 
@@ -281,7 +277,7 @@ impl SortBy {
             Self::Max => usage.max_seconds,
             Self::Waited => usage.max_waited_seconds,
             Self::Failed => ratio(f64::from(usage.failed), usage.runs),
-            Self::Dropped => f64::from(usage.dropped),
+            Self::CannotProbe => f64::from(usage.cannot_probe),
         }
     }
 }
@@ -312,7 +308,7 @@ impl Usage {
             number(runs.count())
         };
         self.failed += count(RunResult::Failed);
-        self.dropped += count(RunResult::CannotProbe);
+        self.cannot_probe += count(RunResult::CannotProbe);
         // A run begins each period, or later if the one before took longer.
         let mean = ratio(seconds, runs);
         let period = f64::from(probe.period_seconds.max(1)).max(mean);
@@ -347,7 +343,15 @@ fn headings(args: &Args) -> Vec<&'static str> {
         By::Pod => &["NAMESPACE", "POD", "PROBE", "NODE"],
         By::Node => &["NODE", "PODS", "PROBES"],
     };
-    let measured = ["RUNS", "FAILED", "DROPPED", "MEAN", "MAX", "WAITED", "BUSY"];
+    let measured = [
+        "RUNS",
+        "FAILED",
+        "CANNOT PROBE",
+        "MEAN",
+        "MAX",
+        "WAITED",
+        "BUSY",
+    ];
     let hides_namespace = args.by != By::Node && !args.all_namespaces;
     let of = &of[usize::from(hides_namespace)..];
     of.iter().chain(&measured).copied().collect()
@@ -381,7 +385,7 @@ fn row(usage: &Usage, args: &Args) -> Vec<Cell> {
     row.extend([
         usage.runs.to_string().into(),
         bad(usage.failed),
-        bad(usage.dropped),
+        bad(usage.cannot_probe),
         text::seconds(usage.mean_seconds).into(),
         text::seconds(usage.max_seconds).into(),
         text::seconds(usage.max_waited_seconds).into(),
@@ -401,7 +405,7 @@ fn text(fleet: &Fleet, args: &Args) -> String {
         }
         lines.0.push_str(&table.lines("", true));
         lines.add(format_args!(
-            "\nThe last {} runs of each probe on {} {}; BUSY is the time in which they run, of each second",
+            "\nThe last {} runs of each probe on {} {}; BUSY is how many milliseconds of each second they run",
             fleet.runs_kept,
             fleet.nodes,
             if fleet.nodes == 1 { "node" } else { "nodes" }
@@ -451,7 +455,7 @@ mod tests {
             json!({"time": "2026-01-01T00:00:00.000000Z", "result": result, "durationSeconds": seconds, "waitedSeconds": waited})
         });
         let runs: Vec<_> = runs.collect();
-        let probe = json!({"namespace": "ns", "pod": pod, "uid": "u", "container": "c", "marker": "m", "probe": name,
+        let probe = json!({"namespace": "ns", "pod": pod, "uid": pod, "container": "c", "marker": "m", "probe": name,
             "periodSeconds": period, "runs": runs});
         serde_json::from_value(probe).unwrap()
     }
@@ -491,12 +495,9 @@ mod tests {
 
     fn shown(words: &[&str], pods: Option<&[&str]>) -> String {
         let args = args(words);
-        let pods = pods.map(|pods| {
-            let names = pods.iter().map(|pod| ("ns".to_owned(), (*pod).to_owned()));
-            names.collect()
-        });
+        let uids = pods.map(|pods| pods.iter().map(|pod| (*pod).to_owned()).collect());
         let scope = Scope {
-            pods,
+            uids,
             nodes: Vec::new(),
         };
         let fleet = sum_up(answers(), &scope, &args).unwrap();
@@ -506,11 +507,11 @@ mod tests {
     #[test]
     fn runs_are_added_up_by_probe_pod_or_node() {
         let expected = "\
-PROBE    PODS   NODES   RUNS   FAILED   DROPPED   MEAN     MAX      WAITED   BUSY
-m#slow   3      2       3      1        1         1.000s   1.500s   0.250s   200.0ms/s
-m#fast   1      1       1      0        0         0.004s   0.004s   -        4.0ms/s
+PROBE    PODS   NODES   RUNS   FAILED   CANNOT PROBE   MEAN     MAX      WAITED   BUSY
+m#slow   3      2       3      1        1              1.000s   1.500s   0.250s   200.0ms/s
+m#fast   1      1       1      0        0              0.004s   0.004s   -        4.0ms/s
 
-The last 10 runs of each probe on 2 nodes; BUSY is the time in which they run, of each second
+The last 10 runs of each probe on 2 nodes; BUSY is how many milliseconds of each second they run
 
 Not read
   n3 is away
@@ -525,7 +526,7 @@ Not read
             first.starts_with("ns          p     m#slow   n1"),
             "{by_pod}"
         );
-        let by_node = shown(&["--by", "node", "--sort-by", "dropped"], None);
+        let by_node = shown(&["--by", "node", "--sort-by", "cannot-probe"], None);
         assert!(
             by_node.starts_with("NODE   PODS   PROBES   RUNS"),
             "{by_node}"
@@ -549,7 +550,7 @@ Not read
     #[test]
     fn without_any_answer_the_reason_is_the_error() {
         let scope = Scope {
-            pods: None,
+            uids: None,
             nodes: Vec::new(),
         };
         let away = vec![(
