@@ -102,7 +102,7 @@ impl HistorySocket {
             tokio::select! {
                 () = stop.cancelled() => return,
                 Some(_ended) = answers.join_next() => {}
-                accepted = self.listener.accept(), if answers.len() < CONCURRENCY => {
+                accepted = self.listener.accept() => {
                     let stream = match accepted {
                         Ok((stream, _)) => stream,
                         Err(error) => {
@@ -112,6 +112,11 @@ impl HistorySocket {
                             continue;
                         }
                     };
+                    if answers.len() >= CONCURRENCY {
+                        // Each that waited would be a process in this pod.
+                        tracing::debug!("refused a question about recent runs: {CONCURRENCY} are being answered");
+                        continue;
+                    }
                     let (requests, runs_kept) = (requests.clone(), self.runs_kept);
                     answers.spawn(async move {
                         let answered = timeout(DEADLINE, answer(stream, runs_kept, &requests)).await;

@@ -53,7 +53,9 @@ pub enum HistoryError {
     #[error("reading the recent runs failed: {0}")]
     Io(#[from] io::Error),
     /// There was none.
-    #[error("the agent gave no answer; its log at level debug says why")]
+    #[error(
+        "the agent gave no answer: it answers four questions at once, so ask again; its log at level debug says why"
+    )]
     NoAnswer,
 }
 

@@ -128,3 +128,25 @@ async fn nonsense_and_questions_without_end_are_not_answered() {
     }
     assert!(asked(path.clone(), &["--pod=p"]).await.is_ok());
 }
+
+// PRB-26
+#[tokio::test]
+async fn a_question_too_many_is_refused_and_the_others_go_on() {
+    let (_folder, path) = folder();
+    let socket = HistorySocket::bind(&path, 1).unwrap();
+    let (sender, requests) = mpsc::channel(1);
+    tokio::spawn(echo(requests));
+    tokio::spawn(socket.serve(sender, CancellationToken::new()));
+    // They have connected, and do not ask yet.
+    let mut first = Vec::new();
+    for _ in 0..CONCURRENCY {
+        first.push(UnixStream::connect(&path).await.unwrap());
+    }
+    let refused = asked(path.clone(), &[]).await;
+    assert!(refused.is_err());
+    let mut one = first.remove(0);
+    one.write_all(b"{\"pod\":\"p\"}\n").await.unwrap();
+    let mut answer = String::new();
+    one.read_to_string(&mut answer).await.unwrap();
+    assert_eq!(answer.lines().count(), 2, "{answer}");
+}
