@@ -2,7 +2,6 @@
 //! wrong with metrics and rules. What a collector makes of its logs: JSON with the fields that are documented.
 
 use std::collections::BTreeSet;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -49,7 +48,6 @@ impl Prometheus {
         let file = folder.join("prometheus.yml");
         // JSON is YAML.
         std::fs::write(&file, config.to_string())?;
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let mut command = Command::new("prometheus");
         command
             .arg(format!("--config.file={}", file.display()))
@@ -57,10 +55,19 @@ impl Prometheus {
                 "--storage.tsdb.path={}",
                 folder.join("data").display()
             ))
-            .arg(format!("--web.listen-address={address}"));
+            // It takes a port that is free, and logs which.
+            .arg("--web.listen-address=127.0.0.1:0");
+        let process = Process::start(command, &folder.join("log"))?;
+        let address = wait_for_answer("the address of Prometheus in its log", || async {
+            let log = process.log()?;
+            let line = log.lines().find(|line| line.contains("\"Listening on\""));
+            let address = line.and_then(|line| line.split_once("address="));
+            Ok(address.map(|(_, address)| address.trim().to_owned()))
+        })
+        .await?;
         Ok(Self {
             url: format!("http://{address}"),
-            _process: Process::start(command, &folder.join("log"))?,
+            _process: process,
         })
     }
 
