@@ -10,8 +10,6 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde::{Deserialize, Serialize};
 
-use super::node::ProbeKey;
-
 /// Which probes are asked about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -65,11 +63,11 @@ pub struct ProbeHistory {
 }
 
 impl HistoryQuery {
-    /// Whether it is about this probe.
-    pub fn matches(&self, key: &ProbeKey) -> bool {
+    /// Whether it is about the probes of this pod.
+    pub fn matches(&self, namespace: &str, pod: &str) -> bool {
         let is =
             |wanted: &Option<String>, name: &str| wanted.as_deref().is_none_or(|it| it == name);
-        is(&self.namespace, &key.pod.namespace) && is(&self.pod, &key.pod.name)
+        is(&self.namespace, namespace) && is(&self.pod, pod)
     }
 }
 

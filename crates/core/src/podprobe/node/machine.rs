@@ -177,7 +177,8 @@ impl NodeProbes {
 
     /// The recent runs of the probes that are asked about, in the order of the plan.
     pub fn history(&self, query: &HistoryQuery) -> Vec<ProbeHistory> {
-        let keys = self.order.iter().filter(|key| query.matches(key));
+        let is_asked = |key: &&Arc<ProbeKey>| query.matches(&key.pod.namespace, &key.pod.name);
+        let keys = self.order.iter().filter(is_asked);
         keys.filter_map(|key| Some(probe_history(key, self.workers.get(key)?, query)))
             .collect()
     }
