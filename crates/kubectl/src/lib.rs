@@ -1,7 +1,7 @@
 //! `kubectl leadsman`: why a pod is marked as it is, and markers at a glance, for people.
 //!
-//! What is said is decided in `leadsman_core::podprobe::explain`. Here objects are read, with the kubeconfig and the
-//! rights of whoever asks, and the answer is printed. Nothing is written.
+//! What `explain`, `status` and `try` say of pods and markers is decided in `leadsman_core::podprobe::explain`. Here objects
+//! are read, with the kubeconfig and the rights of whoever asks, and the answer is printed. No object is written.
 //!
 //! | module | holds |
 //! |---|---|

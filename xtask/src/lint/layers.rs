@@ -54,10 +54,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "leadsman-process",
         ],
     ),
-    // It reads as the manager does, parses the manager's flags, and writes nothing.
+    // It reads as the manager does, parses the manager's flags, looks at the webhook's certificates, and writes nothing.
     (
         "leadsman-kubectl",
         &[
+            "leadsman-admission",
             "leadsman-api",
             "leadsman-core",
             "leadsman-lease",
