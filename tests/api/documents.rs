@@ -70,6 +70,7 @@ const COMMANDS: &[(&str, Check)] = &[
     ("kubectl -n leadsman-system port-forward ", Not(NO_KUBELET)),
     ("kubectl -n leadsman-system scale ", Not(NO_KUBELET)),
     ("kubectl -n leadsman-system get ", Run),
+    ("kubectl wait --for=delete crd/", Not("takes the CRDs of all other cases")),
     ("kubectl get podprobemarkers -A --no-headers", Not("takes the finalizers of all markers, those of other cases too")),
     ("kubectl get ", Run),
     ("kubectl -n ns patch ", RunWith(DRY)),
