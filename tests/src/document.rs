@@ -174,7 +174,10 @@ fn blocks_of(page: &str, text: &str) -> Result<Vec<Block>> {
 fn named_file(line: &str) -> Option<String> {
     let name = line.trim_end().strip_suffix("`:")?;
     let (_, name) = name.rsplit_once('`')?;
-    name.ends_with(".yaml").then(|| name.to_owned())
+    Path::new(name)
+        .extension()
+        .is_some_and(|it| it == "yaml")
+        .then(|| name.to_owned())
 }
 
 /// A line that begins with `$ ` is a command. It goes on below as long as a shell would ask for more; the rest, up to the
