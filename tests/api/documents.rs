@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::Installation;
+use crate::stage::PLACES;
 
 /// How a command is checked.
 enum Check {
@@ -118,9 +119,12 @@ fn check(exchange: &Exchange) -> Result<&'static Check> {
     Ok(check)
 }
 
+/// On a control plane of its own: what pages show of pods and markers would change with those of other cases.
 pub(crate) async fn commands_of_the_pages_print_what_they_show(
-    installation: Arc<Installation>,
+    _world: Arc<Installation>,
 ) -> Result<()> {
+    let _place = PLACES.acquire().await?;
+    let installation = Installation::raise().await?;
     let exchanges = document::exchanges()?;
     for (start, _) in COMMANDS {
         let is_used = exchanges.iter().any(|it| it.command.starts_with(start));
@@ -148,6 +152,7 @@ pub(crate) async fn commands_of_the_pages_print_what_they_show(
         }
     }
     ensure!(problems.is_empty(), "{}", problems.join("\n"));
+    installation.end().await;
     Ok(())
 }
 
