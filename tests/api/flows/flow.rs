@@ -303,19 +303,6 @@ impl Flow {
         }
     }
 
-    /// What is wrong now, without waiting.
-    pub(crate) async fn faults_now(&self) -> Result<Vec<String>> {
-        let all = ListParams::default();
-        let mut installation = Watched::default();
-        installation.pods.objects = by_name(self.scene.pods().list(&all).await?.items);
-        installation.markers.objects = by_name(self.scene.markers().list(&all).await?.items);
-        for node in 0..NODES {
-            let object = self.scene.probes().get_opt(&self.node(node)).await?;
-            installation.probes[node].objects = by_name(object.into_iter().collect());
-        }
-        Ok(self.faults(&installation))
-    }
-
     fn faults(&self, installation: &Watched) -> Vec<String> {
         let of = |nodes: Vec<usize>| nodes.into_iter().map(|node| self.node(node)).collect();
         let all = || 0..NODES;
