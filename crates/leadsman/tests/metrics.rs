@@ -140,6 +140,9 @@ fn documented() -> String {
     let (_, section) = reference
         .split_once("\n## Metrics\n")
         .expect("a section on metrics");
+    let section = section
+        .split_once("\n## ")
+        .map_or(section, |(section, _)| section);
     let lines = section.split_inclusive('\n');
     lines.filter(|line| line.starts_with("| `")).collect()
 }
