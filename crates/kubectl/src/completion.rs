@@ -141,11 +141,11 @@ fn flag_value(short: &str, long: &str) -> Option<String> {
 
 /// An object of which only the name matters.
 #[derive(Deserialize)]
-pub(crate) struct Named {
+pub(crate) struct NamedObject {
     metadata: Name,
 }
 
-impl Named {
+impl NamedObject {
     pub(crate) fn name(&self) -> &str {
         &self.metadata.name
     }
@@ -184,7 +184,7 @@ async fn list_names(resource: Resource, namespace: Option<String>) -> Option<Vec
         ..Selection::default()
     };
     let objects = reader
-        .first_page::<Named>(resource, &selection)
+        .first_page::<NamedObject>(resource, &selection)
         .await
         .ok()?;
     Some(

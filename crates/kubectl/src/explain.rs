@@ -51,7 +51,7 @@ pub struct Args {
 }
 
 /// Whose pods are explained.
-pub(crate) enum Target<'a> {
+pub(crate) enum PodsOf<'a> {
     Pod(&'a str),
     Workload(Resource, &'static str, &'a str),
     Selector(&'a str),
@@ -89,7 +89,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
         reader.add_recent_runs(one, &agents, &uids).await;
     }
     let printed = match (&target, explained.as_slice()) {
-        (Target::Pod(_), [one]) => one_pod(args.output, one, now)?,
+        (PodsOf::Pod(_), [one]) => one_pod(args.output, one, now)?,
         _ => many_pods(args.output, explained, now)?,
     };
     output::print(&printed)
@@ -125,12 +125,12 @@ fn many_pods(format: Format, pods: Vec<Explanation>, now: Timestamp) -> Result<S
 pub(crate) fn parse_target<'a>(
     words: &[&'a str],
     selector: Option<&'a str>,
-) -> Result<Target<'a>, VerbError> {
+) -> Result<PodsOf<'a>, VerbError> {
     let (kind, name) = match (selector, words) {
-        (Some(selector), _) => return Ok(Target::Selector(selector)),
+        (Some(selector), _) => return Ok(PodsOf::Selector(selector)),
         (None, [both]) => match both.split_once('/') {
             Some(pair) => pair,
-            None => return Ok(Target::Pod(both)),
+            None => return Ok(PodsOf::Pod(both)),
         },
         (None, [kind, name]) => (*kind, *name),
         (None, _) => return Err(VerbError::Usage("name a pod: pod/NAME".to_owned())),
@@ -147,14 +147,14 @@ pub(crate) fn parse_target<'a>(
         )));
     };
     Ok(match *resource {
-        PODS => Target::Pod(name),
-        resource => Target::Workload(resource, names[0], name),
+        PODS => PodsOf::Pod(name),
+        resource => PodsOf::Workload(resource, names[0], name),
     })
 }
 
 pub(crate) async fn read_pods(
     reader: &Reader,
-    target: &Target<'_>,
+    target: &PodsOf<'_>,
     namespace: Option<&str>,
 ) -> Result<Vec<Pod>, VerbError> {
     let selection = |labels: String| Selection {
@@ -164,7 +164,7 @@ pub(crate) async fn read_pods(
         page: 500,
     };
     let (of, labels) = match target {
-        Target::Pod(name) => {
+        PodsOf::Pod(name) => {
             let pod = reader
                 .get::<Pod>(PODS, namespace, name)
                 .await
@@ -174,7 +174,7 @@ pub(crate) async fn read_pods(
                 None => Err(no_such(reader, PODS, "pod", name, namespace).await),
             };
         }
-        Target::Workload(resource, kind, name) => {
+        PodsOf::Workload(resource, kind, name) => {
             let workload = reader.get::<Workload>(*resource, namespace, name).await;
             let Some(workload) = workload.map_err(VerbError::Unread)? else {
                 return Err(no_such(reader, *resource, kind, name, namespace).await);
@@ -183,7 +183,7 @@ pub(crate) async fn read_pods(
             let labels = labels.map_err(|error| VerbError::Usage(error.to_string()))?;
             (format!("of {kind} {name}"), labels)
         }
-        Target::Selector(selector) => (format!("with labels {selector}"), (*selector).to_owned()),
+        PodsOf::Selector(selector) => (format!("with labels {selector}"), (*selector).to_owned()),
     };
     let pods = reader
         .list::<Pod>(PODS, &selection(labels))
@@ -212,10 +212,10 @@ pub(crate) async fn no_such(
         ..Selection::default()
     };
     let known = reader
-        .list::<completion::Named>(resource, &selection)
+        .list::<completion::NamedObject>(resource, &selection)
         .await
         .unwrap_or_default();
-    let names = known.iter().map(completion::Named::name);
+    let names = known.iter().map(completion::NamedObject::name);
     let near = nearest(name, names);
     VerbError::NoSuchObject {
         kind,
@@ -333,16 +333,11 @@ async fn read_nodes<T: serde::de::DeserializeOwned>(
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::Parser as _;
     use rstest::rstest;
 
     use super::*;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
+    use crate::CommandLine;
 
     #[rstest]
     #[case(&["p"], "pod p")]
@@ -354,12 +349,12 @@ mod tests {
     #[case(&["dployment/web"], "dployment cannot be explained, only pod, deployment, statefulset, daemonset, replicaset or a selector (-l); did you mean deployment/web?")]
     fn a_target_is_written_as_for_kubectl(#[case] words: &[&str], #[case] expected: &str) {
         let words = std::iter::once("explain").chain(words.iter().copied());
-        let line = Line::try_parse_from(words).unwrap();
+        let line = CommandLine::<Args>::try_parse_from(words).unwrap();
         let words: Vec<_> = line.args.target.iter().map(String::as_str).collect();
         let found = match parse_target(&words, line.args.selector.as_deref()) {
-            Ok(Target::Pod(name)) => format!("pod {name}"),
-            Ok(Target::Workload(resource, _, name)) => format!("{} {name}", resource.plural),
-            Ok(Target::Selector(selector)) => selector.to_owned(),
+            Ok(PodsOf::Pod(name)) => format!("pod {name}"),
+            Ok(PodsOf::Workload(resource, _, name)) => format!("{} {name}", resource.plural),
+            Ok(PodsOf::Selector(selector)) => selector.to_owned(),
             Err(error) => error.to_string(),
         };
         assert_eq!(found, expected);
@@ -367,8 +362,8 @@ mod tests {
 
     #[test]
     fn a_target_or_a_selector_is_required() {
-        assert!(Line::try_parse_from(["explain"]).is_err());
-        assert!(Line::try_parse_from(["explain", "p", "-l", "a=b"]).is_err());
-        assert!(Line::try_parse_from(["explain", "p", "-A"]).is_err());
+        assert!(CommandLine::<Args>::try_parse_from(["explain"]).is_err());
+        assert!(CommandLine::<Args>::try_parse_from(["explain", "p", "-l", "a=b"]).is_err());
+        assert!(CommandLine::<Args>::try_parse_from(["explain", "p", "-A"]).is_err());
     }
 }

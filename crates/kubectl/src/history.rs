@@ -14,7 +14,7 @@ use leadsman_process::clock;
 use serde::Serialize;
 
 use crate::connection::Connection;
-use crate::explain::{Target, explain, parse_target, read_pods};
+use crate::explain::{PodsOf, explain, parse_target, read_pods};
 use crate::output::{self, Format};
 use crate::reader::{Reader, Selection};
 use crate::recent_runs::uids;
@@ -108,7 +108,7 @@ struct ProbeRuns {
 pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let words: Vec<_> = args.pod.iter().map(String::as_str).collect();
     let target = parse_target(&words, None)?;
-    if !matches!(target, Target::Pod(_)) {
+    if !matches!(target, PodsOf::Pod(_)) {
         let usage = "a history is of one pod: pod/NAME; for several, kubectl leadsman top";
         return Err(VerbError::Usage(usage.to_owned()));
     }
@@ -296,17 +296,12 @@ fn transitions(transitions: &[Transition], is_wide: bool, now: Timestamp) -> Tab
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::Parser as _;
     use rstest::rstest;
     use serde_json::{Value, json};
 
     use super::*;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
+    use crate::CommandLine;
 
     fn event(reason: &str, uid: &str, message: &str) -> Event {
         let event = json!({"metadata": {}, "involvedObject": {"uid": uid}, "reason": reason, "message": message,
@@ -404,7 +399,7 @@ Not read
 
     #[test]
     fn a_pod_is_required() {
-        assert!(Line::try_parse_from(["history"]).is_err());
-        assert!(Line::try_parse_from(["history", "pod/p"]).is_ok());
+        assert!(CommandLine::<Args>::try_parse_from(["history"]).is_err());
+        assert!(CommandLine::<Args>::try_parse_from(["history", "pod/p"]).is_ok());
     }
 }

@@ -141,3 +141,11 @@ fn run<T: Termination>(verb: impl Future<Output = Result<T, VerbError>>) -> Exit
         }
     }
 }
+
+/// A verb's flags by themselves, as its tests parse them.
+#[cfg(test)]
+#[derive(Debug, clap::Parser)]
+struct CommandLine<A: clap::Args> {
+    #[command(flatten)]
+    args: A,
+}

@@ -101,10 +101,10 @@ async fn read_markers(
         ..selection
     };
     let known = reader
-        .list::<completion::Named>(MARKERS, &all)
+        .list::<completion::NamedObject>(MARKERS, &all)
         .await
         .unwrap_or_default();
-    let near = nearest(name, known.iter().map(completion::Named::name));
+    let near = nearest(name, known.iter().map(completion::NamedObject::name));
     Err(VerbError::NoSuchObject {
         kind: "marker",
         name: name.clone(),
@@ -155,19 +155,9 @@ async fn read_reports(
     }
 }
 
-const HEADINGS: [&str; 10] = [
-    "NAMESPACE",
-    "MARKER",
-    "PROBE",
-    "PODS",
-    "SUCCEEDED",
-    "FAILED",
-    "UNKNOWN",
-    "PENDING",
-    "NEWEST",
-    "STATE",
-];
-const WIDE_HEADINGS: [&str; 13] = [
+/// How many of the last columns are for `-o wide` alone.
+const OF_WIDE: usize = 3;
+const HEADINGS: [&str; 13] = [
     "NAMESPACE",
     "MARKER",
     "PROBE",
@@ -184,13 +174,13 @@ const WIDE_HEADINGS: [&str; 13] = [
 ];
 
 fn new_table(args: &Args) -> Table {
-    let headings: &[_] = if args.output == Format::Wide {
-        &WIDE_HEADINGS
-    } else {
-        &HEADINGS
-    };
     let first = usize::from(!args.all_namespaces);
-    Table::new(&headings[first..])
+    let end = if args.output == Format::Wide {
+        HEADINGS.len()
+    } else {
+        HEADINGS.len() - OF_WIDE
+    };
+    Table::new(&HEADINGS[first..end])
 }
 
 /// A line for each probe of a marker.
@@ -338,16 +328,11 @@ async fn watch(args: &Args, reader: Reader, namespace: Option<&str>) -> Result<(
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::Parser as _;
     use serde_json::json;
 
     use super::*;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
+    use crate::CommandLine;
 
     fn marker() -> MarkerSummary {
         let marker = json!({
@@ -366,7 +351,7 @@ mod tests {
 
     fn shown(words: &[&str], fleet: &FleetSummary) -> String {
         let words = std::iter::once("status").chain(words.iter().copied());
-        let line = Line::try_parse_from(words).unwrap();
+        let line = CommandLine::<Args>::try_parse_from(words).unwrap();
         let now = "2026-01-01T01:00:00Z".parse().unwrap();
         let text = text(fleet, &line.args, now);
         anstream::adapter::strip_str(&text).to_string()

@@ -126,7 +126,7 @@ struct Fleet {
 }
 
 /// The pods whose probes are meant, and their nodes. None: all.
-struct Scope {
+struct SelectedPods {
     uids: Option<BTreeSet<String>>,
     nodes: Vec<String>,
 }
@@ -167,10 +167,10 @@ async fn scope(
     reader: &Reader,
     agents: &Agents,
     namespace: Option<&str>,
-) -> Result<Scope, VerbError> {
+) -> Result<SelectedPods, VerbError> {
     let nodes = agents.nodes().map_err(VerbError::Unread)?;
     if args.all_namespaces && args.selector.is_none() {
-        return Ok(Scope { uids: None, nodes });
+        return Ok(SelectedPods { uids: None, nodes });
     }
     let selection = Selection {
         namespace,
@@ -184,7 +184,7 @@ async fn scope(
         .iter()
         .filter_map(|pod| pod.spec.node_name.as_ref())
         .collect();
-    Ok(Scope {
+    Ok(SelectedPods {
         uids: Some(uids(&pods)),
         nodes: nodes
             .into_iter()
@@ -197,7 +197,7 @@ async fn scope(
 async fn ask(
     reader: &Reader,
     agents: &Agents,
-    scope: &Scope,
+    scope: &SelectedPods,
     query: &HistoryQuery,
 ) -> Vec<(String, Result<NodeHistory, Unread>)> {
     let questions = scope.nodes.iter().map(|node| async move {
@@ -213,7 +213,7 @@ async fn ask(
 /// Adds up what the agents answered. An error if none of them did.
 fn sum_up(
     answers: Vec<(String, Result<NodeHistory, Unread>)>,
-    scope: &Scope,
+    scope: &SelectedPods,
     args: &Args,
 ) -> Result<Fleet, VerbError> {
     let mut lines: BTreeMap<[String; 3], Usage> = BTreeMap::new();
@@ -250,7 +250,7 @@ fn sum_up(
     })
 }
 
-impl Scope {
+impl SelectedPods {
     fn includes(&self, probe: &ProbeHistory) -> bool {
         let uids = self.uids.as_ref();
         uids.is_none_or(|uids| uids.contains(&*probe.uid))
@@ -434,20 +434,15 @@ fn names(fleet: &Fleet) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::Parser as _;
     use serde_json::json;
 
     use super::*;
-
-    #[derive(Debug, Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
+    use crate::CommandLine;
 
     fn args(words: &[&str]) -> Args {
         let words = std::iter::once("top").chain(words.iter().copied());
-        Line::try_parse_from(words).unwrap().args
+        CommandLine::<Args>::try_parse_from(words).unwrap().args
     }
 
     fn probe(pod: &str, name: &str, period: u32, runs: &[(&str, f64, f64)]) -> ProbeHistory {
@@ -496,7 +491,7 @@ mod tests {
     fn shown(words: &[&str], pods: Option<&[&str]>) -> String {
         let args = args(words);
         let uids = pods.map(|pods| pods.iter().map(|pod| (*pod).to_owned()).collect());
-        let scope = Scope {
+        let scope = SelectedPods {
             uids,
             nodes: Vec::new(),
         };
@@ -549,7 +544,7 @@ Not read
 
     #[test]
     fn without_any_answer_the_reason_is_the_error() {
-        let scope = Scope {
+        let scope = SelectedPods {
             uids: None,
             nodes: Vec::new(),
         };
@@ -563,7 +558,8 @@ Not read
 
     #[test]
     fn a_sort_key_that_does_not_exist_is_refused_with_what_was_meant() {
-        let refused = Line::try_parse_from(["top", "--sort-by", "bussy"]).unwrap_err();
+        let refused =
+            CommandLine::<Args>::try_parse_from(["top", "--sort-by", "bussy"]).unwrap_err();
         assert!(refused.to_string().contains("busy"), "{refused}");
     }
 }

@@ -69,7 +69,7 @@ pub(super) struct ServiceHealth {
 }
 
 #[derive(Deserialize)]
-struct NodeWire {
+struct ReadNode {
     metadata: ObjectMeta,
     #[serde(default)]
     status: NodeStatus,
@@ -98,7 +98,7 @@ pub(super) async fn read_health(reader: &Reader, install: Install) -> InstallHea
     let (daemon_set, agents, nodes, webhook) = futures::join!(
         reader.get::<DaemonSet>(DAEMON_SETS, Some(&namespace), DAEMON_SET),
         reader.agents::<Value>(&namespace, None),
-        reader.list::<NodeWire>(NODES, &all_nodes),
+        reader.list::<ReadNode>(NODES, &all_nodes),
         reader.get::<MutatingWebhookConfiguration>(WEBHOOKS, None, CONFIGURATION),
     );
     let nodes = nodes.map(|nodes| nodes.into_iter().map(node_health).collect::<Vec<_>>());
@@ -116,7 +116,7 @@ pub(super) async fn read_health(reader: &Reader, install: Install) -> InstallHea
     }
 }
 
-fn node_health(wire: NodeWire) -> NodeHealth {
+fn node_health(wire: ReadNode) -> NodeHealth {
     let mut conditions = wire.status.conditions.iter();
     let is_ready = conditions.any(|one| one.type_ == "Ready" && one.status == "True");
     NodeHealth {

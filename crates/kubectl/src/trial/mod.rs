@@ -35,7 +35,7 @@ use serde::Serialize;
 
 use self::documents::Candidate;
 use self::pod::ReachedPod;
-use self::report::{MarkerTrial, PodTrial, RunResult, Validation};
+use self::report::{MarkerTrial, PodTrial, ProbeTrial, Validation};
 use self::server::Answer;
 use crate::connection::Connection;
 use crate::explain::{no_such, observe};
@@ -273,12 +273,12 @@ impl Attempt<'_> {
         }
     }
 
-    async fn run_probes(&self, pod: &ObjectName, target: &TrialTarget) -> Vec<RunResult> {
+    async fn run_probes(&self, pod: &ObjectName, target: &TrialTarget) -> Vec<ProbeTrial> {
         let reached = ReachedPod::new(self.reader, &pod.namespace, &pod.name);
         let mut results = Vec::new();
         for run in &target.runs {
             let outcome = reached.run(run, &target.ip).await;
-            results.push(RunResult::new(run, outcome));
+            results.push(ProbeTrial::new(run, outcome));
         }
         results
     }

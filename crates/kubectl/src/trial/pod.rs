@@ -42,7 +42,7 @@ pub(super) struct ReachedPod<'a> {
     /// A command that was started before the run, likewise.
     started: Mutex<Option<AttachedProcess>>,
     /// Why the pod did not accept a connection.
-    refused: Arc<Mutex<Option<Refusal>>>,
+    refused: Arc<Mutex<Option<PortRefusal>>>,
 }
 
 impl<'a> ReachedPod<'a> {
@@ -79,7 +79,7 @@ impl<'a> ReachedPod<'a> {
             match opened {
                 Ok(stream) => *lock(&self.opened) = Some(stream),
                 Err(DialError::Refused(reason)) => {
-                    return Ok((refused(address, &Refusal { port, reason }), None));
+                    return Ok((refused(address, &PortRefusal { port, reason }), None));
                 }
                 Err(DialError::Local(reason)) => return Err(reason),
             }
@@ -171,7 +171,7 @@ fn no_answer() -> String {
 }
 
 /// The outcome of a probe whose connection was refused, in the words of a direct one.
-fn refused(address: IpAddr, refusal: &Refusal) -> Outcome {
+fn refused(address: IpAddr, refusal: &PortRefusal) -> Outcome {
     let address = SocketAddr::new(address, refusal.port);
     Outcome::Failed(format!("connecting to {address}: {}", refusal.reason))
 }
@@ -249,11 +249,11 @@ pub(super) struct Forwarded {
     /// Resolves with the reason if the pod did not accept the connection, also long after it was opened.
     refusal: Fuse<BoxFuture<'static, Option<String>>>,
     /// Where the reason is left for whoever judges the run.
-    refused: Arc<Mutex<Option<Refusal>>>,
+    refused: Arc<Mutex<Option<PortRefusal>>>,
 }
 
 /// Why a port of the pod did not accept a connection.
-struct Refusal {
+struct PortRefusal {
     port: u16,
     reason: String,
 }
@@ -267,7 +267,7 @@ impl Forwarded {
         let Some(reason) = ready!(self.refusal.poll_unpin(cx)) else {
             return Poll::Pending;
         };
-        *lock(&self.refused) = Some(Refusal {
+        *lock(&self.refused) = Some(PortRefusal {
             port: self.port,
             reason: shortened(&reason),
         });

@@ -54,7 +54,7 @@ pub(super) struct FieldError {
 #[serde(rename_all = "camelCase")]
 pub(super) struct PodTrial {
     pub(super) pod: String,
-    pub(super) runs: Vec<RunResult>,
+    pub(super) runs: Vec<ProbeTrial>,
     /// What is in the way of its marks, were these outcomes verdicts.
     pub(super) causes: Vec<Cause>,
     /// The marks that would be written then.
@@ -64,7 +64,7 @@ pub(super) struct PodTrial {
 /// One run of one probe.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct RunResult {
+pub(super) struct ProbeTrial {
     pub(super) probe: String,
     pub(super) container: String,
     pub(super) does: String,
@@ -140,7 +140,7 @@ impl MarkerTrial {
     }
 }
 
-impl RunResult {
+impl ProbeTrial {
     pub(super) fn new(
         run: &TrialRun,
         outcome: Result<(Outcome, Option<Duration>), String>,

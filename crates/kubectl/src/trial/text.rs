@@ -2,7 +2,7 @@
 
 use leadsman_core::podprobe::explain::{Cause, MarkChange};
 
-use super::report::{MarkerTrial, PodTrial, RunResult};
+use super::report::{MarkerTrial, PodTrial, ProbeTrial};
 use crate::table::{BAD, GOOD, HEADING, WAITING};
 use crate::text::{self, Lines};
 
@@ -121,7 +121,7 @@ fn pod(lines: &mut Lines, tried: &PodTrial) {
     }
 }
 
-fn run_result(lines: &mut Lines, run: &RunResult) {
+fn run_result(lines: &mut Lines, run: &ProbeTrial) {
     lines.add(format_args!(
         "  {}: {}, in container {}",
         run.probe, run.does, run.container

@@ -131,16 +131,8 @@ impl PodContext<'_> {
                 "ThresholdNotReached",
                 format!(
                     "probe {name}: no verdict yet, which takes {} or {}, one run every {} s; it is due within {}",
-                    in_a_row(
-                        probe.template.success_threshold.get(),
-                        "success",
-                        "successes"
-                    ),
-                    in_a_row(
-                        probe.template.failure_threshold.get(),
-                        "failure",
-                        "failures"
-                    ),
+                    successes(probe),
+                    failures(probe),
                     probe.template.period_seconds,
                     until(end)
                 ),
@@ -150,16 +142,8 @@ impl PodContext<'_> {
                 format!(
                     "probe {name}: no verdict, which was due {} ago: either its results alternate, so that neither {} nor {} follow each other, or the agent on node {node} does not probe{}; look at that agent's log",
                     words::age(since, self.cluster.now.wall),
-                    in_a_row(
-                        probe.template.success_threshold.get(),
-                        "success",
-                        "successes"
-                    ),
-                    in_a_row(
-                        probe.template.failure_threshold.get(),
-                        "failure",
-                        "failures"
-                    ),
+                    successes(probe),
+                    failures(probe),
                     if self.cluster.knows_agents && !self.inspected.has_agent_pod {
                         " (no agent's pod is there)"
                     } else {
@@ -230,6 +214,22 @@ fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
 
 fn seconds(seconds: u32) -> SignedDuration {
     SignedDuration::from_secs(seconds.into())
+}
+
+fn successes(probe: &MarkerProbe) -> String {
+    in_a_row(
+        probe.template.success_threshold.get(),
+        "success",
+        "successes",
+    )
+}
+
+fn failures(probe: &MarkerProbe) -> String {
+    in_a_row(
+        probe.template.failure_threshold.get(),
+        "failure",
+        "failures",
+    )
 }
 
 fn in_a_row(count: u32, one: &str, many: &str) -> String {
