@@ -1,4 +1,4 @@
-//! Wire types of `apps.kruise.io/v1alpha1`, as loose as on the wire, and slim views of Kubernetes' own objects.
+//! Wire types of `apps.kruise.io`, as loose as on the wire, and slim views of Kubernetes' own objects.
 //!
 //! The CRDs are made from these types. Their meaning is parsed and decided in `leadsman-core`.
 #![doc(html_no_source)]
@@ -10,12 +10,14 @@ mod managed;
 pub mod marker;
 pub mod node_pod_probe;
 mod rules;
+pub mod sidecar_set;
 pub mod slim;
 mod wire;
 
 pub use guarded::Guarded;
 pub use marker::{PodProbeMarker, PodProbeMarkerSpec, PodProbeMarkerStatus};
 pub use node_pod_probe::{NodePodProbe, NodePodProbeSpec, NodePodProbeStatus};
+pub use sidecar_set::{SidecarSet, SidecarSetSpec, SidecarSetStatus};
 
 /// The API group of both kinds.
 pub const GROUP: &str = "apps.kruise.io";
