@@ -5,3 +5,4 @@
 
 pub mod cluster;
 pub mod podprobe;
+pub mod workload;

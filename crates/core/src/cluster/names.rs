@@ -31,6 +31,17 @@ pub fn container_name(name: &str) -> Result<(), String> {
     ))
 }
 
+/// A DNS label, as names of containers and volumes are (`IsDNS1123Label`, `k8s.io/apimachinery/pkg/util/validation`; RFC
+/// 1123).
+pub fn dns_label(name: &str) -> Result<(), String> {
+    if name.len() <= limits::LABEL && well_formed(name, lower, b"-") {
+        return Ok(());
+    }
+    Err(format!(
+        "{name:?} is not a DNS label: 1 to 63 lower-case letters, digits and '-', beginning and ending with a letter or digit"
+    ))
+}
+
 /// `name` or `domain/name`, as keys of labels and annotations and types of conditions are (`IsQualifiedName`,
 /// `k8s.io/apimachinery/pkg/util/validation/validation.go`).
 pub fn qualified_name(key: &str) -> Result<(), String> {
