@@ -1,0 +1,227 @@
+//! A JSON merge patch (RFC 7396) of a text, as the library of `OpenKruise` makes it (`evanphx/json-patch`, `merge.go`): what
+//! the patch does not touch keeps its numbers, escapes and order, and what it touches is sorted.
+
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+
+use crate::workload::go_json::{write_escaped, write_string};
+
+/// A patch that cannot be applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MergeError {
+    /// The value that is there.
+    #[error("its value is null or no JSON, so it cannot be merged with a JSON patch")]
+    Present,
+    /// The patch.
+    #[error("the patch is no JSON object or array")]
+    Patch,
+    /// Either of the two.
+    #[error("the value or the patch is nested more than {MOST_LEVELS} levels deep")]
+    Nesting,
+}
+
+/// Levels of objects and lists that are descended into.
+const MOST_LEVELS: usize = 64;
+
+/// A value that is taken apart only where the patch does.
+enum Node {
+    Raw(Box<RawValue>),
+    Object(Object),
+    List(Vec<Option<Node>>),
+}
+
+/// Values by key; None is null.
+type Object = BTreeMap<String, Option<Node>>;
+
+impl Node {
+    fn raw(value: Option<Box<RawValue>>) -> Option<Self> {
+        value.map(Self::Raw)
+    }
+}
+
+fn read_object(text: &str) -> Option<Object> {
+    let object: BTreeMap<String, Option<Box<RawValue>>> = serde_json::from_str(text).ok()?;
+    let entries = object.into_iter();
+    Some(
+        entries
+            .map(|(key, value)| (key, Node::raw(value)))
+            .collect(),
+    )
+}
+
+fn read_list(text: &str) -> Option<Vec<Option<Node>>> {
+    let list: Vec<Option<Box<RawValue>>> = serde_json::from_str(text).ok()?;
+    Some(list.into_iter().map(Node::raw).collect())
+}
+
+fn is_json(text: &str) -> bool {
+    serde_json::from_str::<&RawValue>(text).is_ok()
+}
+
+/// Checks that a text can be a patch of a value that is there.
+pub(super) fn check_patch(patch: &str) -> Result<(), MergeError> {
+    merge("{}", patch).map(drop)
+}
+
+/// A present value with a patch applied.
+///
+/// # Errors
+///
+/// The value is null or no JSON, or the patch is neither an object nor a list.
+pub fn merge(present: &str, patch: &str) -> Result<String, MergeError> {
+    if !is_json(present) || present.trim() == "null" {
+        return Err(MergeError::Present);
+    }
+    let mut text = String::new();
+    match (read_object(present), read_object(patch)) {
+        (Some(mut object), Some(patch)) => {
+            merge_objects(&mut object, patch, 1)?;
+            write(&Node::Object(object), &mut text);
+        }
+        (None, Some(mut patch)) => {
+            drop_nulls(&mut patch, 1)?;
+            write(&Node::Object(patch), &mut text);
+        }
+        (_, None) => {
+            let mut list = read_list(patch).ok_or(MergeError::Patch)?;
+            for item in list.iter_mut().flatten() {
+                drop_nulls_below(item, 1)?;
+            }
+            write(&Node::List(list), &mut text);
+        }
+    }
+    Ok(text)
+}
+
+fn merge_objects(object: &mut Object, patch: Object, level: usize) -> Result<(), MergeError> {
+    check_level(level)?;
+    for (key, value) in patch {
+        let Some(mut value) = value else {
+            object.remove(&key);
+            continue;
+        };
+        let merged = match object.remove(&key).flatten() {
+            None => {
+                drop_nulls_below(&mut value, level + 1)?;
+                value
+            }
+            Some(present) => merge_nodes(present, value, level + 1)?,
+        };
+        object.insert(key, Some(merged));
+    }
+    Ok(())
+}
+
+fn merge_nodes(present: Node, patch: Node, level: usize) -> Result<Node, MergeError> {
+    let into_object = |node: Node| match node {
+        Node::Raw(raw) => read_object(raw.get()).ok_or(Node::Raw(raw)),
+        Node::Object(object) => Ok(object),
+        list @ Node::List(_) => Err(list),
+    };
+    match (into_object(present), into_object(patch)) {
+        (Ok(mut object), Ok(patch)) => {
+            merge_objects(&mut object, patch, level)?;
+            Ok(Node::Object(object))
+        }
+        (Ok(_), Err(patch)) => Ok(patch),
+        (Err(_), Ok(patch)) => {
+            let mut patch = Node::Object(patch);
+            drop_nulls_below(&mut patch, level)?;
+            Ok(patch)
+        }
+        (Err(_), Err(mut patch)) => {
+            drop_nulls_below(&mut patch, level)?;
+            Ok(patch)
+        }
+    }
+}
+
+fn drop_nulls(object: &mut Object, level: usize) -> Result<(), MergeError> {
+    check_level(level)?;
+    object.retain(|_, value| value.is_some());
+    for value in object.values_mut().flatten() {
+        drop_nulls_below(value, level + 1)?;
+    }
+    Ok(())
+}
+
+/// Drops nulls from objects in a value that the patch adds. In lists they stay.
+fn drop_nulls_below(node: &mut Node, level: usize) -> Result<(), MergeError> {
+    check_level(level)?;
+    if let Node::Raw(raw) = node {
+        if let Some(object) = read_object(raw.get()) {
+            *node = Node::Object(object);
+        } else if let Some(list) = read_list(raw.get()) {
+            *node = Node::List(list);
+        }
+    }
+    match node {
+        Node::Raw(_) => Ok(()),
+        Node::Object(object) => drop_nulls(object, level),
+        Node::List(list) => list
+            .iter_mut()
+            .flatten()
+            .try_for_each(|item| drop_nulls_below(item, level + 1)),
+    }
+}
+
+fn check_level(level: usize) -> Result<(), MergeError> {
+    if level > MOST_LEVELS {
+        return Err(MergeError::Nesting);
+    }
+    Ok(())
+}
+
+fn write(node: &Node, text: &mut String) {
+    match node {
+        Node::Raw(raw) => write_compact(raw.get(), text),
+        Node::Object(object) => {
+            text.push('{');
+            for (index, (key, value)) in object.iter().enumerate() {
+                if index > 0 {
+                    text.push(',');
+                }
+                write_string(key, text);
+                text.push(':');
+                write_or_null(value.as_ref(), text);
+            }
+            text.push('}');
+        }
+        Node::List(list) => {
+            text.push('[');
+            for (index, item) in list.iter().enumerate() {
+                if index > 0 {
+                    text.push(',');
+                }
+                write_or_null(item.as_ref(), text);
+            }
+            text.push(']');
+        }
+    }
+}
+
+fn write_or_null(node: Option<&Node>, text: &mut String) {
+    match node {
+        Some(node) => write(node, text),
+        None => text.push_str("null"),
+    }
+}
+
+/// Writes JSON without blanks, and with the escapes that Go adds to what it copies (`appendCompact` in
+/// `encoding/json/indent.go`).
+fn write_compact(json: &str, text: &mut String) {
+    let mut is_string = false;
+    let mut is_escaped = false;
+    for c in json.chars() {
+        match c {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                write_escaped(c, text);
+            }
+            ' ' | '\t' | '\n' | '\r' if !is_string => {}
+            c => text.push(c),
+        }
+        is_string ^= c == '"' && !is_escaped;
+        is_escaped = is_string && c == '\\' && !is_escaped;
+    }
+}

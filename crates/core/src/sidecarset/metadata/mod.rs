@@ -1,0 +1,126 @@
+//! Annotations that a set gives to its pods, and what becomes of those that are there.
+
+mod merge_patch;
+mod whitelist;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leadsman_api::sidecar_set::PatchPodMetadata;
+
+pub use self::merge_patch::{MergeError, merge};
+pub use self::whitelist::{AllowedKeys, Whitelist};
+use crate::cluster::{FieldErrors, names};
+
+/// Annotations of one policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetadataPatch {
+    /// What becomes of an annotation that is there.
+    pub policy: PatchPolicy,
+    /// Keys and values.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// What becomes of an annotation that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PatchPolicy {
+    /// It stays.
+    Retain,
+    /// It is replaced.
+    Overwrite,
+    /// It is merged with the value as a patch (RFC 7396).
+    MergePatchJson,
+}
+
+/// An annotation that was left as it is, because it could not be merged.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("annotation {key:?} is left as it is: {reason}")]
+pub struct NotMerged {
+    /// Its key.
+    pub key: String,
+    /// Why.
+    pub reason: MergeError,
+}
+
+impl MetadataPatch {
+    /// Reads the patches of a set; a key stands in one of them only.
+    pub fn read_all(wire: &[PatchPodMetadata], report: &mut FieldErrors<'_>) -> Vec<Self> {
+        let mut unique = BTreeSet::new();
+        let mut patches = Vec::new();
+        for (index, wire) in wire.iter().enumerate() {
+            let mut at = report.index(index);
+            patches.push(Self::read(wire, &mut unique, &mut at));
+        }
+        patches
+    }
+
+    fn read<'a>(
+        wire: &'a PatchPodMetadata,
+        unique: &mut BTreeSet<&'a str>,
+        report: &mut FieldErrors<'_>,
+    ) -> Self {
+        let policy = match wire.patch_policy.as_deref().unwrap_or_default() {
+            "" | "Retain" => PatchPolicy::Retain,
+            "Overwrite" => PatchPolicy::Overwrite,
+            "MergePatchJson" => PatchPolicy::MergePatchJson,
+            other => {
+                report.field("patchPolicy").add(format!(
+                    "{other:?} is not one of Retain, Overwrite, MergePatchJson"
+                ));
+                PatchPolicy::Retain
+            }
+        };
+        let mut at = report.field("annotations");
+        if wire.annotations.is_empty() {
+            at.add("must not be empty");
+        }
+        for (key, value) in &wire.annotations {
+            // Upper case is allowed in the domain of an annotation (`ValidateAnnotations` in
+            // k8s.io/apimachinery/pkg/api/validation/objectmeta.go).
+            at.check(names::qualified_name(&key.to_ascii_lowercase()));
+            if !unique.insert(key) {
+                at.add(format!("{key:?} stands in another entry too"));
+            }
+            if policy == PatchPolicy::MergePatchJson {
+                let checked = merge_patch::check_patch(value);
+                at.key(key)
+                    .check(checked.map_err(|error| error.to_string()));
+            }
+        }
+        Self {
+            policy,
+            annotations: wire.annotations.clone(),
+        }
+    }
+
+    /// Applies the patch to annotations. Those that cannot be merged stay and are returned.
+    pub fn apply(&self, annotations: &mut BTreeMap<String, String>) -> Vec<NotMerged> {
+        let mut failures = Vec::new();
+        for (key, value) in &self.annotations {
+            match annotations.get(key) {
+                Some(_) if self.policy == PatchPolicy::Retain => continue,
+                Some(present)
+                    if self.policy == PatchPolicy::MergePatchJson && !present.is_empty() =>
+                {
+                    match merge(present, value) {
+                        Ok(merged) => annotations.insert(key.clone(), merged),
+                        Err(reason) => {
+                            let key = key.clone();
+                            failures.push(NotMerged { key, reason });
+                            continue;
+                        }
+                    }
+                }
+                _ => annotations.insert(key.clone(), value.clone()),
+            };
+        }
+        failures
+    }
+
+    /// The keys that it sets.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.annotations.keys().map(String::as_str)
+    }
+}
+
+#[cfg(test)]
+mod tests;

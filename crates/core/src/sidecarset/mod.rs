@@ -1,0 +1,17 @@
+//! `SidecarSet`: containers that are injected into pods as they are created, and upgraded in place.
+//!
+//! Nothing uses these rules yet: what watches, injects and writes is still to be built.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `fields` | the fields of a sidecar beside those of a container |
+//! | `container`, `template` | what a pod gets from a set, parsed; its hashes, and the data of its revision |
+//! | `metadata` | annotations that a set patches, and the administrator's whitelist |
+
+pub mod container;
+mod fields;
+pub mod metadata;
+pub mod template;
+
+#[cfg(test)]
+mod goldens;
