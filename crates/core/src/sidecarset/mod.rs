@@ -6,12 +6,19 @@
 //! |---|---|
 //! | `fields` | the fields of a sidecar beside those of a container |
 //! | `container`, `template` | what a pod gets from a set, parsed; its hashes, and the data of its revision |
+//! | `set`, `strategy` | a set, parsed; parsing is validation |
+//! | `annotations` | what a pod's annotations record about its sets |
 //! | `metadata` | annotations that a set patches, and the administrator's whitelist |
 
+pub mod annotations;
 pub mod container;
 mod fields;
 pub mod metadata;
+pub mod set;
+pub mod strategy;
 pub mod template;
 
 #[cfg(test)]
 mod goldens;
+#[cfg(test)]
+mod recorded;

@@ -13,15 +13,20 @@
 //! | `defaults` | what the API server fills in where a container or a volume leaves it out |
 //! | `object` | fields of an object of JSON |
 //! | `hash` | hashes as names, labels and annotations contain them |
+//! | `amount` | a number of pods, or a share of them |
+//! | `priority`, `scatter` | which pods come first in a roll-out, and which are spread over it |
 //! | `revision` | `ControllerRevision`s: data, names, numbers, and which of them are kept |
 
+pub mod amount;
 pub mod core_types;
 pub mod defaults;
 pub mod go_json;
 pub mod hash;
 pub mod object;
+pub mod priority;
 pub mod quantity;
 pub mod revision;
+pub mod scatter;
 
 /// An object of JSON, with all fields that it came with. The order of its fields means nothing.
 pub type JsonObject = serde_json::Map<String, serde_json::Value>;

@@ -1,0 +1,341 @@
+//! What the annotations of a pod record about the sets that it was injected by, as Go writes it: map keys sorted, fields in
+//! the order of their declaration. Fields that are not known stay.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::cluster::whole_seconds;
+use crate::workload::JsonObject;
+use crate::workload::go_json::{Field, FieldOrder, Form, GoValue, always, optional};
+use crate::workload::object::{inner, text};
+
+/// The hashes of the containers that a pod has, by set.
+pub const HASH: &str = "kruise.io/sidecarset-hash";
+/// The same without images.
+pub const HASH_WITHOUT_IMAGE: &str = "kruise.io/sidecarset-hash-without-image";
+/// The sets that a pod was injected by.
+pub const INJECTED_LIST: &str = "kruise.io/sidecarset-injected-list";
+/// What the containers were before their images were replaced, by set.
+pub const IN_PLACE_STATE: &str = "kruise.io/sidecarset-inplace-update-state";
+/// Of two containers that take turns the one that works.
+pub const WORKING_CONTAINER: &str = "kruise.io/sidecarset-working-hotupgrade-container";
+
+/// The prefix of the annotation with the version of a container that takes turns.
+const VERSION: &str = "version.sidecarset.kruise.io/";
+/// The prefix of the annotation with the version of the other.
+const OTHER_VERSION: &str = "versionalt.sidecarset.kruise.io/";
+
+/// The annotation with the version of a container that takes turns with another.
+pub fn version_key(container: &str) -> String {
+    format!("{VERSION}{container}")
+}
+
+/// The annotation with the version of the container that it takes turns with.
+pub fn other_version_key(container: &str) -> String {
+    format!("{OTHER_VERSION}{container}")
+}
+
+/// Whether an annotation is one of those that the rules write.
+pub fn is_ours(key: &str) -> bool {
+    [
+        HASH,
+        HASH_WITHOUT_IMAGE,
+        INJECTED_LIST,
+        IN_PLACE_STATE,
+        WORKING_CONTAINER,
+    ]
+    .contains(&key)
+        || key.starts_with(VERSION)
+        || key.starts_with(OTHER_VERSION)
+}
+
+const HASH_ENTRY: &[Field] = &[
+    always("updateTimestamp", "null"),
+    always("hash", "\"\""),
+    always("sidecarSetName", "\"\""),
+    always("sidecarList", "null"),
+    optional("controllerRevision"),
+];
+const CONTAINER_STATE: &[Field] = &[optional("imageID")];
+const STATE_ENTRY: &[Field] = &[
+    always("revision", "\"\""),
+    always("updateTimestamp", "null"),
+    always("lastContainerStatuses", "null").of(Form::Map(&Form::Struct(CONTAINER_STATE))),
+];
+
+/// A time as Go writes one of an object.
+fn go_time(time: Timestamp) -> String {
+    whole_seconds(time).to_string()
+}
+
+/// The objects of a JSON object in an annotation; what is none is left out.
+fn read_objects(annotation: &str) -> BTreeMap<String, Value> {
+    serde_json::from_str(annotation).unwrap_or_default()
+}
+
+fn write_objects(objects: &BTreeMap<String, JsonObject>, fields: &'static [Field]) -> String {
+    let entries = objects.iter();
+    let entries = entries.map(|(name, object)| {
+        let value = GoValue::structure(object, &[fields]);
+        (name.clone(), value)
+    });
+    GoValue::Object(entries.collect()).to_text(FieldOrder::Declared)
+}
+
+/// One of the two hash annotations.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HashEntries(BTreeMap<String, JsonObject>);
+
+/// The hash of a set's containers in a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HashEntry<'a> {
+    /// The hash.
+    pub hash: &'a str,
+    /// Name of the revision; absent in the annotation without images, and where it was not known.
+    pub revision: Option<&'a str>,
+    /// When the containers were last changed.
+    pub since: Option<Timestamp>,
+}
+
+impl HashEntries {
+    /// Reads an annotation. Before `OpenKruise` 0.8 a hash stood where there is an object now; `now` is the time that such
+    /// an entry gets when it is written again. An annotation that is no JSON has no entry.
+    pub fn read(annotation: &str, now: Timestamp) -> Self {
+        let entries = read_objects(annotation).into_iter();
+        let entries = entries.filter_map(|(set, value)| match value {
+            Value::Object(object) => Some((set, object)),
+            Value::String(hash) => {
+                let mut object = JsonObject::new();
+                object.insert("updateTimestamp".to_owned(), go_time(now).into());
+                object.insert("hash".to_owned(), hash.into());
+                object.insert("sidecarSetName".to_owned(), set.as_str().into());
+                Some((set, object))
+            }
+            _ => None,
+        });
+        Self(entries.collect())
+    }
+
+    /// The entry of a set.
+    pub fn get(&self, set: &str) -> Option<HashEntry<'_>> {
+        let object = self.0.get(set)?;
+        let since = text(object, "updateTimestamp");
+        Some(HashEntry {
+            hash: text(object, "hash").unwrap_or_default(),
+            revision: text(object, "controllerRevision"),
+            since: since.and_then(|since| since.parse().ok()),
+        })
+    }
+
+    /// The names of the revisions that the pod has.
+    pub fn revisions(&self) -> impl Iterator<Item = (&str, &str)> {
+        let entries = self.0.iter();
+        entries
+            .filter_map(|(set, object)| Some((set.as_str(), text(object, "controllerRevision")?)))
+    }
+
+    /// Sets the entry of a set: its containers, or their images, have just been written.
+    pub fn set(
+        &mut self,
+        set: &str,
+        hash: &str,
+        sidecars: &BTreeSet<Arc<str>>,
+        revision: Option<&str>,
+        now: Timestamp,
+    ) {
+        let mut object = self.0.remove(set).unwrap_or_default();
+        object.insert("updateTimestamp".to_owned(), go_time(now).into());
+        object.insert("hash".to_owned(), hash.into());
+        object.insert("sidecarSetName".to_owned(), set.into());
+        let sidecars = sidecars.iter().map(|name| Value::from(&**name)).collect();
+        object.insert("sidecarList".to_owned(), Value::Array(sidecars));
+        object.insert(
+            "controllerRevision".to_owned(),
+            revision.unwrap_or_default().into(),
+        );
+        self.0.insert(set.to_owned(), object);
+    }
+
+    /// The annotation.
+    pub fn write(&self) -> String {
+        write_objects(&self.0, HASH_ENTRY)
+    }
+}
+
+/// Whether a hash annotation has an entry of the form before `OpenKruise` 0.8.
+pub fn is_old_form(annotation: &str) -> bool {
+    read_objects(annotation).values().any(Value::is_string)
+}
+
+/// The annotation with what containers were before their images were replaced.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct InPlaceStates(BTreeMap<String, JsonObject>);
+
+/// What a container was before its image was replaced.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FormerContainer {
+    /// The image that its status showed.
+    pub image_id: String,
+    /// Its id. `OpenKruise` records none.
+    pub container_id: Option<String>,
+}
+
+impl InPlaceStates {
+    /// Reads an annotation; None if it is no JSON.
+    pub fn read(annotation: &str) -> Option<Self> {
+        serde_json::from_str(annotation).ok().map(Self)
+    }
+
+    /// What a container of a set was.
+    pub fn former(&self, set: &str, container: &str) -> Option<FormerContainer> {
+        let containers = inner(self.0.get(set)?, "lastContainerStatuses")?;
+        let former = inner(containers, container)?;
+        Some(FormerContainer {
+            image_id: text(former, "imageID").unwrap_or_default().to_owned(),
+            container_id: text(former, "containerID").map(str::to_owned),
+        })
+    }
+
+    /// Records what containers of a set are, as their images are replaced.
+    pub fn set<'a>(
+        &mut self,
+        set: &str,
+        hash: &str,
+        containers: impl Iterator<Item = (&'a str, FormerContainer)>,
+        now: Timestamp,
+    ) {
+        let object = self.0.entry(set.to_owned()).or_default();
+        object.insert("revision".to_owned(), hash.into());
+        object.insert("updateTimestamp".to_owned(), go_time(now).into());
+        let known = object.remove("lastContainerStatuses");
+        let mut known = match known {
+            Some(Value::Object(known)) => known,
+            _ => JsonObject::new(),
+        };
+        for (container, former) in containers {
+            let mut object = JsonObject::new();
+            object.insert("imageID".to_owned(), former.image_id.into());
+            if let Some(id) = former.container_id {
+                object.insert("containerID".to_owned(), id.into());
+            }
+            known.insert(container.to_owned(), object.into());
+        }
+        object.insert("lastContainerStatuses".to_owned(), known.into());
+    }
+
+    /// The annotation.
+    pub fn write(&self) -> String {
+        write_objects(&self.0, STATE_ENTRY)
+    }
+}
+
+/// The names in the annotation that lists the sets of a pod.
+pub fn injected_sets(annotation: &str) -> impl Iterator<Item = &str> {
+    annotation.split(',').filter(|name| !name.is_empty())
+}
+
+/// The annotation that lists the sets of a pod.
+pub fn write_injected_sets<'a>(sets: impl IntoIterator<Item = &'a str>) -> String {
+    let sets: BTreeSet<_> = sets.into_iter().collect();
+    sets.into_iter().collect::<Vec<_>>().join(",")
+}
+
+/// The containers that work, by the name that the set has for both.
+pub fn working_containers(annotation: &str) -> BTreeMap<String, String> {
+    serde_json::from_str(annotation).unwrap_or_default()
+}
+
+/// The annotation with the containers that work.
+pub fn write_working_containers(containers: &BTreeMap<String, String>) -> String {
+    let entries = containers.iter();
+    let entries = entries.map(|(name, container)| {
+        let container = GoValue::Scalar(container.as_str().into());
+        (name.clone(), container)
+    });
+    GoValue::Object(entries.collect()).to_text(FieldOrder::Declared)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sidecarset::recorded;
+
+    fn now() -> Timestamp {
+        "2026-11-22T02:00:23.9Z".parse().unwrap()
+    }
+
+    fn annotation(pod: &Value, key: &str) -> String {
+        let value = pod["metadata"]["annotations"][key].as_str();
+        value.unwrap().to_owned()
+    }
+
+    // SCS-23, SCS-25
+    #[test]
+    fn annotations_are_written_as_they_were_read() {
+        let mut compared = 0;
+        for pod in recorded::all().filter(|object| object["kind"] == "Pod") {
+            for key in [HASH, HASH_WITHOUT_IMAGE] {
+                let text = annotation(&pod, key);
+                if !is_old_form(&text) {
+                    assert_eq!(HashEntries::read(&text, now()).write(), text);
+                    compared += 1;
+                }
+            }
+            if let Some(text) = pod["metadata"]["annotations"][IN_PLACE_STATE].as_str() {
+                assert_eq!(InPlaceStates::read(text).unwrap().write(), text);
+                compared += 1;
+            }
+        }
+        assert!(compared > 30, "{compared}");
+    }
+
+    // SCS-23
+    #[test]
+    fn the_form_before_0_8_is_read_and_written_anew() {
+        let [before, after] = recorded::documents("11-old-annotation-form")
+            .try_into()
+            .unwrap();
+        let text = annotation(&before, HASH_WITHOUT_IMAGE);
+        assert!(is_old_form(&text));
+        let entries = HashEntries::read(&text, now());
+        assert_eq!(entries.write(), annotation(&after, HASH_WITHOUT_IMAGE));
+        let hash = "85z9xfvdb56vc459b4v6w2c5v9d7d47c8xdwxzb47x2cxz699z4fwff899bcwzv4";
+        assert_eq!(entries.get("log-agent").unwrap().hash, hash);
+    }
+
+    // SCS-24
+    #[test]
+    fn the_list_of_sets_is_sorted_and_has_each_once() {
+        assert_eq!(write_injected_sets(["b", "a", "b"]), "a,b");
+        assert_eq!(injected_sets("a,b").collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(injected_sets("").count(), 0);
+    }
+
+    // SDF-1
+    #[test]
+    fn what_is_no_json_records_nothing() {
+        for text in ["", "no json", "[]", "null", "{\"a\":5}"] {
+            assert_eq!(HashEntries::read(text, now()).get("a"), None, "{text}");
+        }
+        assert_eq!(InPlaceStates::read("no json"), None);
+    }
+
+    // SCS-25, SDF-38
+    #[test]
+    fn the_state_is_that_of_the_last_upgrade_and_other_entries_stay() {
+        let text = r#"{"other":{"revision":"r","updateTimestamp":null,"lastContainerStatuses":{},"newer":1},"set":{"revision":"old","updateTimestamp":"2026-01-01T00:00:00Z","lastContainerStatuses":{"x":{"imageID":"i"},"y":{}}}}"#;
+        let mut states = InPlaceStates::read(text).unwrap();
+        let former = FormerContainer {
+            image_id: "j".to_owned(),
+            container_id: Some("runtime://1".to_owned()),
+        };
+        states.set("set", "new", [("y", former.clone())].into_iter(), now());
+        let expected = r#"{"other":{"revision":"r","updateTimestamp":null,"lastContainerStatuses":{},"newer":1},"set":{"revision":"new","updateTimestamp":"2026-11-22T02:00:23Z","lastContainerStatuses":{"x":{"imageID":"i"},"y":{"imageID":"j","containerID":"runtime://1"}}}}"#;
+        assert_eq!(states.write(), expected);
+        assert_eq!(states.former("set", "y"), Some(former));
+        assert_eq!(states.former("set", "z"), None);
+    }
+}

@@ -1,0 +1,279 @@
+//! A parsed `SidecarSet`. Parsing is validation: a set that was created while no webhook answered is not acted on, and its
+//! status says why.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use leadsman_api::SidecarSet as SidecarSetWire;
+use leadsman_api::sidecar_set::InjectRevision;
+
+use super::strategy::UpdateStrategy;
+use super::template::{Hashes, Template};
+use crate::cluster::{FieldErrors, Invalid, Selector, names};
+
+/// Label of a set in v1alpha1, and of its revisions: a name for the revision.
+pub const CUSTOM_VERSION_LABEL: &str = "apps.kruise.io/sidecarset-custom-version";
+/// Annotation of a set that takes another's place on some pods.
+const CANARY_ANNOTATION: &str = "apps.kruise.io/sidecarset-canary";
+/// Revisions that are kept.
+const HISTORY: i32 = 10;
+
+/// A set that can be acted on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SidecarSet {
+    /// Its name, by which pods know it.
+    pub name: Arc<str>,
+    /// Its uid.
+    pub uid: Arc<str>,
+    /// Its generation.
+    pub generation: i64,
+    /// When it was created; of two sets that conflict on a pod the older wins.
+    pub created: Timestamp,
+    /// Its labels, which the administrator's whitelist selects by.
+    pub labels: BTreeMap<String, String>,
+    /// Selects pods.
+    pub selector: Selector,
+    /// The namespaces of the pods.
+    pub namespaces: Namespaces,
+    /// What a pod gets.
+    pub template: Template,
+    /// The hashes of what a pod gets.
+    pub hashes: Hashes,
+    /// Whether new pods get nothing.
+    pub is_injection_paused: bool,
+    /// The revision that new pods are pinned to.
+    pub pin: Option<Pin>,
+    /// How pods are upgraded.
+    pub update: UpdateStrategy,
+    /// How many revisions are kept.
+    pub history_limit: i32,
+    /// A name for the present revision.
+    pub custom_version: Option<Arc<str>>,
+}
+
+/// The namespaces whose pods are selected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Namespaces {
+    /// All.
+    All,
+    /// One.
+    Named(Arc<str>),
+    /// Those with some labels.
+    Selected(Selector),
+}
+
+/// A revision that new pods are pinned to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pin {
+    /// Which.
+    pub revision: PinnedRevision,
+    /// Which of the new pods.
+    pub policy: PinPolicy,
+}
+
+/// A revision by a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PinnedRevision {
+    /// That of its `ControllerRevision`.
+    Name(Arc<str>),
+    /// That which the set had when it was the present one.
+    CustomVersion(Arc<str>),
+}
+
+/// Which new pods get the pinned revision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PinPolicy {
+    /// All.
+    Always,
+    /// As many as the partition of the update strategy says.
+    Partial,
+}
+
+impl SidecarSet {
+    /// Parses a set.
+    ///
+    /// # Errors
+    ///
+    /// All fields that are invalid. Fields that the API server sets (uid, generation, creation time) may be missing.
+    pub fn parse(wire: &SidecarSetWire) -> Result<Self, Vec<Invalid>> {
+        let mut errors = Vec::new();
+        let meta = &wire.metadata;
+        let name = meta.name.as_deref().unwrap_or_default();
+        let mut report = FieldErrors::new(&mut errors, "metadata");
+        // A longer name is no value of a label, which its revisions have.
+        report.field("name").check(names::dns_label(name));
+        refuse_canary(meta, &mut report);
+        let custom_version = read_custom_version(wire, &mut errors);
+        let mut report = FieldErrors::new(&mut errors, "spec");
+        let spec = &wire.spec;
+        let selector = read_required(spec.selector.as_ref(), &mut report.field("selector"));
+        let namespaces = read_namespaces(wire, &mut report);
+        let template = Template::read(spec, &mut report);
+        let update =
+            UpdateStrategy::read(&spec.update_strategy, &mut report.field("updateStrategy"));
+        let mut at = report.field("injectionStrategy");
+        let pin = spec.injection_strategy.revision.as_ref();
+        let pin = pin.and_then(|pin| read_pin(pin, &mut at.field("revision")));
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let created = meta.creation_timestamp.as_ref();
+        Ok(Self {
+            name: name.into(),
+            uid: meta.uid.as_deref().unwrap_or_default().into(),
+            generation: meta.generation.unwrap_or_default(),
+            created: created.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+            labels: meta.labels.clone().unwrap_or_default(),
+            selector,
+            namespaces,
+            hashes: template.hashes(),
+            template,
+            is_injection_paused: spec.injection_strategy.paused,
+            pin,
+            update,
+            history_limit: spec.revision_history_limit.unwrap_or(HISTORY).max(1),
+            custom_version,
+        })
+    }
+
+    /// Whether it selects pods with these labels in a namespace; `None` for the labels of a namespace that is not known.
+    pub fn selects<'a, 'b>(
+        &self,
+        namespace: &str,
+        namespace_label: Option<impl Fn(&str) -> Option<&'b str>>,
+        label: impl Fn(&str) -> Option<&'a str>,
+    ) -> bool {
+        self.namespaces.contain(namespace, namespace_label) && self.selector.matches(label)
+    }
+
+    /// What comes first of two sets that cannot both be on a pod.
+    pub fn precedence(&self) -> (Timestamp, &str) {
+        (self.created, &self.name)
+    }
+}
+
+impl Namespaces {
+    /// Whether a namespace is one of them.
+    pub fn contain<'a>(&self, name: &str, label: Option<impl Fn(&str) -> Option<&'a str>>) -> bool {
+        match self {
+            Self::All => true,
+            Self::Named(own) => **own == *name,
+            Self::Selected(selector) => label.is_some_and(|label| selector.matches(label)),
+        }
+    }
+}
+
+fn refuse_canary(meta: &ObjectMeta, report: &mut FieldErrors<'_>) {
+    let annotations = meta.annotations.as_ref();
+    let canary = annotations.and_then(|annotations| annotations.get(CANARY_ANNOTATION));
+    if canary.is_some_and(|value| value == "true") {
+        let message =
+            "canary sets are not supported yet; the set would be injected beside its base";
+        report
+            .field("annotations")
+            .key(CANARY_ANNOTATION)
+            .add(message);
+    }
+}
+
+fn read_custom_version(wire: &SidecarSetWire, errors: &mut Vec<Invalid>) -> Option<Arc<str>> {
+    let field = wire.spec.custom_version.as_ref();
+    let labels = wire.metadata.labels.as_ref();
+    let label = labels.and_then(|labels| labels.get(CUSTOM_VERSION_LABEL));
+    let (given, path) = match field.filter(|version| !version.is_empty()) {
+        Some(version) => (version, "spec.customVersion".to_owned()),
+        None => (label?, format!("metadata.labels[{CUSTOM_VERSION_LABEL}]")),
+    };
+    // Its revision has it as a label.
+    FieldErrors::new(errors, path).check(names::label_value(given))?;
+    Some(given.as_str())
+        .filter(|given| !given.is_empty())
+        .map(Into::into)
+}
+
+/// Reads a selector that must select something.
+fn read_required(wire: Option<&LabelSelector>, report: &mut FieldErrors<'_>) -> Selector {
+    let selector = wire
+        .map(|wire| Selector::read(wire, report))
+        .unwrap_or_default();
+    if selector.is_empty() {
+        report.add("must not be empty: name a label in matchLabels or matchExpressions");
+    }
+    selector
+}
+
+/// Reads a selector that may be absent.
+pub(super) fn read_optional(
+    wire: Option<&LabelSelector>,
+    report: &mut FieldErrors<'_>,
+) -> Option<Selector> {
+    wire.map(|wire| read_required(Some(wire), report))
+}
+
+fn read_namespaces(wire: &SidecarSetWire, report: &mut FieldErrors<'_>) -> Namespaces {
+    let spec = &wire.spec;
+    let name = spec.namespace.as_deref().unwrap_or_default();
+    let selector = spec.namespace_selector.as_ref();
+    let selector = read_optional(selector, &mut report.field("namespaceSelector"));
+    match selector {
+        Some(_) if !name.is_empty() => {
+            report.field("namespaceSelector").add(format!(
+                "cannot be set beside namespace {name:?}: select it by label kubernetes.io/metadata.name"
+            ));
+            Namespaces::Named(name.into())
+        }
+        Some(selector) => Namespaces::Selected(selector),
+        None if !name.is_empty() => Namespaces::Named(name.into()),
+        None => Namespaces::All,
+    }
+}
+
+fn read_pin(wire: &InjectRevision, report: &mut FieldErrors<'_>) -> Option<Pin> {
+    let given = |text: &Option<String>| {
+        let text = text.as_deref().filter(|text| !text.is_empty());
+        text.map(Arc::from)
+    };
+    let policy = match wire.policy.as_deref().unwrap_or_default() {
+        "" | "Always" => PinPolicy::Always,
+        "Partial" => PinPolicy::Partial,
+        other => {
+            let message = format!("{other:?} is not one of Always, Partial");
+            report.field("policy").add(message);
+            PinPolicy::Always
+        }
+    };
+    let name = given(&wire.revision_name).map(PinnedRevision::Name);
+    let version = given(&wire.custom_version).map(PinnedRevision::CustomVersion);
+    let Some(revision) = name.or(version) else {
+        report.add("names no revision: set revisionName or customVersion");
+        return None;
+    };
+    Some(Pin { revision, policy })
+}
+
+/// What must not change with an edit of a set: the way in which a container that stays is upgraded. The pods that have it
+/// have one container of it, or two.
+pub fn check_update(old: &SidecarSet, new: &SidecarSet) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    let mut report = FieldErrors::new(&mut errors, "spec");
+    for (index, container) in new.template.containers.iter().enumerate() {
+        let mut former = old.template.containers.iter();
+        let former = former.find(|former| former.name == container.name);
+        let is_hot = |upgrade| matches!(upgrade, &super::container::Upgrade::Hot { .. });
+        if former.is_some_and(|former| is_hot(&former.upgrade) != is_hot(&container.upgrade)) {
+            let mut at = report.field("containers");
+            let mut at = at.index(index);
+            let mut at = at.field("upgradeStrategy");
+            at.field("upgradeType").add(format!(
+                "cannot be changed: pods have the containers of {:?} as it was; give it another name",
+                container.name
+            ));
+        }
+    }
+    errors
+}
+
+#[cfg(test)]
+mod tests;
