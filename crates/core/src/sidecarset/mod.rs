@@ -8,12 +8,15 @@
 //! | `container`, `template` | what a pod gets from a set, parsed; its hashes, and the data of its revision |
 //! | `set`, `strategy` | a set, parsed; parsing is validation |
 //! | `annotations` | what a pod's annotations record about its sets |
+//! | `render`, `overlap` | what a pod gets as it is created, and what two sets cannot both do to it |
 //! | `metadata` | annotations that a set patches, and the administrator's whitelist |
 
 pub mod annotations;
 pub mod container;
 mod fields;
 pub mod metadata;
+pub mod overlap;
+pub mod render;
 pub mod set;
 pub mod strategy;
 pub mod template;

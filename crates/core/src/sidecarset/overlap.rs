@@ -1,0 +1,121 @@
+//! What two sets cannot both do to one pod.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::container::SidecarContainer;
+use super::metadata::PatchPolicy;
+use super::template::Template;
+use crate::workload::core_types::VOLUME;
+use crate::workload::go_json::GoValue;
+use crate::workload::object::text;
+
+/// What two sets cannot both do.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Overlap {
+    /// Both have a container or an init container of a name; two that take turns have two names.
+    Container(Arc<str>),
+    /// Both have a volume of a name, and it is not the same.
+    Volume(String),
+    /// Both patch an annotation, and one overwrites it.
+    Annotation(String),
+}
+
+impl fmt::Display for Overlap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Container(name) => write!(f, "container {name:?}"),
+            Self::Volume(name) => write!(f, "another volume {name:?}"),
+            Self::Annotation(key) => {
+                write!(f, "annotation {key:?}, which one of the two overwrites")
+            }
+        }
+    }
+}
+
+/// The first thing that two templates cannot both do to one pod.
+pub fn find(one: &Template, other: &Template) -> Option<Overlap> {
+    container(one, other)
+        .or_else(|| volume(one, other))
+        .or_else(|| annotation(one, other))
+}
+
+fn container(one: &Template, other: &Template) -> Option<Overlap> {
+    let names = |template: &Template| {
+        let names = template.all().flat_map(SidecarContainer::names_in_pod);
+        names.collect::<Vec<_>>()
+    };
+    let others = names(other);
+    let mut names = names(one).into_iter();
+    names
+        .find(|name| others.contains(name))
+        .map(Overlap::Container)
+}
+
+fn volume(one: &Template, other: &Template) -> Option<Overlap> {
+    one.volumes().iter().find_map(|volume| {
+        let name = text(volume, "name")?;
+        let value = |volume| GoValue::structure(volume, &[VOLUME]);
+        let differs = value(other.volume(name)?) != value(volume);
+        differs.then(|| Overlap::Volume(name.to_owned()))
+    })
+}
+
+fn annotation(one: &Template, other: &Template) -> Option<Overlap> {
+    for own in &one.patches {
+        for foreign in &other.patches {
+            let policies = [own.policy, foreign.policy];
+            // Overwriting has an effect unless the other would retain whatever is there.
+            let collides = policies.contains(&PatchPolicy::Overwrite)
+                && !policies.contains(&PatchPolicy::Retain);
+            let mut keys = own.keys();
+            if let Some(key) = keys.find(|key| collides && foreign.annotations.contains_key(*key)) {
+                return Some(Overlap::Annotation(key.to_owned()));
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::cluster::FieldErrors;
+
+    fn template(spec: &Value) -> Template {
+        let spec = serde_json::from_value(spec.clone()).unwrap();
+        let mut errors = Vec::new();
+        Template::read(&spec, &mut FieldErrors::new(&mut errors, "spec"))
+    }
+
+    fn patch(policy: &str) -> Value {
+        json!({"patchPodMetadata": [{"patchPolicy": policy, "annotations": {"k": "{}"}}]})
+    }
+
+    // SCS-78, SDF-19
+    #[rstest]
+    #[case(json!({"containers": [{"name": "a"}]}), json!({"containers": [{"name": "b"}]}), None)]
+    #[case(json!({"containers": [{"name": "a"}]}), json!({"containers": [{"name": "a"}]}), Some(Overlap::Container("a".into())))]
+    #[case(json!({"containers": [{"name": "a"}]}), json!({"initContainers": [{"name": "a"}]}), Some(Overlap::Container("a".into())))]
+    #[case(json!({"initContainers": [{"name": "a"}]}), json!({"initContainers": [{"name": "a"}]}), Some(Overlap::Container("a".into())))]
+    #[case(json!({"containers": [{"name": "a", "upgradeStrategy": {"upgradeType": "HotUpgrade"}}]}), json!({"containers": [{"name": "a-1"}]}), Some(Overlap::Container("a-1".into())))]
+    #[case(json!({"volumes": [{"name": "v"}]}), json!({"volumes": [{"name": "v", "emptyDir": {}}]}), None)]
+    #[case(json!({"volumes": [{"name": "v"}]}), json!({"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}), Some(Overlap::Volume("v".into())))]
+    #[case(patch("Retain"), patch("Overwrite"), None)]
+    #[case(patch("Retain"), patch("Retain"), None)]
+    #[case(patch("MergePatchJson"), patch("MergePatchJson"), None)]
+    #[case(patch("Overwrite"), patch("Overwrite"), Some(Overlap::Annotation("k".into())))]
+    #[case(patch("Overwrite"), patch("MergePatchJson"), Some(Overlap::Annotation("k".into())))]
+    fn two_sets_that_cannot_be_on_one_pod_are_found_either_way(
+        #[case] one: Value,
+        #[case] other: Value,
+        #[case] expected: Option<Overlap>,
+    ) {
+        let [one, other] = [template(&one), template(&other)];
+        assert_eq!(find(&one, &other), expected);
+        assert_eq!(find(&other, &one), expected);
+    }
+}

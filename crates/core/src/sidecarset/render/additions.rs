@@ -1,0 +1,148 @@
+//! What is added to a pod, and the patch that adds it.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::workload::JsonObject;
+use crate::workload::object::{inner, list_mut};
+
+/// What is added to a pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Additions {
+    /// To its containers.
+    pub containers: ListAdditions,
+    /// To its init containers.
+    pub init_containers: ListAdditions,
+    /// Volumes.
+    pub volumes: Vec<JsonObject>,
+    /// Secrets for pulling images.
+    pub secrets: Vec<JsonObject>,
+    /// Annotations; None for those that are removed.
+    pub annotations: BTreeMap<String, Option<String>>,
+}
+
+/// What is added to a list of containers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ListAdditions {
+    /// In front of all others.
+    pub before: Vec<JsonObject>,
+    /// Instead of those at these places.
+    pub replaced: Vec<(usize, JsonObject)>,
+    /// Behind all others.
+    pub after: Vec<JsonObject>,
+}
+
+impl Additions {
+    /// Whether the pod stays as it is.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The pod with what is added.
+    #[must_use]
+    pub fn apply(&self, pod: &JsonObject) -> JsonObject {
+        let mut pod = pod.clone();
+        for (field, additions) in self.lists() {
+            if additions != ListAdditions::default() {
+                additions.apply(list_mut(object_mut(&mut pod, "spec"), field));
+            }
+        }
+        if !self.annotations.is_empty() {
+            let annotations = object_mut(object_mut(&mut pod, "metadata"), "annotations");
+            for (key, value) in &self.annotations {
+                match value {
+                    Some(value) => annotations.insert(key.clone(), value.as_str().into()),
+                    None => annotations.remove(key),
+                };
+            }
+        }
+        pod
+    }
+
+    /// The lists of a pod's spec with what is added to each.
+    fn lists(&self) -> [(&'static str, ListAdditions); 4] {
+        let behind = |after: &Vec<JsonObject>| ListAdditions {
+            after: after.clone(),
+            ..ListAdditions::default()
+        };
+        [
+            ("initContainers", self.init_containers.clone()),
+            ("containers", self.containers.clone()),
+            ("volumes", behind(&self.volumes)),
+            ("imagePullSecrets", behind(&self.secrets)),
+        ]
+    }
+
+    /// The operations of a JSON patch (RFC 6902) that adds to `pod`. It names what is added and nothing else.
+    pub fn json_patch(&self, pod: &JsonObject) -> Vec<Value> {
+        let mut operations = Vec::new();
+        let spec = inner(pod, "spec");
+        for (field, additions) in self.lists() {
+            let is_there = spec.is_some_and(|spec| spec.get(field).is_some_and(Value::is_array));
+            if additions == ListAdditions::default() {
+                continue;
+            }
+            if !is_there {
+                operations
+                    .push(json!({"op": "add", "path": format!("/spec/{field}"), "value": []}));
+            }
+            additions.json_patch(field, &mut operations);
+        }
+        let metadata = inner(pod, "metadata");
+        let annotations = metadata.and_then(|metadata| inner(metadata, "annotations"));
+        if annotations.is_none() && !self.annotations.is_empty() {
+            let path = "/metadata/annotations";
+            operations.push(json!({"op": "add", "path": path, "value": {}}));
+        }
+        for (key, value) in &self.annotations {
+            // RFC 6901.
+            let key = key.replace('~', "~0").replace('/', "~1");
+            let path = format!("/metadata/annotations/{key}");
+            operations.push(match value {
+                Some(value) => json!({"op": "add", "path": path, "value": value}),
+                None => json!({"op": "remove", "path": path}),
+            });
+        }
+        operations
+    }
+}
+
+impl ListAdditions {
+    fn apply(self, list: &mut Vec<Value>) {
+        for (place, object) in self.replaced {
+            if let Some(item) = list.get_mut(place) {
+                *item = object.into();
+            }
+        }
+        list.splice(0..0, self.before.into_iter().map(Value::Object));
+        list.extend(self.after.into_iter().map(Value::Object));
+    }
+
+    fn json_patch(&self, field: &str, operations: &mut Vec<Value>) {
+        // Places are those before anything is added in front.
+        for (place, object) in &self.replaced {
+            let path = format!("/spec/{field}/{place}");
+            operations.push(json!({"op": "replace", "path": path, "value": object}));
+        }
+        for (place, object) in self.before.iter().enumerate() {
+            let path = format!("/spec/{field}/{place}");
+            operations.push(json!({"op": "add", "path": path, "value": object}));
+        }
+        for object in &self.after {
+            let path = format!("/spec/{field}/-");
+            operations.push(json!({"op": "add", "path": path, "value": object}));
+        }
+    }
+}
+
+/// The object in a field, made if it is absent.
+fn object_mut<'a>(object: &'a mut JsonObject, field: &str) -> &'a mut JsonObject {
+    let value = object
+        .entry(field)
+        .or_insert_with(|| JsonObject::new().into());
+    if !value.is_object() {
+        *value = JsonObject::new().into();
+    }
+    value.as_object_mut().expect("it is an object now")
+}

@@ -1,0 +1,372 @@
+//! What a pod gets as it is created: a function of the pod and of the sets that select it, and nothing else. The pod is
+//! not changed here, nor read into a type: what is added is returned, so that fields of later versions pass through.
+//!
+//! A pod is never refused. A set that cannot be injected is left out as a whole, and the reason is returned; so is
+//! whatever else a set says that does not take effect in this pod.
+
+mod additions;
+mod environment;
+mod hot_pair;
+mod pod;
+mod shared;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+pub use self::additions::{Additions, ListAdditions};
+pub use self::pod::{PodView, is_injected};
+use super::annotations::{
+    HASH, HASH_WITHOUT_IMAGE, HashEntries, INJECTED_LIST, WORKING_CONTAINER, is_ours,
+    write_injected_sets, write_working_containers,
+};
+use super::container::{Position, SidecarContainer, Upgrade};
+use super::metadata::{AllowedKeys, MetadataPatch, NotMerged};
+use super::overlap::{self, Overlap};
+use super::set::SidecarSet;
+use super::template::{Hashes, Template};
+use crate::workload::JsonObject;
+use crate::workload::core_types::VOLUME;
+use crate::workload::go_json::GoValue;
+use crate::workload::object::text;
+
+/// A set that selects a pod, in the revision that the pod is to get.
+#[derive(Clone, Debug)]
+pub struct Injection<'a> {
+    /// The set.
+    pub set: &'a SidecarSet,
+    /// What the pod gets: of the set as it is now, or of the revision that new pods are pinned to.
+    pub template: &'a Template,
+    /// Its hashes.
+    pub hashes: &'a Hashes,
+    /// The name of its revision.
+    pub revision: &'a str,
+    /// The annotations that the administrator lets the set patch.
+    pub allowed_keys: AllowedKeys<'a>,
+}
+
+/// The order in which containers of several sets stand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ContainerOrder {
+    /// By the name of the set, then as declared.
+    #[default]
+    BySet,
+    /// By the name of the container.
+    ByName,
+}
+
+/// How sets are injected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RenderOptions {
+    /// The order of containers; `OpenKruise` has a gate for it.
+    pub containers: ContainerOrder,
+    /// The order of init containers; `OpenKruise` sorts them by name.
+    pub init_containers: ContainerOrder,
+}
+
+/// What follows for a pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Injected {
+    /// The sets that it gets, by name.
+    pub sets: Vec<Arc<str>>,
+    /// What is added to it.
+    pub additions: Additions,
+    /// What does not take effect, by set.
+    pub remarks: Vec<(Arc<str>, Remark)>,
+}
+
+/// What a set says that does not take effect in a pod.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Remark {
+    /// The whole set.
+    #[error("is not injected: the pod has a container {0:?} of its own")]
+    OwnContainer(Arc<str>),
+    /// The whole set.
+    #[error("is not injected: SidecarSet {older:?}, which is older, has {overlap} too")]
+    Overlap {
+        /// The set that is injected.
+        older: Arc<str>,
+        /// What both do.
+        overlap: Overlap,
+    },
+    /// A volume.
+    #[error("mounts the pod's own volume {0:?}, which differs from that of the set")]
+    OwnVolume(String),
+    /// A variable that is transferred.
+    #[error("has no variable {variable:?} from container {container:?}: there is none")]
+    NoVariable {
+        /// The source; empty if the pod does not name it.
+        container: String,
+        /// The variable.
+        variable: String,
+    },
+    /// An annotation.
+    #[error(
+        "does not patch annotation {0:?}: the whitelist SidecarSet_PatchPodMetadata_WhiteList does not allow it"
+    )]
+    KeyNotAllowed(String),
+    /// An annotation.
+    #[error("{0}")]
+    NotMerged(NotMerged),
+}
+
+impl Remark {
+    /// Whether the whole set is left out.
+    pub fn leaves_out_the_set(&self) -> bool {
+        matches!(self, Self::OwnContainer(_) | Self::Overlap { .. })
+    }
+}
+
+/// Injects sets into a pod that is being created. `now` becomes the time of the injection.
+pub fn inject(
+    pod: &JsonObject,
+    injections: &[Injection<'_>],
+    options: RenderOptions,
+    now: Timestamp,
+) -> Injected {
+    let pod = PodView::new(pod);
+    let mut injected = Injected::default();
+    let injections = choose(&pod, injections, &mut injected.remarks);
+    injected.sets = injections
+        .iter()
+        .map(|injection| injection.set.name.clone())
+        .collect();
+    let mut containers = Vec::new();
+    let mut init_containers = Vec::new();
+    let mut working = BTreeMap::new();
+    let mut hot_annotations = BTreeMap::new();
+    for injection in &injections {
+        let template = injection.template;
+        let mut remarks = Vec::new();
+        for sidecar in &template.init_containers {
+            let container = render_container(sidecar, &pod, &mut remarks);
+            init_containers.push((sidecar.position, container));
+        }
+        for sidecar in &template.containers {
+            let container = render_container(sidecar, &pod, &mut remarks);
+            match &sidecar.upgrade {
+                Upgrade::Cold => containers.push((sidecar.position, container)),
+                Upgrade::Hot { empty_image } => {
+                    let pair = hot_pair::render(&sidecar.name, &container, empty_image);
+                    working.insert(sidecar.name.to_string(), pair.working.to_string());
+                    hot_annotations.extend(pair.annotations);
+                    let pair = pair.containers.into_iter();
+                    containers.extend(pair.map(|container| (sidecar.position, container)));
+                }
+            }
+        }
+        add_volumes(template, &pod, &mut injected.additions, &mut remarks);
+        add_secrets(template, &pod, &mut injected.additions);
+        let name = &injection.set.name;
+        injected
+            .remarks
+            .extend(remarks.into_iter().map(|remark| (name.clone(), remark)));
+    }
+    injected.additions.containers = place(containers, &pod.containers, options.containers);
+    injected.additions.init_containers = place(
+        init_containers,
+        &pod.init_containers,
+        options.init_containers,
+    );
+    let mut ours = record(&injections, now);
+    ours.extend(hot_annotations);
+    if !working.is_empty() {
+        ours.insert(
+            WORKING_CONTAINER.to_owned(),
+            write_working_containers(&working),
+        );
+    }
+    injected.additions.annotations = annotate(&pod, &injections, ours, &mut injected.remarks);
+    injected
+}
+
+/// The sets that the pod gets, by name: of two that cannot both be injected the older.
+fn choose<'a>(
+    pod: &PodView<'_>,
+    injections: &'a [Injection<'a>],
+    remarks: &mut Vec<(Arc<str>, Remark)>,
+) -> Vec<&'a Injection<'a>> {
+    let mut by_age: Vec<_> = injections.iter().collect();
+    by_age.sort_by_key(|injection| injection.set.precedence());
+    let mut chosen: Vec<&Injection<'_>> = Vec::new();
+    for injection in by_age {
+        let mut names = injection
+            .template
+            .all()
+            .flat_map(SidecarContainer::names_in_pod);
+        let own = names
+            .find(|name| pod.has_own(name))
+            .map(Remark::OwnContainer);
+        let overlap = || {
+            chosen.iter().find_map(|older| {
+                let overlap = overlap::find(injection.template, older.template)?;
+                let older = older.set.name.clone();
+                Some(Remark::Overlap { older, overlap })
+            })
+        };
+        match own.or_else(overlap) {
+            Some(remark) => remarks.push((injection.set.name.clone(), remark)),
+            None => chosen.push(injection),
+        }
+    }
+    chosen.sort_by(|a, b| a.set.name.cmp(&b.set.name));
+    chosen
+}
+
+/// A container with what it gets from the pod.
+fn render_container(
+    sidecar: &SidecarContainer,
+    pod: &PodView<'_>,
+    remarks: &mut Vec<Remark>,
+) -> JsonObject {
+    let mut container = sidecar.container();
+    let mut variables = environment::transferred(sidecar, pod, remarks);
+    let shared = shared::find(sidecar, &container, pod);
+    variables.extend(shared.variables);
+    shared::add(&mut container, "volumeMounts", shared.mounts);
+    shared::add(&mut container, "volumeDevices", shared.devices);
+    environment::complete(&mut container, variables);
+    container
+}
+
+/// Adds the volumes that the containers of a set use. One that the pod has stays.
+fn add_volumes(
+    template: &Template,
+    pod: &PodView<'_>,
+    additions: &mut Additions,
+    remarks: &mut Vec<Remark>,
+) {
+    let mut seen = BTreeSet::new();
+    for name in template.all().flat_map(SidecarContainer::volumes) {
+        let Some(volume) = template.volume(name).filter(|_| seen.insert(name)) else {
+            continue;
+        };
+        let own = pod
+            .volumes
+            .iter()
+            .find(|own| text(own, "name") == Some(name));
+        let value = |volume| GoValue::structure(volume, &[VOLUME]);
+        match own {
+            Some(own) if value(own) != value(volume) => {
+                remarks.push(Remark::OwnVolume(name.to_owned()));
+            }
+            Some(_) => {}
+            // Of two sets that have the same volume the first adds it.
+            None if additions
+                .volumes
+                .iter()
+                .any(|added| text(added, "name") == Some(name)) => {}
+            None => additions.volumes.push(volume.clone()),
+        }
+    }
+}
+
+fn add_secrets(template: &Template, pod: &PodView<'_>, additions: &mut Additions) {
+    for secret in &template.secrets {
+        let name = text(secret, "name");
+        let known = pod.secrets.iter().copied().chain(&additions.secrets);
+        let is_known = known.into_iter().any(|known| text(known, "name") == name);
+        if name.is_some() && !is_known {
+            additions.secrets.push(secret.clone());
+        }
+    }
+}
+
+/// Places containers among those of the pod. One that the pod has is replaced where it stands: the pod was made of one
+/// that had been injected.
+fn place(
+    mut containers: Vec<(Position, JsonObject)>,
+    present: &[&JsonObject],
+    order: ContainerOrder,
+) -> ListAdditions {
+    if order == ContainerOrder::ByName {
+        containers.sort_by(|(_, a), (_, b)| text(a, "name").cmp(&text(b, "name")));
+    }
+    let mut additions = ListAdditions::default();
+    for (position, container) in containers {
+        let name = text(&container, "name");
+        let place = present
+            .iter()
+            .position(|present| text(present, "name") == name);
+        match (place, position) {
+            (Some(place), _) => additions.replaced.push((place, container)),
+            (None, Position::Before) => additions.before.push(container),
+            (None, Position::After) => additions.after.push(container),
+        }
+    }
+    additions
+}
+
+/// The annotations that record the injection. Entries of other sets are not kept: the pod was made of one that they had
+/// been injected into.
+fn record(injections: &[&Injection<'_>], now: Timestamp) -> BTreeMap<String, String> {
+    let mut hashes = HashEntries::default();
+    let mut without_image = HashEntries::default();
+    for injection in injections {
+        let name = &injection.set.name;
+        let sidecars = injection.template.sidecar_names();
+        let Hashes {
+            hash,
+            without_image: other,
+        } = injection.hashes;
+        hashes.set(name, hash, &sidecars, Some(injection.revision), now);
+        without_image.set(name, other, &sidecars, None, now);
+    }
+    if injections.is_empty() {
+        return BTreeMap::new();
+    }
+    let sets = injections.iter().map(|injection| &*injection.set.name);
+    BTreeMap::from([
+        (HASH.to_owned(), hashes.write()),
+        (HASH_WITHOUT_IMAGE.to_owned(), without_image.write()),
+        (INJECTED_LIST.to_owned(), write_injected_sets(sets)),
+    ])
+}
+
+/// The annotations that change: those that the sets patch, then ours.
+fn annotate(
+    pod: &PodView<'_>,
+    injections: &[&Injection<'_>],
+    ours: BTreeMap<String, String>,
+    remarks: &mut Vec<(Arc<str>, Remark)>,
+) -> BTreeMap<String, Option<String>> {
+    let mut annotations = pod.annotations.clone();
+    annotations.retain(|key, _| !is_ours(key));
+    for injection in injections {
+        for patch in &injection.template.patches {
+            let (patch, refused) = restrict(patch, &injection.allowed_keys);
+            let failures = patch.apply(&mut annotations).into_iter();
+            let refused = refused.into_iter().map(Remark::KeyNotAllowed);
+            let found = refused.chain(failures.map(Remark::NotMerged));
+            let name = &injection.set.name;
+            remarks.extend(found.map(|remark| (name.clone(), remark)));
+        }
+    }
+    annotations.extend(ours);
+    let removed = pod
+        .annotations
+        .keys()
+        .filter(|key| !annotations.contains_key(*key));
+    let mut changes: BTreeMap<_, _> = removed.map(|key| (key.clone(), None)).collect();
+    for (key, value) in annotations {
+        if pod.annotations.get(&key) != Some(&value) {
+            changes.insert(key, Some(value));
+        }
+    }
+    changes
+}
+
+/// A patch without the keys that the administrator does not allow, and these keys.
+fn restrict(patch: &MetadataPatch, allowed: &AllowedKeys<'_>) -> (MetadataPatch, Vec<String>) {
+    let mut patch = patch.clone();
+    let keys = patch.annotations.keys();
+    let refused: Vec<_> = keys
+        .filter(|key| is_ours(key) || !allowed.contains(key))
+        .cloned()
+        .collect();
+    patch.annotations.retain(|key, _| !refused.contains(key));
+    (patch, refused)
+}

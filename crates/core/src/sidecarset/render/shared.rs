@@ -1,0 +1,93 @@
+//! Mounts and devices that a sidecar gets from the pod's own containers, and the variables in the paths of these mounts.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::environment::variable;
+use super::pod::PodView;
+use crate::sidecarset::container::SidecarContainer;
+use crate::workload::JsonObject;
+use crate::workload::object::{items, list_mut, text};
+
+/// What a sidecar gets.
+#[derive(Default)]
+pub(super) struct Shared {
+    pub(super) mounts: Vec<JsonObject>,
+    pub(super) devices: Vec<JsonObject>,
+    pub(super) variables: Vec<JsonObject>,
+}
+
+/// Finds what a sidecar gets beside what `container`, which is to be injected for it, has already.
+pub(super) fn find(
+    sidecar: &SidecarContainer,
+    container: &JsonObject,
+    pod: &PodView<'_>,
+) -> Shared {
+    let mounts = items(container, "volumeMounts").filter_map(|mount| text(mount, "mountPath"));
+    let devices = items(container, "volumeDevices").filter_map(|device| text(device, "devicePath"));
+    let mut paths: BTreeSet<_> = mounts.chain(devices).map(str::to_owned).collect();
+    let mut shared = Shared::default();
+    for own in pod.own_containers() {
+        if sidecar.shares_volumes {
+            for mount in items(own, "volumeMounts") {
+                let path = text(mount, "mountPath").unwrap_or_default();
+                if paths.insert(path.to_owned()) {
+                    shared.mounts.push(mount.clone());
+                    let expression = text(mount, "subPathExpr").unwrap_or_default();
+                    let variables = variable_names(expression);
+                    let variables = variables.filter_map(|name| variable(own, name));
+                    shared.variables.extend(variables.cloned());
+                }
+            }
+        }
+        if sidecar.shares_devices {
+            for device in items(own, "volumeDevices") {
+                let path = text(device, "devicePath").unwrap_or_default();
+                if paths.insert(path.to_owned()) {
+                    shared.devices.push(device.clone());
+                }
+            }
+        }
+    }
+    shared
+}
+
+/// Appends to a list of a container.
+pub(super) fn add(container: &mut JsonObject, list: &str, added: Vec<JsonObject>) {
+    if !added.is_empty() {
+        let list = list_mut(container, list);
+        list.extend(added.into_iter().map(Value::Object));
+    }
+}
+
+/// The names in `$(…)` of an expression.
+fn variable_names(expression: &str) -> impl Iterator<Item = &str> {
+    let parts = expression.split("$(").skip(1);
+    let names = parts.filter_map(|part| part.split_once(')').map(|(name, _)| name));
+    names.filter(|name| is_variable_name(name))
+}
+
+fn is_variable_name(name: &str) -> bool {
+    let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
+    name.bytes().all(is_allowed) && name.bytes().next().is_some_and(|b| !b.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    // SCS-14
+    #[rstest]
+    #[case("", &[])]
+    #[case("a/b", &[])]
+    #[case("$(POD)/x", &["POD"])]
+    #[case("a/$(A_1)/$(b.c-d)", &["A_1", "b.c-d"])]
+    #[case("$(1A)$()$( A)$(A", &[])]
+    #[case("$($(A)", &["A"])]
+    fn variables_of_a_path_are_found(#[case] expression: &str, #[case] names: &[&str]) {
+        assert_eq!(variable_names(expression).collect::<Vec<_>>(), names);
+    }
+}

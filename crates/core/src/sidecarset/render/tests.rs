@@ -1,0 +1,574 @@
+//! The recorded pods, what OpenKruise does wrong, and what holds for any pod and any sets.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::sidecarset::metadata::Whitelist;
+use crate::sidecarset::recorded;
+use crate::workload::object::{inner, items};
+use crate::workload::revision::{revision_hash, revision_name};
+
+fn parse(set: &Value) -> SidecarSet {
+    let wire = serde_json::from_value(set.clone()).unwrap();
+    SidecarSet::parse(&wire).unwrap_or_else(|errors| panic!("{set}: {errors:?}"))
+}
+
+/// A set that selects every pod of the tests.
+fn set(name: &str, created: &str, spec: &Value) -> SidecarSet {
+    let mut wire = json!({
+        "metadata": {"name": name, "creationTimestamp": created},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}},
+    });
+    for (field, value) in spec.as_object().unwrap() {
+        wire["spec"][field] = value.clone();
+    }
+    parse(&wire)
+}
+
+fn object(value: &Value) -> JsonObject {
+    value.as_object().unwrap().clone()
+}
+
+const NOW: &str = "2026-11-22T01:58:33.5Z";
+
+/// The names under which OpenKruise sorts init containers.
+const AS_RECORDED: RenderOptions = RenderOptions {
+    containers: ContainerOrder::BySet,
+    init_containers: ContainerOrder::ByName,
+};
+
+fn inject_all(
+    pod: &JsonObject,
+    sets: &[SidecarSet],
+    options: RenderOptions,
+    now: &str,
+) -> Injected {
+    let revisions: Vec<_> = sets
+        .iter()
+        .map(|set| revision_name(&set.name, &revision_hash(&set.template.revision_data(), 0)))
+        .collect();
+    let whitelist = Whitelist::default();
+    let injections: Vec<_> = sets
+        .iter()
+        .zip(&revisions)
+        .map(|(set, revision)| Injection {
+            set,
+            template: &set.template,
+            hashes: &set.hashes,
+            revision,
+            allowed_keys: whitelist.allowed_keys(|_| None, true),
+        })
+        .collect();
+    inject(pod, &injections, options, now.parse().unwrap())
+}
+
+/// A recorded pod as it came in: without what was injected.
+fn before_injection(pod: &Value, volumes: &[&str], secrets: &[&str]) -> JsonObject {
+    let mut pod = object(pod);
+    pod.remove("status");
+    let annotations = pod["metadata"]["annotations"].as_object_mut().unwrap();
+    annotations.retain(|key, _| !is_ours(key));
+    if annotations.is_empty() {
+        pod["metadata"]
+            .as_object_mut()
+            .unwrap()
+            .remove("annotations");
+    }
+    let spec = pod["spec"].as_object_mut().unwrap();
+    for (list, names) in [("volumes", volumes), ("imagePullSecrets", secrets)] {
+        if let Some(list) = spec.get_mut(list).and_then(Value::as_array_mut) {
+            list.retain(|one| names.contains(&one["name"].as_str().unwrap()));
+        }
+    }
+    for list in ["containers", "initContainers"] {
+        if let Some(list) = spec.get_mut(list).and_then(Value::as_array_mut) {
+            list.retain(|one| !is_injected(one.as_object().unwrap()));
+        }
+    }
+    spec.retain(|_, value| value.as_array().is_none_or(|list| !list.is_empty()));
+    pod
+}
+
+fn without_status(pod: &Value) -> Value {
+    let mut pod = object(pod);
+    pod.remove("status");
+    pod.into()
+}
+
+// SCS-9, SCS-10, SCS-12, SCS-13, SCS-14, SCS-15, SCS-16, SCS-18, SCS-21, SCS-23, SCS-24
+#[test]
+fn a_pod_of_three_sets_is_injected_as_recorded() {
+    let documents = recorded::documents("13-pod-of-several-sets");
+    let (pod, sets) = documents.split_last().unwrap();
+    let sets: Vec<_> = sets.iter().map(parse).collect();
+    let before = before_injection(pod, &["data", "blk"], &["own"]);
+    let injected = inject_all(&before, &sets, AS_RECORDED, NOW);
+    assert_eq!(
+        Value::Object(injected.additions.apply(&before)),
+        without_status(pod)
+    );
+    // Variable GONE of a container that is not there.
+    let remarks: Vec<_> = injected
+        .remarks
+        .iter()
+        .map(|(set, remark)| format!("{set} {remark}"))
+        .collect();
+    assert_eq!(
+        remarks,
+        ["aa-log has no variable \"GONE\" from container \"nope\": there is none"]
+    );
+}
+
+// SCS-9, SCS-12, SCS-15, SCS-23
+#[test]
+fn a_plain_pod_is_injected_as_recorded() {
+    let set = parse(&recorded::documents("01-sidecarset-stored")[1]);
+    let [pod] = recorded::documents("03-pod-injected").try_into().unwrap();
+    let before = before_injection(&pod, &[], &[]);
+    let injected = inject_all(&before, &[set], AS_RECORDED, "2026-11-22T01:56:25Z");
+    assert_eq!(
+        Value::Object(injected.additions.apply(&before)),
+        without_status(&pod)
+    );
+}
+
+// SCS-10, SCS-18, SDF-8
+#[test]
+fn init_containers_stand_as_declared_or_by_name_as_recorded() {
+    let [set, pod] = recorded::documents("10-native-sidecar").try_into().unwrap();
+    let set = parse(&set);
+    let before = before_injection(&pod, &[], &[]);
+    let names = |pod: &JsonObject| -> Vec<String> {
+        let spec = inner(pod, "spec").unwrap();
+        let names = items(spec, "initContainers").filter_map(|one| text(one, "name"));
+        names.map(str::to_owned).collect()
+    };
+    let injected = inject_all(&before, std::slice::from_ref(&set), AS_RECORDED, NOW);
+    assert_eq!(
+        Value::Object(injected.additions.apply(&before)),
+        without_status(&pod)
+    );
+    let injected = inject_all(&before, &[set], RenderOptions::default(), NOW);
+    assert_eq!(
+        names(&injected.additions.apply(&before)),
+        ["setup", "proxy"]
+    );
+}
+
+// SCS-26, SCS-58
+#[test]
+fn two_containers_that_take_turns_are_injected_as_recorded() {
+    let documents = recorded::documents("07-hot-upgrade");
+    let (set, pod) = (parse(&documents[0]), &documents[1]);
+    let before = before_injection(pod, &[], &[]);
+    let injected = inject_all(&before, &[set], AS_RECORDED, "2026-11-22T01:57:57Z");
+    assert_eq!(
+        Value::Object(injected.additions.apply(&before)),
+        without_status(pod)
+    );
+}
+
+// SCS-39
+#[test]
+fn a_pinned_pod_gets_the_revision_with_its_hashes_as_recorded() {
+    let [set, pod, ..] = &recorded::documents("06-pinned-injection")[..] else {
+        panic!("a set and a pod")
+    };
+    let data = &recorded::documents("02-controllerrevision-first")[0];
+    let set = parse(set);
+    let template = Template::of_revision(&data["data"]).unwrap();
+    let hashes = template.hashes();
+    let whitelist = Whitelist::default();
+    let injection = Injection {
+        set: &set,
+        template: &template,
+        hashes: &hashes,
+        revision: data["metadata"]["name"].as_str().unwrap(),
+        allowed_keys: whitelist.allowed_keys(|_| None, true),
+    };
+    let before = before_injection(pod, &[], &[]);
+    let now = "2026-11-22T01:56:38Z".parse().unwrap();
+    let injected = inject(&before, &[injection], AS_RECORDED, now);
+    assert_eq!(
+        Value::Object(injected.additions.apply(&before)),
+        without_status(pod)
+    );
+}
+
+fn pod() -> JsonObject {
+    object(&json!({
+        "metadata": {"name": "p", "labels": {"app": "web"}},
+        "spec": {"containers": [{"name": "app", "image": "app:1", "newerField": {"x": 1}}], "newerList": [1]},
+    }))
+}
+
+fn one(name: &str) -> Value {
+    json!({"containers": [{"name": name, "image": "i:1"}]})
+}
+
+fn names(pod: &JsonObject) -> Vec<&str> {
+    let spec = inner(pod, "spec").unwrap();
+    items(spec, "containers")
+        .filter_map(|one| text(one, "name"))
+        .collect()
+}
+
+// SDF-3
+#[test]
+fn containers_of_several_sets_stand_in_the_order_of_the_sets_names() {
+    let sets: Vec<_> = ["c", "a", "b"]
+        .map(|name| set(name, "2026-01-01T00:00:00Z", &one(&format!("z-{name}"))))
+        .into();
+    let mut reversed = sets.clone();
+    reversed.reverse();
+    for sets in [sets, reversed] {
+        let injected = inject_all(&pod(), &sets, RenderOptions::default(), NOW);
+        assert_eq!(
+            names(&injected.additions.apply(&pod())),
+            ["z-a", "z-b", "z-c", "app"]
+        );
+    }
+}
+
+// SCS-9
+#[test]
+fn containers_can_be_sorted_by_name() {
+    let sets = [
+        set("a", "2026-01-01T00:00:00Z", &one("z")),
+        set("b", "2026-01-01T00:00:00Z", &one("y")),
+    ];
+    let options = RenderOptions {
+        containers: ContainerOrder::ByName,
+        ..RenderOptions::default()
+    };
+    let injected = inject_all(&pod(), &sets, options, NOW);
+    assert_eq!(names(&injected.additions.apply(&pod())), ["y", "z", "app"]);
+}
+
+// SCS-11, SDF-4
+#[test]
+fn the_container_of_a_pod_stays_and_the_set_is_left_out() {
+    for spec in [
+        one("app"),
+        json!({"initContainers": [{"name": "app", "image": "i:1"}]}),
+    ] {
+        let injected = inject_all(
+            &pod(),
+            &[set("s", "2026-01-01T00:00:00Z", &spec)],
+            RenderOptions::default(),
+            NOW,
+        );
+        assert!(injected.additions.is_empty() && injected.sets.is_empty());
+        assert_eq!(
+            injected.remarks,
+            [("s".into(), Remark::OwnContainer("app".into()))]
+        );
+        assert!(injected.remarks[0].1.leaves_out_the_set());
+    }
+}
+
+// SCS-11
+#[test]
+fn an_injected_container_is_replaced_where_it_stands() {
+    let mut pod = pod();
+    let old = json!({"name": "side", "image": "old:1", "env": [{"name": "IS_INJECTED", "value": "true"}]});
+    list_mut(&mut pod).push(old);
+    let injected = inject_all(
+        &pod,
+        &[set("s", "2026-01-01T00:00:00Z", &one("side"))],
+        RenderOptions::default(),
+        NOW,
+    );
+    let after = injected.additions.apply(&pod);
+    assert_eq!(names(&after), ["app", "side"]);
+    assert_eq!(after["spec"]["containers"][1]["image"], "i:1");
+}
+
+fn list_mut(pod: &mut JsonObject) -> &mut Vec<Value> {
+    pod["spec"]["containers"].as_array_mut().unwrap()
+}
+
+// SCS-78, SDF-18, SDF-19
+#[test]
+fn of_two_sets_that_cannot_be_on_one_pod_the_older_is_injected() {
+    let [older, newer] = [
+        set("z", "2026-01-01T00:00:00Z", &one("side")),
+        set("a", "2026-01-02T00:00:00Z", &one("side")),
+    ];
+    for sets in [[older.clone(), newer.clone()], [newer, older]] {
+        let injected = inject_all(&pod(), &sets, RenderOptions::default(), NOW);
+        assert_eq!(injected.sets, ["z".into()]);
+        let remark = injected.remarks[0].1.to_string();
+        assert_eq!(
+            remark,
+            "is not injected: SidecarSet \"z\", which is older, has container \"side\" too"
+        );
+    }
+}
+
+// SDF-12
+#[test]
+fn a_volume_of_the_pod_is_used_and_a_different_one_is_reported() {
+    let spec = json!({
+        "containers": [{"name": "side", "image": "i:1", "volumeMounts": [{"name": "data", "mountPath": "/d"}]}],
+        "volumes": [{"name": "data"}],
+    });
+    let set = set("s", "2026-01-01T00:00:00Z", &spec);
+    for (own, remarks) in [
+        (json!({"name": "data", "emptyDir": {}}), 0),
+        (json!({"name": "data", "hostPath": {"path": "/"}}), 1),
+    ] {
+        let mut pod = pod();
+        pod["spec"]["volumes"] = json!([own]);
+        let injected = inject_all(
+            &pod,
+            std::slice::from_ref(&set),
+            RenderOptions::default(),
+            NOW,
+        );
+        assert_eq!(injected.remarks.len(), remarks, "{own}");
+        assert_eq!(
+            injected.additions.apply(&pod)["spec"]["volumes"],
+            json!([own])
+        );
+    }
+}
+
+// SDF-14
+#[test]
+fn what_a_copied_pod_says_of_other_sets_is_removed() {
+    let mut copy = pod();
+    copy["metadata"]["annotations"] = json!({
+        HASH: "{\"gone\":{\"hash\":\"x\"}}", HASH_WITHOUT_IMAGE: "{\"gone\":{\"hash\":\"x\"}}",
+        INJECTED_LIST: "gone", "kruise.io/sidecarset-inplace-update-state": "{}", "own": "stays",
+    });
+    let side = set("side", "2026-01-01T00:00:00Z", &one("side"));
+    let after = inject_all(&copy, &[side], RenderOptions::default(), NOW)
+        .additions
+        .apply(&copy);
+    let annotations = after["metadata"]["annotations"].as_object().unwrap();
+    assert_eq!(annotations[INJECTED_LIST], "side");
+    assert!(!annotations[HASH].as_str().unwrap().contains("gone"));
+    assert_eq!(
+        (annotations.len(), &annotations["own"]),
+        (4, &json!("stays"))
+    );
+    let after = inject_all(&copy, &[], RenderOptions::default(), NOW)
+        .additions
+        .apply(&copy);
+    assert_eq!(after["metadata"]["annotations"], json!({"own": "stays"}));
+}
+
+// SDF-1
+#[test]
+fn no_annotation_of_a_pod_makes_an_injection_fail() {
+    let mut pod = pod();
+    pod["metadata"]["annotations"] = json!({HASH: "no json", "m": "null"});
+    let mut spec = one("side");
+    spec["patchPodMetadata"] =
+        json!([{"patchPolicy": "MergePatchJson", "annotations": {"m": "{\"a\":1}"}}]);
+    let injected = inject_all(
+        &pod,
+        &[set("s", "2026-01-01T00:00:00Z", &spec)],
+        RenderOptions::default(),
+        NOW,
+    );
+    assert_eq!((injected.sets.len(), injected.remarks.len()), (1, 1));
+    assert_eq!(
+        injected.additions.apply(&pod)["metadata"]["annotations"]["m"],
+        "null"
+    );
+}
+
+// SCS-42, SCS-45, SDF-17
+#[test]
+fn the_whitelist_is_asked_at_the_injection_too_and_our_own_annotations_are_no_ones() {
+    let mut spec = one("side");
+    spec["patchPodMetadata"] = json!([{"annotations": {"a": "1", HASH: "{}"}}]);
+    let set = set("s", "2026-01-01T00:00:00Z", &spec);
+    let whitelist = Whitelist::default();
+    for (without_rules, expected) in [(false, None), (true, Some("1"))] {
+        let injection = Injection {
+            set: &set,
+            template: &set.template,
+            hashes: &set.hashes,
+            revision: "s-1",
+            allowed_keys: whitelist.allowed_keys(|_| None, without_rules),
+        };
+        let injected = inject(
+            &pod(),
+            &[injection],
+            RenderOptions::default(),
+            NOW.parse().unwrap(),
+        );
+        let after = injected.additions.apply(&pod());
+        let annotations = &after["metadata"]["annotations"];
+        assert_eq!(annotations["a"].as_str(), expected);
+        assert!(annotations[HASH].as_str().unwrap().contains("hash"));
+        assert_eq!(injected.remarks.len(), 1 + usize::from(!without_rules));
+    }
+}
+
+// SDF-31
+#[test]
+fn fields_of_later_versions_survive_in_the_sidecar_and_in_the_pod() {
+    let spec = json!({"containers": [{"name": "side", "image": "i:1", "restartPolicyRules": [{"action": "Restart"}]}]});
+    let injected = inject_all(
+        &pod(),
+        &[set("s", "2026-01-01T00:00:00Z", &spec)],
+        RenderOptions::default(),
+        NOW,
+    );
+    let after = injected.additions.apply(&pod());
+    assert_eq!(
+        after["spec"]["containers"][0]["restartPolicyRules"],
+        json!([{"action": "Restart"}])
+    );
+    assert_eq!(
+        after["spec"]["containers"][1],
+        pod()["spec"]["containers"][0]
+    );
+    assert_eq!(after["spec"]["newerList"], json!([1]));
+    // None of the fields that only a sidecar has.
+    assert!(
+        after["spec"]["containers"][0]
+            .get("podInjectPolicy")
+            .is_none()
+    );
+}
+
+// SCS-14
+#[test]
+fn a_device_is_not_shared_where_the_sidecar_mounts() {
+    let mut pod = pod();
+    pod["spec"]["containers"][0]["volumeDevices"] =
+        json!([{"name": "b", "devicePath": "/x"}, {"name": "c", "devicePath": "/y"}]);
+    let spec = json!({
+        "containers": [{
+            "name": "side", "image": "i:1", "shareVolumeDevicePolicy": {"type": "enabled"},
+            "volumeMounts": [{"name": "v", "mountPath": "/x"}],
+        }],
+        "volumes": [{"name": "v"}],
+    });
+    let injected = inject_all(
+        &pod,
+        &[set("s", "2026-01-01T00:00:00Z", &spec)],
+        RenderOptions::default(),
+        NOW,
+    );
+    let after = injected.additions.apply(&pod);
+    assert_eq!(
+        after["spec"]["containers"][0]["volumeDevices"],
+        json!([{"name": "c", "devicePath": "/y"}])
+    );
+}
+
+/// Applies a JSON patch as far as the rules write one.
+fn apply_json_patch(pod: &JsonObject, operations: &[Value]) -> Value {
+    let mut pod = Value::Object(pod.clone());
+    for operation in operations {
+        let path = operation["path"].as_str().unwrap();
+        let (parent, key) = path.rsplit_once('/').unwrap();
+        let key = key.replace("~1", "/").replace("~0", "~");
+        let value = operation["value"].clone();
+        match (
+            pod.pointer_mut(parent).unwrap(),
+            operation["op"].as_str().unwrap(),
+        ) {
+            (Value::Array(list), "add") if key == "-" => list.push(value),
+            (Value::Array(list), "add") => list.insert(key.parse().unwrap(), value),
+            (Value::Array(list), "replace") => list[key.parse::<usize>().unwrap()] = value,
+            (Value::Object(object), "add") => drop(object.insert(key, value)),
+            (Value::Object(object), "remove") => drop(object.remove(&key).unwrap()),
+            other => panic!("{other:?}"),
+        }
+    }
+    pod
+}
+
+fn any_set() -> impl Strategy<Value = SidecarSet> {
+    let container = (0..4_usize, any::<[bool; 4]>()).prop_map(|(name, [after, hot, share, mount])| {
+        let name = ["app", "side", "side-1", "log"][name];
+        json!({
+            "name": name, "image": "i:1",
+            "podInjectPolicy": if after { "AfterAppContainer" } else { "BeforeAppContainer" },
+            "upgradeStrategy": if hot { json!({"upgradeType": "HotUpgrade", "hotUpgradeEmptyImage": "e:1"}) } else { json!({}) },
+            "shareVolumePolicy": {"type": if share { "enabled" } else { "disabled" }},
+            "volumeMounts": if mount { json!([{"name": "v", "mountPath": "/v"}]) } else { json!([]) },
+            "transferEnv": [{"sourceContainerName": "app", "envName": "A"}, {"sourceContainerName": "log", "envName": "B"}],
+        })
+    });
+    let policy = prop_oneof![Just("Retain"), Just("Overwrite"), Just("MergePatchJson")];
+    (0..4_usize, 0..3_u8, container, policy, any::<bool>()).prop_map(|(name, age, container, policy, init)| {
+        let mut spec = json!({
+            "containers": [container], "volumes": [{"name": "v"}], "imagePullSecrets": [{"name": "r"}],
+            "patchPodMetadata": [{"patchPolicy": policy, "annotations": {"m": "{\"a\":1}"}}],
+        });
+        if init {
+            spec["initContainers"] = json!([{"name": "setup", "image": "i:1", "restartPolicy": "Always"}]);
+        }
+        set(["a", "b", "c", "d"][name], &format!("2026-01-0{}T00:00:00Z", age + 1), &spec)
+    })
+}
+
+fn any_pod() -> impl Strategy<Value = JsonObject> {
+    any::<[bool; 5]>().prop_map(|[volumes, copied, mount, merged, second]| {
+        let mut pod = pod();
+        pod["spec"]["containers"][0]["env"] =
+            json!([{"name": "A", "value": "1"}, {"name": "P", "value": "2"}]);
+        if volumes {
+            pod["spec"]["volumes"] = json!([{"name": "v", "hostPath": {"path": "/"}}]);
+        }
+        if mount {
+            pod["spec"]["containers"][0]["volumeMounts"] =
+                json!([{"name": "v", "mountPath": "/w", "subPathExpr": "$(P)"}]);
+        }
+        if merged {
+            pod["metadata"]["annotations"] = json!({"m": "{\"b\": 2}"});
+        }
+        if copied {
+            pod["metadata"]["annotations"] = json!({INJECTED_LIST: "gone", "x/y~z": "1"});
+        }
+        if second {
+            list_mut(&mut pod)
+                .push(json!({"name": "log", "image": "l:1", "env": [{"name": "B", "value": "3"}]}));
+        }
+        pod
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    // SCS-9, SCS-21, SDF-1, SDF-3, SDF-19
+    #[test]
+    fn an_injection_is_the_same_in_any_order_changes_nothing_of_the_pods_own_and_repeats_itself(
+        sets in proptest::collection::vec(any_set(), 0..4),
+        before in any_pod(),
+    ) {
+        let mut unique = BTreeMap::new();
+        for set in sets {
+            unique.insert(set.name.clone(), set);
+        }
+        let sets: Vec<_> = unique.into_values().collect();
+        let reversed: Vec<_> = sets.iter().rev().cloned().collect();
+        let options = RenderOptions::default();
+        let injected = inject_all(&before, &sets, options, NOW);
+        let other = inject_all(&before, &reversed, options, NOW);
+        prop_assert_eq!(&injected.additions, &other.additions);
+        let after = injected.additions.apply(&before);
+        prop_assert_eq!(apply_json_patch(&before, &injected.additions.json_patch(&before)), Value::Object(after.clone()));
+        // Each name once, and the pod's own containers as they were, in their order.
+        let all = names(&after);
+        let unique: BTreeSet<_> = all.iter().collect();
+        prop_assert_eq!(unique.len(), all.len());
+        let own: Vec<_> = PodView::new(&after).own_containers().cloned().collect();
+        let former: Vec<_> = PodView::new(&before).own_containers().cloned().collect();
+        prop_assert_eq!(own, former);
+        // The same sets are injected again, and but for merged annotations nothing differs.
+        let again = inject_all(&after, &sets, options, NOW);
+        prop_assert_eq!(&again.sets, &injected.sets);
+        prop_assert_eq!(Value::Object(again.additions.apply(&after)), Value::Object(after));
+    }
+}
