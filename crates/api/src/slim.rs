@@ -11,6 +11,7 @@ pub use crate::managed::{FieldOwner, Owned};
 use crate::wire::{null_as_default, pairs};
 
 pub mod crd;
+pub mod workload;
 
 /// Labels or annotations, in the order of the wire.
 pub type Pairs = Vec<(String, String)>;

@@ -9,6 +9,8 @@
 //! | `set`, `strategy` | a set, parsed; parsing is validation |
 //! | `annotations` | what a pod's annotations record about its sets |
 //! | `render`, `overlap` | what a pod gets as it is created, and what two sets cannot both do to it |
+//! | `pod`, `rollout`, `upgrade` | what a pod is to a set, which pods are upgraded next, and the patch that does it |
+//! | `status` | the counts of a set |
 //! | `metadata` | annotations that a set patches, and the administrator's whitelist |
 
 pub mod annotations;
@@ -16,10 +18,14 @@ pub mod container;
 mod fields;
 pub mod metadata;
 pub mod overlap;
+pub mod pod;
 pub mod render;
+pub mod rollout;
 pub mod set;
+pub mod status;
 pub mod strategy;
 pub mod template;
+pub mod upgrade;
 
 #[cfg(test)]
 mod goldens;

@@ -13,6 +13,7 @@
 //! | `defaults` | what the API server fills in where a container or a volume leaves it out |
 //! | `object` | fields of an object of JSON |
 //! | `hash` | hashes as names, labels and annotations contain them |
+//! | `pod` | a pod that may be upgraded in place, and its place in the order of an upgrade |
 //! | `amount` | a number of pods, or a share of them |
 //! | `priority`, `scatter` | which pods come first in a roll-out, and which are spread over it |
 //! | `revision` | `ControllerRevision`s: data, names, numbers, and which of them are kept |
@@ -23,6 +24,7 @@ pub mod defaults;
 pub mod go_json;
 pub mod hash;
 pub mod object;
+pub mod pod;
 pub mod priority;
 pub mod quantity;
 pub mod revision;

@@ -1,0 +1,284 @@
+//! What a pod is to a set that it was injected by: whether it belongs to it, has its containers, and runs them.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::annotations::{
+    HASH, HASH_WITHOUT_IMAGE, HashEntries, IN_PLACE_STATE, INJECTED_LIST, InPlaceStates,
+    WORKING_CONTAINER, injected_sets, working_containers,
+};
+use super::container::{ContainerKind, SidecarContainer, Upgrade, hot_names};
+use super::set::SidecarSet;
+use crate::workload::pod::{ObservedContainer, ObservedPod, ObservedStatus};
+
+/// A pod of a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PodState {
+    /// Which containers it has.
+    pub version: PodVersion,
+    /// What the runtime has made of them.
+    pub progress: Progress,
+    /// Whether it is ready.
+    pub is_ready: bool,
+    /// Whether the set's update strategy selects it.
+    pub is_selected: bool,
+}
+
+/// Which containers of a set a pod has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodVersion {
+    /// Those of the spec.
+    Updated,
+    /// Others that differ in nothing but their images.
+    Upgradable,
+    /// Others that differ in more: it waits to be re-created.
+    NotUpgradable,
+}
+
+/// What the runtime has made of the containers of a set in a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It runs what the pod's spec says.
+    Consistent,
+    /// A container is ready that is to be replaced: the last upgrade has not begun.
+    BeforeRestart,
+    /// A container is not there yet.
+    Starting,
+}
+
+impl PodState {
+    /// Whether it has the containers of the spec.
+    pub fn is_updated(self) -> bool {
+        self.version == PodVersion::Updated
+    }
+
+    /// Whether the runtime runs its containers.
+    pub fn is_consistent(self) -> bool {
+        self.progress == Progress::Consistent
+    }
+
+    /// Whether it serves: it is ready, and with these containers.
+    pub fn is_serving(self) -> bool {
+        self.is_consistent() && self.is_ready
+    }
+
+    /// Whether it can be upgraded now.
+    pub fn is_candidate(self) -> bool {
+        self.version == PodVersion::Upgradable
+            && self.is_selected
+            && self.progress != Progress::BeforeRestart
+    }
+
+    /// What a pod is to a set; `namespace_label` gives the labels of its namespace, if that is known. None if it does not
+    /// belong to the set.
+    pub fn read<'a>(
+        set: &SidecarSet,
+        pod: &ObservedPod,
+        namespace_label: Option<impl Fn(&str) -> Option<&'a str>>,
+    ) -> Option<Self> {
+        let is_member = pod.is_active()
+            && set.selects(&pod.name.namespace, namespace_label, |key| pod.label(key))
+            && is_injected_by(set, pod)
+            && has_containers(set, pod);
+        let selector = set.update.selector.as_ref();
+        is_member.then(|| Self {
+            version: PodVersion::read(set, pod),
+            progress: Progress::read(set, pod),
+            is_ready: pod.is_ready() && idle_containers_are_empty(set, pod),
+            is_selected: selector.is_none_or(|selector| selector.matches(|key| pod.label(key))),
+        })
+    }
+}
+
+impl PodVersion {
+    fn read(set: &SidecarSet, pod: &ObservedPod) -> Self {
+        if hash_in(pod, HASH, &set.name).as_deref() == Some(&*set.hashes.hash) {
+            Self::Updated
+        } else if is_upgradable(set, pod) {
+            Self::Upgradable
+        } else {
+            Self::NotUpgradable
+        }
+    }
+}
+
+impl Progress {
+    fn read(set: &SidecarSet, pod: &ObservedPod) -> Self {
+        let former = FormerContainers::read(set, pod);
+        let is_ready = |container: &ObservedContainer| {
+            let status = container.status.as_ref();
+            status.is_some_and(|status| status.is_ready)
+        };
+        let mut progress = Self::Consistent;
+        for container in sidecars_in(set, pod) {
+            if !former.is_consistent(container) {
+                if is_ready(container) {
+                    return Self::BeforeRestart;
+                }
+                progress = Self::Starting;
+            }
+        }
+        if pod.has_all_statuses {
+            progress
+        } else {
+            Self::Starting
+        }
+    }
+}
+
+fn annotation<'a>(pod: &'a ObservedPod, key: &str) -> &'a str {
+    pod.annotations
+        .get(key)
+        .map(String::as_str)
+        .unwrap_or_default()
+}
+
+fn hash_in(pod: &ObservedPod, key: &str, set: &str) -> Option<String> {
+    let entries = HashEntries::read(annotation(pod, key), Timestamp::UNIX_EPOCH);
+    entries.get(set).map(|entry| entry.hash.to_owned())
+}
+
+fn is_injected_by(set: &SidecarSet, pod: &ObservedPod) -> bool {
+    let mut sets = injected_sets(annotation(pod, INJECTED_LIST));
+    sets.any(|name| *name == *set.name)
+}
+
+/// Whether a pod has every container of a set. Init containers do not count.
+fn has_containers(set: &SidecarSet, pod: &ObservedPod) -> bool {
+    let working = annotation(pod, WORKING_CONTAINER);
+    set.template.containers.iter().all(|sidecar| {
+        let is_cold = sidecar.upgrade == Upgrade::Cold;
+        (is_cold || !working.is_empty())
+            && sidecar
+                .names_in_pod()
+                .all(|name| pod.container(&name).is_some())
+    })
+}
+
+/// The containers of a set in a pod, native sidecars among them.
+fn sidecars_in<'a>(
+    set: &SidecarSet,
+    pod: &'a ObservedPod,
+) -> impl Iterator<Item = &'a ObservedContainer> {
+    let sidecars = set
+        .template
+        .all()
+        .filter(|sidecar| sidecar.kind != ContainerKind::Init);
+    let names = sidecars.flat_map(SidecarContainer::names_in_pod);
+    names.filter_map(|name| pod.container(&name))
+}
+
+/// Whether a pod's containers differ from those of a set in nothing but their images. A pull policy that followed from
+/// another image is no difference.
+fn is_upgradable(set: &SidecarSet, pod: &ObservedPod) -> bool {
+    let Some(hash) = hash_in(pod, HASH_WITHOUT_IMAGE, &set.name) else {
+        return false;
+    };
+    if hash == *set.hashes.without_image {
+        return true;
+    }
+    let mut sidecars = set.template.all();
+    let policy = |name: &str| pod.container(name).and_then(|own| own.pull_policy.clone());
+    sidecars.any(|sidecar| sidecar.is_pull_policy_derived)
+        && set.template.hash_without_image_in(policy) == hash
+}
+
+/// Of two containers that take turns, the one that works and the one that waits.
+pub fn hot_containers(pod: &ObservedPod, name: &str) -> [Arc<str>; 2] {
+    let working = working_containers(annotation(pod, WORKING_CONTAINER));
+    let [first, second] = hot_names(name);
+    if working
+        .get(name)
+        .is_some_and(|working| **working == *second)
+    {
+        [second, first]
+    } else {
+        [first, second]
+    }
+}
+
+fn idle_containers_are_empty(set: &SidecarSet, pod: &ObservedPod) -> bool {
+    set.template
+        .containers
+        .iter()
+        .all(|sidecar| match &sidecar.upgrade {
+            Upgrade::Cold => true,
+            Upgrade::Hot { empty_image } => {
+                let [_, idle] = hot_containers(pod, &sidecar.name);
+                pod.container(&idle)
+                    .is_some_and(|idle| idle.image == *empty_image)
+            }
+        })
+}
+
+/// What the annotations of a pod say about its containers before their last upgrade.
+struct FormerContainers<'a> {
+    set: &'a str,
+    /// None if no container was upgraded yet, or if the annotation cannot be read.
+    states: Option<InPlaceStates>,
+    /// Whether the annotation cannot be read: then no upgrade counts as complete.
+    is_malformed: bool,
+    /// When the images were last written, by the annotation.
+    since: Option<Timestamp>,
+}
+
+impl<'a> FormerContainers<'a> {
+    fn read(set: &'a SidecarSet, pod: &ObservedPod) -> Self {
+        let text = pod.annotations.get(IN_PLACE_STATE);
+        let states = text.and_then(|text| InPlaceStates::read(text));
+        let entries = HashEntries::read(annotation(pod, HASH), Timestamp::UNIX_EPOCH);
+        Self {
+            set: &set.name,
+            is_malformed: text.is_some() && states.is_none(),
+            states,
+            since: entries.get(&set.name).and_then(|entry| entry.since),
+        }
+    }
+
+    /// Whether the runtime runs what the spec says of a container.
+    fn is_consistent(&self, container: &ObservedContainer) -> bool {
+        let Some(status) = &container.status else {
+            return false;
+        };
+        if self.is_malformed {
+            return false;
+        }
+        let former = self.states.as_ref();
+        let former = former.and_then(|former| former.former(self.set, &container.name));
+        let Some(former) = former else {
+            // It was never upgraded.
+            return digest(&container.image).is_none_or(|image| has_digest(status, image));
+        };
+        match former.container_id {
+            // A new name of the same image changes nothing else that could be observed.
+            Some(id) => status.container_id.as_deref() != Some(&id) && status.running.is_some(),
+            None => match digest(&container.image) {
+                Some(image) => has_digest(status, image),
+                None => {
+                    *status.image_id != *former.image_id
+                        || status.image == container.image
+                        || self.was_started_since(status)
+                }
+            },
+        }
+    }
+
+    /// Whether a container was started after its image was written, for upgrades by `OpenKruise`, which does not record the
+    /// former container.
+    fn was_started_since(&self, status: &ObservedStatus) -> bool {
+        let started = status.running.flatten();
+        matches!((started, self.since), (Some(started), Some(since)) if started > since)
+    }
+}
+
+/// The digest of an image that is named by one.
+fn digest(image: &str) -> Option<&str> {
+    image.split_once('@').map(|(_, digest)| digest)
+}
+
+/// Whether a container's image has a digest. Its repository is not compared: the runtime completes it.
+fn has_digest(status: &ObservedStatus, wanted: &str) -> bool {
+    let own = status.image_id.rsplit('@').next();
+    own == Some(wanted)
+}

@@ -1,0 +1,166 @@
+//! Budgets, partitions and orders, and what holds for any pods.
+
+use proptest::prelude::*;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::sidecarset::pod::Progress;
+
+fn set(strategy: &Value) -> SidecarSet {
+    let wire = json!({
+        "metadata": {"name": "s"},
+        "spec": {
+            "selector": {"matchLabels": {"app": "web"}},
+            "containers": [{"name": "side", "image": "i:1"}],
+            "updateStrategy": strategy,
+        },
+    });
+    SidecarSet::parse(&serde_json::from_value(wire).unwrap()).unwrap()
+}
+
+/// A pod by a letter: `o` old and ready, `O` old and not ready, `x` not upgradable, `u` updated and ready, `U` updated and
+/// starting, `d` updated and not ready, `p` updated and not yet restarted, `b` old and being upgraded to what the set was
+/// before.
+fn state(letter: char) -> PodState {
+    PodState {
+        version: match letter {
+            'u' | 'U' | 'd' | 'p' => PodVersion::Updated,
+            'x' => PodVersion::NotUpgradable,
+            _ => PodVersion::Upgradable,
+        },
+        progress: match letter {
+            'p' | 'b' => Progress::BeforeRestart,
+            'U' => Progress::Starting,
+            _ => Progress::Consistent,
+        },
+        is_ready: !"OUd".contains(letter),
+        is_selected: true,
+    }
+}
+
+fn pods(count: usize) -> Vec<ObservedPod> {
+    let pods = (0..count).map(|number| {
+        let zone = if number % 2 == 0 { "a" } else { "b" };
+        let pod = json!({"metadata": {"name": format!("p{number:02}"), "labels": {"zone": zone}}});
+        ObservedPod::new(&serde_json::from_value(pod).unwrap())
+    });
+    pods.collect()
+}
+
+fn plan_of(strategy: &Value, letters: &str) -> Rollout {
+    let pods = pods(letters.len());
+    let states = letters.chars().map(state);
+    let members: Vec<_> = pods
+        .iter()
+        .zip(states)
+        .map(|(pod, state)| Member { pod, state })
+        .collect();
+    plan(&set(strategy), &members)
+}
+
+// SCS-49, SCS-50, SCS-51, SDF-36, SDF-37
+#[rstest]
+// One at a time unless the set says otherwise.
+#[case(json!({}), "oooo", &[0])]
+#[case(json!({"maxUnavailable": 2}), "oooo", &[0, 1])]
+#[case(json!({"maxUnavailable": "25%"}), "ooooo", &[0, 1])]
+#[case(json!({"maxUnavailable": "100%"}), "ooo", &[0, 1, 2])]
+// Updated pods that are down, or not yet restarted, count.
+#[case(json!({"maxUnavailable": 2}), "ooUo", &[0])]
+#[case(json!({"maxUnavailable": 2}), "oopo", &[0])]
+#[case(json!({"maxUnavailable": 2}), "oUpo", &[])]
+#[case(json!({"maxUnavailable": 2}), "ouuo", &[0, 3])]
+// Pods that are down anyway have a budget of their own, against which those not yet restarted count.
+#[case(json!({"maxUnavailable": 1}), "OOoo", &[0, 2])]
+#[case(json!({"maxUnavailable": 1}), "OOpo", &[])]
+#[case(json!({"maxUnavailable": 1}), "OOUo", &[])]
+#[case(json!({"maxUnavailable": 1}), "OOdo", &[0])]
+// The partition keeps the last, those that cannot be upgraded among them.
+#[case(json!({"partition": 2, "maxUnavailable": 9}), "oooo", &[0, 1])]
+#[case(json!({"partition": 2, "maxUnavailable": 9}), "xooo", &[1, 2])]
+#[case(json!({"partition": 4, "maxUnavailable": 9}), "xxxxoooooo", &[4, 5, 6, 7, 8, 9])]
+#[case(json!({"partition": "50%", "maxUnavailable": 9}), "uooo", &[1])]
+#[case(json!({"partition": "99%", "maxUnavailable": 9}), "oo", &[0])]
+#[case(json!({"partition": "100%"}), "oo", &[])]
+#[case(json!({"partition": 9}), "oo", &[])]
+// A pod whose last upgrade has not taken effect waits.
+#[case(json!({"maxUnavailable": 9}), "bo", &[1])]
+#[case(json!({"paused": true}), "oo", &[])]
+#[case(json!({"type": "NotUpdate"}), "oo", &[])]
+fn the_next_pods(#[case] strategy: Value, #[case] letters: &str, #[case] next: &[usize]) {
+    assert_eq!(
+        plan_of(&strategy, letters).next,
+        next,
+        "{strategy} {letters}"
+    );
+}
+
+// SCS-46, SCS-52
+#[test]
+fn only_selected_pods_are_upgraded() {
+    let pods = pods(2);
+    let mut members: Vec<_> = pods
+        .iter()
+        .map(|pod| Member {
+            pod,
+            state: state('o'),
+        })
+        .collect();
+    members[0].state.is_selected = false;
+    let set = set(&json!({"maxUnavailable": 9}));
+    assert_eq!(plan(&set, &members).next, [1]);
+}
+
+// SCS-48
+#[test]
+fn pods_are_taken_by_priority_and_then_spread() {
+    let by_zone = json!({"maxUnavailable": 9, "priorityStrategy": {"weightPriority": [{"weight": 1, "matchSelector": {"matchLabels": {"zone": "b"}}}]}});
+    assert_eq!(plan_of(&by_zone, "oooo").next, [1, 3, 0, 2]);
+    let mut spread = by_zone;
+    spread["scatterStrategy"] = json!([{"key": "zone", "value": "*"}]);
+    assert_eq!(plan_of(&spread, "oooooo").next.len(), 6);
+    assert_ne!(plan_of(&spread, "oooooo").next, [1, 3, 5, 0, 2, 4]);
+}
+
+#[test]
+fn what_waits_and_what_is_kept_is_counted() {
+    let rollout = plan_of(&json!({"partition": 2, "maxUnavailable": 1}), "xooooo");
+    assert_eq!(
+        rollout,
+        Rollout {
+            next: vec![1],
+            waiting: 3,
+            kept: 1,
+            not_upgradable: 1
+        }
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    // SCS-49, SCS-50
+    #[test]
+    fn no_more_ready_pods_are_down_than_may_be_and_enough_stay_old(
+        letters in "[oOxuUdpb]{0,16}",
+        max_unavailable in 1_u32..5,
+        partition in 0_u32..8,
+    ) {
+        let strategy = json!({"maxUnavailable": max_unavailable, "partition": partition});
+        let rollout = plan_of(&strategy, &letters);
+        let states: Vec<_> = letters.chars().map(state).collect();
+        let count = |is: &dyn Fn(&PodState) -> bool| states.iter().filter(|state| is(state)).count();
+        let down = count(&|state| state.is_updated() && !state.is_serving());
+        let ready = rollout.next.iter().filter(|place| states[**place].is_ready).count();
+        prop_assert!(ready == 0 || down + ready <= max_unavailable as usize);
+        let old = count(&|state| !state.is_updated()) - rollout.next.len();
+        prop_assert!(rollout.next.is_empty() || old >= partition as usize);
+        for place in &rollout.next {
+            prop_assert!(states[*place].is_candidate());
+        }
+        // Nothing is left undone without a reason.
+        let candidates = count(&|state| state.is_candidate());
+        prop_assert_eq!(rollout.next.len() + rollout.waiting + rollout.kept, candidates);
+    }
+}

@@ -1,0 +1,429 @@
+//! The upgrade of one pod in place: one patch of its images and of the annotations that record it.
+//!
+//! The patch contains the pod's uid and resourceVersion, so that it changes the pod that it was computed from, or none.
+//! Nothing else of the pod is sent, so no field can get lost.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::annotations::{
+    FormerContainer, HASH, HASH_WITHOUT_IMAGE, HashEntries, IN_PLACE_STATE, InPlaceStates,
+    is_old_form, is_ours,
+};
+use super::container::{ContainerKind, Upgrade};
+use super::metadata::AllowedKeys;
+use super::set::SidecarSet;
+use crate::workload::pod::{ObservedContainer, ObservedPod};
+
+/// The upgrade of a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodUpgrade {
+    /// Whether containers are restarted; otherwise annotations alone are written.
+    pub restarts: Vec<String>,
+    /// A strategic merge patch of the pod.
+    pub patch: Value,
+}
+
+/// The upgrade of a pod to a set as it is now, `revision` by name. None where containers take turns, which are not upgraded
+/// yet.
+pub fn upgrade(
+    set: &SidecarSet,
+    revision: &str,
+    pod: &ObservedPod,
+    allowed: &AllowedKeys<'_>,
+    now: Timestamp,
+) -> Option<PodUpgrade> {
+    let mut changed: Vec<(&ObservedContainer, &str)> = Vec::new();
+    for sidecar in set.template.all() {
+        if sidecar.kind == ContainerKind::Init {
+            continue;
+        }
+        if sidecar.upgrade != Upgrade::Cold {
+            return None;
+        }
+        let container = pod.container(&sidecar.name);
+        let differs = container.filter(|container| container.image != sidecar.image);
+        changed.extend(differs.map(|container| (container, &*sidecar.image)));
+    }
+    let mut annotations = pod.annotations.clone();
+    if !changed.is_empty() {
+        patch_metadata(set, allowed, &mut annotations);
+    }
+    let containers = changed.iter().map(|(container, _)| *container);
+    record(set, revision, containers, &mut annotations, now);
+    annotations.retain(|key, value| pod.annotations.get(key) != Some(value));
+    let mut patch = json!({"metadata": {
+        "uid": &*pod.uid,
+        "resourceVersion": pod.resource_version.as_deref(),
+        "annotations": annotations,
+    }});
+    for (field, is_init) in [("containers", false), ("initContainers", true)] {
+        let of_list = changed
+            .iter()
+            .filter(|(container, _)| container.is_init == is_init);
+        let images: Vec<_> = of_list
+            .map(|(container, image)| json!({"name": &*container.name, "image": image}))
+            .collect();
+        if !images.is_empty() {
+            patch["spec"][field] = images.into();
+        }
+    }
+    Some(PodUpgrade {
+        restarts: changed
+            .iter()
+            .map(|(container, _)| container.name.to_string())
+            .collect(),
+        patch,
+    })
+}
+
+fn patch_metadata(
+    set: &SidecarSet,
+    allowed: &AllowedKeys<'_>,
+    annotations: &mut BTreeMap<String, String>,
+) {
+    for patch in &set.template.patches {
+        let mut patch = patch.clone();
+        patch
+            .annotations
+            .retain(|key, _| !is_ours(key) && allowed.contains(key));
+        // What cannot be merged stays, as at the injection, which has reported it.
+        patch.apply(annotations);
+    }
+}
+
+fn record<'a>(
+    set: &SidecarSet,
+    revision: &str,
+    changed: impl Iterator<Item = &'a ObservedContainer>,
+    annotations: &mut BTreeMap<String, String>,
+    now: Timestamp,
+) {
+    let text = |annotations: &BTreeMap<String, String>, key: &str| {
+        annotations.get(key).cloned().unwrap_or_default()
+    };
+    let mut hashes = HashEntries::read(&text(annotations, HASH), now);
+    let sidecars = set.template.sidecar_names();
+    hashes.set(&set.name, &set.hashes.hash, &sidecars, Some(revision), now);
+    annotations.insert(HASH.to_owned(), hashes.write());
+    let without_image = text(annotations, HASH_WITHOUT_IMAGE);
+    if is_old_form(&without_image) {
+        let entries = HashEntries::read(&without_image, now);
+        annotations.insert(HASH_WITHOUT_IMAGE.to_owned(), entries.write());
+    }
+    let former = changed.map(|container| (&*container.name, former(container)));
+    let former: Vec<_> = former.collect();
+    if !former.is_empty() {
+        let state = text(annotations, IN_PLACE_STATE);
+        let mut states = InPlaceStates::read(&state).unwrap_or_default();
+        states.set(&set.name, &set.hashes.hash, former.into_iter(), now);
+        annotations.insert(IN_PLACE_STATE.to_owned(), states.write());
+    }
+}
+
+/// What a container is before its image is replaced.
+fn former(container: &ObservedContainer) -> FormerContainer {
+    let status = container.status.as_ref();
+    FormerContainer {
+        image_id: status
+            .map(|status| status.image_id.to_string())
+            .unwrap_or_default(),
+        container_id: status.and_then(|status| status.container_id.as_deref().map(str::to_owned)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sidecarset::metadata::Whitelist;
+    use crate::sidecarset::pod::{PodState, PodVersion, Progress};
+    use crate::sidecarset::recorded;
+
+    const NOW: &str = "2026-11-22T01:56:25Z";
+
+    fn observed(pod: &Value) -> ObservedPod {
+        let mut pod = pod.clone();
+        pod["metadata"]["uid"] = json!("u-1");
+        pod["metadata"]["resourceVersion"] = json!("7");
+        ObservedPod::new(&serde_json::from_value(pod).unwrap())
+    }
+
+    fn set(image: &str) -> SidecarSet {
+        let mut set = recorded::documents("01-sidecarset-stored").remove(1);
+        set["spec"]["containers"][0]["image"] = json!(image);
+        SidecarSet::parse(&serde_json::from_value(set).unwrap()).unwrap()
+    }
+
+    fn upgraded(set: &SidecarSet, revision: &str, pod: &ObservedPod, now: &str) -> PodUpgrade {
+        let whitelist = Whitelist::default();
+        let allowed = whitelist.allowed_keys(|_| None, true);
+        upgrade(set, revision, pod, &allowed, now.parse().unwrap()).unwrap()
+    }
+
+    fn state(set: &SidecarSet, pod: &ObservedPod) -> PodState {
+        PodState::read(set, pod, None::<fn(&str) -> Option<&'static str>>).unwrap()
+    }
+
+    // SCS-25, SCS-46, SCS-53, SDF-44
+    #[test]
+    fn images_and_annotations_are_patched_as_recorded_and_nothing_else() {
+        let before = recorded::documents("03-pod-injected").remove(0);
+        let after = recorded::documents("04-pod-upgraded-in-place").remove(0);
+        let set = set("registry.example/log-agent:1.1");
+        let pod = observed(&before);
+        let upgrade = upgraded(&set, "log-agent-6cc95d769f", &pod, NOW);
+        let patch = &upgrade.patch;
+        assert_eq!(patch["metadata"]["uid"], "u-1");
+        assert_eq!(patch["metadata"]["resourceVersion"], "7");
+        assert_eq!(
+            patch["spec"],
+            json!({"containers": [{"name": "log-agent", "image": "registry.example/log-agent:1.1"}]})
+        );
+        let annotations = patch["metadata"]["annotations"].as_object().unwrap();
+        let recorded = after["metadata"]["annotations"].as_object().unwrap();
+        assert_eq!(
+            annotations.keys().collect::<Vec<_>>(),
+            [HASH, IN_PLACE_STATE]
+        );
+        for (key, value) in annotations {
+            assert_eq!(value, &recorded[key]);
+        }
+        assert_eq!(upgrade.restarts, ["log-agent"]);
+    }
+
+    // SCS-46, SCS-55, SCS-56
+    #[test]
+    fn a_pod_is_upgraded_once_the_runtime_reports_the_new_image_as_recorded() {
+        let [written, running, second] = &recorded::documents("04-pod-upgraded-in-place")[..]
+        else {
+            panic!("three states")
+        };
+        let (one, two) = (
+            set("registry.example/log-agent:1.1"),
+            set("registry.example/log-agent:1.2"),
+        );
+        let written = state(&one, &observed(written));
+        assert!(written.is_updated() && written.progress == Progress::BeforeRestart);
+        let running = state(&one, &observed(running));
+        assert!(running.is_updated() && running.is_serving());
+        let second = observed(second);
+        assert!(state(&two, &second).is_updated() && !state(&one, &second).is_updated());
+    }
+
+    // SDF-38
+    #[test]
+    fn a_second_upgrade_records_itself() {
+        let running = observed(&recorded::documents("04-pod-upgraded-in-place")[1]);
+        let set = set("registry.example/log-agent:1.2");
+        let upgrade = upgraded(&set, "r", &running, "2026-11-22T01:56:30Z");
+        let state = upgrade.patch["metadata"]["annotations"][IN_PLACE_STATE]
+            .as_str()
+            .unwrap();
+        let state: Value = serde_json::from_str(state).unwrap();
+        assert_eq!(state["log-agent"]["revision"], *set.hashes.hash);
+        assert_eq!(
+            state["log-agent"]["updateTimestamp"],
+            "2026-11-22T01:56:30Z"
+        );
+    }
+
+    // SCS-23
+    #[test]
+    fn annotations_before_0_8_are_rewritten_as_recorded() {
+        let [before, after] = recorded::documents("11-old-annotation-form")
+            .try_into()
+            .unwrap();
+        let mut pod = observed(&before);
+        // The status was left out of the record.
+        let id = "registry.example/log-agent@sha256:269b0384ee557c02c4a41c4e2939b611ac684ec5d5c9d47429b80f7db3f9a865";
+        pod.containers[0].status = Some(crate::workload::pod::ObservedStatus {
+            is_ready: true,
+            restarts: 0,
+            image: pod.containers[0].image.clone(),
+            image_id: id.into(),
+            container_id: None,
+            running: None,
+        });
+        let set = set("registry.example/log-agent:1.1");
+        let upgrade = upgraded(&set, "log-agent-6cc95d769f", &pod, "2026-11-22T02:00:23Z");
+        let mut annotations = pod.annotations;
+        let patch = upgrade.patch["metadata"]["annotations"]
+            .as_object()
+            .unwrap();
+        annotations.extend(
+            patch
+                .iter()
+                .map(|(key, value)| (key.clone(), value.as_str().unwrap().to_owned())),
+        );
+        let recorded: BTreeMap<String, String> =
+            serde_json::from_value(after["metadata"]["annotations"].clone()).unwrap();
+        assert_eq!(annotations, recorded);
+    }
+
+    // SCS-53
+    #[test]
+    fn where_the_images_are_equal_annotations_alone_are_written() {
+        let before = observed(&recorded::documents("03-pod-injected")[0]);
+        let mut set = set("registry.example/log-agent:1.0");
+        set.hashes.hash = "other".into();
+        let upgrade = upgraded(&set, "r", &before, NOW);
+        assert!(upgrade.restarts.is_empty() && upgrade.patch.get("spec").is_none());
+        let annotations = upgrade.patch["metadata"]["annotations"]
+            .as_object()
+            .unwrap();
+        assert_eq!(annotations.keys().collect::<Vec<_>>(), [HASH]);
+    }
+
+    /// The pod of a set after the kubelet has acted on an upgrade, seen as patched.
+    fn after_patch(pod: &ObservedPod, upgrade: &PodUpgrade) -> ObservedPod {
+        let mut pod = pod.clone();
+        let annotations = upgrade.patch["metadata"]["annotations"]
+            .as_object()
+            .unwrap();
+        pod.annotations.extend(
+            annotations
+                .iter()
+                .map(|(key, value)| (key.clone(), value.as_str().unwrap().to_owned())),
+        );
+        for container in upgrade.patch["spec"]["containers"].as_array().unwrap() {
+            let own = pod
+                .containers
+                .iter_mut()
+                .find(|own| *own.name == *container["name"].as_str().unwrap());
+            own.unwrap().image = container["image"].as_str().unwrap().into();
+        }
+        pod
+    }
+
+    // SDF-32
+    #[test]
+    fn another_name_of_the_same_image_is_upgraded_once_the_new_container_runs() {
+        let mut pod = observed(&recorded::documents("03-pod-injected")[0]);
+        let status = pod.containers[0].status.as_mut().unwrap();
+        status.container_id = Some("containerd://1".into());
+        status.running = Some(None);
+        let set = set("log-agent:1.0-same");
+        let upgrade = upgraded(&set, "r", &pod, NOW);
+        let mut pod = after_patch(&pod, &upgrade);
+        assert_eq!(state(&set, &pod).progress, Progress::BeforeRestart);
+        // The image is the same, and the runtime has another name for it.
+        let status = pod.containers[0].status.as_mut().unwrap();
+        status.image = "registry.example/library/log-agent:1.0".into();
+        status.container_id = Some("containerd://2".into());
+        status.running = None;
+        assert!(!state(&set, &pod).is_consistent());
+        pod.containers[0].status.as_mut().unwrap().running = Some(None);
+        assert!(state(&set, &pod).is_consistent());
+    }
+
+    // SCS-55, SDF-32
+    #[test]
+    fn an_upgrade_by_openkruise_to_the_same_image_ends_with_a_later_start() {
+        let mut pod = observed(&recorded::documents("04-pod-upgraded-in-place")[0]);
+        let set = set("registry.example/log-agent:1.1");
+        for (started, is_consistent) in [
+            ("2026-11-22T01:56:24Z", false),
+            ("2026-11-22T01:56:26Z", true),
+        ] {
+            pod.containers[0].status.as_mut().unwrap().running =
+                Some(Some(started.parse().unwrap()));
+            assert_eq!(
+                state(&set, &pod).is_consistent(),
+                is_consistent,
+                "{started}"
+            );
+        }
+    }
+
+    // SCS-55
+    #[test]
+    fn an_image_by_digest_is_compared_by_it() {
+        let mut pod = observed(&recorded::documents("03-pod-injected")[0]);
+        let set = set("registry.example/log-agent:1.0");
+        for (digest, is_consistent) in [
+            ("sha256:b", false),
+            (
+                "sha256:269b0384ee557c02c4a41c4e2939b611ac684ec5d5c9d47429b80f7db3f9a865",
+                true,
+            ),
+        ] {
+            pod.containers[0].image = format!("log-agent@{digest}").into();
+            assert_eq!(state(&set, &pod).is_consistent(), is_consistent, "{digest}");
+        }
+    }
+
+    // SCS-47, SCS-66
+    #[test]
+    fn a_pod_that_differs_in_more_than_its_images_is_not_upgradable() {
+        let pod = observed(&recorded::documents("03-pod-injected")[0]);
+        let mut wire = recorded::documents("01-sidecarset-stored").remove(1);
+        wire["spec"]["containers"][0]["env"] = json!([{"name": "A", "value": "1"}]);
+        let set = SidecarSet::parse(&serde_json::from_value(wire).unwrap()).unwrap();
+        assert_eq!(state(&set, &pod).version, PodVersion::NotUpgradable);
+    }
+
+    // SDF-33
+    #[test]
+    fn a_pull_policy_that_follows_from_another_tag_makes_no_pod_not_upgradable() {
+        let injected = recorded::documents("03-pod-injected").remove(0);
+        let wire = |image: &str, policy: Option<&str>| {
+            let mut set = recorded::documents("01-sidecarset-stored").remove(0);
+            set["spec"]["containers"][0]["image"] = json!(image);
+            set["spec"]["containers"][0]["imagePullPolicy"] = json!(policy);
+            SidecarSet::parse(&serde_json::from_value(set).unwrap()).unwrap()
+        };
+        let mut pod = observed(&injected);
+        for (image, policy, is_upgradable) in [
+            ("log-agent:1.1", None, true),
+            ("log-agent:latest", None, true),
+            ("log-agent:latest", Some("Always"), false),
+        ] {
+            let set = wire(image, policy);
+            let is_found = state(&set, &pod).version == PodVersion::Upgradable;
+            assert_eq!(is_found, is_upgradable, "{image} {policy:?}");
+        }
+        // It was injected with another policy than it has now.
+        pod.containers[0].pull_policy = Some("Always".into());
+        let state = state(&wire("log-agent:latest", None), &pod);
+        assert_eq!(state.version, PodVersion::NotUpgradable);
+    }
+
+    // SCS-6
+    #[test]
+    fn a_pod_belongs_to_a_set_that_injected_it_selects_it_and_whose_containers_it_has() {
+        let set = set("registry.example/log-agent:1.0");
+        let member = observed(&recorded::documents("03-pod-injected")[0]);
+        let is_member = |change: fn(&mut ObservedPod)| {
+            let mut pod = member.clone();
+            change(&mut pod);
+            PodState::read(&set, &pod, None::<fn(&str) -> Option<&'static str>>).is_some()
+        };
+        assert!(is_member(|_| {}));
+        assert!(!is_member(|pod| pod.is_terminating = true));
+        assert!(!is_member(
+            |pod| pod.phase = crate::workload::pod::PodPhase::Ended
+        ));
+        assert!(!is_member(|pod| pod.labels.clear()));
+        assert!(!is_member(|pod| drop(
+            pod.annotations
+                .remove(super::super::annotations::INJECTED_LIST)
+        )));
+        assert!(!is_member(|pod| drop(pod.containers.remove(0))));
+    }
+
+    // SDF-57
+    #[test]
+    fn a_native_sidecar_is_upgraded_among_the_init_containers() {
+        let [mut wire, pod] = recorded::documents("10-native-sidecar").try_into().unwrap();
+        wire["spec"]["initContainers"][1]["image"] = json!("registry.example/proxy:2");
+        wire["spec"]["initContainers"][0]["image"] = json!("registry.example/setup:2");
+        wire["spec"]["updateStrategy"]["type"] = json!("RollingUpdate");
+        let set = SidecarSet::parse(&serde_json::from_value(wire).unwrap()).unwrap();
+        let upgrade = upgraded(&set, "r", &observed(&pod), NOW);
+        let images =
+            json!({"initContainers": [{"name": "proxy", "image": "registry.example/proxy:2"}]});
+        assert_eq!(upgrade.patch["spec"], images);
+    }
+}

@@ -1,0 +1,268 @@
+//! A pod that may be upgraded in place: what the rules read of it, and the order in which pods are upgraded.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use leadsman_api::slim::workload::{WorkloadContainer, WorkloadContainerStatus, WorkloadPod};
+
+use crate::cluster::ObjectName;
+
+/// A pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObservedPod {
+    /// Namespace and name.
+    pub name: ObjectName,
+    /// Its uid.
+    pub uid: Arc<str>,
+    /// Its resourceVersion, as it was written.
+    pub resource_version: Option<Arc<str>>,
+    /// Its labels.
+    pub labels: BTreeMap<Arc<str>, Arc<str>>,
+    /// Its annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// When it was created.
+    pub created: Option<Timestamp>,
+    /// Whether it is bound to a node.
+    pub is_scheduled: bool,
+    /// Whether it has begun to terminate.
+    pub is_terminating: bool,
+    /// Its phase.
+    pub phase: PodPhase,
+    /// Since when it is ready, by its condition; None if it is not.
+    pub ready: Option<ReadySince>,
+    /// Its containers, then its init containers.
+    pub containers: Vec<ObservedContainer>,
+    /// Whether each container, init containers apart, has a status.
+    pub has_all_statuses: bool,
+}
+
+/// The phase of a pod, as far as it orders pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PodPhase {
+    /// Some container has not been started yet.
+    Pending,
+    /// None of the others.
+    Unknown,
+    /// All containers have been started.
+    Running,
+    /// All containers have ended.
+    Ended,
+}
+
+/// Since when a pod is ready; None if its condition does not say.
+pub type ReadySince = Option<Timestamp>;
+
+/// A container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObservedContainer {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The image that it is to have.
+    pub image: Arc<str>,
+    /// When the image is pulled.
+    pub pull_policy: Option<Arc<str>>,
+    /// Whether it is an init container.
+    pub is_init: bool,
+    /// Its status; None while the kubelet has not written one.
+    pub status: Option<ObservedStatus>,
+}
+
+/// The status of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObservedStatus {
+    /// Whether it is ready.
+    pub is_ready: bool,
+    /// How often it was restarted.
+    pub restarts: i32,
+    /// The name of its image, as the runtime has it.
+    pub image: Arc<str>,
+    /// Its image, with a digest.
+    pub image_id: Arc<str>,
+    /// Its id.
+    pub container_id: Option<Arc<str>>,
+    /// Whether it runs, and since when.
+    pub running: Option<Option<Timestamp>>,
+}
+
+impl ObservedPod {
+    /// Reads a pod.
+    pub fn new(wire: &WorkloadPod) -> Self {
+        let WorkloadPod {
+            metadata,
+            spec,
+            status,
+        } = wire;
+        let ready = status
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == "Ready");
+        let ready = ready.filter(|condition| condition.status == "True");
+        let containers = spec
+            .containers
+            .iter()
+            .map(|container| ObservedContainer::new(container, &status.container_statuses, false));
+        let init_containers = spec.init_containers.iter().map(|container| {
+            ObservedContainer::new(container, &status.init_container_statuses, true)
+        });
+        let labels = metadata.labels.iter();
+        let time = |time: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Time| time.0;
+        Self {
+            name: ObjectName {
+                namespace: metadata.namespace.clone(),
+                name: metadata.name.clone(),
+            },
+            uid: metadata.uid.as_str().into(),
+            resource_version: metadata.resource_version.as_deref().map(Into::into),
+            labels: labels
+                .map(|(key, value)| (key.as_str().into(), value.as_str().into()))
+                .collect(),
+            annotations: metadata.annotations.iter().cloned().collect(),
+            created: metadata.creation_timestamp.as_ref().map(time),
+            is_scheduled: spec.node_name.as_ref().is_some_and(|name| !name.is_empty()),
+            is_terminating: metadata.deletion_timestamp.is_some(),
+            phase: match status.phase.as_deref() {
+                Some("Pending") => PodPhase::Pending,
+                Some("Running") => PodPhase::Running,
+                Some("Succeeded" | "Failed") => PodPhase::Ended,
+                _ => PodPhase::Unknown,
+            },
+            ready: ready.map(|condition| condition.last_transition_time.as_ref().map(time)),
+            containers: containers.chain(init_containers).collect(),
+            has_all_statuses: status.container_statuses.len() == spec.containers.len(),
+        }
+    }
+
+    /// Whether it neither terminates nor has ended.
+    pub fn is_active(&self) -> bool {
+        !self.is_terminating && self.phase != PodPhase::Ended
+    }
+
+    /// Whether it runs and is ready.
+    pub fn is_ready(&self) -> bool {
+        self.phase == PodPhase::Running && self.ready.is_some() && !self.is_terminating
+    }
+
+    /// The value of a label.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.labels.get(key).map(|value| &**value)
+    }
+
+    /// A container or an init container.
+    pub fn container(&self, name: &str) -> Option<&ObservedContainer> {
+        self.containers
+            .iter()
+            .find(|container| *container.name == *name)
+    }
+
+    /// The place of the pod in an upgrade: a lower one comes first. Pods that serve least come first, then younger ones
+    /// (`ActivePods`, `pkg/controller/controller_utils.go`); of equal ones the name decides, so that the order is always the
+    /// same.
+    pub fn order_key(&self) -> impl Ord + use<> {
+        let ready_since = self.ready.flatten();
+        let statuses = self
+            .containers
+            .iter()
+            .filter_map(|container| container.status.as_ref());
+        let restarts = statuses.map(|status| status.restarts).max().unwrap_or(0);
+        (
+            self.is_scheduled,
+            self.phase,
+            self.ready.is_some(),
+            (ready_since.is_some(), Reverse(ready_since)),
+            Reverse(restarts),
+            (self.created.is_some(), Reverse(self.created)),
+            self.name.clone(),
+        )
+    }
+}
+
+impl ObservedContainer {
+    fn new(wire: &WorkloadContainer, statuses: &[WorkloadContainerStatus], is_init: bool) -> Self {
+        let status = statuses.iter().find(|status| status.name == wire.name);
+        Self {
+            name: wire.name.as_str().into(),
+            image: wire.image.as_str().into(),
+            pull_policy: wire.image_pull_policy.as_deref().map(Into::into),
+            is_init,
+            status: status.map(|status| ObservedStatus {
+                is_ready: status.ready,
+                restarts: status.restart_count,
+                image: status.image.as_str().into(),
+                image_id: status.image_id.as_str().into(),
+                container_id: status.container_id.as_deref().map(Into::into),
+                running: status.state.running.as_ref().map(|running| {
+                    let started = running.started_at.as_ref();
+                    started.map(|time| time.0)
+                }),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(name: &str, change: &Value) -> ObservedPod {
+        let mut pod = json!({
+            "metadata": {"name": name, "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"nodeName": "n", "containers": [{"name": "a"}]},
+            "status": {
+                "phase": "Running",
+                "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+                "containerStatuses": [{"name": "a", "restartCount": 0}],
+            },
+        });
+        for (pointer, value) in change.as_object().unwrap() {
+            *pod.pointer_mut(pointer).unwrap() = value.clone();
+        }
+        ObservedPod::new(&serde_json::from_value(pod).unwrap())
+    }
+
+    // SCS-48
+    #[test]
+    fn pods_that_serve_least_come_first() {
+        let ready = "/status/conditions/0/status";
+        let since = "/status/conditions/0/lastTransitionTime";
+        let expected = [
+            pod("unscheduled", &json!({"/spec/nodeName": ""})),
+            pod("pending", &json!({"/status/phase": "Pending"})),
+            pod("unknown", &json!({"/status/phase": "Unknown"})),
+            pod("not-ready", &json!({ready: "False"})),
+            pod("ready-since-when", &json!({since: null})),
+            pod("ready-later", &json!({since: "2026-01-02T00:00:00Z"})),
+            pod(
+                "restarted",
+                &json!({"/status/containerStatuses/0/restartCount": 1}),
+            ),
+            pod(
+                "younger",
+                &json!({"/metadata/creationTimestamp": "2026-01-02T00:00:00Z"}),
+            ),
+            pod("a", &json!({})),
+            pod("b", &json!({})),
+        ];
+        let mut sorted: Vec<_> = expected.iter().rev().cloned().collect();
+        sorted.sort_by_key(ObservedPod::order_key);
+        assert_eq!(sorted, expected);
+    }
+
+    // SCS-6, SCS-56
+    #[test]
+    fn a_pod_that_ends_or_terminates_is_neither_active_nor_ready() {
+        for change in [
+            json!({"/status/phase": "Failed"}),
+            json!({"/status/phase": "Succeeded"}),
+        ] {
+            assert!(!pod("a", &change).is_active() && !pod("a", &change).is_ready());
+        }
+        let mut terminating = pod("a", &json!({}));
+        assert!(terminating.is_active() && terminating.is_ready());
+        terminating.is_terminating = true;
+        assert!(!terminating.is_active() && !terminating.is_ready());
+    }
+}
