@@ -10,16 +10,19 @@
 //! | `annotations` | what a pod's annotations record about its sets |
 //! | `render`, `overlap` | what a pod gets as it is created, and what two sets cannot both do to it |
 //! | `pod`, `rollout`, `upgrade` | what a pod is to a set, which pods are upgraded next, and the patch that does it |
-//! | `status` | the counts of a set |
+//! | `revision` | the history of a set, and the revision that a new pod gets |
+//! | `status`, `condition` | the counts of a set, and the condition of a pod that cannot be upgraded |
 //! | `metadata` | annotations that a set patches, and the administrator's whitelist |
 
 pub mod annotations;
+pub mod condition;
 pub mod container;
 mod fields;
 pub mod metadata;
 pub mod overlap;
 pub mod pod;
 pub mod render;
+pub mod revision;
 pub mod rollout;
 pub mod set;
 pub mod status;

@@ -96,7 +96,7 @@ fn without_status(pod: &Value) -> Value {
     pod.into()
 }
 
-// SCS-9, SCS-10, SCS-12, SCS-13, SCS-14, SCS-15, SCS-16, SCS-18, SCS-21, SCS-23, SCS-24
+// SCS-9, SCS-10, SCS-12, SCS-13, SCS-14, SCS-15, SCS-16, SCS-18, SCS-21, SCS-23, SCS-24, SDF-11
 #[test]
 fn a_pod_of_three_sets_is_injected_as_recorded() {
     let documents = recorded::documents("13-pod-of-several-sets");

@@ -102,7 +102,7 @@ fn a_name_that_no_label_can_have_is_refused(#[case] name: &str) {
     assert_eq!(errors[0].path, "metadata.name");
 }
 
-// SCS-69, SCS-70, SCS-71, SCS-72, SCS-73, SCS-76, SCS-52, SDF-9, SDF-20, SDF-21
+// SCS-69, SCS-70, SCS-71, SCS-72, SCS-73, SCS-76, SCS-52, SDF-9, SDF-20, SDF-21, SDF-28
 #[rstest]
 #[case(json!({}), &[])]
 #[case(json!({"selector": null}), &["spec.selector"])]
