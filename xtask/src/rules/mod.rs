@@ -1,6 +1,7 @@
 //! `cargo xtask rules`: which test proves which rule.
 //!
-//! The rules are the headings of `docs/reference.md`. A test names the rules that it would fail without in a line
+//! The rules are the headings of `docs/reference.md`, and those of a feature that is not there yet the headings of a file
+//! beside its code. A test names the rules that it would fail without in a line
 //! comment of its own, above its attributes: `// PPM-8, DEF-13`. A rule without a test fails, as does a comment that
 //! names no rule or stands above no test.
 
@@ -18,7 +19,7 @@ use self::scan::Named;
 use crate::{cargo, sources};
 
 /// Where the rules are listed, from the workspace's folder.
-const REFERENCE: &str = "docs/reference.md";
+const REFERENCES: [&str; 2] = ["docs/reference.md", "crates/core/src/sidecarset/RULES.md"];
 /// Files that list the cases of a black-box suite: their functions have no test attribute.
 const SUITES: [&str; 3] = ["tests/api", "tests/node", "tests/install"];
 
@@ -69,10 +70,14 @@ pub(crate) fn findings() -> Result<Vec<String>> {
 /// Reads the reference and every Rust file of the workspace.
 fn read_table() -> Result<Table> {
     let root = cargo::root().canonicalize()?;
-    let text = std::fs::read_to_string(root.join(REFERENCE)).context(REFERENCE)?;
-    let rules = reference::rules(&text).map_err(|line| anyhow::anyhow!("{REFERENCE}: {line}"))?;
+    let mut text = String::new();
+    for place in REFERENCES {
+        text += &std::fs::read_to_string(root.join(place)).context(place)?;
+    }
+    let places = REFERENCES.join(", ");
+    let rules = reference::rules(&text).map_err(|line| anyhow::anyhow!("{places}: {line}"))?;
     if rules.is_empty() {
-        bail!("{REFERENCE} lists no rule");
+        bail!("{places} list no rule");
     }
     let mut suites = BTreeMap::new();
     for suite in SUITES {
@@ -111,7 +116,8 @@ impl Table {
                     tests.entry(id).or_default().insert(test);
                 } else {
                     let line = test.line;
-                    findings.push(format!("{path}:{line}: {REFERENCE} lists no {id}"));
+                    let places = REFERENCES.join(" nor ");
+                    findings.push(format!("{path}:{line}: neither {places} lists {id}"));
                 }
             }
         }
@@ -121,7 +127,7 @@ impl Table {
                     "no test names {id}; write `// {id}` above one that fails without it"
                 )),
                 (true, true) => findings.push(format!(
-                    "{id} is planned, and a test names it; take `(planned)` away in {REFERENCE}, or the id from the test"
+                    "{id} is planned, and a test names it; take `(planned)` away in its heading, or the id from the test"
                 )),
                 _ => {}
             }
@@ -206,7 +212,7 @@ mod tests {
         let tests = vec![test("t", &["PPM-1", "PPM-9"])];
         let table = Table::of(vec![rule("PPM-1", true)], tests, Vec::new());
         assert_eq!(table.findings.len(), 2, "{:?}", table.findings);
-        assert!(table.findings[0].contains("a.rs:3: docs/reference.md lists no PPM-9"));
+        assert!(table.findings[0].starts_with("a.rs:3: neither docs/reference.md nor "));
         assert!(table.findings[1].contains("PPM-1 is planned"));
     }
 
