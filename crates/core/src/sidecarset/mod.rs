@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `fields` | the fields of a sidecar beside those of a container |
 //! | `container`, `template` | what a pod gets from a set, parsed; its hashes, and the data of its revision |
-//! | `set`, `strategy` | a set, parsed; parsing is validation |
+//! | `set`, `strategy`, `selectors` | a set, parsed; parsing is validation |
 //! | `annotations` | what a pod's annotations record about its sets |
 //! | `render`, `overlap` | what a pod gets as it is created, and what two sets cannot both do to it |
 //! | `pod`, `rollout`, `upgrade` | what a pod is to a set, which pods are upgraded next, and the patch that does it |
@@ -24,6 +24,7 @@ pub mod pod;
 pub mod render;
 pub mod revision;
 pub mod rollout;
+mod selectors;
 pub mod set;
 pub mod status;
 pub mod strategy;
@@ -34,3 +35,5 @@ pub mod upgrade;
 mod goldens;
 #[cfg(test)]
 mod recorded;
+#[cfg(test)]
+mod simulation;

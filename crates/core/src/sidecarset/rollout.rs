@@ -13,6 +13,8 @@ pub struct Member<'a> {
     pub pod: &'a ObservedPod,
     /// What it is.
     pub state: PodState,
+    /// Whether its last write was refused, and is not due again yet: it takes up no place of another.
+    pub is_refused: bool,
 }
 
 /// Why no further pod is upgraded now, or which are.
@@ -49,9 +51,10 @@ pub fn plan(set: &SidecarSet, members: &[Member<'_>]) -> Rollout {
     rollout.kept = order.len().saturating_sub(most);
     order.truncate(most);
     let limit = set.update.max_unavailable.of(members.len());
-    let mut down = states()
-        .filter(|state| state.is_updated() && !state.is_serving())
-        .count();
+    // Those that an upgrade has taken down, this one or an earlier one. A pod that is down by itself holds up nobody.
+    let is_down =
+        |state: &PodState| !state.is_serving() && (state.is_updated() || !state.is_consistent());
+    let mut down = states().filter(is_down).count();
     // Of pods that are down anyway as many are upgraded at a time, so that a bad image is not pulled for all of them.
     let mut pending = states()
         .filter(|state| state.is_updated() && !state.is_consistent())
@@ -75,7 +78,7 @@ pub fn plan(set: &SidecarSet, members: &[Member<'_>]) -> Rollout {
 /// The pods that can be upgraded, in the order in which they are.
 fn in_order(set: &SidecarSet, members: &[Member<'_>]) -> Vec<usize> {
     let mut order: Vec<_> = (0..members.len())
-        .filter(|place| members[*place].state.is_candidate())
+        .filter(|place| members[*place].state.is_candidate() && !members[*place].is_refused)
         .collect();
     let priority = &set.update.priority;
     order.sort_by_cached_key(|place| {

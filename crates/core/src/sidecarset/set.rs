@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leadsman_api::SidecarSet as SidecarSetWire;
 use leadsman_api::sidecar_set::InjectRevision;
 
+use super::selectors::{read_optional, read_required};
 use super::strategy::UpdateStrategy;
 use super::template::{Hashes, Template};
 use crate::cluster::{FieldErrors, Invalid, Selector, names};
@@ -191,25 +192,6 @@ fn read_custom_version(wire: &SidecarSetWire, errors: &mut Vec<Invalid>) -> Opti
     Some(given.as_str())
         .filter(|given| !given.is_empty())
         .map(Into::into)
-}
-
-/// Reads a selector that must select something.
-fn read_required(wire: Option<&LabelSelector>, report: &mut FieldErrors<'_>) -> Selector {
-    let selector = wire
-        .map(|wire| Selector::read(wire, report))
-        .unwrap_or_default();
-    if selector.is_empty() {
-        report.add("must not be empty: name a label in matchLabels or matchExpressions");
-    }
-    selector
-}
-
-/// Reads a selector that may be absent.
-pub(super) fn read_optional(
-    wire: Option<&LabelSelector>,
-    report: &mut FieldErrors<'_>,
-) -> Option<Selector> {
-    wire.map(|wire| read_required(Some(wire), report))
 }
 
 fn read_namespaces(wire: &SidecarSetWire, report: &mut FieldErrors<'_>) -> Namespaces {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use leadsman_api::sidecar_set::UpdateStrategy as UpdateStrategyWire;
 
-use super::set::read_optional;
+use super::selectors::read_optional;
 use crate::cluster::{FieldErrors, Selector, names};
 use crate::workload::amount::Amount;
 use crate::workload::priority::Priority;

@@ -20,8 +20,8 @@ fn set(strategy: &Value) -> SidecarSet {
 }
 
 /// A pod by a letter: `o` old and ready, `O` old and not ready, `x` not upgradable, `u` updated and ready, `U` updated and
-/// starting, `d` updated and not ready, `p` updated and not yet restarted, `b` old and being upgraded to what the set was
-/// before.
+/// starting, `d` updated and not ready, `p` updated and not yet restarted; `b` old and not yet
+/// restarted, `s` old and starting, both after an upgrade to what the set was before.
 fn state(letter: char) -> PodState {
     PodState {
         version: match letter {
@@ -31,10 +31,10 @@ fn state(letter: char) -> PodState {
         },
         progress: match letter {
             'p' | 'b' => Progress::BeforeRestart,
-            'U' => Progress::Starting,
+            'U' | 's' => Progress::Starting,
             _ => Progress::Consistent,
         },
-        is_ready: !"OUd".contains(letter),
+        is_ready: !"OUds".contains(letter),
         is_selected: true,
     }
 }
@@ -48,13 +48,21 @@ fn pods(count: usize) -> Vec<ObservedPod> {
     pods.collect()
 }
 
+fn member(pod: &ObservedPod, state: PodState) -> Member<'_> {
+    Member {
+        pod,
+        state,
+        is_refused: false,
+    }
+}
+
 fn plan_of(strategy: &Value, letters: &str) -> Rollout {
     let pods = pods(letters.len());
     let states = letters.chars().map(state);
     let members: Vec<_> = pods
         .iter()
         .zip(states)
-        .map(|(pod, state)| Member { pod, state })
+        .map(|(pod, state)| member(pod, state))
         .collect();
     plan(&set(strategy), &members)
 }
@@ -86,6 +94,10 @@ fn plan_of(strategy: &Value, letters: &str) -> Rollout {
 #[case(json!({"partition": 9}), "oo", &[])]
 // A pod whose last upgrade has not taken effect waits.
 #[case(json!({"maxUnavailable": 9}), "bo", &[1])]
+// A pod that an earlier upgrade has taken down counts, and goes first.
+#[case(json!({"maxUnavailable": 1}), "so", &[0])]
+#[case(json!({"maxUnavailable": 1}), "bo", &[])]
+#[case(json!({"maxUnavailable": 2}), "so", &[0, 1])]
 #[case(json!({"paused": true}), "oo", &[])]
 #[case(json!({"type": "NotUpdate"}), "oo", &[])]
 fn the_next_pods(#[case] strategy: Value, #[case] letters: &str, #[case] next: &[usize]) {
@@ -100,16 +112,19 @@ fn the_next_pods(#[case] strategy: Value, #[case] letters: &str, #[case] next: &
 #[test]
 fn only_selected_pods_are_upgraded() {
     let pods = pods(2);
-    let mut members: Vec<_> = pods
-        .iter()
-        .map(|pod| Member {
-            pod,
-            state: state('o'),
-        })
-        .collect();
+    let mut members: Vec<_> = pods.iter().map(|pod| member(pod, state('o'))).collect();
     members[0].state.is_selected = false;
     let set = set(&json!({"maxUnavailable": 9}));
     assert_eq!(plan(&set, &members).next, [1]);
+}
+
+// SDF-35
+#[test]
+fn a_pod_whose_write_was_refused_holds_up_nobody() {
+    let pods = pods(2);
+    let mut members: Vec<_> = pods.iter().map(|pod| member(pod, state('o'))).collect();
+    members[0].is_refused = true;
+    assert_eq!(plan(&set(&json!({})), &members).next, [1]);
 }
 
 // SCS-48
@@ -143,7 +158,7 @@ proptest! {
     // SCS-49, SCS-50
     #[test]
     fn no_more_ready_pods_are_down_than_may_be_and_enough_stay_old(
-        letters in "[oOxuUdpb]{0,16}",
+        letters in "[oOxuUdpbs]{0,16}",
         max_unavailable in 1_u32..5,
         partition in 0_u32..8,
     ) {
@@ -151,7 +166,7 @@ proptest! {
         let rollout = plan_of(&strategy, &letters);
         let states: Vec<_> = letters.chars().map(state).collect();
         let count = |is: &dyn Fn(&PodState) -> bool| states.iter().filter(|state| is(state)).count();
-        let down = count(&|state| state.is_updated() && !state.is_serving());
+        let down = count(&|state| !state.is_serving() && (state.is_updated() || !state.is_consistent()));
         let ready = rollout.next.iter().filter(|place| states[**place].is_ready).count();
         prop_assert!(ready == 0 || down + ready <= max_unavailable as usize);
         let old = count(&|state| !state.is_updated()) - rollout.next.len();
