@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use leadsman_core::cluster::SelectorTerm;
 use leadsman_core::podprobe::explain::{
     Cause, Explanation, MarkExplanation, MarkerExplanation, MarkerFit, Owner, PodGroup,
-    ProbeExplanation, SelectorTerm, ShownVerdict, VerdictSource, age,
+    ProbeExplanation, ShownVerdict, VerdictSource, age,
 };
 use leadsman_core::podprobe::history::{RecordedRun, RunResult};
 

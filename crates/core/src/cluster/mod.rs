@@ -7,7 +7,7 @@
 //! | `object` | an object's name and resourceVersion, where a snapshot of it comes from |
 //! | `watches` | how far each watch has come, which objects were deleted: whether a snapshot shows anything new |
 //! | `time` | a moment by both clocks, times in whole seconds |
-//! | `selector` | label selectors, parsed |
+//! | `selector`, `selector_terms` | label selectors, parsed; their requirements one by one, for people |
 //! | `names` | the forms of names: qualified names, values of labels, names of ports |
 //! | `invalid` | what is wrong with an object, and in which field |
 //! | `text` | texts that must fit somewhere |
@@ -18,6 +18,7 @@ mod invalid;
 pub mod names;
 mod object;
 mod selector;
+mod selector_terms;
 mod sorted_map;
 mod text;
 mod time;
@@ -27,6 +28,7 @@ pub use interner::{Interner, Interners};
 pub use invalid::{FieldErrors, Invalid};
 pub use object::{ObjectName, ResourceVersion, Source};
 pub use selector::{Operator, Selector};
+pub use selector_terms::SelectorTerm;
 pub use sorted_map::SortedMap;
 pub(crate) use text::edit_distance;
 pub use text::{nearest, truncate};

@@ -3,6 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Serialize;
 
+use crate::cluster::SelectorTerm;
 use crate::podprobe::history::{RecordedRun, ResultsInARow};
 use crate::podprobe::marker::{Marker, MarkerProbe};
 
@@ -131,19 +132,6 @@ pub enum MarkerFit {
     },
     /// It is being deleted.
     Deleting,
-}
-
-/// One requirement of a selector.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct SelectorTerm {
-    /// As `kubectl -l` takes it.
-    pub term: String,
-    /// Whether the pod's labels fulfil it.
-    pub holds: bool,
-    /// What the pod has instead; empty if it holds.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub found: String,
 }
 
 /// What is known of a probe of a pod.

@@ -58,7 +58,7 @@ use crate::cluster::{Now, ObjectName, ResourceVersion, Source};
 
 pub use self::explanation::{
     Cause, Explanation, MarkExplanation, MarkerExplanation, MarkerFit, Owner, ProbeExplanation,
-    Reason, SelectorTerm, ShownVerdict, VerdictSource,
+    Reason, ShownVerdict, VerdictSource,
 };
 pub use self::groups::{PodGroup, group};
 pub use self::summary::{FleetSummary, MarkerSummary, ProbeCounts, summarize, summary};

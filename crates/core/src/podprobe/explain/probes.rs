@@ -3,9 +3,9 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::explanation::{ProbeExplanation, SelectorTerm, ShownVerdict, VerdictSource};
+use super::explanation::{ProbeExplanation, ShownVerdict, VerdictSource};
 use super::{PodContext, words};
-use crate::cluster::{Selector, nearest};
+use crate::cluster::{Selector, SelectorTerm};
 use crate::podprobe::index::InspectedProbe;
 use crate::podprobe::marker::{Marker, MarkerProbe};
 use crate::podprobe::probe::State;
@@ -63,24 +63,7 @@ impl PodContext<'_> {
     /// A selector, requirement by requirement.
     pub(super) fn terms(&self, selector: &Selector) -> Vec<SelectorTerm> {
         let labels = &self.inspected.pod.labels;
-        let terms = selector.requirements().map(|(key, operator)| {
-            let value = labels.get(key).map(|value| &**value);
-            let holds = operator.matches(value);
-            let found = match value {
-                _ if holds => String::new(),
-                Some(value) => format!("{key}={value}"),
-                None => match nearest(key, labels.iter().map(|(key, _)| &**key)) {
-                    Some(near) => format!("no label {key}, but {near}"),
-                    None => format!("no label {key}"),
-                },
-            };
-            SelectorTerm {
-                term: words::term(key, operator),
-                holds,
-                found,
-            }
-        });
-        terms.collect()
+        selector.terms(|| labels.iter().map(|(key, value)| (&**key, &**value)))
     }
 }
 

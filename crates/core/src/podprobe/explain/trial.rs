@@ -13,9 +13,9 @@ use leadsman_api::node_pod_probe::{ContainerProbeState, NodePodProbeSpec, PodPro
 use leadsman_api::{Guarded, NodePodProbe, PodProbeMarker, PodProbeMarkerStatus};
 use serde::Serialize;
 
-use super::explanation::{Cause, SelectorTerm};
+use super::explanation::Cause;
 use super::{ObservedCluster, ObservedObjects, PodContext, words};
-use crate::cluster::{ObjectName, nearest, truncate};
+use crate::cluster::{ObjectName, SelectorTerm, nearest, truncate};
 use crate::podprobe::index::{InspectedFit, InspectedMarker, InspectedProbe};
 use crate::podprobe::marker::{Marker, MarkerProbe};
 use crate::podprobe::marks::{self, Mark, Want};

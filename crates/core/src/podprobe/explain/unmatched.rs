@@ -1,8 +1,8 @@
 //! Why no marker matches a pod.
 
 use super::PodContext;
-use super::explanation::{Cause, SelectorTerm};
-use crate::cluster::edit_distance;
+use super::explanation::Cause;
+use crate::cluster::{SelectorTerm, edit_distance};
 use crate::podprobe::index::{InspectedFit, InspectedMarker};
 use crate::podprobe::pod::NoTarget;
 

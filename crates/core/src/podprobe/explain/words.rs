@@ -1,27 +1,12 @@
 //! Selectors, probes and durations as text.
 
-use std::sync::Arc;
-
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use crate::cluster::{Invalid, Operator, Selector};
+use crate::cluster::{Invalid, Selector};
 use crate::podprobe::marker::MarkerProbe;
 use crate::podprobe::probe::Scheme;
 use crate::podprobe::template::{HandlerTemplate, Port};
-
-/// A requirement of a selector, as `kubectl -l` takes it.
-pub(super) fn term(key: &str, operator: &Operator) -> String {
-    let list = |values: &[Arc<str>]| values.join(", ");
-    match operator {
-        Operator::In(values) if values.len() == 1 => format!("{key}={}", values[0]),
-        Operator::In(values) => format!("{key} in ({})", list(values)),
-        Operator::NotIn(values) if values.len() == 1 => format!("{key}!={}", values[0]),
-        Operator::NotIn(values) => format!("{key} notin ({})", list(values)),
-        Operator::Exists => key.to_owned(),
-        Operator::DoesNotExist => format!("!{key}"),
-    }
-}
 
 /// A selector of a workload, as the API takes it in a query.
 pub fn selector_text(selector: &LabelSelector) -> Result<String, Invalid> {
@@ -31,11 +16,7 @@ pub fn selector_text(selector: &LabelSelector) -> Result<String, Invalid> {
             .next()
             .expect("a selector that is refused has an error")
     })?;
-    let terms: Vec<_> = parsed
-        .requirements()
-        .map(|(key, operator)| term(key, operator))
-        .collect();
-    Ok(terms.join(","))
+    Ok(parsed.to_string())
 }
 
 /// What a probe does, how often.
