@@ -8,7 +8,8 @@
 //! | `container`, `template` | what a pod gets from a set, parsed; its hashes, and the data of its revision |
 //! | `set`, `strategy`, `selectors` | a set, parsed; parsing is validation |
 //! | `annotations` | what a pod's annotations record about its sets |
-//! | `render`, `overlap` | what a pod gets as it is created, and what two sets cannot both do to it |
+//! | `selection` | which sets a pod gets as it is created, and in which revision |
+//! | `render`, `overlap` | what it gets from them, and what two sets cannot both do to it |
 //! | `pod`, `rollout`, `upgrade` | what a pod is to a set, which pods are upgraded next, and the patch that does it |
 //! | `revision` | the history of a set, and the revision that a new pod gets |
 //! | `status`, `condition` | the counts of a set, and the condition of a pod that cannot be upgraded |
@@ -24,6 +25,7 @@ pub mod pod;
 pub mod render;
 pub mod revision;
 pub mod rollout;
+pub mod selection;
 mod selectors;
 pub mod set;
 pub mod status;

@@ -2,6 +2,7 @@
 //! status says why.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -90,6 +91,15 @@ pub enum PinPolicy {
     Always,
     /// As many as the partition of the update strategy says.
     Partial,
+}
+
+impl fmt::Display for PinnedRevision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => write!(f, "the name {name:?}"),
+            Self::CustomVersion(version) => write!(f, "custom version {version:?}"),
+        }
+    }
 }
 
 impl SidecarSet {

@@ -99,6 +99,7 @@ impl World {
             hashes: &self.set.hashes,
             revision: "r",
             allowed_keys: whitelist.allowed_keys(|_| None, true),
+            missing_pin: None,
         };
         let injected = inject(
             &pod,

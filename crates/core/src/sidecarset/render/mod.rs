@@ -26,7 +26,7 @@ use super::annotations::{
 use super::container::{Position, SidecarContainer, Upgrade};
 use super::metadata::{AllowedKeys, MetadataPatch, NotMerged};
 use super::overlap::{self, Overlap};
-use super::set::SidecarSet;
+use super::set::{PinnedRevision, SidecarSet};
 use super::template::{Hashes, Template};
 use crate::workload::JsonObject;
 use crate::workload::core_types::VOLUME;
@@ -46,6 +46,8 @@ pub struct Injection<'a> {
     pub revision: &'a str,
     /// The annotations that the administrator lets the set patch.
     pub allowed_keys: AllowedKeys<'a>,
+    /// The revision that new pods are pinned to, if the set has none such: the pod gets the present one.
+    pub missing_pin: Option<&'a PinnedRevision>,
 }
 
 /// The order in which containers of several sets stand.
@@ -111,6 +113,9 @@ pub enum Remark {
     /// An annotation.
     #[error("{0}")]
     NotMerged(NotMerged),
+    /// The pin.
+    #[error("is injected as it is now: it has no revision with {0}, which new pods are pinned to")]
+    NoPinnedRevision(PinnedRevision),
 }
 
 impl Remark {
@@ -140,7 +145,8 @@ pub fn inject(
     let mut hot_annotations = BTreeMap::new();
     for injection in &injections {
         let template = injection.template;
-        let mut remarks = Vec::new();
+        let missing_pin = injection.missing_pin.cloned();
+        let mut remarks = Vec::from_iter(missing_pin.map(Remark::NoPinnedRevision));
         for sidecar in &template.init_containers {
             let container = render_container(sidecar, &pod, &mut remarks);
             init_containers.push((sidecar.position, container));

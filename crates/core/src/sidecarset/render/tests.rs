@@ -58,6 +58,7 @@ fn inject_all(
             hashes: &set.hashes,
             revision,
             allowed_keys: whitelist.allowed_keys(|_| None, true),
+            missing_pin: None,
         })
         .collect();
     inject(pod, &injections, options, now.parse().unwrap())
@@ -186,6 +187,7 @@ fn a_pinned_pod_gets_the_revision_with_its_hashes_as_recorded() {
         hashes: &hashes,
         revision: data["metadata"]["name"].as_str().unwrap(),
         allowed_keys: whitelist.allowed_keys(|_| None, true),
+        missing_pin: None,
     };
     let before = before_injection(pod, &[], &[]);
     let now = "2026-11-22T01:56:38Z".parse().unwrap();
@@ -395,6 +397,7 @@ fn the_whitelist_is_asked_at_the_injection_too_and_our_own_annotations_are_no_on
             hashes: &set.hashes,
             revision: "s-1",
             allowed_keys: whitelist.allowed_keys(|_| None, without_rules),
+            missing_pin: None,
         };
         let injected = inject(
             &pod(),

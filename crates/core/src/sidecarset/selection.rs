@@ -1,0 +1,267 @@
+//! Which sets a pod gets as it is created, and in which revision: asked by the webhook and by whoever wants to know before.
+//! What the pod then looks like is decided in `render`.
+
+use std::sync::Arc;
+
+use leadsman_api::SidecarSetStatus;
+use serde_json::Value;
+
+use super::metadata::AllowedKeys;
+use super::render::Injection;
+use super::revision::{SetRevision, is_pinned, pinned};
+use super::set::SidecarSet;
+use crate::workload::JsonObject;
+use crate::workload::object::{inner, items, text};
+use crate::workload::revision::{Revision, newest};
+
+/// A pod that is being created: what it is selected by.
+#[derive(Clone, Copy, Debug)]
+pub struct NewPod<'a> {
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// What its pin is drawn from: the uid of its controller, so that the pods of one are alike; without one, its name.
+    pub owner: &'a str,
+    labels: Option<&'a JsonObject>,
+}
+
+impl<'a> NewPod<'a> {
+    /// A pod as it is sent to the API server. It need not name its namespace, since its request does.
+    pub fn new(pod: &'a JsonObject, namespace: &'a str) -> Self {
+        let metadata = inner(pod, "metadata");
+        let owners = metadata.into_iter();
+        let mut owners = owners.flat_map(|metadata| items(metadata, "ownerReferences"));
+        let controller =
+            owners.find(|owner| owner.get("controller").and_then(Value::as_bool) == Some(true));
+        let name = |metadata| text(metadata, "name").or_else(|| text(metadata, "generateName"));
+        let owner = controller.and_then(|owner| text(owner, "uid"));
+        Self {
+            namespace,
+            owner: owner.or_else(|| name(metadata?)).unwrap_or_default(),
+            labels: metadata.and_then(|metadata| inner(metadata, "labels")),
+        }
+    }
+
+    /// The value of a label.
+    pub fn label(&self, key: &str) -> Option<&'a str> {
+        self.labels?.get(key).and_then(Value::as_str)
+    }
+
+    /// Its labels.
+    pub fn labels(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
+        let labels = self.labels.into_iter().flatten();
+        labels.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
+    }
+}
+
+/// The revisions of a set.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SetHistory {
+    /// Those that are known.
+    pub revisions: Vec<SetRevision>,
+    /// The name of the revision of the set as it is now. It may not have been created yet.
+    pub newest: Arc<str>,
+    /// How many pods the set has, by its status.
+    pub matched: usize,
+}
+
+impl SetHistory {
+    /// The history of a set, by its revisions and its status as far as they are known. Revisions of others are left out.
+    pub fn new(
+        set: &SidecarSet,
+        mut revisions: Vec<SetRevision>,
+        status: Option<&SidecarSetStatus>,
+    ) -> Self {
+        revisions.retain(|revision| revision.owner == set.uid);
+        let known = revisions.iter().map(|known| known.revision.clone());
+        let known: Vec<Revision> = known.collect();
+        let collisions = status.and_then(|status| status.collision_count);
+        let newest = newest(
+            &set.name,
+            &set.template.revision_data(),
+            &known,
+            collisions.unwrap_or_default(),
+        );
+        let matched = status.map_or(0, |status| status.matched_pods);
+        Self {
+            revisions,
+            newest: newest.name,
+            matched: usize::try_from(matched).unwrap_or_default(),
+        }
+    }
+}
+
+/// What a set gives to a pod that is being created; None if it does not select the pod, or if its injection is paused.
+/// `namespace_label` gives the labels of the pod's namespace, if they are known.
+pub fn offer<'a, 'b>(
+    set: &'a SidecarSet,
+    history: &'a SetHistory,
+    allowed_keys: AllowedKeys<'a>,
+    pod: &NewPod<'_>,
+    namespace_label: Option<impl Fn(&str) -> Option<&'b str>>,
+) -> Option<Injection<'a>> {
+    let label = |key: &str| pod.label(key);
+    if set.is_injection_paused || !set.selects(pod.namespace, namespace_label, label) {
+        return None;
+    }
+    let pin = set.pin.as_ref();
+    let pin = pin.filter(|pin| is_pinned(set, pin, pod.owner, history.matched, label));
+    let revision = pin.and_then(|pin| pinned(set, pin, &history.revisions));
+    Some(match revision {
+        Some(revision) => Injection {
+            set,
+            template: &revision.template,
+            hashes: &revision.hashes,
+            revision: &revision.revision.name,
+            allowed_keys,
+            missing_pin: None,
+        },
+        None => Injection {
+            set,
+            template: &set.template,
+            hashes: &set.hashes,
+            revision: &history.newest,
+            allowed_keys,
+            missing_pin: pin.map(|pin| &pin.revision),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+    use crate::sidecarset::metadata::Whitelist;
+    use crate::sidecarset::recorded;
+    use crate::sidecarset::render::{Remark, RenderOptions, inject};
+
+    fn parse(set: &Value) -> SidecarSet {
+        SidecarSet::parse(&serde_json::from_value(set.clone()).unwrap()).unwrap()
+    }
+
+    fn stored() -> Value {
+        recorded::documents("01-sidecarset-stored").remove(1)
+    }
+
+    fn history(set: &SidecarSet) -> SetHistory {
+        let revisions = recorded::documents("05-revisions-after-rollback");
+        let revisions = revisions.iter().map(|object| {
+            let meta = serde_json::from_value(object["metadata"].clone()).unwrap();
+            let number = object["revision"].as_i64().unwrap();
+            let mut revision = SetRevision::read(&meta, number, &object["data"]).unwrap();
+            revision.owner = set.uid.clone();
+            revision
+        });
+        SetHistory::new(set, revisions.collect(), None)
+    }
+
+    fn pod(metadata: &Value) -> JsonObject {
+        let pod = json!({"metadata": metadata, "spec": {"containers": [{"name": "main"}]}});
+        pod.as_object().unwrap().clone()
+    }
+
+    /// The revision that a pod gets, if any.
+    fn offered(set: &Value, metadata: &Value, namespace: &str) -> Option<String> {
+        let set = parse(set);
+        let history = history(&set);
+        let pod = pod(metadata);
+        let labels = [("kubernetes.io/metadata.name", namespace), ("tier", "gold")];
+        let label = |key: &str| {
+            labels
+                .iter()
+                .find(|(own, _)| *own == key)
+                .map(|(_, value)| *value)
+        };
+        let allowed = Whitelist::default();
+        let allowed = allowed.allowed_keys(|_| None, true);
+        let offered = offer(
+            &set,
+            &history,
+            allowed,
+            &NewPod::new(&pod, namespace),
+            Some(label),
+        );
+        offered.map(|injection| injection.revision.to_owned())
+    }
+
+    // SCS-5
+    #[rstest]
+    #[case(json!({}), true)]
+    #[case(json!({"selector": {"matchLabels": {"app": "other"}}}), false)]
+    #[case(json!({"namespace": "shop"}), true)]
+    #[case(json!({"namespace": "other"}), false)]
+    #[case(json!({"namespaceSelector": {"matchLabels": {"tier": "gold"}}}), true)]
+    #[case(json!({"namespaceSelector": {"matchLabels": {"tier": "tin"}}}), false)]
+    #[case(json!({"injectionStrategy": {"paused": true}}), false)]
+    fn a_new_pod_gets_a_set_that_selects_it_and_is_not_paused(
+        #[case] spec: Value,
+        #[case] is_offered: bool,
+    ) {
+        let mut set = stored();
+        set["spec"]["selector"] = json!({"matchLabels": {"app": "web"}});
+        for (field, value) in spec.as_object().unwrap() {
+            set["spec"][field] = value.clone();
+        }
+        let metadata = json!({"labels": {"app": "web"}});
+        let offered = offered(&set, &metadata, "shop");
+        assert_eq!(offered.is_some(), is_offered);
+    }
+
+    // SCS-39, SDF-1, SDF-7
+    #[test]
+    fn a_pod_gets_the_pinned_revision_and_else_the_present_one() {
+        let mut set = stored();
+        let labels = set["spec"]["selector"]["matchLabels"].clone();
+        let metadata = json!({"labels": labels});
+        let newest = "log-agent-6bf48c598b";
+        assert_eq!(offered(&set, &metadata, "d").as_deref(), Some(newest));
+        let known = recorded::documents("05-revisions-after-rollback");
+        let known = known
+            .iter()
+            .map(|known| known["metadata"]["name"].as_str().unwrap());
+        let former = known.clone().find(|name| *name != newest).unwrap();
+        for (pin, expected) in [(former, former), ("log-agent-none", newest)] {
+            set["spec"]["injectionStrategy"] = json!({"revision": {"revisionName": pin}});
+            assert_eq!(offered(&set, &metadata, "d").as_deref(), Some(expected));
+        }
+    }
+
+    // SDF-1
+    #[test]
+    fn a_pin_without_its_revision_is_reported() {
+        let mut set = stored();
+        set["spec"]["injectionStrategy"] = json!({"revision": {"customVersion": "v9"}});
+        let labels = set["spec"]["selector"]["matchLabels"].clone();
+        let (set, pod) = (parse(&set), pod(&json!({"labels": labels})));
+        let (history, whitelist) = (SetHistory::default(), Whitelist::default());
+        let allowed = whitelist.allowed_keys(|_| None, true);
+        let none = None::<fn(&str) -> Option<&'static str>>;
+        let injection = offer(&set, &history, allowed, &NewPod::new(&pod, "d"), none).unwrap();
+        let now = "2026-11-22T01:58:33Z".parse().unwrap();
+        let injected = inject(&pod, &[injection], RenderOptions::default(), now);
+        assert_eq!(injected.sets.len(), 1);
+        let [(_, remark @ Remark::NoPinnedRevision(_))] = &injected.remarks[..] else {
+            panic!("{:?}", injected.remarks)
+        };
+        assert!(
+            remark
+                .to_string()
+                .contains("no revision with custom version \"v9\"")
+        );
+    }
+
+    #[test]
+    fn the_pods_of_one_controller_draw_alike() {
+        let owned = json!({"name": "a-1", "ownerReferences": [{"uid": "u", "controller": true}]});
+        let other = json!({"name": "b", "ownerReferences": [{"uid": "u"}]});
+        for (metadata, owner) in [
+            (owned, "u"),
+            (other, "b"),
+            (json!({"generateName": "c-"}), "c-"),
+            (json!({}), ""),
+        ] {
+            assert_eq!(NewPod::new(&pod(&metadata), "d").owner, owner);
+        }
+    }
+}
