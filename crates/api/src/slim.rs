@@ -1,4 +1,4 @@
-//! Pod, Node and CRD, reduced to the fields that leadsman reads.
+//! Pod, Node, Namespace and others, reduced to the fields that leadsman reads.
 //!
 //! All other fields are skipped while parsing, so that they take no memory.
 
@@ -7,10 +7,15 @@ use std::borrow::Cow;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Deserializer};
 
+use self::config_map::ConfigMap;
+use self::revision::ControllerRevision;
+use self::workload::WorkloadPod;
 pub use crate::managed::{FieldOwner, Owned};
 use crate::wire::{null_as_default, pairs};
 
+pub mod config_map;
 pub mod crd;
+pub mod revision;
 pub mod workload;
 
 /// Labels or annotations, in the order of the wire.
@@ -166,8 +171,18 @@ pub struct ContainerStateRunning {
 
 /// A node: its name and its labels.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(from = "NodeWire")]
+#[serde(from = "LabelledWire")]
 pub struct Node {
+    /// Name, uid and resourceVersion; all other fields are empty.
+    pub identity: ObjectMeta,
+    /// Its labels.
+    pub labels: Pairs,
+}
+
+/// A namespace: its name and its labels.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(from = "LabelledWire")]
+pub struct Namespace {
     /// Name, uid and resourceVersion; all other fields are empty.
     pub identity: ObjectMeta,
     /// Its labels.
@@ -211,13 +226,13 @@ struct OwnerReference {
 }
 
 #[derive(Deserialize)]
-struct NodeWire {
-    metadata: NodeMetadata,
+struct LabelledWire {
+    metadata: LabelledMetadata,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct NodeMetadata {
+struct LabelledMetadata {
     name: Option<String>,
     uid: Option<String>,
     resource_version: Option<String>,
@@ -251,30 +266,42 @@ impl From<PodWire> for Pod {
     }
 }
 
-impl From<NodeWire> for Node {
-    fn from(wire: NodeWire) -> Self {
-        Self {
-            identity: ObjectMeta {
-                name: wire.metadata.name,
-                uid: wire.metadata.uid,
-                resource_version: wire.metadata.resource_version,
-                ..ObjectMeta::default()
-            },
-            labels: wire.metadata.labels,
-        }
+impl LabelledWire {
+    fn split(self) -> (ObjectMeta, Pairs) {
+        let identity = ObjectMeta {
+            name: self.metadata.name,
+            uid: self.metadata.uid,
+            resource_version: self.metadata.resource_version,
+            ..ObjectMeta::default()
+        };
+        (identity, self.metadata.labels)
     }
 }
 
-macro_rules! core_resource {
-    ($kind:ident, $plural:literal, $scope:ty) => {
+impl From<LabelledWire> for Node {
+    fn from(wire: LabelledWire) -> Self {
+        let (identity, labels) = wire.split();
+        Self { identity, labels }
+    }
+}
+
+impl From<LabelledWire> for Namespace {
+    fn from(wire: LabelledWire) -> Self {
+        let (identity, labels) = wire.split();
+        Self { identity, labels }
+    }
+}
+
+macro_rules! resource {
+    ($kind:ident, $name:literal, $group:literal, $plural:literal, $scope:ident) => {
         impl kube::Resource for $kind {
             type DynamicType = ();
-            type Scope = $scope;
+            type Scope = kube::core::$scope;
             fn kind((): &()) -> Cow<'_, str> {
-                stringify!($kind).into()
+                $name.into()
             }
             fn group((): &()) -> Cow<'_, str> {
-                "".into()
+                $group.into()
             }
             fn version((): &()) -> Cow<'_, str> {
                 "v1".into()
@@ -291,8 +318,30 @@ macro_rules! core_resource {
         }
     };
 }
-core_resource!(Pod, "pods", kube::core::NamespaceResourceScope);
-core_resource!(Node, "nodes", kube::core::ClusterResourceScope);
+resource!(Pod, "Pod", "", "pods", NamespaceResourceScope);
+resource!(WorkloadPod, "Pod", "", "pods", NamespaceResourceScope);
+resource!(Node, "Node", "", "nodes", ClusterResourceScope);
+resource!(
+    Namespace,
+    "Namespace",
+    "",
+    "namespaces",
+    ClusterResourceScope
+);
+resource!(
+    ConfigMap,
+    "ConfigMap",
+    "",
+    "configmaps",
+    NamespaceResourceScope
+);
+resource!(
+    ControllerRevision,
+    "ControllerRevision",
+    "apps",
+    "controllerrevisions",
+    NamespaceResourceScope
+);
 
 #[cfg(test)]
 mod tests;

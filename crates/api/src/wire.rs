@@ -1,8 +1,10 @@
 //! Deserializers for what other clients send.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use k8s_openapi::api::core::v1::Probe;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -32,6 +34,38 @@ where
         }
     }
     serde_json::from_value(probe).map_err(D::Error::custom)
+}
+
+/// What is read of an object's metadata. `ObjectMeta` itself would parse managedFields into trees of values.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    creation_timestamp: Option<Time>,
+    deletion_timestamp: Option<Time>,
+    labels: Option<BTreeMap<String, String>>,
+    annotations: Option<BTreeMap<String, String>>,
+    owner_references: Option<Vec<OwnerReference>>,
+}
+
+/// Reads the metadata of an object without its managedFields.
+pub(crate) fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    let wire = Metadata::deserialize(deserializer)?;
+    Ok(ObjectMeta {
+        name: wire.name,
+        namespace: wire.namespace,
+        uid: wire.uid,
+        resource_version: wire.resource_version,
+        creation_timestamp: wire.creation_timestamp,
+        deletion_timestamp: wire.deletion_timestamp,
+        labels: wire.labels,
+        annotations: wire.annotations,
+        owner_references: wire.owner_references,
+        ..ObjectMeta::default()
+    })
 }
 
 /// Reads a map of strings as a list, which takes less memory than a `BTreeMap`; `null` as an empty one.

@@ -1,6 +1,6 @@
 //! A pod as the rules read it that upgrade pods in place.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::Deserialize;
 
 use super::{ContainerState, Pairs};
@@ -8,38 +8,64 @@ use crate::wire::{null_as_default, pairs};
 
 /// A pod: the fields that an upgrade in place reads.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
+#[serde(from = "WorkloadPodWire")]
 pub struct WorkloadPod {
-    /// Name, labels, annotations, versions and times.
-    pub metadata: WorkloadPodMetadata,
+    /// Name, namespace, uid, resourceVersion, creationTimestamp and deletionTimestamp; all other fields are empty.
+    pub identity: ObjectMeta,
+    /// Its labels.
+    pub labels: Pairs,
+    /// Its annotations.
+    pub annotations: Pairs,
     /// Desired state.
     pub spec: WorkloadPodSpec,
     /// Observed state.
     pub status: WorkloadPodStatus,
 }
 
-/// What is read of a pod's metadata.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Deserialize)]
+struct WorkloadPodWire {
+    #[serde(default)]
+    metadata: WorkloadPodMetadata,
+    #[serde(default)]
+    spec: WorkloadPodSpec,
+    #[serde(default)]
+    status: WorkloadPodStatus,
+}
+
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct WorkloadPodMetadata {
-    /// Its name.
-    pub name: String,
-    /// Its namespace.
-    pub namespace: String,
-    /// Its uid.
-    pub uid: String,
-    /// Its resourceVersion.
-    pub resource_version: Option<String>,
-    /// When it was created.
-    pub creation_timestamp: Option<Time>,
-    /// When it began to terminate.
-    pub deletion_timestamp: Option<Time>,
-    /// Its labels.
+struct WorkloadPodMetadata {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    creation_timestamp: Option<Time>,
+    deletion_timestamp: Option<Time>,
     #[serde(deserialize_with = "pairs")]
-    pub labels: Pairs,
-    /// Its annotations.
+    labels: Pairs,
     #[serde(deserialize_with = "pairs")]
-    pub annotations: Pairs,
+    annotations: Pairs,
+}
+
+impl From<WorkloadPodWire> for WorkloadPod {
+    fn from(wire: WorkloadPodWire) -> Self {
+        let metadata = wire.metadata;
+        Self {
+            identity: ObjectMeta {
+                name: metadata.name,
+                namespace: metadata.namespace,
+                uid: metadata.uid,
+                resource_version: metadata.resource_version,
+                creation_timestamp: metadata.creation_timestamp,
+                deletion_timestamp: metadata.deletion_timestamp,
+                ..ObjectMeta::default()
+            },
+            labels: metadata.labels,
+            annotations: metadata.annotations,
+            spec: wire.spec,
+            status: wire.status,
+        }
+    }
 }
 
 /// What is read of a pod's spec.

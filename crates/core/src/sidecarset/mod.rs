@@ -13,12 +13,15 @@
 //! | `pod`, `rollout`, `upgrade` | what a pod is to a set, which pods are upgraded next, and the patch that does it |
 //! | `revision` | the history of a set, and the revision that a new pod gets |
 //! | `status`, `condition` | the counts of a set, and the condition of a pod that cannot be upgraded |
+//! | `event`, `index` | what is observed, and the writes that follow from it |
 //! | `metadata` | annotations that a set patches, and the administrator's whitelist |
 
 pub mod annotations;
 pub mod condition;
 pub mod container;
+pub mod event;
 mod fields;
+pub mod index;
 pub mod metadata;
 pub mod overlap;
 pub mod pod;

@@ -90,7 +90,9 @@ impl ObservedPod {
     /// Reads a pod.
     pub fn new(wire: &WorkloadPod) -> Self {
         let WorkloadPod {
-            metadata,
+            identity,
+            labels,
+            annotations,
             spec,
             status,
         } = wire;
@@ -106,22 +108,19 @@ impl ObservedPod {
         let init_containers = spec.init_containers.iter().map(|container| {
             ObservedContainer::new(container, &status.init_container_statuses, true)
         });
-        let labels = metadata.labels.iter();
         let time = |time: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Time| time.0;
         Self {
-            name: ObjectName {
-                namespace: metadata.namespace.clone(),
-                name: metadata.name.clone(),
-            },
-            uid: metadata.uid.as_str().into(),
-            resource_version: metadata.resource_version.as_deref().map(Into::into),
+            name: ObjectName::of(identity),
+            uid: identity.uid.as_deref().unwrap_or_default().into(),
+            resource_version: identity.resource_version.as_deref().map(Into::into),
             labels: labels
+                .iter()
                 .map(|(key, value)| (key.as_str().into(), value.as_str().into()))
                 .collect(),
-            annotations: metadata.annotations.iter().cloned().collect(),
-            created: metadata.creation_timestamp.as_ref().map(time),
+            annotations: annotations.iter().cloned().collect(),
+            created: identity.creation_timestamp.as_ref().map(time),
             is_scheduled: spec.node_name.as_ref().is_some_and(|name| !name.is_empty()),
-            is_terminating: metadata.deletion_timestamp.is_some(),
+            is_terminating: identity.deletion_timestamp.is_some(),
             phase: match status.phase.as_deref() {
                 Some("Pending") => PodPhase::Pending,
                 Some("Running") => PodPhase::Running,
