@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::metadata::AllowedKeys;
 use super::render::Injection;
 use super::revision::{SetRevision, is_pinned, pinned};
-use super::set::SidecarSet;
+use super::set::{Namespaces, SidecarSet};
 use crate::workload::JsonObject;
 use crate::workload::object::{inner, items, text};
 use crate::workload::revision::{Revision, newest};
@@ -21,7 +21,28 @@ pub struct NewPod<'a> {
     pub namespace: &'a str,
     /// What its pin is drawn from: the uid of its controller, so that the pods of one are alike; without one, its name.
     pub owner: &'a str,
+    /// Whether the kubelet shows a static pod by it (`k8s.io/kubernetes/pkg/kubelet/types`, `ConfigMirrorAnnotationKey`).
+    /// What runs is as a file of the node says, and the kubelet replaces a mirror that differs.
+    pub is_mirror: bool,
     labels: Option<&'a JsonObject>,
+}
+
+/// Annotation of a mirror pod.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// Why a set gives nothing to a pod that is being created: the first of these that holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotOffered {
+    /// The pod is the mirror of a static pod.
+    MirrorPod,
+    /// The injection of the set is paused.
+    Paused,
+    /// The pod's labels are others.
+    Labels,
+    /// The set selects namespaces by labels, and those of the pod's namespace are not known.
+    NamespaceUnknown,
+    /// The pod's namespace is another.
+    Namespace,
 }
 
 impl<'a> NewPod<'a> {
@@ -37,6 +58,9 @@ impl<'a> NewPod<'a> {
         Self {
             namespace,
             owner: owner.or_else(|| name(metadata?)).unwrap_or_default(),
+            is_mirror: metadata
+                .and_then(|metadata| inner(metadata, "annotations"))
+                .is_some_and(|annotations| annotations.contains_key(MIRROR)),
             labels: metadata.and_then(|metadata| inner(metadata, "labels")),
         }
     }
@@ -90,23 +114,25 @@ impl SetHistory {
     }
 }
 
-/// What a set gives to a pod that is being created; None if it does not select the pod, or if its injection is paused.
-/// `namespace_label` gives the labels of the pod's namespace, if they are known.
+/// What a set gives to a pod that is being created. `namespace_label` gives the labels of the pod's namespace, if they are
+/// known.
+///
+/// # Errors
+///
+/// Why it gives nothing.
 pub fn offer<'a, 'b>(
     set: &'a SidecarSet,
     history: &'a SetHistory,
     allowed_keys: AllowedKeys<'a>,
     pod: &NewPod<'_>,
     namespace_label: Option<impl Fn(&str) -> Option<&'b str>>,
-) -> Option<Injection<'a>> {
+) -> Result<Injection<'a>, NotOffered> {
     let label = |key: &str| pod.label(key);
-    if set.is_injection_paused || !set.selects(pod.namespace, namespace_label, label) {
-        return None;
-    }
+    check(set, pod, namespace_label)?;
     let pin = set.pin.as_ref();
     let pin = pin.filter(|pin| is_pinned(set, pin, pod.owner, history.matched, label));
     let revision = pin.and_then(|pin| pinned(set, pin, &history.revisions));
-    Some(match revision {
+    Ok(match revision {
         Some(revision) => Injection {
             set,
             template: &revision.template,
@@ -124,6 +150,30 @@ pub fn offer<'a, 'b>(
             missing_pin: pin.map(|pin| &pin.revision),
         },
     })
+}
+
+fn check<'b>(
+    set: &SidecarSet,
+    pod: &NewPod<'_>,
+    namespace_label: Option<impl Fn(&str) -> Option<&'b str>>,
+) -> Result<(), NotOffered> {
+    if pod.is_mirror {
+        return Err(NotOffered::MirrorPod);
+    }
+    if set.is_injection_paused {
+        return Err(NotOffered::Paused);
+    }
+    if !set.selector.matches(|key| pod.label(key)) {
+        return Err(NotOffered::Labels);
+    }
+    let is_known = namespace_label.is_some();
+    if set.namespaces.contain(pod.namespace, namespace_label) {
+        Ok(())
+    } else if matches!(set.namespaces, Namespaces::Selected(_)) && !is_known {
+        Err(NotOffered::NamespaceUnknown)
+    } else {
+        Err(NotOffered::Namespace)
+    }
 }
 
 #[cfg(test)]
@@ -161,42 +211,43 @@ mod tests {
         pod.as_object().unwrap().clone()
     }
 
-    /// The revision that a pod gets, if any.
-    fn offered(set: &Value, metadata: &Value, namespace: &str) -> Option<String> {
+    /// The name of the revision that a pod gets.
+    fn offered(
+        set: &Value,
+        metadata: &Value,
+        namespace_labels: Option<&[(&'static str, &'static str)]>,
+    ) -> Result<String, NotOffered> {
         let set = parse(set);
         let history = history(&set);
         let pod = pod(metadata);
-        let labels = [("kubernetes.io/metadata.name", namespace), ("tier", "gold")];
-        let label = |key: &str| {
-            labels
-                .iter()
-                .find(|(own, _)| *own == key)
-                .map(|(_, value)| *value)
-        };
+        let label = namespace_labels.map(|labels| {
+            |key: &str| {
+                let found = labels.iter().find(|(own, _)| *own == key);
+                found.map(|(_, value)| *value)
+            }
+        });
         let allowed = Whitelist::default();
         let allowed = allowed.allowed_keys(|_| None, true);
-        let offered = offer(
-            &set,
-            &history,
-            allowed,
-            &NewPod::new(&pod, namespace),
-            Some(label),
-        );
+        let offered = offer(&set, &history, allowed, &NewPod::new(&pod, "shop"), label);
         offered.map(|injection| injection.revision.to_owned())
     }
 
+    const GOLD: Option<&[(&str, &str)]> = Some(&[("tier", "gold")]);
+
     // SCS-5
     #[rstest]
-    #[case(json!({}), true)]
-    #[case(json!({"selector": {"matchLabels": {"app": "other"}}}), false)]
-    #[case(json!({"namespace": "shop"}), true)]
-    #[case(json!({"namespace": "other"}), false)]
-    #[case(json!({"namespaceSelector": {"matchLabels": {"tier": "gold"}}}), true)]
-    #[case(json!({"namespaceSelector": {"matchLabels": {"tier": "tin"}}}), false)]
-    #[case(json!({"injectionStrategy": {"paused": true}}), false)]
+    #[case(json!({}), GOLD, None)]
+    #[case(json!({"selector": {"matchLabels": {"app": "other"}}}), GOLD, Some(NotOffered::Labels))]
+    #[case(json!({"namespace": "shop"}), GOLD, None)]
+    #[case(json!({"namespace": "other"}), None, Some(NotOffered::Namespace))]
+    #[case(json!({"namespaceSelector": {"matchLabels": {"tier": "gold"}}}), GOLD, None)]
+    #[case(json!({"namespaceSelector": {"matchLabels": {"tier": "tin"}}}), GOLD, Some(NotOffered::Namespace))]
+    #[case(json!({"namespaceSelector": {"matchLabels": {"tier": "gold"}}}), None, Some(NotOffered::NamespaceUnknown))]
+    #[case(json!({"injectionStrategy": {"paused": true}}), GOLD, Some(NotOffered::Paused))]
     fn a_new_pod_gets_a_set_that_selects_it_and_is_not_paused(
         #[case] spec: Value,
-        #[case] is_offered: bool,
+        #[case] namespace_labels: Option<&[(&'static str, &'static str)]>,
+        #[case] expected: Option<NotOffered>,
     ) {
         let mut set = stored();
         set["spec"]["selector"] = json!({"matchLabels": {"app": "web"}});
@@ -204,8 +255,17 @@ mod tests {
             set["spec"][field] = value.clone();
         }
         let metadata = json!({"labels": {"app": "web"}});
-        let offered = offered(&set, &metadata, "shop");
-        assert_eq!(offered.is_some(), is_offered);
+        let offered = offered(&set, &metadata, namespace_labels);
+        assert_eq!(offered.err(), expected);
+    }
+
+    // SCS-5
+    #[test]
+    fn a_static_pod_gets_nothing() {
+        let set = stored();
+        let labels = set["spec"]["selector"]["matchLabels"].clone();
+        let metadata = json!({"labels": labels, "annotations": {MIRROR: "x"}});
+        assert_eq!(offered(&set, &metadata, GOLD), Err(NotOffered::MirrorPod));
     }
 
     // SCS-39, SDF-1, SDF-7
@@ -215,15 +275,15 @@ mod tests {
         let labels = set["spec"]["selector"]["matchLabels"].clone();
         let metadata = json!({"labels": labels});
         let newest = "log-agent-6bf48c598b";
-        assert_eq!(offered(&set, &metadata, "d").as_deref(), Some(newest));
+        assert_eq!(offered(&set, &metadata, None).as_deref(), Ok(newest));
         let known = recorded::documents("05-revisions-after-rollback");
-        let known = known
+        let names = known
             .iter()
-            .map(|known| known["metadata"]["name"].as_str().unwrap());
-        let former = known.clone().find(|name| *name != newest).unwrap();
+            .filter_map(|known| known["metadata"]["name"].as_str());
+        let former = names.clone().find(|name| *name != newest).unwrap();
         for (pin, expected) in [(former, former), ("log-agent-none", newest)] {
             set["spec"]["injectionStrategy"] = json!({"revision": {"revisionName": pin}});
-            assert_eq!(offered(&set, &metadata, "d").as_deref(), Some(expected));
+            assert_eq!(offered(&set, &metadata, None).as_deref(), Ok(expected));
         }
     }
 
@@ -244,11 +304,8 @@ mod tests {
         let [(_, remark @ Remark::NoPinnedRevision(_))] = &injected.remarks[..] else {
             panic!("{:?}", injected.remarks)
         };
-        assert!(
-            remark
-                .to_string()
-                .contains("no revision with custom version \"v9\"")
-        );
+        let words = "no revision with custom version \"v9\"";
+        assert!(remark.to_string().contains(words), "{remark}");
     }
 
     #[test]
