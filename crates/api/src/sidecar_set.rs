@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -243,6 +243,9 @@ pub struct SidecarSetStatus {
     /// How many names of revisions were taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub collision_count: Option<i32>,
+    /// From which generation on new pods are injected. `OpenKruise` has no such field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_force: Option<InForce>,
     /// The condition `Ready`, whose message says what is wrong.
     #[serde(
         default,
@@ -250,6 +253,16 @@ pub struct SidecarSetStatus {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub conditions: Vec<Condition>,
+}
+
+/// From which generation on new pods are injected.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct InForce {
+    /// The generation that every replica injects. New pods may still be injected as an earlier one says until this is
+    /// that of the set.
+    pub generation: i64,
+    /// Since when pods that the set selects are injected, in whichever generation.
+    pub since: Time,
 }
 
 // serde passes a reference.

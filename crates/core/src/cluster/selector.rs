@@ -36,6 +36,19 @@ pub enum Operator {
 }
 
 impl Operator {
+    /// Whether no value of a label, nor its absence, fulfils both.
+    fn excludes(&self, other: &Self) -> bool {
+        let some_fulfils = |values: &[Arc<str>], other: &Self| {
+            values.iter().any(|value| other.matches(Some(value)))
+        };
+        match (self, other) {
+            (Self::In(values), other) | (other, Self::In(values)) => !some_fulfils(values, other),
+            (Self::Exists, other) | (other, Self::Exists) => *other == Self::DoesNotExist,
+            // The absent label fulfils both.
+            (Self::NotIn(_) | Self::DoesNotExist, Self::NotIn(_) | Self::DoesNotExist) => false,
+        }
+    }
+
     /// Whether a label with this value fulfils it; None is an absent label. That one is in no set, as in Kubernetes:
     /// `NotIn` and `DoesNotExist` match it.
     pub fn matches(&self, value: Option<&str>) -> bool {
@@ -98,6 +111,15 @@ impl Selector {
                 .requirements
                 .iter()
                 .all(|requirement| requirement.operator.matches(label(&requirement.key)))
+    }
+
+    /// Whether no object can be selected by both: some label would have to be two things at once.
+    pub fn is_disjoint(&self, other: &Self) -> bool {
+        self.requirements.iter().any(|own| {
+            let others = other.requirements.iter();
+            let mut same_key = others.filter(|other| other.key == own.key);
+            same_key.any(|other| own.operator.excludes(&other.operator))
+        })
     }
 
     /// Whether it has no requirement at all, and so matches nothing.
@@ -290,5 +312,36 @@ mod tests {
                 "matchExpressions[0].operator"
             ]
         );
+    }
+
+    // SDF-18
+    #[test]
+    fn two_selectors_are_disjoint_only_if_a_label_would_have_to_be_two_things() {
+        let all = [
+            json!({"matchLabels": {"a": "x"}}),
+            expression("a", "In", &["x", "y"]),
+            expression("a", "In", &["z"]),
+            expression("a", "NotIn", &["x"]),
+            expression("a", "NotIn", &["x", "y", "z"]),
+            expression("a", "Exists", &[]),
+            expression("a", "DoesNotExist", &[]),
+            json!({"matchLabels": {"b": "x"}}),
+            json!({"matchLabels": {"a": "x", "b": "y"}}),
+        ];
+        let selectors: Vec<_> = all.into_iter().map(selector).collect();
+        let values = [None, Some("x"), Some("y"), Some("z"), Some("other")];
+        for one in &selectors {
+            for other in &selectors {
+                let objects = values
+                    .iter()
+                    .flat_map(|a| values.iter().map(move |b| (*a, *b)));
+                let both = |(a, b): (Option<&'static str>, Option<&'static str>)| {
+                    let label = |key: &str| if key == "a" { a } else { b };
+                    one.matches(label) && other.matches(label)
+                };
+                let is_disjoint = !objects.into_iter().any(both);
+                assert_eq!(one.is_disjoint(other), is_disjoint, "{one:?} {other:?}");
+            }
+        }
     }
 }

@@ -68,6 +68,12 @@ pub enum Event {
     /// that includes what [`WriteTarget::Pod`] names. It is not repeated until another write is due or some minutes have
     /// passed; until then a pod takes up no place of another in a roll-out.
     Refused(WriteTarget, Box<Write>, String),
+    /// The webhook configuration that the API server has stored injects every set as it was in this version or an earlier
+    /// one, whichever replica answers; unknown if there is no webhook. Before the first such event nothing is known.
+    WebhookBarrier(ResourceVersion),
+    /// Whether the API server keeps the fields of a set's status that `OpenKruise`'s CRD lacks. It prunes fields that a
+    /// structural schema does not list.
+    FieldsKept(bool),
     /// The deadline of the last [`IndexEffects`] has passed.
     Deadline,
 }

@@ -1,5 +1,7 @@
 //! Which pods of a set are upgraded next.
 
+pub mod queue;
+
 use super::pod::{PodState, PodVersion};
 use super::set::SidecarSet;
 use super::strategy::UpdateMode;
@@ -51,10 +53,7 @@ pub fn plan(set: &SidecarSet, members: &[Member<'_>]) -> Rollout {
     rollout.kept = order.len().saturating_sub(most);
     order.truncate(most);
     let limit = set.update.max_unavailable.of(members.len());
-    // Those that an upgrade has taken down, this one or an earlier one. A pod that is down by itself holds up nobody.
-    let is_down =
-        |state: &PodState| !state.is_serving() && (state.is_updated() || !state.is_consistent());
-    let mut down = states().filter(is_down).count();
+    let mut down = states().filter(|state| is_down(*state)).count();
     // Of pods that are down anyway as many are upgraded at a time, so that a bad image is not pulled for all of them.
     let mut pending = states()
         .filter(|state| state.is_updated() && !state.is_consistent())
@@ -75,6 +74,11 @@ pub fn plan(set: &SidecarSet, members: &[Member<'_>]) -> Rollout {
     rollout
 }
 
+/// Whether an upgrade has taken the pod down, this one or an earlier one. A pod that is down by itself holds up nobody.
+fn is_down(state: PodState) -> bool {
+    !state.is_serving() && (state.is_updated() || !state.is_consistent())
+}
+
 /// The pods that can be upgraded, in the order in which they are.
 fn in_order(set: &SidecarSet, members: &[Member<'_>]) -> Vec<usize> {
     let mut order: Vec<_> = (0..members.len())
@@ -83,7 +87,7 @@ fn in_order(set: &SidecarSet, members: &[Member<'_>]) -> Vec<usize> {
     let priority = &set.update.priority;
     order.sort_by_cached_key(|place| {
         let pod = members[*place].pod;
-        (priority.key(|key| pod.label(key)), pod.order_key())
+        (priority.key(|key| pod.label(key)), pod.upgrade_order())
     });
     let pods: Vec<_> = members.iter().map(|member| member.pod).collect();
     scatter(&set.update.scatter, &pods, order, |pod, key| pod.label(key))

@@ -19,6 +19,8 @@ use crate::cluster::{FieldErrors, Invalid, Selector, names};
 pub const CUSTOM_VERSION_LABEL: &str = "apps.kruise.io/sidecarset-custom-version";
 /// Annotation of a set that takes another's place on some pods.
 const CANARY_ANNOTATION: &str = "apps.kruise.io/sidecarset-canary";
+/// Label of a namespace: its name.
+const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 /// Revisions that are kept.
 const HISTORY: i32 = 10;
 
@@ -159,6 +161,11 @@ impl SidecarSet {
         self.namespaces.contain(namespace, namespace_label) && self.selector.matches(label)
     }
 
+    /// Whether no pod can be selected by both, as far as that follows from the two alone.
+    pub fn is_disjoint(&self, other: &Self) -> bool {
+        self.selector.is_disjoint(&other.selector) || self.namespaces.is_disjoint(&other.namespaces)
+    }
+
     /// What comes first of two sets that cannot both be on a pod.
     pub fn precedence(&self) -> (Timestamp, &str) {
         (self.created, &self.name)
@@ -166,6 +173,23 @@ impl SidecarSet {
 }
 
 impl Namespaces {
+    /// Whether no namespace is one of both, as far as that follows from the two alone.
+    pub fn is_disjoint(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Named(own), Self::Named(other)) => own != other,
+            (Self::Selected(own), Self::Selected(other)) => own.is_disjoint(other),
+            (Self::Named(name), Self::Selected(selector))
+            | (Self::Selected(selector), Self::Named(name)) => {
+                // The API server sets the label (`NamespaceDefaultLabelName`, KEP-2161).
+                let mut requirements = selector.requirements();
+                requirements.any(|(key, operator)| {
+                    **key == *NAMESPACE_NAME && !operator.matches(Some(name))
+                })
+            }
+            (Self::All, _) | (_, Self::All) => false,
+        }
+    }
+
     /// Whether a namespace is one of them.
     pub fn contain<'a>(&self, name: &str, label: Option<impl Fn(&str) -> Option<&'a str>>) -> bool {
         match self {

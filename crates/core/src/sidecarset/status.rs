@@ -65,6 +65,7 @@ pub fn status(
         updated_ready_pods: number(counts.updated_ready),
         latest_revision: Some(latest_revision.to_owned()),
         collision_count: Some(collisions),
+        in_force: present.and_then(|present| present.in_force.clone()),
         conditions: present
             .map(|present| present.conditions.clone())
             .unwrap_or_default(),

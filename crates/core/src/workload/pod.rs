@@ -13,7 +13,7 @@ use crate::cluster::ObjectName;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedPod {
     /// Namespace and name.
-    pub name: ObjectName,
+    pub name: Arc<ObjectName>,
     /// Its uid.
     pub uid: Arc<str>,
     /// Its resourceVersion, as it was written.
@@ -86,6 +86,19 @@ pub struct ObservedStatus {
     pub running: Option<Option<Timestamp>>,
 }
 
+/// The place of a pod in an upgrade; the fields are compared in this order.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UpgradeOrder {
+    is_scheduled: bool,
+    phase: PodPhase,
+    is_ready: bool,
+    ready_since: (bool, Reverse<Option<Timestamp>>),
+    restarts: Reverse<i32>,
+    created: (bool, Reverse<Option<Timestamp>>),
+    /// The pod.
+    pub name: Arc<ObjectName>,
+}
+
 impl ObservedPod {
     /// Reads a pod.
     pub fn new(wire: &WorkloadPod) -> Self {
@@ -110,7 +123,7 @@ impl ObservedPod {
         });
         let time = |time: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Time| time.0;
         Self {
-            name: ObjectName::of(identity),
+            name: ObjectName::of(identity).into(),
             uid: identity.uid.as_deref().unwrap_or_default().into(),
             resource_version: identity.resource_version.as_deref().map(Into::into),
             labels: labels
@@ -158,22 +171,22 @@ impl ObservedPod {
     /// The place of the pod in an upgrade: a lower one comes first. Pods that serve least come first, then younger ones
     /// (`ActivePods`, `pkg/controller/controller_utils.go`); of equal ones the name decides, so that the order is always the
     /// same.
-    pub fn order_key(&self) -> impl Ord + use<> {
+    pub fn upgrade_order(&self) -> UpgradeOrder {
         let ready_since = self.ready.flatten();
         let statuses = self
             .containers
             .iter()
             .filter_map(|container| container.status.as_ref());
         let restarts = statuses.map(|status| status.restarts).max().unwrap_or(0);
-        (
-            self.is_scheduled,
-            self.phase,
-            self.ready.is_some(),
-            (ready_since.is_some(), Reverse(ready_since)),
-            Reverse(restarts),
-            (self.created.is_some(), Reverse(self.created)),
-            self.name.clone(),
-        )
+        UpgradeOrder {
+            is_scheduled: self.is_scheduled,
+            phase: self.phase,
+            is_ready: self.ready.is_some(),
+            ready_since: (ready_since.is_some(), Reverse(ready_since)),
+            restarts: Reverse(restarts),
+            created: (self.created.is_some(), Reverse(self.created)),
+            name: self.name.clone(),
+        }
     }
 }
 
@@ -246,7 +259,7 @@ mod tests {
             pod("b", &json!({})),
         ];
         let mut sorted: Vec<_> = expected.iter().rev().cloned().collect();
-        sorted.sort_by_key(ObservedPod::order_key);
+        sorted.sort_by_key(ObservedPod::upgrade_order);
         assert_eq!(sorted, expected);
     }
 

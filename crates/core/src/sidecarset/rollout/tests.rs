@@ -179,3 +179,82 @@ proptest! {
         prop_assert_eq!(rollout.next.len() + rollout.waiting + rollout.kept, candidates);
     }
 }
+
+#[derive(Clone, Debug)]
+enum Change {
+    Add(char),
+    Remove(usize),
+    Become(usize, char),
+    Strategy(u32, u32, bool),
+}
+
+fn any_change() -> impl Strategy<Value = Change> {
+    let letter = || proptest::sample::select("oOxuUdpbs".chars().collect::<Vec<_>>());
+    prop_oneof![
+        3 => letter().prop_map(Change::Add),
+        1 => (0..12_usize).prop_map(Change::Remove),
+        4 => (0..12_usize, letter()).prop_map(|(place, letter)| Change::Become(place, letter)),
+        1 => (0..4_u32, 1..4_u32, any::<bool>())
+            .prop_map(|(partition, most, paused)| Change::Strategy(partition, most, paused)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    // SCS-48, SCS-49, SCS-50, SCS-51, SDF-43
+    #[test]
+    fn pods_that_are_kept_in_order_are_upgraded_as_planned_from_all_of_them(
+        changes in proptest::collection::vec(any_change(), 1..40),
+    ) {
+        let mut set = set(&json!({"priorityStrategy": {"orderPriority": [{"orderedKey": "rank"}]}}));
+        let all: Vec<_> = (0..40).map(|number| {
+            let labels = json!({"rank": format!("r-{}", number % 3)});
+            let pod = json!({"metadata": {"name": format!("p{number:02}"), "labels": labels}});
+            ObservedPod::new(&serde_json::from_value(pod).unwrap())
+        }).collect();
+        let mut present: Vec<(usize, PodState)> = Vec::new();
+        let mut rolling = queue::RollingPods::default();
+        let candidate = |set: &SidecarSet, place: usize, state: PodState| {
+            state.is_candidate().then(|| queue::Candidate::new(set, &all[place], state))
+        };
+        let mut known = std::collections::BTreeSet::new();
+        for (number, change) in changes.iter().enumerate() {
+            match change {
+                Change::Add(letter) => {
+                    present.push((number, state(*letter)));
+                    rolling.add(state(*letter), candidate(&set, number, state(*letter)));
+                }
+                Change::Remove(at) if *at < present.len() => {
+                    let (place, state) = present.remove(*at);
+                    rolling.remove(state, candidate(&set, place, state).as_ref());
+                }
+                Change::Become(at, letter) if *at < present.len() => {
+                    let (place, before) = present[*at];
+                    rolling.remove(before, candidate(&set, place, before).as_ref());
+                    present[*at].1 = state(*letter);
+                    rolling.add(state(*letter), candidate(&set, place, state(*letter)));
+                }
+                Change::Strategy(partition, most, paused) => {
+                    set.update.partition = crate::workload::amount::Amount::Number(*partition);
+                    set.update.max_unavailable = crate::workload::amount::Amount::Number(*most);
+                    set.update.mode = if *paused { UpdateMode::Paused } else { UpdateMode::Rolling };
+                }
+                Change::Remove(_) | Change::Become(..) => {}
+            }
+            let entered = rolling.settle(&set);
+            let members: Vec<_> = present.iter().map(|(place, state)| member(&all[*place], *state)).collect();
+            let planned = plan(&set, &members);
+            let name = |place: &usize| all[present[*place].0].name.clone();
+            let next: std::collections::BTreeSet<_> = planned.next.iter().map(name).collect();
+            prop_assert_eq!(&rolling.next().cloned().collect::<std::collections::BTreeSet<_>>(), &next);
+            if set.update.mode == UpdateMode::Rolling {
+                prop_assert_eq!((rolling.waiting(), rolling.kept()), (planned.waiting, planned.kept));
+            }
+            prop_assert_eq!(rolling.not_upgradable(), planned.not_upgradable);
+            // Nobody has to look at the others again.
+            prop_assert!(next.difference(&known).all(|pod| entered.contains(pod)));
+            known = next;
+        }
+    }
+}
