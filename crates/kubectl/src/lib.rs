@@ -11,7 +11,8 @@
 //! | `exec` | a command in a container, through the API server |
 //! | `recent_runs` | the recent runs that a node's agent keeps |
 //! | `install` | who leads, with which settings |
-//! | `explain`, `status`, `history`, `top`, `doctor`, `trial` (`try`), `convert` | the verbs |
+//! | `explain`, `status`, `history`, `top`, `doctor`, `trial` (`try`), `convert`, `inject` | the verbs |
+//! | `sidecar_sets` | the `SidecarSet`s of a cluster or of files, and what their injection follows from |
 //! | `output` | table, JSON, YAML or names, to the terminal |
 //! | `table` | columns |
 //! | `text` | an explanation as text |
@@ -25,11 +26,13 @@ mod doctor;
 mod exec;
 mod explain;
 mod history;
+mod inject;
 mod install;
 mod output;
 mod reader;
 mod recent_runs;
 mod resources;
+mod sidecar_sets;
 mod status;
 mod table;
 mod text;
@@ -43,6 +46,7 @@ pub use convert::Args as ConvertArgs;
 pub use doctor::Args as DoctorArgs;
 pub use explain::Args as ExplainArgs;
 pub use history::Args as HistoryArgs;
+pub use inject::Args as InjectArgs;
 pub use status::Args as StatusArgs;
 pub use top::Args as TopArgs;
 pub use trial::Args as TryArgs;
@@ -70,6 +74,11 @@ pub fn top(args: &TopArgs) -> ExitCode {
 /// Makes markers of probes.
 pub fn convert(args: &ConvertArgs) -> ExitCode {
     run(convert::run(args))
+}
+
+/// Says what pods would get from `SidecarSet`s.
+pub fn inject(args: &InjectArgs) -> ExitCode {
+    run(inject::run(args))
 }
 
 /// Says what markers would do. (`try` is a keyword.)

@@ -171,7 +171,7 @@ fn explain_marker(lines: &mut Lines, marker: &MarkerExplanation, now: Timestamp)
         }
         MarkerFit::DoesNotMatch { terms } => {
             lines.add(format_args!("  {name}  does not match"));
-            self::terms(lines, terms);
+            self::terms(lines, "the pod", terms);
         }
         MarkerFit::Stopped { message } => {
             lines.add(format_args!("  {name}  {BAD}stopped{BAD:#}: {message}"));
@@ -191,8 +191,8 @@ fn explain_marker(lines: &mut Lines, marker: &MarkerExplanation, now: Timestamp)
     }
 }
 
-/// The requirements of a selector, and what the pod has instead.
-pub(crate) fn terms(lines: &mut Lines, terms: &[SelectorTerm]) {
+/// The requirements of a selector, and what `the pod` or another object has instead.
+pub(crate) fn terms(lines: &mut Lines, whose: &str, terms: &[SelectorTerm]) {
     for term in terms {
         let (mark, style) = if term.holds {
             ("yes", GOOD)
@@ -202,7 +202,7 @@ pub(crate) fn terms(lines: &mut Lines, terms: &[SelectorTerm]) {
         let found = if term.found.is_empty() {
             String::new()
         } else {
-            format!("   the pod has {}", term.found)
+            format!("   {whose} has {}", term.found)
         };
         lines.add(format_args!(
             "    {style}{mark}{style:#}  {}{found}",

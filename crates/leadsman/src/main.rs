@@ -87,6 +87,12 @@ enum Command {
     /// The marker is printed, ready to be applied; what it cannot have, and why, is printed to standard error. Nothing is
     /// written.
     Convert(leadsman_kubectl::ConvertArgs),
+    /// Say what a pod would get from `SidecarSet`s, before it is created
+    ///
+    /// Of pods, and of the templates of workloads: which sets are injected and in which revision, why the others are not,
+    /// what does not take effect, and the pod before and after as a diff. The sets are those of the cluster, or those of
+    /// files with --set, for which no cluster is needed. Nothing is written.
+    Inject(leadsman_kubectl::InjectArgs),
 }
 
 /// The name by which kubectl finds this program (`kubectl plugin`), and the one by which it asks for completions.
@@ -113,6 +119,7 @@ fn main() -> ExitCode {
         Command::History(args) => leadsman_kubectl::history(&args),
         Command::Top(args) => leadsman_kubectl::top(&args),
         Command::Convert(args) => leadsman_kubectl::convert(&args),
+        Command::Inject(args) => leadsman_kubectl::inject(&args),
         Command::Try(args) => leadsman_kubectl::try_markers(&args),
         Command::Doctor(args) => leadsman_kubectl::doctor(&args),
     }
@@ -161,6 +168,7 @@ mod tests {
                 "try",
                 "doctor",
                 "convert",
+                "inject",
                 "agent-history",
             ];
             if is_typed.contains(&command.get_name()) {

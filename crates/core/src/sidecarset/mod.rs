@@ -12,6 +12,7 @@
 //! | `render`, `overlap` | what it gets from them, and what two sets cannot both do to it |
 //! | `pod`, `rollout`, `upgrade` | what a pod is to a set, which pods are upgraded next, and the patch that does it |
 //! | `revision` | the history of a set, and the revision that a new pod gets |
+//! | `explain` | what sets do to a pod and why not, for people |
 //! | `status`, `condition` | the counts of a set, and the condition of a pod that cannot be upgraded |
 //! | `event`, `index` | what is observed, and the writes that follow from it |
 //! | `metadata` | annotations that a set patches, and the administrator's whitelist |
@@ -20,6 +21,7 @@ pub mod annotations;
 pub mod condition;
 pub mod container;
 pub mod event;
+pub mod explain;
 mod fields;
 pub mod index;
 pub mod metadata;

@@ -73,7 +73,7 @@ fn selected(lines: &mut Lines, trial: &MarkerTrial) {
                 "  {BAD}selects none{BAD:#} of {all} pods; {} comes nearest",
                 nearest.name
             ));
-            text::terms(lines, &nearest.terms);
+            text::terms(lines, "the pod", &nearest.terms);
         }
         _ if matching == count => lines.add(format_args!("  selects {count} of {all} pods")),
         _ => lines.add(format_args!(

@@ -1,0 +1,58 @@
+//! What sets do to a pod, and why not, for people. What is decided here by the rules of the other modules is whatever the
+//! manager and its webhook decide; what is added is words.
+//!
+//! | module | holds |
+//! |---|---|
+//! | here | the sets, as far as they are known |
+//! | `unselected` | why a set does not select a pod |
+//! | `injection` | what a pod would get if it were created now |
+
+mod injection;
+#[cfg(test)]
+mod tests;
+mod unselected;
+
+use std::collections::BTreeMap;
+
+use super::metadata::Whitelist;
+use super::selection::SetHistory;
+use super::set::SidecarSet;
+
+pub use self::injection::{InjectionReport, SetOutcome, SetReport, report};
+pub use self::unselected::NotSelected;
+
+/// Labels of an object.
+pub type Labels = BTreeMap<String, String>;
+
+/// The sets, and what their injection follows from.
+#[derive(Clone, Debug, Default)]
+pub struct KnownSets {
+    /// Those that can be acted on.
+    pub valid: Vec<KnownSet>,
+    /// What is wrong with the others, by name.
+    pub invalid: Vec<InvalidSet>,
+    /// The labels of namespaces, as far as they are known.
+    pub namespaces: BTreeMap<String, Labels>,
+    /// The administrator's list of annotations; None if it is not known, and every annotation counts as allowed.
+    pub whitelist: Option<Whitelist>,
+    /// Whether sets may patch any annotation where no rule of the list applies to them.
+    pub is_allowed_without_rules: bool,
+}
+
+/// A set, and its revisions.
+#[derive(Clone, Debug)]
+pub struct KnownSet {
+    /// The set.
+    pub set: SidecarSet,
+    /// Its revisions.
+    pub history: SetHistory,
+}
+
+/// A set that breaks a rule.
+#[derive(Clone, Debug)]
+pub struct InvalidSet {
+    /// Its name.
+    pub name: String,
+    /// Which rules.
+    pub errors: Vec<String>,
+}

@@ -1,0 +1,179 @@
+//! `kubectl leadsman inject`: what pods would get from `SidecarSet`s, before they are created. Nothing is written.
+//!
+//! What a pod gets is decided in `leadsman_core::sidecarset`, by the function that the webhook calls.
+//!
+//! | module | holds |
+//! |---|---|
+//! | here | the verb |
+//! | `pods` | pods and templates of pods from files |
+//! | `text` | the answer as text, with a diff |
+
+mod pods;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use clap::builder::ValueHint;
+use jiff::Timestamp;
+use leadsman_core::sidecarset::explain::{InjectionReport, KnownSets, SetOutcome, report};
+use leadsman_core::sidecarset::render::RenderOptions;
+use leadsman_process::clock;
+use serde_json::{Value, json};
+
+use self::pods::FilePod;
+use crate::VerbError;
+use crate::connection::Connection;
+use crate::output::{self, Format};
+use crate::sidecar_sets::{self, FoundSets};
+use crate::trial::documents;
+
+/// The namespace of objects that name none where no cluster is asked, as in a kubeconfig that names none.
+const DEFAULT_NAMESPACE: &str = "default";
+
+/// The flags of `inject`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  kubectl leadsman inject -f pod.yaml\n  kubectl leadsman inject -f deployment.yaml --set sidecarset.yaml\n  kubectl leadsman inject -f deployment.yaml --set edited.yaml --with-cluster\n  kustomize build . | kubectl leadsman inject -f - -o yaml"
+)]
+pub struct Args {
+    /// File with pods, or with workloads, of which the template counts; - for standard input; may be repeated
+    #[arg(short = 'f', long = "filename", value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
+    files: Vec<PathBuf>,
+    /// File with SidecarSets, which count instead of those of a cluster; none is asked. It may also have what else counts:
+    /// Namespaces, ControllerRevisions, the ConfigMap kruise-configuration. May be repeated
+    #[arg(long = "set", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    sets: Vec<PathBuf>,
+    /// The sets of the cluster count too, but for those of the names that --set has
+    #[arg(long, requires = "sets")]
+    with_cluster: bool,
+    /// Output format; json and yaml print the pods as they would be created
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    output: Format,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// What a pod of a file would get.
+#[derive(Debug)]
+struct FileReport {
+    pod: FilePod,
+    report: InjectionReport,
+}
+
+pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
+    let objects = read_all(&args.files)?;
+    let sets = read_all(&args.sets)?;
+    let now = clock::now();
+    let given = args.connection.namespace.as_deref();
+    let (pods, found) = if args.sets.is_empty() || args.with_cluster {
+        let (reader, namespace) = args.connection.reader().await?;
+        let pods = pods::find(objects, &namespace, given.is_some())?;
+        let namespaces: BTreeSet<_> = pods.iter().map(|pod| pod.namespace.as_str()).collect();
+        let found = reader
+            .sidecar_sets(namespaces.into_iter(), sets, now)
+            .await?;
+        (pods, found)
+    } else {
+        let namespace = given.unwrap_or(DEFAULT_NAMESPACE);
+        let pods = pods::find(objects, namespace, given.is_some())?;
+        (pods, sidecar_sets::of_files(sets)?)
+    };
+    let FoundSets { sets, mut unread } = found;
+    unread.extend(not_known(&sets, &unread));
+    let reports = report_all(pods, &sets, now);
+    print(args.output, &reports, &unread)?;
+    match sets.invalid.len() {
+        0 => Ok(()),
+        1 => Err(VerbError::Found("one SidecarSet is invalid".to_owned())),
+        count => Err(VerbError::Found(format!("{count} SidecarSets are invalid"))),
+    }
+}
+
+fn read_all(files: &[PathBuf]) -> Result<Vec<Value>, VerbError> {
+    let mut objects = Vec::new();
+    for file in files {
+        objects.extend(documents::objects(&documents::read(file)?)?);
+    }
+    Ok(objects)
+}
+
+/// What no file says. Of a cluster, what could not be read is said already.
+fn not_known(sets: &KnownSets, unread: &[String]) -> Option<String> {
+    let has_patch = |known: &leadsman_core::sidecarset::explain::KnownSet| {
+        !known.set.template.patches.is_empty()
+    };
+    let is_assumed = unread.is_empty() && sets.whitelist.is_none();
+    (is_assumed && sets.valid.iter().any(has_patch)).then(|| {
+        "which annotations sets may patch is not known: all are taken for allowed; give the ConfigMap kruise-configuration by --set".to_owned()
+    })
+}
+
+fn report_all(pods: Vec<FilePod>, sets: &KnownSets, now: Timestamp) -> Vec<FileReport> {
+    let reports = pods.into_iter().map(|pod| {
+        let options = RenderOptions::default();
+        let report = report(&pod.object, &pod.namespace, sets, options, now);
+        FileReport { pod, report }
+    });
+    reports.collect()
+}
+
+fn print(format: Format, reports: &[FileReport], unread: &[String]) -> Result<(), VerbError> {
+    let objects = || {
+        reports
+            .iter()
+            .map(|one| Value::from(one.report.pod.clone()))
+    };
+    let document = match format {
+        Format::Table | Format::Wide => {
+            return output::print(&text::reports(reports, unread, format == Format::Wide));
+        }
+        Format::Name => {
+            let sets = reports.iter().flat_map(|one| &one.report.sets);
+            let injected = sets.filter(|set| set.outcome.is_injected());
+            let names: BTreeSet<_> = injected.map(|set| set.set.as_str()).collect();
+            let names = names.iter().map(|name| format!("sidecarset/{name}\n"));
+            names.collect()
+        }
+        Format::Json => {
+            let mut objects: Vec<_> = objects().collect();
+            let object = match objects.len() {
+                1 => objects.remove(0),
+                _ => json!({"apiVersion": "v1", "kind": "List", "items": objects}),
+            };
+            structured(format, &object)?
+        }
+        Format::Yaml => {
+            let texts = objects().map(|object| structured(format, &object));
+            texts.collect::<Result<Vec<_>, _>>()?.join("---\n")
+        }
+    };
+    for remark in reports
+        .iter()
+        .flat_map(remarks)
+        .chain(unread.iter().cloned())
+    {
+        output::print_remark(&format!("warning: {remark}"));
+    }
+    output::print_document(&document)
+}
+
+fn structured(format: Format, object: &Value) -> Result<String, VerbError> {
+    output::structured(format, object).unwrap_or_else(|| Ok(String::new()))
+}
+
+/// What does not take effect, line by line.
+fn remarks(report: &FileReport) -> Vec<String> {
+    let mut lines = Vec::new();
+    for set in &report.report.sets {
+        let errors = match &set.outcome {
+            SetOutcome::Invalid { errors } => errors.as_slice(),
+            _ => &[],
+        };
+        let of_set = set.remarks.iter().chain(errors);
+        lines.extend(of_set.map(|remark| format!("SidecarSet {} {remark}", set.set)));
+    }
+    lines
+}
