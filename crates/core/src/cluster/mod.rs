@@ -8,11 +8,13 @@
 //! | `watches` | how far each watch has come, which objects were deleted: whether a snapshot shows anything new |
 //! | `time` | a moment by both clocks, times in whole seconds |
 //! | `selector`, `selector_terms` | label selectors, parsed; their requirements one by one, for people |
+//! | `cel` | selectors as the API server evaluates them for a webhook |
 //! | `names` | the forms of names: qualified names, values of labels, names of ports |
 //! | `invalid` | what is wrong with an object, and in which field |
 //! | `text` | texts that must fit somewhere |
 //! | `sorted_map`, `interner` | maps and strings of which a manager keeps hundreds of thousands |
 
+pub mod cel;
 mod interner;
 mod invalid;
 pub mod names;

@@ -60,6 +60,11 @@ impl ResourceVersion {
         Self(version.and_then(|version| version.parse().ok()))
     }
 
+    /// The number, if it is known.
+    pub fn number(self) -> Option<u64> {
+        self.0
+    }
+
     /// Whether a snapshot of this version may show something new when `known` has been seen: only two known versions
     /// rule it out.
     pub fn is_newer_than(self, known: Self) -> bool {
@@ -78,5 +83,11 @@ impl ResourceVersion {
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         Self(self.0.max(other.0))
+    }
+}
+
+impl From<u64> for ResourceVersion {
+    fn from(number: u64) -> Self {
+        Self(Some(number))
     }
 }

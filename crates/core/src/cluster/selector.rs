@@ -144,6 +144,27 @@ impl Selector {
         requirements.map(|requirement| (&requirement.key, &requirement.operator))
     }
 
+    /// The same query as Kubernetes writes it.
+    pub fn to_wire(&self) -> LabelSelector {
+        let expressions = self.requirements.iter().map(|requirement| {
+            let (operator, values) = match &requirement.operator {
+                Operator::In(values) => ("In", Some(values)),
+                Operator::NotIn(values) => ("NotIn", Some(values)),
+                Operator::Exists => ("Exists", None),
+                Operator::DoesNotExist => ("DoesNotExist", None),
+            };
+            LabelSelectorRequirement {
+                key: requirement.key.to_string(),
+                operator: operator.to_owned(),
+                values: values.map(|values| values.iter().map(ToString::to_string).collect()),
+            }
+        });
+        LabelSelector {
+            match_expressions: Some(expressions.collect()),
+            match_labels: None,
+        }
+    }
+
     /// The keys it reads, with repetitions.
     pub fn keys(&self) -> impl Iterator<Item = &Arc<str>> {
         self.requirements.iter().map(|requirement| &requirement.key)

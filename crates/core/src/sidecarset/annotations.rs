@@ -130,6 +130,11 @@ impl HashEntries {
         })
     }
 
+    /// The sets that have an entry.
+    pub fn sets(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
     /// The names of the revisions that the pod has.
     pub fn revisions(&self) -> impl Iterator<Item = (&str, &str)> {
         let entries = self.0.iter();

@@ -9,6 +9,7 @@
 //! | `set`, `strategy`, `selectors` | a set, parsed; parsing is validation |
 //! | `annotations` | what a pod's annotations record about its sets |
 //! | `selection` | which sets a pod gets as it is created, and in which revision |
+//! | `snapshot`, `scope` | what the webhook injects by, and the pods for which the API server calls it |
 //! | `render`, `overlap` | what it gets from them, and what two sets cannot both do to it |
 //! | `pod`, `rollout`, `upgrade` | what a pod is to a set, which pods are upgraded next, and the patch that does it |
 //! | `revision` | the history of a set, and the revision that a new pod gets |
@@ -30,9 +31,11 @@ pub mod pod;
 pub mod render;
 pub mod revision;
 pub mod rollout;
+pub mod scope;
 pub mod selection;
 mod selectors;
 pub mod set;
+pub mod snapshot;
 pub mod status;
 pub mod strategy;
 pub mod template;

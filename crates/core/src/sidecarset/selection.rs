@@ -28,7 +28,7 @@ pub struct NewPod<'a> {
 }
 
 /// Annotation of a mirror pod.
-const MIRROR: &str = "kubernetes.io/config.mirror";
+pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Why a set gives nothing to a pod that is being created: the first of these that holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

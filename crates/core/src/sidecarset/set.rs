@@ -20,7 +20,9 @@ pub const CUSTOM_VERSION_LABEL: &str = "apps.kruise.io/sidecarset-custom-version
 /// Annotation of a set that takes another's place on some pods.
 const CANARY_ANNOTATION: &str = "apps.kruise.io/sidecarset-canary";
 /// Label of a namespace: its name.
-const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+pub(super) const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+/// Annotation of a set, ours: what becomes of a pod while no webhook answers.
+pub const FAILURE_POLICY_ANNOTATION: &str = "sidecarset.leadsman.io/failure-policy";
 /// Revisions that are kept.
 const HISTORY: i32 = 10;
 
@@ -45,6 +47,8 @@ pub struct SidecarSet {
     pub template: Template,
     /// The hashes of what a pod gets.
     pub hashes: Hashes,
+    /// What becomes of a new pod while no webhook answers.
+    pub failure_policy: FailurePolicy,
     /// Whether new pods get nothing.
     pub is_injection_paused: bool,
     /// The revision that new pods are pinned to.
@@ -55,6 +59,16 @@ pub struct SidecarSet {
     pub history_limit: i32,
     /// A name for the present revision.
     pub custom_version: Option<Arc<str>>,
+}
+
+/// What becomes of a new pod that a set selects while no webhook answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FailurePolicy {
+    /// It is created without the set's containers.
+    #[default]
+    Ignore,
+    /// It is refused.
+    Fail,
 }
 
 /// The namespaces whose pods are selected.
@@ -118,6 +132,7 @@ impl SidecarSet {
         // A longer name is no value of a label, which its revisions have.
         report.field("name").check(names::dns_label(name));
         refuse_canary(meta, &mut report);
+        let failure_policy = read_failure_policy(meta, &mut report);
         let custom_version = read_custom_version(wire, &mut errors);
         let mut report = FieldErrors::new(&mut errors, "spec");
         let spec = &wire.spec;
@@ -143,6 +158,7 @@ impl SidecarSet {
             namespaces,
             hashes: template.hashes(),
             template,
+            failure_policy,
             is_injection_paused: spec.injection_strategy.paused,
             pin,
             update,
@@ -210,6 +226,21 @@ fn refuse_canary(meta: &ObjectMeta, report: &mut FieldErrors<'_>) {
             .field("annotations")
             .key(CANARY_ANNOTATION)
             .add(message);
+    }
+}
+
+fn read_failure_policy(meta: &ObjectMeta, report: &mut FieldErrors<'_>) -> FailurePolicy {
+    let annotations = meta.annotations.as_ref();
+    let policy = annotations.and_then(|annotations| annotations.get(FAILURE_POLICY_ANNOTATION));
+    match policy.map_or("Ignore", String::as_str) {
+        "Ignore" => FailurePolicy::Ignore,
+        "Fail" => FailurePolicy::Fail,
+        other => {
+            let mut at = report.field("annotations");
+            at.key(FAILURE_POLICY_ANNOTATION)
+                .add(format!("{other:?} is not one of Ignore, Fail"));
+            FailurePolicy::Ignore
+        }
     }
 }
 

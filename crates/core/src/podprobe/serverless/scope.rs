@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::{MARKERS, Snapshot};
-use crate::cluster::{Operator, Selector};
+use crate::cluster::{Selector, cel};
 
 /// The pods that markers may match.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,12 +47,18 @@ impl Scope {
             if is_named && selectors.len() == 1 {
                 return selector.clone();
             }
-            format!(
-                "request.namespace in ['{}'] && {selector}",
-                namespaces.join("', '")
-            )
+            format!("{} && {selector}", cel::namespace_in(namespaces))
         });
-        let expression = any(by_namespace).or_else(|| any(selectors.keys().cloned()));
+        // True also for a pod that was copied from another.
+        let is_copy = cel::has_annotation(MARKERS);
+        let any = |terms: Vec<String>| {
+            cel::any(
+                terms.into_iter().chain([is_copy.clone()]),
+                Self::EXPRESSION_BYTES,
+            )
+        };
+        let expression =
+            any(by_namespace.collect()).or_else(|| any(selectors.keys().cloned().collect()));
         let namespaces = markers.namespaces.keys().map(ToString::to_string);
         Some(Self {
             namespaces: is_named.then(|| namespaces.collect()),
@@ -66,34 +72,10 @@ impl Scope {
     }
 }
 
-/// A CEL expression that is true if one of the terms is, or if the pod was copied from another. None if it is too long.
-fn any(terms: impl Iterator<Item = String>) -> Option<String> {
-    let is_copy = format!("object.metadata.?annotations[?'{MARKERS}'].hasValue()");
-    let mut text = String::new();
-    for term in terms.chain([is_copy]) {
-        if !text.is_empty() {
-            text.push_str(" || ");
-        }
-        text.push_str(&term);
-        if text.len() > Scope::EXPRESSION_BYTES {
-            return None;
-        }
-    }
-    Some(text)
-}
-
-/// Whether the labels of `object` match. No key and no value has a character that would have to be escaped. `#` stands
-/// for an absent label: it is in no value, and of a type with them, without which the expression would not compile.
 fn to_cel(selector: &Selector) -> String {
-    let requirements = selector.requirements().map(|(key, operator)| {
-        let label = format!("object.metadata.?labels[?'{key}']");
-        let is_in = |values: &[_]| format!("{label}.orValue('#') in ['{}']", values.join("', '"));
-        match operator {
-            Operator::In(values) => is_in(values),
-            Operator::NotIn(values) => format!("!({})", is_in(values)),
-            Operator::Exists => format!("{label}.hasValue()"),
-            Operator::DoesNotExist => format!("!{label}.hasValue()"),
-        }
-    });
-    requirements.collect::<Vec<_>>().join(" && ")
+    cel::labels_match(
+        selector
+            .requirements()
+            .map(|(key, operator)| (&**key, operator)),
+    )
 }

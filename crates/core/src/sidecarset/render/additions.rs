@@ -39,6 +39,15 @@ impl Additions {
         *self == Self::default()
     }
 
+    /// Whether no container, volume or secret is new to the pod. Containers that it has may be replaced.
+    pub fn has_nothing_new(&self) -> bool {
+        let is_new = |list: &ListAdditions| !list.before.is_empty() || !list.after.is_empty();
+        !is_new(&self.containers)
+            && !is_new(&self.init_containers)
+            && self.volumes.is_empty()
+            && self.secrets.is_empty()
+    }
+
     /// The pod with what is added.
     #[must_use]
     pub fn apply(&self, pod: &JsonObject) -> JsonObject {

@@ -62,6 +62,27 @@ fn a_set_of_either_version_has_its_namespace_and_its_custom_version() {
     assert_eq!(applied.hashes, stored.hashes);
 }
 
+// SCS-81, SDF-2
+#[test]
+fn a_set_says_what_becomes_of_its_pods_while_no_webhook_answers() {
+    let policy = |value: Option<&str>| {
+        let mut set = valid();
+        if let Some(value) = value {
+            set["metadata"]["annotations"] = json!({ FAILURE_POLICY_ANNOTATION: value });
+        }
+        parse(set).map(|set| set.failure_policy)
+    };
+    for ignored in [None, Some("Ignore")] {
+        assert_eq!(policy(ignored), Ok(FailurePolicy::Ignore));
+    }
+    assert_eq!(policy(Some("Fail")), Ok(FailurePolicy::Fail));
+    let errors = policy(Some("fail")).unwrap_err();
+    assert_eq!(
+        errors[0].to_string(),
+        "metadata.annotations[sidecarset.leadsman.io/failure-policy]: \"fail\" is not one of Ignore, Fail"
+    );
+}
+
 // SCS-3
 #[test]
 fn what_is_left_out_has_its_default() {

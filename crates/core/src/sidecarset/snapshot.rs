@@ -1,0 +1,129 @@
+//! What the webhook injects by: an immutable state of the sets and of all that an injection depends on. The index makes a
+//! new one whenever something of it changes, in every replica.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::annotations::{HASH, HashEntries};
+use super::metadata::Whitelist;
+use super::render::{Additions, Injected, Injection, RenderOptions, inject};
+use super::selection::{NewPod, NotOffered, SetHistory, offer};
+use super::set::SidecarSet;
+use crate::cluster::{ResourceVersion, SortedMap};
+use crate::workload::JsonObject;
+use crate::workload::object::{inner, text};
+
+/// How long one request to create a pod may ask several webhooks, one after the other: their timeouts, of at most 30 s
+/// each, are within that of the request (`--request-timeout` of the API server).
+const ONE_REQUEST: Duration = Duration::from_mins(1);
+
+/// The labels of each namespace.
+pub type NamespaceLabels = BTreeMap<Arc<str>, SortedMap<Arc<str>>>;
+
+/// The state that pods are injected by. A clone is cheap.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// The newest version of a set that the list or the watch has shown.
+    pub version: ResourceVersion,
+    /// The sets that are valid, by name.
+    pub sets: Arc<Vec<SnapshotSet>>,
+    /// The namespaces.
+    pub namespaces: Arc<NamespaceLabels>,
+    /// The annotations that sets may patch.
+    pub whitelist: Arc<Whitelist>,
+    /// Whether a set may patch any where the whitelist has no rule for it.
+    pub allows_unlisted_metadata: bool,
+    /// How sets are injected.
+    pub options: RenderOptions,
+}
+
+/// A set.
+#[derive(Clone, Debug)]
+pub struct SnapshotSet {
+    /// The set.
+    pub set: Arc<SidecarSet>,
+    /// Its revisions.
+    pub history: Arc<SetHistory>,
+    /// The version in which this process first saw the set's generation; unknown if it is in force already.
+    pub since: ResourceVersion,
+}
+
+impl Snapshot {
+    /// What a pod that is being created in this namespace gets. A pod that the same request has just been injected into
+    /// gets nothing more.
+    pub fn inject(&self, pod: &JsonObject, namespace: &str, now: Timestamp) -> Injected {
+        let new = NewPod::new(pod, namespace);
+        let offered: Vec<_> = self.offers(&new).filter_map(Result::ok).collect();
+        let mut injected = inject(pod, &offered, self.options, now);
+        if was_just_injected(pod, &offered, &injected, now) {
+            injected.additions = Additions::default();
+        }
+        injected
+    }
+
+    /// Whether the labels of this namespace are known as far as the pod depends on them. Those of a namespace that has just
+    /// been created may not be.
+    pub fn knows_namespace(&self, pod: &JsonObject, namespace: &str) -> bool {
+        let new = NewPod::new(pod, namespace);
+        let is_unknown = |offer| matches!(offer, Err(NotOffered::NamespaceUnknown));
+        self.namespaces.contains_key(namespace) || !self.offers(&new).any(is_unknown)
+    }
+
+    /// What each set gives to a pod.
+    fn offers(&self, pod: &NewPod<'_>) -> impl Iterator<Item = Result<Injection<'_>, NotOffered>> {
+        let labels = self.namespaces.get(pod.namespace);
+        self.sets.iter().map(move |known| {
+            let set = &known.set;
+            let set_label = |key: &str| set.labels.get(key).map(String::as_str);
+            let allowed = self
+                .whitelist
+                .allowed_keys(set_label, self.allows_unlisted_metadata);
+            let label = labels.map(|labels| |key: &str| labels.get(key).map(|value| &**value));
+            offer(set, &known.history, allowed, pod, label)
+        })
+    }
+
+    /// The version that includes the present generation of each set.
+    pub fn barrier(&self) -> ResourceVersion {
+        let versions = self.sets.iter().map(|known| known.since);
+        versions.fold(ResourceVersion::UNKNOWN, ResourceVersion::max)
+    }
+}
+
+fn annotation<'a>(pod: &'a JsonObject, key: &str) -> Option<&'a str> {
+    text(inner(inner(pod, "metadata")?, "annotations")?, key)
+}
+
+/// Whether an earlier call for the same request has injected these sets: the configuration may have several webhooks that
+/// match a pod. Otherwise the pod was copied from an injected one, and what it has may have been edited.
+fn was_just_injected(
+    pod: &JsonObject,
+    offered: &[Injection<'_>],
+    injected: &Injected,
+    now: Timestamp,
+) -> bool {
+    let Some(hashes) = annotation(pod, HASH) else {
+        return false;
+    };
+    let hashes = HashEntries::read(hashes, now);
+    let is_recent = |since: Timestamp| now.duration_since(since).unsigned_abs() < ONE_REQUEST;
+    let mut chosen = offered
+        .iter()
+        .filter(|injection| injected.sets.contains(&injection.set.name));
+    let has_entry = |injection: &Injection<'_>| {
+        hashes.get(&injection.set.name).is_some_and(|entry| {
+            *entry.hash == *injection.hashes.hash
+                && entry.revision == Some(injection.revision)
+                && entry.since.is_some_and(is_recent)
+        })
+    };
+    hashes.sets().count() == injected.sets.len()
+        && chosen.all(has_entry)
+        && injected.additions.has_nothing_new()
+}
+
+#[cfg(test)]
+mod tests;

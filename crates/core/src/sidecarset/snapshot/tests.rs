@@ -1,0 +1,167 @@
+use proptest::prelude::*;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::sidecarset::recorded;
+
+const NOW: &str = "2026-11-22T01:58:33Z";
+
+fn now() -> Timestamp {
+    NOW.parse().unwrap()
+}
+
+fn set(name: &str, spec: &Value) -> SnapshotSet {
+    let mut wire = json!({
+        "metadata": {"name": name},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}, "containers": [{"name": name, "image": "a:1"}]},
+    });
+    for (field, value) in spec.as_object().unwrap() {
+        wire["spec"][field] = value.clone();
+    }
+    stored(&wire)
+}
+
+fn stored(wire: &Value) -> SnapshotSet {
+    let set = SidecarSet::parse(&serde_json::from_value(wire.clone()).unwrap()).unwrap();
+    let history = SetHistory::new(&set, Vec::new(), None);
+    SnapshotSet {
+        set: Arc::new(set),
+        history: Arc::new(history),
+        since: ResourceVersion::UNKNOWN,
+    }
+}
+
+fn snapshot(sets: impl IntoIterator<Item = SnapshotSet>, namespaces: &[(&str, &str)]) -> Snapshot {
+    let namespaces = namespaces.iter().map(|(name, tier)| {
+        let labels = [(Arc::from("tier"), Arc::from(*tier))];
+        (Arc::from(*name), labels.into_iter().collect())
+    });
+    Snapshot {
+        sets: Arc::new(sets.into_iter().collect()),
+        namespaces: Arc::new(namespaces.collect()),
+        ..Snapshot::default()
+    }
+}
+
+fn pod(annotations: &Value) -> JsonObject {
+    let pod = json!({
+        "metadata": {"labels": {"app": "web"}, "annotations": annotations},
+        "spec": {"containers": [{"name": "main"}]},
+    });
+    pod.as_object().unwrap().clone()
+}
+
+// SCS-5, SDF-5
+#[test]
+fn whether_a_namespace_is_known_matters_where_a_set_selects_by_its_labels() {
+    let tier = json!({"namespaceSelector": {"matchLabels": {"tier": "1"}}});
+    let all = snapshot([set("a", &tier)], &[("one", "1"), ("two", "2")]);
+    let none = json!({});
+    let names = |namespace| all.inject(&pod(&none), namespace, now()).sets.len();
+    assert_eq!([names("one"), names("two"), names("new")], [1, 0, 0]);
+    let knows = |namespace| all.knows_namespace(&pod(&none), namespace);
+    assert_eq!(
+        [knows("one"), knows("two"), knows("new")],
+        [true, true, false]
+    );
+    let mut paused = tier.clone();
+    paused["injectionStrategy"] = json!({"paused": true});
+    let mut other = tier.clone();
+    other["selector"] = json!({"matchLabels": {"app": "other"}});
+    for independent in [json!({}), json!({"namespace": "new"}), paused, other] {
+        let snapshot = snapshot([set("a", &independent)], &[]);
+        assert!(
+            snapshot.knows_namespace(&pod(&none), "new"),
+            "{independent}"
+        );
+    }
+}
+
+// SCS-5
+#[test]
+fn a_pod_that_a_kubelet_runs_from_a_file_gets_nothing() {
+    let all = snapshot([set("a", &json!({}))], &[]);
+    let mirror = pod(&json!({"kubernetes.io/config.mirror": "hash"}));
+    assert_eq!(all.inject(&mirror, "one", now()), Injected::default());
+}
+
+// SCS-8, SDF-53
+#[rstest]
+fn pods_of_every_namespace_and_of_the_hosts_network_are_injected(
+    #[values("kube-system", "kube-public", "shop")] namespace: &str,
+) {
+    let all = snapshot([set("a", &json!({}))], &[]);
+    let mut pod = pod(&json!({}));
+    pod["spec"]["hostNetwork"] = true.into();
+    assert_eq!(all.inject(&pod, namespace, now()).sets.len(), 1);
+}
+
+// SDF-7
+#[test]
+fn a_pod_names_the_revision_of_the_containers_that_it_gets() {
+    let documents = recorded::documents("01-sidecarset-stored");
+    let stored = stored(&documents[1]);
+    let labels = documents[1]["spec"]["selector"]["matchLabels"].clone();
+    let mut pod = pod(&json!({}));
+    pod["metadata"]["labels"] = labels;
+    let injected = snapshot([stored], &[]).inject(&pod, "default", now());
+    let hashes = injected.additions.annotations[HASH].clone().unwrap();
+    assert!(
+        hashes.contains("\"controllerRevision\":\"log-agent-6bf48c598b\""),
+        "{hashes}"
+    );
+}
+
+// SCS-82
+#[rstest]
+#[case::the_same_request(5, 0, false)]
+#[case::a_copy_of_an_injected_pod(300, 0, true)]
+#[case::another_content(5, 1, true)]
+fn a_pod_that_was_just_injected_gets_nothing_more(
+    #[case] later: i64,
+    #[case] edited: usize,
+    #[case] is_patched: bool,
+) {
+    let sets = |image: usize| {
+        ["a", "b"].map(|name| {
+            set(
+                name,
+                &json!({"containers": [{"name": name, "image": format!("{image}:1")}]}),
+            )
+        })
+    };
+    let before = pod(&json!({}));
+    let first = snapshot(sets(0), &[]).inject(&before, "shop", now());
+    let mut pod = first.additions.apply(&before);
+    // What the API server fills in after the first call is no difference.
+    pod["spec"]["containers"][0]["terminationMessagePath"] = "/dev/termination-log".into();
+    let later = now() + jiff::SignedDuration::from_secs(later);
+    let second = snapshot(sets(edited), &[]).inject(&pod, "shop", later);
+    assert_eq!(second.sets.len(), 2);
+    assert_eq!(!second.additions.is_empty(), is_patched);
+    let one = snapshot(sets(0).into_iter().take(1), &[]);
+    assert!(
+        !one.inject(&pod, "shop", later).additions.is_empty(),
+        "SDF-14"
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    // SCS-21, SCS-82
+    #[test]
+    fn a_second_review_changes_nothing(sets in prop::collection::btree_set("[a-d]", 0..4), own in "[a-e]") {
+        let spec = |name: &str| json!({
+            "containers": [{"name": name, "image": "i:1", "shareVolumePolicy": {"type": "enabled"},
+                            "transferEnv": [{"sourceContainerName": own, "envName": "E"}]}],
+        });
+        let sets = sets.iter().map(|name| set(name, &spec(name)));
+        let snapshot = snapshot(sets, &[]);
+        let mut before = pod(&json!({}));
+        before["spec"]["containers"][0]["name"] = own.clone().into();
+        let pod = snapshot.inject(&before, "shop", now()).additions.apply(&before);
+        prop_assert!(snapshot.inject(&pod, "shop", now()).additions.is_empty());
+    }
+}
