@@ -1,45 +1,52 @@
 //! The CRDs as they are installed, made from the types.
 //!
 //! The types give names, nesting and types of fields; this module adds the rest. Types and maxima are in the schema,
-//! semantic rules in CEL (module `rules`), since one error of the schema hides all those of CEL. Defaults of absent
-//! fields are filled in by the manager, never by the schema: they depend on its flags.
+//! semantic rules in CEL (module `rules`), since one error of the schema hides all those of CEL. Defaults of a marker's
+//! absent fields are filled in by the manager: they depend on its flags. Those of a set do not, and stand in its schema.
+
+mod sidecar_set;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
 
-use crate::{NodePodProbe, PodProbeMarker, limits, rules};
+use crate::rules::Rule;
+use crate::{NodePodProbe, PodProbeMarker, SidecarSet, limits, rules};
 
 /// An object of JSON, such as a schema is.
 type Object = Map<String, Value>;
 
-/// Both CRDs, ready to be applied.
-pub fn crds() -> Vec<CustomResourceDefinition> {
-    documents()
-        .map(|(_, document)| {
-            serde_json::from_value(document).expect("a CRD with more fields is a CRD")
-        })
-        .into()
-}
-
-/// Both CRDs as YAML, each with its file name.
-pub fn render() -> Vec<(String, String)> {
-    documents()
-        .map(|(plural, document)| {
-            let yaml = serde_norway::to_string(&document).expect("JSON is YAML");
-            (format!("{}_{plural}.yaml", crate::GROUP), yaml)
-        })
-        .into()
-}
-
-fn documents() -> [(&'static str, Value); 2] {
+/// The CRDs of probes, ready to be applied.
+pub fn podprobe_crds() -> [CustomResourceDefinition; 2] {
     [
-        ("podprobemarkers", marker_document(&PodProbeMarker::crd())),
-        (
-            "nodepodprobes",
-            node_pod_probe_document(&NodePodProbe::crd()),
-        ),
+        typed(marker_document(&PodProbeMarker::crd())),
+        typed(node_pod_probe_document(&NodePodProbe::crd())),
     ]
+}
+
+/// The CRD of sets of sidecars, likewise.
+pub fn sidecar_set_crd() -> CustomResourceDefinition {
+    typed(sidecar_set::document(&SidecarSet::crd()))
+}
+
+/// All CRDs as YAML, each with its file's name; those that a gate adds are in its folder.
+pub fn render() -> Vec<(String, String)> {
+    let documents = [
+        ("", marker_document(&PodProbeMarker::crd())),
+        ("", node_pod_probe_document(&NodePodProbe::crd())),
+        ("SidecarSetGate/", sidecar_set::document(&SidecarSet::crd())),
+    ];
+    let files = documents.map(|(folder, document)| {
+        let plural = document["spec"]["names"]["plural"].as_str();
+        let plural = plural.expect("a CRD has a plural");
+        let yaml = serde_norway::to_string(&document).expect("JSON is YAML");
+        (format!("{folder}{}_{plural}.yaml", crate::GROUP), yaml)
+    });
+    files.into()
+}
+
+fn typed(document: Value) -> CustomResourceDefinition {
+    serde_json::from_value(document).expect("a CRD with more fields is a CRD")
 }
 
 fn marker_document(crd: &CustomResourceDefinition) -> Value {
@@ -49,19 +56,23 @@ fn marker_document(crd: &CustomResourceDefinition) -> Value {
     complete_probe(schema_at(schema, "spec.probes[].probe"));
     complete_selector(schema_at(schema, "spec.selector"));
     set_maxima(schema);
-    make_list_map(schema_at(schema, "spec.probes"), "name");
-    make_list_map(schema_at(schema, "spec.probes[].markerPolicy"), "state");
-    make_list_map(schema_at(schema, "status.conditions"), "type");
+    make_list_map(schema_at(schema, "spec.probes"), &["name"]);
+    make_list_map(schema_at(schema, "spec.probes[].markerPolicy"), &["state"]);
+    make_list_map(schema_at(schema, "status.conditions"), &["type"]);
     schema_at(schema, "status").insert("required".into(), json!(["observedGeneration"]));
-    for rule in rules::marker() {
-        let object = schema_at(schema, rule.path);
+    add_rules(schema, rules::marker());
+    document
+}
+
+fn add_rules(schema: &mut Object, rules: Vec<Rule>) {
+    for rule in rules {
+        let object = schema_at(schema, &rule.path);
         let rules = object
             .entry("x-kubernetes-validations")
             .or_insert_with(|| json!([]));
         let rules = rules.as_array_mut().expect("only this loop fills it");
         rules.push(rule.to_json());
     }
-    document
 }
 
 /// The columns of `kubectl get`. A column shows one value, so the counts are those of the first probe: most markers have
@@ -131,7 +142,9 @@ fn schema(document: &mut Value) -> &mut Object {
 fn drop_nullable_and_defaults<'a>(schemas: impl Iterator<Item = &'a mut Value>) {
     for schema in schemas {
         if let Some(object) = schema.as_object_mut() {
-            if object.get("type").is_some_and(Value::is_string) {
+            let is_schema = object.get("type").is_some_and(Value::is_string)
+                || object.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true));
+            if is_schema {
                 object.remove("nullable");
                 object.remove("default");
             }
@@ -158,10 +171,10 @@ fn schema_at<'a>(schema: &'a mut Object, path: &str) -> &'a mut Object {
         })
 }
 
-/// Makes a list a map by a key: no two items have the same key, and server-side apply merges it item by item.
-fn make_list_map(schema: &mut Object, key: &str) {
+/// Makes a list a map by its keys: no two items have the same ones, and server-side apply merges it item by item.
+fn make_list_map(schema: &mut Object, keys: &[&str]) {
     schema.insert("x-kubernetes-list-type".into(), "map".into());
-    schema.insert("x-kubernetes-list-map-keys".into(), json!([key]));
+    schema.insert("x-kubernetes-list-map-keys".into(), json!(keys));
 }
 
 /// Adds what upstream's schema of a native probe has and the derived one lacks.
@@ -181,9 +194,8 @@ fn complete_selector(selector: &mut Object) {
 
 /// Sets the maxima: some are limits of the wire, others keep the estimated cost of the rules within the API server's limit.
 fn set_maxima(schema: &mut Object) {
-    for (path, keyword, limit) in MAXIMA {
-        schema_at(schema, path).insert((*keyword).into(), json!(limit));
-    }
+    set_selector_maxima(schema_at(schema, "spec.selector"));
+    set_keywords(schema, MAXIMA);
     for field in TIMINGS {
         let timing = schema_at(schema_at(schema, "spec.probes[].probe"), field);
         // The API server does not enforce `format: int32`. Zero equals an absent field.
@@ -197,6 +209,34 @@ fn set_maxima(schema: &mut Object) {
     }
 }
 
+fn set_keywords(schema: &mut Object, keywords: &[(&str, &str, usize)]) {
+    for (path, keyword, value) in keywords {
+        schema_at(schema, path).insert((*keyword).into(), json!(value));
+    }
+}
+
+fn set_selector_maxima(selector: &mut Object) {
+    set_keywords(
+        selector,
+        &[
+            ("matchLabels", "maxProperties", limits::SELECTOR_EXPRESSIONS),
+            ("matchLabels{}", "maxLength", limits::LABEL),
+            ("matchExpressions", "maxItems", limits::SELECTOR_EXPRESSIONS),
+            (
+                "matchExpressions[].key",
+                "maxLength",
+                limits::QUALIFIED_NAME,
+            ),
+            (
+                "matchExpressions[].values",
+                "maxItems",
+                limits::SELECTOR_VALUES,
+            ),
+            ("matchExpressions[].values[]", "maxLength", limits::LABEL),
+        ],
+    );
+}
+
 const TIMINGS: &[&str] = &[
     "initialDelaySeconds",
     "periodSeconds",
@@ -206,32 +246,6 @@ const TIMINGS: &[&str] = &[
 ];
 
 const MAXIMA: &[(&str, &str, usize)] = &[
-    (
-        "spec.selector.matchLabels",
-        "maxProperties",
-        limits::SELECTOR_EXPRESSIONS,
-    ),
-    ("spec.selector.matchLabels{}", "maxLength", limits::LABEL),
-    (
-        "spec.selector.matchExpressions",
-        "maxItems",
-        limits::SELECTOR_EXPRESSIONS,
-    ),
-    (
-        "spec.selector.matchExpressions[].key",
-        "maxLength",
-        limits::QUALIFIED_NAME,
-    ),
-    (
-        "spec.selector.matchExpressions[].values",
-        "maxItems",
-        limits::SELECTOR_VALUES,
-    ),
-    (
-        "spec.selector.matchExpressions[].values[]",
-        "maxLength",
-        limits::LABEL,
-    ),
     ("spec.probes", "maxItems", limits::PROBES),
     ("spec.probes[].name", "maxLength", limits::PROBE_NAME),
     ("spec.probes[].containerName", "maxLength", limits::LABEL),

@@ -10,6 +10,7 @@ mod managed;
 pub mod marker;
 pub mod node_pod_probe;
 mod rules;
+pub mod sidecar_container;
 pub mod sidecar_set;
 pub mod slim;
 mod wire;
@@ -19,13 +20,17 @@ pub use marker::{PodProbeMarker, PodProbeMarkerSpec, PodProbeMarkerStatus};
 pub use node_pod_probe::{NodePodProbe, NodePodProbeSpec, NodePodProbeStatus};
 pub use sidecar_set::{SidecarSet, SidecarSetSpec, SidecarSetStatus};
 
-/// The API group of both kinds.
+/// The API group of all kinds.
 pub const GROUP: &str = "apps.kruise.io";
-/// Both CRDs as YAML, as they are committed, so that a program prints them without generating them. They stand
-/// in the chart, which can read no file outside of it.
-pub const CRDS: [&str; 2] = [
+/// The CRDs of probes as YAML, as they are committed, so that a program prints them without generating them. They
+/// stand in the chart, which can read no file outside of it.
+pub const PODPROBE_CRDS: [&str; 2] = [
     include_str!("../../../charts/leadsman/files/crds/apps.kruise.io_podprobemarkers.yaml"),
     include_str!("../../../charts/leadsman/files/crds/apps.kruise.io_nodepodprobes.yaml"),
 ];
-/// The only served version.
+/// The CRD of sets of sidecars, likewise.
+pub const SIDECAR_SET_CRD: &str = include_str!(
+    "../../../charts/leadsman/files/crds/SidecarSetGate/apps.kruise.io_sidecarsets.yaml"
+);
+/// The version of markers and `NodePodProbe`s, and that in which sets of sidecars are stored.
 pub const VERSION: &str = "v1alpha1";

@@ -1,4 +1,4 @@
-//! Limits and reserved names of a marker, which the CRDs (as schema and CEL) and the parser of `leadsman-core` enforce alike.
+//! Limits and reserved names of markers and sets of sidecars, which the CRDs (as schema and CEL) and the parser of `leadsman-core` enforce alike.
 
 /// Probes of one marker, at most.
 pub const PROBES: usize = 32;
@@ -49,6 +49,26 @@ pub const CANNOT_PROBE: usize = 256;
 pub const CANNOT_PROBE_MESSAGE: usize = 256;
 /// Characters of `<marker>#<probe>` where it is said why a probe cannot be run, at most.
 pub const CANNOT_PROBE_NAME: usize = 512;
+
+/// Containers of a set, and as many init containers, at most.
+pub const SIDECARS: usize = 32;
+/// Characters of an image's name, at most: a registry and a repository (255, as the registries of Docker have it), a tag (128)
+/// and a digest.
+pub const IMAGE: usize = 1024;
+/// Volumes of a set, at most.
+pub const VOLUMES: usize = 128;
+/// Mounts of one container of a set, at most, and as many devices.
+pub const MOUNTS: usize = 128;
+/// Entries of a sidecar's `transferEnv`, at most.
+pub const TRANSFERS: usize = 64;
+/// Characters of `metadata.annotations['KEY']`, at most.
+pub const FIELD_PATH: usize = "metadata.annotations['']".len() + QUALIFIED_NAME;
+/// Entries of a set's `patchPodMetadata`, at most.
+pub const PATCHES: usize = 16;
+/// Annotations of one entry of a set's `patchPodMetadata`, at most.
+pub const PATCH_KEYS: usize = 32;
+/// Terms of a priority strategy, and of a scatter strategy, at most.
+pub const TERMS: usize = 32;
 
 /// Condition types of a pod that belong to Kubernetes' own components and to `OpenKruise`'s. A marker may not name them.
 pub const RESERVED_CONDITION_TYPES: &[&str] = &[

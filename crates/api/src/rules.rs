@@ -1,15 +1,20 @@
-//! The CEL rules of a marker's CRD, with the same messages as the parser of `leadsman-core`.
+//! The CEL rules of the CRDs, with the same messages as the parsers of `leadsman-core`.
 //!
 //! Names are matched by regular expressions and not by CEL's `format` library: it came with Kubernetes 1.31, and an API
 //! server accepts what came with its own version only in stored CRDs, not in new ones.
 
+mod sidecar_set;
+
+use std::borrow::Cow;
+
 use serde_json::{Value, json};
 
+pub(crate) use self::sidecar_set::{SELECTORS, WEIGHT_VALUES, sidecar_set};
 use crate::limits;
 
 /// A rule, and the field that its error names.
 pub(crate) struct Rule {
-    pub(crate) path: &'static str,
+    pub(crate) path: Cow<'static, str>,
     condition: String,
     message: String,
     /// The value in the message: the API server adds only its type. For a value with a line break it uses `message` instead.
@@ -62,9 +67,13 @@ struct NamedValue {
 }
 
 /// A rule whose message does not name a value.
-fn rule(path: &'static str, condition: impl Into<String>, message: impl Into<String>) -> Rule {
+fn rule(
+    path: impl Into<Cow<'static, str>>,
+    condition: impl Into<String>,
+    message: impl Into<String>,
+) -> Rule {
     Rule {
-        path,
+        path: path.into(),
         condition: condition.into(),
         message: message.into(),
         value: None,
@@ -74,7 +83,7 @@ fn rule(path: &'static str, condition: impl Into<String>, message: impl Into<Str
 
 /// A rule for a string, which the message names.
 fn string_rule(
-    path: &'static str,
+    path: impl Into<Cow<'static, str>>,
     condition: impl Into<String>,
     message: impl Into<String>,
 ) -> Rule {
@@ -88,7 +97,7 @@ fn string_rule(
     }
 }
 
-const LABEL_VALUE: &str = "(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?";
+pub(crate) const LABEL_VALUE: &str = "(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?";
 const DNS_LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const NAME: &str = "([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]";
 
@@ -109,33 +118,47 @@ pub(crate) fn marker() -> Vec<Rule> {
 }
 
 fn selector() -> Vec<Rule> {
+    let mut rules = vec![rule(
+        "spec.selector",
+        same_selector(),
+        "is immutable: make another marker",
+    )];
+    rules.extend(selector_rules(
+        "spec.selector",
+        "must not be empty: name a label of the pods in matchLabels or matchExpressions",
+    ));
+    rules
+}
+
+/// What holds for every selector; `empty` is said of one that selects nothing.
+fn selector_rules(selector: &str, empty: &str) -> Vec<Rule> {
+    let at = |field: &str| format!("{selector}.{field}");
     let (labels, expression, values) = (
-        "spec.selector.matchLabels",
-        "spec.selector.matchExpressions[]",
-        "spec.selector.matchExpressions[].values[]",
+        at("matchLabels"),
+        at("matchExpressions[]"),
+        at("matchExpressions[].values[]"),
     );
     let absent_or_empty = |field: &str| format!("(!has(self.{field}) || self.{field}.size() == 0)");
     vec![
-        rule("spec.selector", same_selector(), "is immutable: make another marker"),
         rule(
-            "spec.selector",
+            selector.to_owned(),
             format!("!({} && {})", absent_or_empty("matchLabels"), absent_or_empty("matchExpressions")),
-            "must not be empty: name a label of the pods in matchLabels or matchExpressions",
+            empty,
         ),
         keys_rule(labels, &qualified_name("k"), format!("must be a qualified name: {QUALIFIED}")),
-        string_rule("spec.selector.matchLabels{}", full_match("self", LABEL_VALUE), VALUE),
+        string_rule(at("matchLabels{}"), full_match("self", LABEL_VALUE), VALUE),
         string_rule(
-            "spec.selector.matchExpressions[].key",
+            at("matchExpressions[].key"),
             qualified_name("self"),
             format!("must be a qualified name: {QUALIFIED}"),
         ),
         string_rule(
-            "spec.selector.matchExpressions[].operator",
+            at("matchExpressions[].operator"),
             one_of("self", &["In", "NotIn", "Exists", "DoesNotExist"]),
             "must be one of In, NotIn, Exists, DoesNotExist",
         ),
         rule(
-            expression,
+            expression.clone(),
             "!(self.operator in ['In', 'NotIn']) || has(self.values) && self.values.size() > 0",
             "In and NotIn need at least one value",
         )
@@ -459,7 +482,11 @@ fn one_of(subject: &str, values: &[&str]) -> String {
 }
 
 /// A rule for each key of a map; the message names those that break it.
-fn keys_rule(path: &'static str, condition: &str, message: impl Into<String>) -> Rule {
+fn keys_rule(
+    path: impl Into<Cow<'static, str>>,
+    condition: &str,
+    message: impl Into<String>,
+) -> Rule {
     let broken = format!("self.filter(k, !({condition}))");
     rule(path, format!("self.all(k, {condition})"), message).naming(broken)
 }

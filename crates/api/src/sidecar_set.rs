@@ -3,12 +3,14 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::{LocalObjectReference, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::sidecar_container::SidecarContainer;
 use crate::wire::null_as_default;
 
 /// An object that is passed on as it is: a container, a volume or a reference in a pod. A type of its own would drop the
@@ -35,12 +37,13 @@ pub struct SidecarSetSpec {
     /// Label query over the namespaces of the pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace_selector: Option<LabelSelector>,
-    /// Init containers to inject: those of a pod, and the fields of a sidecar beside theirs.
+    /// Init containers to inject: those of a pod, with the fields of a sidecar beside theirs.
     #[serde(
         default,
         deserialize_with = "null_as_default",
         skip_serializing_if = "Vec::is_empty"
     )]
+    #[schemars(with = "Vec<SidecarContainer>")]
     pub init_containers: Vec<PassedOn>,
     /// Containers to inject.
     #[serde(
@@ -48,6 +51,7 @@ pub struct SidecarSetSpec {
         deserialize_with = "null_as_default",
         skip_serializing_if = "Vec::is_empty"
     )]
+    #[schemars(with = "Vec<SidecarContainer>")]
     pub containers: Vec<PassedOn>,
     /// Volumes that these containers mount.
     #[serde(
@@ -55,6 +59,7 @@ pub struct SidecarSetSpec {
         deserialize_with = "null_as_default",
         skip_serializing_if = "Vec::is_empty"
     )]
+    #[schemars(with = "Vec<Volume>")]
     pub volumes: Vec<PassedOn>,
     /// Secrets for pulling their images.
     #[serde(
@@ -62,6 +67,7 @@ pub struct SidecarSetSpec {
         deserialize_with = "null_as_default",
         skip_serializing_if = "Vec::is_empty"
     )]
+    #[schemars(with = "Vec<LocalObjectReference>")]
     pub image_pull_secrets: Vec<PassedOn>,
     /// Annotations for the pods.
     #[serde(
@@ -76,7 +82,7 @@ pub struct SidecarSetSpec {
     /// How pods are upgraded that were injected before.
     #[serde(default, deserialize_with = "null_as_default")]
     pub update_strategy: UpdateStrategy,
-    /// Number of revisions that are kept; 10 if absent.
+    /// Number of revisions that are kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision_history_limit: Option<i32>,
     /// A name for the present revision, by which new pods can be pinned to it.
@@ -95,7 +101,7 @@ pub struct PatchPodMetadata {
         skip_serializing_if = "BTreeMap::is_empty"
     )]
     pub annotations: BTreeMap<String, String>,
-    /// `Retain`, `Overwrite` or `MergePatchJson`; `Retain` if absent.
+    /// What becomes of annotations that a pod has: `Retain`, `Overwrite` or `MergePatchJson`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patch_policy: Option<String>,
 }
@@ -126,7 +132,7 @@ pub struct InjectRevision {
     /// The name of its `ControllerRevision`, which is looked at first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision_name: Option<String>,
-    /// `Always` or `Partial`; `Always` if absent.
+    /// Which new pods get it: `Always` all, `Partial` as many as the partition of the update strategy says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
 }
@@ -135,7 +141,7 @@ pub struct InjectRevision {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UpdateStrategy {
-    /// `RollingUpdate` or `NotUpdate`; `RollingUpdate` if absent.
+    /// `RollingUpdate` or `NotUpdate`.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub type_: Option<String>,
     /// Whether no further pod is upgraded.
@@ -148,10 +154,10 @@ pub struct UpdateStrategy {
     /// Label query over the pods that are upgraded; all if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
-    /// Number or percentage of pods that stay as they are; 0 if absent.
+    /// Number or percentage of pods that stay as they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<IntOrString>,
-    /// Number or percentage of pods that may be unavailable; 1 if absent.
+    /// Number or percentage of pods that may be unavailable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_unavailable: Option<IntOrString>,
     /// Which pods come first.

@@ -13,11 +13,16 @@ fn crds_are_up_to_date() {
             "run: cargo run -p leadsman-api --example crds"
         );
     }
-    let names = std::fs::read_dir(&folder).unwrap();
-    let names = names.map(|file| file.unwrap().file_name());
-    let files = names.filter(|name| name != "kustomization.yaml");
+    let folders = [folder.clone(), folder.join("SidecarSetGate")];
+    let files = folders
+        .iter()
+        .flat_map(|folder| std::fs::read_dir(folder).unwrap());
+    let files = files.map(|file| file.unwrap());
+    let files = files.filter(|file| file.file_type().unwrap().is_file());
     assert_eq!(
-        files.count(),
+        files
+            .filter(|file| file.file_name() != "kustomization.yaml")
+            .count(),
         rendered.len(),
         "a file in {} is no CRD of ours",
         folder.display()

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use leadsman_api::crd::crds;
+use leadsman_api::crd::{podprobe_crds, sidecar_set_crd};
 use serde_json::Value;
 
 /// The fields that leadsman adds. New objects must have a spec; no other new field is required of other clients.
@@ -56,8 +56,47 @@ fn node_pod_probes_have_the_fields_of_upstream_and_ours() {
     );
 }
 
+/// Containers and volumes have those of a pod beside, which upstream's schema does not list.
+#[test]
+fn both_versions_of_sets_have_the_fields_of_both_versions_of_upstream() {
+    let crd = serde_json::to_value(sidecar_set_crd()).unwrap();
+    let [older, newer] = &crd["spec"]["versions"].as_array().unwrap()[..] else {
+        panic!("two versions")
+    };
+    assert_eq!(
+        (&older["name"], &older["storage"]),
+        (&"v1alpha1".into(), &true.into())
+    );
+    assert_eq!(
+        (&newer["name"], &newer["storage"]),
+        (&"v1beta1".into(), &false.into())
+    );
+    for field in [
+        "schema",
+        "subresources",
+        "additionalPrinterColumns",
+        "served",
+    ] {
+        assert_eq!(older[field], newer[field]);
+    }
+    let mut ours = BTreeSet::new();
+    list(
+        &older["schema"]["openAPIV3Schema"],
+        "",
+        false,
+        &mut |line: &str, _: &Value| {
+            ours.insert(line.trim_end_matches(" required").to_owned());
+        },
+    );
+    let upstream = include_str!("upstream/sidecarsets.txt").lines();
+    let lost: Vec<_> = upstream
+        .filter(|line| !ours.contains(*line) && *line != "spec.volumes")
+        .collect();
+    assert!(lost.is_empty(), "{lost:#?}");
+}
+
 fn compare(plural: &str, upstream: &str, added: &[&str]) {
-    let crd = crds()
+    let crd = podprobe_crds()
         .into_iter()
         .find(|crd| crd.spec.names.plural == plural);
     let crd = serde_json::to_value(crd.unwrap()).unwrap();
@@ -66,7 +105,21 @@ fn compare(plural: &str, upstream: &str, added: &[&str]) {
     assert_eq!(version["name"], "v1alpha1");
     assert_eq!(version["subresources"]["status"], serde_json::json!({}));
     let mut ours = BTreeSet::new();
-    list(&version["schema"]["openAPIV3Schema"], "", false, &mut ours);
+    list(
+        &version["schema"]["openAPIV3Schema"],
+        "",
+        false,
+        &mut |line: &str, schema: &Value| {
+            let path = line.split(' ').next().unwrap();
+            let is_service = path.ends_with(".grpc.service");
+            assert_eq!(
+                schema.get("default").is_some(),
+                is_service,
+                "default of {path}"
+            );
+            ours.insert(line.to_owned());
+        },
+    );
 
     let lines = upstream.lines().map(str::to_owned);
     let mut expected: BTreeSet<_> = lines.filter(|line| line != "spec object").collect();
@@ -75,19 +128,14 @@ fn compare(plural: &str, upstream: &str, added: &[&str]) {
 }
 
 /// One line for each field below a schema: path, type, and whether it is required.
-fn list(schema: &Value, path: &str, required: bool, lines: &mut BTreeSet<String>) {
+fn list(schema: &Value, path: &str, required: bool, see: &mut dyn FnMut(&str, &Value)) {
     if !path.is_empty() {
         let int_or_string = schema["x-kubernetes-int-or-string"] == true;
         let kind = schema["type"].as_str().filter(|_| !int_or_string);
         let mark = if required { " required" } else { "" };
-        lines.insert(format!("{path} {}{mark}", kind.unwrap_or("int-or-string")));
         assert!(schema.get("nullable").is_none(), "{path} takes null");
-        let is_service = path.ends_with(".grpc.service");
-        assert_eq!(
-            schema.get("default").is_some(),
-            is_service,
-            "default of {path}"
-        );
+        let line = format!("{path} {}{mark}", kind.unwrap_or("int-or-string"));
+        see(&line, schema);
     }
     let names: Vec<_> = schema["required"]
         .as_array()
@@ -104,12 +152,12 @@ fn list(schema: &Value, path: &str, required: bool, lines: &mut BTreeSet<String>
             field,
             &place,
             names.iter().any(|&one| one == name.as_str()),
-            lines,
+            see,
         );
     }
     for (keyword, suffix) in [("items", "[]"), ("additionalProperties", "{}")] {
         if let Some(inner) = schema.get(keyword).filter(|inner| inner.is_object()) {
-            list(inner, &format!("{path}{suffix}"), false, lines);
+            list(inner, &format!("{path}{suffix}"), false, see);
         }
     }
 }

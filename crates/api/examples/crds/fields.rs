@@ -12,33 +12,45 @@ const LARGEST: f64 = 2_147_483_647.0;
 const BEGINNING: &str = "\
 # Fields of the API
 
-Written by `cargo xtask docs` from the CRDs; `kubectl explain podprobemarkers.spec.probes` shows the same. What the fields are for, and
-what they mean when left out, is in [markers.md](../markers.md). Fields marked `*` are required.
+Written by `cargo xtask docs` from the CRDs; `kubectl explain podprobemarkers.spec.probes` shows the same. What a marker's fields are
+for, and what they mean when left out, is in [markers.md](../markers.md). Fields marked `*` are required. Containers and volumes of a
+`SidecarSet` have all fields that they have in a pod (`kubectl explain pod.spec.containers`); what stands here is what leadsman says
+about them.
 ";
 
 pub(crate) fn page(crds: &[CustomResourceDefinition]) -> String {
     let mut page = BEGINNING.to_owned();
     for crd in crds {
-        for version in &crd.spec.versions {
-            let schema = version.schema.as_ref();
-            let Some(schema) = schema.and_then(|it| it.open_api_v3_schema.as_ref()) else {
-                continue;
-            };
-            let (kind, group) = (&crd.spec.names.kind, &crd.spec.group);
-            // Infallible: a String takes all that is written.
-            let _ = write!(page, "\n## {kind}\n\n`{group}/{}`, ", version.name);
-            let _ = writeln!(page, "scope {}.", crd.spec.scope);
-            page += "\n| field | type | is |\n|---|---|---|\n";
-            rows(&mut page, "", schema);
-        }
+        // All versions of a kind have one schema.
+        let schema = crd.spec.versions.first();
+        let schema = schema.and_then(|version| version.schema.as_ref());
+        let Some(schema) = schema.and_then(|it| it.open_api_v3_schema.as_ref()) else {
+            continue;
+        };
+        let (kind, group) = (&crd.spec.names.kind, &crd.spec.group);
+        let versions = crd.spec.versions.iter();
+        let versions: Vec<_> = versions
+            .map(|version| format!("`{group}/{}`", version.name))
+            .collect();
+        // Infallible: a String takes all that is written.
+        let _ = write!(page, "\n## {kind}\n\n{}, ", versions.join(" and "));
+        let _ = writeln!(page, "scope {}.", crd.spec.scope);
+        page += "\n| field | type | is |\n|---|---|---|\n";
+        rows(&mut page, "", schema);
     }
     page
 }
 
-/// A row for each field below `path`, depth first, as a manifest has them.
+/// A row for each field below `path`, depth first, as a manifest has them. Of an object of Kubernetes, only what leadsman says
+/// about it.
 fn rows(page: &mut String, path: &str, schema: &JSONSchemaProps) {
     let required = schema.required.as_deref().unwrap_or_default();
+    let is_of_kubernetes = schema.x_kubernetes_preserve_unknown_fields == Some(true);
     for (name, field) in schema.properties.iter().flatten() {
+        // Metadata is described by Kubernetes, whatever a schema requires of it.
+        if (is_of_kubernetes || name == "metadata") && !is_described(field) {
+            continue;
+        }
         let item = item(field);
         let list = if item.is_some() { "[]" } else { "" };
         let path = if path.is_empty() {
@@ -51,6 +63,10 @@ fn rows(page: &mut String, path: &str, schema: &JSONSchemaProps) {
         let _ = writeln!(page, "| `{path}`{star} | {kind} | {is} |");
         rows(page, &format!("{path}{list}"), item.unwrap_or(field));
     }
+}
+
+fn is_described(field: &JSONSchemaProps) -> bool {
+    field.description.is_some() || field.x_kubernetes_validations.is_some()
 }
 
 fn item(field: &JSONSchemaProps) -> Option<&JSONSchemaProps> {
@@ -85,16 +101,23 @@ fn is(field: &JSONSchemaProps, item: Option<&JSONSchemaProps>) -> String {
     }
     let mut parts = vec![description];
     parts.extend(bounds(field));
+    let default = field.default.as_ref().map(|default| &default.0);
+    let default = default.filter(|default| !default.is_object());
+    parts.extend(default.map(|default| format!("If absent: {default}.")));
     let rules = field.x_kubernetes_validations.iter().flatten();
     let own = item.filter(|item| item.properties.is_none());
     let of_items = own
         .into_iter()
         .flat_map(|item| item.x_kubernetes_validations.iter().flatten());
-    let mut messages: Vec<_> = rules
+    let mut messages: Vec<String> = Vec::new();
+    for message in rules
         .chain(of_items)
         .filter_map(|rule| rule.message.clone())
-        .collect();
-    messages.dedup();
+    {
+        if !messages.contains(&message) {
+            messages.push(message);
+        }
+    }
     if !messages.is_empty() {
         parts.push(format!("Refusals say: {}.", messages.join("; ")));
     }
@@ -111,7 +134,10 @@ fn bounds(field: &JSONSchemaProps) -> Option<String> {
     let values: Vec<_> = values.collect();
     let bounds = [
         (!values.is_empty()).then(|| format!("one of {}", values.join(", "))),
-        field.minimum.map(|least| format!("at least {least}")),
+        field
+            .minimum
+            .filter(|least| *least > -LARGEST)
+            .map(|least| format!("at least {least}")),
         field
             .maximum
             .filter(|most| *most < LARGEST)

@@ -6,19 +6,23 @@ mod fields;
 use std::path::Path;
 use std::process::ExitCode;
 
+use leadsman_api::crd;
+
 fn main() -> std::io::Result<ExitCode> {
     let has = |flag: &str| std::env::args().any(|argument| argument == flag);
     if has("--fields") {
-        print!("{}", fields::page(&leadsman_api::crd::crds()));
+        let mut crds = crd::podprobe_crds().to_vec();
+        crds.push(crd::sidecar_set_crd());
+        print!("{}", fields::page(&crds));
         return Ok(ExitCode::SUCCESS);
     }
     let check = has("--check");
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/leadsman/files/crds");
     let mut stale = false;
-    for (name, yaml) in leadsman_api::crd::render() {
+    for (name, yaml) in crd::render() {
         let file = folder.join(name);
         if !check {
-            std::fs::create_dir_all(&folder)?;
+            std::fs::create_dir_all(file.parent().unwrap_or(&folder))?;
             std::fs::write(file, yaml)?;
         } else if std::fs::read_to_string(&file).ok() != Some(yaml) {
             eprintln!("{} differs from the CRD of the types", file.display());

@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::Container;
+use leadsman_api::limits;
 use serde_json::Value;
 
 use super::fields::{SIDECAR_CONTAINER, sidecar_fields};
@@ -11,7 +13,7 @@ use crate::cluster::{FieldErrors, names};
 use crate::workload::JsonObject;
 use crate::workload::defaults::{complete_container, complete_field_ref, set_default};
 use crate::workload::go_json::GoValue;
-use crate::workload::object::{inner, items, text};
+use crate::workload::object::{check_types, inner, items, text};
 use crate::workload::quantity::Quantity;
 
 /// A container or an init container of a set.
@@ -116,6 +118,7 @@ impl SidecarContainer {
         let image = text(&object, "image").unwrap_or_default();
         check_image(image, &mut report.field("image"));
         check_contents(&object, report);
+        report.check(check_types::<Container>(wire));
         if object
             .get("resourcesPolicy")
             .is_some_and(|policy| !policy.is_null())
@@ -229,6 +232,7 @@ fn complete(wire: &JsonObject, list: ContainerList) -> JsonObject {
 /// Checks an image, as `validateContainerCommon` does (`pkg/apis/core/validation/validation.go`). Whether there is such an
 /// image, the kubelet finds out.
 fn check_image(image: &str, report: &mut FieldErrors<'_>) {
+    report.at_most_chars(image, limits::IMAGE);
     if image.is_empty() {
         report.add("must not be empty");
     } else if image.trim() != image {
@@ -253,8 +257,9 @@ fn check_contents(object: &JsonObject, report: &mut FieldErrors<'_>) {
         ("volumeMounts", "mountPath"),
         ("volumeDevices", "devicePath"),
     ] {
+        let mut at = report.field(list);
+        at.at_most(items(object, list).count(), limits::MOUNTS, list);
         for (index, mount) in items(object, list).enumerate() {
-            let mut at = report.field(list);
             let mut at = at.index(index);
             match text(mount, field) {
                 None => at.field(field).add("must not be empty"),
@@ -357,6 +362,8 @@ fn read_upgrade(
 
 fn read_transfers(object: &JsonObject, report: &mut FieldErrors<'_>) -> Vec<TransferEnv> {
     let mut transfers = Vec::new();
+    let count = items(object, "transferEnv").count();
+    report.at_most(count, limits::TRANSFERS, "entries");
     for (index, transfer) in items(object, "transferEnv").enumerate() {
         let names = transfer.get("envNames").and_then(Value::as_array);
         let names = names.into_iter().flatten().filter_map(Value::as_str);
@@ -385,6 +392,8 @@ fn read_transfer_source(
         at.field("apiVersion").add("must be v1");
     }
     let path = text(field, "fieldPath").unwrap_or_default();
+    at.field("fieldPath")
+        .at_most_chars(path, limits::FIELD_PATH);
     let key = |prefix: &str| {
         let key = path.strip_prefix(prefix)?.strip_prefix("['")?;
         key.strip_suffix("']").filter(|key| !key.is_empty())

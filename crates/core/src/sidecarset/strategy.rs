@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use leadsman_api::limits;
 use leadsman_api::sidecar_set::UpdateStrategy as UpdateStrategyWire;
 
 use super::selectors::read_optional;
@@ -98,6 +99,7 @@ fn read_max_unavailable(wire: &UpdateStrategyWire, report: &mut FieldErrors<'_>)
 fn read_scatter(wire: &UpdateStrategyWire, report: &mut FieldErrors<'_>) -> Vec<ScatterTerm> {
     let mut unique = BTreeSet::new();
     let mut terms = Vec::new();
+    report.at_most(wire.scatter_strategy.len(), limits::TERMS, "terms");
     for (index, term) in wire.scatter_strategy.iter().enumerate() {
         let mut at = report.index(index);
         at.field("key").check(names::qualified_name(&term.key));

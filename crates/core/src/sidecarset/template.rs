@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use leadsman_api::SidecarSetSpec;
+use k8s_openapi::api::core::v1::Volume;
 use leadsman_api::sidecar_set::PatchPodMetadata;
+use leadsman_api::{SidecarSetSpec, limits};
 use serde_json::Value;
 
 use super::container::{ContainerKind, ContainerList, SidecarContainer};
@@ -17,7 +18,7 @@ use crate::workload::core_types::{LOCAL_OBJECT_REFERENCE, VOLUME};
 use crate::workload::defaults::complete_volume;
 use crate::workload::go_json::{FieldOrder, GoValue};
 use crate::workload::hash::sha256_of;
-use crate::workload::object::text;
+use crate::workload::object::{check_types, text};
 
 /// What a pod gets from a set.
 #[derive(Clone, Debug, PartialEq)]
@@ -250,6 +251,7 @@ fn read_containers(
     report: &mut FieldErrors<'_>,
 ) -> Vec<SidecarContainer> {
     let mut containers = Vec::new();
+    report.at_most(wire.len(), limits::SIDECARS, "containers");
     for (index, wire) in wire.iter().enumerate() {
         let mut at = report.index(index);
         let Some(container) = SidecarContainer::read(wire, list, &mut at) else {
@@ -269,10 +271,12 @@ fn read_containers(
 fn read_volumes(wire: &[JsonObject], report: &mut FieldErrors<'_>) -> Vec<JsonObject> {
     let mut unique = BTreeSet::new();
     let mut volumes = Vec::new();
+    report.at_most(wire.len(), limits::VOLUMES, "volumes");
     for (index, wire) in wire.iter().enumerate() {
         let mut at = report.index(index);
         let mut volume = wire.clone();
         complete_volume(&mut volume);
+        at.check(check_types::<Volume>(wire));
         let name = text(wire, "name").unwrap_or_default();
         at.field("name").check(names::dns_label(name));
         if !unique.insert(name) {

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
+use leadsman_api::limits;
 use leadsman_api::sidecar_set::PriorityStrategy;
 
 use crate::cluster::{FieldErrors, Selector, names};
@@ -32,6 +33,7 @@ impl Priority {
             report.add("has weightPriority and orderPriority, of which only one is possible");
         }
         let mut at = report.field("weightPriority");
+        at.at_most(weights.len(), limits::TERMS, "terms");
         let weights: Vec<_> = weights
             .iter()
             .enumerate()
@@ -50,6 +52,7 @@ impl Priority {
             })
             .collect();
         let mut at = report.field("orderPriority");
+        at.at_most(order.len(), limits::TERMS, "terms");
         let order: Vec<_> = order
             .iter()
             .enumerate()

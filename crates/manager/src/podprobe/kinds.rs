@@ -113,14 +113,14 @@ fn event<K>(
 #[cfg(test)]
 mod tests {
     use leadsman_api::slim::crd::CustomResourceDefinition;
-    use leadsman_api::{VERSION, crd::crds};
+    use leadsman_api::{VERSION, crd::podprobe_crds};
     use serde_json::Value;
 
     use super::*;
 
     /// Our CRD, and without the part of its schema at a path.
     fn ours(plural: &str, without: Option<&str>) -> CustomResourceDefinition {
-        let crd = crds()
+        let crd = podprobe_crds()
             .into_iter()
             .find(|crd| crd.spec.names.plural == plural);
         let mut crd = serde_json::to_value(crd.unwrap()).unwrap();

@@ -221,7 +221,7 @@ async fn read_leader(client: &Client) -> kube::Result<Option<String>> {
 async fn crds(client: &Client) -> Vec<(String, Lookup<Option<CrdFacts>>)> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let mut crds = Vec::new();
-    for ours in leadsman_api::crd::crds() {
+    for ours in leadsman_api::crd::podprobe_crds() {
         let name = ours.metadata.name.clone().unwrap_or_default();
         let theirs = lookup(api.get_opt(&name)).await;
         let seen = theirs.map(|theirs| theirs.map(|theirs| compared(&ours, &theirs)));
@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn a_crd_without_our_fields_is_recognised_by_what_it_drops() {
-        for ours in leadsman_api::crd::crds() {
+        for ours in leadsman_api::crd::podprobe_crds() {
             let seen = compared(&ours, &ours);
             assert!(seen.drops.is_empty() && seen.release.is_none(), "{seen:?}");
             assert!(seen.rules, "{seen:?}");

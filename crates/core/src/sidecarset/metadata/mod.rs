@@ -5,6 +5,7 @@ mod whitelist;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use leadsman_api::limits;
 use leadsman_api::sidecar_set::PatchPodMetadata;
 
 pub use self::merge_patch::{MergeError, merge};
@@ -46,6 +47,7 @@ impl MetadataPatch {
     pub fn read_all(wire: &[PatchPodMetadata], report: &mut FieldErrors<'_>) -> Vec<Self> {
         let mut unique = BTreeSet::new();
         let mut patches = Vec::new();
+        report.at_most(wire.len(), limits::PATCHES, "entries");
         for (index, wire) in wire.iter().enumerate() {
             let mut at = report.index(index);
             patches.push(Self::read(wire, &mut unique, &mut at));
@@ -73,6 +75,7 @@ impl MetadataPatch {
         if wire.annotations.is_empty() {
             at.add("must not be empty");
         }
+        at.at_most(wire.annotations.len(), limits::PATCH_KEYS, "annotations");
         for (key, value) in &wire.annotations {
             // Upper case is allowed in the domain of an annotation (`ValidateAnnotations` in
             // k8s.io/apimachinery/pkg/api/validation/objectmeta.go).

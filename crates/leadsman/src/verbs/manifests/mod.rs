@@ -95,7 +95,7 @@ fn text(args: &Args) -> io::Result<String> {
         let objects = match part {
             Part::Namespace => vec![namespace_object(namespace)],
             Part::Crds => {
-                documents.extend(leadsman_api::CRDS.map(str::to_owned));
+                documents.extend(leadsman_api::PODPROBE_CRDS.map(str::to_owned));
                 continue;
             }
             Part::Access => access::access(namespace, *gates, args.aggregate_to_edit),

@@ -1,0 +1,332 @@
+//! The CRD of `SidecarSet`: two versions of one schema, which needs no conversion.
+//!
+//! Both versions have the fields of both (`namespace` of v1alpha1, `customVersion` of v1beta1), so that whoever reads one
+//! version and writes it back loses nothing of the other.
+//!
+//! What a pod gets has the schema of a pod, as loose as that of the API server: whatever has another type is refused here,
+//! since it would be refused in every pod, and fields of later versions of Kubernetes are kept at every level. Defaults are
+//! those that `OpenKruise`'s webhook writes, as far as they are the same for every set. They change no hash, which is taken
+//! of a completed set; those that follow from other fields, as a pull policy from a tag, are not written, since they would
+//! look like a wish.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use serde_json::{Value, json};
+
+use super::{
+    Object, add_rules, complete_selector, document_of, make_list_map, schema, schema_at,
+    set_keywords, set_selector_maxima,
+};
+use crate::{limits, rules};
+
+/// The version in which sets are stored.
+///
+/// It is the older one, because `OpenKruise`'s conversion then keeps a set's `namespace` when a cluster goes back to it. A
+/// v1beta1 of `OpenKruise` has no such field, and the API server would drop it: the set would select pods of all
+/// namespaces. And CRDs before 1.9 have no v1beta1, so objects that were stored in it could not be read.
+const STORED: &str = crate::VERSION;
+const SERVED: [&str; 2] = [STORED, "v1beta1"];
+
+pub(super) fn document(crd: &CustomResourceDefinition) -> Value {
+    let mut document = document_of(crd);
+    complete(schema(&mut document));
+    let versions = SERVED.map(|name| {
+        let mut version = document["spec"]["versions"][0].clone();
+        version["name"] = json!(name);
+        version["storage"] = json!(name == STORED);
+        version["additionalPrinterColumns"] = columns();
+        version
+    });
+    document["spec"]["versions"] = json!(versions);
+    document["spec"]["conversion"] = json!({"strategy": "None"});
+    document
+}
+
+fn columns() -> Value {
+    let count = |name: &str, field: &str, description: &str| {
+        json!({
+            "name": name,
+            "type": "integer",
+            "jsonPath": format!(".status.{field}"),
+            "description": description,
+        })
+    };
+    json!([
+        count("MATCHED", "matchedPods", "Pods that were injected and match."),
+        count("UPDATED", "updatedPods", "Matched pods whose containers are those of the spec."),
+        count("READY", "readyPods", "Matched pods that are ready."),
+        {"name": "AGE", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+    ])
+}
+
+fn complete(schema: &mut Object) {
+    for list in LISTS {
+        complete_containers(schema_at(schema, list));
+    }
+    let volumes = schema_at(schema, "spec.volumes");
+    loosen(schema_at(volumes, "[]"));
+    let template = "[].ephemeral.volumeClaimTemplate";
+    *schema_at(volumes, &format!("{template}.metadata")) = any_object();
+    make_list_map(volumes, &["name"]);
+    let secret = schema_at(schema, "spec.imagePullSecrets[]");
+    loosen(secret);
+    secret.remove("required");
+    for selector in rules::SELECTORS {
+        let selector = schema_at(schema, selector);
+        set_selector_maxima(selector);
+        complete_selector(selector);
+    }
+    let pattern = format!("^{}$", rules::LABEL_VALUE);
+    schema_at(schema, rules::WEIGHT_VALUES).insert("pattern".into(), json!(pattern));
+    set_keywords(schema, MAXIMA);
+    set_bounds(schema);
+    let scatter = schema_at(schema, "spec.updateStrategy.scatterStrategy");
+    make_list_map(scatter, &["key", "value"]);
+    make_list_map(schema_at(schema, "status.conditions"), &["type"]);
+    let required: [(&str, &[&str]); 4] = [
+        ("spec", &["selector"]),
+        ("spec.updateStrategy.scatterStrategy[]", &["key", "value"]),
+        (
+            "spec.updateStrategy.priorityStrategy.orderPriority[]",
+            &["orderedKey"],
+        ),
+        (
+            "spec.updateStrategy.priorityStrategy.weightPriority[]",
+            &["matchSelector", "weight"],
+        ),
+    ];
+    for (path, names) in required {
+        schema_at(schema, path).insert("required".into(), json!(names));
+    }
+    for (path, value) in defaults() {
+        schema_at(schema, path).insert("default".into(), value);
+    }
+    // A longer name is no value of a label, which a set's revisions have. The API server requires a domain's name.
+    let name = json!({"type": "string", "maxLength": limits::LABEL, "pattern": "^[^.]*$"});
+    let metadata = json!({"type": "object", "properties": {"name": name}});
+    let properties = schema.get_mut("properties");
+    let properties = properties.and_then(Value::as_object_mut);
+    properties
+        .expect("a set has properties")
+        .insert("metadata".into(), metadata);
+    add_rules(schema, rules::sidecar_set());
+}
+
+/// The two lists of containers.
+const LISTS: [&str; 2] = ["spec.initContainers", "spec.containers"];
+
+fn complete_containers(list: &mut Object) {
+    make_list_map(list, &["name"]);
+    let ours = OURS.map(|field| (field, schema_at(list, &format!("[].{field}")).clone()));
+    let container = schema_at(list, "[]");
+    loosen(container);
+    for (field, schema) in ours {
+        *schema_at(container, field) = schema;
+    }
+    // Kubernetes refuses a pod that has a path twice (`ValidateVolumeMounts`, `pkg/apis/core/validation/validation.go`).
+    make_list_map(schema_at(container, "volumeMounts"), &["mountPath"]);
+    make_list_map(schema_at(container, "volumeDevices"), &["devicePath"]);
+    let port = schema_at(container, "ports[].containerPort");
+    port.insert("minimum".into(), json!(1));
+    port.insert("maximum".into(), json!(65535));
+    let port = schema_at(container, "ports[].name");
+    port.insert("maxLength".into(), json!(limits::PORT_NAME));
+    // Words of letters and digits with single '-' between them; the first one with a letter is the one after the group.
+    let name = "^([0-9]+-)*[0-9]*[a-z][a-z0-9]*(-[a-z0-9]+)*$";
+    port.insert("pattern".into(), json!(name));
+    schema_at(container, "env[].name").insert("minLength".into(), json!(1));
+    set_keywords(container, CONTAINER_MAXIMA);
+}
+
+/// The fields of a sidecar that no container of a pod has.
+const OURS: [&str; 6] = [
+    "podInjectPolicy",
+    "upgradeStrategy",
+    "shareVolumePolicy",
+    "shareVolumeDevicePolicy",
+    "transferEnv",
+    "resourcesPolicy",
+];
+
+/// Lets an object of Kubernetes have fields that it will have in later versions. Amounts may be numbers, as in a pod
+/// (`0.5`), and descriptions are those of `kubectl explain pod.spec`.
+fn loosen(schema: &mut Object) {
+    schema.remove("description");
+    if schema.contains_key("properties") {
+        schema.insert("x-kubernetes-preserve-unknown-fields".into(), json!(true));
+    }
+    for (keyword, inner) in schema.iter_mut() {
+        match (keyword.as_str(), inner.as_object_mut()) {
+            ("properties", Some(properties)) => {
+                for (name, property) in properties {
+                    loosen_value(name, property);
+                }
+            }
+            ("items" | "additionalProperties", Some(_)) => loosen_value(keyword, inner),
+            _ => {}
+        }
+    }
+}
+
+/// Keeps of the required fields those without which Kubernetes accepts no pod. It reads others, which the types declare
+/// without `omitempty`, as empty.
+fn require_what_pods_need(name: &str, schema: &mut Object) {
+    const NEEDED: [&str; 9] = [
+        "containerPort",
+        "devicePath",
+        "fieldPath",
+        "key",
+        "mountPath",
+        "path",
+        "port",
+        "resource",
+        "resourceName",
+    ];
+    let required = schema.get_mut("required").and_then(Value::as_array_mut);
+    if let Some(required) = required {
+        // A reference's name may be empty, an item's may not.
+        required.retain(|field| {
+            let field = field.as_str().unwrap_or_default();
+            NEEDED.contains(&field) || name == "items" && field == "name"
+        });
+    }
+    let is_empty = |required: &Value| required.as_array().is_some_and(Vec::is_empty);
+    if schema.get("required").is_some_and(is_empty) {
+        schema.remove("required");
+    }
+}
+
+fn loosen_value(name: &str, schema: &mut Value) {
+    let is_amount = schema["x-kubernetes-int-or-string"] == true && name != "port";
+    if is_amount {
+        *schema = json!({"x-kubernetes-preserve-unknown-fields": true});
+    } else if let Some(object) = schema.as_object_mut() {
+        require_what_pods_need(name, object);
+        loosen(object);
+    }
+}
+
+fn any_object() -> Object {
+    let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let Value::Object(any) = any else {
+        unreachable!("it is an object")
+    };
+    any
+}
+
+/// Numbers that the types can hold: the API server does not enforce `format: int32`.
+fn set_bounds(schema: &mut Object) {
+    let weight = "spec.updateStrategy.priorityStrategy.weightPriority[].weight";
+    for (path, least, most) in [
+        (weight, 0, 100),
+        ("spec.revisionHistoryLimit", i32::MIN, i32::MAX),
+    ] {
+        let number = schema_at(schema, path);
+        number.insert("minimum".into(), json!(least));
+        number.insert("maximum".into(), json!(most));
+    }
+}
+
+/// Those that `OpenKruise`'s webhook writes into a set, whatever the set (`SetDefaultsSidecarSetV1beta1`,
+/// `apis/apps/defaults`).
+fn defaults() -> Vec<(&'static str, Value)> {
+    vec![
+        (
+            "spec.containers[].podInjectPolicy",
+            json!("BeforeAppContainer"),
+        ),
+        (
+            "spec.initContainers[].podInjectPolicy",
+            json!("AfterAppContainer"),
+        ),
+        ("spec.containers[].upgradeStrategy", json!({})),
+        ("spec.initContainers[].upgradeStrategy", json!({})),
+        (
+            "spec.containers[].upgradeStrategy.upgradeType",
+            json!("ColdUpgrade"),
+        ),
+        (
+            "spec.initContainers[].upgradeStrategy.upgradeType",
+            json!("ColdUpgrade"),
+        ),
+        ("spec.containers[].shareVolumePolicy", json!({})),
+        ("spec.initContainers[].shareVolumePolicy", json!({})),
+        (
+            "spec.containers[].shareVolumePolicy.type",
+            json!("disabled"),
+        ),
+        (
+            "spec.initContainers[].shareVolumePolicy.type",
+            json!("disabled"),
+        ),
+        (
+            "spec.containers[].resourcesPolicy.targetContainersNameRegex",
+            json!(".*"),
+        ),
+        (
+            "spec.initContainers[].resourcesPolicy.targetContainersNameRegex",
+            json!(".*"),
+        ),
+        ("spec.patchPodMetadata[].patchPolicy", json!("Retain")),
+        ("spec.injectionStrategy.revision.policy", json!("Always")),
+        ("spec.updateStrategy", json!({})),
+        ("spec.updateStrategy.type", json!("RollingUpdate")),
+        ("spec.updateStrategy.partition", json!(0)),
+        ("spec.updateStrategy.maxUnavailable", json!(1)),
+        ("spec.revisionHistoryLimit", json!(10)),
+    ]
+}
+
+const CONTAINER_MAXIMA: &[(&str, &str, usize)] = &[
+    ("name", "maxLength", limits::LABEL),
+    ("image", "maxLength", limits::IMAGE),
+    ("volumeMounts", "maxItems", limits::MOUNTS),
+    ("volumeMounts[].name", "maxLength", limits::LABEL),
+    ("volumeDevices", "maxItems", limits::MOUNTS),
+    ("volumeDevices[].name", "maxLength", limits::LABEL),
+    ("upgradeStrategy.upgradeType", "maxLength", limits::LABEL),
+    ("transferEnv", "maxItems", limits::TRANSFERS),
+    (
+        "transferEnv[].sourceContainerNameFrom.fieldRef.fieldPath",
+        "maxLength",
+        limits::FIELD_PATH,
+    ),
+];
+
+const MAXIMA: &[(&str, &str, usize)] = &[
+    ("spec.containers", "maxItems", limits::SIDECARS),
+    ("spec.initContainers", "maxItems", limits::SIDECARS),
+    ("spec.volumes", "maxItems", limits::VOLUMES),
+    ("spec.volumes[].name", "maxLength", limits::LABEL),
+    ("spec.patchPodMetadata", "maxItems", limits::PATCHES),
+    (
+        "spec.patchPodMetadata[].annotations",
+        "maxProperties",
+        limits::PATCH_KEYS,
+    ),
+    ("spec.customVersion", "maxLength", limits::LABEL),
+    (
+        "spec.updateStrategy.scatterStrategy",
+        "maxItems",
+        limits::TERMS,
+    ),
+    (
+        "spec.updateStrategy.scatterStrategy[].key",
+        "maxLength",
+        limits::QUALIFIED_NAME,
+    ),
+    (
+        "spec.updateStrategy.priorityStrategy.orderPriority",
+        "maxItems",
+        limits::TERMS,
+    ),
+    (
+        "spec.updateStrategy.priorityStrategy.orderPriority[].orderedKey",
+        "maxLength",
+        limits::QUALIFIED_NAME,
+    ),
+    (
+        "spec.updateStrategy.priorityStrategy.weightPriority",
+        "maxItems",
+        limits::TERMS,
+    ),
+];

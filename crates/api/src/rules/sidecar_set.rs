@@ -1,0 +1,302 @@
+//! The CEL rules of `SidecarSet`. What they cannot say is said by the parser alone: whether a text is JSON or an amount, and
+//! whatever an annotation of the set says.
+
+use super::{
+    DNS_LABEL, LABEL_VALUE, QUALIFIED, Rule, VALUE, full_match, keys_rule, one_of, qualified_name,
+    rule, selector_rules, string_rule,
+};
+
+/// The selectors of a set, all of which must select something.
+pub(crate) const SELECTORS: [&str; 4] = [
+    "spec.selector",
+    "spec.namespaceSelector",
+    "spec.updateStrategy.selector",
+    "spec.updateStrategy.priorityStrategy.weightPriority[].matchSelector",
+];
+
+/// Values of labels in the selector of a weight.
+pub(crate) const WEIGHT_VALUES: &str = "spec.updateStrategy.priorityStrategy.weightPriority[].matchSelector.matchExpressions[].values[]";
+
+/// All rules of `SidecarSet`.
+pub(crate) fn sidecar_set() -> Vec<Rule> {
+    let empty = "must not be empty: name a label in matchLabels or matchExpressions";
+    let selectors = SELECTORS.map(|selector| selector_rules(selector, empty));
+    let mut rules: Vec<_> = selectors.into_iter().flatten().collect();
+    // In a list of selectors this rule would cost too much; there it is a pattern of the schema.
+    rules.retain(|rule| rule.path != WEIGHT_VALUES);
+    rules.extend(pods());
+    rules.extend(containers(
+        "spec.containers[]",
+        &["", "ColdUpgrade", "HotUpgrade"],
+    ));
+    rules.extend(containers("spec.initContainers[]", &["", "ColdUpgrade"]));
+    rules.extend(names());
+    rules.extend(volumes());
+    rules.extend(patches());
+    rules.extend(revision());
+    rules.extend(update_strategy());
+    rules
+}
+
+fn pods() -> Vec<Rule> {
+    vec![
+        rule(
+            "spec",
+            "!(has(self.namespace) && self.namespace != '' && has(self.namespaceSelector))",
+            "cannot be set beside namespace: select it by label kubernetes.io/metadata.name",
+        )
+        .at_field(".namespaceSelector"),
+        rule(
+            "spec",
+            "has(self.containers) && self.containers.size() > 0 || \
+             has(self.initContainers) && self.initContainers.size() > 0",
+            "must not be empty unless there are initContainers",
+        )
+        .at_field(".containers"),
+    ]
+}
+
+/// What holds for each item of a list of containers.
+fn containers(container: &'static str, upgrade_types: &[&str]) -> Vec<Rule> {
+    let at = |field: &str| format!("{container}.{field}");
+    let is_hot = "has(self.upgradeType) && self.upgradeType == 'HotUpgrade'";
+    let strategy = "self.upgradeStrategy";
+    let mut rules = vec![
+        string_rule(at("name"), full_match("self", DNS_LABEL), LABEL),
+        rule(container, "has(self.image) && self.image != ''", "must not be empty")
+            .at_field(".image"),
+        string_rule(at("image"), "self == self.trim()", "has blanks around it"),
+        enumeration(at("podInjectPolicy"), &["", "BeforeAppContainer", "AfterAppContainer"]),
+        enumeration(at("upgradeStrategy.upgradeType"), upgrade_types),
+        rule(
+            at("upgradeStrategy"),
+            format!("!({is_hot}) || has(self.hotUpgradeEmptyImage) && self.hotUpgradeEmptyImage != ''"),
+            "must not be empty: HotUpgrade needs an image for the container that does not work",
+        )
+        .at_field(".hotUpgradeEmptyImage"),
+        rule(
+            container,
+            format!(
+                "!(has({strategy}) && has({strategy}.upgradeType) && {strategy}.upgradeType == 'HotUpgrade') || \
+                 self.name.size() <= 61"
+            ),
+            "HotUpgrade appends '-1' and '-2' to it, so it must not have more than 61 characters",
+        )
+        .at_field(".name"),
+        string_rule(
+            at("upgradeStrategy.upgradeType"),
+            "(self == 'HotUpgrade') == (oldSelf == 'HotUpgrade')",
+            "cannot be changed: pods have the containers as they were; give the container another name",
+        ),
+        rule(
+            container,
+            "!has(self.resourcesPolicy)",
+            "is not supported yet: set resources instead",
+        )
+        .at_field(".resourcesPolicy"),
+    ];
+    for policy in ["shareVolumePolicy", "shareVolumeDevicePolicy"] {
+        let policy = at(&format!("{policy}.type"));
+        rules.push(enumeration(policy, &["", "enabled", "disabled"]));
+    }
+    let field = at("transferEnv[].sourceContainerNameFrom.fieldRef");
+    rules.push(string_rule(
+        format!("{field}.apiVersion"),
+        one_of("self", &["", "v1"]),
+        "must be v1",
+    ));
+    rules.push(string_rule(
+        format!("{field}.fieldPath"),
+        r"self.matches(r'(?s)^metadata\.(labels|annotations)\[\x27.+\x27\]$')",
+        "is not a label or an annotation: metadata.labels['KEY'] or metadata.annotations['KEY']",
+    ));
+    rules
+}
+
+const LABEL: &str = "must be a DNS label: 1 to 63 lower-case letters, digits and '-', beginning and ending with a letter or \
+                     digit";
+
+/// A rule for a string that is one of a few, or empty.
+fn enumeration(path: String, values: &[&str]) -> Rule {
+    let named: Vec<_> = values
+        .iter()
+        .copied()
+        .filter(|value| !value.is_empty())
+        .collect();
+    let message = format!("must be one of {}", named.join(", "));
+    string_rule(path, one_of("self", values), message)
+}
+
+/// No two containers of a pod have one name. Within a list the keys of its items see to that.
+fn names() -> Vec<Rule> {
+    let is_hot = |container: &str| {
+        format!(
+            "has({container}.upgradeStrategy) && has({container}.upgradeStrategy.upgradeType) && \
+                 {container}.upgradeStrategy.upgradeType == 'HotUpgrade'"
+        )
+    };
+    let taken_by = |condition: &str, list: &str| {
+        format!("has(self.{list}) && self.{list}.exists(d, {condition})")
+    };
+    let pair = "(d.name == c.name + '-1' || d.name == c.name + '-2')";
+    let other_pair = format!("{pair} && !({})", is_hot("d"));
+    let hot = is_hot("c");
+    let is_taken = format!(
+        "{hot} ? {} || {} : {}",
+        taken_by(&other_pair, "containers"),
+        taken_by(pair, "initContainers"),
+        taken_by("d.name == c.name", "initContainers"),
+    );
+    vec![
+        rule(
+            "spec",
+            format!("!has(self.containers) || !self.containers.exists(c, {is_taken})"),
+            "is the name of two containers of this set; one with HotUpgrade has two, with '-1' and '-2' appended",
+        )
+        .naming(format!("self.containers.filter(c, {is_taken}).map(c, c.name)"))
+        .at_field(".containers"),
+    ]
+}
+
+fn volumes() -> Vec<Rule> {
+    let mut rules = vec![string_rule(
+        "spec.volumes[].name",
+        full_match("self", DNS_LABEL),
+        LABEL,
+    )];
+    let declared = "(has(self.volumes) ? self.volumes.map(v, v.name) : [])";
+    for (list, field) in [
+        ("containers", ".containers"),
+        ("initContainers", ".initContainers"),
+    ] {
+        for mounts in ["volumeMounts", "volumeDevices"] {
+            // The names are listed once, and not again for each mount.
+            let condition = format!(
+                "!has(self.{list}) || [{declared}].all(names, self.{list}.all(c, !has(c.{mounts}) || \
+                 c.{mounts}.all(m, m.name in names)))"
+            );
+            let missing = format!(
+                "self.{list}.filter(c, has(c.{mounts}) && \
+                 !c.{mounts}.all(m, m.name in {declared})).map(c, c.name)"
+            );
+            rules.push(
+                rule(
+                    "spec",
+                    condition,
+                    format!("has {mounts} of a volume that is not in volumes: declare it there"),
+                )
+                .naming(missing)
+                .at_field(field),
+            );
+        }
+    }
+    rules
+}
+
+fn patches() -> Vec<Rule> {
+    let twice =
+        "p.annotations.exists(k, !self.exists_one(q, has(q.annotations) && k in q.annotations))";
+    vec![
+        enumeration(
+            "spec.patchPodMetadata[].patchPolicy".to_owned(),
+            &["", "Retain", "Overwrite", "MergePatchJson"],
+        ),
+        rule(
+            "spec.patchPodMetadata[]",
+            "has(self.annotations) && self.annotations.size() > 0",
+            "must not be empty",
+        )
+        .at_field(".annotations"),
+        // The case of an annotation's key does not matter, as in Kubernetes.
+        keys_rule(
+            "spec.patchPodMetadata[].annotations",
+            &qualified_name("k.lowerAscii()"),
+            format!("must be a qualified name: {QUALIFIED}"),
+        ),
+        rule(
+            "spec.patchPodMetadata",
+            format!("!self.exists(p, has(p.annotations) && {twice})"),
+            "an annotation stands in more than one entry",
+        ),
+    ]
+}
+
+fn revision() -> Vec<Rule> {
+    let given = |field: &str| format!("has(self.{field}) && self.{field} != ''");
+    vec![
+        string_rule("spec.customVersion", full_match("self", LABEL_VALUE), VALUE),
+        rule(
+            "spec.injectionStrategy.revision",
+            format!("{} || {}", given("revisionName"), given("customVersion")),
+            "names no revision: set revisionName or customVersion",
+        ),
+        enumeration(
+            "spec.injectionStrategy.revision.policy".to_owned(),
+            &["", "Always", "Partial"],
+        ),
+    ]
+}
+
+fn update_strategy() -> Vec<Rule> {
+    let key = format!("must be a qualified name: {QUALIFIED}");
+    let amount = "must be a number or a percentage such as 10%, and not negative";
+    let strategy = "spec.updateStrategy";
+    let priority = "spec.updateStrategy.priorityStrategy";
+    let given = |list: &str| format!("has(self.{list}) && self.{list}.size() > 0");
+    let most = i32::MAX;
+    let of_kind = |number: &str, text: &str| format!("type(self) in [int] ? {number} : {text}");
+    let is_amount = of_kind(
+        &format!("0 <= self && self <= {most}"),
+        "self.matches(r'^0*[0-9]{1,9}%$')",
+    );
+    let is_more = of_kind("self != 0", "!self.matches(r'^0+%$')");
+    let is_share = of_kind(
+        "true",
+        "!self.matches(r'^0*([1-9][0-9]{3,}|[2-9][0-9]{2}|1[1-9][0-9]|10[1-9])%$')",
+    );
+    let zero =
+        "type(self.partition) in [int] ? self.partition == 0 : self.partition.matches(r'^0+%$')";
+    vec![
+        enumeration(
+            format!("{strategy}.type"),
+            &["", "RollingUpdate", "NotUpdate"],
+        ),
+        rule(format!("{strategy}.partition"), is_amount.clone(), amount),
+        rule(
+            strategy,
+            format!("!has(self.selector) || !has(self.partition) || ({zero})"),
+            "cannot be set beside selector: the pods that are upgraded follow from one of the two",
+        )
+        .at_field(".partition"),
+        rule(format!("{strategy}.maxUnavailable"), is_amount, amount),
+        rule(
+            format!("{strategy}.maxUnavailable"),
+            is_more,
+            "must not be 0, which stops the roll-out: set paused for that",
+        ),
+        rule(
+            format!("{strategy}.maxUnavailable"),
+            is_share,
+            "must not be above 100%",
+        ),
+        string_rule(
+            format!("{strategy}.scatterStrategy[].key"),
+            qualified_name("self"),
+            key.clone(),
+        ),
+        rule(
+            priority,
+            format!(
+                "!({} && {})",
+                given("weightPriority"),
+                given("orderPriority")
+            ),
+            "has weightPriority and orderPriority, of which only one is possible",
+        ),
+        string_rule(
+            format!("{priority}.orderPriority[].orderedKey"),
+            qualified_name("self"),
+            key,
+        ),
+    ]
+}
