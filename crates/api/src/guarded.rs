@@ -47,13 +47,20 @@ struct Names {
 impl<'de, K: DeserializeOwned> Deserialize<'de> for Guarded<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = <&RawValue>::deserialize(deserializer)?;
-        let error = match serde_json::from_str(text.get()) {
+        Self::parse(text.get()).map_err(D::Error::custom)
+    }
+}
+
+impl<K: DeserializeOwned> Guarded<K> {
+    /// Parses the text of an object; an error if it has not even a name that can be read.
+    pub(crate) fn parse(text: &str) -> serde_json::Result<Self> {
+        let error = match serde_json::from_str(text) {
             Ok(object) => return Ok(Self::Decoded(Box::new(object))),
             Err(error) => error.to_string(),
         };
-        let metadata = match serde_json::from_str::<MetadataOnly>(text.get()) {
+        let metadata = match serde_json::from_str::<MetadataOnly>(text) {
             Ok(object) => object.metadata,
-            Err(_) => names_only(text.get()).map_err(D::Error::custom)?,
+            Err(_) => names_only(text)?,
         };
         let metadata = Box::new(metadata);
         Ok(Self::Undecodable { metadata, error })

@@ -1,5 +1,7 @@
 //! All features together: one watch per kind, one limit of requests in flight, one leadership.
 
+use std::sync::Arc;
+
 use leadsman_lease::Leadership;
 use leadsman_process::{Process, Readiness};
 use tokio::sync::mpsc::channel;
@@ -12,6 +14,7 @@ use crate::kind::Kind;
 use crate::metrics::Metrics;
 use crate::permissions::Permissions;
 use crate::places::{Places, SharedPlaces};
+use crate::resource::Watchable;
 use crate::rules::Rules;
 use crate::schema::{self, Schema};
 use crate::watch::{Context, WatchesByType};
@@ -29,6 +32,7 @@ pub struct Control {
     readiness: Readiness,
     stop: CancellationToken,
     watches: WatchesByType,
+    shared_watches: Vec<fn(&mut WatchesByType)>,
     tasks: JoinSet<()>,
     features: JoinSet<()>,
 }
@@ -48,13 +52,19 @@ pub enum ControlError {
 }
 
 impl Control {
-    /// No feature yet. Writes are sent only while `leadership` permits them.
-    pub fn new(process: &Process, leadership: watch::Receiver<Leadership>) -> Self {
+    /// No feature yet. Writes are sent only while `leadership` permits them. `own_namespace` is that of the manager, in which
+    /// features may have objects of their own.
+    pub fn new(
+        process: &Process,
+        leadership: watch::Receiver<Leadership>,
+        own_namespace: &str,
+    ) -> Self {
         let check = process
             .readiness
             .add_check("rights to write", "nothing has been written yet");
         let shared = Shared {
             server: process.server.clone(),
+            own_namespace: own_namespace.into(),
             leadership,
             places: SharedPlaces::new(Places::new(IN_FLIGHT)),
             permissions: Permissions::new(check),
@@ -65,6 +75,7 @@ impl Control {
             readiness: process.readiness.clone(),
             stop: process.shutdown.child_token(),
             watches: WatchesByType::default(),
+            shared_watches: Vec::new(),
             tasks: JoinSet::new(),
             features: JoinSet::new(),
         }
@@ -92,6 +103,12 @@ impl Control {
             .spawn(feature.run(arrivals, self.stop.clone()));
     }
 
+    /// Lets features that read all objects of a kind as either of two types have one watch of it. Where no feature reads it as one
+    /// of the types, the watch is as without this.
+    pub fn share_watch<A: Watchable, B: Watchable>(&mut self) {
+        self.shared_watches.push(WatchesByType::share::<A, B>);
+    }
+
     fn schema<R: Rules>(&self, kind: &Kind<R>) -> Option<Schema> {
         let fields = kind.optional_fields?;
         let crd = kind.crd()?;
@@ -104,6 +121,7 @@ impl Control {
     fn context(&self) -> Context {
         Context {
             server: self.shared.server.clone(),
+            own_namespace: Arc::clone(&self.shared.own_namespace),
             leadership: self.shared.leadership.clone(),
             readiness: self.readiness.clone(),
             metrics: self.shared.metrics.clone(),
@@ -114,7 +132,11 @@ impl Control {
     /// flight.
     pub async fn run(mut self) -> Result<(), ControlError> {
         let context = self.context();
-        std::mem::take(&mut self.watches).spawn(&mut self.tasks, &context);
+        let mut watches = std::mem::take(&mut self.watches);
+        for share in &self.shared_watches {
+            share(&mut watches);
+        }
+        watches.spawn(&mut self.tasks, &context);
         let (features, tasks) = (&mut self.features, &mut self.tasks);
         let ended = until_ended(features, tasks, &self.stop).await;
         // The release of the Lease waits for this: no request is in flight afterwards.
@@ -149,7 +171,6 @@ async fn until_ended(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use leadsman_process::{ApiServer, Metrics as Registry};
@@ -166,6 +187,7 @@ mod tests {
         let mut control = Control {
             shared: Shared {
                 server: ApiServer::new(kube::Client::new(service, "default")),
+                own_namespace: "leadsman-system".into(),
                 leadership: leadership.subscribe(),
                 places: SharedPlaces::new(Places::new(IN_FLIGHT)),
                 permissions: Permissions::new(readiness.add_check("rights", "")),
@@ -174,6 +196,7 @@ mod tests {
             readiness,
             stop: CancellationToken::new(),
             watches: WatchesByType::default(),
+            shared_watches: Vec::new(),
             tasks: JoinSet::new(),
             features: JoinSet::new(),
         };

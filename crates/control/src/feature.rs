@@ -5,6 +5,7 @@
 //! standby observes everything and keeps no target; when it becomes the leader, everything is compared once.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -60,6 +61,8 @@ pub(crate) struct Feature<R: Rules> {
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) server: ApiServer,
+    /// That the manager runs in.
+    pub(crate) own_namespace: Arc<str>,
     pub(crate) leadership: watch::Receiver<Leadership>,
     pub(crate) places: SharedPlaces,
     pub(crate) permissions: Permissions,
@@ -191,7 +194,7 @@ impl<R: Rules> Feature<R> {
     /// Every kind has been listed: begins to write, after a re-list if another process may have written.
     fn lead(&mut self, term: u64) {
         if self.must_relist {
-            let pages = relist::<R>(&self.shared.server);
+            let pages = relist::<R>(&self.shared.server, &self.shared.own_namespace);
             self.stage = Stage::Relisting { term, pages };
         } else {
             self.begin_writing(term);

@@ -4,11 +4,13 @@ use std::borrow::Cow;
 
 use futures::stream::BoxStream;
 use leadsman_process::ApiServer;
+use leadsman_process::list::ListTarget;
 use tokio::sync::mpsc::Sender;
 
 use crate::relist;
 use crate::resource::{Resource, Watchable};
 use crate::rules::{Observation, Observe, Rules};
+use crate::selection::Selection;
 use crate::watch::{Arrival, Subscription, WatchesByType};
 
 /// Fields of a kind that an older CRD or that of another product may lack. An API server silently drops fields that the
@@ -25,6 +27,7 @@ pub struct OptionalFields {
 pub struct Kind<R: Rules> {
     pub(crate) resource: fn() -> Resource,
     pub(crate) version: fn() -> Cow<'static, str>,
+    pub(crate) selection: Selection,
     pub(crate) page: u32,
     pub(crate) if_undecodable: &'static str,
     pub(crate) optional_fields: Option<OptionalFields>,
@@ -32,14 +35,15 @@ pub struct Kind<R: Rules> {
     pub(crate) subscribe: SubscribeKind<R>,
     pub(crate) relist: Option<Relist<R::Event>>,
     relist_pages: Relist<R::Event>,
+    list_target: fn(Selection, &str) -> ListTarget,
 }
 
 /// Subscribes the feature behind a channel to a kind, given by its index in [`Rules::KINDS`].
 pub(crate) type SubscribeKind<R> =
     fn(&mut WatchesByType, &Kind<R>, usize, &Sender<Arrival<<R as Rules>::Event>>);
 
-/// Lists a kind once more, in pages of so many objects.
-pub(crate) type Relist<E> = fn(ApiServer, u32) -> BoxStream<'static, Vec<E>>;
+/// Lists a kind once more.
+pub(crate) type Relist<E> = fn(ApiServer, ListTarget) -> BoxStream<'static, Vec<E>>;
 
 impl<R: Rules> Kind<R> {
     /// A kind, listed and re-listed in pages of so many objects. A page is in memory about four times (received, in one piece, as
@@ -51,6 +55,7 @@ impl<R: Rules> Kind<R> {
         Self {
             resource: Resource::of::<K>,
             version: || K::version(&()),
+            selection: Selection::All,
             page,
             if_undecodable: "the last object that could be decoded counts. Correct the object or delete it",
             optional_fields: None,
@@ -58,11 +63,26 @@ impl<R: Rules> Kind<R> {
             subscribe: |watches, kind, index, sender| {
                 let subscription =
                     Subscription::<R>::new(index, kind.if_undecodable, sender.clone());
-                watches.subscribe::<K>(kind.page, Box::new(subscription));
+                watches.subscribe::<K>(kind.selection, kind.page, Box::new(subscription));
             },
             relist: None,
             relist_pages: relist::pages::<K, R>,
+            list_target: Selection::target::<K>,
         }
+    }
+
+    /// Observes only objects of the manager's own namespace that have a label of this key.
+    #[must_use]
+    pub const fn labelled(mut self, key: &'static str) -> Self {
+        self.selection = Selection::Labelled(key);
+        self
+    }
+
+    /// Observes only the object of this name in the manager's own namespace.
+    #[must_use]
+    pub const fn named(mut self, name: &'static str) -> Self {
+        self.selection = Selection::Named(name);
+        self
     }
 
     /// Re-lists the kind before the first write when this process takes over from another one that wrote.
@@ -84,6 +104,11 @@ impl<R: Rules> Kind<R> {
     pub const fn with_optional_fields(mut self, fields: OptionalFields) -> Self {
         self.optional_fields = Some(fields);
         self
+    }
+
+    /// What is listed and watched, by a manager of this namespace.
+    pub(crate) fn target(&self, own_namespace: &str) -> ListTarget {
+        (self.list_target)(self.selection, own_namespace).page(self.page)
     }
 
     /// The resource, which the feature needs the rights to list and watch.

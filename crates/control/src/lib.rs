@@ -8,6 +8,7 @@
 //! | `rules` | what a feature is |
 //! | `kind` | a kind that a feature observes |
 //! | `resource` | resources by type and by name |
+//! | `selection` | which objects of a kind are observed, and where rights are needed |
 //! | `request` | a due request: how it is sent, and what its reply shows |
 //! | `control` | all features together |
 //! | `feature` | the loop of one: events in, requests out, replies back in |
@@ -38,6 +39,7 @@ mod resource;
 mod rights;
 mod rules;
 mod schema;
+mod selection;
 mod stage;
 mod watch;
 
@@ -45,5 +47,6 @@ pub use control::{Control, ControlError};
 pub use kind::{Kind, OptionalFields};
 pub use request::{DecodeReply, Measured, Request, RequestKind};
 pub use resource::{Resource, Watchable};
-pub use rights::{Right, rights};
+pub use rights::{FeatureRights, Right, rights};
 pub use rules::{After, Class, Effects, Observation, Observe, Rules, Target};
+pub use selection::Scope;

@@ -27,25 +27,28 @@ use crate::rules::{Observation, Observe, Rules};
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 
 /// All kinds that are re-listed, one after another, page by page, as events. Ends when all are read.
-pub(crate) fn relist<R: Rules>(server: &ApiServer) -> BoxStream<'static, Vec<R::Event>> {
+pub(crate) fn relist<R: Rules>(
+    server: &ApiServer,
+    own_namespace: &str,
+) -> BoxStream<'static, Vec<R::Event>> {
     let relisted = R::KINDS.iter().filter_map(|kind| {
         let pages = kind.relist?;
-        Some(pages(server.clone(), kind.page))
+        Some(pages(server.clone(), kind.target(own_namespace)))
     });
     let pages: Vec<_> = relisted.collect();
     stream::iter(pages).flatten().boxed()
 }
 
-/// The pages of a kind, of so many objects each, and with the last one that the list is complete.
+/// The pages of a kind, and with the last one that the list is complete.
 pub(crate) fn pages<K: Watchable, R: Observe<K>>(
     server: ApiServer,
-    size: u32,
+    target: ListTarget,
 ) -> BoxStream<'static, Vec<R::Event>> {
     let pages = unfold(Some(Listing::default()), move |listing| {
-        let server = server.clone();
+        let (server, target) = (server.clone(), target.clone());
         async move {
             let mut listing: Listing = listing?;
-            let page = listing.next_page::<K>(&server, size).await;
+            let page = listing.next_page::<K>(&server, &target).await;
             let mut observations = observations(page.objects);
             let next = if page.token.is_some() {
                 Some(Listing {
@@ -90,9 +93,8 @@ impl Listing {
     async fn next_page<K: Watchable>(
         &mut self,
         server: &ApiServer,
-        size: u32,
+        target: &ListTarget,
     ) -> ListPage<Guarded<K>> {
-        let target = ListTarget::all::<K>().page(size);
         let (mut failures, mut late) = (0, 0);
         loop {
             let page = target.read(server, self.token.clone(), &mut late).await;

@@ -13,6 +13,8 @@ use leadsman_process::{ApiServer, clock};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::selection::Scope;
+
 /// The deadline of all steps of a request together. After it the watch shows whether the request was carried out.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -27,6 +29,8 @@ pub struct RequestKind {
     pub resource: &'static str,
     /// The verb of RBAC.
     pub verb: &'static str,
+    /// Where its objects are.
+    pub scope: Scope,
 }
 
 /// A request that is due, and the events that its replies are for the rules.

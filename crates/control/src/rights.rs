@@ -2,12 +2,14 @@
 
 use std::borrow::Cow;
 
+use crate::kind::Kind;
 use crate::rules::Rules;
+use crate::selection::Scope;
 
 /// What observing a kind takes, and following the schema of a CRD. Single objects are not read by `get`.
 const OBSERVE: [&str; 2] = ["list", "watch"];
 
-/// A right on a resource in all namespaces.
+/// A right on a resource.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Right {
     /// API group; empty for the core group.
@@ -21,30 +23,57 @@ pub struct Right {
 }
 
 /// All rights that a feature needs.
-pub fn rights<R: Rules>() -> Vec<Right> {
-    let kinds = R::KINDS.iter().flat_map(|kind| {
-        let resource = kind.resource();
-        let objects = OBSERVE.map(|verb| Right {
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FeatureRights {
+    /// In all namespaces.
+    pub cluster: Vec<Right>,
+    /// In the namespace that the manager runs in alone.
+    pub own_namespace: Vec<Right>,
+}
+
+/// All rights that a feature needs.
+pub fn rights<R: Rules>() -> FeatureRights {
+    let kinds = R::KINDS.iter().flat_map(of_kind);
+    let requests = R::REQUESTS.iter().map(|request| {
+        let right = Right {
+            group: request.group.into(),
+            resource: request.resource.into(),
+            name: Cow::default(),
+            verb: request.verb,
+        };
+        (request.scope, right)
+    });
+    let mut rights = FeatureRights::default();
+    for (scope, right) in kinds.chain(requests) {
+        match scope {
+            Scope::Cluster => rights.cluster.push(right),
+            Scope::OwnNamespace => rights.own_namespace.push(right),
+        }
+    }
+    rights
+}
+
+fn of_kind<R: Rules>(kind: &Kind<R>) -> impl Iterator<Item = (Scope, Right)> {
+    let (resource, selection) = (kind.resource(), kind.selection);
+    let objects = OBSERVE.map(|verb| {
+        let right = Right {
             group: resource.group.clone(),
             resource: resource.plural.clone(),
-            name: Cow::default(),
+            name: selection.only().unwrap_or_default().into(),
             verb,
-        });
-        let crd = kind.crd().into_iter().flat_map(|crd| {
-            OBSERVE.map(|verb| Right {
+        };
+        (selection.scope(), right)
+    });
+    let crd = kind.crd().into_iter().flat_map(|crd| {
+        OBSERVE.map(|verb| {
+            let right = Right {
                 group: "apiextensions.k8s.io".into(),
                 resource: "customresourcedefinitions".into(),
                 name: crd.clone().into(),
                 verb,
-            })
-        });
-        objects.into_iter().chain(crd)
+            };
+            (Scope::Cluster, right)
+        })
     });
-    let requests = R::REQUESTS.iter().map(|request| Right {
-        group: request.group.into(),
-        resource: request.resource.into(),
-        name: Cow::default(),
-        verb: request.verb,
-    });
-    kinds.chain(requests).collect()
+    objects.into_iter().chain(crd)
 }

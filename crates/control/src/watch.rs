@@ -1,6 +1,7 @@
 //! One watch per kind, fanned out to the features that observe the kind.
 //!
-//! Each object is decoded once. Every feature has a bounded channel of its own, and an event is handed to all features
+//! Each object is decoded once, or once as each of two types where features read different fields of a kind
+//! ([`Control::share_watch`](crate::Control::share_watch)). Every feature has a bounded channel of its own, and an event is handed to all features
 //! before the next one is read: a feature that falls behind slows down the watches of its kinds, also for the others,
 //! but no feature ever misses an event, and nothing piles up. (Rules cost microseconds an event; a watch that is read
 //! too slowly is ended by the API server and begun again.)
@@ -14,7 +15,7 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, Stream, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource as _;
-use leadsman_api::Guarded;
+use leadsman_api::{Guarded, Paired};
 use leadsman_core::cluster::{ObjectName, ResourceVersion, Source};
 use leadsman_lease::Leadership;
 use leadsman_process::list::ListTarget;
@@ -22,6 +23,7 @@ use leadsman_process::reply::Disposition;
 use leadsman_process::watcher::{WatchEvent, WatchFailure, list_and_watch};
 use leadsman_process::{ApiServer, Readiness, ReadinessCheck, clock};
 use prometheus_client::metrics::counter::Counter;
+use serde::de::DeserializeOwned;
 use tokio::sync::mpsc::Sender;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -29,6 +31,7 @@ use tokio::time::Instant;
 use crate::metrics::Metrics;
 use crate::resource::{Resource, Watchable};
 use crate::rules::{Observation, Observe, Rules};
+use crate::selection::Selection;
 
 /// An event on its way to a feature.
 pub(crate) struct Arrival<E> {
@@ -49,14 +52,15 @@ pub(crate) enum Prerequisite {
     SchemaRead(usize),
 }
 
-/// The watches of all kinds, by the type in which their objects are decoded.
+/// The watches of all kinds, by the type in which their objects are decoded, and by which objects these are.
 #[derive(Default)]
-pub(crate) struct WatchesByType(HashMap<TypeId, Box<dyn Spawn>>);
+pub(crate) struct WatchesByType(HashMap<(TypeId, Selection), Box<dyn Spawn>>);
 
 /// What all watches share.
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) server: ApiServer,
+    pub(crate) own_namespace: Arc<str>,
     pub(crate) leadership: tokio::sync::watch::Receiver<Leadership>,
     pub(crate) readiness: Readiness,
     pub(crate) metrics: Metrics,
@@ -64,22 +68,55 @@ pub(crate) struct Context {
 
 trait Spawn: Any + Send {
     fn spawn(self: Box<Self>, tasks: &mut JoinSet<()>, context: Context);
-    fn as_any_mut(&mut self) -> &mut dyn Any;
 }
 
 impl WatchesByType {
     /// Subscribes a feature to a kind. The kind is listed in the smallest page size of its subscribers.
-    pub(crate) fn subscribe<K: Watchable>(&mut self, page: u32, subscriber: Box<dyn Subscribe<K>>) {
-        let watch = self.0.entry(TypeId::of::<K>()).or_insert_with(|| {
+    pub(crate) fn subscribe<K: Watchable>(
+        &mut self,
+        selection: Selection,
+        page: u32,
+        subscriber: Box<dyn Subscribe<K>>,
+    ) {
+        let watch = self.0.entry((TypeId::of::<K>(), selection));
+        let watch = watch.or_insert_with(|| {
             Box::new(KindWatch::<K> {
+                selection,
                 page,
                 fan_out: FanOut::default(),
             })
         });
-        let watch = watch.as_any_mut().downcast_mut::<KindWatch<K>>();
+        let watch: &mut dyn Any = watch.as_mut();
+        let watch = watch.downcast_mut::<KindWatch<K>>();
         let watch = watch.expect("a watch is filed under its type");
         watch.page = watch.page.min(page);
         watch.fan_out.0.push(subscriber);
+    }
+
+    /// Makes one watch of the two watches of a kind, in which each object is decoded as both types. Where only one of the types
+    /// is watched, nothing changes.
+    pub(crate) fn share<A: Watchable, B: Watchable>(&mut self) {
+        let of_all = |of| (of, Selection::All);
+        let both = [TypeId::of::<A>(), TypeId::of::<B>()].map(of_all);
+        if !both.iter().all(|of| self.0.contains_key(of)) {
+            return;
+        }
+        let (Some(first), Some(second)) = (self.take_all::<A>(), self.take_all::<B>()) else {
+            return;
+        };
+        let paired = PairedWatch::<A, B> {
+            page: first.page.min(second.page),
+            first: first.fan_out,
+            second: second.fan_out,
+        };
+        let key = of_all(TypeId::of::<Paired<A, B>>());
+        self.0.insert(key, Box::new(paired));
+    }
+
+    /// The watch of all objects of a kind, if they are watched.
+    fn take_all<K: Watchable>(&mut self) -> Option<Box<KindWatch<K>>> {
+        let watch: Box<dyn Any> = self.0.remove(&(TypeId::of::<K>(), Selection::All))?;
+        watch.downcast().ok()
     }
 
     /// Begins all of them.
@@ -91,41 +128,112 @@ impl WatchesByType {
 }
 
 struct KindWatch<K> {
+    selection: Selection,
     page: u32,
     fan_out: FanOut<K>,
 }
 
 impl<K: Watchable> Spawn for KindWatch<K> {
     fn spawn(self: Box<Self>, tasks: &mut JoinSet<()>, context: Context) {
+        let own_namespace = &*context.own_namespace;
         let resource = Resource::of::<K>().full_name();
-        let check = context
-            .readiness
-            .add_check(resource.clone(), "waiting for the first list");
-        let target = ListTarget::all::<K>().page(self.page);
-        let objects = list_and_watch::<Guarded<K>>(context.server, target, fastrand::Rng::new());
-        let follower = Follower {
-            resource,
-            check,
-            undecodable_count: context.metrics.undecodable(&K::kind(&())),
-            fan_out: self.fan_out,
-            list: ResourceVersion::UNKNOWN,
-            listing: BTreeSet::new(),
-            undecodable: BTreeMap::new(),
-            is_receiving: true,
-        };
-        let mut leadership = context.leadership;
+        let resource = self.selection.describe(resource, own_namespace);
+        let target = self.selection.target::<K>(own_namespace).page(self.page);
+        let reception = Reception::new(&resource, &context.readiness);
+        let follower = Follower::new(&resource, self.fan_out, &context.metrics);
         tasks.spawn(async move {
-            // What others wrote while they led is in a list that begins when nobody leads any more. After any other list,
-            // a new leader has to list once more.
-            let is_known = |now: &Leadership| *now != Leadership::Unknown;
-            // An error says that nobody will tell.
-            let _ = leadership.wait_for(is_known).await;
-            follower.run(objects).await;
+            let objects = context.watch(target).await;
+            follow(objects, reception, follower).await;
         });
     }
+}
 
-    fn as_any_mut(&mut self) -> &mut dyn Any {
-        self
+/// A kind that is watched once, for features that read it as either of two types.
+struct PairedWatch<A, B> {
+    page: u32,
+    first: FanOut<A>,
+    second: FanOut<B>,
+}
+
+impl<A: Watchable, B: Watchable> Spawn for PairedWatch<A, B> {
+    fn spawn(self: Box<Self>, tasks: &mut JoinSet<()>, context: Context) {
+        let resource = Resource::of::<A>().full_name();
+        let target = ListTarget::all::<A>().page(self.page);
+        let reception = Reception::new(&resource, &context.readiness);
+        let first = Follower::new(&resource, self.first, &context.metrics);
+        let second = Follower::new(&resource, self.second, &context.metrics);
+        tasks.spawn(async move {
+            let objects = context.watch(target).await;
+            follow_both(objects, reception, first, second).await;
+        });
+    }
+}
+
+/// An event about each half of an object.
+type Halves<A, B> = (WatchEvent<Guarded<A>>, WatchEvent<Guarded<B>>);
+
+/// Follows a watch until no feature is left.
+async fn follow<K: Watchable>(
+    objects: impl Stream<Item = WatchEvent<Guarded<K>>>,
+    mut reception: Reception,
+    mut follower: Follower<K>,
+) {
+    let mut objects = pin!(objects);
+    while let Some(event) = objects.next().await {
+        reception.note(&event);
+        if !follower.take_in(event).await {
+            return;
+        }
+    }
+}
+
+/// Follows a watch until no feature is left that reads its objects as either type.
+async fn follow_both<A: Watchable, B: Watchable>(
+    objects: impl Stream<Item = WatchEvent<Paired<A, B>>>,
+    mut reception: Reception,
+    mut first: Follower<A>,
+    mut second: Follower<B>,
+) {
+    let mut objects = pin!(objects);
+    while let Some(event) = objects.next().await {
+        reception.note(&event);
+        let Some((of_first, of_second)) = halves(event) else {
+            continue;
+        };
+        let is_first_left = first.take_in(of_first).await;
+        let is_second_left = second.take_in(of_second).await;
+        if !is_first_left && !is_second_left {
+            return;
+        }
+    }
+}
+
+/// An event about both halves of an object as an event about each; none if it is about no object or list.
+fn halves<A, B>(event: WatchEvent<Paired<A, B>>) -> Option<Halves<A, B>> {
+    use WatchEvent::{Changed, Deleted, ListComplete, ListItem, ListPage, ListStarted};
+    Some(match event {
+        ListStarted => (ListStarted, ListStarted),
+        ListPage(version) => (ListPage(version.clone()), ListPage(version)),
+        ListItem(pair) => (ListItem(pair.first), ListItem(pair.second)),
+        ListComplete(version) => (ListComplete(version.clone()), ListComplete(version)),
+        Changed(pair) => (Changed(pair.first), Changed(pair.second)),
+        Deleted(pair) => (Deleted(pair.first), Deleted(pair.second)),
+        WatchEvent::Following | WatchEvent::Failed(_) => return None,
+    })
+}
+
+impl Context {
+    /// Begins to watch when it is known who leads.
+    async fn watch<K>(mut self, target: ListTarget) -> impl Stream<Item = WatchEvent<K>>
+    where
+        K: kube::Resource + DeserializeOwned + Clone + Send + 'static,
+    {
+        // What others wrote while they led is in a list that begins when nobody leads any more. After any other list,
+        // a new leader has to list once more.
+        let is_known = |now: &Leadership| *now != Leadership::Unknown;
+        // An error says that nobody will tell.
+        let _ = self.leadership.wait_for(is_known).await;
+        list_and_watch(self.server, target, fastrand::Rng::new())
     }
 }
 
@@ -220,10 +328,57 @@ impl<K> FanOut<K> {
     }
 }
 
-/// Watches a kind until no feature is left. The check passes while changes are being received, and at no other time.
-struct Follower<K> {
+/// What a watch says about itself. The check passes while changes are being received, and at no other time.
+struct Reception {
     resource: String,
     check: ReadinessCheck,
+    is_receiving: bool,
+}
+
+impl Reception {
+    fn new(resource: &str, readiness: &Readiness) -> Self {
+        Self {
+            resource: resource.to_owned(),
+            check: readiness.add_check(resource.to_owned(), "waiting for the first list"),
+            is_receiving: true,
+        }
+    }
+
+    fn note<K>(&mut self, event: &WatchEvent<K>) {
+        match event {
+            WatchEvent::Following => {
+                self.is_receiving = true;
+                self.check.ready();
+            }
+            WatchEvent::Failed(failure) => self.report(failure),
+            _ => {}
+        }
+    }
+
+    /// Reports why changes of a kind are not received; at info only once until they are again.
+    fn report(&mut self, failure: &WatchFailure) {
+        let resource = &self.resource;
+        let reason = failure.explain(resource);
+        let retry_in = failure.retry_in;
+        if matches!(failure.disposition, Disposition::Expired { .. }) {
+            tracing::info!(
+                resource,
+                reason,
+                "the resourceVersion is too old, listing again"
+            );
+        } else if self.is_receiving {
+            tracing::info!(resource, reason, ?retry_in, "watch failed, retrying");
+        } else {
+            tracing::debug!(resource, reason, ?retry_in, "watch still fails, retrying");
+        }
+        self.is_receiving = false;
+        self.check.not_ready(reason);
+    }
+}
+
+/// Makes observations of the events of a watch, for the features that observe one type.
+struct Follower<K> {
+    resource: String,
     undecodable_count: Counter,
     fan_out: FanOut<K>,
     /// The version of the list under way.
@@ -232,26 +387,25 @@ struct Follower<K> {
     listing: BTreeSet<ObjectName>,
     /// The errors of the objects that cannot be decoded. There are at most as many as objects.
     undecodable: BTreeMap<ObjectName, String>,
-    is_receiving: bool,
 }
 
 impl<K: Watchable> Follower<K> {
-    async fn run(mut self, objects: impl Stream<Item = WatchEvent<Guarded<K>>>) {
-        let mut objects = pin!(objects);
-        while let Some(event) = objects.next().await {
-            match &event {
-                WatchEvent::Following => {
-                    self.is_receiving = true;
-                    self.check.ready();
-                }
-                WatchEvent::Failed(failure) => self.report(failure),
-                _ => {}
-            }
-            if let Some(observation) = self.observation(event)
-                && !self.fan_out.deliver(observation).await
-            {
-                return;
-            }
+    fn new(resource: &str, fan_out: FanOut<K>, metrics: &Metrics) -> Self {
+        Self {
+            resource: resource.to_owned(),
+            undecodable_count: metrics.undecodable(&K::kind(&())),
+            fan_out,
+            list: ResourceVersion::UNKNOWN,
+            listing: BTreeSet::new(),
+            undecodable: BTreeMap::new(),
+        }
+    }
+
+    /// Hands an event to the features. False if none is left.
+    async fn take_in(&mut self, event: WatchEvent<Guarded<K>>) -> bool {
+        match self.observation(event) {
+            Some(observation) => self.fan_out.deliver(observation).await,
+            None => true,
         }
     }
 
@@ -311,26 +465,6 @@ impl<K: Watchable> Follower<K> {
             }
             self.undecodable.insert(name, error);
         }
-    }
-
-    /// Reports why changes of a kind are not received; at info only once until they are again.
-    fn report(&mut self, failure: &WatchFailure) {
-        let resource = &self.resource;
-        let reason = failure.explain(resource);
-        let retry_in = failure.retry_in;
-        if matches!(failure.disposition, Disposition::Expired { .. }) {
-            tracing::info!(
-                resource,
-                reason,
-                "the resourceVersion is too old, listing again"
-            );
-        } else if self.is_receiving {
-            tracing::info!(resource, reason, ?retry_in, "watch failed, retrying");
-        } else {
-            tracing::debug!(resource, reason, ?retry_in, "watch still fails, retrying");
-        }
-        self.is_receiving = false;
-        self.check.not_ready(reason);
     }
 }
 

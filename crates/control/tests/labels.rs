@@ -9,13 +9,13 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Secret;
-use leadsman_api::slim::Pod;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod as WholePod, Secret};
+use leadsman_api::slim::{Node, Pod};
 use leadsman_control::labels::api_server::Cluster;
 use leadsman_control::labels::wiring::CopyLabels;
 use leadsman_control::labels::{rules, run, run_as};
 use leadsman_control::{
-    Class, Effects, Kind, Observation, Observe, Request, RequestKind, Rules, rights,
+    Class, Effects, Kind, Observation, Observe, Request, RequestKind, Rules, Scope, rights,
 };
 use leadsman_core::cluster::{Now, ObjectName};
 use leadsman_lease::Leadership;
@@ -30,6 +30,7 @@ const CREATE: RequestKind = RequestKind {
     group: "",
     resource: "secrets",
     verb: "create",
+    scope: Scope::Cluster,
 };
 
 impl<K> Observe<K> for Greedy {
@@ -215,10 +216,152 @@ async fn requests_that_hang_hold_up_no_other_feature() {
     assert_eq!(colours(&cluster), ["red", "red", ""]);
 }
 
+/// A feature that reads all of a pod, and beside it objects of the manager's own namespace alone.
+struct Own;
+
+impl<K> Observe<K> for Own {
+    fn event(_: Observation<K>) {}
+}
+
+impl Rules for Own {
+    const NAME: &'static str = "own";
+    const KINDS: &'static [Kind<Self>] = &[
+        Kind::new::<WholePod>(500),
+        Kind::new::<ConfigMap>(1).named("colours"),
+        Kind::new::<Secret>(5)
+            .labelled("example.com/colour")
+            .relisted(),
+    ];
+    const REQUESTS: &'static [RequestKind] = &[RequestKind {
+        scope: Scope::OwnNamespace,
+        ..CREATE
+    }];
+    const CLASSES: &'static [Class] = &[Class::new("own")];
+
+    type Event = ();
+    type Target = usize;
+
+    fn observe(&mut self, (): (), _now: Now) -> Effects<usize> {
+        Effects::default()
+    }
+
+    fn synced(&mut self, _now: Now) -> Effects<usize> {
+        Effects::default()
+    }
+
+    fn deadline_passed(&mut self, _now: Now) -> Effects<usize> {
+        Effects::default()
+    }
+
+    fn due(&mut self, _: &usize, _now: Now) -> Option<Request<()>> {
+        None
+    }
+
+    fn class(_: &usize) -> usize {
+        0
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_may_be_observed_in_part_in_the_own_namespace() {
+    let cluster = shop();
+    let after_others = Leadership::Leads {
+        term: 1,
+        after_others: true,
+        until: clock::monotonic() + Duration::from_hours(1),
+    };
+    let running = run_as(after_others, &cluster, |control| control.add(Own));
+    seconds(2).await;
+    let own = "/api/v1/namespaces/leadsman-system/";
+    for (request, path, selector, times) in [
+        (
+            "LIST configmaps",
+            "configmaps",
+            "&fieldSelector=metadata.name%3Dcolours",
+            1,
+        ),
+        (
+            "WATCH configmaps",
+            "configmaps",
+            "&fieldSelector=metadata.name%3Dcolours",
+            1,
+        ),
+        // And once more, as the leader after others.
+        (
+            "LIST secrets",
+            "secrets",
+            "&labelSelector=example.com%2Fcolour",
+            2,
+        ),
+        (
+            "WATCH secrets",
+            "secrets",
+            "&labelSelector=example.com%2Fcolour",
+            1,
+        ),
+    ] {
+        let asked = cluster.addresses(request);
+        assert_eq!(asked.len(), times, "{request}: {asked:?}");
+        for address in asked {
+            assert!(address.starts_with(&format!("{own}{path}?")), "{address}");
+            assert!(address.contains(selector), "{address}");
+        }
+    }
+    let text = running.process.readiness.text();
+    for check in [
+        "[+] configmaps/colours in namespace leadsman-system",
+        "[+] secrets in namespace leadsman-system",
+    ] {
+        assert!(text.contains(check), "{text}");
+    }
+    let rights = rights::<Own>();
+    let [cluster, own] = [rights.cluster, rights.own_namespace].map(|rights| {
+        let rights = rights
+            .iter()
+            .map(|right| format!("{} {} {}", right.verb, right.resource, right.name));
+        rights.collect::<Vec<_>>()
+    });
+    assert_eq!(cluster, ["list pods ", "watch pods "]);
+    let expected = [
+        "list configmaps colours",
+        "watch configmaps colours",
+        "list secrets ",
+        "watch secrets ",
+        "create secrets ",
+    ];
+    assert_eq!(own, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_features_read_as_two_types_may_be_watched_once() {
+    for (is_shared, watches) in [(false, 2), (true, 1)] {
+        let cluster = shop();
+        let _running = run(&cluster, |control| {
+            if is_shared {
+                control.share_watch::<Pod, WholePod>();
+                // Nobody reads nodes.
+                control.share_watch::<Secret, Node>();
+            }
+            control.add(Own);
+            control.add(CopyLabels::default());
+        });
+        seconds(2).await;
+        assert_eq!(cluster.count("LIST pods"), watches);
+        assert_eq!(cluster.count("WATCH pods"), watches);
+        assert_eq!(cluster.count("LIST nodes"), 0);
+        assert_eq!(colours(&cluster), ["red", "red", ""]);
+        cluster.put("pods", "d", &[], Some("paint"));
+        seconds(2).await;
+        let colour = cluster.label("pods", "d", rules::COLOUR);
+        assert_eq!(colour.as_deref(), Some("red"), "shared: {is_shared}");
+    }
+}
+
 #[test]
 fn rights_follow_from_kinds_and_requests() {
     let rights = rights::<CopyLabels>();
-    let rights = rights.iter().map(|right| {
+    assert!(rights.own_namespace.is_empty());
+    let rights = rights.cluster.iter().map(|right| {
         assert!(right.group.is_empty() && right.name.is_empty());
         format!("{} {}", right.verb, right.resource)
     });

@@ -27,5 +27,5 @@ mod run;
 pub use args::{Args, CompatibleWith};
 pub use gates::{Gates, GatesError, openkruise_probes};
 pub use leader::{LEASE, LEASE_NAMESPACE, LEASE_RIGHTS};
-pub use leadsman_control::Right;
+pub use leadsman_control::{FeatureRights, Right};
 pub use run::{ManagerError, feature_rights, run};

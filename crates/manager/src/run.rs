@@ -3,7 +3,7 @@
 use std::pin::pin;
 
 use leadsman_admission::{Admission, AdmissionError, Webhook};
-use leadsman_control::{Control, ControlError, Right, Rules, rights};
+use leadsman_control::{Control, ControlError, FeatureRights, Rules, rights};
 use leadsman_core::podprobe::Config;
 use leadsman_lease::Shutdown;
 use leadsman_process::{Component, Process, RunError};
@@ -68,8 +68,8 @@ fn add_features(
     webhooks
 }
 
-/// The features whose gates are on, each with the rights that it needs in all namespaces.
-pub fn feature_rights(gates: Gates) -> Vec<(&'static str, Vec<Right>)> {
+/// The features whose gates are on, each with the rights that it needs.
+pub fn feature_rights(gates: Gates) -> Vec<(&'static str, FeatureRights)> {
     let mut features = Vec::new();
     if gates.pod_probe_marker {
         features.push((PodProbeRules::NAME, rights::<PodProbeRules>()));
@@ -107,7 +107,7 @@ async fn manage(args: &Args, process: Process) -> Result<(), ManagerError> {
             "its Lease has not been read yet",
         ),
     );
-    let mut control = Control::new(&process, guard.passed_on());
+    let mut control = Control::new(&process, guard.passed_on(), &args.namespace);
     let webhooks = add_features(&mut control, args, &process.metrics);
     let namespace = &args.namespace;
     let leadership = guard.passed_on();

@@ -71,6 +71,17 @@ impl ListTarget {
         Self { fields, ..self }
     }
 
+    /// Restricts the list to the object of this name. Metrics name it `resource/name`, so that watches of two objects of a
+    /// resource are told apart: the names must be few.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        let resource = format!("{}/{name}", self.resource);
+        Self {
+            resource,
+            ..self.fields(format!("metadata.name={name}"))
+        }
+    }
+
     /// Restricts the list by a label selector.
     #[must_use]
     pub fn labels(self, labels: String) -> Self {

@@ -17,6 +17,7 @@ use super::*;
 use crate::kind::{Kind, OptionalFields};
 use crate::places::Places;
 use crate::rules::{Class, Observation, Observe};
+use crate::selection::Scope;
 
 /// What the server does with a request.
 #[derive(Clone, Debug)]
@@ -124,6 +125,7 @@ const PATCH: RequestKind = RequestKind {
     group: "",
     resource: "pods/status",
     verb: "patch",
+    scope: Scope::Cluster,
 };
 
 impl<K> Observe<K> for Script {
@@ -235,6 +237,7 @@ fn standby() -> Bench {
     let metrics = leadsman_process::Metrics::default();
     let leadership = watch::Sender::new(Leadership::Standby);
     let shared = Shared {
+        own_namespace: "leadsman-system".into(),
         server: server.asked(start),
         leadership: leadership.subscribe(),
         places: SharedPlaces::new(Places::new(4)),

@@ -118,6 +118,15 @@ impl Cluster {
         asked.count()
     }
 
+    /// The addresses of the requests of a kind, with their queries.
+    pub fn addresses(&self, kind: &str) -> Vec<String> {
+        let prefix = format!("{kind} ");
+        let state = self.state();
+        let asked = state.asked.iter();
+        let addresses = asked.filter_map(|asked| asked.strip_prefix(&prefix));
+        addresses.map(str::to_owned).collect()
+    }
+
     /// The most writes that there were at a time.
     pub fn most_in_flight(&self) -> usize {
         self.state().most_in_flight
@@ -127,7 +136,9 @@ impl Cluster {
         let (head, body) = request.into_parts();
         let path = head.uri.path().to_owned();
         let query = head.uri.query().unwrap_or_default();
-        let parts: Vec<_> = path.split('/').skip(3).collect();
+        // `/api/v1/…` and `/apis/GROUP/VERSION/…`.
+        let version = if path.starts_with("/apis/") { 4 } else { 3 };
+        let parts: Vec<_> = path.split('/').skip(version).collect();
         let (resource, name) = match parts[..] {
             [resource] | [_, _, resource] => (resource, None),
             [_, _, resource, name, ..] => (resource, Some(name)),
@@ -141,7 +152,7 @@ impl Cluster {
         };
         let hangs = {
             let mut state = self.state();
-            state.asked.push(format!("{verb} {resource}"));
+            state.asked.push(format!("{verb} {resource} {}", head.uri));
             if state.unknown.contains(resource) {
                 return reply(404, &json!({"code": 404, "message": "no such resource"}));
             }

@@ -18,6 +18,9 @@ use tokio_util::sync::CancellationToken;
 use self::api_server::Cluster;
 use crate::{Control, ControlError};
 
+/// The namespace that they run in.
+pub const NAMESPACE: &str = "leadsman-system";
+
 /// Features that run.
 pub struct Running {
     pub process: Process,
@@ -48,7 +51,7 @@ pub fn run_as(
         metrics: Metrics::default(),
     };
     let leadership = watch::Sender::new(leadership);
-    let mut control = Control::new(&process, leadership.subscribe());
+    let mut control = Control::new(&process, leadership.subscribe(), NAMESPACE);
     add(&mut control);
     Running {
         process,

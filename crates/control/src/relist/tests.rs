@@ -84,7 +84,7 @@ async fn relisted(replies: Vec<(u16, Value)>) -> Vec<String> {
         ))
     });
     let server = ApiServer::new(kube::Client::new(service, "default"));
-    let pages: Vec<_> = relist::<Words>(&server).collect().await;
+    let pages: Vec<_> = relist::<Words>(&server, "leadsman-system").collect().await;
     pages.concat()
 }
 

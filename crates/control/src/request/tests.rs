@@ -11,6 +11,7 @@ const POST: RequestKind = RequestKind {
     group: "",
     resource: "lamps",
     verb: "create",
+    scope: Scope::Cluster,
 };
 
 /// An API server that answers each request with this code and body, in turn; and the requests' methods.

@@ -2,10 +2,10 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use futures::stream;
-use leadsman_api::slim::Pod;
-use leadsman_process::Readiness;
+use leadsman_api::slim::{Node, Pod};
 use leadsman_process::reply::Cause;
 use leadsman_process::watcher::WatchPhase;
+use leadsman_process::{Metrics as Registry, Readiness};
 
 use super::*;
 
@@ -46,11 +46,11 @@ struct Recorder {
     most: usize,
 }
 
-impl Subscribe<Pod> for Recorder {
-    fn deliver(&mut self, observation: Observation<Pod>, _at: Instant) -> BoxFuture<'_, bool> {
+impl<K: Watchable> Subscribe<K> for Recorder {
+    fn deliver(&mut self, observation: Observation<K>, _at: Instant) -> BoxFuture<'_, bool> {
         let line = match observation {
-            Observation::Object(pod, source) => {
-                format!("{source:?} {}", ObjectName::of(pod.meta()))
+            Observation::Object(object, source) => {
+                format!("{source:?} {}", ObjectName::of(object.meta()))
             }
             Observation::Undecodable(metadata, _) => {
                 format!("Undecodable {}", ObjectName::of(&metadata))
@@ -78,33 +78,30 @@ impl Subscribe<Pod> for Recorder {
 }
 
 /// A watch with these subscribers: how long each takes for an observation, and after how many it ends.
-fn follower(readiness: &Readiness, subscribers: &[(u64, usize)]) -> (Follower<Pod>, Vec<Lines>) {
+fn follower<K: Watchable>(subscribers: &[(u64, usize)]) -> (Follower<K>, Vec<Lines>) {
     let lines: Vec<_> = subscribers.iter().map(|_| Arc::default()).collect();
     let recorders = subscribers.iter().zip(&lines).map(|(subscriber, lines)| {
         Box::new(Recorder {
             lines: Arc::clone(lines),
             rest: Duration::from_secs(subscriber.0),
             most: subscriber.1,
-        }) as Box<dyn Subscribe<Pod>>
+        }) as Box<dyn Subscribe<K>>
     });
-    let follower = Follower {
-        resource: "pods".to_owned(),
-        check: readiness.add_check("pods", "waiting for the first list"),
-        undecodable_count: Counter::default(),
-        fan_out: FanOut(recorders.collect()),
-        list: ResourceVersion::UNKNOWN,
-        listing: BTreeSet::new(),
-        undecodable: BTreeMap::new(),
-        is_receiving: true,
-    };
+    let fan_out = FanOut(recorders.collect());
+    let follower = Follower::new("pods", fan_out, &Metrics::new(&Registry::default()));
     (follower, lines)
+}
+
+fn reception() -> Reception {
+    Reception::new("pods", &Readiness::default())
 }
 
 /// Runs a watch over these items, each after so many seconds; returns the observations and, after each item and 1 s,
 /// what readiness says.
 async fn follow_items(items: Vec<(u64, Item)>) -> (Vec<String>, Vec<String>) {
     let readiness = Readiness::default();
-    let (follower, lines) = follower(&readiness, &[(0, usize::MAX)]);
+    let reception = Reception::new("pods", &readiness);
+    let (follower, lines) = follower(&[(0, usize::MAX)]);
     let texts = Lines::default();
     let script = stream::iter(items).then(|(seconds, item)| {
         let (readiness, texts) = (readiness.clone(), Arc::clone(&texts));
@@ -115,7 +112,7 @@ async fn follow_items(items: Vec<(u64, Item)>) -> (Vec<String>, Vec<String>) {
             item
         }
     });
-    follower.run(script).await;
+    follow(script, reception, follower).await;
     let (lines, texts) = (lines[0].lock().unwrap(), texts.lock().unwrap());
     (lines.clone(), texts.clone())
 }
@@ -124,10 +121,15 @@ async fn follow_items(items: Vec<(u64, Item)>) -> (Vec<String>, Vec<String>) {
 async fn a_slow_subscriber_delays_the_others_and_nobody_misses_an_event() {
     let names: Vec<_> = (0..50).map(|n| n.to_string()).collect();
     let expected: Vec<_> = names.iter().map(|n| format!("Watch shop/{n}")).collect();
-    let (follower, lines) = follower(&Readiness::default(), &[(0, 99), (3, 99), (0, 20), (0, 99)]);
+    let (follower, lines) = follower(&[(0, 99), (3, 99), (0, 20), (0, 99)]);
     let items = names.iter().map(|name| Item::Changed(object(name)));
     let began = clock::monotonic();
-    follower.run(stream::iter(items.collect::<Vec<_>>())).await;
+    follow(
+        stream::iter(items.collect::<Vec<_>>()),
+        reception(),
+        follower,
+    )
+    .await;
     assert_eq!(began.elapsed(), 50 * Duration::from_secs(3));
     for index in [0, 1, 3] {
         assert_eq!(*lines[index].lock().unwrap(), expected, "{index}");
@@ -137,9 +139,9 @@ async fn a_slow_subscriber_delays_the_others_and_nobody_misses_an_event() {
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_ends_when_its_last_subscriber_has() {
-    let (follower, lines) = follower(&Readiness::default(), &[(0, 2), (0, 4)]);
+    let (follower, lines) = follower(&[(0, 2), (0, 4)]);
     let endless = stream::repeat_with(|| Item::Changed(object("a")));
-    follower.run(endless).await;
+    follow(endless, reception(), follower).await;
     let count = |index: usize| lines[index].lock().unwrap().len();
     assert_eq!([count(0), count(1)], [2, 4]);
 }
@@ -216,4 +218,62 @@ async fn readiness_holds_while_changes_are_received_and_at_no_other_time() {
         "[+] pods",
     ];
     assert_eq!(texts, expected);
+}
+
+fn pair(name: &str, spec: &str) -> Paired<Pod, Node> {
+    let text =
+        format!(r#"{{"metadata": {{"name": "{name}", "namespace": "shop"}}, "spec": {spec}}}"#);
+    serde_json::from_str(&text).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_shared_watch_each_type_gets_what_it_can_read_of_every_object() {
+    use WatchEvent::{Changed, Deleted, Following, ListComplete, ListItem, ListPage, ListStarted};
+    let (pods, of_pods) = follower::<Pod>(&[(0, usize::MAX)]);
+    let (nodes, of_nodes) = follower::<Node>(&[(0, 4)]);
+    let items = [
+        ListStarted,
+        ListPage("7".to_owned()),
+        ListItem(pair("a", "{}")),
+        // A node has no spec here.
+        ListItem(pair("b", "7")),
+        ListComplete("7".to_owned()),
+        Following,
+        Changed(pair("c", "{}")),
+        // Nobody is left that reads nodes.
+        Deleted(pair("c", "{}")),
+    ];
+    follow_both(stream::iter(items), reception(), pods, nodes).await;
+    let listed = "List(ResourceVersion(Some(7)))";
+    assert_eq!(
+        *of_pods[0].lock().unwrap(),
+        [
+            &format!("{listed} shop/a"),
+            "Warning shop/b",
+            "Undecodable shop/b",
+            "Listed shop/a shop/b",
+            "Watch shop/c",
+            "Deleted shop/c",
+        ]
+    );
+    assert_eq!(
+        *of_nodes[0].lock().unwrap(),
+        [
+            // A node has no namespace.
+            &format!("{listed} a"),
+            &format!("{listed} b"),
+            "Listed a b",
+            "Watch c",
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shared_watch_ends_when_nobody_reads_either_type() {
+    let (pods, of_pods) = follower::<Pod>(&[(0, 2)]);
+    let (nodes, of_nodes) = follower::<Node>(&[(0, 4)]);
+    let endless = stream::repeat_with(|| WatchEvent::Changed(pair("a", "{}")));
+    follow_both(endless, reception(), pods, nodes).await;
+    let count = |lines: &[Lines]| lines[0].lock().unwrap().len();
+    assert_eq!([count(&of_pods), count(&of_nodes)], [2, 4]);
 }

@@ -295,17 +295,21 @@ fn manager_rights(namespace: &str, gates: Gates) -> Vec<RequiredRight> {
     let lease = |verb, name, namespace: &str| {
         on_one(("coordination.k8s.io", "leases", verb), name, namespace)
     };
-    let mut all: Vec<_> = feature_rights(gates)
-        .into_iter()
-        .flat_map(|(_, rights)| rights)
-        .map(|right| RequiredRight {
+    let required = |rights: Vec<Right>, namespace: &str| {
+        let namespace = namespace.to_owned();
+        rights.into_iter().map(move |right| RequiredRight {
             verb: right.verb,
             group: right.group,
             resource: right.resource,
             name: right.name,
-            ..RequiredRight::default()
+            namespace: namespace.clone(),
         })
-        .collect();
+    };
+    let mut all = Vec::new();
+    for (_, rights) in feature_rights(gates) {
+        all.extend(required(rights.cluster, ""));
+        all.extend(required(rights.own_namespace, namespace));
+    }
     all.extend(
         LEASE_RIGHTS
             .map(|(verb, named)| lease(verb, if named { LEASE } else { "" }, LEASE_NAMESPACE)),
@@ -432,7 +436,9 @@ mod tests {
         let gates = Gates::default();
         let rights = manager_rights("leadsman-system", gates);
         let features = feature_rights(gates);
-        let of_features = features.iter().map(|(_, rights)| rights.len());
+        let of_features = features
+            .iter()
+            .map(|(_, rights)| rights.cluster.len() + rights.own_namespace.len());
         let leases = LEASE_RIGHTS.len() + openkruise::LEASE_RIGHTS.len();
         assert_eq!(rights.len(), of_features.sum::<usize>() + leases);
         let create = rights

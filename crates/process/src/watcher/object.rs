@@ -35,8 +35,8 @@ pub enum ObjectState<K> {
     Absent,
 }
 
-/// Watches one object of the target through every outage. The stream never ends. Metrics name it `resource/name`, so that
-/// watches of two objects of a resource are told apart: the names must be few.
+/// Watches one object of the target, which metrics name (see [`ListTarget::named`]), through every outage. The stream never
+/// ends.
 pub fn watch_object<K>(
     server: ApiServer,
     target: ListTarget,
@@ -45,8 +45,7 @@ pub fn watch_object<K>(
 where
     K: Resource + DeserializeOwned + Clone + Send + 'static,
 {
-    let mut target = target.fields(format!("metadata.name={name}"));
-    target.resource = format!("{}/{name}", target.resource);
+    let target = target.named(name);
     // That a list does not contain the object is known only at its end.
     let mut listed = false;
     let events =

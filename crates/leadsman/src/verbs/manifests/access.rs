@@ -3,6 +3,7 @@
 //! Each feature gate adds whole objects and changes none, so that the chart can take over what a gate adds as it is.
 
 use std::collections::BTreeMap;
+use std::iter;
 
 use leadsman_admission::{
     CONFIGURATION, CONFIGURATION_RIGHTS, LEFTOVER_RIGHTS, OWNER, OWNER_RIGHTS, SECRET,
@@ -10,7 +11,8 @@ use leadsman_admission::{
 };
 use leadsman_api::{GROUP, VERSION};
 use leadsman_manager::{
-    Gates, LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, Right, feature_rights, openkruise, preflight,
+    FeatureRights, Gates, LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, Right, feature_rights, openkruise,
+    preflight,
 };
 use serde_json::{Value, json};
 
@@ -36,7 +38,8 @@ pub(super) fn access(namespace: &str, gates: Gates, aggregate_to_edit: bool) -> 
         account(namespace, AGENT, "agent"),
     ];
     let mut grants = vec![agent(), leader(), openkruise_guard()];
-    grants.extend(feature_rights(gates).into_iter().map(feature));
+    let features = feature_rights(gates).into_iter();
+    grants.extend(features.flat_map(|(name, rights)| feature(name, rights, namespace)));
     if gates.serverless {
         grants.extend(webhooks(namespace));
     }
@@ -145,11 +148,21 @@ fn openkruise_guard() -> Grant {
     manager(MANAGER, None, rights.collect())
 }
 
-/// The manager's rights for a feature; and to delete the webhook configuration that the feature, with another gate, may
-/// have left behind.
-fn feature((feature, mut rights): (&str, Vec<Right>)) -> Grant {
-    rights.extend(LEFTOVER_RIGHTS.map(configuration_right));
-    manager(&format!("{MANAGER}-{feature}"), None, rights)
+/// The manager's rights for a feature: in all namespaces, there also to delete the webhook configuration that the feature,
+/// with another gate, may have left behind; and in its own namespace, if it needs any.
+fn feature(
+    feature: &str,
+    rights: FeatureRights,
+    namespace: &str,
+) -> impl Iterator<Item = Grant> + use<> {
+    let FeatureRights {
+        mut cluster,
+        own_namespace: own,
+    } = rights;
+    cluster.extend(LEFTOVER_RIGHTS.map(configuration_right));
+    let name = format!("{MANAGER}-{feature}");
+    let own = (!own.is_empty()).then(|| manager(&name, Some(namespace), own));
+    iter::once(manager(&name, None, cluster)).chain(own)
 }
 
 /// The manager's rights on the webhook configuration, and on the Secret with the webhook's certificates. Each role is the

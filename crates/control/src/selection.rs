@@ -1,0 +1,64 @@
+//! Which objects of a kind a feature observes, and so in which namespaces it needs rights.
+
+use std::fmt::Display;
+
+use leadsman_process::list::ListTarget;
+
+use crate::resource::Watchable;
+
+/// Where a right is needed, and so whether a role or a cluster role grants it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scope {
+    /// On objects of all namespaces, or on objects that have none.
+    #[default]
+    Cluster,
+    /// In the namespace that the manager runs in.
+    OwnNamespace,
+}
+
+/// The objects of a kind that are observed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Selection {
+    /// All of the cluster.
+    All,
+    /// Those of the manager's namespace that have a label of this key.
+    Labelled(&'static str),
+    /// The one of the manager's namespace that has this name.
+    Named(&'static str),
+}
+
+impl Selection {
+    pub(crate) fn scope(self) -> Scope {
+        match self {
+            Self::All => Scope::Cluster,
+            Self::Labelled(_) | Self::Named(_) => Scope::OwnNamespace,
+        }
+    }
+
+    /// The only object, if only one is observed.
+    pub(crate) fn only(self) -> Option<&'static str> {
+        match self {
+            Self::Named(name) => Some(name),
+            Self::All | Self::Labelled(_) => None,
+        }
+    }
+
+    /// What is listed and watched.
+    pub(crate) fn target<K: Watchable>(self, own_namespace: &str) -> ListTarget {
+        let own = || ListTarget::in_namespace::<K>(own_namespace);
+        match self {
+            Self::All => ListTarget::all::<K>(),
+            Self::Labelled(key) => own().labels(key.to_owned()),
+            Self::Named(name) => own().named(name),
+        }
+    }
+
+    /// The resource in messages: "cannot list configmaps/colours in namespace leadsman-system".
+    pub(crate) fn describe(self, resource: impl Display, own_namespace: &str) -> String {
+        match self {
+            Self::All => resource.to_string(),
+            Self::Labelled(_) => format!("{resource} in namespace {own_namespace}"),
+            Self::Named(name) => format!("{resource}/{name} in namespace {own_namespace}"),
+        }
+    }
+}
