@@ -83,6 +83,12 @@ impl Control {
 
     /// Adds a feature. It begins to observe when [`Control::run`] is called.
     pub fn add<R: Rules>(&mut self, rules: R) {
+        let leadership = self.shared.leadership.clone();
+        self.add_led_by(rules, leadership);
+    }
+
+    /// Adds a feature that writes only while a leadership of its own permits it.
+    pub fn add_led_by<R: Rules>(&mut self, rules: R, leadership: watch::Receiver<Leadership>) {
         self.shared.metrics.declare(R::REQUESTS);
         let (sender, arrivals) = channel(ARRIVALS);
         for (index, kind) in R::KINDS.iter().enumerate() {
@@ -98,7 +104,11 @@ impl Control {
                 self.tasks.spawn(follow);
             }
         }
-        let feature = Feature::new(rules, self.shared.clone(), fastrand::Rng::new());
+        let shared = Shared {
+            leadership,
+            ..self.shared.clone()
+        };
+        let feature = Feature::new(rules, shared, fastrand::Rng::new());
         self.features
             .spawn(feature.run(arrivals, self.stop.clone()));
     }

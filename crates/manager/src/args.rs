@@ -28,7 +28,10 @@ pub struct Args {
         help = "Features to switch on or off, as NAME=true,NAME=false. PodProbeMarkerGate (true): act on \
                 PodProbeMarkers; without it the manager leaves everything as it is. EnablePodProbeMarkerOnServerless \
                 (false): give the probes of pods on virtual-kubelet nodes to their provider, and mark by what it \
-                reports; needs what `leadsman manifests --feature-gates` prints"
+                reports. SidecarSetGate (false): act on SidecarSets; not beside an OpenKruise, which has no gate for \
+                them. SidecarSetPatchPodMetadataDefaultsAllowed (false): a SidecarSet that the whitelist has no rule for \
+                may patch any annotation. EnablePodProbeMarkerOnServerless and SidecarSetGate need what `leadsman \
+                manifests --feature-gates` prints"
     )]
     pub feature_gates: Gates,
     /// Namespace of the agents' pods and of this manager. The Lease leadsman-manager is in kube-system, so that of two

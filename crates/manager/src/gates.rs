@@ -6,23 +6,31 @@ use std::str::FromStr;
 
 const POD_PROBE_MARKER: &str = "PodProbeMarkerGate";
 const SERVERLESS: &str = "EnablePodProbeMarkerOnServerless";
+const SIDECAR_SET: &str = "SidecarSetGate";
+const UNLISTED_METADATA: &str = "SidecarSetPatchPodMetadataDefaultsAllowed";
 
 /// Which features are on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each gate is on or off by itself"
+)]
 pub struct Gates {
     /// `PodProbeMarkerGate`: whether `PodProbeMarker`s are acted on.
     pub pod_probe_marker: bool,
     /// `EnablePodProbeMarkerOnServerless`: whether providers run the probes of pods on virtual nodes.
     pub serverless: bool,
+    /// `SidecarSetGate`: whether `SidecarSet`s are acted on. `OpenKruise` has no such gate.
+    pub sidecar_set: bool,
+    /// `SidecarSetPatchPodMetadataDefaultsAllowed`: whether a `SidecarSet` may patch any annotation of its pods where no rule
+    /// of the whitelist is for it.
+    pub unlisted_metadata: bool,
 }
 
 impl Gates {
-    /// No feature is on.
-    pub(crate) fn none() -> Self {
-        Self {
-            pod_probe_marker: false,
-            serverless: false,
-        }
+    /// Whether no feature is on.
+    pub(crate) fn are_all_off(self) -> bool {
+        !self.pod_probe_marker && !self.sidecar_set
     }
 }
 
@@ -31,6 +39,8 @@ impl Default for Gates {
         Self {
             pod_probe_marker: true,
             serverless: false,
+            sidecar_set: false,
+            unlisted_metadata: false,
         }
     }
 }
@@ -40,7 +50,8 @@ impl Default for Gates {
 pub enum GatesError {
     /// No such gate.
     #[error(
-        "unknown feature gate {0:?}; the gates are PodProbeMarkerGate and EnablePodProbeMarkerOnServerless"
+        "unknown feature gate {0:?}; the gates are {POD_PROBE_MARKER}, {SERVERLESS}, {SIDECAR_SET} and \
+         {UNLISTED_METADATA}"
     )]
     Unknown(String),
     /// No `=`.
@@ -66,6 +77,8 @@ impl FromStr for Gates {
             let gate = match name {
                 POD_PROBE_MARKER => &mut gates.pod_probe_marker,
                 SERVERLESS => &mut gates.serverless,
+                SIDECAR_SET => &mut gates.sidecar_set,
+                UNLISTED_METADATA => &mut gates.unlisted_metadata,
                 _ => return Err(GatesError::Unknown(name.to_owned())),
             };
             *gate = parse_bool(value).ok_or_else(|| GatesError::NotBool {
@@ -73,8 +86,9 @@ impl FromStr for Gates {
                 value: value.to_owned(),
             })?;
         }
-        // It is a part of the other feature.
+        // They are parts of other features.
         gates.serverless &= gates.pod_probe_marker;
+        gates.unlisted_metadata &= gates.sidecar_set;
         Ok(gates)
     }
 }
@@ -86,6 +100,8 @@ impl fmt::Display for Gates {
             [
                 (POD_PROBE_MARKER, gates.pod_probe_marker),
                 (SERVERLESS, gates.serverless),
+                (SIDECAR_SET, gates.sidecar_set),
+                (UNLISTED_METADATA, gates.unlisted_metadata),
             ]
         };
         let pairs = named(self).into_iter().zip(named(&Self::default()));
@@ -137,11 +153,14 @@ fn parse_bool(text: &str) -> Option<bool> {
 mod tests {
     use super::*;
 
-    // PPM-17
+    // PPM-17, SCS-80
     #[test]
     fn gates_are_read_as_kubernetes_reads_them() {
         let on = Gates::default();
-        let off = Gates::none();
+        let off = Gates {
+            pod_probe_marker: false,
+            ..on
+        };
         let serverless = Gates {
             serverless: true,
             ..on
@@ -161,6 +180,29 @@ mod tests {
                 "EnablePodProbeMarkerOnServerless=true,PodProbeMarkerGate=false",
                 off,
             ),
+            (
+                "SidecarSetGate=true",
+                Gates {
+                    sidecar_set: true,
+                    ..on
+                },
+            ),
+            (
+                "PodProbeMarkerGate=false,SidecarSetGate=true",
+                Gates {
+                    sidecar_set: true,
+                    ..off
+                },
+            ),
+            (
+                "SidecarSetPatchPodMetadataDefaultsAllowed=true,SidecarSetGate=true",
+                Gates {
+                    sidecar_set: true,
+                    unlisted_metadata: true,
+                    ..on
+                },
+            ),
+            ("SidecarSetPatchPodMetadataDefaultsAllowed=true", on),
         ] {
             assert_eq!(text.parse(), Ok(expected), "{text:?}");
             assert_eq!(expected.to_string().parse(), Ok(expected), "{expected}");
@@ -180,10 +222,7 @@ mod tests {
                 "PodProbeMarker=true",
                 "unknown feature gate \"PodProbeMarker\"",
             ),
-            (
-                "AllAlpha=true",
-                "the gates are PodProbeMarkerGate and Enable",
-            ),
+            ("AllAlpha=true", "the gates are PodProbeMarkerGate, Enable"),
             ("PodProbeMarkerGate", "form NAME=true"),
             (
                 "PodProbeMarkerGate=yes",

@@ -9,6 +9,7 @@
 //! | `gates` | which features are on, here and in `OpenKruise` |
 //! | `run` | the features, and leadership |
 //! | `podprobe` | `PodProbeMarker` as a feature: kinds, requests, its webhook |
+//! | `sidecarset` | `SidecarSet` as a feature: kinds, requests |
 //! | `leader` | which of several managers writes |
 //! | `openkruise` | the guard against writing beside an `OpenKruise` manager |
 //! | `preflight` | the checks before the first start |
@@ -23,6 +24,7 @@ pub mod openkruise;
 mod podprobe;
 pub mod preflight;
 mod run;
+mod sidecarset;
 
 pub use args::{Args, CompatibleWith};
 pub use gates::{Gates, GatesError, openkruise_probes};

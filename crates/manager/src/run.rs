@@ -3,19 +3,25 @@
 use std::pin::pin;
 
 use leadsman_admission::{Admission, AdmissionError, Webhook};
+use leadsman_api::slim::Pod;
+use leadsman_api::slim::workload::WorkloadPod;
 use leadsman_control::{Control, ControlError, FeatureRights, Rules, rights};
 use leadsman_core::podprobe::Config;
-use leadsman_lease::Shutdown;
+use leadsman_core::sidecarset::condition::WhenWritten;
+use leadsman_core::sidecarset::index as sidecarset;
+use leadsman_lease::{Leadership, Shutdown};
 use leadsman_process::{Component, Process, RunError};
+use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::Args;
+use crate::args::{Args, CompatibleWith};
 use crate::gates::Gates;
 use crate::leader;
 use crate::metrics::Metrics;
 use crate::openkruise::OpenKruiseGuard;
 use crate::podprobe::PodProbeRules;
+use crate::sidecarset::SidecarSetRules;
 
 /// Why the manager ended.
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +43,10 @@ pub enum ManagerError {
 /// Runs the manager until SIGTERM or SIGINT.
 pub fn run(args: &Args) -> Result<(), RunError<ManagerError>> {
     leadsman_process::run(&args.process, Component::Manager, async move |process| {
-        if args.feature_gates == Gates::none() {
+        if !args.feature_gates.pod_probe_marker {
+            warn_that_markers_stay();
+        }
+        if args.feature_gates.are_all_off() {
             idle(&process).await;
             Ok(())
         } else {
@@ -46,10 +55,12 @@ pub fn run(args: &Args) -> Result<(), RunError<ManagerError>> {
     })
 }
 
-/// Adds the features whose gates are on, and returns their webhooks. A feature whose gate is off costs nothing.
+/// Adds the features whose gates are on, and returns their webhooks. A feature whose gate is off costs nothing. `over_sets`
+/// permits writes for `SidecarSet`s.
 fn add_features(
     control: &mut Control,
     args: &Args,
+    over_sets: watch::Receiver<Leadership>,
     metrics: &leadsman_process::Metrics,
 ) -> Vec<Webhook> {
     let mut webhooks = Vec::new();
@@ -65,6 +76,19 @@ fn add_features(
         webhooks.extend(rules.webhooks());
         control.add(rules);
     }
+    if args.feature_gates.sidecar_set {
+        let config = sidecarset::Config {
+            namespace: args.namespace.clone(),
+            allows_unlisted_metadata: args.feature_gates.unlisted_metadata,
+            condition: match args.compatibility {
+                CompatibleWith::Kubernetes => WhenWritten::OnceNotUpgradable,
+                CompatibleWith::Openkruise => WhenWritten::Always,
+            },
+        };
+        control.add_led_by(SidecarSetRules::new(config), over_sets);
+    }
+    // Either reads its own fields of a pod.
+    control.share_watch::<Pod, WorkloadPod>();
     webhooks
 }
 
@@ -74,16 +98,22 @@ pub fn feature_rights(gates: Gates) -> Vec<(&'static str, FeatureRights)> {
     if gates.pod_probe_marker {
         features.push((PodProbeRules::NAME, rights::<PodProbeRules>()));
     }
+    if gates.sidecar_set {
+        features.push((SidecarSetRules::NAME, rights::<SidecarSetRules>()));
+    }
     features
 }
 
-/// Runs without a feature: nothing is watched, written or removed.
-async fn idle(process: &Process) {
+fn warn_that_markers_stay() {
     tracing::warn!(
         "PodProbeMarkerGate=false: no PodProbeMarker is acted on, and everything stays as it is, marks included. If \
          EnablePodProbeMarkerOnServerless was on before, API servers still call a webhook that nobody serves: run \
          `kubectl delete mutatingwebhookconfiguration leadsman`"
     );
+}
+
+/// Runs without a feature: nothing is watched, written or removed.
+async fn idle(process: &Process) {
     let switched_off = "PodProbeMarkerGate=false: idle by configuration";
     process.readiness.add_check(switched_off, "").ready();
     process.shutdown.cancelled().await;
@@ -102,15 +132,21 @@ async fn manage(args: &Args, process: Process) -> Result<(), ManagerError> {
     let guard = OpenKruiseGuard::new(
         process.server.clone(),
         candidate.leadership(),
+        args.feature_gates,
         process.readiness.add_check(
             "OpenKruise conflict check",
             "its Lease has not been read yet",
         ),
     );
-    let mut control = Control::new(&process, guard.passed_on(), &args.namespace);
-    let webhooks = add_features(&mut control, args, &process.metrics);
+    let mut control = Control::new(&process, guard.for_probes(), &args.namespace);
+    let webhooks = add_features(
+        &mut control,
+        args,
+        guard.for_sidecar_sets(),
+        &process.metrics,
+    );
     let namespace = &args.namespace;
-    let leadership = guard.passed_on();
+    let leadership = guard.for_probes();
     let mut admission =
         Admission::start(&args.admission, namespace, webhooks, &process, leadership).await?;
     let mut guard = tokio::spawn(guard.run());
@@ -169,7 +205,72 @@ mod tests {
     use std::cell::Cell;
     use std::future::{pending, ready};
 
+    use std::time::Duration;
+
+    use clap::Parser;
+    use leadsman_control::{Right, labels};
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    // SCS-80, SDF-52, PPM-17
+    #[tokio::test(start_paused = true)]
+    async fn a_feature_that_is_off_costs_no_watch_and_no_right() {
+        const KINDS: [&str; 7] = [
+            "podprobemarkers",
+            "nodes",
+            "pods",
+            "sidecarsets",
+            "namespaces",
+            "controllerrevisions",
+            "configmaps",
+        ];
+        for (gates, watched, features) in [
+            ("", [1, 1, 1, 0, 0, 0, 0], &["podprobe"][..]),
+            (
+                "SidecarSetGate=true",
+                [1, 1, 1, 1, 1, 1, 1],
+                &["podprobe", "sidecarset"],
+            ),
+            (
+                "PodProbeMarkerGate=false,SidecarSetGate=true",
+                [0, 0, 1, 1, 1, 1, 1],
+                &["sidecarset"],
+            ),
+        ] {
+            let args = Line::parse_from(["manager", "--feature-gates", gates]).args;
+            let cluster = labels::api_server::Cluster::default();
+            let leadership = watch::Sender::new(Leadership::Standby);
+            let _running = labels::run(&cluster, |control| {
+                let metrics = leadsman_process::Metrics::default();
+                add_features(control, &args, leadership.subscribe(), &metrics);
+            });
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let watches = KINDS.map(|kind| cluster.count(&format!("WATCH {kind} ")));
+            assert_eq!(watches, watched, "{gates}");
+            let with_rights = feature_rights(args.feature_gates).into_iter();
+            let with_rights: Vec<_> = with_rights.map(|(feature, _)| feature).collect();
+            assert_eq!(with_rights, features, "{gates}");
+        }
+    }
+
+    // SDF-52
+    #[test]
+    fn rights_on_revisions_and_configuration_hold_in_the_own_namespace_alone() {
+        let gates = "SidecarSetGate=true".parse().unwrap();
+        let of_sets = feature_rights(gates).into_iter();
+        let (_, rights) = of_sets.last().unwrap();
+        let is_own =
+            |right: &Right| matches!(&*right.resource, "controllerrevisions" | "configmaps");
+        assert!(rights.own_namespace.iter().all(is_own), "{rights:?}");
+        assert!(!rights.cluster.iter().any(is_own), "{rights:?}");
+        assert!(!rights.own_namespace.is_empty());
+    }
 
     #[tokio::test]
     async fn what_breaks_stops_the_process_and_lets_the_writes_in_flight_end() {

@@ -1,5 +1,5 @@
-//! The loop that watches the Lease of `OpenKruise`'s manager, and withholds leadership while that manager acts on the
-//! same objects.
+//! The loop that watches the Lease of `OpenKruise`'s manager, and withholds leadership from a feature while that manager
+//! acts on the same objects.
 
 use std::future::pending;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use super::gates::{read_gates, switch_off_command};
 use super::manager::{GateState, OpenKruiseManager, OpenKruiseState};
 use super::{LEASE, NAMESPACE};
+use crate::gates::Gates;
 
 /// The deadline of reading the gates.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
@@ -24,18 +25,21 @@ pub(crate) struct OpenKruiseGuard {
     server: ApiServer,
     manager: OpenKruiseManager,
     leadership: watch::Receiver<Leadership>,
-    passed_on: watch::Sender<Leadership>,
+    gates: Gates,
     check: ReadinessCheck,
     reported: OpenKruiseState,
-    passage: Passage,
+    /// For `PodProbeMarker`, on which `OpenKruise` acts unless its gate is off.
+    probes: Passage,
+    /// For `SidecarSet`, on which every `OpenKruise` acts: it has no gate for it.
+    sets: Passage,
 }
 
-/// What was passed on so far.
+/// The leadership that is passed on to a feature, and what was passed on so far.
 ///
 /// Each time in which none was passed on begins another term: it may be so short that nobody looks while it lasts, and
 /// `OpenKruise` may have written all the same.
-#[derive(Default)]
 struct Passage {
+    passed_on: watch::Sender<Leadership>,
     /// The number of terms so far.
     terms: u64,
     /// The term of our own Lease that is passed on, if one is.
@@ -53,22 +57,29 @@ impl OpenKruiseGuard {
     pub(crate) fn new(
         server: ApiServer,
         leadership: watch::Receiver<Leadership>,
+        gates: Gates,
         check: ReadinessCheck,
     ) -> Self {
         Self {
             server,
             manager: OpenKruiseManager::default(),
             leadership,
-            passed_on: watch::Sender::new(Leadership::Unknown),
+            gates,
             check,
             reported: OpenKruiseState::Unknown,
-            passage: Passage::default(),
+            probes: Passage::new(),
+            sets: Passage::new(),
         }
     }
 
-    /// Leadership, as far as it is passed on.
-    pub(crate) fn passed_on(&self) -> watch::Receiver<Leadership> {
-        self.passed_on.subscribe()
+    /// Leadership, as far as it is passed on to what acts on `PodProbeMarker`s.
+    pub(crate) fn for_probes(&self) -> watch::Receiver<Leadership> {
+        self.probes.passed_on.subscribe()
+    }
+
+    /// Leadership, as far as it is passed on to what acts on `SidecarSet`s.
+    pub(crate) fn for_sidecar_sets(&self) -> watch::Receiver<Leadership> {
+        self.sets.passed_on.subscribe()
     }
 
     /// Runs until the sender of leadership is dropped.
@@ -144,11 +155,65 @@ impl OpenKruiseGuard {
     fn publish(&mut self) {
         let state = self.manager.state(clock::monotonic());
         let leadership = *self.leadership.borrow_and_update();
-        let passed_on = self.passage.pass(leadership, &state);
+        self.probes.publish(leadership, &state);
+        self.sets.publish(leadership, &for_sets(&state));
         if state != self.reported {
             self.report(&state);
             self.reported = state;
         }
+    }
+
+    fn report(&self, state: &OpenKruiseState) {
+        match state {
+            OpenKruiseState::Unknown => {}
+            OpenKruiseState::Absent => {
+                if self.sets.was_active {
+                    tracing::info!("OpenKruise's manager has stopped");
+                }
+                self.check.ready();
+            }
+            OpenKruiseState::GateOff { holder } => {
+                tracing::info!(holder, "OpenKruise runs with PodProbeMarkerGate=false");
+                if self.gates.sidecar_set {
+                    self.check.not_ready(sets_conflict_message(holder));
+                } else {
+                    self.check.ready();
+                }
+            }
+            OpenKruiseState::Active { holder, gate } => {
+                self.check.not_ready(if self.gates.pod_probe_marker {
+                    conflict_message(holder, gate)
+                } else {
+                    sets_conflict_message(holder)
+                });
+            }
+        }
+    }
+}
+
+/// The state as it is to what acts on `SidecarSet`s.
+fn for_sets(state: &OpenKruiseState) -> OpenKruiseState {
+    match state {
+        OpenKruiseState::GateOff { holder } => OpenKruiseState::Active {
+            holder: holder.clone(),
+            gate: GateState::Off,
+        },
+        other => other.clone(),
+    }
+}
+
+impl Passage {
+    fn new() -> Self {
+        Self {
+            passed_on: watch::Sender::new(Leadership::Unknown),
+            terms: 0,
+            current: None,
+            was_active: false,
+        }
+    }
+
+    fn publish(&mut self, leadership: Leadership, state: &OpenKruiseState) {
+        let passed_on = self.pass(leadership, state);
         self.passed_on.send_if_modified(|published| {
             let changed = *published != passed_on;
             *published = passed_on;
@@ -156,27 +221,6 @@ impl OpenKruiseGuard {
         });
     }
 
-    fn report(&self, state: &OpenKruiseState) {
-        match state {
-            OpenKruiseState::Unknown => {}
-            OpenKruiseState::Absent => {
-                if self.passage.was_active {
-                    tracing::info!("OpenKruise's manager has stopped");
-                }
-                self.check.ready();
-            }
-            OpenKruiseState::GateOff { holder } => {
-                tracing::info!(holder, "OpenKruise runs with PodProbeMarkerGate=false");
-                self.check.ready();
-            }
-            OpenKruiseState::Active { holder, gate } => {
-                self.check.not_ready(conflict_message(holder, gate));
-            }
-        }
-    }
-}
-
-impl Passage {
     /// Our own leadership as far as it is passed on in this state.
     fn pass(&mut self, leadership: Leadership, state: &OpenKruiseState) -> Leadership {
         let passed_on = match state {
@@ -230,9 +274,36 @@ fn conflict_message(holder: &str, gate: &GateState) -> String {
     }
 }
 
+/// Why leadership over `SidecarSet`s is withheld.
+fn sets_conflict_message(holder: &str) -> String {
+    format!(
+        "OpenKruise's manager {holder} holds the Lease {NAMESPACE}/{LEASE}: it acts on SidecarSets, for which it has no \
+         feature gate, so leadsman writes nothing for them. Stop it, or run leadsman with SidecarSetGate=false"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // SCS-80
+    #[test]
+    fn an_openkruise_whose_gate_is_off_leads_over_sidecar_sets_all_the_same() {
+        let until = clock::monotonic() + Duration::from_hours(1);
+        let leads = Leadership::Leads {
+            term: 1,
+            after_others: false,
+            until,
+        };
+        let off = OpenKruiseState::GateOff {
+            holder: "one".to_owned(),
+        };
+        let (mut probes, mut sets) = (Passage::new(), Passage::new());
+        assert_eq!(probes.pass(leads, &off), leads);
+        assert_eq!(sets.pass(leads, &for_sets(&off)), Leadership::Standby);
+        let absent = for_sets(&OpenKruiseState::Absent);
+        assert_eq!(sets.pass(leads, &absent), leads.after_others());
+    }
 
     // PPM-19
     #[test]
@@ -248,7 +319,7 @@ mod tests {
             gate: GateState::Unread,
         };
         let absent = OpenKruiseState::Absent;
-        let mut passage = Passage::default();
+        let mut passage = Passage::new();
         let mut pass = |leadership, state: &OpenKruiseState| passage.pass(leadership, state);
         let (first, second) = (leads(1, false), leads(2, false));
         assert_eq!(pass(first, &OpenKruiseState::Unknown), Leadership::Unknown);

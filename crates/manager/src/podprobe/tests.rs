@@ -12,6 +12,7 @@ async fn without_its_crds_it_waits_and_the_other_feature_goes_on() {
     let cluster = api_server::Cluster::default();
     cluster.put("configmaps", "paint", &[(rules::COLOUR, "red")], None);
     cluster.put("pods", "a", &[], Some("paint"));
+    cluster.forget("podprobemarkers");
     let running = run(&cluster, |control| {
         control.add(PodProbeRules::new(Config::default(), &Metrics::default()));
         control.add(wiring::CopyLabels::default());

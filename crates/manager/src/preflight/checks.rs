@@ -94,6 +94,9 @@ pub fn evaluate(facts: &ClusterFacts, scope: &PreflightScope) -> Vec<Finding> {
         findings.push(leader(&facts.leader, scope));
     }
     findings.extend(openkruise(&facts.openkruise));
+    if scope.gates.sidecar_set {
+        findings.extend(sidecar_sets(&facts.openkruise));
+    }
     if let Some(install) = install {
         findings.extend(markers(&install.markers));
         if !is_person {
@@ -293,6 +296,21 @@ fn active(check: &'static str, holder: &str, gate: &GateState) -> Finding {
         )
         .then("stop it, or run it in a pod with PodProbeMarkerGate=false"),
     }
+}
+
+/// An `OpenKruise` acts on `SidecarSet`s whatever its gates are. That its Lease cannot be read, [`openkruise`] says.
+fn sidecar_sets(seen: &OpenKruiseFacts) -> Option<Finding> {
+    let (OpenKruiseState::GateOff { holder } | OpenKruiseState::Active { holder, .. }) =
+        seen.manager.as_ref().ok()?
+    else {
+        return None;
+    };
+    let message = format!(
+        "OpenKruise's manager {holder} acts on SidecarSets, for which it has no feature gate: leadsman writes nothing for \
+         them while that one runs"
+    );
+    let finding = Finding::new("openkruise-sidecarsets", CheckResult::Todo, message);
+    Some(finding.then("stop it, or install leadsman with SidecarSetGate=false"))
 }
 
 /// Webhooks with failurePolicy Fail are in the way when nobody serves them any more.

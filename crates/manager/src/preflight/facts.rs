@@ -452,7 +452,10 @@ mod tests {
 
     #[test]
     fn without_a_feature_no_right_of_one_is_checked() {
-        let off = manager_rights("leadsman-system", Gates::none());
+        let off = manager_rights(
+            "leadsman-system",
+            "PodProbeMarkerGate=false".parse().unwrap(),
+        );
         assert!(
             off.iter().all(|right| right.resource == "leases"),
             "{off:?}"

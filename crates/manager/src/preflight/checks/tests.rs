@@ -140,6 +140,33 @@ fn before_an_install_only_what_it_does_not_bring_is_checked() {
     assert!(checks(&facts).contains(&("openkruise", CheckResult::Todo)));
 }
 
+// SCS-80
+#[test]
+fn an_openkruise_is_in_the_way_of_sidecar_sets_whatever_its_gates() {
+    let results = |gates: &str, state: OpenKruiseState| {
+        let facts = changed(|_| {});
+        let facts = ClusterFacts {
+            openkruise: OpenKruiseFacts {
+                manager: Ok(state),
+                ..facts.openkruise
+            },
+            ..facts
+        };
+        let scope = PreflightScope {
+            gates: gates.parse().unwrap(),
+            ..scope(InstallPart::Manager)
+        };
+        let findings = evaluate(&facts, &scope).into_iter();
+        let of_sets = findings.filter(|finding| finding.check == "openkruise-sidecarsets");
+        of_sets.map(|finding| finding.result).collect::<Vec<_>>()
+    };
+    let off = || OpenKruiseState::GateOff { holder: holder() };
+    let on = "SidecarSetGate=true";
+    assert_eq!(results(on, off()), [CheckResult::Todo]);
+    assert!(results("", off()).is_empty());
+    assert!(results(on, OpenKruiseState::Absent).is_empty());
+}
+
 // PPM-19
 #[rstest]
 #[case::openkruise_aside(|f: &mut ClusterFacts| f.openkruise.manager = Ok(OpenKruiseState::GateOff { holder: holder() }), "openkruise", CheckResult::Ok)]

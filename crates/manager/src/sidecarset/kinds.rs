@@ -1,0 +1,89 @@
+//! The kinds that `SidecarSet` observes, and the event that each observation is.
+
+use std::sync::Arc;
+
+use leadsman_api::SidecarSet;
+use leadsman_api::slim::Namespace;
+use leadsman_api::slim::config_map::ConfigMap;
+use leadsman_api::slim::revision::ControllerRevision;
+use leadsman_api::slim::workload::WorkloadPod;
+use leadsman_control::{Kind, Observation, Observe};
+use leadsman_core::cluster::{ObjectName, Source};
+use leadsman_core::sidecarset::event::{CONFIGURATION, Event, WatchedKind};
+use leadsman_core::sidecarset::revision::SET_LABEL;
+
+use super::SidecarSetRules;
+
+/// In pages of about a megabyte of text each, as large as the objects commonly are.
+///
+/// Sets and revisions are re-listed by a new leader, which would otherwise undo what the last one wrote; and pods, of which it
+/// would otherwise not count those that the last one has just taken down.
+pub(super) const KINDS: &[Kind<SidecarSetRules>] = &[
+    Kind::new::<SidecarSet>(50).relisted().if_undecodable(
+        "the last set that could be decoded stays in force; without one no pod gets anything. Correct the set or delete it",
+    ),
+    Kind::new::<WorkloadPod>(150).relisted().if_undecodable(
+        "the last pod that could be decoded counts; without one it is not upgraded. Correct the pod or delete it",
+    ),
+    Kind::new::<Namespace>(250),
+    Kind::new::<ControllerRevision>(50)
+        .labelled(SET_LABEL)
+        .relisted()
+        .if_undecodable("its set has one revision less that new pods can be pinned to. Delete the revision"),
+    Kind::new::<ConfigMap>(1).named(CONFIGURATION),
+];
+
+impl Observe<SidecarSet> for SidecarSetRules {
+    fn event(observation: Observation<SidecarSet>) -> Event {
+        event(observation, WatchedKind::Set, Event::Set)
+    }
+}
+
+impl Observe<WorkloadPod> for SidecarSetRules {
+    fn event(observation: Observation<WorkloadPod>) -> Event {
+        event(observation, WatchedKind::Pod, Event::Pod)
+    }
+}
+
+impl Observe<Namespace> for SidecarSetRules {
+    fn event(observation: Observation<Namespace>) -> Event {
+        event(observation, WatchedKind::Namespace, Event::Namespace)
+    }
+}
+
+impl Observe<ControllerRevision> for SidecarSetRules {
+    fn event(observation: Observation<ControllerRevision>) -> Event {
+        event(observation, WatchedKind::Revision, Event::Revision)
+    }
+}
+
+impl Observe<ConfigMap> for SidecarSetRules {
+    fn event(observation: Observation<ConfigMap>) -> Event {
+        event(
+            observation,
+            WatchedKind::Configuration,
+            Event::Configuration,
+        )
+    }
+}
+
+fn event<K>(
+    observation: Observation<K>,
+    kind: WatchedKind,
+    object: fn(Arc<K>, Source) -> Event,
+) -> Event {
+    match observation {
+        Observation::Object(seen, source) => object(seen, source),
+        Observation::Undecodable(metadata, _) => {
+            Event::Undecodable(kind, ObjectName::of(&metadata))
+        }
+        Observation::Deleted(name, version) => Event::Deleted(kind, name, version),
+        Observation::Listed(names, version) => {
+            Event::Listed(kind, Arc::unwrap_or_clone(names), version)
+        }
+        Observation::Relisted(names, version) => {
+            Event::Relisted(kind, Arc::unwrap_or_clone(names), version)
+        }
+        Observation::FieldsKept(_) => unreachable!("no kind has optional fields"),
+    }
+}

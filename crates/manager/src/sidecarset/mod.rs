@@ -1,0 +1,104 @@
+//! `SidecarSet` as a feature: how the rules of `leadsman_core::sidecarset` are connected to the API server.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `kinds` | the kinds that are observed, as events for the index |
+//! | `requests` | writes as HTTP requests |
+
+use std::time::Duration;
+
+use leadsman_control::{After, Class, Effects, Kind, Request, RequestKind, Rules};
+use leadsman_core::cluster::Now;
+use leadsman_core::sidecarset::event::{Event, IndexEffects, WriteTarget};
+use leadsman_core::sidecarset::index::{Config, Index};
+
+mod kinds;
+mod requests;
+
+/// The rules of `SidecarSet`.
+pub(crate) struct SidecarSetRules {
+    index: Index,
+    /// The manager's, in which revisions are.
+    namespace: String,
+}
+
+impl SidecarSetRules {
+    /// Nothing is observed yet.
+    pub(crate) fn new(config: Config) -> Self {
+        Self {
+            namespace: config.namespace.clone(),
+            index: Index::new(config),
+        }
+    }
+}
+
+// Indices into CLASSES.
+const REVISIONS: usize = 0;
+const PODS: usize = 1;
+const CONDITIONS: usize = 2;
+const SETS: usize = 3;
+const STATUSES: usize = 4;
+const EVENTS: usize = 5;
+
+impl Rules for SidecarSetRules {
+    const NAME: &'static str = "sidecarset";
+    const KINDS: &'static [Kind<Self>] = kinds::KINDS;
+    const REQUESTS: &'static [RequestKind] = requests::ALL;
+    const CLASSES: &'static [Class] = &[
+        Class::new("sidecarset_revisions"),
+        Class::new("sidecarset_pods"),
+        Class::new("sidecarset_conditions"),
+        Class::new("sidecarset_hashes"),
+        // A status counts the pods and names the newest revision: written before that exists, it would be written twice.
+        Class::new("sidecarset_status")
+            .spacing(Duration::from_secs(2))
+            .after(After {
+                class: REVISIONS,
+                at_most: Duration::from_secs(10),
+            }),
+        Class::new("sidecarset_events"),
+    ];
+
+    type Event = Event;
+    type Target = WriteTarget;
+
+    fn observe(&mut self, event: Event, now: Now) -> Effects<WriteTarget> {
+        effects(self.index.observe(event, now))
+    }
+
+    fn synced(&mut self, now: Now) -> Effects<WriteTarget> {
+        self.observe(Event::Synced, now)
+    }
+
+    fn deadline_passed(&mut self, now: Now) -> Effects<WriteTarget> {
+        self.observe(Event::Deadline, now)
+    }
+
+    fn due(&mut self, target: &WriteTarget, now: Now) -> Option<Request<Event>> {
+        let write = self.index.due(target, now)?;
+        Some(requests::request(
+            target.clone(),
+            write,
+            &self.namespace,
+            now.wall,
+        ))
+    }
+
+    fn class(target: &WriteTarget) -> usize {
+        match target {
+            WriteTarget::Revisions(_) => REVISIONS,
+            WriteTarget::Pod(_) => PODS,
+            WriteTarget::PodCondition(_) => CONDITIONS,
+            WriteTarget::SetHashes(_) => SETS,
+            WriteTarget::SetStatus(_) => STATUSES,
+            WriteTarget::SetEvent(_) | WriteTarget::PodEvent(_) => EVENTS,
+        }
+    }
+}
+
+fn effects(effects: IndexEffects) -> Effects<WriteTarget> {
+    Effects {
+        dirty: effects.dirty,
+        deadline: effects.deadline,
+    }
+}
