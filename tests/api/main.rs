@@ -12,6 +12,7 @@ mod documents;
 mod entries;
 mod explain;
 mod flows;
+mod inject;
 mod leadership;
 mod lifecycle;
 mod marks;
@@ -230,6 +231,8 @@ fn apart() -> Vec<Case<Installation>> {
         case!(apart budgets::a_verdict_costs_one_write_of_its_pod),
         case!(apart budgets::an_edit_writes_only_what_it_changes),
         case!(apart explain::causes_are_named_on_a_live_cluster),
+        case!(apart inject::a_pod_is_what_inject_said_and_drift_says_what_it_lacks),
+        case!(apart inject::sets_of_files_take_no_rights),
         case!(apart documents::commands_of_the_pages_print_what_they_show),
         case!(apart doctor::what_is_broken_is_found),
         case!(apart explain::many_pods_cost_few_requests),

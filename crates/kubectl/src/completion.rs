@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use crate::connection::Connection;
 use crate::output;
 use crate::reader::Selection;
-use crate::resources::{KINDS, MARKERS, NAMESPACES, PODS, Resource};
+use crate::resources::{KINDS, MARKERS, NAMESPACES, PODS, Resource, SIDECAR_SETS};
 use crate::text::Lines;
 
 /// A shell waits at most so long.
@@ -83,6 +83,10 @@ pub(crate) fn namespaces(current: &OsStr) -> Vec<CompletionCandidate> {
 
 pub(crate) fn markers(current: &OsStr) -> Vec<CompletionCandidate> {
     beginning_with(current, names(MARKERS, flag_value("-n", "--namespace")))
+}
+
+pub(crate) fn sidecar_sets(current: &OsStr) -> Vec<CompletionCandidate> {
+    beginning_with(current, names(SIDECAR_SETS, None))
 }
 
 pub(crate) fn pods(current: &OsStr) -> Vec<CompletionCandidate> {
@@ -179,7 +183,7 @@ async fn list_names(resource: Resource, namespace: Option<String>) -> Option<Vec
     };
     let (reader, namespace) = connection.reader().await.ok()?;
     let selection = Selection {
-        namespace: (resource != NAMESPACES).then_some(namespace.as_str()),
+        namespace: resource.is_namespaced().then_some(namespace.as_str()),
         page: MOST,
         ..Selection::default()
     };

@@ -220,7 +220,9 @@ pub(crate) async fn no_such(
     VerbError::NoSuchObject {
         kind,
         name: name.to_owned(),
-        namespace: namespace.unwrap_or_default().to_owned(),
+        place: namespace
+            .map(|namespace| format!(" in namespace {namespace}"))
+            .unwrap_or_default(),
         suggestion: near
             .map(|near| format!("; did you mean {near}?"))
             .unwrap_or_default(),

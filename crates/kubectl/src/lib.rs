@@ -11,7 +11,7 @@
 //! | `exec` | a command in a container, through the API server |
 //! | `recent_runs` | the recent runs that a node's agent keeps |
 //! | `install` | who leads, with which settings |
-//! | `explain`, `status`, `history`, `top`, `doctor`, `trial` (`try`), `convert`, `inject` | the verbs |
+//! | `explain`, `status`, `history`, `top`, `doctor`, `trial` (`try`), `convert`, `inject`, `drift` | the verbs |
 //! | `sidecar_sets` | the `SidecarSet`s of a cluster or of files, and what their injection follows from |
 //! | `output` | table, JSON, YAML or names, to the terminal |
 //! | `table` | columns |
@@ -23,6 +23,7 @@ mod completion;
 mod connection;
 mod convert;
 mod doctor;
+mod drift;
 mod exec;
 mod explain;
 mod history;
@@ -44,6 +45,7 @@ use std::process::{ExitCode, Termination};
 pub use completion::complete_for_kubectl;
 pub use convert::Args as ConvertArgs;
 pub use doctor::Args as DoctorArgs;
+pub use drift::Args as DriftArgs;
 pub use explain::Args as ExplainArgs;
 pub use history::Args as HistoryArgs;
 pub use inject::Args as InjectArgs;
@@ -76,6 +78,11 @@ pub fn convert(args: &ConvertArgs) -> ExitCode {
     run(convert::run(args))
 }
 
+/// Shows the pods of a `SidecarSet` by what a re-creation would change.
+pub fn drift(args: &DriftArgs) -> ExitCode {
+    run(drift::run(args))
+}
+
 /// Says what pods would get from `SidecarSet`s.
 pub fn inject(args: &InjectArgs) -> ExitCode {
     run(inject::run(args))
@@ -101,14 +108,14 @@ enum VerbError {
     #[error("{}", .0.0)]
     Unread(leadsman_core::podprobe::explain::Unread),
     /// There is no object of that name.
-    #[error("no {kind} {name} in namespace {namespace}{suggestion}")]
+    #[error("no {kind} {name}{place}{suggestion}")]
     NoSuchObject {
         /// `pod`, `deployment`, …
         kind: &'static str,
         /// The name that was given.
         name: String,
-        /// Where it was looked for.
-        namespace: String,
+        /// Where it was looked for: ` in namespace NAME`, or nothing.
+        place: String,
         /// What may have been meant.
         suggestion: String,
     },

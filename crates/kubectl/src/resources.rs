@@ -85,6 +85,11 @@ impl Resource {
         }
     }
 
+    /// Whether its objects are in namespaces.
+    pub(crate) fn is_namespaced(&self) -> bool {
+        ![NAMESPACES, NODES, SIDECAR_SETS, NODE_POD_PROBES, WEBHOOKS].contains(self)
+    }
+
     /// Its name as rights have it.
     pub(crate) fn full_name(&self) -> String {
         let dot = if self.group.is_empty() { "" } else { "." };

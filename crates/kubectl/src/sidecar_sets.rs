@@ -1,7 +1,7 @@
 //! The `SidecarSet`s of a cluster or of files, and what their injection follows from. Of a cluster nothing is read that no
 //! set needs: namespaces only if a set selects them by labels, revisions only if one pins them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures::future::join_all;
 use jiff::Timestamp;
@@ -33,6 +33,24 @@ pub(crate) struct FoundSets {
     pub(crate) unread: Vec<String>,
 }
 
+/// Which sets are asked for, and what beside them.
+pub(crate) struct Needs<'a> {
+    /// One set, or all.
+    pub(crate) set: Option<&'a str>,
+    /// Whether revisions are read although no set pins one.
+    pub(crate) all_revisions: bool,
+    /// The namespaces of the pods, whose labels a set may select by.
+    pub(crate) namespaces: WantedNamespaces<'a>,
+}
+
+/// Which namespaces.
+pub(crate) enum WantedNamespaces<'a> {
+    /// All.
+    All,
+    /// Those of these names.
+    These(BTreeSet<&'a str>),
+}
+
 /// Objects as they were found.
 #[derive(Default)]
 struct Found {
@@ -51,23 +69,21 @@ pub(crate) fn of_files(objects: Vec<Value>) -> Result<FoundSets, VerbError> {
 }
 
 impl Reader {
-    /// The sets of the cluster for pods of these namespaces; `instead` are sets of files, which take the places of those of
-    /// the same name.
+    /// The sets of the cluster; `instead` are sets of files, which take the places of those of the same name.
     pub(crate) async fn sidecar_sets(
         &self,
-        namespaces: impl Iterator<Item = &str>,
+        needs: &Needs<'_>,
         instead: Vec<Value>,
         now: Timestamp,
     ) -> Result<FoundSets, VerbError> {
         let selection = Selection {
+            fields: needs.set.map(|name| format!("metadata.name={name}")),
             page: 100,
             ..Selection::default()
         };
+        let sets = self.list(SIDECAR_SETS, &selection).await;
         let mut found = Found {
-            sets: self
-                .list(SIDECAR_SETS, &selection)
-                .await
-                .map_err(VerbError::Unread)?,
+            sets: sets.map_err(VerbError::Unread)?,
             ..Found::default()
         };
         found.add_objects(instead)?;
@@ -78,9 +94,9 @@ impl Reader {
             .collect();
         let selects = |set: &SidecarSet| matches!(set.namespaces, Namespaces::Selected(_));
         if parsed.iter().any(selects) {
-            found.read_namespaces(self, namespaces).await;
+            found.read_namespaces(self, &needs.namespaces).await;
         }
-        let has_pin = parsed.iter().any(|set| set.pin.is_some());
+        let has_pin = needs.all_revisions || parsed.iter().any(|set| set.pin.is_some());
         let has_patch = parsed.iter().any(|set| !set.template.patches.is_empty());
         if has_pin || has_patch {
             let install = self.install(now).await;
@@ -145,13 +161,29 @@ impl Found {
         self.whitelist = Some(whitelist);
     }
 
-    async fn read_namespaces(&mut self, reader: &Reader, names: impl Iterator<Item = &str>) {
-        let gets = names.map(|name| reader.get::<Namespace>(NAMESPACES, None, name));
-        for namespace in join_all(gets).await {
-            match namespace {
-                Ok(namespace) => namespace
-                    .into_iter()
-                    .for_each(|one| self.add_namespace(one)),
+    async fn read_namespaces(&mut self, reader: &Reader, wanted: &WantedNamespaces<'_>) {
+        let found = match wanted {
+            WantedNamespaces::These(names) => {
+                let gets = names.iter();
+                let gets = gets.map(|name| reader.get::<Namespace>(NAMESPACES, None, name));
+                let found = join_all(gets).await.into_iter();
+                found.map(|found| found.map(Vec::from_iter)).collect()
+            }
+            WantedNamespaces::All => {
+                let selection = Selection {
+                    page: 500,
+                    ..Selection::default()
+                };
+                vec![reader.list(NAMESPACES, &selection).await]
+            }
+        };
+        for namespaces in found {
+            match namespaces {
+                Ok(namespaces) => {
+                    for namespace in namespaces {
+                        self.add_namespace(namespace);
+                    }
+                }
                 Err(Unread(why)) => self.unread.push(why),
             }
         }

@@ -108,7 +108,7 @@ async fn read_markers(
     Err(VerbError::NoSuchObject {
         kind: "marker",
         name: name.clone(),
-        namespace: namespace.unwrap_or_default().to_owned(),
+        place: format!(" in namespace {}", namespace.unwrap_or_default().to_owned()),
         suggestion: near
             .map(|near| format!("; did you mean {near}?"))
             .unwrap_or_default(),

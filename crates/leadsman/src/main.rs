@@ -93,6 +93,11 @@ enum Command {
     /// what does not take effect, and the pod before and after as a diff. The sets are those of the cluster, or those of
     /// files with --set, for which no cluster is needed. Nothing is written.
     Inject(leadsman_kubectl::InjectArgs),
+    /// Show the pods of a `SidecarSet` by revision, and what a re-creation would change in them
+    ///
+    /// Each field in which a pod differs from what it would be if it were created now, and whether an upgrade in place
+    /// changes that. Of all namespaces, unless -n names one. Nothing is written.
+    Drift(leadsman_kubectl::DriftArgs),
 }
 
 /// The name by which kubectl finds this program (`kubectl plugin`), and the one by which it asks for completions.
@@ -119,6 +124,7 @@ fn main() -> ExitCode {
         Command::History(args) => leadsman_kubectl::history(&args),
         Command::Top(args) => leadsman_kubectl::top(&args),
         Command::Convert(args) => leadsman_kubectl::convert(&args),
+        Command::Drift(args) => leadsman_kubectl::drift(&args),
         Command::Inject(args) => leadsman_kubectl::inject(&args),
         Command::Try(args) => leadsman_kubectl::try_markers(&args),
         Command::Doctor(args) => leadsman_kubectl::doctor(&args),
@@ -169,6 +175,7 @@ mod tests {
                 "doctor",
                 "convert",
                 "inject",
+                "drift",
                 "agent-history",
             ];
             if is_typed.contains(&command.get_name()) {

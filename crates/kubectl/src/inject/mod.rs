@@ -27,7 +27,7 @@ use self::pods::FilePod;
 use crate::VerbError;
 use crate::connection::Connection;
 use crate::output::{self, Format};
-use crate::sidecar_sets::{self, FoundSets};
+use crate::sidecar_sets::{self, FoundSets, Needs, WantedNamespaces};
 use crate::trial::documents;
 
 /// The namespace of objects that name none where no cluster is asked, as in a kubeconfig that names none.
@@ -71,10 +71,13 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let (pods, found) = if args.sets.is_empty() || args.with_cluster {
         let (reader, namespace) = args.connection.reader().await?;
         let pods = pods::find(objects, &namespace, given.is_some())?;
-        let namespaces: BTreeSet<_> = pods.iter().map(|pod| pod.namespace.as_str()).collect();
-        let found = reader
-            .sidecar_sets(namespaces.into_iter(), sets, now)
-            .await?;
+        let namespaces = pods.iter().map(|pod| pod.namespace.as_str());
+        let needs = Needs {
+            set: None,
+            all_revisions: false,
+            namespaces: WantedNamespaces::These(namespaces.collect()),
+        };
+        let found = reader.sidecar_sets(&needs, sets, now).await?;
         (pods, found)
     } else {
         let namespace = given.unwrap_or(DEFAULT_NAMESPACE);

@@ -135,7 +135,11 @@ impl SetReport {
 
 impl KnownSets {
     /// The annotations that a set may patch. `none` is a list without rules.
-    fn allowed_keys<'a>(&'a self, set: &SidecarSet, none: &'a Whitelist) -> AllowedKeys<'a> {
+    pub(super) fn allowed_keys<'a>(
+        &'a self,
+        set: &SidecarSet,
+        none: &'a Whitelist,
+    ) -> AllowedKeys<'a> {
         let label = |key: &str| set.labels.get(key).map(String::as_str);
         match &self.whitelist {
             Some(whitelist) => whitelist.allowed_keys(label, self.is_allowed_without_rules),

@@ -6,7 +6,12 @@
 //! | here | the sets, as far as they are known |
 //! | `unselected` | why a set does not select a pod |
 //! | `injection` | what a pod would get if it were created now |
+//! | `injected_pod`, `difference` | a pod as it is, and in which fields it differs from that |
+//! | `drift` | the pods of a set by what a re-creation would change |
 
+mod difference;
+mod drift;
+mod injected_pod;
 mod injection;
 #[cfg(test)]
 mod tests;
@@ -18,6 +23,9 @@ use super::metadata::Whitelist;
 use super::selection::SetHistory;
 use super::set::SidecarSet;
 
+pub use self::difference::FieldDifference;
+pub use self::drift::{DriftRemedy, DriftReport, PodDrift, drift};
+pub use self::injected_pod::PodObject;
 pub use self::injection::{InjectionReport, SetOutcome, SetReport, report};
 pub use self::unselected::NotSelected;
 

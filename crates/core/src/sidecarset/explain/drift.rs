@@ -1,0 +1,99 @@
+//! The pods of a set by revision, and by what a re-creation would change in them.
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::{FieldDifference, KnownSet, KnownSets, PodObject};
+use crate::sidecarset::pod::{PodState, PodVersion};
+
+/// The pods of a set, and in what they differ from it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DriftReport {
+    /// The set.
+    pub set: String,
+    /// The name of its present revision.
+    pub revision: String,
+    /// Its pods, by namespace and name.
+    pub pods: Vec<PodDrift>,
+}
+
+/// In what a pod differs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodDrift {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The name of its revision; None if its annotation has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// What makes it what it would be if it were created now.
+    pub takes: DriftRemedy,
+    /// The fields that differ.
+    pub differs: Vec<FieldDifference>,
+}
+
+/// What makes a pod what it would be if it were created now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum DriftRemedy {
+    /// Nothing: it is.
+    Nothing,
+    /// An upgrade in place: only images differ.
+    Upgrade,
+    /// An upgrade for the images, and its re-creation for the rest.
+    UpgradeAndRecreation,
+    /// Its re-creation.
+    Recreation,
+}
+
+impl DriftRemedy {
+    fn of(state: Option<PodState>, differs: &[FieldDifference]) -> Self {
+        let images = differs.iter().filter(|one| one.is_image()).count();
+        let is_upgradable = state.is_some_and(|state| state.version == PodVersion::Upgradable);
+        match (differs.len(), images) {
+            (0, _) => Self::Nothing,
+            (_, 0) => Self::Recreation,
+            _ if !is_upgradable => Self::Recreation,
+            (all, images) if all == images => Self::Upgrade,
+            _ => Self::UpgradeAndRecreation,
+        }
+    }
+}
+
+/// The pods that were injected by a set and are still selected by it. Others are left out.
+pub fn drift(
+    known: &KnownSet,
+    pods: &[PodObject],
+    sets: &KnownSets,
+    now: Timestamp,
+) -> DriftReport {
+    let own = pods.iter().filter(|pod| {
+        let namespace = &pod.observed.name.namespace;
+        let labels = sets.namespaces.get(namespace);
+        let label = labels.map(|labels| |key: &str| labels.get(key).map(String::as_str));
+        let set = &known.set;
+        pod.observed.is_active()
+            && pod.is_injected_by(set)
+            && set.selects(namespace, label, |key| pod.observed.label(key))
+    });
+    let pods = own.map(|pod| {
+        let labels = sets.namespaces.get(&pod.observed.name.namespace);
+        let differs = known.differences(pod, sets, now);
+        PodDrift {
+            namespace: pod.observed.name.namespace.clone(),
+            name: pod.observed.name.name.clone(),
+            revision: pod.revision(&known.set.name),
+            takes: DriftRemedy::of(known.state(pod, labels), &differs),
+            differs,
+        }
+    });
+    let mut pods: Vec<_> = pods.collect();
+    pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+    DriftReport {
+        set: known.set.name.to_string(),
+        revision: known.history.newest.to_string(),
+        pods,
+    }
+}

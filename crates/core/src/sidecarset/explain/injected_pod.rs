@@ -1,0 +1,113 @@
+//! A pod as it is: what was injected into it, and what its containers do.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use leadsman_api::slim::workload::WorkloadPod;
+use serde_json::Value;
+
+use super::Labels;
+use super::difference::{self, FieldDifference};
+use super::{KnownSet, KnownSets};
+use crate::sidecarset::annotations::{HASH, HashEntries, INJECTED_LIST, injected_sets};
+use crate::sidecarset::metadata::Whitelist;
+use crate::sidecarset::pod::PodState;
+use crate::sidecarset::render::Injection;
+use crate::sidecarset::selection::{NewPod, offer};
+use crate::sidecarset::set::SidecarSet;
+use crate::workload::JsonObject;
+use crate::workload::pod::ObservedPod;
+
+/// A pod.
+#[derive(Clone, Debug)]
+pub struct PodObject {
+    /// As it is stored.
+    pub object: JsonObject,
+    /// What the rules read of it.
+    pub observed: ObservedPod,
+}
+
+impl PodObject {
+    /// Reads a pod.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be decoded.
+    pub fn read(value: Value) -> Result<Self, serde_json::Error> {
+        let wire: WorkloadPod = serde_json::from_value(value.clone())?;
+        let object = match value {
+            Value::Object(object) => object,
+            _ => JsonObject::new(),
+        };
+        Ok(Self {
+            object,
+            observed: ObservedPod::new(&wire),
+        })
+    }
+
+    /// The pod as one that is created now.
+    pub(super) fn as_new(&self) -> NewPod<'_> {
+        NewPod::new(&self.object, &self.observed.name.namespace)
+    }
+
+    /// The names of the sets that it was injected by.
+    pub fn sets(&self) -> BTreeSet<String> {
+        let annotation = self.observed.annotations.get(INJECTED_LIST);
+        let names = annotation.into_iter().flat_map(|list| injected_sets(list));
+        names.map(str::to_owned).collect()
+    }
+
+    /// Whether it was injected by a set.
+    pub(super) fn is_injected_by(&self, set: &SidecarSet) -> bool {
+        self.sets().contains(&*set.name)
+    }
+
+    /// The name of the revision that it has of a set, by its annotation.
+    pub fn revision(&self, set: &str) -> Option<String> {
+        let annotation = self.observed.annotations.get(HASH)?;
+        let entries = HashEntries::read(annotation, Timestamp::UNIX_EPOCH);
+        entries.get(set)?.revision.map(str::to_owned)
+    }
+}
+
+impl KnownSet {
+    /// What a pod is to the set; None if it does not belong to it.
+    pub fn state(&self, pod: &PodObject, namespaces: Option<&Labels>) -> Option<PodState> {
+        let label = namespaces.map(|labels| |key: &str| labels.get(key).map(String::as_str));
+        PodState::read(&self.set, &pod.observed, label)
+    }
+
+    /// In which fields a pod differs from what it would get if it were created again.
+    pub fn differences(
+        &self,
+        pod: &PodObject,
+        sets: &KnownSets,
+        now: Timestamp,
+    ) -> Vec<FieldDifference> {
+        let none = Whitelist::default();
+        let allowed = || sets.allowed_keys(&self.set, &none);
+        let labels = sets.namespaces.get(&pod.observed.name.namespace);
+        let label = labels.map(|labels| |key: &str| labels.get(key).map(String::as_str));
+        let offered = offer(&self.set, &self.history, allowed(), &pod.as_new(), label);
+        let present = || Injection {
+            set: &self.set,
+            template: &self.set.template,
+            hashes: &self.set.hashes,
+            revision: &self.history.newest,
+            allowed_keys: allowed(),
+            missing_pin: None,
+        };
+        let name: Option<Arc<str>> = pod.revision(&self.set.name).map(Into::into);
+        let mut revisions = self.history.revisions.iter();
+        let former = revisions.find(|known| Some(&known.revision.name) == name.as_ref());
+        let former = former.map(|former| Injection {
+            template: &former.template,
+            hashes: &former.hashes,
+            revision: &former.revision.name,
+            ..present()
+        });
+        let injection = offered.unwrap_or_else(|_| present());
+        difference::find(&pod.object, injection, former, now)
+    }
+}

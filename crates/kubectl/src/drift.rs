@@ -1,0 +1,237 @@
+//! `kubectl leadsman drift`: the pods of a `SidecarSet` by revision, and what a re-creation would change in them. Nothing is
+//! written.
+
+use std::collections::BTreeMap;
+
+use clap_complete::engine::ArgValueCompleter;
+use leadsman_core::podprobe::explain::Unread;
+use leadsman_core::sidecarset::explain::{
+    DriftRemedy, DriftReport, FieldDifference, KnownSet, PodDrift, PodObject, drift,
+};
+use leadsman_core::sidecarset::set::Namespaces;
+use leadsman_process::clock;
+use serde_json::Value;
+
+use crate::connection::Connection;
+use crate::explain::no_such;
+use crate::output::{self, Format};
+use crate::reader::{Reader, Selection};
+use crate::resources::{PODS, SIDECAR_SETS};
+use crate::sidecar_sets::{FoundSets, Needs, WantedNamespaces};
+use crate::table::{BAD, Cell, GOOD, HEADING, Table, WAITING};
+use crate::text::{self, Lines};
+use crate::{VerbError, completion};
+
+/// Values longer than this are cut, unless they are asked for as JSON or YAML.
+const VALUE_CHARS: usize = 80;
+
+/// The flags of `drift`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  kubectl leadsman drift log-agent\n  kubectl leadsman drift log-agent -n prod -o wide"
+)]
+pub struct Args {
+    /// The SidecarSet
+    #[arg(value_name = "NAME", add = ArgValueCompleter::new(completion::sidecar_sets))]
+    set: String,
+    /// Output format; wide has the pods, and each value before and after
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    output: Format,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
+    let name = args.set.rsplit('/').next().unwrap_or_default();
+    let (reader, _) = args.connection.reader().await?;
+    let now = clock::now();
+    let needs = Needs {
+        set: Some(name),
+        all_revisions: true,
+        namespaces: match args.connection.namespace.as_deref() {
+            Some(namespace) => WantedNamespaces::These([namespace].into()),
+            None => WantedNamespaces::All,
+        },
+    };
+    let FoundSets { sets, unread } = reader.sidecar_sets(&needs, Vec::new(), now).await?;
+    if let Some(invalid) = sets.invalid.first() {
+        let errors = invalid.errors.join("; ");
+        return Err(VerbError::Found(format!(
+            "SidecarSet {name} is invalid and not acted on: {errors}"
+        )));
+    }
+    let Some(known) = sets.valid.first() else {
+        return Err(no_such(&reader, SIDECAR_SETS, "sidecarset", name, None).await);
+    };
+    let namespace = args.connection.namespace.as_deref();
+    let pods = reader.pods_of_set(known, namespace).await?;
+    let report = drift(known, &pods, &sets, now);
+    let printed = match output::structured(args.output, &report) {
+        Some(text) => text?,
+        None if args.output == Format::Name => {
+            let names = report.pods.iter().map(|pod| format!("pod/{}\n", pod.name));
+            names.collect()
+        }
+        None => table(&report, known, &unread, args.output == Format::Wide),
+    };
+    output::print(&printed)
+}
+
+impl Reader {
+    /// The pods that a set selects by their labels, in a namespace or in all.
+    pub(crate) async fn pods_of_set(
+        &self,
+        known: &KnownSet,
+        namespace: Option<&str>,
+    ) -> Result<Vec<PodObject>, VerbError> {
+        let own = match &known.set.namespaces {
+            Namespaces::Named(name) => Some(&**name),
+            Namespaces::All | Namespaces::Selected(_) => None,
+        };
+        let selection = Selection {
+            namespace: namespace.or(own),
+            labels: Some(known.set.selector.to_string()),
+            page: 250,
+            ..Selection::default()
+        };
+        let pods = self.list::<Value>(PODS, &selection).await;
+        let pods = pods.map_err(VerbError::Unread)?.into_iter();
+        let pods = pods.map(|pod| {
+            PodObject::read(pod)
+                .map_err(|error| VerbError::Unread(Unread(format!("cannot decode a pod: {error}"))))
+        });
+        pods.collect()
+    }
+}
+
+/// The pods that have the same revision and differ in the same fields.
+struct Group<'a> {
+    differs: Vec<&'a str>,
+    pods: Vec<&'a PodDrift>,
+}
+
+fn groups(report: &DriftReport) -> Vec<(Option<&str>, DriftRemedy, Group<'_>)> {
+    let mut groups = BTreeMap::<_, Vec<_>>::new();
+    for pod in &report.pods {
+        let differs: Vec<_> = pod.differs.iter().map(|one| one.field.as_str()).collect();
+        let is_old = pod.revision.as_deref() != Some(&report.revision);
+        let key = (is_old, pod.revision.as_deref(), pod.takes, differs);
+        groups.entry(key).or_default().push(pod);
+    }
+    let groups = groups.into_iter();
+    let groups = groups
+        .map(|((_, revision, takes, differs), pods)| (revision, takes, Group { differs, pods }));
+    groups.collect()
+}
+
+fn table(report: &DriftReport, known: &KnownSet, unread: &[String], is_wide: bool) -> String {
+    let mut lines = Lines::default();
+    let all = report.pods.len();
+    let current = report.pods.iter();
+    let current = current
+        .filter(|pod| pod.takes == DriftRemedy::Nothing)
+        .count();
+    let style = if current == all { GOOD } else { BAD };
+    lines.add(format_args!(
+        "{HEADING}SidecarSet {}{HEADING:#}, revision {}: {style}{current} of {all} pods{style:#} are as they would be created now",
+        report.set, report.revision
+    ));
+    if known.set.is_injection_paused {
+        lines.add(format_args!(
+            "  {WAITING}its injection is paused{WAITING:#}: a pod that is created again gets nothing until it is resumed"
+        ));
+    }
+    let groups = groups(report);
+    if all > 0 {
+        lines.add("");
+        lines.0.push_str(&rows(&groups, known, &report.revision));
+    }
+    if is_wide {
+        for (_, _, group) in &groups {
+            pods(&mut lines, group);
+        }
+    }
+    text::unread(&mut lines, unread);
+    lines.0
+}
+
+fn rows(
+    groups: &[(Option<&str>, DriftRemedy, Group<'_>)],
+    known: &KnownSet,
+    newest: &str,
+) -> String {
+    let mut table = Table::new(&["REVISION", "VERSION", "PODS", "TAKES", "DIFFERS IN"]);
+    for (revision, takes, group) in groups {
+        let version = if *revision == Some(newest) {
+            known.set.custom_version.as_deref()
+        } else {
+            let mut revisions = known.history.revisions.iter();
+            let of_pod = revisions.find(|known| Some(&*known.revision.name) == *revision);
+            of_pod.and_then(|of_pod| of_pod.custom_version.as_deref())
+        };
+        let mut differs = group.differs.join(", ");
+        if differs.is_empty() {
+            differs.push('-');
+        }
+        let takes = match takes {
+            DriftRemedy::Nothing => Cell::styled("nothing", GOOD),
+            DriftRemedy::Upgrade => Cell::styled("an upgrade", WAITING),
+            DriftRemedy::UpgradeAndRecreation => Cell::styled("an upgrade, and re-creation", BAD),
+            DriftRemedy::Recreation => Cell::styled("re-creation", BAD),
+        };
+        table.add(vec![
+            revision.unwrap_or("unknown").into(),
+            version.unwrap_or("-").into(),
+            group.pods.len().to_string().into(),
+            takes,
+            differs.into(),
+        ]);
+    }
+    table.lines("", true)
+}
+
+/// The pods of a group, and the values of the first one.
+fn pods(lines: &mut Lines, group: &Group<'_>) {
+    let Some(first) = group.pods.first().filter(|pod| !pod.differs.is_empty()) else {
+        return;
+    };
+    let names = group.pods.iter();
+    let names: Vec<_> = names
+        .map(|pod| format!("{}/{}", pod.namespace, pod.name))
+        .collect();
+    lines.add(format_args!("\n{HEADING}{}{HEADING:#}", names.join(", ")));
+    for difference in &first.differs {
+        field(lines, difference);
+    }
+}
+
+/// A field as a diff has it.
+pub(crate) fn field(lines: &mut Lines, difference: &FieldDifference) {
+    let FieldDifference {
+        field,
+        has,
+        would_get,
+    } = difference;
+    if has.is_none() && would_get.is_none() {
+        lines.add(format_args!("  {BAD}~ {field}{BAD:#}"));
+    }
+    if let Some(has) = has {
+        lines.add(format_args!("  {BAD}- {field}: {}{BAD:#}", cut(has)));
+    }
+    if let Some(would_get) = would_get {
+        lines.add(format_args!(
+            "  {GOOD}+ {field}: {}{GOOD:#}",
+            cut(would_get)
+        ));
+    }
+}
+
+fn cut(value: &str) -> String {
+    let mut chars = value.chars();
+    let short: String = chars.by_ref().take(VALUE_CHARS).collect();
+    if chars.next().is_some() {
+        format!("{short}…")
+    } else {
+        short
+    }
+}
