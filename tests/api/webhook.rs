@@ -16,7 +16,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use leadsman_admission::{
     Admission, AdmissionRequest, AdmissionResponse, Args, CONFIGURATION, OWNER, PatchOperation,
-    Reviewer, SECRET, Webhook, WebhookSpec,
+    Reviewer, SECRET, Webhook, WebhookCalls, WebhookSpec,
 };
 use leadsman_lease::Leadership;
 use leadsman_process::{ApiServer, Component, Metrics, Process, Readiness, client, clock};
@@ -69,8 +69,8 @@ impl Reviewer for Annotate {
 struct Replica {
     admission: Admission,
     process: Process,
-    second: watch::Sender<Option<WebhookSpec>>,
-    _first: watch::Sender<Option<WebhookSpec>>,
+    second: watch::Sender<WebhookCalls>,
+    _first: watch::Sender<WebhookCalls>,
     leadership: watch::Sender<Leadership>,
 }
 
@@ -96,7 +96,7 @@ impl Replica {
         } else {
             Leadership::Standby
         });
-        let (first, second) = (watch::Sender::new(Some(spec())), watch::Sender::new(None));
+        let (first, second) = (watch::Sender::new(spec()), watch::Sender::default());
         let webhooks = vec![webhook(FIRST, &first), webhook(SECOND, &second)];
         let args = args()?;
         let started =
@@ -135,15 +135,15 @@ fn args() -> Result<Args> {
     })
 }
 
-fn webhook(name: &'static str, spec: &watch::Sender<Option<WebhookSpec>>) -> Webhook {
+fn webhook(name: &'static str, spec: &watch::Sender<WebhookCalls>) -> Webhook {
     let (_, snapshot) = watch::channel(Some(Arc::new(name)));
     Webhook::new::<Annotate>(name, snapshot, spec.subscribe())
 }
 
 /// The creation of every pod.
-fn spec() -> WebhookSpec {
+fn spec() -> WebhookCalls {
     let only = |text: &str| Some(vec![text.to_owned()]);
-    WebhookSpec {
+    let spec = WebhookSpec {
         rules: vec![RuleWithOperations {
             operations: only("CREATE"),
             api_groups: only(""),
@@ -153,7 +153,8 @@ fn spec() -> WebhookSpec {
         }],
         timeout_seconds: 5,
         ..WebhookSpec::default()
-    }
+    };
+    Some(spec).into()
 }
 
 /// With the rights on webhooks, and a namespace for pods.
@@ -278,7 +279,7 @@ pub(crate) async fn an_edited_or_deleted_configuration_is_repaired(
     configurations
         .patch(CONFIGURATION, &PatchParams::default(), &Patch::Merge(label))
         .await?;
-    replica.second.send_replace(Some(spec()));
+    replica.second.send_replace(spec());
     wait_for_calls(&installation.client, &[FIRST, SECOND]).await?;
     let labels = configurations.get(CONFIGURATION).await?.metadata.labels;
     ensure!(labels.is_some_and(|labels| labels.contains_key("theirs")));
@@ -341,7 +342,7 @@ pub(crate) async fn certificates_rotate_while_pods_are_created(_: Arc<Installati
     })
     .await?;
     // Another URL is another client of the API server's: it shakes hands anew.
-    replica.second.send_replace(Some(spec()));
+    replica.second.send_replace(spec());
     wait_for_calls(&installation.client, &[FIRST, SECOND]).await?;
     stop.cancel();
     while let Some(creator) = creators.join_next().await {

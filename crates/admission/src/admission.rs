@@ -191,8 +191,10 @@ async fn loop_broken(loops: &mut JoinSet<()>) -> JoinError {
 pub(crate) fn source(webhook: &Webhook) -> WebhookSource {
     WebhookSource {
         name: webhook.name,
-        path: webhook.path(),
-        spec: webhook.spec.clone(),
+        calls: webhook.calls.clone(),
+        stored: webhook.stored.clone(),
+        in_force: webhook.in_force.clone(),
+        led_by: webhook.led_by.clone(),
         answers: Arc::clone(&webhook.answers),
     }
 }

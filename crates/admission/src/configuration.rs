@@ -6,14 +6,18 @@
 //! One thing of others must not stay: a match condition on our webhook, since the API server calls it only for objects
 //! that fulfil all of them. An apply leaves such a condition, so another patch removes it.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use serde_json::{Map, Value, json};
 
 use crate::FIELD_MANAGER;
 use crate::args::{Args, ServiceReference, WebhookUrl};
+use crate::barrier::{Barrier, StoredBarrier};
 use crate::certificate::CaBundle;
-use crate::webhook::WebhookSpec;
+use crate::endpoint::CallPath;
+use crate::webhook::{FailurePolicy, WebhookSpec};
 
 pub(crate) mod repair;
 
@@ -68,8 +72,8 @@ impl Address {
 /// A webhook that is in force.
 pub(crate) struct InForceWebhook {
     pub(crate) name: &'static str,
-    pub(crate) path: String,
-    pub(crate) spec: WebhookSpec,
+    pub(crate) specs: Vec<WebhookSpec>,
+    pub(crate) barrier: Option<Barrier>,
 }
 
 /// The desired configuration, as an apply sends it. None while no webhook is in force.
@@ -80,29 +84,71 @@ pub(crate) fn desired(
 ) -> Option<Value> {
     let entries = webhooks
         .iter()
-        .map(|webhook| entry(webhook, address, bundle));
+        .flat_map(|webhook| entries(webhook, address, bundle));
     let entries: Vec<_> = entries.collect();
-    (!entries.is_empty()).then(|| {
-        json!({
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "MutatingWebhookConfiguration",
-            "metadata": {
-                "name": CONFIGURATION,
-                "labels": {"app.kubernetes.io/name": "leadsman"},
-            },
-            "webhooks": entries,
-        })
-    })
+    let barriers = webhooks.iter().filter_map(|webhook| {
+        let key = Barrier::annotation(webhook.name);
+        Some((key, webhook.barrier?.to_text().into()))
+    });
+    let barriers: Map<_, _> = barriers.collect();
+    if entries.is_empty() {
+        return None;
+    }
+    let mut desired = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {
+            "name": CONFIGURATION,
+            "labels": {"app.kubernetes.io/name": "leadsman"},
+        },
+        "webhooks": entries,
+    });
+    if !barriers.is_empty() {
+        desired["metadata"]["annotations"] = barriers.into();
+    }
+    Some(desired)
 }
 
-fn entry(webhook: &InForceWebhook, address: &Address, bundle: &CaBundle) -> Value {
-    let InForceWebhook { name, path, spec } = webhook;
+fn entries(webhook: &InForceWebhook, address: &Address, bundle: &CaBundle) -> Vec<Value> {
+    let mut counts = BTreeMap::new();
+    let entries = webhook.specs.iter().map(|spec| {
+        let count = counts.entry(spec.failure_policy).or_insert(0);
+        *count += 1;
+        entry(webhook, spec, *count, address, bundle)
+    });
+    entries.collect()
+}
+
+/// The name of the call of a webhook with this policy and of this number among them.
+fn entry_name(webhook: &str, policy: FailurePolicy, number: usize) -> String {
+    let (first, domain) = webhook.split_once('.').unwrap_or((webhook, ""));
+    let policy = match policy {
+        FailurePolicy::Ignore => "",
+        FailurePolicy::Fail => "-fail",
+    };
+    match number {
+        1 => format!("{first}{policy}.{domain}"),
+        number => format!("{first}{policy}-{number}.{domain}"),
+    }
+}
+
+fn entry(
+    webhook: &InForceWebhook,
+    spec: &WebhookSpec,
+    number: usize,
+    address: &Address,
+    bundle: &CaBundle,
+) -> Value {
+    let path = CallPath {
+        name: webhook.name,
+        fails: spec.failure_policy == FailurePolicy::Fail,
+        slot: webhook.barrier.map(|barrier| barrier.slot),
+    };
     let mut entry = json!({
-        "name": name,
+        "name": entry_name(webhook.name, spec.failure_policy, number),
         "admissionReviewVersions": ["v1"],
-        "clientConfig": address.client_config(path, bundle),
-        // No failure of ours may block the creation of a pod.
-        "failurePolicy": "Ignore",
+        "clientConfig": address.client_config(&path.to_string(), bundle),
+        "failurePolicy": spec.failure_policy.as_str(),
         "matchPolicy": "Equivalent",
         "sideEffects": "None",
         "reinvocationPolicy": if spec.reinvoked { "IfNeeded" } else { "Never" },
@@ -248,6 +294,17 @@ impl Observed {
         // The list is replaced as a whole, hence the resourceVersion.
         let version = &observed.metadata.resource_version;
         removes.then(|| json!({"metadata": {"resourceVersion": version}, "webhooks": webhooks}))
+    }
+
+    /// The barrier of a webhook.
+    pub(crate) fn barrier(&self, webhook: &str) -> StoredBarrier {
+        match self {
+            Self::Unknown => StoredBarrier::Unknown,
+            Self::Absent => StoredBarrier::None,
+            Self::Present(observed) => {
+                Barrier::read(webhook, observed).map_or(StoredBarrier::None, StoredBarrier::At)
+            }
+        }
     }
 
     fn is_injected(&self) -> bool {

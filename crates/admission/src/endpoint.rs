@@ -3,6 +3,7 @@
 //! Bounds: the bytes of a body and of all bodies together, and the time until the answer.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::time::Duration;
 
 use http::header::{CONNECTION, CONTENT_TYPE};
@@ -11,11 +12,12 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Bytes, Incoming};
 use leadsman_process::clock;
 use tokio::sync::Semaphore;
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use crate::barrier::parse_slot;
 use crate::metrics::Metrics;
-use crate::webhook::{Answer, ReviewOutcome, Webhook, no_change};
+use crate::webhook::{Answer, Answered, ReviewOutcome, Terms, Webhook, no_change};
 
 /// Bytes of a body. An API server takes requests of up to 3 MiB (`MaxRequestBodyBytes` in
 /// `k8s.io/apiserver/pkg/server`), and a review of an update has two objects; controller-runtime has the same limit
@@ -29,9 +31,9 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
 const _: () = assert!(LONGEST_BODY / 1024 < ALL_BODIES as usize);
 
-/// All webhooks, by their paths.
+/// All webhooks, by their names.
 pub(crate) struct Endpoints {
-    webhooks: HashMap<String, Webhook>,
+    webhooks: HashMap<&'static str, Webhook>,
     bodies: Semaphore,
     metrics: Metrics,
     /// Cancelled when connections have to close after their next answer.
@@ -47,9 +49,9 @@ impl Endpoints {
         for webhook in &webhooks {
             metrics.declare(webhook.name);
         }
-        let by_path = |webhook: Webhook| (webhook.path(), webhook);
+        let by_name = |webhook: Webhook| (webhook.name, webhook);
         Self {
-            webhooks: webhooks.into_iter().map(by_path).collect(),
+            webhooks: webhooks.into_iter().map(by_name).collect(),
             bodies: Semaphore::new(ALL_BODIES as usize),
             metrics,
             draining,
@@ -70,21 +72,29 @@ impl Endpoints {
 
     async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let began = clock::monotonic();
-        let Some(webhook) = self.webhooks.get(request.uri().path()) else {
+        let path = CallPath::parse(request.uri().path());
+        let Some(webhook) = self.webhooks.get(path.name) else {
             return plain(StatusCode::NOT_FOUND, "no webhook has this path");
         };
+        let CallPath { fails, slot, .. } = path;
         if request.method() != Method::POST {
             return plain(
                 StatusCode::METHOD_NOT_ALLOWED,
                 "send an AdmissionReview by POST",
             );
         }
-        let deadline = began + patience(request.uri());
+        let patience = patience(request.uri());
+        let deadline = began + patience;
         let (answer, without) = match timeout_at(deadline, self.read(request.into_body())).await {
-            Ok(Ok(body)) => (
-                webhook.answers.answer(&body, deadline),
-                StatusCode::BAD_REQUEST,
-            ),
+            Ok(Ok(body)) => {
+                let terms = Terms {
+                    slot,
+                    deadline,
+                    may_wait: true,
+                };
+                let answer = answer(webhook, &body, terms, began + patience / 2).await;
+                (answer, StatusCode::BAD_REQUEST)
+            }
             Ok(Err(Unread::TooLong)) => (
                 no_change(ReviewOutcome::Malformed, b""),
                 StatusCode::PAYLOAD_TOO_LARGE,
@@ -93,7 +103,8 @@ impl Endpoints {
                 no_change(ReviewOutcome::Malformed, b""),
                 StatusCode::BAD_REQUEST,
             ),
-            // Without a uid there can be no answer; `failurePolicy: Ignore` takes an error for "no change".
+            // Without a uid there can be no answer; by its `failurePolicy` the API server takes an error for "no change" or
+            // refuses the object.
             Err(_) => (
                 no_change(ReviewOutcome::Late, b""),
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -102,7 +113,11 @@ impl Endpoints {
         let Answer { outcome, body } = answer;
         self.metrics
             .answered(webhook.name, outcome, clock::monotonic() - began);
+        let is_relied_on = matches!(outcome, ReviewOutcome::Patched | ReviewOutcome::Unchanged);
         match body {
+            Some(_) if fails && !is_relied_on => {
+                plain(StatusCode::SERVICE_UNAVAILABLE, outcome.explain())
+            }
             Some(body) => json(body),
             None => plain(without, "not an AdmissionReview with a uid"),
         }
@@ -133,6 +148,56 @@ impl Endpoints {
             bytes.extend_from_slice(&data);
         }
         Ok(bytes.into())
+    }
+}
+
+/// Answers by the latest snapshot; waits for another one until `limit` where that is too old.
+async fn answer(webhook: &Webhook, body: &[u8], mut terms: Terms, limit: Instant) -> Answer {
+    loop {
+        terms.may_wait &= clock::monotonic() < limit;
+        match webhook.answers.answer(body, terms) {
+            Answered::Now(answer) => return answer,
+            Answered::Outdated(changed) => {
+                // At the limit it is answered by what there is.
+                let _passed = timeout_at(limit, changed).await;
+            }
+        }
+    }
+}
+
+/// The path of a call: the webhook's name, whether an error refuses the object, and the slot of the barrier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CallPath<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) fails: bool,
+    pub(crate) slot: Option<u8>,
+}
+
+const FAILS: &str = "fail";
+
+impl<'a> CallPath<'a> {
+    fn parse(path: &'a str) -> Self {
+        let path = path.trim_start_matches('/');
+        let (name, mut rest) = path.split_once('/').unwrap_or((path, ""));
+        let fails = rest.split('/').next() == Some(FAILS);
+        if fails {
+            rest = rest[FAILS.len()..].trim_start_matches('/');
+        }
+        let slot = parse_slot(rest);
+        Self { name, fails, slot }
+    }
+}
+
+impl fmt::Display for CallPath<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "/{}", self.name)?;
+        if self.fails {
+            write!(f, "/{FAILS}")?;
+        }
+        match self.slot {
+            Some(slot) => write!(f, "/{slot}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -168,6 +233,27 @@ fn plain(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_says_which_webhook_is_called_and_on_which_terms() {
+        let table = [
+            ("/a.b.c", false, None),
+            ("/a.b.c/fail", true, None),
+            ("/a.b.c/7", false, Some(7)),
+            ("/a.b.c/fail/31", true, Some(31)),
+        ];
+        for (path, fails, slot) in table {
+            let expected = CallPath {
+                name: "a.b.c",
+                fails,
+                slot,
+            };
+            assert_eq!(CallPath::parse(path), expected);
+            assert_eq!(expected.to_string(), path);
+        }
+        assert_eq!(CallPath::parse("/a.b.c/failing/99").slot, None);
+        assert!(!CallPath::parse("/a.b.c/failing").fails);
+    }
 
     #[test]
     fn an_answer_takes_half_of_what_the_api_server_waits() {

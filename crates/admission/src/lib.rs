@@ -3,8 +3,10 @@
 //!
 //! # Guarantees
 //!
-//! - No failure of ours blocks the creation of a pod. Every webhook has `failurePolicy: Ignore`, every answer allows,
-//!   and a review that is late, panics or cannot be decoded is answered with "no change" and counted.
+//! - Every answer allows. A review that is late, panics or cannot be decoded is answered with "no change" and counted, so
+//!   no failure of ours blocks the creation of a pod, but where a feature asks for `failurePolicy: Fail`: then such a
+//!   review is an error.
+//! - A replica that is behind what the API server was told to call by waits before it answers (`barrier`).
 //! - Every replica serves, leader or not, on a thread of its own: a busy control loop delays no answer.
 //! - An object is decoded into what its reviewer reads of it and never serialised again; the answer is a patch, so that
 //!   fields that are newer than this program pass through.
@@ -18,6 +20,7 @@
 //! | `args` | the flags |
 //! | `review` | the trait that a feature implements, with its request and response |
 //! | `webhook` | a feature's webhook: its reviewer, and the objects for which the API server calls it |
+//! | `barrier` | how a replica knows that it is behind |
 //! | `endpoint` | the handling of a request |
 //! | `server` | TLS and HTTP, and a shutdown that fails no request |
 //! | `certificate` | certificates: issued and renewed in a Secret, or read from a directory |
@@ -30,6 +33,7 @@
 
 mod admission;
 mod args;
+mod barrier;
 mod certificate;
 mod configuration;
 mod endpoint;
@@ -47,7 +51,7 @@ pub use certificate::{BundleError, bundle_validity};
 pub use configuration::CONFIGURATION;
 pub use owner::OWNER;
 pub use review::{AdmissionRequest, AdmissionResponse, Operation, PatchOperation, Reviewer};
-pub use webhook::{Webhook, WebhookSpec};
+pub use webhook::{FailurePolicy, Webhook, WebhookCalls, WebhookFeed, WebhookSpec};
 
 /// The field manager of this crate's writes.
 const FIELD_MANAGER: &str = "leadsman-admission";

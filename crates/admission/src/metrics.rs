@@ -23,12 +23,13 @@ pub(crate) struct Metrics {
 }
 
 impl ReviewOutcome {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Patched,
         Self::Unchanged,
         Self::NotReady,
         Self::Late,
         Self::Panicked,
+        Self::Outdated,
         Self::Malformed,
     ];
 
@@ -39,6 +40,7 @@ impl ReviewOutcome {
             Self::NotReady => "not_ready",
             Self::Late => "late",
             Self::Panicked => "panicked",
+            Self::Outdated => "outdated",
             Self::Malformed => "malformed",
         }
     }

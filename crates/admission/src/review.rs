@@ -2,7 +2,7 @@
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A feature's reviewer of objects that are created or updated: a function of the request and of an immutable snapshot,
 /// which the feature's control loop replaces when something changes.
@@ -12,6 +12,22 @@ pub trait Reviewer: 'static {
     type Object: DeserializeOwned;
     /// The state of the feature that reviews depend on.
     type Snapshot: Send + Sync + 'static;
+
+    /// The version of a snapshot, which grows, for a feature that has barriers ([`WebhookCalls::barrier`]).
+    ///
+    /// [`WebhookCalls::barrier`]: crate::WebhookCalls::barrier
+    fn version(_snapshot: &Self::Snapshot) -> Option<u64> {
+        None
+    }
+
+    /// Whether a snapshot has all that the request depends on. If not, the request waits for another one, as long as its
+    /// time allows.
+    fn is_sufficient(
+        _snapshot: &Self::Snapshot,
+        _request: &AdmissionRequest<Self::Object>,
+    ) -> bool {
+        true
+    }
 
     /// The response to a request. It runs on the thread that serves all webhooks, so it must neither block nor take
     /// long. The API server may ask again about the changed object (`reinvocationPolicy`), and about an object that is
@@ -62,37 +78,37 @@ pub struct AdmissionResponse {
 
 /// An operation of a JSON patch (RFC 6902).
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct PatchOperation {
-    op: &'static str,
-    path: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    value: Option<Value>,
-}
+#[serde(transparent)]
+pub struct PatchOperation(Value);
 
 impl PatchOperation {
     /// Sets an entry of an object, or inserts an element into a list, at this path of keys and indices. The parent must
     /// exist: the first annotation of a pod is added together with its map.
     pub fn add<'a>(path: impl IntoIterator<Item = &'a str>, value: impl Into<Value>) -> Self {
-        Self {
-            op: "add",
-            path: path.into_iter().map(pointer_token).collect(),
-            value: Some(value.into()),
-        }
+        Self(json!({"op": "add", "path": pointer(path), "value": value.into()}))
     }
 
     /// Removes the value at this path, which must exist.
     pub fn remove<'a>(path: impl IntoIterator<Item = &'a str>) -> Self {
-        Self {
-            op: "remove",
-            path: path.into_iter().map(pointer_token).collect(),
-            value: None,
-        }
+        Self(json!({"op": "remove", "path": pointer(path)}))
     }
 }
 
-/// A reference token of a JSON pointer with its slash (RFC 6901, 3 and 4).
-fn pointer_token(key: &str) -> String {
-    format!("/{}", key.replace('~', "~0").replace('/', "~1"))
+/// An operation as it is sent.
+impl From<Value> for PatchOperation {
+    fn from(operation: Value) -> Self {
+        Self(operation)
+    }
+}
+
+/// A JSON pointer (RFC 6901, 3 and 4).
+fn pointer<'a>(path: impl IntoIterator<Item = &'a str>) -> String {
+    let mut pointer = String::new();
+    for key in path {
+        pointer.push('/');
+        pointer.push_str(&key.replace('~', "~0").replace('/', "~1"));
+    }
+    pointer
 }
 
 #[cfg(test)]

@@ -12,15 +12,39 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use leadsman_lease::Leadership;
 use leadsman_process::clock;
 
+use crate::barrier::StoredBarrier;
 use crate::review::{AdmissionRequest, AdmissionResponse, Reviewer};
 
 /// A webhook of a feature.
 pub struct Webhook {
     pub(crate) name: &'static str,
     pub(crate) answers: Arc<dyn Answers>,
-    pub(crate) spec: watch::Receiver<Option<WebhookSpec>>,
+    pub(crate) calls: watch::Receiver<WebhookCalls>,
+    /// The barrier that is stored in the configuration, as this process has seen it.
+    pub(crate) stored: watch::Sender<StoredBarrier>,
+    pub(crate) in_force: watch::Sender<Option<u64>>,
+    pub(crate) led_by: Option<watch::Receiver<Leadership>>,
+}
+
+/// The feature's end of a webhook: what it answers by, and what the API server is told.
+#[derive(Debug)]
+pub struct WebhookFeed<S> {
+    snapshot: watch::Sender<Option<Arc<S>>>,
+    calls: watch::Sender<WebhookCalls>,
+}
+
+/// The calls of a webhook, all of which have the same reviewer: an object for which several are made is reviewed several
+/// times.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WebhookCalls {
+    /// Each call; none if the API server is not to call at all.
+    pub specs: Vec<WebhookSpec>,
+    /// The version of the snapshot that they were made from ([`Reviewer::version`]). No replica answers them by an earlier
+    /// one, as long as its time allows to wait for it.
+    pub barrier: Option<u64>,
 }
 
 /// The objects for which the API server calls the webhook. Objects that it leaves out cost no call, so it should be as
@@ -39,33 +63,115 @@ pub struct WebhookSpec {
     pub timeout_seconds: u8,
     /// Whether the webhook is called again when another one has changed the object afterwards.
     pub reinvoked: bool,
+    /// What becomes of an object while no answer comes.
+    pub failure_policy: FailurePolicy,
+}
+
+/// What becomes of an object if the API server gets no answer, or none that can be relied on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FailurePolicy {
+    /// It is accepted without a change.
+    #[default]
+    Ignore,
+    /// It is refused. Namespaces that are needed to get the webhook running again must be left out of such a call, that of
+    /// this process among them. The condition must not fail either: an object whose condition cannot be evaluated is
+    /// refused too.
+    Fail,
+}
+
+impl FailurePolicy {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Ignore => "Ignore",
+            Self::Fail => "Fail",
+        }
+    }
+}
+
+/// One call, or none.
+impl From<Option<WebhookSpec>> for WebhookCalls {
+    fn from(spec: Option<WebhookSpec>) -> Self {
+        Self {
+            specs: spec.into_iter().collect(),
+            barrier: None,
+        }
+    }
+}
+
+impl<S: Send + Sync + 'static> WebhookFeed<S> {
+    /// Nothing is known yet: the answer is "no change", and a configuration that is there stays as it is.
+    pub fn new() -> Self {
+        Self {
+            snapshot: watch::Sender::new(None),
+            calls: watch::Sender::new(WebhookCalls::default()),
+        }
+    }
+
+    /// The webhook that is fed.
+    pub fn webhook<R: Reviewer<Snapshot = S>>(&self, name: &'static str) -> Webhook {
+        Webhook::new::<R>(name, self.snapshot.subscribe(), self.calls.subscribe())
+    }
+
+    /// From now on answers are given by this snapshot, and the API server is told of these calls.
+    pub fn publish(&self, calls: WebhookCalls, snapshot: Arc<S>) {
+        // The calls first: without a snapshot the configuration stays as it is.
+        self.calls.send_if_modified(|known| {
+            let is_new = *known != calls;
+            *known = calls;
+            is_new
+        });
+        self.snapshot.send_replace(Some(snapshot));
+    }
+}
+
+impl<S: Send + Sync + 'static> Default for WebhookFeed<S> {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Webhook {
     /// A webhook whose requests `R` reviews with the latest snapshot; without one the answer is "no change". Its name,
     /// which is used in the configuration, the path and the metrics, is a domain of at least three labels
-    /// (`IsFullyQualifiedName` in `k8s.io/apimachinery/pkg/util/validation`). While there is no spec, the API server is
+    /// (`IsFullyQualifiedName` in `k8s.io/apimachinery/pkg/util/validation`). While there are no calls, the API server is
     /// not told to call.
     pub fn new<R: Reviewer>(
         name: &'static str,
         snapshot: watch::Receiver<Option<Arc<R::Snapshot>>>,
-        spec: watch::Receiver<Option<WebhookSpec>>,
+        calls: watch::Receiver<WebhookCalls>,
     ) -> Self {
         debug_assert!(
             name.split('.').count() >= 3,
             "{name} is no domain of three labels"
         );
-        let answers = Arc::new(Reviewing::<R> { snapshot });
+        let stored = watch::Sender::new(StoredBarrier::default());
+        let answers = Arc::new(Reviewing::<R> {
+            snapshot,
+            stored: stored.subscribe(),
+        });
         Self {
             name,
             answers,
-            spec,
+            calls,
+            stored,
+            in_force: watch::Sender::new(None),
+            led_by: None,
         }
     }
 
-    /// The path at which the webhook is served.
-    pub(crate) fn path(&self) -> String {
-        format!("/{}", self.name)
+    /// The API server is told to call only while this leadership is ours, beside that of [`Admission::start`].
+    ///
+    /// [`Admission::start`]: crate::Admission::start
+    #[must_use]
+    pub fn led_by(mut self, leadership: watch::Receiver<Leadership>) -> Self {
+        self.led_by = Some(leadership);
+        self
+    }
+
+    /// The barrier of the calls that the API server is told to make; none while it is told of none, or of other calls than
+    /// those wanted. From then on every replica that answers has come as far.
+    pub fn in_force(&self) -> watch::Receiver<Option<u64>> {
+        self.in_force.subscribe()
     }
 }
 
@@ -82,8 +188,26 @@ pub(crate) enum ReviewOutcome {
     Late,
     /// The reviewer panicked: "no change".
     Panicked,
+    /// This replica is behind what it was called by: answered by what it has, or refused.
+    Outdated,
     /// The body is not a review, or the object cannot be decoded: "no change", or an error without a uid.
     Malformed,
+}
+
+impl ReviewOutcome {
+    /// What the API server says to whoever creates an object that is refused for it.
+    pub(crate) fn explain(self) -> &'static str {
+        match self {
+            Self::Patched | Self::Unchanged => "reviewed",
+            Self::NotReady => "this replica has not read yet what it reviews by",
+            Self::Late => "the review took too long",
+            Self::Panicked => "the review panicked; the log of the manager says why",
+            Self::Outdated => {
+                "this replica has not seen yet the namespace, or the change, that the review depends on; try again"
+            }
+            Self::Malformed => "the AdmissionReview cannot be decoded",
+        }
+    }
 }
 
 /// An answer with its outcome.
@@ -93,20 +217,39 @@ pub(crate) struct Answer {
     pub(crate) body: Option<Vec<u8>>,
 }
 
+/// An answer, or a snapshot to wait for first.
+pub(crate) enum Answered {
+    Now(Answer),
+    /// Resolves when there is something new to answer by.
+    Outdated(BoxFuture<'static, ()>),
+}
+
+/// How a request is to be answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// The slot in the path of the call.
+    pub(crate) slot: Option<u8>,
+    /// When the answer must be there; then it is "no change".
+    pub(crate) deadline: Instant,
+    /// Whether there is time to wait for another snapshot.
+    pub(crate) may_wait: bool,
+}
+
 /// A reviewer, type-erased.
 pub(crate) trait Answers: Send + Sync {
-    /// Whether there is a snapshot. Before that, a missing spec does not mean that the webhook is not in force.
+    /// Whether there is a snapshot. Before that, missing calls do not mean that the webhook is not in force.
     fn is_ready(&self) -> bool;
 
     /// Waits for the first snapshot.
     fn ready(&self) -> BoxFuture<'static, ()>;
 
-    /// Answers an `AdmissionReview`, with "no change" after the deadline.
-    fn answer(&self, body: &[u8], deadline: Instant) -> Answer;
+    /// Answers an `AdmissionReview`.
+    fn answer(&self, body: &[u8], terms: Terms) -> Answered;
 }
 
 struct Reviewing<R: Reviewer> {
     snapshot: watch::Receiver<Option<Arc<R::Snapshot>>>,
+    stored: watch::Receiver<StoredBarrier>,
 }
 
 impl<R: Reviewer> Answers for Reviewing<R> {
@@ -125,42 +268,74 @@ impl<R: Reviewer> Answers for Reviewing<R> {
         .boxed()
     }
 
-    fn answer(&self, body: &[u8], deadline: Instant) -> Answer {
+    fn answer(&self, body: &[u8], terms: Terms) -> Answered {
+        // Before they are read, so that no change is missed.
+        let (mut snapshots, mut barriers) = (self.snapshot.clone(), self.stored.clone());
         // The lock is held only for a clone, so the control loop never waits for a review.
-        let Some(snapshot) = self.snapshot.borrow().clone() else {
-            return no_change(ReviewOutcome::NotReady, body);
+        let snapshot = snapshots.borrow_and_update().clone();
+        let stored = *barriers.borrow_and_update();
+        let reviewed = match &snapshot {
+            // A snapshot is immutable, so a panic leaves nothing half written.
+            Some(snapshot) => catch_unwind(AssertUnwindSafe(|| {
+                review::<R>(snapshot, stored, body, terms)
+            })),
+            None if terms.may_wait => Ok(None),
+            None => Ok(Some(no_change(ReviewOutcome::NotReady, body))),
         };
-        // A snapshot is immutable, so a panic leaves nothing half written.
-        let reviewed = catch_unwind(AssertUnwindSafe(|| review::<R>(&snapshot, body, deadline)));
-        reviewed.unwrap_or_else(|_| no_change(ReviewOutcome::Panicked, body))
+        let reviewed = reviewed.unwrap_or_else(|_| Some(no_change(ReviewOutcome::Panicked, body)));
+        reviewed.map_or_else(
+            || Answered::Outdated(changed(snapshots, barriers).boxed()),
+            Answered::Now,
+        )
     }
 }
 
-fn review<R: Reviewer>(snapshot: &R::Snapshot, body: &[u8], deadline: Instant) -> Answer {
-    let late = || clock::monotonic() >= deadline;
+async fn changed<S, B>(mut snapshots: watch::Receiver<S>, mut barriers: watch::Receiver<B>) {
+    tokio::select! {
+        Ok(()) = snapshots.changed() => {}
+        Ok(()) = barriers.changed() => {}
+        else => std::future::pending().await,
+    }
+}
+
+/// The answer to a review; None if it is to wait for another snapshot or barrier.
+fn review<R: Reviewer>(
+    snapshot: &R::Snapshot,
+    stored: StoredBarrier,
+    body: &[u8],
+    terms: Terms,
+) -> Option<Answer> {
+    let late = || clock::monotonic() >= terms.deadline;
     if late() {
-        return no_change(ReviewOutcome::Late, body);
+        return Some(no_change(ReviewOutcome::Late, body));
     }
     let review: ReviewIn<AdmissionRequest<R::Object>> = match serde_json::from_slice(body) {
         Ok(review) => review,
         Err(error) => {
             tracing::debug!(%error, "cannot decode an AdmissionReview, answering with no change");
-            return no_change(ReviewOutcome::Malformed, body);
+            return Some(no_change(ReviewOutcome::Malformed, body));
         }
     };
+    let is_current = stored.is_reached(terms.slot, R::version(snapshot))
+        && R::is_sufficient(snapshot, &review.request);
+    if !is_current && terms.may_wait {
+        return None;
+    }
     let response = R::review(snapshot, &review.request);
     if late() {
-        return no_change(ReviewOutcome::Late, body);
+        return Some(no_change(ReviewOutcome::Late, body));
     }
-    let outcome = if response.patch.is_empty() {
+    let outcome = if !is_current {
+        ReviewOutcome::Outdated
+    } else if response.patch.is_empty() {
         ReviewOutcome::Unchanged
     } else {
         ReviewOutcome::Patched
     };
-    Answer {
+    Some(Answer {
         outcome,
         body: Some(encode(&review.request.uid, &response)),
-    }
+    })
 }
 
 /// "No change", for this reason.
@@ -281,9 +456,9 @@ pub(crate) mod tests {
         }
     }
 
-    pub(crate) fn echo(spec: watch::Receiver<Option<WebhookSpec>>) -> Webhook {
+    pub(crate) fn echo(calls: watch::Receiver<WebhookCalls>) -> Webhook {
         let (_, snapshot) = watch::channel(Some(Arc::new("seen".to_owned())));
-        Webhook::new::<Echo>("echo.leadsman.test", snapshot, spec)
+        Webhook::new::<Echo>("echo.leadsman.test", snapshot, calls)
     }
 
     pub(crate) fn pod_review(name: &str, annotations: &Value) -> Vec<u8> {
@@ -297,11 +472,21 @@ pub(crate) mod tests {
         serde_json::to_vec(&review).unwrap()
     }
 
+    fn answer_now(webhook: &Webhook, body: &[u8], patience: Duration) -> Answer {
+        let terms = Terms {
+            slot: None,
+            deadline: clock::monotonic() + patience,
+            may_wait: false,
+        };
+        match webhook.answers.answer(body, terms) {
+            Answered::Now(answer) => answer,
+            Answered::Outdated(_) => panic!("it may not wait"),
+        }
+    }
+
     fn answer(body: &[u8], patience: Duration) -> (ReviewOutcome, Option<Value>) {
-        let (_, none) = watch::channel(None);
-        let answer = echo(none)
-            .answers
-            .answer(body, clock::monotonic() + patience);
+        let (_, none) = watch::channel(WebhookCalls::default());
+        let answer = answer_now(&echo(none), body, patience);
         let body = answer
             .body
             .map(|body| serde_json::from_slice(&body).unwrap());
@@ -389,12 +574,74 @@ pub(crate) mod tests {
             (ReviewOutcome::Malformed, None)
         );
         let (_, snapshot) = watch::channel(None);
-        let (_, spec) = watch::channel(None);
-        let webhook = Webhook::new::<Echo>("echo.leadsman.test", snapshot, spec);
-        let answer = webhook
-            .answers
-            .answer(&pod_review("a", &json!({})), clock::monotonic() + PATIENCE);
+        let (_, calls) = watch::channel(WebhookCalls::default());
+        let webhook = Webhook::new::<Echo>("echo.leadsman.test", snapshot, calls);
+        let answer = answer_now(&webhook, &pod_review("a", &json!({})), PATIENCE);
         assert_eq!(answer.outcome, ReviewOutcome::NotReady);
         assert!(answer.body.is_some());
+    }
+
+    /// Is sufficient from the second version on.
+    struct Versioned;
+
+    impl Reviewer for Versioned {
+        type Object = Named;
+        type Snapshot = u64;
+
+        fn version(snapshot: &u64) -> Option<u64> {
+            Some(*snapshot)
+        }
+
+        fn is_sufficient(snapshot: &u64, _: &AdmissionRequest<Named>) -> bool {
+            *snapshot >= 2
+        }
+
+        fn review(_: &u64, _: &AdmissionRequest<Named>) -> AdmissionResponse {
+            AdmissionResponse::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_review_waits_for_a_snapshot_that_suffices_and_for_the_barrier() {
+        let snapshots = watch::Sender::new(None);
+        let (_, calls) = watch::channel(WebhookCalls::default());
+        let webhook = Webhook::new::<Versioned>("a.b.c", snapshots.subscribe(), calls);
+        let body = pod_review("a", &json!({}));
+        let ask = |may_wait| {
+            let terms = Terms {
+                slot: Some(1),
+                deadline: clock::monotonic() + PATIENCE,
+                may_wait,
+            };
+            webhook.answers.answer(&body, terms)
+        };
+        let at = |version| StoredBarrier::At(crate::barrier::Barrier { version, slot: 1 });
+        let next: [&dyn Fn(); 4] = [
+            &|| drop(snapshots.send_replace(Some(Arc::new(1)))),
+            &|| drop(snapshots.send_replace(Some(Arc::new(2)))),
+            &|| {
+                webhook.stored.send_replace(at(3));
+            },
+            &|| drop(snapshots.send_replace(Some(Arc::new(3)))),
+        ];
+        for (step, next) in next.into_iter().enumerate() {
+            let Answered::Outdated(changed) = ask(true) else {
+                panic!("step {step} is answered too early")
+            };
+            let Answered::Now(answer) = ask(false) else {
+                panic!("step {step} may not wait")
+            };
+            let expected = match step {
+                0 => ReviewOutcome::NotReady,
+                _ => ReviewOutcome::Outdated,
+            };
+            assert_eq!(answer.outcome, expected, "step {step}");
+            next();
+            tokio::time::timeout(PATIENCE, changed).await.unwrap();
+        }
+        let Answered::Now(answer) = ask(true) else {
+            panic!("it has all that it needs")
+        };
+        assert_eq!(answer.outcome, ReviewOutcome::Unchanged);
     }
 }

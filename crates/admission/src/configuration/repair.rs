@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::{BoxStream, select, select_all, unfold};
+use futures::stream::{BoxStream, pending, select, select_all, unfold};
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::Resource;
@@ -21,10 +21,11 @@ use tokio::time::Instant;
 
 use super::{Address, CONFIGURATION, InForceWebhook, Observed, Step, decide, desired, is_ours};
 use crate::FIELD_MANAGER;
+use crate::barrier::{Barrier, StoredBarrier};
 use crate::certificate::{BundleInForce, CaBundle};
 use crate::owner::{Owner, read_cluster_role};
 use crate::pace::{Pace, describe_failure, until};
-use crate::webhook::{Answers, WebhookSpec};
+use crate::webhook::{Answers, WebhookCalls};
 
 const OBJECT: &str = "MutatingWebhookConfiguration leadsman";
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -34,9 +35,14 @@ const WITHOUT_RIGHT: Duration = Duration::from_hours(1);
 /// A webhook, and the sources of its state.
 pub(crate) struct WebhookSource {
     pub(crate) name: &'static str,
-    pub(crate) path: String,
-    pub(crate) spec: watch::Receiver<Option<WebhookSpec>>,
+    pub(crate) calls: watch::Receiver<WebhookCalls>,
     pub(crate) answers: Arc<dyn Answers>,
+    /// The barrier as it is stored.
+    pub(crate) stored: watch::Sender<StoredBarrier>,
+    /// That of the calls that are wanted, once they are stored.
+    pub(crate) in_force: watch::Sender<Option<u64>>,
+    /// Without this leadership the API server is not told to call.
+    pub(crate) led_by: Option<watch::Receiver<Leadership>>,
 }
 
 /// The loop that watches and applies the configuration.
@@ -76,7 +82,7 @@ impl ConfigurationLoop {
     pub(crate) async fn run(mut self) {
         let all = ListTarget::all::<MutatingWebhookConfiguration>();
         let mut events = watch_object(self.server.clone(), all, CONFIGURATION);
-        let mut specs = select_all(self.webhooks.iter().map(changes));
+        let mut calls = select_all(self.webhooks.iter().map(changes));
         loop {
             let wake = self.step().await;
             tokio::select! {
@@ -85,7 +91,7 @@ impl ConfigurationLoop {
                     return;
                 },
                 Ok(()) = self.bundle.changed() => self.state.pace.forget(clock::monotonic()),
-                Some(()) = specs.next() => self.state.pace.forget(clock::monotonic()),
+                Some(()) = calls.next() => self.state.pace.forget(clock::monotonic()),
                 () = until(wake) => {}
             }
         }
@@ -108,6 +114,7 @@ impl ConfigurationLoop {
     /// Takes the next step. Returns when to decide again at the latest.
     async fn step(&mut self) -> Option<Instant> {
         self.note_absence();
+        self.note_barriers();
         let bundle = self.bundle();
         let known = self
             .webhooks
@@ -169,10 +176,17 @@ impl ConfigurationLoop {
         let webhooks = self.webhooks.iter();
         webhooks
             .filter_map(|webhook| {
-                Some(InForceWebhook {
+                let WebhookCalls { specs, barrier } = webhook.calls.borrow().clone();
+                let stored = match self.state.observed.barrier(webhook.name) {
+                    StoredBarrier::At(stored) => Some(stored),
+                    StoredBarrier::Unknown | StoredBarrier::None => None,
+                };
+                let leads = |led_by: &watch::Receiver<Leadership>| leads(*led_by.borrow());
+                let is_led = webhook.led_by.as_ref().is_none_or(leads);
+                (is_led && !specs.is_empty()).then(|| InForceWebhook {
                     name: webhook.name,
-                    path: webhook.path.clone(),
-                    spec: webhook.spec.borrow().clone()?,
+                    specs,
+                    barrier: Barrier::next(stored, barrier),
                 })
             })
             .collect()
@@ -184,6 +198,17 @@ impl ConfigurationLoop {
         let in_force = desired.map_or(*observed == Observed::Absent, |desired| {
             observed.says(desired)
         });
+        for webhook in &self.webhooks {
+            let barrier = match observed.barrier(webhook.name) {
+                StoredBarrier::At(stored) if in_force => Some(stored.version),
+                _ => None,
+            };
+            webhook.in_force.send_if_modified(|known| {
+                let is_new = *known != barrier;
+                *known = barrier;
+                is_new
+            });
+        }
         self.in_force.send_if_modified(|known| {
             let known_bundle = known.as_ref().map(|known| &known.bundle);
             if in_force == (known_bundle == Some(bundle)) {
@@ -195,6 +220,18 @@ impl ConfigurationLoop {
             });
             true
         });
+    }
+
+    /// Publishes the barriers that replicas have to reach before they answer.
+    fn note_barriers(&self) {
+        for webhook in &self.webhooks {
+            let stored = self.state.observed.barrier(webhook.name);
+            webhook.stored.send_if_modified(|known| {
+                let is_new = *known != stored;
+                *known = stored;
+                is_new
+            });
+        }
     }
 
     fn note_absence(&self) {
@@ -414,13 +451,27 @@ fn delete(observed: &MutatingWebhookConfiguration) -> Result<http::Request<Vec<u
     Request::new(MutatingWebhookConfiguration::url_path(&(), None)).delete(CONFIGURATION, &params)
 }
 
+fn leads(leadership: Leadership) -> bool {
+    leadership.term().is_some()
+}
+
 /// The changes of a webhook's desired state.
 fn changes(webhook: &WebhookSource) -> BoxStream<'static, ()> {
-    let specs = unfold(webhook.spec.clone(), async |mut spec| {
-        spec.changed().await.ok()?;
-        Some(((), spec))
+    let led_by = webhook.led_by.clone().map(|led_by| {
+        let was_led = leads(*led_by.borrow());
+        unfold((led_by, was_led), async |(mut led_by, was_led)| {
+            let changed = led_by.wait_for(|now| leads(*now) != was_led);
+            changed.await.ok().map(drop)?;
+            Some(((), (led_by, !was_led)))
+        })
     });
-    select(specs, webhook.answers.ready().into_stream()).boxed()
+    let led_by = led_by.map_or_else(|| pending().boxed(), StreamExt::boxed);
+    let calls = unfold(webhook.calls.clone(), async |mut calls| {
+        calls.changed().await.ok()?;
+        Some(((), calls))
+    });
+    let ready = webhook.answers.ready().into_stream();
+    select(led_by, select(calls, ready)).boxed()
 }
 
 #[cfg(test)]
@@ -436,6 +487,7 @@ mod tests {
 
     use super::*;
     use crate::admission::source;
+    use crate::webhook::WebhookSpec;
     use crate::webhook::tests::echo;
 
     /// A leader that needs the configuration for the first time, after hours without one. Returns its requests, and whether
@@ -458,7 +510,7 @@ mod tests {
             let response = response.body(Body::from(body.to_string().into_bytes()));
             std::future::ready(Ok::<_, Infallible>(response.unwrap()))
         });
-        let spec = watch::Sender::new(None);
+        let calls = watch::Sender::new(WebhookCalls::default());
         let leadership = watch::Sender::new(Leadership::Leads {
             term: 1,
             after_others: false,
@@ -467,7 +519,7 @@ mod tests {
         let mut repair = ConfigurationLoop {
             server: ApiServer::new(kube::Client::new(service, "default")),
             address: Address::Service("leadsman-system/hook:8443".parse().unwrap()),
-            webhooks: vec![source(&echo(spec.subscribe()))],
+            webhooks: vec![source(&echo(calls.subscribe()))],
             bundle: watch::Sender::new(CaBundle::Pem(b"CA".to_vec())).subscribe(),
             mounted: false,
             leadership: leadership.subscribe(),
@@ -482,7 +534,7 @@ mod tests {
         repair.step().await;
         advance(WITHOUT_RIGHT).await;
         assert!(absent_since.borrow().is_some(), "nobody needs it yet");
-        spec.send_replace(Some(WebhookSpec::default()));
+        calls.send_replace(Some(WebhookSpec::default()).into());
         repair.step().await;
         repair.step().await;
         requests.lock().unwrap().clone()

@@ -20,13 +20,13 @@ fn webhook(name: &'static str) -> InForceWebhook {
     };
     InForceWebhook {
         name,
-        path: format!("/{name}"),
-        spec: WebhookSpec {
+        barrier: None,
+        specs: vec![WebhookSpec {
             rules: vec![rule],
             match_conditions: vec![condition("one"), condition("two")],
             timeout_seconds: 2,
             ..WebhookSpec::default()
-        },
+        }],
     }
 }
 
@@ -67,6 +67,40 @@ fn a_service_and_a_url_are_named_with_their_paths() {
 #[test]
 fn without_a_webhook_in_force_there_is_to_be_no_configuration() {
     assert_eq!(desired(&[], &address(), &CaBundle::Elsewhere), None);
+}
+
+#[test]
+fn each_call_has_its_name_its_policy_and_the_barrier() {
+    let fails = |fails: bool| {
+        let mut spec = webhook("a.b.c").specs.remove(0);
+        if fails {
+            spec.failure_policy = FailurePolicy::Fail;
+        }
+        spec
+    };
+    let calls = InForceWebhook {
+        specs: [true, true, false, false].map(fails).to_vec(),
+        barrier: Some(Barrier {
+            version: 7,
+            slot: 3,
+        }),
+        ..webhook("a.b.c")
+    };
+    let desired = desired(&[calls], &address(), &CaBundle::Elsewhere).unwrap();
+    let annotations = &desired["metadata"]["annotations"];
+    assert_eq!(*annotations, json!({"a.b.c/barrier": "7/3"}));
+    let calls = desired["webhooks"].as_array().unwrap().iter();
+    let calls = calls.map(|call| {
+        let path = &call["clientConfig"]["service"]["path"];
+        [&call["name"], &call["failurePolicy"], path].map(|value| value.as_str().unwrap())
+    });
+    let expected = [
+        ["a-fail.b.c", "Fail", "/a.b.c/fail/3"],
+        ["a-fail-2.b.c", "Fail", "/a.b.c/fail/3"],
+        ["a.b.c", "Ignore", "/a.b.c/3"],
+        ["a-2.b.c", "Ignore", "/a.b.c/3"],
+    ];
+    assert_eq!(calls.collect::<Vec<_>>(), expected);
 }
 
 #[test]
@@ -159,7 +193,7 @@ fn what_is_not_wanted_any_more_goes_with_another_apply() {
     let before = wanted();
     let bundle = CaBundle::Pem(b"CA".to_vec());
     let mut fewer = webhook("a.b.c");
-    fewer.spec.match_conditions.pop();
+    fewer.specs[0].match_conditions.pop();
     let now = desired(&[fewer, webhook("d.e.f")], &address(), &bundle).unwrap();
     let observed = stored(&before, |_| {});
     assert!(observed.says(&now), "the difference does not show");

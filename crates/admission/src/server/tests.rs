@@ -21,6 +21,7 @@ use crate::certificate::renewal::{Kept, Renewal, Stored, changed};
 use crate::certificate::tests::{YEAR, names};
 use crate::certificate::{CaBundle, read_chain};
 use crate::metrics::Metrics;
+use crate::webhook::WebhookCalls;
 use crate::webhook::tests::{echo, pod_review};
 
 const NAME: &str = "leadsman-webhook.leadsman-system.svc";
@@ -49,10 +50,10 @@ impl Loopback {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (shutdown, draining) = (CancellationToken::new(), CancellationToken::new());
-        let (_, spec) = watch::channel(None);
+        let (_, calls) = watch::channel(WebhookCalls::default());
         let absent_since = watch::Sender::new(None);
         let server = Server {
-            endpoints: Arc::new(Endpoints::new(vec![echo(spec)], metrics, draining.clone())),
+            endpoints: Arc::new(Endpoints::new(vec![echo(calls)], metrics, draining.clone())),
             certificate: publisher.certificate(),
             shutdown: shutdown.clone(),
             draining,
@@ -314,6 +315,32 @@ async fn a_certificate_whose_ca_is_not_known_yet_is_refused() {
         .await;
     let error = error.unwrap_err();
     assert!(error.contains("invalid peer certificate"), "{error}");
+}
+
+#[tokio::test]
+async fn a_call_that_refuses_objects_gets_an_error_where_there_is_no_reliable_answer() {
+    let loopback = Loopback::start().await;
+    let client = loopback.client();
+    let bundle = client.bundle.borrow().clone();
+    let stream = client.connect(&bundle, Protocol::Http1).await.unwrap();
+    let mut sender = Sender::handshake(stream, Protocol::Http1).await;
+    let mut code = async |path: &str, name: &str| {
+        let request = Request::post(format!(
+            "https://{NAME}/echo.leadsman.test{path}?timeout=10s"
+        ));
+        let body = pod_review(name, &json!({}));
+        let request = request.body(Full::from(Bytes::from(body))).unwrap();
+        let response = sender.send(request).await.unwrap();
+        let code = response.status();
+        drop(response.into_body().collect().await.unwrap());
+        code
+    };
+    assert_eq!(code("/fail", "a").await, StatusCode::OK);
+    assert_eq!(
+        code("/fail", "panics").await,
+        StatusCode::SERVICE_UNAVAILABLE
+    );
+    assert_eq!(code("", "panics").await, StatusCode::OK);
 }
 
 #[tokio::test]

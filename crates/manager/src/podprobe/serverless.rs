@@ -8,13 +8,13 @@ use std::sync::Arc;
 use k8s_openapi::api::admissionregistration::v1::{MatchCondition, RuleWithOperations};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use leadsman_admission::{
-    AdmissionRequest, AdmissionResponse, PatchOperation, Reviewer, Webhook, WebhookSpec,
+    AdmissionRequest, AdmissionResponse, PatchOperation, Reviewer, Webhook, WebhookFeed,
+    WebhookSpec,
 };
 use leadsman_api::slim;
 use leadsman_core::podprobe::Index;
 use leadsman_core::podprobe::serverless::{Changes, Scope, Snapshot};
 use serde_json::{Map, Value, json};
-use tokio::sync::watch;
 
 /// The webhook's name.
 const WEBHOOK: &str = "podprobe.leadsman.io";
@@ -26,8 +26,7 @@ pub(crate) struct InjectionWebhook {
     markers: Snapshot,
     /// Whether all markers have been listed. Before that no marker would seem to match a pod.
     is_listed: bool,
-    snapshot: watch::Sender<Option<Arc<Snapshot>>>,
-    spec: watch::Sender<Option<WebhookSpec>>,
+    feed: WebhookFeed<Snapshot>,
     was_widened: bool,
 }
 
@@ -37,15 +36,14 @@ impl InjectionWebhook {
         Self {
             markers: Snapshot::default(),
             is_listed: false,
-            snapshot: watch::Sender::new(None),
-            spec: watch::Sender::new(None),
+            feed: WebhookFeed::new(),
             was_widened: false,
         }
     }
 
     /// The webhook that answers by these markers.
     pub(crate) fn webhook(&self) -> Webhook {
-        Webhook::new::<Injector>(WEBHOOK, self.snapshot.subscribe(), self.spec.subscribe())
+        self.feed.webhook::<Injector>(WEBHOOK)
     }
 
     /// Takes over the changed markers. `lists_all` says whether the last event was the end of their list.
@@ -60,7 +58,6 @@ impl InjectionWebhook {
         if !self.is_listed || !is_changed && !is_first {
             return;
         }
-        // The spec first: without a snapshot the configuration stays as it is.
         let scope = Scope::new(&self.markers);
         let is_widened = scope.as_ref().is_some_and(Scope::is_widened);
         if is_widened && !self.was_widened {
@@ -71,14 +68,8 @@ impl InjectionWebhook {
             );
         }
         self.was_widened = is_widened;
-        let spec = scope.map(spec);
-        self.spec.send_if_modified(|known| {
-            let is_new = *known != spec;
-            *known = spec;
-            is_new
-        });
-        self.snapshot
-            .send_replace(Some(Arc::new(self.markers.clone())));
+        let snapshot = Arc::new(self.markers.clone());
+        self.feed.publish(scope.map(spec).into(), snapshot);
     }
 }
 
