@@ -84,6 +84,7 @@ fn add_features(
                 CompatibleWith::Kubernetes => WhenWritten::OnceNotUpgradable,
                 CompatibleWith::Openkruise => WhenWritten::Always,
             },
+            ..sidecarset::Config::default()
         };
         control.add_led_by(SidecarSetRules::new(config), over_sets);
     }

@@ -99,7 +99,7 @@ impl<K: Copy + Ord + Hash> Watches<K> {
     }
 
     /// The newest version that the list or the watch of a kind has shown.
-    fn newest(&self, kind: K) -> ResourceVersion {
+    pub fn newest(&self, kind: K) -> ResourceVersion {
         let progress = self.progress.get(&kind).copied().unwrap_or_default();
         progress.newest
     }

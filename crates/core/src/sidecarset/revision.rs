@@ -1,11 +1,14 @@
 //! The revisions of a set: the `ControllerRevision` that records one, and the revision that a new pod gets.
 
+mod changes;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde_json::{Value, json};
 
+pub use self::changes::changed_fields;
 use super::annotations::{HASH, HASH_WITHOUT_IMAGE, HashEntries};
 use super::set::{CUSTOM_VERSION_LABEL, Pin, PinPolicy, PinnedRevision, SidecarSet};
 use super::strategy::UpdateMode;

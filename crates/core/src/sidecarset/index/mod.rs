@@ -1,11 +1,59 @@
 //! The index: the observed state of the cluster as far as sets need it, and the writes that follow from it.
 //!
 //! A state machine without a clock, a client or a task. [`Index::observe`] takes an event and returns the objects that
-//! may have to be written; [`Index::due`] returns the write of an object when there is room to send it.
+//! may have to be written; its cost is proportional to the change. [`Index::due`] returns the write of an object when
+//! there is room to send it, so that many changes to one object cost one request. Both depend only on the observed
+//! state, apart from two things that are remembered: writes that were refused, and of a pod whose upgrade is under way
+//! that it may have been carried out. The latter ends with any other version of the pod.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `sets` | the sets, and what is counted of their pods |
+//! | `pods` | the pods, and what each is to the sets that it was injected by |
+//! | `revisions` | the revisions of the sets, and which write of them is due |
+//! | `classify` | what a pod is to sets, from what all of them are |
+//! | `observe` | events on their way in |
+//! | `status`, `write` | the writes that are due |
+//! | `snapshots` | what the webhook injects by |
+//! | `refusals` | writes that the API server refused |
+//! | `context` | the time, the timers, and the list of what an event affects |
+//!
+//! Each event takes the same course. First it is taken in, and what it affects is noted. Then the pods named there are
+//! compared with their sets, which moves the counts of those. Last the writes of the affected sets are compared with what
+//! is stored. While this process does not write, the second and third are left out.
 
+mod classify;
+mod context;
+mod observe;
+mod pods;
+mod refusals;
+mod revisions;
+mod sets;
+mod snapshots;
+mod status;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use self::context::{Affected, IndexContext};
+use self::pods::Pods;
+pub use self::pods::{Hold, Lack};
+use self::refusals::Refusals;
+use self::revisions::Revisions;
+pub use self::sets::ADOPT_PODS;
+use self::sets::Sets;
+use self::snapshots::SnapshotChanges;
+pub use self::status::{READY, Reason};
 use super::condition::WhenWritten;
-use super::event::{Event, IndexEffects, Write, WriteTarget};
-use crate::cluster::Now;
+use super::event::{Event, IndexEffects, WatchedKind, Write, WriteTarget};
+use super::metadata::{AllowedKeys, Whitelist};
+use super::render::RenderOptions;
+use super::set::SidecarSet;
+use super::snapshot::NamespaceLabels;
+use crate::cluster::{Interners, Invalid, Now, ObjectName, ResourceVersion, Watches};
 
 /// The settings of the index.
 #[derive(Clone, Debug)]
@@ -16,6 +64,8 @@ pub struct Config {
     pub allows_unlisted_metadata: bool,
     /// When a pod gets the condition that says whether it can be upgraded.
     pub condition: WhenWritten,
+    /// How sets are injected.
+    pub render: RenderOptions,
 }
 
 impl Default for Config {
@@ -24,6 +74,7 @@ impl Default for Config {
             namespace: "leadsman-system".to_owned(),
             allows_unlisted_metadata: false,
             condition: WhenWritten::default(),
+            render: RenderOptions::default(),
         }
     }
 }
@@ -31,25 +82,176 @@ impl Default for Config {
 /// The observed state of the cluster, and the writes that follow from it.
 #[derive(Debug)]
 pub struct Index {
-    #[expect(dead_code, reason = "what follows from events is not built yet")]
     config: Config,
+    sets: Sets,
+    pods: Pods,
+    revisions: Revisions,
+    namespaces: Arc<NamespaceLabels>,
+    namespace_versions: BTreeMap<Arc<str>, ResourceVersion>,
+    whitelist: Arc<Whitelist>,
+    whitelist_errors: Vec<Invalid>,
+    whitelist_version: Option<ResourceVersion>,
+    /// What the webhook injects by, once it is known.
+    barrier: Option<ResourceVersion>,
+    /// Whether the API server keeps our fields of a set's status.
+    keeps_fields: bool,
+    watches: Watches<WatchedKind>,
+    changes: SnapshotChanges,
+    refusals: Refusals,
+    interners: Interners,
+    cx: IndexContext,
 }
 
 impl Index {
     /// An index that has observed nothing yet.
     pub fn new(config: Config) -> Self {
-        Self { config }
+        Self {
+            config,
+            sets: Sets::default(),
+            pods: Pods::default(),
+            revisions: Revisions::default(),
+            namespaces: Arc::default(),
+            namespace_versions: BTreeMap::new(),
+            whitelist: Arc::default(),
+            whitelist_errors: Vec::new(),
+            whitelist_version: None,
+            barrier: None,
+            keeps_fields: true,
+            watches: Watches::default(),
+            changes: SnapshotChanges::default(),
+            refusals: Refusals::default(),
+            interners: Interners::default(),
+            cx: IndexContext::default(),
+        }
     }
 
     /// Takes in what happened at `now`.
     pub fn observe(&mut self, event: Event, now: Now) -> IndexEffects {
-        let _ = (event, now);
-        IndexEffects::default()
+        self.cx.now = now;
+        self.take_in(event);
+        while let Some(target) = self.cx.timers.pop_due(now.monotonic) {
+            self.refusals.expire(&target, now.monotonic);
+            self.affect(&target);
+        }
+        if self.cx.synced {
+            self.recompute();
+        } else {
+            // `Synced` affects everything anyway.
+            self.cx.affected = Affected::default();
+        }
+        let due = std::mem::take(&mut self.cx.affected.due);
+        IndexEffects {
+            dirty: due.into_iter().collect(),
+            deadline: self.cx.timers.deadline(),
+        }
     }
 
-    /// The write that is due for a target, if there is one. It counts as sent.
+    /// The write that is due for a target, if there is one. It counts as sent. No write of the target may be under way.
     pub fn due(&mut self, target: &WriteTarget, now: Now) -> Option<Write> {
-        let _ = (target, now);
-        None
+        self.cx.now = now;
+        if !self.cx.synced {
+            return None;
+        }
+        self.refusals.answered(target);
+        match target {
+            WriteTarget::Pod(pod) => self.send_upgrade(pod),
+            WriteTarget::SetStatus(set) => self.send_status(set),
+            WriteTarget::SetEvent(set) => {
+                let entry = self.sets.get_mut(set)?;
+                entry
+                    .event
+                    .due
+                    .take()
+                    .map(|note| Write::Event(Box::new(note)))
+            }
+            WriteTarget::PodEvent(_) => None,
+            WriteTarget::PodCondition(_)
+            | WriteTarget::SetHashes(_)
+            | WriteTarget::Revisions(_) => {
+                let (write, purpose) = self.wanted(target)?;
+                self.refusals.sent(target, purpose);
+                Some(write)
+            }
+        }
+    }
+
+    /// The annotations that a set may patch.
+    fn allowed_keys<'a>(&'a self, set: &'a SidecarSet) -> AllowedKeys<'a> {
+        let label = |key: &str| set.labels.get(key).map(String::as_str);
+        self.whitelist
+            .allowed_keys(label, self.config.allows_unlisted_metadata)
+    }
+
+    /// Compares what an event has affected.
+    fn recompute(&mut self) {
+        let affected = std::mem::take(&mut self.cx.affected);
+        for pod in &affected.selected {
+            self.compare_selection(pod);
+        }
+        for pod in &affected.pods {
+            self.compare_pod(pod);
+        }
+        let mut sets = affected.sets;
+        sets.append(&mut self.cx.affected.sets);
+        for set in &sets {
+            self.compare_set(set);
+        }
+        self.cx.affected.due.extend(affected.due);
+    }
+
+    /// Finds the writes of a set that may be due, its pods' among them.
+    fn compare_set(&mut self, name: &Arc<str>) {
+        self.settle(name);
+        let targets = [
+            WriteTarget::SetHashes(name.to_string()),
+            WriteTarget::Revisions(name.to_string()),
+        ];
+        for target in targets {
+            if self.wanted(&target).is_some() {
+                self.cx.affected.due.insert(target);
+            }
+        }
+        if self.due_status(name).is_some() {
+            let target = WriteTarget::SetStatus(name.to_string());
+            self.cx.affected.due.insert(target);
+        }
+    }
+
+    /// What a target is affected by: everything that its write depends on is compared again.
+    fn affect(&mut self, target: &WriteTarget) {
+        let affected = &mut self.cx.affected;
+        match target {
+            WriteTarget::Pod(pod) | WriteTarget::PodCondition(pod) | WriteTarget::PodEvent(pod) => {
+                affected
+                    .pods
+                    .extend(self.pods.get(pod).map(|entry| entry.pod.name.clone()));
+            }
+            WriteTarget::SetStatus(set)
+            | WriteTarget::SetHashes(set)
+            | WriteTarget::Revisions(set)
+            | WriteTarget::SetEvent(set) => {
+                affected.sets.insert(set.as_str().into());
+            }
+        }
+    }
+
+    /// The labels of a namespace, if it is known.
+    fn namespace_label<'a>(
+        &'a self,
+        namespace: &str,
+    ) -> Option<impl Fn(&str) -> Option<&'a str> + use<'a>> {
+        let labels = self.namespaces.get(namespace)?;
+        Some(|key: &str| labels.get(key).map(|value| &**value))
+    }
+
+    /// The version in which an object is known.
+    fn version(&self, kind: WatchedKind, name: &ObjectName) -> Option<ResourceVersion> {
+        match kind {
+            WatchedKind::Set => self.sets.get(&name.name).map(|entry| entry.version),
+            WatchedKind::Pod => self.pods.get(name).map(|entry| entry.version),
+            WatchedKind::Namespace => self.namespace_versions.get(&*name.name).copied(),
+            WatchedKind::Revision => self.revisions.get(&name.name).map(|own| own.version),
+            WatchedKind::Configuration => self.whitelist_version,
+        }
     }
 }

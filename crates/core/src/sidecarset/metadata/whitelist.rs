@@ -9,6 +9,9 @@ use serde_json::Value;
 use crate::cluster::{FieldErrors, Invalid, Selector};
 use crate::workload::JsonObject;
 
+/// The key of the list in its `ConfigMap`.
+pub const WHITELIST: &str = "SidecarSet_PatchPodMetadata_WhiteList";
+
 /// The list.
 #[derive(Clone, Debug, Default)]
 pub struct Whitelist {

@@ -1,0 +1,312 @@
+//! What a pod is to sets, from what all of them are.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::Index;
+use super::context::{PodName, SetName};
+use super::pods::{Hold, Lack, Membership, PodEntry, upgraded};
+use super::refusals::Purpose;
+use super::sets::SetEntry;
+use crate::cluster::ObjectName;
+use crate::sidecarset::annotations::{HASH, HashEntries};
+use crate::sidecarset::container::SidecarContainer;
+use crate::sidecarset::event::WriteTarget;
+use crate::sidecarset::pod::{PodState, PodVersion};
+use crate::sidecarset::rollout::queue::Candidate;
+use crate::sidecarset::rollout::{Member, plan};
+use crate::sidecarset::set::SidecarSet;
+
+impl Index {
+    /// Compares a pod with the sets that it was injected by, and counts it where it belongs.
+    pub(super) fn compare_pod(&mut self, name: &PodName) {
+        let Some(entry) = self.pods.get(name) else {
+            return;
+        };
+        let memberships = self.memberships(entry);
+        if memberships != entry.memberships {
+            self.count(name, memberships);
+        }
+        self.note_pod_writes(name);
+    }
+
+    /// Takes a pod out of the sets that it was counted in.
+    pub(super) fn uncount(&mut self, entry: &PodEntry) {
+        let name = &entry.pod.name;
+        for member in &entry.memberships {
+            if let Some(set) = self.sets.get_mut(&member.set) {
+                set.members.remove(name, member);
+                self.cx.affected.sets.insert(member.set.clone());
+            }
+        }
+        for (set, _) in &entry.lacks {
+            if let Some(set) = self.sets.get_mut(set) {
+                set.lacking.remove(name);
+            }
+            self.cx.affected.sets.insert(set.clone());
+        }
+    }
+
+    fn count(&mut self, name: &PodName, memberships: Vec<Membership>) {
+        let Some(entry) = self.pods.get_mut(name) else {
+            return;
+        };
+        let before = std::mem::replace(&mut entry.memberships, memberships);
+        for member in before {
+            if let Some(set) = self.sets.get_mut(&member.set) {
+                set.members.remove(name, &member);
+            }
+            self.cx.affected.sets.insert(member.set);
+        }
+        let Some(entry) = self.pods.get(name) else {
+            return;
+        };
+        for member in &entry.memberships {
+            if let Some(set) = self.sets.get_mut(&member.set) {
+                set.members.add(name, member);
+            }
+            self.cx.affected.sets.insert(member.set.clone());
+        }
+    }
+
+    /// What a pod is to the sets that it was injected by.
+    pub(super) fn memberships(&self, entry: &PodEntry) -> Vec<Membership> {
+        if entry.injected.is_empty() {
+            return Vec::new();
+        }
+        let pod = &entry.pod;
+        let text = pod.annotations.get(HASH);
+        let hashes = HashEntries::read(
+            text.map(String::as_str).unwrap_or_default(),
+            Timestamp::UNIX_EPOCH,
+        );
+        let sets = entry.injected.iter().filter_map(|name| self.sets.get(name));
+        let states = sets.filter_map(|set_entry| {
+            let set = set_entry.active()?;
+            let label = self.namespace_label(&pod.name.namespace);
+            Some((set_entry, set, PodState::read(set, pod, label)?))
+        });
+        let states: Vec<_> = states.collect();
+        let sets: Vec<_> = states.iter().map(|(_, set, _)| *set).collect();
+        let members = states.iter().map(|(set_entry, set, state)| {
+            let assumed = if entry.sent.as_ref() == Some(&set.name) {
+                upgraded(*state)
+            } else {
+                *state
+            };
+            let hash = hashes.get(&set.name);
+            let revision = hash.and_then(|hash| hash.revision);
+            let is_old = hash.and_then(|hash| hash.since) < Some(set.created);
+            let hold = if state.version == PodVersion::Updated {
+                None
+            } else {
+                self.refused_upgrade(entry, set)
+                    .or_else(|| self.loses(set, &sets))
+                    .or_else(|| is_former(set_entry, set, entry, is_old))
+                    .or_else(|| self.as_pinned(set_entry, entry, revision))
+            };
+            let can_be_upgraded = assumed.is_candidate() && hold.is_none();
+            Membership {
+                set: set.name.clone(),
+                state: *state,
+                assumed,
+                hold,
+                candidate: can_be_upgraded
+                    .then(|| Candidate::new(set, pod, assumed))
+                    .map(Box::new),
+                // Equal to the name of a known revision, as a rule.
+                revision: revision.map(|revision| self.shared_revision(revision)),
+            }
+        });
+        members.collect()
+    }
+
+    fn shared_revision(&self, name: &str) -> Arc<str> {
+        let known = self.revisions.name(name);
+        known.cloned().unwrap_or_else(|| name.into())
+    }
+
+    fn refused_upgrade(&self, entry: &PodEntry, set: &SidecarSet) -> Option<Hold> {
+        if self.refusals.is_empty() {
+            return None;
+        }
+        let target = WriteTarget::Pod((*entry.pod.name).clone());
+        let reason = self.refusals.reason(&target, upgrade_purpose(set, entry))?;
+        Some(Hold::Refused(reason.clone()))
+    }
+
+    /// Whether an older set of the pod claims the same.
+    fn loses(&self, set: &SidecarSet, others: &[&Arc<SidecarSet>]) -> Option<Hold> {
+        if others.len() < 2 {
+            return None;
+        }
+        let mut winners = self.sets.winners(&set.name);
+        let is_here = |name: &str| others.iter().any(|other| *other.name == *name);
+        let (winner, _) = winners.find(|(winner, _)| is_here(&winner.name))?;
+        Some(Hold::Conflict(winner.name.clone()))
+    }
+
+    /// Whether the pod was injected with the revision that new pods are pinned to, when a later one was there already.
+    fn as_pinned(&self, set: &SetEntry, entry: &PodEntry, revision: Option<&str>) -> Option<Hold> {
+        let pinned = set.history.pinned.as_ref()?;
+        let newest = self.revisions.get(set.history.name())?;
+        let is_later = entry.pod.created > newest.created();
+        let is_upgraded = entry
+            .pod
+            .annotations
+            .contains_key(crate::sidecarset::annotations::IN_PLACE_STATE);
+        let is_pinned = revision == Some(&pinned.revision.name) && is_later && !is_upgraded;
+        is_pinned.then_some(Hold::Pinned)
+    }
+
+    /// Compares a pod with the sets that it was not injected by.
+    pub(super) fn compare_selection(&mut self, name: &PodName) {
+        let Some(entry) = self.pods.get(name) else {
+            return;
+        };
+        let lacks = self.lacks(entry);
+        if lacks == entry.lacks {
+            return;
+        }
+        for (set, _) in entry.lacks.iter().chain(&lacks) {
+            self.cx.affected.sets.insert(set.clone());
+        }
+        let before: Vec<_> = entry.lacks.iter().map(|(set, _)| set.clone()).collect();
+        for set in before {
+            if let Some(set) = self.sets.get_mut(&set) {
+                set.lacking.remove(name);
+            }
+        }
+        for (set, lack) in &lacks {
+            if let Some(set) = self.sets.get_mut(set) {
+                set.lacking.insert(name.clone(), lack.clone());
+            }
+        }
+        if let Some(entry) = self.pods.get_mut(name) {
+            entry.lacks = lacks;
+        }
+    }
+
+    /// The sets that select a pod and that it lacks.
+    fn lacks(&self, entry: &PodEntry) -> Vec<(SetName, Lack)> {
+        if entry.is_mirror || !entry.pod.is_active() {
+            return Vec::new();
+        }
+        let lacks = self.sets.iter().filter_map(|(name, set_entry)| {
+            let set = set_entry.active()?;
+            let in_force = set_entry.in_force.as_ref()?;
+            let is_later = entry.pod.created > Some(in_force.since.0);
+            let is_expected = !set.is_injection_paused
+                && !entry.is_injected_by(name)
+                && is_later
+                && self.selects(set, entry)
+                && !self.gives_way(set, entry);
+            is_expected.then(|| (name.clone(), lack(set, entry)))
+        });
+        lacks.collect()
+    }
+
+    pub(super) fn selects(&self, set: &SidecarSet, entry: &PodEntry) -> bool {
+        let namespace = &entry.pod.name.namespace;
+        let label = |key: &str| entry.pod.label(key);
+        set.selects(namespace, self.namespace_label(namespace), label)
+    }
+
+    /// Whether an older set that selects the pod claims the same.
+    fn gives_way(&self, set: &SidecarSet, entry: &PodEntry) -> bool {
+        let mut winners = self.sets.winners(&set.name);
+        winners.any(|(winner, _)| self.selects(winner, entry))
+    }
+
+    /// Decides which pods of a set are upgraded now.
+    pub(super) fn settle(&mut self, name: &SetName) {
+        let Some(entry) = self.sets.get_mut(name) else {
+            return;
+        };
+        let Some(set) = entry.active().cloned() else {
+            return;
+        };
+        let chosen = entry.members.rolling.settle(&set);
+        let chosen = if set.update.scatter.is_empty() {
+            chosen
+        } else {
+            self.scatter(name, &set)
+        };
+        let targets = chosen.iter().map(|pod| WriteTarget::Pod((**pod).clone()));
+        self.cx.affected.due.extend(targets);
+    }
+
+    /// Plans the roll-out of a set that spreads its pods, which depends on all of them.
+    fn scatter(&mut self, name: &SetName, set: &SidecarSet) -> Vec<PodName> {
+        let Some(entry) = self.sets.get(name) else {
+            return Vec::new();
+        };
+        let pods = entry.members.pods.iter();
+        let pods = pods.filter_map(|pod| self.pods.get(pod));
+        let members = pods.filter_map(|pod| {
+            let member = pod.membership(name)?;
+            Some(Member {
+                pod: &pod.pod,
+                state: member.assumed,
+                is_refused: member.candidate.is_none(),
+            })
+        });
+        let members: Vec<_> = members.collect();
+        let next = plan(set, &members).next;
+        let next: Vec<_> = next
+            .into_iter()
+            .map(|place| members[place].pod.name.clone())
+            .collect();
+        if let Some(entry) = self.sets.get_mut(name) {
+            entry.members.scattered = next.iter().cloned().collect();
+        }
+        next
+    }
+
+    /// Whether a set upgrades a pod now; `unanswered` is the set whose upgrade of it was sent before.
+    pub(super) fn is_next(
+        &self,
+        member: &Membership,
+        pod: &ObjectName,
+        unanswered: Option<&SetName>,
+    ) -> bool {
+        let Some(entry) = self.sets.get(&member.set) else {
+            return false;
+        };
+        let is_scattered = entry
+            .active()
+            .is_some_and(|set| !set.update.scatter.is_empty());
+        let Some(candidate) = &member.candidate else {
+            return false;
+        };
+        if is_scattered {
+            entry.members.scattered.iter().any(|one| **one == *pod)
+        } else {
+            let rolling = &entry.members.rolling;
+            let has_place = unanswered == Some(&member.set) && rolling.is_waiting(candidate);
+            rolling.is_next(candidate) || has_place
+        }
+    }
+}
+
+/// What the upgrade of a pod by a set is to achieve.
+pub(super) fn upgrade_purpose(set: &SidecarSet, entry: &PodEntry) -> Purpose {
+    Purpose::of((&set.name, &set.hashes.hash, &entry.pod.uid))
+}
+
+fn is_former(
+    set_entry: &SetEntry,
+    set: &SidecarSet,
+    entry: &PodEntry,
+    is_old: bool,
+) -> Option<Hold> {
+    let is_former = is_old && entry.pod.created < Some(set.created) && !set_entry.adopts_pods();
+    is_former.then_some(Hold::Former)
+}
+
+fn lack(set: &SidecarSet, entry: &PodEntry) -> Lack {
+    let mut names = set.template.all().flat_map(SidecarContainer::names_in_pod);
+    let own = names.find(|name| entry.pod.container(name).is_some());
+    own.map_or(Lack::Missed, Lack::OwnContainer)
+}

@@ -1,0 +1,466 @@
+//! The entry of events: whether a snapshot shows anything new, and what it affects.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use leadsman_api::SidecarSet as SidecarSetWire;
+use leadsman_api::slim::Namespace;
+use leadsman_api::slim::config_map::ConfigMap;
+use leadsman_api::slim::revision::ControllerRevision;
+use leadsman_api::slim::workload::WorkloadPod;
+
+use super::Index;
+use super::context::SetName;
+use super::pods::PodEntry;
+use super::revisions::History;
+use super::sets::SetEntry;
+use super::snapshots;
+use crate::cluster::{CompleteList, ObjectName, ResourceVersion, Source};
+use crate::sidecarset::event::{CONFIGURATION, Event, WatchedKind, WriteTarget};
+use crate::sidecarset::metadata::{WHITELIST, Whitelist};
+
+impl Index {
+    /// Takes in an event. What it affects is compared later.
+    pub(super) fn take_in(&mut self, event: Event) {
+        match event {
+            Event::Set(set, source) => self.observe_set(set, source),
+            Event::Pod(pod, source) => self.observe_pod(&pod, source),
+            Event::Namespace(namespace, source) => self.observe_namespace(&namespace, source),
+            Event::Revision(revision, source) => self.observe_revision(revision, source),
+            Event::Configuration(config, source) => self.observe_configuration(&config, source),
+            Event::Undecodable(..) | Event::Deadline => {}
+            Event::Deleted(kind, name, version) => {
+                // The watch may lag behind the reply to a write that created a new object of this name.
+                let known = self.version(kind, &name);
+                if !known.is_some_and(|known| known.is_later_than(version)) {
+                    self.remove(kind, &name, version);
+                }
+            }
+            Event::Listed(kind, names, version) => {
+                let list = self.watches.complete_list(kind, version);
+                self.changes.listed.insert(kind);
+                self.changes.any = true;
+                self.remove_unlisted(kind, &names, list);
+            }
+            Event::Relisted(kind, names, version) => {
+                let list = self.watches.complete_list_beside_watch(kind, version);
+                self.remove_unlisted(kind, &names, list);
+            }
+            Event::Synced => self.start(),
+            Event::Written(target) => self.observe_written(&target),
+            Event::Refused(target, _, reason) => self.observe_refused(&target, &reason),
+            Event::WebhookBarrier(barrier) => {
+                self.barrier = Some(barrier);
+                self.compare_in_force();
+            }
+            Event::FieldsKept(are_kept) => {
+                self.keeps_fields = are_kept;
+                self.cx.affected.sets.extend(self.sets.names());
+            }
+        }
+    }
+
+    /// Whether a snapshot shows nothing new.
+    fn is_stale(
+        &mut self,
+        kind: WatchedKind,
+        name: &ObjectName,
+        meta: &ObjectMeta,
+        source: Source,
+    ) -> bool {
+        let version = ResourceVersion::parse(meta.resource_version.as_deref());
+        self.watches.observe(kind, source, version);
+        let known = self.version(kind, name);
+        self.watches.is_stale(source, kind, name, version, known)
+    }
+
+    fn observe_set(&mut self, wire: Arc<SidecarSetWire>, source: Source) {
+        let object = ObjectName::of(&wire.metadata);
+        if self.is_stale(WatchedKind::Set, &object, &wire.metadata, source) {
+            return;
+        }
+        self.changes.any = true;
+        let name: SetName = self.interners.strings.share(object.name.as_str());
+        let is_other = |entry: &SetEntry| entry.uid() != wire.metadata.uid.as_deref();
+        if self.sets.get(&name).is_some_and(is_other) {
+            self.remove_set(&name);
+        }
+        let has_changed = if let Some(entry) = self.sets.get_mut(&name) {
+            let before = snapshots::matched(entry);
+            let has_changed = entry.replace(wire);
+            let depends = entry
+                .active()
+                .is_some_and(|set| snapshots::depends_on_count(set));
+            self.changes.sets |= depends && before != snapshots::matched(entry);
+            has_changed
+        } else {
+            self.sets.insert(name.clone(), SetEntry::new(wire));
+            true
+        };
+        self.cx.affected.sets.insert(name.clone());
+        if has_changed {
+            self.affect_set(&name);
+        }
+        let (barrier, now) = (self.barrier, self.cx.now.wall);
+        let entry = self.sets.get_mut(&name);
+        let is_moved = entry.is_some_and(|entry| entry.read_in_force(barrier, now));
+        self.changes.sets |= is_moved;
+        if has_changed || is_moved {
+            self.affect_selection();
+        }
+    }
+
+    /// A set has changed, but for its status, or is gone.
+    fn affect_set(&mut self, name: &SetName) {
+        self.changes.any = true;
+        self.changes.sets = true;
+        self.read_history(name);
+        self.affect_pods_of(name);
+        for other in self.sets.compare(name) {
+            self.affect_pods_of(&other);
+            self.cx.affected.sets.insert(other);
+        }
+    }
+
+    fn affect_pods_of(&mut self, set: &str) {
+        let pods = self.pods.injected_by(set).cloned();
+        self.cx.affected.pods.extend(pods);
+    }
+
+    /// Sets may select other pods than before.
+    fn affect_selection(&mut self) {
+        if self.cx.synced {
+            let pods = self.pods.iter().map(|entry| entry.pod.name.clone());
+            self.cx.affected.selected.extend(pods);
+        }
+    }
+
+    /// Works out the history of a set anew.
+    fn read_history(&mut self, name: &SetName) {
+        let Some(entry) = self.sets.get(name) else {
+            return;
+        };
+        let collisions = entry.status().and_then(|status| status.collision_count);
+        let history = match entry.active() {
+            Some(set) => self.revisions.history(set, collisions.unwrap_or_default()),
+            None => History::default(),
+        };
+        if let Some(entry) = self.sets.get_mut(name) {
+            let is_same =
+                entry.history.pinned == history.pinned && entry.history.name() == history.name();
+            if !is_same {
+                let pods = entry.members.pods.iter().cloned();
+                self.cx.affected.pods.extend(pods);
+                self.changes.any = true;
+                self.changes.sets = true;
+            }
+            entry.history = history;
+        }
+        self.cx.affected.sets.insert(name.clone());
+    }
+
+    fn remove_set(&mut self, name: &SetName) {
+        let Some(entry) = self.sets.remove(name) else {
+            return;
+        };
+        for target in [
+            WriteTarget::SetStatus(name.to_string()),
+            WriteTarget::SetHashes(name.to_string()),
+            WriteTarget::Revisions(name.to_string()),
+        ] {
+            self.refusals.remove(&target);
+        }
+        for pod in entry.members.pods.iter().chain(entry.lacking.keys()) {
+            if let Some(pod) = self.pods.get_mut(pod) {
+                pod.memberships.retain(|member| member.set != *name);
+                pod.lacks.retain(|(set, _)| set != name);
+            }
+        }
+        self.affect_set(name);
+        self.affect_selection();
+    }
+
+    fn observe_pod(&mut self, wire: &WorkloadPod, source: Source) {
+        let name = ObjectName::of(&wire.identity);
+        if self.is_stale(WatchedKind::Pod, &name, &wire.identity, source) {
+            return;
+        }
+        let entry = PodEntry::new(wire, &mut self.interners);
+        let name = entry.pod.name.clone();
+        let before = self.pods.get(&name);
+        let is_selected_as_before = before.is_some_and(|before| {
+            before.pod.labels == entry.pod.labels
+                && before.injected == entry.injected
+                && before.pod.uid == entry.pod.uid
+                && before.pod.is_active() == entry.pod.is_active()
+        });
+        if before.is_some_and(|before| before.pod.uid != entry.pod.uid) {
+            self.forget_writes(&name);
+        }
+        self.pods.insert(entry);
+        self.cx.affected.pods.insert(name.clone());
+        if !is_selected_as_before {
+            self.cx.affected.selected.insert(name);
+        }
+    }
+
+    fn forget_writes(&mut self, pod: &ObjectName) {
+        self.refusals.remove(&WriteTarget::Pod(pod.clone()));
+        self.refusals
+            .remove(&WriteTarget::PodCondition(pod.clone()));
+    }
+
+    fn observe_namespace(&mut self, namespace: &Namespace, source: Source) {
+        let name = ObjectName::of(&namespace.identity);
+        if self.is_stale(WatchedKind::Namespace, &name, &namespace.identity, source) {
+            return;
+        }
+        let strings = &mut self.interners.strings;
+        let name = strings.share(name.name.as_str());
+        let labels = namespace.labels.iter();
+        let labels = labels
+            .map(|(key, value)| (strings.share(key.as_str()), strings.share(value.as_str())))
+            .collect();
+        let version = ResourceVersion::parse(namespace.identity.resource_version.as_deref());
+        self.namespace_versions.insert(name.clone(), version);
+        if self.namespaces.get(&name) != Some(&labels) {
+            Arc::make_mut(&mut self.namespaces).insert(name.clone(), labels);
+            self.changes.any = true;
+            self.affect_namespace(&name);
+        }
+    }
+
+    fn affect_namespace(&mut self, namespace: &str) {
+        if !self.cx.synced {
+            return;
+        }
+        let pods = self.pods.iter().map(|entry| &entry.pod.name);
+        let pods = pods.filter(|name| *name.namespace == *namespace);
+        for pod in pods {
+            self.cx.affected.pods.insert(pod.clone());
+            self.cx.affected.selected.insert(pod.clone());
+        }
+    }
+
+    fn observe_revision(&mut self, revision: Arc<ControllerRevision>, source: Source) {
+        let name = ObjectName::of(&revision.identity);
+        if name.namespace != self.config.namespace
+            || self.is_stale(WatchedKind::Revision, &name, &revision.identity, source)
+        {
+            return;
+        }
+        let set = self.revisions.insert(revision);
+        self.affect_history(set);
+    }
+
+    /// The revisions of a set have changed; without a label it may be any.
+    fn affect_history(&mut self, set: Option<Arc<str>>) {
+        let sets = set.map_or_else(|| self.sets.names(), |set| vec![set]);
+        for set in sets {
+            self.read_history(&set);
+        }
+    }
+
+    fn observe_configuration(&mut self, config: &ConfigMap, source: Source) {
+        let name = ObjectName::of(&config.identity);
+        let is_ours = name.namespace == self.config.namespace && name.name == CONFIGURATION;
+        if !is_ours || self.is_stale(WatchedKind::Configuration, &name, &config.identity, source) {
+            return;
+        }
+        let version = ResourceVersion::parse(config.identity.resource_version.as_deref());
+        self.whitelist_version = Some(version);
+        let text = config.data.get(WHITELIST);
+        self.set_whitelist(text.map(String::as_str));
+    }
+
+    fn set_whitelist(&mut self, text: Option<&str>) {
+        let (whitelist, errors) = text.map(Whitelist::read).unwrap_or_default();
+        self.whitelist = whitelist.into();
+        self.changes.any = true;
+        self.whitelist_errors = errors;
+        self.cx.affected.sets.extend(self.sets.names());
+    }
+
+    fn remove_unlisted(
+        &mut self,
+        kind: WatchedKind,
+        names: &BTreeSet<ObjectName>,
+        list: CompleteList,
+    ) {
+        let cluster_scoped = |name: &str| ObjectName {
+            namespace: String::new(),
+            name: name.to_owned(),
+        };
+        let known: Vec<ObjectName> = match kind {
+            WatchedKind::Set => self
+                .sets
+                .iter()
+                .map(|(name, _)| cluster_scoped(name))
+                .collect(),
+            WatchedKind::Pod => self
+                .pods
+                .iter()
+                .map(|entry| (*entry.pod.name).clone())
+                .collect(),
+            WatchedKind::Namespace => self
+                .namespaces
+                .keys()
+                .map(|name| cluster_scoped(name))
+                .collect(),
+            WatchedKind::Revision => {
+                let names = self.revisions.names();
+                names.map(|name| self.in_own_namespace(name)).collect()
+            }
+            WatchedKind::Configuration => {
+                let known = self.whitelist_version.map(|_| CONFIGURATION);
+                known
+                    .map(|name| self.in_own_namespace(name))
+                    .into_iter()
+                    .collect()
+            }
+        };
+        for name in known {
+            if !names.contains(&name) && list.proves_deletion(self.version(kind, &name)) {
+                self.remove(kind, &name, list.version());
+            }
+        }
+    }
+
+    fn in_own_namespace(&self, name: &str) -> ObjectName {
+        ObjectName {
+            namespace: self.config.namespace.clone(),
+            name: name.to_owned(),
+        }
+    }
+
+    fn remove(&mut self, kind: WatchedKind, name: &ObjectName, version: ResourceVersion) {
+        let now = self.cx.now.monotonic;
+        self.watches.note_deletion(kind, name, version, now);
+        match kind {
+            WatchedKind::Set => self.remove_set(&name.name.as_str().into()),
+            WatchedKind::Pod => {
+                if let Some(entry) = self.pods.remove(name) {
+                    self.uncount(&entry);
+                    self.forget_writes(name);
+                }
+            }
+            WatchedKind::Namespace => {
+                self.namespace_versions.remove(&*name.name);
+                Arc::make_mut(&mut self.namespaces).remove(&*name.name);
+                self.changes.any = true;
+                self.affect_namespace(&name.name);
+            }
+            WatchedKind::Revision => {
+                if self.version(kind, name).is_some() {
+                    let set = self.revisions.remove(&name.name);
+                    self.affect_history(set);
+                }
+            }
+            WatchedKind::Configuration => {
+                if *name == self.in_own_namespace(CONFIGURATION) {
+                    self.whitelist_version = None;
+                    self.set_whitelist(None);
+                }
+            }
+        }
+    }
+
+    /// From now on this process writes. Everything is counted anew: another process may have written meanwhile.
+    fn start(&mut self) {
+        self.cx.synced = true;
+        for (_, set) in self.sets.iter_mut() {
+            set.members = super::sets::SetMembers::default();
+            set.lacking.clear();
+        }
+        for pod in self.pods.iter_mut() {
+            pod.memberships.clear();
+            pod.lacks.clear();
+            pod.sent = None;
+        }
+        let pods: Vec<_> = self
+            .pods
+            .iter()
+            .map(|entry| entry.pod.name.clone())
+            .collect();
+        self.cx.affected.pods.extend(pods);
+        self.affect_selection();
+        for set in self.sets.names() {
+            self.read_history(&set);
+        }
+        self.compare_in_force();
+    }
+
+    fn compare_in_force(&mut self) {
+        let (barrier, now) = (self.barrier, self.cx.now.wall);
+        let mut moved = Vec::new();
+        for (name, entry) in self.sets.iter_mut() {
+            if entry.read_in_force(barrier, now) {
+                moved.push(name.clone());
+            }
+        }
+        if !moved.is_empty() {
+            self.changes.any = true;
+            self.changes.sets = true;
+            self.affect_selection();
+        }
+        self.cx.affected.sets.extend(moved);
+    }
+
+    /// A write was carried out. If it is still due, another client or an admission webhook has undone it.
+    fn observe_written(&mut self, target: &WriteTarget) {
+        let purpose = self.refusals.answered(target);
+        match target {
+            WriteTarget::Pod(pod) => {
+                // The reply showed the pod in another version, unless nothing has changed.
+                let is_unchanged = self.pods.get(pod).is_some_and(|entry| entry.sent.is_some());
+                if let Some(purpose) = purpose.filter(|_| is_unchanged) {
+                    self.refuse(target, (purpose, UNDONE));
+                }
+            }
+            WriteTarget::SetStatus(set) => {
+                if let Some(entry) = self.sets.get_mut(set) {
+                    entry.event.due = entry.event.with_status.take();
+                    if entry.event.due.is_some() {
+                        let target = WriteTarget::SetEvent(set.clone());
+                        self.cx.affected.due.insert(target);
+                    }
+                }
+                let due = self.due_status(set).map(|due| due.purpose);
+                if let Some(purpose) = purpose.filter(|purpose| due == Some(*purpose)) {
+                    self.refuse(target, (purpose, UNDONE));
+                }
+            }
+            _ => {
+                let due = self.wanted(target).map(|(_, purpose)| purpose);
+                // The next revision may be due now.
+                if let Some(purpose) = purpose.filter(|purpose| due == Some(*purpose)) {
+                    self.refuse(target, (purpose, UNDONE));
+                }
+                self.affect(target);
+            }
+        }
+    }
+
+    fn observe_refused(&mut self, target: &WriteTarget, reason: &str) {
+        if let Some(purpose) = self.refusals.answered(target) {
+            self.refuse(target, (purpose, reason));
+        }
+    }
+
+    /// Lets a target rest, and its place in a roll-out go to another.
+    fn refuse(&mut self, target: &WriteTarget, refusal: (super::refusals::Purpose, &str)) {
+        let now = self.cx.now.monotonic;
+        let timers = &mut self.cx.timers;
+        self.refusals.insert(target, refusal, now, timers);
+        if let WriteTarget::Pod(pod) = target
+            && let Some(entry) = self.pods.get_mut(pod)
+        {
+            entry.sent = None;
+        }
+        self.affect(target);
+    }
+}
+
+/// Why a write that was carried out has changed nothing.
+const UNDONE: &str = "the API server carried the write out, and another client or an admission webhook has undone it";

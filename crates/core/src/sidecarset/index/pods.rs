@@ -1,0 +1,195 @@
+//! The pods, and what each of them is to the sets that it was injected by.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use leadsman_api::slim::workload::WorkloadPod;
+
+use super::context::{PodName, SetName};
+use crate::cluster::{Interners, ObjectName, ResourceVersion};
+use crate::sidecarset::annotations::{INJECTED_LIST, injected_sets};
+use crate::sidecarset::condition::UPGRADABLE;
+use crate::sidecarset::pod::{PodState, Progress};
+use crate::sidecarset::rollout::queue::Candidate;
+use crate::workload::pod::ObservedPod;
+
+/// Annotation of a pod by which the API server shows one that a kubelet runs from a file (`MirrorPodAnnotationKey` in
+/// `k8s.io/kubernetes/pkg/kubelet/types`): no set is injected into it.
+const MIRROR_POD: &str = "kubernetes.io/config.mirror";
+
+/// A pod.
+#[derive(Debug)]
+pub(super) struct PodEntry {
+    pub(super) pod: ObservedPod,
+    pub(super) version: ResourceVersion,
+    /// The sets that it was injected by, as it says.
+    pub(super) injected: Box<[SetName]>,
+    pub(super) condition: Option<ObservedCondition>,
+    pub(super) is_mirror: bool,
+    /// What it is to these sets. Empty while this process does not write.
+    pub(super) memberships: Vec<Membership>,
+    /// The sets that select it, and that it lacks.
+    pub(super) lacks: Vec<(SetName, Lack)>,
+    /// The set that it is being upgraded by. Whatever becomes of that write, the pod has another version then: a write of
+    /// the version that is known would change it, or is refused.
+    pub(super) sent: Option<SetName>,
+}
+
+/// The condition that says whether a pod can be upgraded, as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ObservedCondition {
+    pub(super) is_upgradable: bool,
+    pub(super) message: Arc<str>,
+}
+
+/// What a pod is to a set that it was injected by.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Membership {
+    pub(super) set: SetName,
+    /// As it is observed; the status counts this.
+    pub(super) state: PodState,
+    /// As it is if the write that is under way has been carried out; budgets count this.
+    pub(super) assumed: PodState,
+    /// Why it is not upgraded, apart from what the roll-out of the set says.
+    pub(super) hold: Option<Hold>,
+    /// Its place in the roll-out, if it can be upgraded.
+    pub(super) candidate: Option<Box<Candidate>>,
+    /// The revision that it has, as it says.
+    pub(super) revision: Option<Arc<str>>,
+}
+
+/// Why a pod is not upgraded by a set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// Its last write was refused, for this reason.
+    Refused(Arc<str>),
+    /// An older set claims the same, and wins.
+    Conflict(Arc<str>),
+    /// It was injected by an earlier set of the same name.
+    Former,
+    /// It was injected with the revision that new pods are pinned to, when the set had moved on already.
+    Pinned,
+}
+
+/// Why a pod lacks a set that selects it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// No webhook answered when it was created.
+    Missed,
+    /// It has a container of this name.
+    OwnContainer(Arc<str>),
+}
+
+impl PodEntry {
+    pub(super) fn new(wire: &WorkloadPod, interners: &mut Interners) -> Self {
+        let pod = ObservedPod::new(wire);
+        let list = pod.annotations.get(INJECTED_LIST);
+        let injected: BTreeSet<_> = injected_sets(list.map(String::as_str).unwrap_or_default())
+            .map(|set| interners.strings.share(set))
+            .collect();
+        let mut conditions = wire.status.conditions.iter();
+        let condition = conditions.find(|condition| condition.type_ == UPGRADABLE);
+        Self {
+            version: ResourceVersion::parse(pod.resource_version.as_deref()),
+            is_mirror: pod.annotations.contains_key(MIRROR_POD),
+            injected: injected.into_iter().collect(),
+            condition: condition.map(|condition| ObservedCondition {
+                is_upgradable: condition.status == "True",
+                message: interners
+                    .strings
+                    .share(condition.message.as_deref().unwrap_or_default()),
+            }),
+            memberships: Vec::new(),
+            lacks: Vec::new(),
+            sent: None,
+            pod,
+        }
+    }
+
+    pub(super) fn is_injected_by(&self, set: &str) -> bool {
+        self.injected.iter().any(|own| **own == *set)
+    }
+
+    pub(super) fn membership(&self, set: &str) -> Option<&Membership> {
+        self.memberships.iter().find(|member| *member.set == *set)
+    }
+}
+
+/// What a pod is once an upgrade has been written.
+pub(super) fn upgraded(state: PodState) -> PodState {
+    PodState {
+        version: crate::sidecarset::pod::PodVersion::Updated,
+        progress: Progress::Starting,
+        ..state
+    }
+}
+
+/// The pods by name, and by the sets that they were injected by.
+#[derive(Debug, Default)]
+pub(super) struct Pods {
+    by_name: HashMap<PodName, PodEntry>,
+    by_set: HashMap<SetName, BTreeSet<PodName>>,
+}
+
+impl Pods {
+    pub(super) fn get(&self, name: &ObjectName) -> Option<&PodEntry> {
+        self.by_name.get(name)
+    }
+
+    pub(super) fn get_mut(&mut self, name: &ObjectName) -> Option<&mut PodEntry> {
+        self.by_name.get_mut(name)
+    }
+
+    /// The pods that were injected by a set of this name.
+    pub(super) fn injected_by(&self, set: &str) -> impl Iterator<Item = &PodName> {
+        self.by_set.get(set).into_iter().flatten()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &PodEntry> {
+        self.by_name.values()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut PodEntry> {
+        self.by_name.values_mut()
+    }
+
+    /// Replaces a pod. What it is to its sets stays until it is compared with them again.
+    pub(super) fn insert(&mut self, mut entry: PodEntry) {
+        let name = entry.pod.name.clone();
+        let before = self.by_name.remove(&name);
+        let unchanged = before
+            .as_ref()
+            .is_some_and(|before| before.injected == entry.injected);
+        if let Some(before) = before {
+            if !unchanged {
+                self.unlink(&before);
+            }
+            entry.memberships = before.memberships;
+            entry.lacks = before.lacks;
+        }
+        if !unchanged {
+            for set in &entry.injected {
+                let pods = self.by_set.entry(set.clone()).or_default();
+                pods.insert(name.clone());
+            }
+        }
+        self.by_name.insert(name, entry);
+    }
+
+    pub(super) fn remove(&mut self, name: &ObjectName) -> Option<PodEntry> {
+        let entry = self.by_name.remove(name)?;
+        self.unlink(&entry);
+        Some(entry)
+    }
+
+    fn unlink(&mut self, entry: &PodEntry) {
+        for set in &entry.injected {
+            if let Some(pods) = self.by_set.get_mut(set) {
+                pods.remove(&entry.pod.name);
+                if pods.is_empty() {
+                    self.by_set.remove(set);
+                }
+            }
+        }
+    }
+}

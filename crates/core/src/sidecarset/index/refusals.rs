@@ -1,0 +1,99 @@
+//! Writes that the API server refused, or that another client undid. Such a write is not repeated until another write of
+//! its target is due, or some minutes have passed.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::context::Timers;
+use crate::sidecarset::event::WriteTarget;
+
+/// When a refused write is tried again: the cause may have been a webhook, a quota or a policy, and no watch shows that it
+/// is over.
+pub(super) const KEPT: Duration = Duration::from_mins(5);
+
+/// What a write is to achieve, without its times and versions. Two writes of a target with the same purpose are refused
+/// for the same reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Purpose(u64);
+
+impl Purpose {
+    pub(super) fn of(what: impl Hash) -> Self {
+        let mut hasher = DefaultHasher::new();
+        what.hash(&mut hasher);
+        Self(hasher.finish())
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Refusals {
+    refused: HashMap<WriteTarget, Refusal>,
+    /// The purposes of the writes that have not been answered; at most one for each target.
+    unanswered: HashMap<WriteTarget, Purpose>,
+}
+
+#[derive(Debug)]
+struct Refusal {
+    purpose: Purpose,
+    reason: Arc<str>,
+    until: Duration,
+}
+
+impl Refusals {
+    /// Records that a write is sent.
+    pub(super) fn sent(&mut self, target: &WriteTarget, purpose: Purpose) {
+        self.unanswered.insert(target.clone(), purpose);
+    }
+
+    /// Records that no write of a target is under way. Returns the purpose of the last one.
+    pub(super) fn answered(&mut self, target: &WriteTarget) -> Option<Purpose> {
+        self.unanswered.remove(target)
+    }
+
+    /// Remembers that writes of this purpose are refused.
+    pub(super) fn insert(
+        &mut self,
+        target: &WriteTarget,
+        (purpose, reason): (Purpose, &str),
+        now: Duration,
+        timers: &mut Timers,
+    ) {
+        let until = now.saturating_add(KEPT);
+        timers.set(until, target.clone());
+        let refusal = Refusal {
+            purpose,
+            reason: reason.into(),
+            until,
+        };
+        self.refused.insert(target.clone(), refusal);
+    }
+
+    /// Why writes of this purpose are refused, if they are.
+    pub(super) fn reason(&self, target: &WriteTarget, purpose: Purpose) -> Option<&Arc<str>> {
+        if self.refused.is_empty() {
+            return None;
+        }
+        let refusal = self.refused.get(target);
+        let refusal = refusal.filter(|refusal| refusal.purpose == purpose);
+        refusal.map(|refusal| &refusal.reason)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.refused.is_empty()
+    }
+
+    /// Forgets the refusal of a target.
+    pub(super) fn remove(&mut self, target: &WriteTarget) {
+        self.unanswered.remove(target);
+        self.refused.remove(target);
+    }
+
+    /// Forgets the refusal of a target when its time has come.
+    pub(super) fn expire(&mut self, target: &WriteTarget, now: Duration) {
+        let refusal = self.refused.get(target);
+        if refusal.is_some_and(|refusal| refusal.until <= now) {
+            self.refused.remove(target);
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The revisions of the sets as `ControllerRevision`s, and what has to be written of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use leadsman_api::SidecarSet as SidecarSetWire;
+use leadsman_api::slim::revision::ControllerRevision;
+use serde_json::{Value, json};
+
+use crate::cluster::{ObjectName, ResourceVersion};
+use crate::sidecarset::event::Write;
+use crate::sidecarset::revision::{self, SET_LABEL, SetRevision};
+use crate::sidecarset::set::{CUSTOM_VERSION_LABEL, PinnedRevision, SidecarSet};
+use crate::workload::go_json::{FieldOrder, Form, GoValue};
+use crate::workload::revision::{Newest, Revision, RevisionChange, newest, revision_hash, surplus};
+
+/// A revision as it is kept: its template is read where a new pod gets it.
+#[derive(Debug)]
+pub(super) struct StoredRevision {
+    object: Arc<ControllerRevision>,
+    pub(super) version: ResourceVersion,
+    revision: Revision,
+    /// The set that owns it.
+    owner: Option<Arc<str>>,
+}
+
+impl StoredRevision {
+    fn new(object: Arc<ControllerRevision>) -> Self {
+        let meta = &object.identity;
+        let owners = meta.owner_references.iter().flatten();
+        let owner = owners
+            .filter(|owner| owner.kind == "SidecarSet" && owner.controller == Some(true))
+            .map(|owner| Arc::from(owner.uid.as_str()))
+            .next();
+        Self {
+            version: ResourceVersion::parse(meta.resource_version.as_deref()),
+            revision: Revision {
+                name: meta.name.as_deref().unwrap_or_default().into(),
+                number: object.revision,
+                data: GoValue::read(&object.data, Form::Plain)
+                    .to_text(FieldOrder::Sorted)
+                    .into(),
+            },
+            owner,
+            object,
+        }
+    }
+
+    fn label(&self, key: &str) -> Option<&str> {
+        let labels = self.object.identity.labels.as_ref()?;
+        labels.get(key).map(String::as_str)
+    }
+
+    pub(super) fn data(&self) -> &Value {
+        &self.object.data
+    }
+
+    pub(super) fn created(&self) -> Option<Timestamp> {
+        let created = self.object.identity.creation_timestamp.as_ref();
+        created.map(|time| time.0)
+    }
+}
+
+/// The history of a set.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct History {
+    /// The newest revision; None for a set that is not acted on.
+    pub(super) newest: Option<Newest>,
+    /// Whether a revision of an earlier set has the name, which goes with its owner.
+    is_name_in_use: bool,
+    /// The revision that new pods are pinned to, if there is one.
+    pub(super) pinned: Option<Arc<SetRevision>>,
+}
+
+impl History {
+    /// Whether the revision of the set as it is now is there.
+    pub(super) fn has_newest(&self) -> bool {
+        let newest = self.newest.as_ref();
+        newest.is_some_and(|newest| !matches!(newest.change, RevisionChange::Create { .. }))
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.newest
+            .as_ref()
+            .map(|newest| &*newest.name)
+            .unwrap_or_default()
+    }
+}
+
+/// The revisions of all sets, by name.
+#[derive(Debug, Default)]
+pub(super) struct Revisions(BTreeMap<Arc<str>, StoredRevision>);
+
+impl Revisions {
+    pub(super) fn get(&self, name: &str) -> Option<&StoredRevision> {
+        self.0.get(name)
+    }
+
+    /// The shared form of the name of a revision that is known.
+    pub(super) fn name(&self, name: &str) -> Option<&Arc<str>> {
+        self.0.get_key_value(name).map(|(name, _)| name)
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.0.keys()
+    }
+
+    /// Returns the set whose history it belongs to, by its label.
+    pub(super) fn insert(&mut self, object: Arc<ControllerRevision>) -> Option<Arc<str>> {
+        let revision = StoredRevision::new(object);
+        let set = revision.label(SET_LABEL).map(Arc::from);
+        self.0.insert(revision.revision.name.clone(), revision);
+        set
+    }
+
+    /// Returns the set whose history it belonged to.
+    pub(super) fn remove(&mut self, name: &str) -> Option<Arc<str>> {
+        self.0.remove(name)?.label(SET_LABEL).map(Arc::from)
+    }
+
+    fn of(&self, set: &SidecarSet) -> impl Iterator<Item = &StoredRevision> {
+        let all = self.0.values();
+        all.filter(|revision| revision.owner.as_deref() == Some(&*set.uid))
+    }
+
+    /// The history of a set, of whose names `collisions` were taken before.
+    pub(super) fn history(&self, set: &SidecarSet, collisions: i32) -> History {
+        let known: Vec<_> = self.of(set).map(|own| own.revision.clone()).collect();
+        let data = set.template.revision_data();
+        let mut newest = newest(&set.name, &data, &known, collisions);
+        let mut is_name_in_use = false;
+        while let RevisionChange::Create { number, .. } = newest.change {
+            let Some(other) = self.0.get(&newest.name) else {
+                break;
+            };
+            if other.owner.is_some() {
+                // The garbage collector deletes it with its owner.
+                is_name_in_use = true;
+                break;
+            }
+            let collisions = newest.collisions + 1;
+            let hash = revision_hash(&data, collisions);
+            newest = Newest {
+                name: crate::workload::revision::revision_name(&set.name, &hash).into(),
+                collisions,
+                change: RevisionChange::Create { number, hash },
+            };
+        }
+        History {
+            newest: Some(newest),
+            is_name_in_use,
+            pinned: self.pinned(set).map(Arc::new),
+        }
+    }
+
+    fn pinned(&self, set: &SidecarSet) -> Option<SetRevision> {
+        let pin = set.pin.as_ref()?;
+        let stored = match &pin.revision {
+            PinnedRevision::Name(name) => self.of(set).find(|own| own.revision.name == *name),
+            PinnedRevision::CustomVersion(version) => self
+                .of(set)
+                .filter(|own| own.label(CUSTOM_VERSION_LABEL) == Some(version))
+                .max_by_key(|own| own.revision.number),
+        }?;
+        let object = &stored.object;
+        SetRevision::read(&object.identity, object.revision, &object.data)
+    }
+
+    /// The write that is due for a set's revisions: the newest first, then one that exceeds the limit. `used` are those that
+    /// pods have.
+    pub(super) fn write(
+        &self,
+        (set, wire): (&SidecarSet, &SidecarSetWire),
+        history: &History,
+        used: impl Iterator<Item = Arc<str>>,
+        namespace: &str,
+    ) -> Option<Write> {
+        let newest = history.newest.as_ref()?;
+        if let RevisionChange::Create { number, hash } = &newest.change {
+            let object = revision::create(
+                set,
+                &wire.metadata,
+                namespace,
+                (&newest.name, hash, *number),
+            );
+            return (!history.is_name_in_use).then(|| Write::CreateRevision(Box::new(object)));
+        }
+        let stored = self.get(&newest.name)?;
+        let number = match newest.change {
+            RevisionChange::Renumber(number) => Some(number),
+            _ => None,
+        };
+        let version = set.custom_version.as_deref();
+        if number.is_some() || stored.label(CUSTOM_VERSION_LABEL) != version {
+            return Some(stored.patch(number, version, namespace));
+        }
+        let pinned = history.pinned.as_ref();
+        let pinned = pinned.map(|pinned| pinned.revision.name.clone());
+        let used: BTreeSet<_> = used.chain(pinned).collect();
+        let known: Vec<_> = self.of(set).map(|own| own.revision.clone()).collect();
+        let surplus = surplus(&known, set.history_limit, &used);
+        let surplus = self.get(surplus.first()?)?;
+        Some(surplus.delete(namespace))
+    }
+}
+
+impl StoredRevision {
+    fn object_name(&self, namespace: &str) -> ObjectName {
+        ObjectName {
+            namespace: namespace.to_owned(),
+            name: self.revision.name.to_string(),
+        }
+    }
+
+    fn patch(&self, number: Option<i64>, version: Option<&str>, namespace: &str) -> Write {
+        let meta = &self.object.identity;
+        let mut patch =
+            json!({"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version}});
+        if let Some(number) = number {
+            patch["revision"] = number.into();
+        }
+        if self.label(CUSTOM_VERSION_LABEL) != version {
+            patch["metadata"]["labels"] = json!({CUSTOM_VERSION_LABEL: version});
+        }
+        Write::PatchRevision {
+            revision: self.object_name(namespace),
+            patch: Box::new(patch),
+        }
+    }
+
+    fn delete(&self, namespace: &str) -> Write {
+        let meta = &self.object.identity;
+        Write::DeleteRevision {
+            revision: self.object_name(namespace),
+            uid: meta.uid.clone().unwrap_or_default(),
+            resource_version: meta.resource_version.clone(),
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! The sets, with what is counted of their pods.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use leadsman_api::sidecar_set::InForce;
+use leadsman_api::{SidecarSet as SidecarSetWire, SidecarSetStatus};
+
+use super::context::{PodName, SetName};
+use super::pods::{Hold, Lack, Membership};
+use super::revisions::History;
+use crate::cluster::{Invalid, ResourceVersion};
+use crate::sidecarset::event::EventNote;
+use crate::sidecarset::overlap::{self, Overlap};
+use crate::sidecarset::pod::PodVersion;
+use crate::sidecarset::rollout::queue::RollingPods;
+use crate::sidecarset::set::SidecarSet;
+use crate::sidecarset::status::Counts;
+
+/// Annotation of a set that was made anew under the name of an earlier one: `true` takes over the pods of that.
+pub const ADOPT_PODS: &str = "sidecarset.leadsman.io/adopt-pods";
+
+/// A set.
+#[derive(Debug)]
+pub(super) struct SetEntry {
+    pub(super) wire: Arc<SidecarSetWire>,
+    pub(super) version: ResourceVersion,
+    /// The set, or what is wrong with it.
+    pub(super) parsed: Result<Arc<SidecarSet>, Arc<[Invalid]>>,
+    /// The version in which its generation was first seen; unknown if its status says that it is in force.
+    pub(super) since: ResourceVersion,
+    pub(super) in_force: Option<InForce>,
+    pub(super) history: History,
+    pub(super) members: SetMembers,
+    /// The pods that it selects and that lack it.
+    pub(super) lacking: BTreeMap<PodName, Lack>,
+    /// What is to be told when the status that was sent has been written, and what is to be told now.
+    pub(super) event: SetEvents,
+}
+
+/// Events about a set: at most one of either kind.
+#[derive(Debug, Default)]
+pub(super) struct SetEvents {
+    pub(super) with_status: Option<EventNote>,
+    pub(super) due: Option<EventNote>,
+}
+
+/// What is counted of the pods of a set.
+#[derive(Debug, Default)]
+pub(super) struct SetMembers {
+    pub(super) counts: Counts,
+    pub(super) rolling: RollingPods,
+    /// Those that are upgraded now where the set spreads them; `rolling` knows no order then.
+    pub(super) scattered: BTreeSet<PodName>,
+    pub(super) pods: BTreeSet<PodName>,
+    /// How many pods have each revision.
+    pub(super) revisions: BTreeMap<Arc<str>, usize>,
+    pub(super) not_upgradable: BTreeSet<PodName>,
+    pub(super) refused: BTreeSet<PodName>,
+    pub(super) former: BTreeSet<PodName>,
+}
+
+impl SetMembers {
+    pub(super) fn add(&mut self, pod: &PodName, member: &Membership) {
+        self.counts.add(member.state);
+        let candidate = member.candidate.as_deref().cloned();
+        self.rolling.add(member.assumed, candidate);
+        self.pods.insert(pod.clone());
+        if let Some(revision) = &member.revision {
+            *self.revisions.entry(revision.clone()).or_default() += 1;
+        }
+        if let Some(list) = self.list_of(member) {
+            list.insert(pod.clone());
+        }
+    }
+
+    pub(super) fn remove(&mut self, pod: &PodName, member: &Membership) {
+        self.counts.remove(member.state);
+        let candidate = member.candidate.as_deref();
+        self.rolling.remove(member.assumed, candidate);
+        self.pods.remove(pod);
+        if let Some(revision) = &member.revision {
+            let uses = self.revisions.get_mut(revision).map(|uses| {
+                *uses -= 1;
+                *uses
+            });
+            if uses == Some(0) {
+                self.revisions.remove(revision);
+            }
+        }
+        if let Some(list) = self.list_of(member) {
+            list.remove(pod);
+        }
+    }
+
+    /// The list that names a pod, if one does.
+    fn list_of(&mut self, member: &Membership) -> Option<&mut BTreeSet<PodName>> {
+        match (&member.hold, member.state.version) {
+            (_, PodVersion::Updated) => None,
+            (Some(Hold::Refused(_)), _) => Some(&mut self.refused),
+            (Some(Hold::Former), _) => Some(&mut self.former),
+            (_, PodVersion::NotUpgradable) => Some(&mut self.not_upgradable),
+            _ => None,
+        }
+    }
+}
+
+impl SetEntry {
+    pub(super) fn new(wire: Arc<SidecarSetWire>) -> Self {
+        let version = ResourceVersion::parse(wire.metadata.resource_version.as_deref());
+        let in_force = wire.status.as_ref();
+        let in_force = in_force.and_then(|status| status.in_force.clone());
+        let generation = in_force.as_ref().map(|in_force| in_force.generation);
+        Self {
+            parsed: SidecarSet::parse(&wire).map(Arc::new).map_err(Into::into),
+            version,
+            since: if generation == wire.metadata.generation {
+                ResourceVersion::UNKNOWN
+            } else {
+                version
+            },
+            in_force,
+            history: History::default(),
+            members: SetMembers::default(),
+            lacking: BTreeMap::new(),
+            event: SetEvents::default(),
+            wire,
+        }
+    }
+
+    /// The set, if it is acted on: it is valid and not being deleted.
+    pub(super) fn active(&self) -> Option<&Arc<SidecarSet>> {
+        let set = self.parsed.as_ref().ok();
+        set.filter(|_| self.wire.metadata.deletion_timestamp.is_none())
+    }
+
+    pub(super) fn status(&self) -> Option<&SidecarSetStatus> {
+        self.wire.status.as_ref()
+    }
+
+    pub(super) fn uid(&self) -> Option<&str> {
+        self.wire.metadata.uid.as_deref()
+    }
+
+    pub(super) fn generation(&self) -> i64 {
+        self.wire.metadata.generation.unwrap_or_default()
+    }
+
+    /// Whether it takes over the pods of an earlier set of its name.
+    pub(super) fn adopts_pods(&self) -> bool {
+        let annotations = self.wire.metadata.annotations.as_ref();
+        let adopts = annotations.and_then(|annotations| annotations.get(ADOPT_PODS));
+        adopts.is_some_and(|value| value == "true")
+    }
+
+    /// Takes in another state. Returns whether anything but its status has changed.
+    pub(super) fn replace(&mut self, wire: Arc<SidecarSetWire>) -> bool {
+        let (before, after) = (&self.wire.metadata, &wire.metadata);
+        let is_same = before.generation == after.generation
+            && before.labels == after.labels
+            && before.annotations == after.annotations
+            && before.deletion_timestamp == after.deletion_timestamp
+            && self.wire.spec == wire.spec;
+        self.version = ResourceVersion::parse(after.resource_version.as_deref());
+        if before.generation != after.generation {
+            self.since = self.version;
+        }
+        if !is_same {
+            let parsed = SidecarSet::parse(&wire).map(Arc::new).map_err(Into::into);
+            if !selects_the_same(&self.parsed, &parsed) {
+                self.in_force = None;
+            }
+            self.parsed = parsed;
+        }
+        self.wire = wire;
+        !is_same
+    }
+
+    /// Compares its generation with what the webhook injects by. Returns whether that has changed anything.
+    pub(super) fn read_in_force(
+        &mut self,
+        barrier: Option<ResourceVersion>,
+        now: Timestamp,
+    ) -> bool {
+        let generation = self.generation();
+        let stored = self.status().and_then(|status| status.in_force.clone());
+        let stored = stored.filter(|stored| stored.generation == generation);
+        let next = match barrier {
+            // Nothing is known yet.
+            None => stored.or_else(|| self.in_force.clone()),
+            Some(ResourceVersion::UNKNOWN) => None,
+            Some(_) if self.active().is_none() => None,
+            Some(barrier) => {
+                if stored.is_some() {
+                    self.since = ResourceVersion::UNKNOWN;
+                }
+                let is_reached = !self.since.is_later_than(barrier);
+                let since = self.in_force.as_ref().map(|before| before.since.clone());
+                let reached = InForce {
+                    generation,
+                    since: since.unwrap_or(Time(crate::cluster::whole_seconds(now))),
+                };
+                stored.or_else(|| {
+                    if is_reached {
+                        Some(reached)
+                    } else {
+                        self.in_force.clone()
+                    }
+                })
+            }
+        };
+        let changed = next != self.in_force;
+        self.in_force = next;
+        changed
+    }
+}
+
+fn selects_the_same<E>(
+    before: &Result<Arc<SidecarSet>, E>,
+    after: &Result<Arc<SidecarSet>, E>,
+) -> bool {
+    match (before, after) {
+        (Ok(before), Ok(after)) => {
+            before.selector == after.selector
+                && before.namespaces == after.namespaces
+                && before.is_injection_paused == after.is_injection_paused
+        }
+        _ => false,
+    }
+}
+
+/// The sets by name, and what two of them cannot both do.
+#[derive(Debug, Default)]
+pub(super) struct Sets {
+    by_name: BTreeMap<SetName, SetEntry>,
+    /// The older and the newer of two sets.
+    overlaps: BTreeMap<(SetName, SetName), Overlap>,
+}
+
+impl Sets {
+    pub(super) fn get(&self, name: &str) -> Option<&SetEntry> {
+        self.by_name.get(name)
+    }
+
+    pub(super) fn get_mut(&mut self, name: &str) -> Option<&mut SetEntry> {
+        self.by_name.get_mut(name)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&SetName, &SetEntry)> {
+        self.by_name.iter()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&SetName, &mut SetEntry)> {
+        self.by_name.iter_mut()
+    }
+
+    pub(super) fn names(&self) -> Vec<SetName> {
+        self.by_name.keys().cloned().collect()
+    }
+
+    pub(super) fn insert(&mut self, name: SetName, entry: SetEntry) {
+        self.by_name.insert(name, entry);
+    }
+
+    pub(super) fn remove(&mut self, name: &str) -> Option<SetEntry> {
+        self.by_name.remove(name)
+    }
+
+    /// Compares a set, which has changed or is gone, with all others. Returns the others that it cannot be on a pod with, or
+    /// could not.
+    pub(super) fn compare(&mut self, name: &str) -> BTreeSet<SetName> {
+        let is_own = |(older, newer): &(SetName, SetName)| **older == *name || **newer == *name;
+        let before = self.overlaps.keys().filter(|pair| is_own(pair));
+        let mut others: BTreeSet<_> = before
+            .flat_map(|(older, newer)| [older.clone(), newer.clone()])
+            .collect();
+        self.overlaps.retain(|pair, _| !is_own(pair));
+        if let Some(own) = self.by_name.get(name).and_then(SetEntry::active) {
+            let active = self.by_name.values().filter_map(SetEntry::active);
+            for other in active.filter(|other| other.name != own.name) {
+                let Some(overlap) = overlap::find(&own.template, &other.template) else {
+                    continue;
+                };
+                others.insert(other.name.clone());
+                let pair = if own.precedence() < other.precedence() {
+                    (own.name.clone(), other.name.clone())
+                } else {
+                    (other.name.clone(), own.name.clone())
+                };
+                self.overlaps.insert(pair, overlap);
+            }
+        }
+        others.remove(name);
+        others
+    }
+
+    /// The older sets that a set cannot be on a pod with, each with what both claim.
+    pub(super) fn winners(&self, name: &str) -> impl Iterator<Item = (&Arc<SidecarSet>, &Overlap)> {
+        let pairs = self
+            .overlaps
+            .iter()
+            .filter(move |((_, newer), _)| **newer == *name);
+        pairs.filter_map(|((older, _), overlap)| Some((self.get(older)?.active()?, overlap)))
+    }
+}

@@ -1,0 +1,94 @@
+//! What the webhook injects by, from what is observed: also while this process does not write.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::Index;
+use super::sets::SetEntry;
+use crate::sidecarset::event::WatchedKind;
+use crate::sidecarset::selection::SetHistory;
+use crate::sidecarset::set::{PinPolicy, SidecarSet};
+use crate::sidecarset::snapshot::{Snapshot, SnapshotSet};
+use crate::workload::amount::Amount;
+
+/// The kinds that an injection depends on.
+const KINDS: [WatchedKind; 4] = [
+    WatchedKind::Set,
+    WatchedKind::Namespace,
+    WatchedKind::Revision,
+    WatchedKind::Configuration,
+];
+
+/// What has changed of a snapshot since one was taken.
+#[derive(Debug, Default)]
+pub(super) struct SnapshotChanges {
+    /// The kinds that have been listed.
+    pub(super) listed: BTreeSet<WatchedKind>,
+    /// Whether anything has.
+    pub(super) any: bool,
+    /// Whether a set has, or its revisions.
+    pub(super) sets: bool,
+    /// The sets of the last one.
+    last: Arc<Vec<SnapshotSet>>,
+}
+
+impl Index {
+    /// What new pods are injected by, if it has changed since it was last taken. None before all of it is known.
+    pub fn take_changed_snapshot(&mut self) -> Option<Arc<Snapshot>> {
+        let changes = &mut self.changes;
+        if !changes.any || !KINDS.iter().all(|kind| changes.listed.contains(kind)) {
+            return None;
+        }
+        changes.any = false;
+        if std::mem::take(&mut changes.sets) {
+            let sets = self
+                .sets
+                .iter()
+                .filter_map(|(_, entry)| snapshot_set(entry));
+            changes.last = Arc::new(sets.collect());
+        }
+        Some(Arc::new(Snapshot {
+            version: self.watches.newest(WatchedKind::Set),
+            sets: changes.last.clone(),
+            namespaces: self.namespaces.clone(),
+            whitelist: self.whitelist.clone(),
+            allows_unlisted_metadata: self.config.allows_unlisted_metadata,
+            options: self.config.render,
+        }))
+    }
+}
+
+fn snapshot_set(entry: &SetEntry) -> Option<SnapshotSet> {
+    let set = entry.active()?;
+    let history = SetHistory {
+        revisions: entry
+            .history
+            .pinned
+            .as_deref()
+            .cloned()
+            .into_iter()
+            .collect(),
+        newest: entry.history.name().into(),
+        matched: matched(entry),
+    };
+    Some(SnapshotSet {
+        set: set.clone(),
+        history: history.into(),
+        since: entry.since,
+    })
+}
+
+/// How many pods a set has, by its status.
+pub(super) fn matched(entry: &SetEntry) -> usize {
+    let matched = entry.status().map(|status| status.matched_pods);
+    usize::try_from(matched.unwrap_or_default()).unwrap_or_default()
+}
+
+/// Whether new pods depend on how many pods a set has.
+pub(super) fn depends_on_count(set: &SidecarSet) -> bool {
+    let is_partial = set
+        .pin
+        .as_ref()
+        .is_some_and(|pin| pin.policy == PinPolicy::Partial);
+    is_partial && matches!(set.update.partition, Amount::Number(1..))
+}

@@ -1,0 +1,399 @@
+//! The status of a set as it is to be: its counts, the generation in force, and one condition that says what is wrong.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use leadsman_api::SidecarSetStatus;
+use serde_json::{Value, json};
+
+use super::Index;
+use super::context::PodName;
+use super::pods::{Hold, Lack};
+use super::refusals::Purpose;
+use super::sets::{ADOPT_PODS, SetEntry};
+use crate::cluster::{Invalid, ObjectName, truncate, whole_seconds};
+use crate::sidecarset::event::{EventNote, Write, WriteTarget};
+use crate::sidecarset::metadata::MetadataPatch;
+use crate::sidecarset::revision::changed_fields;
+use crate::sidecarset::set::{PinnedRevision, SidecarSet};
+use crate::sidecarset::status::status;
+use crate::sidecarset::strategy::UpdateMode;
+
+/// The type of the condition.
+pub const READY: &str = "Ready";
+/// The longest message, in bytes.
+const MESSAGE: usize = 1024;
+
+/// Why a set does, or does not do, what it says. Of several reasons the first in this order is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// It breaks a rule, and is not acted on.
+    InvalidSpec,
+    /// An older set claims the same, and wins on pods that both select.
+    Conflict,
+    /// New pods are pinned to a revision that does not exist.
+    RevisionMissing,
+    /// It patches annotations that the administrator does not allow.
+    MetadataNotAllowed,
+    /// Writes were refused.
+    WriteRefused,
+    /// Pods that it selects lack its containers.
+    NotInjected,
+    /// New pods are not injected yet, or are injected as an earlier generation says.
+    NotInForce,
+    /// Pods differ in more than their images, and wait to be re-created.
+    NotUpgradablePods,
+    /// Pods were injected by an earlier set of its name.
+    FormerPods,
+    /// It does what it says.
+    InForce,
+}
+
+impl Reason {
+    /// As the condition has it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidSpec => "InvalidSpec",
+            Self::Conflict => "Conflict",
+            Self::RevisionMissing => "RevisionMissing",
+            Self::MetadataNotAllowed => "MetadataNotAllowed",
+            Self::WriteRefused => "WriteRefused",
+            Self::NotInjected => "NotInjected",
+            Self::NotInForce => "NotInForce",
+            Self::NotUpgradablePods => "NotUpgradablePods",
+            Self::FormerPods => "FormerPods",
+            Self::InForce => "InForce",
+        }
+    }
+
+    /// Whether the set does what it says, though pods may have to be re-created for it.
+    pub fn is_ready(self) -> bool {
+        matches!(
+            self,
+            Self::NotUpgradablePods | Self::FormerPods | Self::InForce
+        )
+    }
+
+    /// Whether people are told of it by an event.
+    fn is_told(self) -> bool {
+        !matches!(self, Self::InForce | Self::NotInForce)
+    }
+}
+
+/// A status that is due.
+pub(super) struct DueStatus {
+    pub(super) write: Write,
+    pub(super) purpose: Purpose,
+    pub(super) event: Option<EventNote>,
+}
+
+impl Index {
+    /// The status of a set, if it differs from what is stored.
+    pub(super) fn due_status(&self, name: &str) -> Option<DueStatus> {
+        let entry = self.sets.get(name)?;
+        if entry.wire.metadata.deletion_timestamp.is_some() || self.awaits_revision(name, entry) {
+            return None;
+        }
+        let present = entry.status();
+        let (reason, message) = self.reason(name, entry);
+        let mut wanted = match entry.parsed.as_ref() {
+            Ok(set) => counted(set, entry),
+            Err(_) => SidecarSetStatus {
+                observed_generation: entry.generation(),
+                in_force: None,
+                ..present.cloned().unwrap_or_default()
+            },
+        };
+        if self.keeps_fields {
+            let before = present.into_iter().flat_map(|status| &status.conditions);
+            let before: Vec<_> = before.cloned().collect();
+            let generation = entry.generation();
+            wanted.conditions = with_condition(
+                before,
+                (reason, message.clone()),
+                generation,
+                self.cx.now.wall,
+            );
+        } else {
+            wanted.in_force = None;
+            wanted.conditions = present
+                .map(|present| present.conditions.clone())
+                .unwrap_or_default();
+        }
+        if present == Some(&wanted) {
+            return None;
+        }
+        let before = present.and_then(ready_reason);
+        let is_news = reason.is_told() && before != Some(reason.as_str());
+        let event = is_news.then(|| EventNote {
+            regarding: set_name(name),
+            uid: entry.uid().unwrap_or_default().to_owned(),
+            is_warning: !reason.is_ready(),
+            reason: reason.as_str(),
+            note: message,
+        });
+        Some(DueStatus {
+            purpose: Purpose::of(serde_json::to_string(&wanted).ok()),
+            write: Write::SetStatus {
+                set: name.to_owned(),
+                patch: Box::new(patch(entry.uid(), &wanted)),
+            },
+            event: event.filter(|_| self.keeps_fields),
+        })
+    }
+
+    /// Whether the status waits for the newest revision, which it names. It does not where that was refused.
+    fn awaits_revision(&self, name: &str, entry: &SetEntry) -> bool {
+        let target = WriteTarget::Revisions(name.to_owned());
+        let write = self.revision_write(name);
+        let purpose = write.as_ref().map(super::write::revision_purpose);
+        let is_refused = |purpose| self.refusals.reason(&target, purpose).is_some();
+        entry.active().is_some()
+            && !entry.history.has_newest()
+            && purpose.is_some_and(|purpose| !is_refused(purpose))
+    }
+
+    /// What is to be said of a set: the first thing that is wrong.
+    pub(super) fn reason(&self, name: &str, entry: &SetEntry) -> (Reason, String) {
+        let set = match entry.parsed.as_ref() {
+            Ok(set) => set,
+            Err(errors) => return (Reason::InvalidSpec, invalid(errors)),
+        };
+        let found = self
+            .conflict(set)
+            .or_else(|| missing_pin(set, entry))
+            .or_else(|| self.not_allowed(set))
+            .or_else(|| self.refused_write(name, entry))
+            .or_else(|| lacking(entry))
+            .or_else(|| self.not_in_force(entry))
+            .or_else(|| self.not_upgradable(set, entry))
+            .or_else(|| former(entry));
+        let (reason, mut message) = found.unwrap_or_else(|| (Reason::InForce, in_force(set)));
+        message.truncate(truncate(&message, MESSAGE).len());
+        (reason, message)
+    }
+
+    fn conflict(&self, set: &SidecarSet) -> Option<(Reason, String)> {
+        let mut winners = self.sets.winners(&set.name);
+        let (winner, overlap) = winners.find(|(winner, _)| !winner.is_disjoint(set))?;
+        let message = format!(
+            "SidecarSet {} is older and has {overlap} too: pods that both select get {} and not this one; rename it, or \
+             change a selector so that no pod has both",
+            winner.name, winner.name
+        );
+        Some((Reason::Conflict, message))
+    }
+
+    fn not_allowed(&self, set: &SidecarSet) -> Option<(Reason, String)> {
+        let allowed = self.allowed_keys(set);
+        let mut keys = set.template.patches.iter().flat_map(MetadataPatch::keys);
+        let key = keys.find(|key| !allowed.contains(key))?;
+        let mut message = format!(
+            "annotation {key:?} of patchPodMetadata is left out: ConfigMap {}/{} does not allow it",
+            self.config.namespace,
+            crate::sidecarset::event::CONFIGURATION
+        );
+        if let Some(error) = self.whitelist_errors.first() {
+            let _ = write!(message, "; a rule in there is wrong: {error}");
+        }
+        Some((Reason::MetadataNotAllowed, message))
+    }
+
+    fn refused_write(&self, name: &str, entry: &SetEntry) -> Option<(Reason, String)> {
+        let revisions = WriteTarget::Revisions(name.to_owned());
+        let write = self.revision_write(name);
+        let purpose = write.as_ref().map(super::write::revision_purpose);
+        let refusal = purpose.and_then(|purpose| self.refusals.reason(&revisions, purpose));
+        if let Some(reason) = refusal {
+            let message =
+                format!("a ControllerRevision was refused, trying again in minutes: {reason}");
+            return Some((Reason::WriteRefused, message));
+        }
+        let refused = &entry.members.refused;
+        let first = refused.first()?;
+        let member = self.pods.get(first)?.membership(name)?;
+        let Some(Hold::Refused(reason)) = &member.hold else {
+            return None;
+        };
+        let message = format!(
+            "the upgrade of {} was refused, trying again in minutes; {first}: {reason}",
+            pods(refused.len())
+        );
+        Some((Reason::WriteRefused, message))
+    }
+
+    fn not_in_force(&self, entry: &SetEntry) -> Option<(Reason, String)> {
+        let in_force = entry.in_force.as_ref().map(|in_force| in_force.generation);
+        if in_force == Some(entry.generation()) {
+            return None;
+        }
+        let message = match (self.barrier, in_force) {
+            (_, Some(generation)) => {
+                format!("new pods may still be injected as generation {generation} says")
+            }
+            _ => "new pods are not injected yet: no webhook of leadsman has the set".to_owned(),
+        };
+        Some((Reason::NotInForce, message))
+    }
+
+    fn not_upgradable(&self, set: &SidecarSet, entry: &SetEntry) -> Option<(Reason, String)> {
+        let waiting = &entry.members.not_upgradable;
+        let first = waiting.first()?;
+        if set.update.mode == UpdateMode::NotUpdate {
+            return None;
+        }
+        let field = self.first_difference(first, set);
+        let field = field.map(|field| format!(", first in {field}"));
+        let message = format!(
+            "{} differ in more than images and wait to be re-created: {first}{}",
+            pods(waiting.len()),
+            field.unwrap_or_default()
+        );
+        Some((Reason::NotUpgradablePods, message))
+    }
+
+    /// The first field of the set's containers that a pod has in another form, by its revision.
+    fn first_difference(&self, pod: &PodName, set: &SidecarSet) -> Option<String> {
+        let revision = self
+            .pods
+            .get(pod)?
+            .membership(&set.name)?
+            .revision
+            .clone()?;
+        let data = self.revisions.get(&revision)?.data();
+        changed_fields(data, set)
+            .into_iter()
+            .find(|field| field.rsplit('.').next() != Some("image"))
+    }
+}
+
+fn counted(set: &SidecarSet, entry: &SetEntry) -> SidecarSetStatus {
+    let present = entry.status();
+    let collisions = entry.history.newest.as_ref();
+    let collisions = collisions.map_or(0, |newest| newest.collisions);
+    let mut wanted = status(set, entry.members.counts, "", collisions, present);
+    wanted.latest_revision = if entry.history.has_newest() {
+        Some(entry.history.name().to_owned())
+    } else {
+        present.and_then(|present| present.latest_revision.clone())
+    };
+    wanted.in_force.clone_from(&entry.in_force);
+    wanted
+}
+
+fn set_name(name: &str) -> ObjectName {
+    ObjectName {
+        namespace: String::new(),
+        name: name.to_owned(),
+    }
+}
+
+fn pods(count: usize) -> String {
+    match count {
+        1 => "1 pod".to_owned(),
+        count => format!("{count} pods"),
+    }
+}
+
+fn invalid(errors: &Arc<[Invalid]>) -> String {
+    let errors: Vec<_> = errors.iter().map(Invalid::to_string).collect();
+    let message = format!("nothing is injected or upgraded: {}", errors.join("; "));
+    truncate(&message, MESSAGE).to_owned()
+}
+
+fn missing_pin(set: &SidecarSet, entry: &SetEntry) -> Option<(Reason, String)> {
+    let pin = set
+        .pin
+        .as_ref()
+        .filter(|_| entry.history.pinned.is_none())?;
+    let which = match &pin.revision {
+        PinnedRevision::Name(name) => format!("revision {name:?}"),
+        PinnedRevision::CustomVersion(version) => format!("custom version {version:?}"),
+    };
+    let message = format!(
+        "injectionStrategy.revision pins new pods to {which}, which this set does not have: they get the present revision"
+    );
+    Some((Reason::RevisionMissing, message))
+}
+
+fn lacking(entry: &SetEntry) -> Option<(Reason, String)> {
+    let (first, lack) = entry.lacking.first_key_value()?;
+    let why = match lack {
+        Lack::Missed => {
+            "was created while no webhook of leadsman answered; re-create it to inject it"
+                .to_owned()
+        }
+        Lack::OwnContainer(name) => format!("has a container {name:?} of its own"),
+    };
+    let message = format!(
+        "{} that it selects lack its containers: {first} {why}",
+        pods(entry.lacking.len())
+    );
+    Some((Reason::NotInjected, message))
+}
+
+fn former(entry: &SetEntry) -> Option<(Reason, String)> {
+    let former = &entry.members.former;
+    let first = former.first()?;
+    let message = format!(
+        "{} were injected by an earlier SidecarSet of this name and are not upgraded, {first} among them: annotate this one \
+         with {ADOPT_PODS}=true to take them over",
+        pods(former.len())
+    );
+    Some((Reason::FormerPods, message))
+}
+
+fn in_force(set: &SidecarSet) -> String {
+    match set.update.mode {
+        _ if set.is_injection_paused => "injection is paused: new pods get nothing".to_owned(),
+        UpdateMode::Paused => "new pods are injected; upgrades are paused".to_owned(),
+        _ => "new pods are injected".to_owned(),
+    }
+}
+
+fn ready_reason(status: &SidecarSetStatus) -> Option<&str> {
+    let mut conditions = status.conditions.iter();
+    let ready = conditions.find(|condition| condition.type_ == READY);
+    ready.map(|ready| ready.reason.as_str())
+}
+
+/// The conditions with ours among them; those of others stay.
+fn with_condition(
+    mut conditions: Vec<Condition>,
+    (reason, message): (Reason, String),
+    generation: i64,
+    now: Timestamp,
+) -> Vec<Condition> {
+    let status = if reason.is_ready() { "True" } else { "False" };
+    let place = conditions.iter().position(|one| one.type_ == READY);
+    let before = place.map(|place| &conditions[place]);
+    let before = before.filter(|before| before.status == status);
+    let since = before.map(|before| before.last_transition_time.clone());
+    let condition = Condition {
+        type_: READY.to_owned(),
+        status: status.to_owned(),
+        reason: reason.as_str().to_owned(),
+        message,
+        observed_generation: Some(generation),
+        last_transition_time: since.unwrap_or(Time(whole_seconds(now))),
+    };
+    match place {
+        Some(place) => conditions[place] = condition,
+        None => conditions.push(condition),
+    }
+    conditions
+}
+
+/// A merge patch of a status. Fields that are left out where they are nothing must be taken away by name (RFC 7396).
+fn patch(uid: Option<&str>, status: &SidecarSetStatus) -> Value {
+    let mut fields = json!({
+        "updatedReadyPods": null, "latestRevision": null, "inForce": null, "conditions": null,
+    });
+    let written = serde_json::to_value(status).unwrap_or_default();
+    if let (Value::Object(fields), Value::Object(written)) = (&mut fields, written) {
+        fields.extend(written);
+    }
+    json!({"metadata": {"uid": uid}, "status": fields})
+}

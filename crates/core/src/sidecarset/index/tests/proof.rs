@@ -1,0 +1,441 @@
+//! Properties of any history: sets and pods come, change and go, watches are late, writes are lost, refused, or carried
+//! out without a reply, and the process starts anew at any time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::world::{BAD, World, pod_key, pod_name, set_key};
+use crate::cluster::{ObjectName, ResourceVersion};
+use crate::sidecarset::condition::{UPGRADABLE, UpgradableCondition, WhenWritten};
+use crate::sidecarset::event::{Event, WatchedKind, Write, WriteTarget};
+use crate::sidecarset::index::{Config, Index};
+use crate::sidecarset::pod::PodVersion;
+use crate::sidecarset::rollout::{Member, plan};
+use crate::sidecarset::status::Counts;
+
+/// Sets that share all pods; `c` claims the container of `a`, and is younger unless `a` is made anew.
+const SETS: [(&str, &str); 3] = [("a", "log"), ("b", "mesh"), ("c", "log")];
+const PODS: usize = 7;
+
+#[derive(Clone, Debug)]
+enum Step {
+    CreateSet(usize),
+    DeleteSet(usize),
+    Image(usize, &'static str),
+    Env(usize, u8),
+    Partition(usize, u8),
+    Pause(usize, bool),
+    Scatter(usize, bool),
+    Break(usize, bool),
+    History(usize, u8),
+    Version(usize, u8),
+    CreatePod(usize, bool),
+    DeletePod(usize),
+    Relabel(usize, bool),
+    Namespace(bool),
+    Kubelet(usize),
+    Deliver(usize),
+    Send(usize),
+    CarryOut(usize, bool),
+    Refuse(usize),
+    Lose(usize),
+    List,
+    Restart,
+    Pass(i64),
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let set = || 0..SETS.len();
+    let pod = || 0..PODS;
+    let image = proptest::sample::select(vec!["i:1", "i:2", "i:3", BAD]);
+    prop_oneof![
+        2 => set().prop_map(Step::CreateSet),
+        1 => set().prop_map(Step::DeleteSet),
+        4 => (set(), image).prop_map(|(set, image)| Step::Image(set, image)),
+        1 => (set(), 0..3_u8).prop_map(|(set, env)| Step::Env(set, env)),
+        1 => (set(), 0..4_u8).prop_map(|(set, partition)| Step::Partition(set, partition)),
+        1 => (set(), any::<bool>()).prop_map(|(set, paused)| Step::Pause(set, paused)),
+        1 => (set(), any::<bool>()).prop_map(|(set, scatter)| Step::Scatter(set, scatter)),
+        1 => (set(), any::<bool>()).prop_map(|(set, broken)| Step::Break(set, broken)),
+        1 => (set(), 1..4_u8).prop_map(|(set, limit)| Step::History(set, limit)),
+        1 => (set(), 0..3_u8).prop_map(|(set, version)| Step::Version(set, version)),
+        5 => (pod(), any::<bool>()).prop_map(|(pod, injected)| Step::CreatePod(pod, injected)),
+        1 => pod().prop_map(Step::DeletePod),
+        1 => (pod(), any::<bool>()).prop_map(|(pod, other)| Step::Relabel(pod, other)),
+        1 => any::<bool>().prop_map(Step::Namespace),
+        6 => pod().prop_map(Step::Kubelet),
+        6 => (0..6_usize).prop_map(Step::Deliver),
+        12 => (0..64_usize).prop_map(Step::Send),
+        10 => (0..8_usize, prop::bool::weighted(0.8)).prop_map(|(place, reply)| Step::CarryOut(place, reply)),
+        1 => (0..8_usize).prop_map(Step::Refuse),
+        1 => (0..8_usize).prop_map(Step::Lose),
+        1 => Just(Step::List),
+        1 => Just(Step::Restart),
+        1 => prop::sample::select(vec![1, 30, 400]).prop_map(Step::Pass),
+    ]
+}
+
+fn spec(world: &World, set: usize, most: usize) -> Value {
+    let (name, container) = SETS[set];
+    let _ = world;
+    json!({
+        "metadata": {"name": name, "labels": {}},
+        "spec": {
+            "selector": {"matchLabels": {"app": "web"}},
+            "namespaceSelector": {"matchLabels": {"tier": "gold"}},
+            "containers": [{"name": container, "image": "i:1"}],
+            "updateStrategy": {"maxUnavailable": most},
+            "revisionHistoryLimit": 2,
+        },
+    })
+}
+
+fn step(world: &mut World, step: &Step, most: usize) {
+    let edit = |world: &mut World, set: usize, change: &dyn Fn(&mut Value)| {
+        world.change(&set_key(SETS[set].0), |value| change(value));
+    };
+    match step {
+        Step::CreateSet(set) => {
+            let key = set_key(SETS[*set].0);
+            if !world.objects.contains_key(&key) {
+                let spec = spec(world, *set, most);
+                world.create(&key, spec);
+                world.pass(1);
+            }
+        }
+        Step::DeleteSet(set) => world.delete(&set_key(SETS[*set].0)),
+        Step::Image(set, image) => edit(world, *set, &|value| {
+            value["spec"]["containers"][0]["image"] = (*image).into();
+        }),
+        Step::Env(set, env) => edit(world, *set, &|value| {
+            value["spec"]["containers"][0]["env"] = json!([{"name": format!("E{env}")}]);
+        }),
+        Step::Partition(set, partition) => edit(world, *set, &|value| {
+            value["spec"]["updateStrategy"]["partition"] = (*partition).into();
+        }),
+        Step::Pause(set, is_paused) => edit(world, *set, &|value| {
+            value["spec"]["updateStrategy"]["paused"] = (*is_paused).into();
+        }),
+        Step::Scatter(set, is_scattered) => edit(world, *set, &|value| {
+            let term = json!([{"key": "app", "value": "web"}]);
+            value["spec"]["updateStrategy"]["scatterStrategy"] =
+                if *is_scattered { term } else { json!([]) };
+        }),
+        Step::Break(set, is_broken) => edit(world, *set, &|value| {
+            let kind = if *is_broken {
+                "OnDelete"
+            } else {
+                "RollingUpdate"
+            };
+            value["spec"]["updateStrategy"]["type"] = kind.into();
+        }),
+        Step::History(set, limit) => edit(world, *set, &|value| {
+            value["spec"]["revisionHistoryLimit"] = (*limit).into();
+        }),
+        Step::Version(set, version) => edit(world, *set, &|value| {
+            let label = "apps.kruise.io/sidecarset-custom-version";
+            match version {
+                0 => drop(
+                    value["metadata"]["labels"]
+                        .as_object_mut()
+                        .unwrap()
+                        .remove(label),
+                ),
+                version => value["metadata"]["labels"][label] = format!("v{version}").into(),
+            }
+        }),
+        Step::CreatePod(pod, is_injected) => {
+            let is_good = world
+                .sets()
+                .iter()
+                .all(|set| &*set.template.containers[0].image != BAD);
+            if is_good {
+                world.create_pod(*pod, *is_injected);
+            }
+        }
+        Step::DeletePod(pod) => world.delete(&pod_key(*pod)),
+        Step::Relabel(pod, is_other) => {
+            // That a pod joins a set is not known before the watch shows it.
+            world.deliver_all();
+            world.change(&pod_key(*pod), |value| {
+                value["metadata"]["labels"]["app"] = if *is_other { "other" } else { "web" }.into();
+            });
+            world.deliver_all();
+        }
+        Step::Namespace(is_gold) => {
+            world.deliver_all();
+            let key = (WatchedKind::Namespace, super::world::object("", "shop"));
+            world.change(&key, |value| {
+                value["metadata"]["labels"]["tier"] = if *is_gold { "gold" } else { "tin" }.into();
+            });
+            world.deliver_all();
+        }
+        Step::Kubelet(pod) => world.start_containers(&pod_key(*pod)),
+        Step::Deliver(count) => world.deliver(*count),
+        Step::Send(choice) => drop(world.send(*choice)),
+        Step::CarryOut(place, has_reply) if *place < world.in_flight.len() => {
+            world.carry_out(*place, *has_reply);
+        }
+        Step::Refuse(place) if *place < world.in_flight.len() => world.refuse(*place),
+        Step::Lose(place) if *place < world.in_flight.len() => world.lose(*place),
+        Step::CarryOut(..) | Step::Refuse(_) | Step::Lose(_) => {}
+        Step::List => world.list(),
+        Step::Restart => world.restart(),
+        Step::Pass(seconds) => world.pass(*seconds),
+    }
+}
+
+/// Whatever is due is written and answered, and kubelets act, until nothing is due any more. Returns how many writes that
+/// took.
+fn settle(world: &mut World) -> usize {
+    let before = world.writes.len();
+    for _ in 0..400 {
+        world.deliver_all();
+        while !world.in_flight.is_empty() {
+            world.carry_out(0, true);
+        }
+        let has_sent = world.send(0);
+        world.deliver_all();
+        for pod in 0..PODS {
+            world.start_containers(&pod_key(pod));
+        }
+        if !has_sent && world.in_flight.is_empty() {
+            world.deliver_all();
+            if world.dirty.is_empty() {
+                return world.writes.len() - before;
+            }
+        }
+    }
+    panic!("there is always something due: {:?}", world.dirty);
+}
+
+/// Every write that is due now, by an index that has sent nothing.
+fn due(index: &mut Index, world: &World) -> BTreeMap<WriteTarget, Write> {
+    let mut targets = BTreeSet::new();
+    for (kind, name) in world.objects.keys() {
+        match kind {
+            WatchedKind::Pod => {
+                targets.insert(WriteTarget::PodCondition(name.clone()));
+            }
+            WatchedKind::Set => {
+                targets.insert(WriteTarget::SetStatus(name.name.clone()));
+                targets.insert(WriteTarget::SetHashes(name.name.clone()));
+                targets.insert(WriteTarget::Revisions(name.name.clone()));
+            }
+            _ => {}
+        }
+    }
+    let now = world.now();
+    let due = targets.into_iter().filter_map(|target| {
+        let mut write = index.due(&target, now)?;
+        if let Write::SetStatus { set, patch } = &mut write {
+            forget_unstored(patch, &world.objects[&set_key(set)]);
+        }
+        Some((target, write))
+    });
+    due.collect()
+}
+
+/// Since when a generation is in force is remembered until the status says it, and which pods lack the set depends on it.
+fn forget_unstored(patch: &mut Value, set: &Value) {
+    if set["status"]["inForce"]["generation"] != set["metadata"]["generation"] {
+        patch["status"]["inForce"] = Value::Null;
+        patch["status"]["conditions"] = Value::Null;
+    }
+}
+
+/// The pods that a set upgrades now, found by looking at all of them.
+fn upgraded_now(world: &World) -> BTreeSet<ObjectName> {
+    let mut sets = world.sets();
+    sets.sort_by(|one, other| one.precedence().cmp(&other.precedence()));
+    let mut all = BTreeSet::new();
+    for (place, set) in sets.iter().enumerate() {
+        let keys = world.keys(WatchedKind::Pod);
+        let pods: Vec<_> = keys
+            .iter()
+            .filter_map(|key| Some((world.observed(key), world.state(set, key)?, key)))
+            .collect();
+        let members: Vec<_> = pods
+            .iter()
+            .map(|(pod, state, key)| {
+                let loses = sets[..place].iter().any(|older| {
+                    older.template.containers[0].name == set.template.containers[0].name
+                        && world.state(older, key).is_some()
+                });
+                // All annotations are as old as the pod, or as a later upgrade.
+                let hashes = pod.annotations.get("kruise.io/sidecarset-hash");
+                let hashes: Value = serde_json::from_str(hashes.unwrap()).unwrap();
+                let since = hashes[&*set.name]["updateTimestamp"].as_str().unwrap();
+                let since: jiff::Timestamp = since.parse().unwrap();
+                let is_former = pod.created.unwrap() < set.created && since < set.created;
+                Member {
+                    pod,
+                    state: *state,
+                    is_refused: loses || is_former,
+                }
+            })
+            .collect();
+        let next = plan(set, &members).next;
+        all.extend(
+            next.into_iter()
+                .map(|place| (*members[place].pod.name).clone()),
+        );
+    }
+    all
+}
+
+/// Compares what an index wants, from whatever it was told, with what follows from the objects.
+fn check_against_model(world: &World) {
+    let mut fresh = Fresh::new(world);
+    let wanted = due(&mut fresh.index, world);
+    // Pods one after the other: one that is handed out takes up a place.
+    assert_eq!(fresh.chosen, upgraded_now(world), "upgrades");
+    for set in world.sets() {
+        let keys = world.keys(WatchedKind::Pod);
+        let mut counts = Counts::default();
+        for state in keys.iter().filter_map(|key| world.state(&set, key)) {
+            counts.add(state);
+        }
+        let stored = &world.objects[&set_key(&set.name)]["status"];
+        let status = match wanted.get(&WriteTarget::SetStatus(set.name.to_string())) {
+            Some(Write::SetStatus { patch, .. }) => &patch["status"],
+            _ => stored,
+        };
+        let awaits = wanted.contains_key(&WriteTarget::Revisions(set.name.to_string()));
+        if !awaits {
+            let expected = [counts.matched, counts.updated, counts.ready];
+            let fields =
+                ["matchedPods", "updatedPods", "readyPods"].map(|field| status[field].as_u64());
+            assert_eq!(
+                fields,
+                expected.map(|count| Some(count as u64)),
+                "{}",
+                set.name
+            );
+            assert_eq!(status["observedGeneration"], set.generation);
+        }
+    }
+    for key in world.keys(WatchedKind::Pod) {
+        let sets = world.sets();
+        let names = world.keys(WatchedKind::Set);
+        let is_unknown = |name: &str| {
+            let exists = names.iter().any(|(_, set)| set.name == name);
+            exists && !sets.iter().any(|set| *set.name == *name)
+        };
+        let pod = world.observed(&key);
+        let list = pod.annotations.get("kruise.io/sidecarset-injected-list");
+        if list
+            .into_iter()
+            .flat_map(|list| list.split(','))
+            .any(is_unknown)
+        {
+            continue;
+        }
+        let versions = sets.iter().filter_map(|set| {
+            let state = world.state(set, &key)?;
+            Some((set.name.clone(), state.version))
+        });
+        let versions: BTreeMap<_, PodVersion> = versions.collect();
+        let conditions = world.objects[&key]["status"]["conditions"]
+            .as_array()
+            .unwrap();
+        let present = conditions
+            .iter()
+            .find(|condition| condition["type"] == UPGRADABLE);
+        let expected =
+            UpgradableCondition::of(&versions, present.is_some(), WhenWritten::default());
+        let is_due = wanted.contains_key(&WriteTarget::PodCondition(key.1.clone()));
+        let message = expected.as_ref().map(|one| one.message.as_str());
+        let stored = present.and_then(|one| one["message"].as_str());
+        assert_eq!(
+            is_due,
+            message != stored,
+            "{} {message:?} {stored:?}",
+            key.1
+        );
+    }
+}
+
+/// An index that was just told everything.
+struct Fresh {
+    index: Index,
+    chosen: BTreeSet<ObjectName>,
+}
+
+impl Fresh {
+    fn new(world: &World) -> Self {
+        let mut other = World::new();
+        other.objects = world.objects.clone();
+        other.copy_clock(world);
+        other.restart();
+        let chosen = other.dirty.iter().filter_map(|target| match target {
+            WriteTarget::Pod(pod) => Some(pod.clone()),
+            _ => None,
+        });
+        let chosen: BTreeSet<_> = chosen.collect();
+        // Those that have left again are due for nothing.
+        let chosen = chosen.into_iter().filter(|pod| other.index.is_chosen(pod));
+        let chosen = chosen.collect();
+        Self {
+            index: other.index,
+            chosen,
+        }
+    }
+}
+
+/// What both indexes want, apart from times.
+fn check_against_restart(world: &mut World) {
+    let mut fresh = Fresh::new(world);
+    let restarted = due(&mut fresh.index, world);
+    let mut index = std::mem::replace(&mut world.index, Index::new(Config::default()));
+    let chosen: BTreeSet<_> = (0..PODS)
+        .map(pod_name)
+        .filter(|pod| index.is_chosen(pod))
+        .collect();
+    assert_eq!(chosen, fresh.chosen);
+    assert_eq!(due(&mut index, world), restarted);
+    world.index = index;
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    // SCS-6, SCS-46, SCS-49, SCS-50, SCS-62, SDF-19, SDF-34, SDF-35, SDF-40, SDF-42, SDF-43, SDF-48
+    #[test]
+    fn any_history_ends_as_the_objects_say_and_takes_down_no_more_than_it_may(
+        most in 1..4_usize,
+        steps in proptest::collection::vec(any_step(), 1..120),
+    ) {
+        let mut world = World::new();
+        for set in 0..2 {
+            step(&mut world, &Step::CreateSet(set), most);
+        }
+        for pod in 0..4 {
+            step(&mut world, &Step::CreatePod(pod, true), most);
+        }
+        world.deliver_all();
+        for one in &steps {
+            step(&mut world, one, most);
+            for (_, container) in SETS {
+                let down = world.taken_down.iter().filter(|(name, _)| name == container);
+                prop_assert!(down.count() <= most, "{one:?}: {:?}", world.taken_down);
+            }
+        }
+        // The watches have shown everything, nothing is under way, and no refusal is remembered.
+        while !world.in_flight.is_empty() {
+            world.carry_out(0, true);
+        }
+        world.deliver_all();
+        world.pass(1000);
+        world.tell(Event::WebhookBarrier(ResourceVersion::parse(Some("999999999"))));
+        check_against_restart(&mut world);
+        check_against_model(&world);
+        settle(&mut world);
+        check_against_model(&world);
+        // Another process finds nothing to do.
+        world.restart();
+        prop_assert_eq!(settle(&mut world), 0, "{:?}", world.writes.last());
+    }
+}

@@ -1,0 +1,231 @@
+//! The writes that are due, but for statuses.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::{Value, json};
+
+use super::Index;
+use super::classify::upgrade_purpose;
+use super::context::PodName;
+use super::pods::PodEntry;
+use super::refusals::Purpose;
+use crate::cluster::{ObjectName, whole_seconds};
+use crate::sidecarset::annotations::{HASH, HASH_WITHOUT_IMAGE};
+use crate::sidecarset::condition::{UPGRADABLE, UpgradableCondition};
+use crate::sidecarset::event::{Write, WriteTarget};
+use crate::sidecarset::strategy::UpdateMode;
+use crate::sidecarset::upgrade::upgrade;
+
+impl Index {
+    /// The write of a target that differs from what is stored, with its purpose; not for pods and statuses, which are
+    /// remembered as they are sent. None where it was refused.
+    pub(super) fn wanted(&self, target: &WriteTarget) -> Option<(Write, Purpose)> {
+        let wanted = match target {
+            WriteTarget::PodCondition(pod) => self.condition(pod),
+            WriteTarget::SetHashes(set) => self.hashes(set),
+            WriteTarget::Revisions(set) => {
+                let write = self.revision_write(set)?;
+                let purpose = revision_purpose(&write);
+                Some((write, purpose))
+            }
+            _ => None,
+        };
+        wanted.filter(|(_, purpose)| self.refusals.reason(target, *purpose).is_none())
+    }
+
+    /// Notes the writes of a pod that may be due.
+    pub(super) fn note_pod_writes(&mut self, name: &PodName) {
+        let target = WriteTarget::PodCondition((**name).clone());
+        if self.wanted(&target).is_some() {
+            self.cx.affected.due.insert(target);
+        }
+    }
+
+    /// The upgrade of a pod that is due now. It counts as carried out until the pod is observed again.
+    ///
+    /// If it was sent before and not answered, it may have been carried out. Then it goes before all others of its set that
+    /// are not under way: otherwise another pod would be taken down as well.
+    pub(super) fn send_upgrade(&mut self, name: &ObjectName) -> Option<Write> {
+        let entry = self.pods.get_mut(name)?;
+        let name = entry.pod.name.clone();
+        let unanswered = entry.sent.take();
+        if unanswered.is_some() {
+            self.recount(&name);
+        }
+        let entry = self.pods.get(&name)?;
+        let next = entry
+            .memberships
+            .iter()
+            .find(|member| self.is_next(member, &name, unanswered.as_ref()))?;
+        let set_entry = self.sets.get(&next.set)?;
+        let set = set_entry.active()?;
+        let allowed = self.allowed_keys(set);
+        let revision = set_entry.history.name();
+        let upgrade = upgrade(set, revision, &entry.pod, &allowed, self.cx.now.wall)?;
+        let purpose = upgrade_purpose(set, entry);
+        let set = next.set.clone();
+        let write = Write::Pod {
+            pod: (*name).clone(),
+            patch: Box::new(upgrade.patch),
+        };
+        self.refusals
+            .sent(&WriteTarget::Pod((*name).clone()), purpose);
+        if let Some(entry) = self.pods.get_mut(&name) {
+            entry.sent = Some(set);
+        }
+        self.recount(&name);
+        Some(write)
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_chosen(&self, pod: &ObjectName) -> bool {
+        let entry = self.pods.get(pod);
+        let mut members = entry.into_iter().flat_map(|entry| &entry.memberships);
+        members.any(|member| self.is_next(member, pod, None))
+    }
+
+    /// Counts a pod anew, and moves the boundaries of its sets.
+    fn recount(&mut self, name: &PodName) {
+        self.compare_pod(name);
+        // What else follows from it is compared with the next event: it may be that others are upgraded now.
+        let sets = self.cx.affected.sets.clone();
+        for set in &sets {
+            self.settle(set);
+        }
+    }
+
+    /// The status of a set that is due now.
+    pub(super) fn send_status(&mut self, name: &str) -> Option<Write> {
+        let target = WriteTarget::SetStatus(name.to_owned());
+        let due = self.due_status(name)?;
+        if self.refusals.reason(&target, due.purpose).is_some() {
+            return None;
+        }
+        self.refusals.sent(&target, due.purpose);
+        let entry = self.sets.get_mut(name)?;
+        entry.event.with_status = due.event;
+        Some(due.write)
+    }
+
+    /// The write that is due for a set's revisions.
+    pub(super) fn revision_write(&self, name: &str) -> Option<Write> {
+        let entry = self.sets.get(name)?;
+        let set = entry.active()?;
+        let used = entry.members.revisions.keys().cloned();
+        let namespace = &self.config.namespace;
+        self.revisions
+            .write((set, &entry.wire), &entry.history, used, namespace)
+    }
+
+    fn hashes(&self, name: &str) -> Option<(Write, Purpose)> {
+        let entry = self.sets.get(name)?;
+        let set = entry.active()?;
+        let wanted = [
+            (HASH, &set.hashes.hash),
+            (HASH_WITHOUT_IMAGE, &set.hashes.without_image),
+        ];
+        let meta = &entry.wire.metadata;
+        let present = |key: &str| meta.annotations.as_ref()?.get(key);
+        if wanted
+            .iter()
+            .all(|(key, hash)| present(key).is_some_and(|present| **present == ***hash))
+        {
+            return None;
+        }
+        let annotations: BTreeMap<_, _> = wanted
+            .into_iter()
+            .map(|(key, hash)| (key, &**hash))
+            .collect();
+        let purpose = Purpose::of(&annotations);
+        let patch = json!({"metadata": {
+            "uid": meta.uid, "resourceVersion": meta.resource_version, "annotations": annotations,
+        }});
+        let write = Write::SetHashes {
+            set: name.to_owned(),
+            patch: Box::new(patch),
+        };
+        Some((write, purpose))
+    }
+
+    /// The condition of a pod that says whether it can be upgraded.
+    fn condition(&self, name: &ObjectName) -> Option<(Write, Purpose)> {
+        let entry = self.pods.get(name)?;
+        if !entry.pod.is_active() || (entry.injected.is_empty() && entry.condition.is_none()) {
+            return None;
+        }
+        // What a set is that breaks a rule is not known.
+        let is_unknown = |set| {
+            self.sets
+                .get(set)
+                .is_some_and(|entry| entry.parsed.is_err())
+        };
+        if entry.injected.iter().any(|set| is_unknown(set)) {
+            return None;
+        }
+        let upgrades = |set: &str| {
+            let set = self.sets.get(set).and_then(|entry| entry.active());
+            set.is_some_and(|set| set.update.mode != UpdateMode::NotUpdate)
+        };
+        let members = entry.memberships.iter();
+        let versions = members
+            .filter(|member| upgrades(&member.set))
+            .map(|member| (member.set.clone(), member.state.version));
+        let is_present = entry.condition.is_some();
+        let wanted =
+            UpgradableCondition::of(&versions.collect(), is_present, self.config.condition);
+        let present = entry.condition.as_ref();
+        let is_equal = match (&wanted, present) {
+            (None, None) => true,
+            (Some(wanted), Some(present)) => {
+                wanted.is_upgradable == present.is_upgradable && *wanted.message == *present.message
+            }
+            _ => false,
+        };
+        if is_equal {
+            return None;
+        }
+        let purpose = Purpose::of(wanted.as_ref().map(|one| (one.is_upgradable, &one.message)));
+        let write = Write::PodCondition {
+            pod: name.clone(),
+            patch: Box::new(self.condition_patch(entry, wanted.as_ref())),
+        };
+        Some((write, purpose))
+    }
+
+    fn condition_patch(&self, entry: &PodEntry, wanted: Option<&UpgradableCondition>) -> Value {
+        let condition = match wanted {
+            None => json!({"type": UPGRADABLE, "$patch": "delete"}),
+            Some(wanted) => {
+                let status = if wanted.is_upgradable {
+                    "True"
+                } else {
+                    "False"
+                };
+                let mut condition = json!({
+                    "type": UPGRADABLE, "status": status, "reason": wanted.reason(), "message": wanted.message,
+                });
+                let before = entry.condition.as_ref().map(|before| before.is_upgradable);
+                if before != Some(wanted.is_upgradable) {
+                    let now = Time(whole_seconds(self.cx.now.wall));
+                    condition["lastTransitionTime"] = json!(now);
+                }
+                condition
+            }
+        };
+        json!({"metadata": {"uid": &*entry.pod.uid}, "status": {"conditions": [condition]}})
+    }
+}
+
+/// What the write of a revision is to achieve.
+pub(super) fn revision_purpose(write: &Write) -> Purpose {
+    match write {
+        Write::PatchRevision { revision, patch } => {
+            let label = patch["metadata"].get("labels").map(Value::to_string);
+            Purpose::of((1, &revision.name, patch["revision"].as_i64(), label))
+        }
+        Write::DeleteRevision { revision, .. } => Purpose::of((2, &revision.name)),
+        Write::CreateRevision(object) => Purpose::of((0, object.to_string())),
+        _ => Purpose::of(3),
+    }
+}
