@@ -3,6 +3,8 @@
 
 use std::time::Instant;
 
+use jiff::Timestamp;
+
 /// The present moment, for deadlines and measured durations.
 #[expect(
     clippy::disallowed_methods,
@@ -10,4 +12,13 @@ use std::time::Instant;
 )]
 pub fn now() -> Instant {
     Instant::now()
+}
+
+/// The time of day, for what stands in objects.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the test bed's only door to the time of day"
+)]
+pub fn time_of_day() -> Timestamp {
+    Timestamp::now()
 }

@@ -25,6 +25,7 @@
 //! | [`control_plane`], [`node`] | what a test holds |
 //! | [`leadsman`], [`release`], [`cluster`] | leadsman installed; by its chart; as processes |
 //! | [`audit`] | requests, counted by user |
+//! | [`kubelet`] | a stand-in for kubelets on a control plane without nodes |
 
 pub mod audit;
 pub mod cache;
@@ -34,6 +35,7 @@ pub mod control_plane;
 pub mod detached;
 pub mod images;
 pub mod keep;
+pub mod kubelet;
 pub mod leadsman;
 mod leftovers;
 pub mod node;
@@ -52,6 +54,7 @@ mod supervised;
 
 pub use cluster::Cluster;
 pub use control_plane::ControlPlane;
+pub use kubelet::FakeKubelet;
 pub use node::{Node, NodeBed};
 pub use progress::Progress;
 pub use readiness::client;
