@@ -75,7 +75,7 @@ pub fn plan(set: &SidecarSet, members: &[Member<'_>]) -> Rollout {
 }
 
 /// Whether an upgrade has taken the pod down, this one or an earlier one. A pod that is down by itself holds up nobody.
-fn is_down(state: PodState) -> bool {
+pub fn is_down(state: PodState) -> bool {
     !state.is_serving() && (state.is_updated() || !state.is_consistent())
 }
 

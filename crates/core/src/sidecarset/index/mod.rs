@@ -14,6 +14,7 @@
 //! | `classify` | what a pod is to sets, from what all of them are |
 //! | `observe` | events on their way in |
 //! | `status`, `write` | the writes that are due |
+//! | `inspect` | what is known of a pod or a set, for those who explain it |
 //! | `snapshots` | what the webhook injects by |
 //! | `refusals` | writes that the API server refused |
 //! | `context` | the time, the timers, and the list of what an event affects |
@@ -24,6 +25,7 @@
 
 mod classify;
 mod context;
+mod inspect;
 mod observe;
 mod pods;
 mod refusals;
@@ -39,6 +41,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use self::context::{Affected, IndexContext};
+pub use self::inspect::{InspectedMembership, InspectedPods, InspectedSet, KnownSet, Turn};
 use self::pods::Pods;
 pub use self::pods::{Hold, Lack};
 use self::refusals::Refusals;

@@ -1,0 +1,176 @@
+//! What the index knows of a pod and of a set, for those who explain it to somebody. All of it comes from the same
+//! functions that decide what is written; nothing is decided here, and nothing is changed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Index;
+use super::context::{PodName, SetName};
+use super::pods::{Hold, Lack, Membership};
+use super::status::Reason;
+use crate::cluster::{Invalid, ObjectName};
+use crate::sidecarset::pod::PodState;
+use crate::sidecarset::rollout::is_down;
+use crate::sidecarset::set::SidecarSet;
+use crate::sidecarset::status::Counts;
+
+/// A set that a pod was injected by, or that selects it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InspectedSet<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The set.
+    pub set: KnownSet<'a>,
+    /// What the pod is to it, if it was injected by it and still belongs to it.
+    pub membership: Option<InspectedMembership<'a>>,
+    /// Why the pod lacks it, if it selects the pod and is in force since before the pod was created.
+    pub lack: Option<&'a Lack>,
+}
+
+/// A set by a name in a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub enum KnownSet<'a> {
+    /// It is acted on.
+    Active(&'a Arc<SidecarSet>),
+    /// It breaks rules.
+    Invalid(&'a [Invalid]),
+    /// It is being deleted.
+    Deleting,
+    /// There is none of this name.
+    Gone,
+}
+
+/// What a pod is to a set that it was injected by.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InspectedMembership<'a> {
+    /// As it is observed.
+    pub state: PodState,
+    /// Why it is not upgraded, apart from what the roll-out says.
+    pub hold: Option<&'a Hold>,
+    /// Its place in the roll-out.
+    pub turn: Turn,
+    /// The revision that it has, as it says.
+    pub revision: Option<&'a str>,
+}
+
+/// The place of a pod in a roll-out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It is upgraded now.
+    Now,
+    /// It waits until others are available again.
+    Waiting,
+    /// It stays as it is: by the partition, or because the set upgrades nothing.
+    Kept,
+    /// It is no candidate.
+    None,
+}
+
+/// A set and its pods.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InspectedPods<'a> {
+    /// What its condition says.
+    pub reason: Reason,
+    /// The message of that.
+    pub message: String,
+    /// What its status counts.
+    pub counts: Counts,
+    /// How many pods have each revision.
+    pub revisions: &'a BTreeMap<Arc<str>, usize>,
+    /// The revision of the set as it is now.
+    pub newest: &'a str,
+    /// The pods that hold a place of `maxUnavailable`.
+    pub down: Vec<&'a ObjectName>,
+    /// The pods that it selects and that lack it.
+    pub lacking: &'a BTreeMap<PodName, Lack>,
+}
+
+impl Index {
+    /// The sets that a pod was injected by, and those that it lacks. Known after [`Event::Synced`].
+    ///
+    /// [`Event::Synced`]: crate::sidecarset::event::Event::Synced
+    pub fn inspect_pod(&self, name: &ObjectName) -> Vec<InspectedSet<'_>> {
+        let Some(entry) = self.pods.get(name) else {
+            return Vec::new();
+        };
+        let lacks = entry.lacks.iter().map(|(set, lack)| (set, Some(lack)));
+        let injected = entry.injected.iter().map(|set| (set, None));
+        let sets = injected.chain(lacks).map(|(set, lack)| InspectedSet {
+            name: set,
+            set: self.known_set(set),
+            membership: entry.membership(set).map(|member| InspectedMembership {
+                state: member.state,
+                hold: member.hold.as_ref(),
+                turn: self.turn(member, name),
+                revision: member.revision.as_deref(),
+            }),
+            lack,
+        });
+        sets.collect()
+    }
+
+    fn known_set(&self, name: &str) -> KnownSet<'_> {
+        let Some(entry) = self.sets.get(name) else {
+            return KnownSet::Gone;
+        };
+        match (&entry.parsed, entry.active()) {
+            (Err(errors), _) => KnownSet::Invalid(errors),
+            (Ok(_), Some(set)) => KnownSet::Active(set),
+            (Ok(_), None) => KnownSet::Deleting,
+        }
+    }
+
+    fn turn(&self, member: &Membership, pod: &ObjectName) -> Turn {
+        let (Some(candidate), Some(entry)) = (&member.candidate, self.sets.get(&member.set)) else {
+            return Turn::None;
+        };
+        if self.is_next(member, pod, None) {
+            Turn::Now
+        } else if entry.members.rolling.is_waiting(candidate) {
+            Turn::Waiting
+        } else {
+            Turn::Kept
+        }
+    }
+
+    /// A set and its pods; None if there is no set of this name. Known after [`Event::Synced`].
+    ///
+    /// [`Event::Synced`]: crate::sidecarset::event::Event::Synced
+    pub fn inspect_set(&self, name: &str) -> Option<InspectedPods<'_>> {
+        let entry = self.sets.get(name)?;
+        let (reason, message) = self.reason(name, entry);
+        let pods = entry.members.pods.iter();
+        let down = pods.filter(|pod| {
+            let member = self.pods.get(pod).and_then(|pod| pod.membership(name));
+            member.is_some_and(|member| is_down(member.assumed))
+        });
+        Some(InspectedPods {
+            reason,
+            message,
+            counts: entry.members.counts,
+            revisions: &entry.members.revisions,
+            newest: entry.history.name(),
+            down: down.map(|pod| &**pod).collect(),
+            lacking: &entry.lacking,
+        })
+    }
+
+    /// The pods that still have the containers of sets that are gone, by those.
+    pub fn orphans(&self) -> BTreeMap<SetName, Vec<PodName>> {
+        let mut orphans: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for entry in self.pods.iter().filter(|entry| entry.pod.is_active()) {
+            for set in entry
+                .injected
+                .iter()
+                .filter(|set| self.sets.get(set).is_none())
+            {
+                let pods = orphans.entry(set.clone()).or_default();
+                pods.push(entry.pod.name.clone());
+            }
+        }
+        for pods in orphans.values_mut() {
+            pods.sort();
+        }
+        orphans
+    }
+}
