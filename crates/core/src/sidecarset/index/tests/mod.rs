@@ -1,4 +1,5 @@
-//! The index against a small cluster: properties of any history.
+//! The index against a small cluster: single cases, and properties of any history.
 
+mod cases;
 mod proof;
 mod world;

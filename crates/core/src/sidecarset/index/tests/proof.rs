@@ -187,30 +187,6 @@ fn step(world: &mut World, step: &Step, most: usize) {
     }
 }
 
-/// Whatever is due is written and answered, and kubelets act, until nothing is due any more. Returns how many writes that
-/// took.
-fn settle(world: &mut World) -> usize {
-    let before = world.writes.len();
-    for _ in 0..400 {
-        world.deliver_all();
-        while !world.in_flight.is_empty() {
-            world.carry_out(0, true);
-        }
-        let has_sent = world.send(0);
-        world.deliver_all();
-        for pod in 0..PODS {
-            world.start_containers(&pod_key(pod));
-        }
-        if !has_sent && world.in_flight.is_empty() {
-            world.deliver_all();
-            if world.dirty.is_empty() {
-                return world.writes.len() - before;
-            }
-        }
-    }
-    panic!("there is always something due: {:?}", world.dirty);
-}
-
 /// Every write that is due now, by an index that has sent nothing.
 fn due(index: &mut Index, world: &World) -> BTreeMap<WriteTarget, Write> {
     let mut targets = BTreeSet::new();
@@ -432,10 +408,10 @@ proptest! {
         world.tell(Event::WebhookBarrier(ResourceVersion::parse(Some("999999999"))));
         check_against_restart(&mut world);
         check_against_model(&world);
-        settle(&mut world);
+        world.settle();
         check_against_model(&world);
         // Another process finds nothing to do.
         world.restart();
-        prop_assert_eq!(settle(&mut world), 0, "{:?}", world.writes.last());
+        prop_assert_eq!(world.settle(), 0, "{:?}", world.writes.last());
     }
 }

@@ -453,6 +453,27 @@ impl World {
         self.dirty.insert(target);
     }
 
+    /// Whatever is due is written and answered, and kubelets act, until nothing is due any more. Returns how many writes
+    /// that took.
+    pub(super) fn settle(&mut self) -> usize {
+        let before = self.writes.len();
+        for _ in 0..400 {
+            self.deliver_all();
+            while !self.in_flight.is_empty() {
+                self.carry_out(0, true);
+            }
+            let has_sent = self.send(0);
+            for pod in self.keys(WatchedKind::Pod) {
+                self.start_containers(&pod);
+            }
+            self.deliver_all();
+            if !has_sent && self.in_flight.is_empty() && self.dirty.is_empty() {
+                return self.writes.len() - before;
+            }
+        }
+        panic!("there is always something due: {:?}", self.dirty);
+    }
+
     fn apply(&mut self, write: &Write) -> Result<Option<Key>, ()> {
         match write {
             Write::Pod { pod, patch } => {
