@@ -11,6 +11,7 @@ mod doctor;
 mod documents;
 mod entries;
 mod explain;
+mod fake_runtime;
 mod flows;
 mod inject;
 mod leadership;
@@ -24,6 +25,7 @@ mod rights;
 mod serverless;
 mod stage;
 mod status;
+mod traces;
 mod trial;
 mod webhook;
 
@@ -242,6 +244,7 @@ fn apart() -> Vec<Case<Installation>> {
         case!(apart leadership::after_an_outage_one_manager_writes_all),
         case!(apart leadership::a_leader_that_ends_hands_over_at_once),
         case!(apart deletion::clients_of_openkruise_find_the_finalizer),
+        case!(apart traces::a_change_of_a_verdict_is_one_trace_of_both_processes),
     ]
 }
 

@@ -19,8 +19,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 use leadsman_api::NodePodProbe;
-use leadsman_cri::fake::{Answer, Fake};
-use leadsman_cri::wire::{ContainerState, ExecSyncResponse, NamespaceMode};
+use leadsman_cri::fake::Fake;
 use leadsman_testkit::audit::Mark;
 use leadsman_testkit::leadsman;
 use leadsman_tests::{Scene, wait_for_answer, wait_for_deletion, wait_for_object};
@@ -30,18 +29,15 @@ use tokio::time::Instant;
 
 pub(crate) use self::document::the_table_is_complete_and_documented;
 pub(crate) use self::people::people_have_rights_on_markers_by_their_roles;
+pub(crate) use self::started::Started;
 
 use self::account::{User, user, wait_until_granted};
 use self::occasion::{Occasions, POD};
-use self::started::Started;
 use self::table::{AGENT, Grant, MANAGER, NamedIn, Occasion, TABLE, printed, table};
 use crate::Installation;
+use crate::fake_runtime::{NODE, PROBED, commands_exit_with, probed_pod};
 use crate::marks::{idle, marked};
 use crate::stage::PLACES;
-
-/// The node of the agents, and the pod on it: the fake runtime knows only one of this name.
-const NODE: &str = "rights-agent";
-const PROBED: (&str, &str) = ("default", "web");
 
 // PRB-25
 pub(crate) async fn an_agents_token_reaches_one_node(
@@ -162,7 +158,7 @@ impl Bench {
         let plane = &self.installation.plane;
         self.wait_until_in_force(true).await?;
         let start = plane.audit_mark()?;
-        let scene = self.probed_pod().await?;
+        let scene = probed_pod(&self.client, &self.runtime).await?;
         let token =
             |account, pod| plane.service_account_kubeconfig(leadsman::NAMESPACE, account, pod);
         agent_pod(&self.client, "agent", NODE).await?;
@@ -182,7 +178,7 @@ impl Bench {
         let socket = self.runtime.socket();
         let agent = Started::agent(plane, "all-agent", &agent_token, NODE, &socket).await?;
         for exit_code in [0, 1, 0, 1] {
-            self.commands_exit_with(exit_code);
+            commands_exit_with(&self.runtime, exit_code);
             let state = if exit_code == 0 {
                 "Succeeded"
             } else {
@@ -198,45 +194,6 @@ impl Bench {
         manager.end().await?;
         self.a_leftover_goes(&manager_token).await?;
         self.used(start)
-    }
-
-    /// The pod whose containers the fake runtime lists, on its node, and a marker for it.
-    async fn probed_pod(&self) -> Result<Scene> {
-        let scene = Scene {
-            client: self.client.clone(),
-            ns: PROBED.0.to_owned(),
-            node: NODE.to_owned(),
-        };
-        scene.add_node(NODE, json!({})).await?;
-        let pod = scene.pod(PROBED.1).await?;
-        let uid = pod.metadata.uid.context("a pod has a uid")?;
-        let id = {
-            let mut world = self.runtime.world();
-            world.network(&uid, &["10.1.2.3"], NamespaceMode::Pod);
-            world.container(&uid, "main", 1, ContainerState::ContainerRunning)
-        };
-        self.commands_exit_with(0);
-        scene
-            .report_pod_status(
-                PROBED.1,
-                json!({"containerStatuses": [{"name": "main", "ready": true, "started": true,
-                    "restartCount": 0, "image": "none", "imageID": "", "containerID": format!("containerd://{id}"),
-                    "state": {"running": {"startedAt": "1970-01-01T00:00:02Z"}}}]}),
-            )
-            .await?;
-        let mut probes = idle();
-        probes[0]["probe"]["periodSeconds"] = json!(1);
-        probes[0]["probe"]["failureThreshold"] = json!(1);
-        scene.marker("every-second", probes).await?;
-        Ok(scene)
-    }
-
-    /// What every command ends with from now on.
-    fn commands_exit_with(&self, exit_code: i32) {
-        self.runtime.world().exec = Some(Answer::Ok(ExecSyncResponse {
-            exit_code,
-            ..ExecSyncResponse::default()
-        }));
     }
 
     /// Waits until what was arranged has been dealt with.
@@ -371,7 +328,7 @@ impl Bench {
         let uid = pods.get(PROBED.1).await?.metadata.uid;
         let flips = async {
             for exit_code in [0, 1].into_iter().cycle() {
-                self.commands_exit_with(exit_code);
+                commands_exit_with(&self.runtime, exit_code);
                 // Longer than the probe's period.
                 tokio::time::sleep(Duration::from_millis(1300)).await;
             }

@@ -19,6 +19,7 @@ use leadsman_admission::{
     Reviewer, SECRET, Webhook, WebhookCalls, WebhookSpec,
 };
 use leadsman_lease::Leadership;
+use leadsman_process::traces::Tracer;
 use leadsman_process::{ApiServer, Component, Metrics, Process, Readiness, client, clock};
 use leadsman_tests::{wait_for_answer, wait_for_object};
 use serde::Deserialize;
@@ -85,6 +86,7 @@ impl Replica {
             shutdown: CancellationToken::new(),
             readiness: Readiness::default(),
             metrics: Metrics::default(),
+            tracer: Tracer::default(),
         };
         // A year is longer than any test: whether it leads is given here.
         let leadership = watch::Sender::new(if leads {

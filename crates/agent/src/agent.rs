@@ -66,6 +66,7 @@ fn task_context(args: &Args, process: &Process) -> Result<TaskContext, AgentErro
         runtime: Runtime::connect(&args.runtime_endpoint)?,
         health: HealthChecks::new(process.readiness.clone()),
         metrics: process.metrics.clone(),
+        tracer: process.tracer.clone(),
         stop: process.shutdown.child_token(),
     })
 }

@@ -13,6 +13,7 @@
 //! | `events` | events on pods |
 //! | `event_spam_filter` | the limit of a pod's events |
 //! | `metrics` | the metrics of all this |
+//! | `traces` | the agent's part of the trace of a verdict |
 
 mod container_list;
 mod event_spam_filter;
@@ -22,6 +23,7 @@ mod plan;
 mod prober;
 mod status;
 mod targets;
+mod traces;
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -48,6 +50,7 @@ use self::plan::{Plan, PlanEvent, PlanFollower, watch_plan};
 use self::prober::{FinishedRun, Prober};
 use self::status::{StatusWrite, disposition_of, failed_write, shows_unprobed, write_status};
 use self::targets::ProbeTargets;
+use self::traces::{TracedRun, VerdictTraces};
 use crate::health::Health;
 use crate::history::HistoryRequests;
 use crate::task::{DRAIN, TaskContext};
@@ -111,6 +114,7 @@ struct Probing {
     write_health: Health,
     events: EventSender,
     metrics: ProbingMetrics,
+    traces: VerdictTraces,
 }
 
 impl Probing {
@@ -141,6 +145,7 @@ impl Probing {
             write_health,
             events: EventSender::start(server.clone(), node_name, &metrics),
             metrics,
+            traces: VerdictTraces::new(context.tracer.clone(), context.node_name.clone()),
             context: context.clone(),
         }
     }
@@ -184,10 +189,13 @@ impl Probing {
 
     fn apply(&mut self, event: NodeEvent<'_>) {
         let now = self.now();
+        let run = self.traces.run_of(&event, now.wall);
         for action in self.node.apply(event, now) {
             match action {
                 NodeAction::StartRun(run) => self.start_run(run),
-                NodeAction::VerdictChanged(change) => self.publish_change(change, now),
+                NodeAction::VerdictChanged(change) => {
+                    self.publish_change(change, run.as_ref(), now);
+                }
                 NodeAction::RunDropped {
                     key,
                     cause,
@@ -215,12 +223,13 @@ impl Probing {
         self.prober.start(run, target);
     }
 
-    fn publish_change(&mut self, change: VerdictChange, now: Now) {
+    fn publish_change(&mut self, change: VerdictChange, run: Option<&TracedRun>, now: Now) {
         let from = change.from.map_or("none", |from| from.as_str());
         let to = change.to.as_str();
         let message = truncate(&change.message, LOGGED_BYTES).trim_end();
         tracing::info!(probe = %change.key, from, to, probe_message = message, "verdict changed");
         self.metrics.count_change(change.to);
+        self.traces.note_change(&change, run, now.wall);
         if change.send_event {
             self.events.enqueue(change, now.wall);
         }
@@ -274,7 +283,9 @@ impl Probing {
     }
 
     fn write(&mut self) {
-        if let Some(status) = self.node.write(self.now()) {
+        let now = self.now();
+        if let Some(status) = self.node.write(now) {
+            self.traces.begin_write(&status, now.wall);
             let node_name = self.context.node_name.to_string();
             let write = write_status(self.context.server.clone(), node_name, status);
             self.writes.spawn(write);
@@ -289,6 +300,8 @@ impl Probing {
         if let Some(disposition) = disposition_of(&written) {
             self.metrics.count_write(disposition);
         }
+        let error = written.as_ref().err().map(ToString::to_string);
+        self.traces.end_write(error.as_deref(), self.now().wall);
         let end = match written {
             Ok(object) => {
                 let shows_unprobed = shows_unprobed(&object);

@@ -69,6 +69,7 @@ impl Control {
             places: SharedPlaces::new(Places::new(IN_FLIGHT)),
             permissions: Permissions::new(check),
             metrics: Metrics::new(&process.metrics),
+            tracer: process.tracer.clone(),
         };
         Self {
             shared,
@@ -183,6 +184,7 @@ async fn until_ended(
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use leadsman_process::traces::Tracer;
     use leadsman_process::{ApiServer, Metrics as Registry};
 
     use super::*;
@@ -202,6 +204,7 @@ mod tests {
                 places: SharedPlaces::new(Places::new(IN_FLIGHT)),
                 permissions: Permissions::new(readiness.add_check("rights", "")),
                 metrics: Metrics::new(&Registry::default()),
+                tracer: Tracer::default(),
             },
             readiness,
             stop: CancellationToken::new(),

@@ -11,10 +11,12 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
+use jiff::Timestamp;
 use leadsman_core::cluster::Now;
 use leadsman_lease::Leadership;
 use leadsman_process::reply::{Cause, Disposition};
 use leadsman_process::shutdown::DEFAULT_GRACE_SECONDS;
+use leadsman_process::traces::{Span, SpanId, SpanKind, Tracer};
 use leadsman_process::{ApiServer, clock};
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::mpsc::Receiver;
@@ -67,11 +69,14 @@ pub(crate) struct Shared {
     pub(crate) places: SharedPlaces,
     pub(crate) permissions: Permissions,
     pub(crate) metrics: Metrics,
+    pub(crate) tracer: Tracer,
 }
 
 struct Answered<R: Rules> {
     target: R::Target,
     kind: RequestKind,
+    /// When it was sent.
+    began: Timestamp,
     measured: Option<Measured>,
     outcome: RequestOutcome<R::Event>,
 }
@@ -263,11 +268,13 @@ impl<R: Rules> Feature<R> {
         let Shared {
             server, leadership, ..
         } = self.shared.clone();
+        let began = clock::now();
         self.in_flight.push(Box::pin(async move {
             let outcome = request::send(&server, request, &leadership).await;
             Answered {
                 target,
                 kind,
+                began,
                 measured,
                 outcome,
             }
@@ -285,6 +292,7 @@ impl<R: Rules> Feature<R> {
         let Answered {
             target,
             kind,
+            began,
             measured,
             outcome,
         } = answered;
@@ -295,15 +303,50 @@ impl<R: Rules> Feature<R> {
         if let Some(observed) = outcome.observed {
             self.observe(observed);
         }
+        if let Some(measured) = measured {
+            self.measure(measured, kind, began, &disposition);
+        }
         if disposition == Disposition::Done {
-            if let Some(Measured { since, latency }) = measured {
-                latency.observe(since, clock::now());
-            }
             self.observe(outcome.written);
         }
         let retried = self.end(target.clone(), write_result(&disposition, shows));
         if let Some(reason) = report(&target, kind, disposition, retried) {
             self.observe((outcome.refused)(reason));
+        }
+    }
+
+    /// Shows how late a request was: in a histogram if it was carried out, and in the traces of what it completes.
+    fn measure(
+        &self,
+        measured: Measured,
+        kind: RequestKind,
+        began: Timestamp,
+        disposition: &Disposition,
+    ) {
+        let ended = clock::now();
+        let is_done = *disposition == Disposition::Done;
+        if is_done {
+            measured.latency.observe(measured.since, ended);
+        }
+        for work in measured.spans {
+            let tracer = &self.shared.tracer;
+            tracer.record(work.trace, || Span {
+                trace: work.trace,
+                id: SpanId::random(),
+                parent: Some(work.id),
+                name: "write",
+                kind: SpanKind::Client,
+                began,
+                ended,
+                attributes: vec![
+                    ("leadsman.write", kind.label.to_owned()),
+                    ("leadsman.result", disposition.label().to_owned()),
+                ],
+                error: (!is_done).then(|| disposition.explain()),
+            });
+            if is_done {
+                tracer.record(work.trace, || work.end(ended));
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use kube::core::request::Error as BuildError;
 use leadsman_lease::Leadership;
 use leadsman_process::metrics::LatencyHistogram;
 use leadsman_process::reply::{Cause, Disposition, Verb};
+use leadsman_process::traces::OpenSpan;
 use leadsman_process::{ApiServer, clock};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -61,6 +62,8 @@ pub struct Measured {
     pub since: Timestamp,
     /// The histogram.
     pub latency: LatencyHistogram,
+    /// For each change whose trace is sent: the work that this request completes.
+    pub spans: Vec<OpenSpan>,
 }
 
 /// Reads the object in a reply.

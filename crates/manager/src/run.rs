@@ -10,6 +10,7 @@ use leadsman_core::podprobe::Config;
 use leadsman_core::sidecarset::condition::WhenWritten;
 use leadsman_core::sidecarset::index as sidecarset;
 use leadsman_lease::{Leadership, Shutdown};
+use leadsman_process::traces::Tracer;
 use leadsman_process::{Component, Process, RunError};
 use tokio::sync::watch;
 use tokio::task::JoinError;
@@ -61,7 +62,7 @@ fn add_features(
     control: &mut Control,
     args: &Args,
     over_sets: watch::Receiver<Leadership>,
-    metrics: &leadsman_process::Metrics,
+    (metrics, tracer): (&leadsman_process::Metrics, &Tracer),
 ) -> Vec<Webhook> {
     let mut webhooks = Vec::new();
     if args.feature_gates.pod_probe_marker {
@@ -70,9 +71,10 @@ fn add_features(
             agent_namespace: args.namespace.clone(),
             former_field_managers: args.former_field_managers.clone(),
             serverless: args.feature_gates.serverless,
+            traces: tracer.is_on(),
             ..Config::default()
         };
-        let rules = PodProbeRules::new(config, metrics);
+        let rules = PodProbeRules::new(config, metrics, tracer.clone());
         webhooks.extend(rules.webhooks());
         control.add(rules);
     }
@@ -144,7 +146,7 @@ async fn manage(args: &Args, process: Process) -> Result<(), ManagerError> {
         &mut control,
         args,
         guard.for_sidecar_sets(),
-        &process.metrics,
+        (&process.metrics, &process.tracer),
     );
     let namespace = &args.namespace;
     let leadership = guard.for_probes();
@@ -249,7 +251,12 @@ mod tests {
             let leadership = watch::Sender::new(Leadership::Standby);
             let _running = labels::run(&cluster, |control| {
                 let metrics = leadsman_process::Metrics::default();
-                add_features(control, &args, leadership.subscribe(), &metrics);
+                add_features(
+                    control,
+                    &args,
+                    leadership.subscribe(),
+                    (&metrics, &Tracer::default()),
+                );
             });
             tokio::time::sleep(Duration::from_secs(1)).await;
             let watches = KINDS.map(|kind| cluster.count(&format!("WATCH {kind} ")));

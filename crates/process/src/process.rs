@@ -12,6 +12,7 @@ use crate::readiness::Readiness;
 use crate::serve::{self, ListenError};
 use crate::server::ApiServer;
 use crate::shutdown::{self, Forced, Signals};
+use crate::traces::{self, Tracer};
 
 /// The flags that manager and agent share.
 #[derive(Clone, Debug, clap::Args)]
@@ -26,6 +27,9 @@ pub struct Args {
     /// Metrics and probes.
     #[command(flatten)]
     pub serve: serve::Args,
+    /// Traces.
+    #[command(flatten)]
+    pub traces: traces::Args,
     /// The grace period.
     #[command(flatten)]
     pub shutdown: shutdown::Args,
@@ -67,6 +71,8 @@ pub struct Process {
     pub readiness: Readiness,
     /// The metrics that `/metrics` shows.
     pub metrics: Metrics,
+    /// Where spans go, if anywhere.
+    pub tracer: Tracer,
 }
 
 /// Why a process stopped with an error.
@@ -139,11 +145,14 @@ where
     let mut signals = Signals::catch().map_err(RunError::Start)?;
     let client = args.client.client(component).await;
     let client = client.map_err(|error| RunError::Client(Box::new(error)))?;
+    let metrics = Metrics::default();
+    let (tracer, exporter) = args.traces.start(component, &metrics);
     let process = Process {
         server: ApiServer::new(client),
         shutdown: CancellationToken::new(),
         readiness: Readiness::default(),
-        metrics: Metrics::default(),
+        metrics,
+        tracer,
     };
     process.server.metrics.register(&process.metrics);
     let served = serve_beside(args, process.clone()).await?;
@@ -151,10 +160,12 @@ where
     let readiness = process.readiness.clone();
     let worked = work(process);
     let work_and_serving = async {
-        tokio::select! {
+        let ended = tokio::select! {
             worked = worked => worked.map_err(RunError::Work),
             error = served => Err(RunError::Serve(error)),
-        }
+        };
+        exporter.flush().await;
+        ended
     };
     let grace = args.shutdown.grace();
     shutdown::until_stopped(

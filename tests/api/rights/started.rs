@@ -49,6 +49,26 @@ impl Started {
         Self::start(plane, name, kubeconfig, &arguments).await
     }
 
+    /// One that sends traces, by this flag.
+    pub(crate) async fn traced_agent(
+        plane: &ControlPlane,
+        kubeconfig: &Path,
+        node: &str,
+        runtime: &Path,
+        endpoint: &str,
+    ) -> Result<Self> {
+        let runtime = format!("unix://{}", runtime.display());
+        let arguments = [
+            "agent",
+            "--node-name",
+            node,
+            "--runtime-endpoint",
+            &runtime,
+            endpoint,
+        ];
+        Self::start(plane, "traced-agent", kubeconfig, &arguments).await
+    }
+
     async fn start(
         plane: &ControlPlane,
         name: &str,

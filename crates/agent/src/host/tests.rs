@@ -15,6 +15,7 @@ use kube::api::{Patch, PatchParams};
 use kube::client::Body;
 use leadsman_cri::Runtime;
 use leadsman_process::list::ListTarget;
+use leadsman_process::traces::Tracer;
 use leadsman_process::watcher::{ObjectEvent, ObjectState, watch_object};
 use leadsman_process::{ApiServer, Metrics, Readiness, clock};
 use serde::Deserialize;
@@ -137,6 +138,7 @@ fn context(server: ApiServer, readiness: &Readiness) -> TaskContext {
         runtime: Runtime::connect("/nowhere/runtime.sock").unwrap(),
         health: HealthChecks::new(readiness.clone()),
         metrics: Metrics::default(),
+        tracer: Tracer::default(),
         stop: CancellationToken::new(),
     }
 }

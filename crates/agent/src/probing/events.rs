@@ -289,6 +289,7 @@ mod tests {
             }),
             from: None,
             to,
+            since: None,
             message: message.into(),
             send_event: true,
         }

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::client::Body;
 use leadsman_api::slim::Pod;
 use leadsman_process::Readiness;
+use leadsman_process::traces::Tracer;
 use serde_json::json;
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::time::sleep;
@@ -243,6 +244,7 @@ fn standby() -> Bench {
         places: SharedPlaces::new(Places::new(4)),
         permissions: Permissions::new(readiness.add_check("rights to write", "")),
         metrics: Metrics::new(&metrics),
+        tracer: Tracer::default(),
     };
     let feature = Feature::new(script.clone(), shared, fastrand::Rng::with_seed(7));
     let (events, arrivals) = channel(64);

@@ -10,6 +10,7 @@ pub mod wiring;
 use std::time::Duration;
 
 use leadsman_lease::Leadership;
+use leadsman_process::traces::Tracer;
 use leadsman_process::{ApiServer, Metrics, Process, Readiness, clock};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -49,6 +50,7 @@ pub fn run_as(
         shutdown: CancellationToken::new(),
         readiness: Readiness::default(),
         metrics: Metrics::default(),
+        tracer: Tracer::default(),
     };
     let leadership = watch::Sender::new(leadership);
     let mut control = Control::new(&process, leadership.subscribe(), NAMESPACE);

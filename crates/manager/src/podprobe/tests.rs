@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use leadsman_control::labels::{api_server, rules, run, wiring};
+use leadsman_process::traces::Tracer;
 use tokio::time::sleep;
 
 use super::*;
@@ -14,7 +15,11 @@ async fn without_its_crds_it_waits_and_the_other_feature_goes_on() {
     cluster.put("pods", "a", &[], Some("paint"));
     cluster.forget("podprobemarkers");
     let running = run(&cluster, |control| {
-        control.add(PodProbeRules::new(Config::default(), &Metrics::default()));
+        control.add(PodProbeRules::new(
+            Config::default(),
+            &Metrics::default(),
+            Tracer::default(),
+        ));
         control.add(wiring::CopyLabels::default());
     });
     sleep(Duration::from_mins(1)).await;

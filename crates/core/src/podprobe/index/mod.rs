@@ -56,7 +56,7 @@ pub use self::markers::FINALIZER;
 use self::markers::{MarkerChange, Markers, Rollout};
 pub use self::nodes::AgentState;
 use self::nodes::Nodes;
-pub use self::pod_plan::InspectedProbe;
+pub use self::pod_plan::{InspectedProbe, ObservedTransition};
 use self::pod_plan::{Observations, PlannedEntries, PlannedMarks};
 use self::pods::{Planned, PodPlan, Pods};
 use self::refusals::Refusals;
@@ -84,6 +84,8 @@ pub struct Config {
     pub node_bytes: usize,
     /// Whether providers run the probes of pods on virtual nodes.
     pub serverless: bool,
+    /// Whether to remember which changes of verdicts due marks follow from ([`Index::transitions`]).
+    pub traces: bool,
     /// Names by which earlier builds wrote marks ([`FIELD_MANAGER`](super::pod::FIELD_MANAGER) is today's). What they
     /// alone own is taken over, or taken away where no marker claims it; none has been renamed so far.
     pub former_field_managers: Vec<String>,
@@ -104,6 +106,7 @@ impl Default for Config {
             silent_after: SignedDuration::from_mins(20),
             node_bytes: 512 * 1024,
             serverless: false,
+            traces: false,
             former_field_managers: Vec::new(),
         }
     }
@@ -200,6 +203,15 @@ impl Index {
         match target {
             WriteTarget::PodMarks(name) => self.pods.verdict_since(name),
             _ => None,
+        }
+    }
+
+    /// The changes of verdicts that make a write of a pod's marks due: more than one if several were observed at once, or
+    /// one after the other before the pod was written. Only with [`Config::traces`].
+    pub fn transitions(&self, target: &WriteTarget) -> &[ObservedTransition] {
+        match target {
+            WriteTarget::PodMarks(name) => self.pods.transitions(name),
+            _ => &[],
         }
     }
 
@@ -315,11 +327,18 @@ impl Index {
         if let Some((node, key)) = &on_node {
             self.nodes.set_wanted(node, key, wanted, cx);
         }
+        let known_transition = self.pods.known_transition(name);
         let PlannedMarks {
             wants,
             contributions,
             last_transition,
         } = self.observations(pod).marks(&matching, &entries);
+        let transitions = match known_transition {
+            Some(known) if self.config.traces && last_transition > Some(known) => self
+                .observations(pod)
+                .transitions(&matching, &entries, known, self.cx.now.wall),
+            _ => Vec::new(),
+        };
         let leaves_marks = pod.active && marks::has_unclaimed(pod, &wants);
         let cx = &mut self.cx;
         if self.pods.set_unclaimed(name, leaves_marks) {
@@ -330,6 +349,7 @@ impl Index {
             wants,
             contributions,
             last_transition,
+            transitions,
         };
         let Some(planned) = self.pods.set_plan(name, plan, cx) else {
             return;

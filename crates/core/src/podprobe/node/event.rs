@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use leadsman_api::NodePodProbe;
 
 use super::container::ObservedContainers;
@@ -68,6 +69,8 @@ pub struct VerdictChange {
     pub from: Option<State>,
     /// The state now.
     pub to: State,
+    /// When it changed. None if the verdict before it had no time either.
+    pub since: Option<Timestamp>,
     /// The probe's message, not truncated.
     pub message: Arc<str>,
     /// Whether the pod gets an event: the state is Succeeded or Failed, and differs from the last one of these two.

@@ -380,6 +380,7 @@ impl NodeProbes {
                 key: key.clone(),
                 from,
                 to: after.state,
+                since: after.since,
                 message: after.message.clone(),
                 send_event: after.state != State::Unknown && last_known != Some(after.state),
             }));

@@ -2,9 +2,11 @@
 
 use jiff::SignedDuration;
 use rstest::rstest;
+use serde_json::json;
 
-use super::cluster::{Owner, SimPod, mark};
-use super::scene::{idle, p0};
+use super::cluster::{Owner, SimPod, mark, name};
+use super::proof::marker;
+use super::scene::{app_x, exec, idle, p0, probe};
 use super::world::World;
 use crate::podprobe::event::{WatchedKind, WriteTarget};
 use crate::podprobe::index::Config;
@@ -140,6 +142,73 @@ fn due_marks_are_as_old_as_the_verdict_that_they_follow_from() {
     world.drain();
     assert_eq!(age_of_due_marks(&mut world), None, "nothing is due");
     assert_eq!(world.pod().labels["idle"].value, "false");
+}
+
+/// Entry and state of the changes that the due marks follow from.
+fn transitions(world: &World) -> Vec<(String, &'static str)> {
+    let transitions = world.index.transitions(&WriteTarget::PodMarks(p0()));
+    let names = transitions.iter();
+    names
+        .map(|one| (one.entry.to_string(), one.state.as_str()))
+        .collect()
+}
+
+#[rstest]
+#[case::traced(true)]
+#[case::not_traced(false)]
+fn due_marks_follow_from_the_last_change_of_each_verdict(#[case] traces: bool) {
+    let mut world = World::with(Config {
+        traces,
+        ..Config::default()
+    });
+    world.mark("way", &[idle(), probe("warm", "main", exec("/warm"))]);
+    world
+        .cluster
+        .put_pod(&p0(), SimPod::new("u0", "n0", &[("app", "x")]));
+    world.settle();
+    let expected = |all: &[(&str, &'static str)]| {
+        let all = all
+            .iter()
+            .map(|(entry, state)| ((*entry).to_owned(), *state));
+        if traces { all.collect() } else { Vec::new() }
+    };
+    world.report("way#idle", "Succeeded", "", |_| {});
+    while world.deliver() {}
+    assert_eq!(transitions(&world), expected(&[("way#idle", "Succeeded")]));
+    world.cluster.now += SignedDuration::from_secs(1);
+    world.report("way#warm", "Failed", "", |_| {});
+    while world.deliver() {}
+    let both = [("way#idle", "Succeeded"), ("way#warm", "Failed")];
+    assert_eq!(transitions(&world), expected(&both));
+    world.cluster.now += SignedDuration::from_secs(1);
+    world.report("way#idle", "Failed", "", |_| {});
+    while world.deliver() {}
+    let last = [("way#warm", "Failed"), ("way#idle", "Failed")];
+    assert_eq!(transitions(&world), expected(&last));
+    world.drain();
+    assert_eq!(transitions(&world), []);
+}
+
+#[test]
+fn a_verdict_that_counts_again_after_an_edit_was_undone_has_not_changed_then() {
+    let mut world = World::probing(&[idle()]);
+    world.mark("other", &[probe("warm", "main", exec("/warm"))]);
+    world.verdict("way#idle", "Succeeded", "");
+    pass(&mut world, 3600);
+    let mut edited = idle();
+    edited["probe"] = exec("/other");
+    world.mark("way", &[edited]);
+    world.drain();
+    // The same probe as at first, and another mark.
+    let mut undone = idle();
+    undone["markerPolicy"][0]["labels"]["idle"] = json!("yes");
+    let undone = marker(&app_x(), &[undone]);
+    world.cluster.put_marker(&name("a", "way"), undone);
+    let marks = WriteTarget::PodMarks(p0());
+    while world.deliver() || world.work() {
+        assert_eq!(world.index.verdict_since(&marks), None);
+    }
+    assert_eq!(world.pod().labels["idle"].value, "yes");
 }
 
 #[test]
