@@ -47,18 +47,21 @@ pub(crate) fn ensure(progress: &mut dyn FnMut(Progress)) -> Result<Vec<PathBuf>>
         let program = StaticProgram::new(target).context("the target server")?;
         let architecture = program.architecture();
         let program = Layer::new().file("target", EXECUTABLE, program.into_content());
-        write(
-            folder,
-            "pause",
-            architecture,
-            &["/target", "pause"],
-            program.clone(),
-        )?;
+        let write = |name: &str, tag: &str, entrypoint: &[&str], layer: Layer| {
+            write(folder, (name, tag), architecture, entrypoint, layer)
+        };
+        write("pause", "1", &["/target", "pause"], program.clone())?;
+        for release in ["1", "2"] {
+            let body = format!("body={release}");
+            let entrypoint = ["/target", "handover", "--set", &body];
+            write("sidecar", release, &entrypoint, program.clone())?;
+        }
+        write("sidecar", "empty", &["/target", "pause"], program.clone())?;
         let idle = IDLE.as_bytes().to_owned();
         let files = busybox_with_applets(&busybox, program)?
             .file("home/game/idle.sh", EXECUTABLE, idle)
             .directory("tmp", 0o1777);
-        write(folder, "target", architecture, &["/target"], files)
+        write("target", "1", &["/target"], files)
     })?;
     if made {
         progress(Progress::Step {
@@ -66,22 +69,24 @@ pub(crate) fn ensure(progress: &mut dyn FnMut(Progress)) -> Result<Vec<PathBuf>>
             seconds: started.elapsed().as_secs_f64(),
         });
     }
-    Ok(["pause", "target"]
-        .map(|name| folder.join(name).with_extension("tar"))
-        .into())
+    let mut archives = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        archives.push(entry?.path());
+    }
+    Ok(archives)
 }
 
-/// Writes `NAME.tar`, the archive of an image `docker.io/local/NAME:1`.
+/// Writes `NAME-TAG.tar`, the archive of an image `docker.io/local/NAME:TAG`.
 fn write(
     folder: &Path,
-    name: &str,
+    (name, tag): (&str, &str),
     architecture: Architecture,
     entrypoint: &[&str],
     layer: Layer,
 ) -> Result<()> {
     let image = Image {
         repository: format!("docker.io/local/{name}"),
-        tag: "1".into(),
+        tag: tag.into(),
         architecture,
         created: jiff::Timestamp::UNIX_EPOCH,
         config: Config {
@@ -92,7 +97,7 @@ fn write(
         layer,
         compression: 1,
     };
-    let path = folder.join(name).with_extension("tar");
+    let path = folder.join(format!("{name}-{tag}.tar"));
     let written = image.write(BufWriter::new(File::create(&path)?));
     written.with_context(|| format!("writing {}", path.display()))?;
     Ok(())

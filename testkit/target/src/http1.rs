@@ -72,7 +72,8 @@ impl Answer {
     }
 }
 
-async fn converse(mut peer: TcpStream, state: &State) -> std::io::Result<()> {
+/// Answers the requests of one connection.
+pub(crate) async fn converse(mut peer: TcpStream, state: &State) -> std::io::Result<()> {
     let mut read = Vec::new();
     while let Some(request) = next_request(&mut peer, &mut read).await? {
         state.count_http(&request.path);

@@ -5,6 +5,7 @@
 
 mod client;
 mod grpc;
+mod handover;
 mod http1;
 mod state;
 mod tcp;
@@ -24,6 +25,11 @@ type Failure = Box<dyn std::error::Error>;
 const USAGE: &str = "usage:
   target serve [--http 8080] [--tcp 9090] [--grpc 50051] [--set KEY=VALUE]...
                                          print the ports; 0 takes a free one
+  target handover [--http 7000] [--socket /handover/socket] [--set KEY=VALUE]...
+                                         serve on the listening socket of the process at that socket, or on one of its
+                                         own, until a successor takes it
+  target handed-over [--socket /handover/socket]
+                                         wait until the container of version $SIDECARSET_VERSION serves so
   target get URL [--timeout SECONDS]     print the body; exit 0 on 2xx, else 1
   target post URL [--timeout SECONDS]
   target emit BYTES                      that many bytes on stdout
@@ -75,6 +81,8 @@ async fn run(arguments: &[String]) -> Result<(), Failure> {
     match words.as_slice() {
         [] => serve(&[]).await,
         ["serve", rest @ ..] => serve(rest).await,
+        ["handover", rest @ ..] => handover::serve(rest).await,
+        ["handed-over", rest @ ..] => handover::wait_until_served(rest).await,
         ["get", url, rest @ ..] => client::print("GET", url, timeout(rest)?).await,
         ["post", url, rest @ ..] => client::print("POST", url, timeout(rest)?).await,
         ["emit", bytes] => emit(bytes.parse()?),

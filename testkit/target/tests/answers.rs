@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use h2::client;
@@ -221,5 +222,84 @@ fn sigterm_ends_it_well() -> Outcome {
         .arg(process.id().to_string())
         .status()?;
     assert!(process.wait()?.success());
+    Ok(())
+}
+
+/// A sidecar at this socket; the ports of its standard output.
+fn sidecar(
+    socket: &std::path::Path,
+    port: u16,
+    release: &str,
+) -> Result<(Child, u16), Box<dyn Error>> {
+    let mut process = Command::new(TARGET)
+        .args(["handover", "--http", &port.to_string(), "--set"])
+        .arg(format!("body={release}"))
+        .arg("--socket")
+        .arg(socket)
+        .env("SIDECARSET_VERSION", release)
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut line = String::new();
+    BufReader::new(process.stdout.take().ok_or("no stdout")?).read_line(&mut line)?;
+    let port = line
+        .trim()
+        .strip_prefix("listening http=")
+        .ok_or(line.clone())?;
+    Ok((process, port.parse()?))
+}
+
+#[test]
+fn a_listening_socket_is_handed_over_and_no_request_fails() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let socket = folder.path().join("socket");
+    let handed_over = |version: &str| {
+        let mut command = Command::new(TARGET);
+        command.arg("handed-over").arg("--socket").arg(&socket);
+        command.env("SIDECARSET_VERSION", version).status()
+    };
+    let get = |port: u16, path: &str| {
+        let url = format!("http://127.0.0.1:{port}{path}");
+        Command::new(TARGET).args(["get", &url]).output()
+    };
+    assert!(handed_over("0")?.success());
+    let (mut first, port) = sidecar(&socket, 0, "1")?;
+    assert!(handed_over("1")?.success());
+    let url = format!("http://127.0.0.1:{port}/slow?ms=300");
+    let mut in_flight = Command::new(TARGET).args(["get", &url]).spawn()?;
+    let stop = AtomicBool::new(false);
+    let releases = std::thread::scope(|scope| -> Result<Vec<String>, Box<dyn Error>> {
+        let load = scope.spawn(|| -> std::io::Result<Vec<Output>> {
+            let mut answers = Vec::new();
+            while !stop.load(Ordering::Relaxed) {
+                answers.push(get(port, "/healthz")?);
+            }
+            Ok(answers)
+        });
+        let (mut second, of_second) = sidecar(&socket, port, "2")?;
+        assert_eq!(of_second, port);
+        assert!(handed_over("2")?.success());
+        first.kill()?;
+        first.wait()?;
+        let (mut third, _) = sidecar(&socket, port, "3")?;
+        assert!(handed_over("3")?.success());
+        second.kill()?;
+        second.wait()?;
+        let last = get(port, "/healthz")?;
+        assert_eq!(last.stdout, b"3");
+        stop.store(true, Ordering::Relaxed);
+        let answers = load.join().map_err(|_| "the load panicked")??;
+        third.kill()?;
+        third.wait()?;
+        let failed = answers.iter().find(|answer| !answer.status.success());
+        assert!(failed.is_none(), "{failed:?}");
+        let mut releases: Vec<_> = answers
+            .into_iter()
+            .map(|answer| String::from_utf8_lossy(&answer.stdout).into_owned())
+            .collect();
+        releases.dedup();
+        Ok(releases)
+    })?;
+    assert!(in_flight.wait()?.success());
+    assert!(releases.is_sorted(), "{releases:?}");
     Ok(())
 }
