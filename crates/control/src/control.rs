@@ -2,9 +2,13 @@
 
 use std::sync::Arc;
 
+use std::future::pending;
+use std::pin::pin;
+
+use futures::{Stream, StreamExt, stream};
 use leadsman_lease::Leadership;
-use leadsman_process::{Process, Readiness};
-use tokio::sync::mpsc::channel;
+use leadsman_process::{Process, Readiness, clock};
+use tokio::sync::mpsc::{Sender, channel};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -17,7 +21,7 @@ use crate::places::{Places, SharedPlaces};
 use crate::resource::Watchable;
 use crate::rules::Rules;
 use crate::schema::{self, Schema};
-use crate::watch::{Context, WatchesByType};
+use crate::watch::{Arrival, Context, WatchesByType};
 
 /// Events between the watches and a feature. A feature that falls behind slows its watches down instead of taking
 /// memory.
@@ -90,6 +94,16 @@ impl Control {
 
     /// Adds a feature that writes only while a leadership of its own permits it.
     pub fn add_led_by<R: Rules>(&mut self, rules: R, leadership: watch::Receiver<Leadership>) {
+        self.add_with_events(rules, leadership, stream::pending());
+    }
+
+    /// Adds a feature that is also told what this process itself knows, beside the kinds that it observes.
+    pub fn add_with_events<R: Rules>(
+        &mut self,
+        rules: R,
+        leadership: watch::Receiver<Leadership>,
+        events: impl Stream<Item = R::Event> + Send + 'static,
+    ) {
         self.shared.metrics.declare(R::REQUESTS);
         let (sender, arrivals) = channel(ARRIVALS);
         for (index, kind) in R::KINDS.iter().enumerate() {
@@ -105,6 +119,7 @@ impl Control {
                 self.tasks.spawn(follow);
             }
         }
+        self.tasks.spawn(pass_on(events, sender));
         let shared = Shared {
             leadership,
             ..self.shared.clone()
@@ -155,6 +170,22 @@ impl Control {
         while self.features.join_next().await.is_some() {}
         ended
     }
+}
+
+/// Passes events on to a feature, like those of a watch. It does not end, as no watch does.
+async fn pass_on<E>(events: impl Stream<Item = E>, feature: Sender<Arrival<E>>) {
+    let mut events = pin!(events);
+    while let Some(event) = events.next().await {
+        let arrival = Arrival {
+            at: clock::monotonic(),
+            completes: None,
+            event,
+        };
+        if feature.send(arrival).await.is_err() {
+            break;
+        }
+    }
+    pending::<()>().await;
 }
 
 async fn until_ended(

@@ -165,7 +165,7 @@ fn the_table_of_metrics_is_what_manager_and_agent_serve() {
         &[
             "manager",
             "--namespace=leadsman-system",
-            "--feature-gates=EnablePodProbeMarkerOnServerless=true",
+            "--feature-gates=EnablePodProbeMarkerOnServerless=true,SidecarSetGate=true",
             "--webhook-bind-address=127.0.0.1:0",
         ],
     );

@@ -22,7 +22,7 @@ use crate::leader;
 use crate::metrics::Metrics;
 use crate::openkruise::OpenKruiseGuard;
 use crate::podprobe::PodProbeRules;
-use crate::sidecarset::SidecarSetRules;
+use crate::sidecarset::{SidecarSetRules, barrier_events};
 
 /// Why the manager ended.
 #[derive(Debug, thiserror::Error)]
@@ -88,7 +88,11 @@ fn add_features(
             },
             ..sidecarset::Config::default()
         };
-        control.add_led_by(SidecarSetRules::new(config), over_sets);
+        let rules = SidecarSetRules::new(config, metrics);
+        let webhook = rules.webhook().led_by(over_sets.clone());
+        let barriers = barrier_events(webhook.in_force());
+        webhooks.push(webhook);
+        control.add_with_events(rules, over_sets, barriers);
     }
     // Either reads its own fields of a pod.
     control.share_watch::<Pod, WorkloadPod>();

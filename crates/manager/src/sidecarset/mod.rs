@@ -4,32 +4,57 @@
 //! |---|---|
 //! | `kinds` | the kinds that are observed, as events for the index |
 //! | `requests` | writes as HTTP requests |
+//! | `webhook` | the webhook that injects containers into new pods |
 
 use std::time::Duration;
 
+use futures::stream::{Stream, unfold};
+use leadsman_admission::Webhook;
 use leadsman_control::{After, Class, Effects, Kind, Request, RequestKind, Rules};
-use leadsman_core::cluster::Now;
+use leadsman_core::cluster::{Now, ResourceVersion};
 use leadsman_core::sidecarset::event::{Event, IndexEffects, WriteTarget};
 use leadsman_core::sidecarset::index::{Config, Index};
+use leadsman_process::Metrics;
+use tokio::sync::watch;
+
+use self::webhook::SetInjection;
 
 mod kinds;
 mod requests;
+mod webhook;
 
 /// The rules of `SidecarSet`.
 pub(crate) struct SidecarSetRules {
     index: Index,
+    injection: SetInjection,
     /// The manager's, in which revisions are.
     namespace: String,
 }
 
 impl SidecarSetRules {
     /// Nothing is observed yet.
-    pub(crate) fn new(config: Config) -> Self {
+    pub(crate) fn new(config: Config, metrics: &Metrics) -> Self {
         Self {
+            injection: SetInjection::new(&config.namespace, metrics),
             namespace: config.namespace.clone(),
             index: Index::new(config),
         }
     }
+
+    /// The webhook of the feature.
+    pub(crate) fn webhook(&self) -> Webhook {
+        self.injection.webhook()
+    }
+}
+
+/// How far the sets are in force in what API servers are told ([`Webhook::in_force`]), as events.
+pub(crate) fn barrier_events(in_force: watch::Receiver<Option<u64>>) -> impl Stream<Item = Event> {
+    unfold(in_force, async |mut in_force| {
+        in_force.changed().await.ok()?;
+        let barrier = *in_force.borrow_and_update();
+        let barrier = barrier.map_or(ResourceVersion::UNKNOWN, ResourceVersion::from);
+        Some((Event::WebhookBarrier(barrier), in_force))
+    })
 }
 
 // Indices into CLASSES.
@@ -63,7 +88,9 @@ impl Rules for SidecarSetRules {
     type Target = WriteTarget;
 
     fn observe(&mut self, event: Event, now: Now) -> Effects<WriteTarget> {
-        effects(self.index.observe(event, now))
+        let effects = effects(self.index.observe(event, now));
+        self.injection.follow(self.index.take_changed_snapshot());
+        effects
     }
 
     fn synced(&mut self, now: Now) -> Effects<WriteTarget> {

@@ -1,0 +1,234 @@
+//! The webhook that injects containers into pods when they are created.
+//!
+//! What a pod gets is a rule (`leadsman_core::sidecarset::snapshot`), and so is for which pods the API server calls
+//! (`scope`). This module passes both on, on every replica, and counts what did not take effect.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::admissionregistration::v1::{MatchCondition, RuleWithOperations};
+use leadsman_admission::{
+    AdmissionRequest, AdmissionResponse, FailurePolicy, Operation, PatchOperation, Reviewer,
+    Webhook, WebhookCalls, WebhookFeed, WebhookSpec,
+};
+use leadsman_core::sidecarset::render::Remark;
+use leadsman_core::sidecarset::scope::{Scope, ScopeCall};
+use leadsman_core::sidecarset::set;
+use leadsman_core::sidecarset::snapshot::Snapshot;
+use leadsman_core::workload::JsonObject;
+use leadsman_process::metrics::Counters;
+use leadsman_process::{Metrics, clock};
+use prometheus_client::metrics::counter::Counter;
+
+/// The webhook's name.
+const WEBHOOK: &str = "sidecarset.leadsman.io";
+/// The system's own, whose pods are never refused.
+const SYSTEM: &str = "kube-system";
+/// A pod without its sidecars has to be created again, so an answer is worth a wait; but every pod of a set waits for it.
+const TIMEOUT_SECONDS: u8 = 3;
+/// Warnings for who creates a pod. The API server takes 4,096 characters in all
+/// (`k8s.io/apiserver/pkg/endpoints/filters/warning.go`).
+const WARNINGS: usize = 16;
+
+/// The sets that the webhook knows.
+pub(super) struct SetInjection {
+    feed: WebhookFeed<Injectable>,
+    remarks: RemarkCounters,
+    /// The namespaces whose pods are never refused.
+    protected: Vec<String>,
+    known: Arc<Snapshot>,
+    scope: Scope,
+}
+
+impl SetInjection {
+    /// No set is known yet. `namespace` is that of the manager.
+    pub(super) fn new(namespace: &str, metrics: &Metrics) -> Self {
+        let mut protected = vec![SYSTEM.to_owned(), namespace.to_owned()];
+        protected.dedup();
+        Self {
+            feed: WebhookFeed::new(),
+            remarks: RemarkCounters::new(metrics),
+            protected,
+            known: Arc::default(),
+            scope: Scope::default(),
+        }
+    }
+
+    /// The webhook that answers by these sets.
+    pub(super) fn webhook(&self) -> Webhook {
+        self.feed.webhook::<Injector>(WEBHOOK)
+    }
+
+    /// Takes over what has changed.
+    pub(super) fn follow(&mut self, changed: Option<Arc<Snapshot>>) {
+        let Some(snapshot) = changed else {
+            return;
+        };
+        if !Arc::ptr_eq(&snapshot.sets, &self.known.sets) {
+            let scope = Scope::new(&snapshot, &self.protected);
+            self.warn(&scope);
+            self.scope = scope;
+        }
+        let calls = WebhookCalls {
+            specs: self.scope.calls.iter().map(spec).collect(),
+            barrier: snapshot.barrier().number(),
+        };
+        self.known = snapshot.clone();
+        let remarks = self.remarks.clone();
+        self.feed
+            .publish(calls, Arc::new(Injectable { snapshot, remarks }));
+    }
+
+    fn warn(&self, scope: &Scope) {
+        if scope.is_widened && !self.scope.is_widened {
+            tracing::warn!(
+                webhook = WEBHOOK,
+                "the SidecarSets have more selectors than fit into a webhook configuration: the API server also calls the \
+                 webhook for pods that no SidecarSet selects. Select pods by fewer distinct labels, or namespaces by fewer \
+                 distinct namespaceSelectors"
+            );
+        }
+        let known = &self.scope.not_failing;
+        for set in scope.not_failing.iter().filter(|set| !known.contains(set)) {
+            tracing::warn!(
+                sidecarset = %set,
+                "{}: Fail has no effect: its pods cannot be told from others in a webhook configuration, since the \
+                 SidecarSets that ask for it have too many selectors. Its pods are injected as with Ignore",
+                set::FAILURE_POLICY_ANNOTATION
+            );
+        }
+    }
+}
+
+/// The pods for which the API server calls.
+fn spec(call: &ScopeCall) -> WebhookSpec {
+    let text = |text: &str| Some(vec![text.to_owned()]);
+    let condition = |name: &str, expression| MatchCondition {
+        name: name.to_owned(),
+        expression,
+    };
+    let selected = call.expression.clone();
+    let selected = selected.map(|expression| condition("a-sidecarset-selects-it", expression));
+    let no_mirror = condition("is-no-mirror-pod", Scope::no_mirror_pod());
+    WebhookSpec {
+        rules: vec![RuleWithOperations {
+            api_groups: text(""),
+            api_versions: text("v1"),
+            operations: text("CREATE"),
+            resources: text("pods"),
+            scope: Some("Namespaced".to_owned()),
+        }],
+        namespace_selector: call.namespaces.clone(),
+        match_conditions: selected.into_iter().chain([no_mirror]).collect(),
+        timeout_seconds: TIMEOUT_SECONDS,
+        // The API server's own plugins run once more after this webhook, but not after another call of it: what they add
+        // to the containers would be missing from containers that are rendered anew.
+        reinvoked: false,
+        failure_policy: match call.failure_policy {
+            set::FailurePolicy::Ignore => FailurePolicy::Ignore,
+            set::FailurePolicy::Fail => FailurePolicy::Fail,
+        },
+        ..WebhookSpec::default()
+    }
+}
+
+/// What pods are reviewed by.
+struct Injectable {
+    snapshot: Arc<Snapshot>,
+    remarks: RemarkCounters,
+}
+
+/// Injects containers into a pod.
+struct Injector;
+
+impl Reviewer for Injector {
+    type Object = JsonObject;
+    type Snapshot = Injectable;
+
+    fn version(known: &Injectable) -> Option<u64> {
+        known.snapshot.version.number()
+    }
+
+    fn is_sufficient(known: &Injectable, request: &AdmissionRequest<JsonObject>) -> bool {
+        known
+            .snapshot
+            .knows_namespace(&request.object, &request.namespace)
+    }
+
+    fn review(known: &Injectable, request: &AdmissionRequest<JsonObject>) -> AdmissionResponse {
+        if request.operation != Operation::Create {
+            return AdmissionResponse::default();
+        }
+        let AdmissionRequest {
+            namespace, object, ..
+        } = request;
+        let injected = known.snapshot.inject(object, namespace, clock::now());
+        let patch = injected.additions.json_patch(object).into_iter();
+        let remarks = &injected.remarks;
+        if !injected.additions.is_empty() || injected.sets.is_empty() {
+            // Otherwise another call for the same pod has counted them.
+            for (_, remark) in remarks {
+                known.remarks.count(remark);
+            }
+        }
+        let warnings = remarks.iter().take(WARNINGS);
+        AdmissionResponse {
+            patch: patch.map(PatchOperation::from).collect(),
+            warnings: warnings
+                .map(|(set, remark)| format!("SidecarSet {set:?} {remark}"))
+                .collect(),
+        }
+    }
+}
+
+/// What sets say that does not take effect in new pods, counted by reason.
+#[derive(Clone)]
+struct RemarkCounters(Counters<1>);
+
+const REASONS: [&str; 7] = [
+    "own_container",
+    "conflict",
+    "own_volume",
+    "no_variable",
+    "annotation_not_allowed",
+    "annotation_not_merged",
+    "no_pinned_revision",
+];
+
+fn reason(remark: &Remark) -> &'static str {
+    match remark {
+        Remark::OwnContainer(_) => REASONS[0],
+        Remark::Overlap { .. } => REASONS[1],
+        Remark::OwnVolume(_) => REASONS[2],
+        Remark::NoVariable { .. } => REASONS[3],
+        Remark::KeyNotAllowed(_) => REASONS[4],
+        Remark::NotMerged(_) => REASONS[5],
+        Remark::NoPinnedRevision(_) => REASONS[6],
+    }
+}
+
+impl RemarkCounters {
+    fn new(registry: &Metrics) -> Self {
+        let counters = Counters::default();
+        registry.register(|registry| {
+            registry.register(
+                "sidecarset_injection_remarks",
+                "What SidecarSets say that did not take effect in a pod that was created, by reason; with own_container and \
+                 conflict the whole set was left out",
+                counters.clone(),
+            );
+        });
+        let counters = Self(counters);
+        for reason in REASONS {
+            drop(counters.counter(reason));
+        }
+        counters
+    }
+
+    fn counter(&self, reason: &'static str) -> Counter {
+        self.0.get_or_create_owned(&[("reason", reason)])
+    }
+
+    fn count(&self, remark: &Remark) {
+        self.counter(reason(remark)).inc();
+    }
+}
