@@ -7,6 +7,7 @@ pub mod budget;
 pub mod console;
 pub mod crowd;
 pub mod document;
+pub mod echo;
 pub mod harness;
 pub mod history;
 pub mod kubectl;
@@ -23,6 +24,7 @@ pub mod wait;
 pub mod ways;
 
 pub use crowd::Crowd;
+pub use echo::Echo;
 pub use harness::{Beside, Case, run};
 pub use history::History;
 pub use kubectl::{Printed, kubectl_leadsman};

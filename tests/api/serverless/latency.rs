@@ -2,32 +2,16 @@
 //! the API server's call costs.
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Bytes, Incoming};
-use hyper::header::CONTENT_TYPE;
-use hyper::service::service_fn;
-use hyper::{Request, Response};
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto;
-use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::api::PostParams;
-use leadsman_tests::{Scene, wait_for_answer};
-use rustls::pki_types::PrivatePkcs8KeyDer;
-use serde::Deserialize;
+use leadsman_tests::{Echo, Scene, wait_for_answer};
 use serde_json::json;
-use tokio::net::TcpListener;
-use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
-use tokio_rustls::TlsAcceptor;
 
 use super::{MARKERS, Serverless, annotation, create, wait_for_injection};
 use crate::Installation;
@@ -39,7 +23,7 @@ const RATE: u32 = 100;
 const BLOCKS: usize = 10;
 /// More than an optimised manager adds to an idle machine, by far: a loaded one is not to fail the case.
 const MEDIAN_WITHIN: Duration = Duration::from_millis(5);
-/// The floor's configuration, and its path.
+/// The floor's configuration.
 const ECHO: &str = "echo";
 
 pub(crate) async fn a_creation_waits_little_for_the_webhook(_: Arc<Installation>) -> Result<()> {
@@ -156,23 +140,8 @@ async fn put_beside(bed: &Serverless, echo: &Echo, scene: &Scene) -> Result<()> 
     let webhook = ours
         .webhooks
         .and_then(|webhooks| webhooks.into_iter().next());
-    let mut webhook = serde_json::to_value(webhook.context("no webhook of ours")?)?;
-    webhook["name"] = json!("echo.leadsman.test");
-    webhook["clientConfig"] = json!({
-        "url": format!("https://{}/{ECHO}", echo.address),
-        "caBundle": ByteString(echo.authority.clone().into_bytes()),
-    });
-    webhook["namespaceSelector"] =
-        json!({"matchLabels": {"kubernetes.io/metadata.name": scene.ns}});
-    for condition in webhook["matchConditions"]
-        .as_array_mut()
-        .into_iter()
-        .flatten()
-    {
-        let expression = condition["expression"].as_str().context("no expression")?;
-        let expression = expression.replace("'ours'", &format!("'{}'", scene.ns));
-        condition["expression"] = json!(expression);
-    }
+    let webhook = serde_json::to_value(webhook.context("no webhook of ours")?)?;
+    let webhook = echo.webhook_like(webhook, ["ours", &scene.ns]);
     let configuration = json!({"metadata": {"name": ECHO}, "webhooks": [webhook]});
     let configuration: MutatingWebhookConfiguration = serde_json::from_value(configuration)?;
     configurations
@@ -180,96 +149,7 @@ async fn put_beside(bed: &Serverless, echo: &Echo, scene: &Scene) -> Result<()> 
         .await?;
     wait_for_answer("a call of the echo", || async {
         create(scene, "trial", json!({}), true).await?;
-        Ok((echo.calls.load(Ordering::Relaxed) > 0).then_some(()))
+        Ok((echo.calls() > 0).then_some(()))
     })
     .await
-}
-
-/// A webhook that allows whatever it is asked about, on a thread of its own as ours.
-struct Echo {
-    address: SocketAddr,
-    /// The certificate that it serves, in PEM.
-    authority: String,
-    calls: Arc<AtomicUsize>,
-}
-
-impl Echo {
-    fn start() -> Result<Self> {
-        let certified = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()])?;
-        let authority = certified.cert.pem();
-        let certificate = certified.cert.der().clone();
-        let key = PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der());
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut config = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate], key.into())?;
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        let acceptor = TlsAcceptor::from(Arc::new(config));
-        let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
-        listener.set_nonblocking(true)?;
-        let address = listener.local_addr()?;
-        let calls = Arc::new(AtomicUsize::new(0));
-        let counter = Arc::clone(&calls);
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        // It ends with the process.
-        thread::spawn(move || {
-            runtime.block_on(async {
-                if let Err(error) = serve(listener, &acceptor, &counter).await {
-                    eprintln!("the echo broke off: {error:#}");
-                }
-            });
-        });
-        Ok(Self {
-            address,
-            authority,
-            calls,
-        })
-    }
-}
-
-async fn serve(
-    listener: std::net::TcpListener,
-    acceptor: &TlsAcceptor,
-    calls: &Arc<AtomicUsize>,
-) -> Result<()> {
-    let listener = TcpListener::from_std(listener)?;
-    loop {
-        let (stream, _) = listener.accept().await?;
-        stream.set_nodelay(true)?;
-        let stream = acceptor.accept(stream).await?;
-        let calls = Arc::clone(calls);
-        tokio::spawn(async move {
-            let service = service_fn(|request| {
-                calls.fetch_add(1, Ordering::Relaxed);
-                allow(request)
-            });
-            let builder = auto::Builder::new(TokioExecutor::new());
-            let served = builder.serve_connection(TokioIo::new(stream), service);
-            // However the API server leaves.
-            let _ended = served.await;
-        });
-    }
-}
-
-async fn allow(request: Request<Incoming>) -> Result<Response<Full<Bytes>>> {
-    let body = request.into_body().collect().await?.to_bytes();
-    let review: Review = serde_json::from_slice(&body)?;
-    let answer = json!({
-        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
-        "response": {"uid": review.request.uid, "allowed": true},
-    });
-    let response = Response::builder().header(CONTENT_TYPE, "application/json");
-    Ok(response.body(Full::from(serde_json::to_vec(&answer)?))?)
-}
-
-/// No more of a review than an answer needs.
-#[derive(Deserialize)]
-struct Review {
-    request: Reviewed,
-}
-
-#[derive(Deserialize)]
-struct Reviewed {
-    uid: String,
 }
