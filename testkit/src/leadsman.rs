@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::Api;
+use kube::api::ListParams;
 use kube::runtime::wait::{await_condition, conditions};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -20,11 +21,6 @@ pub const NAMESPACE: &str = "leadsman-system";
 pub const MANAGER: &str = "system:serviceaccount:leadsman-system:leadsman-manager";
 /// The agents' user.
 pub const AGENT: &str = "system:serviceaccount:leadsman-system:leadsman-agent";
-
-const CRDS: [&str; 2] = [
-    "podprobemarkers.apps.kruise.io",
-    "nodepodprobes.apps.kruise.io",
-];
 
 /// The built `leadsman` program, named by `LEADSMAN_BIN`.
 pub fn program() -> Result<PathBuf> {
@@ -73,8 +69,13 @@ fn built(variable: &str, what: &str) -> Result<PathBuf> {
 
 /// A control plane with leadsman's CRDs and rights in it. Progress goes to stderr.
 pub async fn control_plane() -> Result<ControlPlane> {
+    control_plane_with("").await
+}
+
+/// The same, with those that these feature gates need.
+pub async fn control_plane_with(gates: &str) -> Result<ControlPlane> {
     let plane = ControlPlane::start(Options::default(), to_stderr()).await?;
-    install(&plane).await?;
+    install_with(&plane, gates).await?;
     Ok(plane)
 }
 
@@ -90,8 +91,13 @@ pub fn manager(kubeconfig: &Path, address: &str) -> Result<Command> {
 /// `leadsman manifests --only=namespace,crds,access | kubectl apply --server-side -f -`, then waits until the CRDs are
 /// served. The workloads are left out: tests run manager and agent as processes.
 pub async fn install(plane: &ControlPlane) -> Result<()> {
+    install_with(plane, "").await
+}
+
+async fn install_with(plane: &ControlPlane, gates: &str) -> Result<()> {
     let manifests = Command::new(program()?)
         .args(["manifests", "--only=namespace,crds,access"])
+        .arg(format!("--feature-gates={gates}"))
         .stderr(Stdio::inherit())
         .output()
         .await?;
@@ -101,8 +107,9 @@ pub async fn install(plane: &ControlPlane) -> Result<()> {
     let apply = ["apply", "--server-side", "-f", "-"];
     plane.kubectl_with(&apply, &manifests.stdout).await?;
     let crds: Api<CustomResourceDefinition> = Api::all(plane.client().await?);
-    for name in CRDS {
-        let established = await_condition(crds.clone(), name, conditions::is_crd_established());
+    let all = crds.list(&ListParams::default()).await?;
+    for name in all.iter().map(ResourceExt::name_any) {
+        let established = await_condition(crds.clone(), &name, conditions::is_crd_established());
         tokio::time::timeout(Duration::from_secs(30), established)
             .await
             .with_context(|| format!("the CRD {name} was not established within 30 s"))??;
