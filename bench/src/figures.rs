@@ -37,6 +37,35 @@ figures! {
     WRITES_AFTER_FLOOR = "writes of a manager started after the floor", "requests", Exactly(0.0);
 }
 
+// A `SidecarSet` on such a cluster: `roll-out`.
+figures! {
+    UPGRADE_WRITES = "pod writes", "requests";
+    SET_WRITES = "writes of the set", "requests";
+    SET_STATUS_WRITES = "status writes of the set", "requests";
+    REVISION_WRITES = "revision writes", "requests";
+    ROLLED_OUT = "every pod runs the new image", "s", TimesFloor(1.3);
+    CPU_AN_UPGRADED_POD = "manager CPU an upgraded pod", "ms", AtMost(0.5);
+    BYTES_SENT_A_POD = "bytes sent a pod", "B";
+    UPGRADE_CPU_GROWTH = "manager CPU an upgraded pod", "×";
+    RSS_AT_REST = "RSS before the first roll-out", "MiB";
+    RSS_AFTER_ROLL_OUTS = "RSS after two", "MiB";
+    RSS_AFTER_RESTART = "RSS after a restart", "MiB";
+    POD_WRITES_AFTER_FLOOR = "pod writes of a manager started after the floor", "requests", Exactly(0.0);
+}
+
+// What the webhook adds to the creation of a pod: `injection`.
+figures! {
+    ADDED_MEDIAN = "added to a creation above an echo webhook, p50", "ms", AtMost(1.0);
+    ADDED_MOST = "added to a creation above an echo webhook, p99", "ms", AtMost(5.0);
+    CREATION_MEDIAN = "a creation, p50", "ms";
+    CREATION_MOST = "a creation, p99", "ms";
+    WITHOUT_MEDIAN = "a creation that no webhook is called for, p50", "ms";
+    WITHOUT_MOST = "a creation that no webhook is called for, p99", "ms";
+    NOT_INJECTED = "pods without their sidecar", "pods", Exactly(0.0);
+    UNWANTED_CALLS = "calls for pods of no set", "calls", Exactly(0.0);
+    CPU_A_CALL = "manager CPU a call", "ms";
+}
+
 // The manager's half of `restart`.
 figures! {
     NO_WRITES = "writes but the Lease's", "requests", Exactly(0.0);

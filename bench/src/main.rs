@@ -77,6 +77,10 @@ enum What {
     ColdStart,
     /// 1,000 and 10,000 verdicts at once
     Flips,
+    /// A `SidecarSet` gets another image: 1,000, 5,000 and 20,000 pods upgraded in place
+    RollOut,
+    /// 100 pods a second beside 1, 10 and 100 `SidecarSet`s, and what the webhook adds
+    Injection,
     /// Manager and agent starting again, with nothing to do and with something
     Restart,
     /// The rules alone: one event among 1,000 to 100,000 pods, bytes a pod
@@ -114,6 +118,8 @@ fn measure(what: What, scale: f64) -> Result<Report> {
         What::Agent => agent::measure(scale),
         What::ColdStart => cluster::cold_start::measure(scale),
         What::Flips => cluster::flips::measure(scale),
+        What::Injection => cluster::injection::measure(scale),
+        What::RollOut => cluster::roll_out::measure(scale),
         What::Restart => {
             let mut report = Report::new("restart", scale, include_str!("../pages/restart.md"));
             cluster::restart::measure(scale, &mut report)?;

@@ -52,9 +52,14 @@ impl<K: Clone + DeserializeOwned + Send + 'static> ObjectWatch<K> {
         })
     }
 
+    /// Takes what was listed, as far as [`Self::next`] has not returned it yet.
+    pub fn take_listed(&mut self) -> Vec<K> {
+        std::mem::take(&mut self.listed)
+    }
+
     /// What was listed, then each change of an object. A watch that ends, as the API server lets one end that does not keep
     /// up, begins again with a list.
-    async fn next(&mut self) -> K {
+    pub async fn next(&mut self) -> K {
         loop {
             if let Some(object) = self.listed.pop() {
                 return object;

@@ -15,7 +15,7 @@ const RESULTS: &str = "docs/performance";
 /// Arguments of `bench`.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// What to measure: agent, cold-start, flips, restart, index, engine; all when left out. Then the bench's own
+    /// What to measure: agent, cold-start, flips, roll-out, injection, restart, index, engine; all when left out. Then the bench's own
     /// options: --compare FILE, --scale PERCENT, --out FOLDER
     #[arg(
         trailing_var_arg = true,
@@ -79,7 +79,14 @@ fn words(given: &[String]) -> Vec<String> {
 
 /// Only those that name others alone can do without.
 fn needs_root(words: &[&str]) -> bool {
-    const WITHOUT: [&str; 4] = ["cold-start", "flips", "index", "engine"];
+    const WITHOUT: [&str; 6] = [
+        "cold-start",
+        "flips",
+        "roll-out",
+        "injection",
+        "index",
+        "engine",
+    ];
     let needs = words
         .iter()
         .any(|word| matches!(*word, "agent" | "restart"));

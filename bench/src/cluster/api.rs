@@ -15,10 +15,11 @@ pub(super) const PAGE: u32 = 500;
 pub(super) const PODS: &str = "/api/v1/pods";
 pub(super) const NODES: &str = "/api/v1/nodes";
 pub(super) const POD_PROBE_MARKERS: &str = "/apis/apps.kruise.io/v1alpha1/podprobemarkers";
+pub(super) const SIDECAR_SETS: &str = "/apis/apps.kruise.io/v1beta1/sidecarsets";
 pub(super) const NODE_POD_PROBES: &str = "/apis/apps.kruise.io/v1alpha1/nodepodprobes";
 
 /// As many requests as the manager, and as all agents together, have on their way at once.
-const AT_ONCE: usize = 32;
+pub(super) const AT_ONCE: usize = 32;
 /// Requests on their way at once while the world is made.
 const WHILE_MAKING: usize = 48;
 
@@ -36,6 +37,8 @@ pub(super) struct ApiRequest {
 pub(super) struct Verb(&'static str, &'static str, &'static str);
 
 pub(super) const CREATE: Verb = Verb("POST", "application/json", "");
+/// A creation that the API server only tries.
+pub(super) const TRY: Verb = Verb("POST", "application/json", "&dryRun=All");
 pub(super) const REPLACE: Verb = Verb("PUT", "application/json", "");
 pub(super) const MERGE: Verb = Verb("PATCH", "application/merge-patch+json", "");
 pub(super) const STRATEGIC: Verb = Verb("PATCH", "application/strategic-merge-patch+json", "");

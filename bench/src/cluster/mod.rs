@@ -1,6 +1,6 @@
 //! The manager against a real API server and etcd. Nodes and pods are objects that nobody runs; the bench plays
 //! ReplicaSet controller, kubelet and agent, and reads what the manager makes of it.
-//! `cold_start`, `flips` and `restart` are the scenarios.
+//! `cold_start`, `flips`, `restart`, `roll_out` and `injection` are the scenarios.
 
 mod agents;
 mod api;
@@ -8,7 +8,10 @@ pub(crate) mod cold_start;
 mod expected;
 pub(crate) mod flips;
 pub(crate) mod floor;
+pub(crate) mod injection;
 pub(crate) mod restart;
+pub(crate) mod roll_out;
+mod sidecars;
 mod stage;
 mod world;
 
@@ -21,7 +24,7 @@ use crate::requests::Requests;
 pub(crate) use world::filled;
 
 /// How long anything may take before the bench gives up and says what is missing. Generous: a build may run beside it.
-const PATIENCE: Duration = Duration::from_mins(2);
+const PATIENCE: Duration = Duration::from_mins(10);
 /// After a run, when all is right: what is written for so long yet is too much, and counts.
 const QUIET: Duration = Duration::from_secs(3);
 

@@ -12,6 +12,7 @@ use leadsman_tests::{Link, Process};
 use tokio::process::Command;
 
 use super::api::ApiRequest;
+use super::roll_out::floor::{Order as RollOutOrder, PodPatches};
 use super::{PATIENCE, floor};
 use crate::meter::{Held, Meter};
 use crate::part::{Part, Talk};
@@ -28,6 +29,8 @@ pub(super) struct Stage {
     pub(super) client: Client,
     /// Of the manager's account, which floors use too.
     kubeconfig: PathBuf,
+    /// Of managers, beside the usual ones.
+    flags: Vec<String>,
 }
 
 /// Who is measured.
@@ -37,6 +40,8 @@ pub(super) enum Who {
     Floor(Vec<ApiRequest>),
     /// A floor that does nothing but to send these, when it is told to.
     Sender(Vec<ApiRequest>),
+    /// A floor that upgrades pods by these patches, when it is told to.
+    RollOut(PodPatches),
 }
 
 /// A process that is measured. Killed when dropped.
@@ -65,15 +70,26 @@ pub(super) struct Run {
 
 /// Raises a stage, lets `act` play on it, and takes it away.
 pub(super) fn play<T>(act: impl AsyncFnOnce(&mut Stage) -> Result<T>) -> Result<T> {
-    crate::play(Stage::raise(), act, async |stage| stage.plane.end().await)
+    play_with("", act)
+}
+
+/// The same, with these feature gates.
+pub(super) fn play_with<T>(
+    gates: &str,
+    act: impl AsyncFnOnce(&mut Stage) -> Result<T>,
+) -> Result<T> {
+    crate::play(Stage::raise(gates), act, async |stage| {
+        stage.plane.end().await
+    })
 }
 
 impl Stage {
-    async fn raise() -> Result<Self> {
-        let plane = leadsman::control_plane().await?;
+    async fn raise(gates: &str) -> Result<Self> {
+        let plane = leadsman::control_plane_with(gates).await?;
         Ok(Self {
             client: plane.client().await?,
             kubeconfig: plane.kubeconfig_for(MANAGER, &["system:serviceaccounts"])?,
+            flags: flags(gates)?,
             plane,
         })
     }
@@ -91,18 +107,26 @@ impl Stage {
                 .kubeconfig_through(&self.kubeconfig, &proxy.url())?,
             None => self.kubeconfig.clone(),
         };
-        let (requests, lists) = match who {
-            Who::Manager => return self.start_manager(&kubeconfig),
-            Who::Floor(requests) => (requests, true),
-            Who::Sender(requests) => (requests, false),
-        };
         let file = self.plane.folder().join("floor.json");
-        std::fs::write(&file, serde_json::to_string(&requests)?)?;
-        let part = Part::Manager(floor::Order {
-            kubeconfig,
-            requests: file,
-            lists,
-        });
+        let lists = matches!(who, Who::Floor(_));
+        let part = match who {
+            Who::Manager => return self.start_manager(&kubeconfig),
+            Who::Floor(requests) | Who::Sender(requests) => {
+                std::fs::write(&file, serde_json::to_string(&requests)?)?;
+                Part::Manager(floor::Order {
+                    kubeconfig,
+                    requests: file,
+                    lists,
+                })
+            }
+            Who::RollOut(patches) => {
+                std::fs::write(&file, serde_json::to_string(&patches)?)?;
+                Part::RollOut(RollOutOrder {
+                    kubeconfig,
+                    patches: file,
+                })
+            }
+        };
         let started = Since::now(&self.plane)?;
         let talk = Talk::here(&part).await?;
         Ok(Contender {
@@ -122,7 +146,8 @@ impl Stage {
         command
             .args(["--pdeathsig", "KILL", "--"])
             .arg(manager.as_std().get_program())
-            .args(manager.as_std().get_args());
+            .args(manager.as_std().get_args())
+            .args(&self.flags);
         let started = Since::now(&self.plane)?;
         let process = Process::start(command, &self.plane.folder().join("logs/manager.log"))?;
         Ok(Contender {
@@ -155,6 +180,20 @@ impl Stage {
         contender.end().await?;
         Ok(run)
     }
+}
+
+/// The flags of a manager with these feature gates: those of the webhook among them, which is called at a free port of this
+/// machine, as there is no Service.
+fn flags(gates: &str) -> Result<Vec<String>> {
+    if gates.is_empty() {
+        return Ok(Vec::new());
+    }
+    let free = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    Ok(vec![
+        format!("--feature-gates={gates}"),
+        format!("--webhook-bind-address={free}"),
+        format!("--webhook-url=https://{free}"),
+    ])
 }
 
 impl Run {

@@ -7,6 +7,7 @@ use leadsman_api::NodePodProbe;
 use serde_json::{Value, json};
 
 use super::api::{ApiRequest, CREATE, MERGE, STRATEGIC, make_all};
+use super::sidecars::Sidecars;
 use crate::share_of;
 
 /// Nodes at full size.
@@ -42,25 +43,31 @@ impl AppPod {
         format!("{}/{}", collection(self.app), self.name)
     }
 
-    /// Makes it as its `ReplicaSet`'s controller does, bound already.
-    fn create(&self) -> ApiRequest {
+    /// Makes it as its `ReplicaSet`'s controller does, bound already; perhaps with sidecars.
+    fn create(&self, sidecars: Option<&Sidecars>) -> ApiRequest {
         let values = [
             ("$pod", self.name.as_str()),
             ("$app", &app(self.app)),
             ("$namespace", &namespace(self.app)),
             ("$node", &node(self.node)),
         ];
-        let body = filled(include_str!("objects/pod.json"), &values);
+        let mut body = filled(include_str!("objects/pod.json"), &values);
+        if let Some(sidecars) = sidecars {
+            body = sidecars.inject(body);
+        }
         let collection = collection(self.app);
         ApiRequest::new(CREATE, &collection, "kube-controller-manager", &body)
     }
 
     /// Reports its status as its kubelet does.
-    fn report_running(&self) -> ApiRequest {
+    fn report_running(&self, sidecars: Option<&Sidecars>) -> ApiRequest {
         let ip = format!("10.1.{}.{}", self.node, self.app + 2);
         let (container, path) = (container_id(&self.name), format!("{}/status", self.path()));
         let values = [("$ip", &*ip), ("$container", &container)];
-        let body = filled(include_str!("objects/running.json"), &values);
+        let mut body = filled(include_str!("objects/running.json"), &values);
+        if sidecars.is_some() {
+            Sidecars::report_running(&mut body);
+        }
         ApiRequest::new(STRATEGIC, &path, "kubelet", &body)
     }
 }
@@ -91,6 +98,15 @@ names! {
 impl World {
     /// Makes all of it; running pods and markers on them, but nothing that a manager makes.
     pub(super) async fn make(client: &Client, scale: f64) -> Result<Self> {
+        Self::make_with(client, scale, None).await
+    }
+
+    /// The same, with pods that these were injected into.
+    pub(super) async fn make_with(
+        client: &Client,
+        scale: f64,
+        sidecars: Option<&Sidecars>,
+    ) -> Result<Self> {
         let nodes = share_of(NODES, scale).max(2);
         let namespaces = (0..NAMESPACES).map(|number| {
             let body = json!({"metadata": {"name": namespace(number)}});
@@ -98,7 +114,7 @@ impl World {
         });
         let objects = namespaces.chain((0..nodes).map(create_node));
         make_all(client, "making namespaces and nodes", objects.collect()).await?;
-        let pods = make_pods(client, nodes).await?;
+        let pods = make_pods(client, nodes, sidecars).await?;
         let made = (0..APPS).map(create_marker).collect();
         make_all(client, "making markers", made).await?;
         let first = pods.first().context("there is a pod")?;
@@ -157,7 +173,11 @@ fn create_marker(app: usize) -> ApiRequest {
     ApiRequest::new(CREATE, &markers(app), "kubectl", &marker)
 }
 
-async fn make_pods(client: &Client, nodes: usize) -> Result<Vec<AppPod>> {
+async fn make_pods(
+    client: &Client,
+    nodes: usize,
+    sidecars: Option<&Sidecars>,
+) -> Result<Vec<AppPod>> {
     let pods = (0..nodes).flat_map(|node| {
         (0..APPS).map(move |app| AppPod {
             name: format!("{}-6d5f8b7c9d-n{node:03}", self::app(app)),
@@ -167,12 +187,15 @@ async fn make_pods(client: &Client, nodes: usize) -> Result<Vec<AppPod>> {
         })
     });
     let mut pods: Vec<_> = pods.collect();
-    let created = pods.iter().map(AppPod::create).collect();
+    let created = pods.iter().map(|pod| pod.create(sidecars)).collect();
     let created = make_all(client, "making pods", created).await?;
     for (pod, made) in pods.iter_mut().zip(created) {
         pod.uid = made.identity.uid.unwrap_or_default();
     }
-    let running = pods.iter().map(AppPod::report_running).collect();
+    let running = pods
+        .iter()
+        .map(|pod| pod.report_running(sidecars))
+        .collect();
     make_all(client, "reporting pods as running", running).await?;
     Ok(pods)
 }

@@ -21,7 +21,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines, Stdi
 use tokio::process::{ChildStdin, ChildStdout, Command};
 
 use self::bare::Tally;
-use crate::cluster::floor;
+use crate::cluster::{floor, roll_out};
 use crate::meter::Meter;
 use crate::progress::wait;
 use crate::report::Amount as _;
@@ -37,6 +37,8 @@ pub(crate) enum Part {
     Bare(bare::Order),
     /// The manager's exchanges with the API server, bare.
     Manager(floor::Order),
+    /// The manager's roll-out of a sidecar, bare.
+    RollOut(roll_out::floor::Order),
     /// The rules and the executors, without a cluster.
     Engine(bare::Order),
     /// The index among so many pods.
@@ -48,6 +50,7 @@ impl Part {
         match self {
             Self::Bare(order) => bare::run(order, questions).await,
             Self::Manager(order) => floor::run(order, questions).await,
+            Self::RollOut(order) => roll_out::floor::run(order, questions).await,
             Self::Engine(order) => engine::run(order, questions).await,
             Self::Index(order) => index::run(&order, questions).await,
         }

@@ -1,0 +1,301 @@
+//! `bench injection`: what the webhook adds to the creation of a pod, beside a webhook that answers at once and says
+//! nothing, and none.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use http::Request;
+use kube::Client;
+use leadsman_api::SidecarSet;
+use leadsman_core::sidecarset::annotations::INJECTED_LIST;
+use leadsman_process::clock;
+use leadsman_tests::{Echo, ObjectWatch, sum_of_counters, wait_for_answer};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::PATIENCE;
+use super::api::{ApiRequest, CREATE, MERGE, PAGE, SIDECAR_SETS, TRY, make_all};
+use super::roll_out::GATES;
+use super::stage::{Contender, Stage, Who, play_with};
+use super::world::filled;
+use crate::progress::Step;
+use crate::report::{Amount as _, Report};
+use crate::{at_share, figures, share_of};
+
+/// Sets that there are; a pod is of one of them.
+const SETS: [usize; 3] = [1, 10, 100];
+/// Creations a second, and in a block.
+const RATE: u32 = 100;
+/// Blocks of each kind, by turns, so that what else the machine does meets all kinds alike.
+const BLOCKS: usize = 20;
+/// The namespace of the sets.
+const INJECTED: &str = "injected";
+/// The one where an echo is called instead of the manager.
+const ECHOED: &str = "echoed";
+/// The one where nobody is called.
+const BARE: &str = "bare";
+const CONFIGURATIONS: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
+/// The manager's configuration, and the name of the webhook in it.
+const OURS: &str = "leadsman";
+const WEBHOOK: &str = "sidecarset.leadsman.io";
+/// The echo's.
+const ECHO: &str = "echo";
+
+names! {
+    /// The label of the pods of a set, and the set's name.
+    app(number: usize) = "app-{number:02}";
+}
+
+pub(crate) fn measure(scale: f64) -> Result<Report> {
+    let mut report = Report::new("injection", scale, include_str!("../../pages/injection.md"));
+    let blocks = share_of(BLOCKS, scale).max(1);
+    play_with(GATES, async |stage| {
+        let echo = Echo::start()?;
+        let scene = Scene::make(stage, &echo).await?;
+        let manager = stage.start(Who::Manager, None).await?;
+        let mut there = 0;
+        for sets in SETS {
+            let made = scene.measure(there..sets, blocks, &manager).await;
+            let found = made.with_context(|| manager.last_lines())?;
+            there = sets;
+            let of_sets = if sets == 1 { "set" } else { "sets" };
+            found.add(report.section(format!("{sets} {of_sets}")));
+        }
+        manager.end().await
+    })?;
+    Ok(report)
+}
+
+/// What was found beside one number of sets: how long creations took, sorted.
+struct Found {
+    ours: Vec<Duration>,
+    echo: Vec<Duration>,
+    bare: Vec<Duration>,
+    not_injected: usize,
+    unwanted_calls: u64,
+    cpu_a_call: Duration,
+}
+
+struct Scene<'a> {
+    stage: &'a Stage,
+    client: &'a Client,
+    echo: &'a Echo,
+}
+
+impl<'a> Scene<'a> {
+    async fn make(stage: &'a Stage, echo: &'a Echo) -> Result<Self> {
+        let client = &stage.client;
+        let namespaces = [INJECTED, ECHOED, BARE].map(|name| {
+            let body = json!({"metadata": {"name": name}});
+            ApiRequest::new(CREATE, "/api/v1/namespaces", "bench", &body)
+        });
+        make_all(client, "making namespaces", namespaces.into()).await?;
+        Ok(Self {
+            stage,
+            client,
+            echo,
+        })
+    }
+
+    /// Adds sets, and measures creations beside all that are there then.
+    async fn measure(
+        &self,
+        sets: std::ops::Range<usize>,
+        blocks: usize,
+        manager: &Contender,
+    ) -> Result<Found> {
+        let last = sets.end - 1;
+        let name = format!("{} sets", sets.end);
+        let made = sets.map(set).collect();
+        make_all(self.client, &format!("{name}: making them"), made).await?;
+        self.wait_until_in_force(last + 1).await?;
+        self.put_echo_beside().await?;
+
+        let _step = Step::begin(format!("{name}: creations"));
+        let kinds = [INJECTED, ECHOED, BARE];
+        for namespace in kinds {
+            // Connections and caches.
+            self.block(namespace, last).await?;
+        }
+        let mut times = [const { Vec::new() }; 3];
+        let (mut not_injected, mut cpu) = (0, Duration::ZERO);
+        for _ in 0..blocks {
+            for (namespace, times) in kinds.iter().zip(&mut times) {
+                let before = manager.meter.cpu()?;
+                let (took, injected) = self.block(namespace, last).await?;
+                if *namespace == INJECTED {
+                    cpu += manager.meter.cpu()?.saturating_sub(before);
+                    not_injected += took.len() - injected;
+                } else {
+                    ensure!(injected == 0, "{injected} pods are injected in {namespace}");
+                }
+                times.extend(took);
+            }
+        }
+        let [mut ours, mut echo, mut bare] = times;
+        for times in [&mut ours, &mut echo, &mut bare] {
+            times.sort_unstable();
+        }
+        Ok(Found {
+            unwanted_calls: self.unwanted_calls().await?,
+            cpu_a_call: cpu.div_f64(ours.len().amount()),
+            ours,
+            echo,
+            bare,
+            not_injected,
+        })
+    }
+
+    /// How long each of a second's creations took, and how many pods were injected. The API server only tries them: what
+    /// etcd takes for a write is not of interest, and webhooks without side effects are called all the same (KEP-576).
+    async fn block(&self, namespace: &str, app: usize) -> Result<(Vec<Duration>, usize)> {
+        let request = pod(namespace, &self::app(app));
+        let mut ticks = interval(Duration::from_secs(1) / RATE);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+        let mut creations = JoinSet::new();
+        for _ in 0..RATE {
+            ticks.tick().await;
+            let (client, request) = (self.client.clone(), request.clone());
+            creations.spawn(async move {
+                let began = clock::monotonic();
+                let pod = request.send(&client).await?;
+                anyhow::Ok((began.elapsed(), pod.contains(INJECTED_LIST)))
+            });
+        }
+        let (mut times, mut injected) = (Vec::new(), 0);
+        while let Some(creation) = creations.join_next().await {
+            let (took, is_injected) = creation??;
+            times.push(took);
+            injected += usize::from(is_injected);
+        }
+        Ok((times, injected))
+    }
+
+    /// Waits until the statuses of so many sets say that their pods are injected.
+    async fn wait_until_in_force(&self, sets: usize) -> Result<()> {
+        let mut watch = ObjectWatch::<SidecarSet>::begin(self.client, SIDECAR_SETS, PAGE).await?;
+        let is_in_force = |set: &SidecarSet| {
+            let status = set.status.clone().unwrap_or_default();
+            let generation = status.in_force.as_ref().map(|in_force| in_force.generation);
+            let is_current = generation.is_some() && generation == set.metadata.generation;
+            ensure!(is_current, "its status is {status:?}");
+            Ok(())
+        };
+        watch
+            .wait_until("sets in force", sets, PATIENCE, is_in_force)
+            .await
+    }
+
+    /// Has the API server call the echo for a namespace as it now calls the manager for another one, with the same
+    /// conditions.
+    async fn put_echo_beside(&self) -> Result<()> {
+        let configuration = self.get(&format!("{CONFIGURATIONS}/{OURS}")).await?;
+        let configuration: Value = serde_json::from_str(&configuration)?;
+        let webhooks = configuration["webhooks"].as_array();
+        let of_sets = |webhook: &&Value| webhook["name"].as_str() == Some(WEBHOOK);
+        let webhook = webhooks.into_iter().flatten().find(of_sets);
+        let webhook = webhook.with_context(|| format!("no {WEBHOOK} in {configuration}"))?;
+        let webhook = self.echo.webhook_like(webhook.clone(), [INJECTED, ECHOED]);
+        let body = json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
+            "metadata": {"name": ECHO}, "webhooks": [webhook],
+        });
+        let path = format!("{CONFIGURATIONS}/{ECHO}");
+        let stored = match self.get(&path).await {
+            Ok(_) => ApiRequest::new(MERGE, &path, "bench", &body),
+            Err(_) => ApiRequest::new(CREATE, CONFIGURATIONS, "bench", &body),
+        };
+        stored.send(self.client).await?;
+        let (before, request) = (self.echo.calls(), pod(ECHOED, &app(0)));
+        wait_for_answer("the echo is called", || async {
+            request.send(self.client).await?;
+            Ok((self.echo.calls() > before).then_some(()))
+        })
+        .await
+    }
+
+    /// How often the API server calls the manager for a second of pods in the namespace of the sets that none selects, and
+    /// one in another namespace.
+    async fn unwanted_calls(&self) -> Result<u64> {
+        let before = self.calls().await?;
+        let elsewhere = [(INJECTED, SETS[SETS.len() - 1]), (BARE, 0)];
+        for (namespace, app) in elsewhere {
+            let (_, injected) = self.block(namespace, app).await?;
+            ensure!(injected == 0, "{injected} pods of no set are injected");
+        }
+        Ok(self.calls().await? - before)
+    }
+
+    /// How often the API server has called the manager, by its own account.
+    async fn calls(&self) -> Result<u64> {
+        let metrics = self.get("/metrics").await?;
+        let words = ["apiserver_admission_webhook_request_total{", WEBHOOK];
+        let calls = sum_of_counters(&metrics, &words)?;
+        ensure!(calls > 0, "the API server does not count its calls");
+        Ok(calls)
+    }
+
+    async fn get(&self, path: &str) -> Result<String> {
+        let request = Request::get(path).body(Vec::new())?;
+        Ok(self.stage.client.request_text(request).await?)
+    }
+}
+
+/// The creation of a set.
+fn set(number: usize) -> ApiRequest {
+    let name = app(number);
+    let mut set = filled(
+        include_str!("objects/sidecar_set.json"),
+        &[("$image", "registry.example.com/mesh/proxy:1.0.0")],
+    );
+    set["metadata"]["name"] = json!(name);
+    set["spec"]["namespace"] = json!(INJECTED);
+    set["spec"]["selector"] =
+        json!({"matchLabels": {"app": name, "app.kubernetes.io/part-of": "shop"}});
+    ApiRequest::new(CREATE, SIDECAR_SETS, "kubectl", &set)
+}
+
+/// The creation of a pod, tried.
+fn pod(namespace: &str, app: &str) -> ApiRequest {
+    let values = [
+        ("$pod", "trial"),
+        ("$app", app),
+        ("$namespace", namespace),
+        ("$node", "none"),
+    ];
+    let body = filled(include_str!("objects/pod.json"), &values);
+    let collection = format!("/api/v1/namespaces/{namespace}/pods");
+    ApiRequest::new(TRY, &collection, "kube-controller-manager", &body)
+}
+
+impl Found {
+    fn add(&self, add: &mut Report) {
+        let kinds = [
+            (
+                0.5,
+                &figures::ADDED_MEDIAN,
+                &figures::CREATION_MEDIAN,
+                &figures::WITHOUT_MEDIAN,
+            ),
+            (
+                0.99,
+                &figures::ADDED_MOST,
+                &figures::CREATION_MOST,
+                &figures::WITHOUT_MOST,
+            ),
+        ];
+        for (share, added, creation, without) in kinds {
+            let [ours, echo, bare] =
+                [&self.ours, &self.echo, &self.bare].map(|times| at_share(times, share));
+            add.add(added, ours.as_secs_f64() - echo.as_secs_f64());
+            add.compare(creation, ours, echo);
+            add.add(without, bare);
+        }
+        add.add(&figures::NOT_INJECTED, self.not_injected)
+            .note(format!("of {}", self.ours.len()));
+        add.add(&figures::UNWANTED_CALLS, self.unwanted_calls)
+            .note(format!("of {} pods, by the API server's metrics", 2 * RATE));
+        add.add(&figures::CPU_A_CALL, self.cpu_a_call);
+    }
+}
