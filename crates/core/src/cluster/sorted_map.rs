@@ -45,6 +45,13 @@ impl<V> SortedMap<V> {
     }
 }
 
+impl<V: Clone> Extend<(Arc<str>, V)> for SortedMap<V> {
+    fn extend<I: IntoIterator<Item = (Arc<str>, V)>>(&mut self, entries: I) {
+        let known = std::mem::take(self).0;
+        *self = known.into_iter().chain(entries).collect();
+    }
+}
+
 impl<V> FromIterator<(Arc<str>, V)> for SortedMap<V> {
     /// Of entries of the same name the last one stays, as in any map.
     fn from_iter<I: IntoIterator<Item = (Arc<str>, V)>>(entries: I) -> Self {

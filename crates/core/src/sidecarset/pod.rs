@@ -130,7 +130,7 @@ impl Progress {
 fn annotation<'a>(pod: &'a ObservedPod, key: &str) -> &'a str {
     pod.annotations
         .get(key)
-        .map(String::as_str)
+        .map(|text| &**text)
         .unwrap_or_default()
 }
 

@@ -173,7 +173,7 @@ impl World {
                 .unwrap()
             {
                 pod.annotations
-                    .insert(key.clone(), value.as_str().unwrap().to_owned());
+                    .extend([(key.as_str().into(), value.as_str().unwrap().into())]);
             }
             let side = pod
                 .containers

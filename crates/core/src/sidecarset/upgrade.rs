@@ -47,13 +47,17 @@ pub fn upgrade(
         let differs = container.filter(|container| container.image != sidecar.image);
         changed.extend(differs.map(|container| (container, &*sidecar.image)));
     }
-    let mut annotations = pod.annotations.clone();
+    let present = pod.annotations.iter();
+    let present = present.map(|(key, value)| (key.to_string(), value.to_string()));
+    let mut annotations: BTreeMap<String, String> = present.collect();
     if !changed.is_empty() {
         patch_metadata(set, allowed, &mut annotations);
     }
     let containers = changed.iter().map(|(container, _)| *container);
     record(set, revision, containers, &mut annotations, now);
-    annotations.retain(|key, value| pod.annotations.get(key) != Some(value));
+    let is_present =
+        |key: &str, value: &str| pod.annotations.get(key).is_some_and(|own| **own == *value);
+    annotations.retain(|key, value| !is_present(key, value));
     let mut patch = json!({"metadata": {
         "uid": &*pod.uid,
         "resourceVersion": pod.resource_version.as_deref(),
@@ -137,6 +141,7 @@ fn former(container: &ObservedContainer) -> FormerContainer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sidecarset::annotations::INJECTED_LIST;
     use crate::sidecarset::metadata::Whitelist;
     use crate::sidecarset::pod::{PodState, PodVersion, Progress};
     use crate::sidecarset::recorded;
@@ -255,11 +260,18 @@ mod tests {
         annotations.extend(
             patch
                 .iter()
-                .map(|(key, value)| (key.clone(), value.as_str().unwrap().to_owned())),
+                .map(|(key, value)| (key.as_str().into(), value.as_str().unwrap().into())),
         );
-        let recorded: BTreeMap<String, String> =
+        let recorded: BTreeMap<Box<str>, Box<str>> =
             serde_json::from_value(after["metadata"]["annotations"].clone()).unwrap();
-        assert_eq!(annotations, recorded);
+        let annotations = annotations.iter();
+        assert!(
+            annotations.eq(recorded
+                .into_iter()
+                .map(|(key, value)| (key.into(), value.into()))
+                .collect::<crate::cluster::SortedMap<_>>()
+                .iter())
+        );
     }
 
     // SCS-53
@@ -285,7 +297,7 @@ mod tests {
         pod.annotations.extend(
             annotations
                 .iter()
-                .map(|(key, value)| (key.clone(), value.as_str().unwrap().to_owned())),
+                .map(|(key, value)| (key.as_str().into(), value.as_str().unwrap().into())),
         );
         for container in upgrade.patch["spec"]["containers"].as_array().unwrap() {
             let own = pod
@@ -405,12 +417,13 @@ mod tests {
         assert!(!is_member(
             |pod| pod.phase = crate::workload::pod::PodPhase::Ended
         ));
-        assert!(!is_member(|pod| pod.labels.clear()));
-        assert!(!is_member(|pod| drop(
-            pod.annotations
-                .remove(super::super::annotations::INJECTED_LIST)
-        )));
-        assert!(!is_member(|pod| drop(pod.containers.remove(0))));
+        assert!(!is_member(
+            |pod| pod.labels = crate::cluster::SortedMap::default()
+        ));
+        assert!(!is_member(|pod| pod
+            .annotations
+            .extend([(INJECTED_LIST.into(), "".into())])));
+        assert!(!is_member(|pod| pod.containers = Box::default()));
     }
 
     // SDF-57

@@ -1,13 +1,13 @@
 //! A pod that may be upgraded in place: what the rules read of it, and the order in which pods are upgraded.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use leadsman_api::slim::Pairs;
 use leadsman_api::slim::workload::{WorkloadContainer, WorkloadContainerStatus, WorkloadPod};
 
-use crate::cluster::ObjectName;
+use crate::cluster::{Interner, Interners, ObjectName, SortedMap};
 
 /// A pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,9 +19,9 @@ pub struct ObservedPod {
     /// Its resourceVersion, as it was written.
     pub resource_version: Option<Arc<str>>,
     /// Its labels.
-    pub labels: BTreeMap<Arc<str>, Arc<str>>,
+    pub labels: SortedMap<Arc<str>>,
     /// Its annotations.
-    pub annotations: BTreeMap<String, String>,
+    pub annotations: SortedMap<Arc<str>>,
     /// When it was created.
     pub created: Option<Timestamp>,
     /// Whether it is bound to a node.
@@ -33,7 +33,7 @@ pub struct ObservedPod {
     /// Since when it is ready, by its condition; None if it is not.
     pub ready: Option<ReadySince>,
     /// Its containers, then its init containers.
-    pub containers: Vec<ObservedContainer>,
+    pub containers: Box<[ObservedContainer]>,
     /// Whether each container, init containers apart, has a status.
     pub has_all_statuses: bool,
 }
@@ -102,6 +102,11 @@ pub struct UpgradeOrder {
 impl ObservedPod {
     /// Reads a pod.
     pub fn new(wire: &WorkloadPod) -> Self {
+        Self::share(wire, &mut Interners::default())
+    }
+
+    /// Reads a pod. What is the same in many pods is kept once.
+    pub fn share(wire: &WorkloadPod, interners: &mut Interners) -> Self {
         let WorkloadPod {
             identity,
             labels,
@@ -114,23 +119,25 @@ impl ObservedPod {
             .iter()
             .find(|condition| condition.type_ == "Ready");
         let ready = ready.filter(|condition| condition.status == "True");
-        let containers = spec
-            .containers
-            .iter()
-            .map(|container| ObservedContainer::new(container, &status.container_statuses, false));
-        let init_containers = spec.init_containers.iter().map(|container| {
-            ObservedContainer::new(container, &status.init_container_statuses, true)
-        });
+        let strings = &mut interners.strings;
+        let lists = [
+            (&spec.containers, &status.container_statuses, false),
+            (&spec.init_containers, &status.init_container_statuses, true),
+        ];
+        let mut containers = Vec::with_capacity(spec.containers.len() + spec.init_containers.len());
+        for (list, statuses, is_init) in lists {
+            let list = list.iter();
+            containers.extend(
+                list.map(|container| ObservedContainer::new(container, statuses, is_init, strings)),
+            );
+        }
         let time = |time: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Time| time.0;
         Self {
             name: ObjectName::of(identity).into(),
             uid: identity.uid.as_deref().unwrap_or_default().into(),
             resource_version: identity.resource_version.as_deref().map(Into::into),
-            labels: labels
-                .iter()
-                .map(|(key, value)| (key.as_str().into(), value.as_str().into()))
-                .collect(),
-            annotations: annotations.iter().cloned().collect(),
+            labels: share_pairs(labels, strings),
+            annotations: share_pairs(annotations, strings),
             created: identity.creation_timestamp.as_ref().map(time),
             is_scheduled: spec.node_name.as_ref().is_some_and(|name| !name.is_empty()),
             is_terminating: identity.deletion_timestamp.is_some(),
@@ -141,7 +148,7 @@ impl ObservedPod {
                 _ => PodPhase::Unknown,
             },
             ready: ready.map(|condition| condition.last_transition_time.as_ref().map(time)),
-            containers: containers.chain(init_containers).collect(),
+            containers: containers.into(),
             has_all_statuses: status.container_statuses.len() == spec.containers.len(),
         }
     }
@@ -190,19 +197,34 @@ impl ObservedPod {
     }
 }
 
+fn share_pairs(pairs: &Pairs, strings: &mut Interner<str>) -> SortedMap<Arc<str>> {
+    let pairs = pairs.iter();
+    let shared =
+        pairs.map(|(key, value)| (strings.share(key.as_str()), strings.share(value.as_str())));
+    shared.collect()
+}
+
 impl ObservedContainer {
-    fn new(wire: &WorkloadContainer, statuses: &[WorkloadContainerStatus], is_init: bool) -> Self {
+    fn new(
+        wire: &WorkloadContainer,
+        statuses: &[WorkloadContainerStatus],
+        is_init: bool,
+        strings: &mut Interner<str>,
+    ) -> Self {
         let status = statuses.iter().find(|status| status.name == wire.name);
         Self {
-            name: wire.name.as_str().into(),
-            image: wire.image.as_str().into(),
-            pull_policy: wire.image_pull_policy.as_deref().map(Into::into),
+            name: strings.share(wire.name.as_str()),
+            image: strings.share(wire.image.as_str()),
+            pull_policy: wire
+                .image_pull_policy
+                .as_deref()
+                .map(|policy| strings.share(policy)),
             is_init,
             status: status.map(|status| ObservedStatus {
                 is_ready: status.ready,
                 restarts: status.restart_count,
-                image: status.image.as_str().into(),
-                image_id: status.image_id.as_str().into(),
+                image: strings.share(status.image.as_str()),
+                image_id: strings.share(status.image_id.as_str()),
                 container_id: status.container_id.as_deref().map(Into::into),
                 running: status.state.running.as_ref().map(|running| {
                     let started = running.started_at.as_ref();

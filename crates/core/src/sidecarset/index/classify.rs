@@ -78,7 +78,7 @@ impl Index {
         let pod = &entry.pod;
         let text = pod.annotations.get(HASH);
         let hashes = HashEntries::read(
-            text.map(String::as_str).unwrap_or_default(),
+            text.map(|text| &**text).unwrap_or_default(),
             Timestamp::UNIX_EPOCH,
         );
         let sets = entry.injected.iter().filter_map(|name| self.sets.get(name));

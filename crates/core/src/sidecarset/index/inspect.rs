@@ -20,7 +20,7 @@ pub struct InspectedSet<'a> {
     /// Its name.
     pub name: &'a str,
     /// The set.
-    pub set: KnownSet<'a>,
+    pub set: SetByName<'a>,
     /// What the pod is to it, if it was injected by it and still belongs to it.
     pub membership: Option<InspectedMembership<'a>>,
     /// Why the pod lacks it, if it selects the pod and is in force since before the pod was created.
@@ -29,7 +29,7 @@ pub struct InspectedSet<'a> {
 
 /// A set by a name in a pod.
 #[derive(Clone, Debug, PartialEq)]
-pub enum KnownSet<'a> {
+pub enum SetByName<'a> {
     /// It is acted on.
     Active(&'a Arc<SidecarSet>),
     /// It breaks rules.
@@ -109,14 +109,14 @@ impl Index {
         sets.collect()
     }
 
-    fn known_set(&self, name: &str) -> KnownSet<'_> {
+    fn known_set(&self, name: &str) -> SetByName<'_> {
         let Some(entry) = self.sets.get(name) else {
-            return KnownSet::Gone;
+            return SetByName::Gone;
         };
         match (&entry.parsed, entry.active()) {
-            (Err(errors), _) => KnownSet::Invalid(errors),
-            (Ok(_), Some(set)) => KnownSet::Active(set),
-            (Ok(_), None) => KnownSet::Deleting,
+            (Err(errors), _) => SetByName::Invalid(errors),
+            (Ok(_), Some(set)) => SetByName::Active(set),
+            (Ok(_), None) => SetByName::Deleting,
         }
     }
 

@@ -41,7 +41,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use self::context::{Affected, IndexContext};
-pub use self::inspect::{InspectedMembership, InspectedPods, InspectedSet, KnownSet, Turn};
+pub use self::inspect::{InspectedMembership, InspectedPods, InspectedSet, SetByName, Turn};
 use self::pods::Pods;
 pub use self::pods::{Hold, Lack};
 use self::refusals::Refusals;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use leadsman_api::slim::workload::WorkloadPod;
+use leadsman_api::slim::workload::{WorkloadPod, WorkloadPodStatus};
 
 use super::context::{PodName, SetName};
 use crate::cluster::{Interners, ObjectName, ResourceVersion};
@@ -82,16 +82,25 @@ pub enum Lack {
 
 impl PodEntry {
     pub(super) fn new(wire: &WorkloadPod, interners: &mut Interners) -> Self {
-        let pod = ObservedPod::new(wire);
-        let list = pod.annotations.get(INJECTED_LIST);
-        let injected: BTreeSet<_> = injected_sets(list.map(String::as_str).unwrap_or_default())
+        let annotation = |key: &str| {
+            let mut annotations = wire.annotations.iter();
+            annotations.find(|(own, _)| *own == key)
+        };
+        let list = annotation(INJECTED_LIST).map(|(_, list)| list.as_str());
+        let injected: BTreeSet<_> = injected_sets(list.unwrap_or_default())
             .map(|set| interners.strings.share(set))
             .collect();
+        let pod = if injected.is_empty() {
+            ObservedPod::share(&selected_by(wire), interners)
+        } else {
+            ObservedPod::share(wire, interners)
+        };
+        let version = ResourceVersion::parse(wire.identity.resource_version.as_deref());
         let mut conditions = wire.status.conditions.iter();
         let condition = conditions.find(|condition| condition.type_ == UPGRADABLE);
         Self {
-            version: ResourceVersion::parse(pod.resource_version.as_deref()),
-            is_mirror: pod.annotations.contains_key(MIRROR_POD),
+            version,
+            is_mirror: annotation(MIRROR_POD).is_some(),
             injected: injected.into_iter().collect(),
             condition: condition.map(|condition| ObservedCondition {
                 is_upgradable: condition.status == "True",
@@ -112,6 +121,20 @@ impl PodEntry {
 
     pub(super) fn membership(&self, set: &str) -> Option<&Membership> {
         self.memberships.iter().find(|member| *member.set == *set)
+    }
+}
+
+/// What sets read of a pod that none of them was injected into.
+fn selected_by(wire: &WorkloadPod) -> WorkloadPod {
+    WorkloadPod {
+        identity: wire.identity.clone(),
+        labels: wire.labels.clone(),
+        spec: wire.spec.clone(),
+        status: WorkloadPodStatus {
+            phase: wire.status.phase.clone(),
+            ..WorkloadPodStatus::default()
+        },
+        ..WorkloadPod::default()
     }
 }
 

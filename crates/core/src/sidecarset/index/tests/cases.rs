@@ -7,7 +7,7 @@ use crate::cluster::ResourceVersion;
 use crate::sidecarset::annotations::{HASH, HASH_WITHOUT_IMAGE, INJECTED_LIST};
 use crate::sidecarset::condition::UPGRADABLE;
 use crate::sidecarset::event::{CONFIGURATION, Event, WatchedKind, Write, WriteTarget};
-use crate::sidecarset::index::{ADOPT_PODS, Hold, KnownSet, Lack, Turn};
+use crate::sidecarset::index::{ADOPT_PODS, Hold, Lack, SetByName, Turn};
 use crate::sidecarset::metadata::WHITELIST;
 
 fn spec(name: &str) -> Value {
@@ -423,7 +423,10 @@ fn a_deleted_set_changes_no_pod_but_its_condition_and_leaves_a_list() {
     assert_eq!(pod["metadata"]["annotations"][INJECTED_LIST], "log");
     let orphans = world.index.orphans();
     assert_eq!(orphans["log"].len(), 2);
-    assert_eq!(world.index.inspect_pod(&pod_name(0))[0].set, KnownSet::Gone);
+    assert_eq!(
+        world.index.inspect_pod(&pod_name(0))[0].set,
+        SetByName::Gone
+    );
     assert_eq!(world.revisions(), []);
 }
 
@@ -665,4 +668,35 @@ fn a_revision_of_a_deleted_set_is_not_taken_for_the_new_ones() {
     let name = world.revisions()[0].1.clone();
     assert_eq!(world.status("log")["latestRevision"], name.as_str());
     assert_eq!(world.status("log")["collisionCount"], 0);
+}
+
+// SCS-50, SDF-34
+#[test]
+fn a_pod_whose_write_is_under_way_keeps_its_place_when_others_come_before_it() {
+    let mut world = world(3);
+    let order = json!({"orderPriority": [{"orderedKey": "rank"}]});
+    let strategy = json!({"maxUnavailable": 1, "priorityStrategy": order});
+    world.edit("log", "/spec/updateStrategy", &strategy);
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    let ranked = |world: &mut World, pod: usize, rank: &str| {
+        let key = pod_key(pod);
+        world.change(&key, |pod| pod["metadata"]["labels"]["rank"] = json!(rank));
+        world.deliver_all();
+    };
+    ranked(&mut world, 0, "r-5");
+    ranked(&mut world, 1, "r-4");
+    ranked(&mut world, 2, "r-3");
+    assert!(world.take(0).is_some());
+    ranked(&mut world, 2, "r-9");
+    assert_eq!(world.take(2), None);
+    // It was not answered: it may have been carried out, so no other is taken down.
+    assert!(world.take(0).is_some());
+    assert_eq!((world.take(1), world.take(2)), (None, None));
+    // The watch shows that it was not, and that something else has happened to it.
+    world.change(&pod_key(0), |pod| {
+        pod["metadata"]["annotations"]["a"] = json!("b")
+    });
+    world.deliver_all();
+    assert_eq!(world.take(0), None);
+    assert!(world.take(2).is_some());
 }

@@ -34,6 +34,7 @@ enum Step {
     CreatePod(usize, bool),
     DeletePod(usize),
     Relabel(usize, bool),
+    Rank(usize, u8),
     Namespace(bool),
     Kubelet(usize),
     Deliver(usize),
@@ -64,6 +65,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         5 => (pod(), any::<bool>()).prop_map(|(pod, injected)| Step::CreatePod(pod, injected)),
         1 => pod().prop_map(Step::DeletePod),
         1 => (pod(), any::<bool>()).prop_map(|(pod, other)| Step::Relabel(pod, other)),
+        3 => (pod(), 0..4_u8).prop_map(|(pod, rank)| Step::Rank(pod, rank)),
         1 => any::<bool>().prop_map(Step::Namespace),
         6 => pod().prop_map(Step::Kubelet),
         6 => (0..6_usize).prop_map(Step::Deliver),
@@ -86,7 +88,10 @@ fn spec(world: &World, set: usize, most: usize) -> Value {
             "selector": {"matchLabels": {"app": "web"}},
             "namespaceSelector": {"matchLabels": {"tier": "gold"}},
             "containers": [{"name": container, "image": "i:1"}],
-            "updateStrategy": {"maxUnavailable": most},
+            "updateStrategy": {
+                "maxUnavailable": most,
+                "priorityStrategy": {"orderPriority": [{"orderedKey": "rank"}]},
+            },
             "revisionHistoryLimit": 2,
         },
     })
@@ -163,6 +168,11 @@ fn step(world: &mut World, step: &Step, most: usize) {
                 value["metadata"]["labels"]["app"] = if *is_other { "other" } else { "web" }.into();
             });
             world.deliver_all();
+        }
+        Step::Rank(pod, rank) => {
+            world.change(&pod_key(*pod), |value| {
+                value["metadata"]["labels"]["rank"] = format!("r-{rank}").into();
+            });
         }
         Step::Namespace(is_gold) => {
             world.deliver_all();

@@ -447,10 +447,13 @@ impl World {
         ));
     }
 
-    /// Nothing was carried out.
+    /// Nothing was carried out, and it is asked again what is due.
     pub(super) fn lose(&mut self, place: usize) {
         let InFlight { target, .. } = self.in_flight.remove(place);
-        self.dirty.insert(target);
+        let now = self.now();
+        if let Some(write) = self.index.due(&target, now) {
+            self.in_flight.push(InFlight { target, write });
+        }
     }
 
     /// Whatever is due is written and answered, and kubelets act, until nothing is due any more. Returns how many writes

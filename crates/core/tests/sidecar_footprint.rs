@@ -1,0 +1,143 @@
+//! What an injected pod takes, counted in bytes, and what an event of it allocates: bounds a tenth or so above what it
+//! takes today, so that nobody makes 20,000 pods dearer unawares.
+#![allow(clippy::unwrap_used, reason = "a failure is what a test reports")]
+
+use std::alloc::System;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leadsman_api::SidecarSet;
+use leadsman_api::slim::workload::WorkloadPod;
+use leadsman_core::cluster::{Now, ResourceVersion, Source};
+use leadsman_core::sidecarset::event::{Event, WatchedKind};
+use leadsman_core::sidecarset::index::{Config, Index};
+use leadsman_core::sidecarset::set;
+use serde_json::{Value, json};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const PODS: usize = 1000;
+const TIME: &str = "2026-01-02T03:04:05Z";
+
+fn wire() -> SidecarSet {
+    let wire = json!({
+        "metadata": {"name": "log-agent", "uid": "u", "resourceVersion": "1", "creationTimestamp": TIME, "generation": 1},
+        "spec": {
+            "selector": {"matchLabels": {"app": "game"}},
+            "containers": [{"name": "log-agent", "image": "registry.example/log-agent:1.0"}],
+        },
+    });
+    serde_json::from_value(wire).unwrap()
+}
+
+/// A pod as the API server sends it, injected or of no set.
+fn pod(number: usize, version: usize, is_injected: bool) -> WorkloadPod {
+    let set = set::SidecarSet::parse(&wire()).unwrap();
+    // No two pods are injected in the same second.
+    let time = format!("2026-01-02T03:{:02}:{:02}Z", number / 60 % 60, number % 60);
+    let hash = json!({"log-agent": {
+        "updateTimestamp": time, "hash": &*set.hashes.hash, "sidecarSetName": "log-agent", "sidecarList": ["log-agent"],
+        "controllerRevision": "log-agent-6bf48c598b",
+    }});
+    let without_image = json!({"log-agent": {
+        "updateTimestamp": time, "hash": &*set.hashes.without_image, "sidecarSetName": "log-agent", "sidecarList": ["log-agent"],
+    }});
+    let mut annotations =
+        json!({"cni.example.net/status": format!("{number:0400}"), "prometheus.io/scrape": "true"});
+    let mut containers = vec!["game"];
+    if is_injected {
+        annotations["kruise.io/sidecarset-hash"] = hash.to_string().into();
+        annotations["kruise.io/sidecarset-hash-without-image"] = without_image.to_string().into();
+        annotations["kruise.io/sidecarset-injected-list"] = "log-agent".into();
+        containers.push("log-agent");
+    }
+    let image = |name: &&str| format!("registry.example/{name}:1.0");
+    let spec = containers.iter();
+    let spec: Vec<Value> = spec
+        .map(|name| json!({"name": name, "image": image(name), "imagePullPolicy": "IfNotPresent"}))
+        .collect();
+    let statuses = containers.iter();
+    let statuses: Vec<Value> = statuses
+        .map(|name| {
+            json!({"name": name, "ready": true, "restartCount": 0, "image": image(name),
+                "imageID": format!("registry.example/{name}@sha256:{:064x}", name.len()),
+                "containerID": format!("containerd://{:064x}", number * 10 + name.len()),
+                "state": {"running": {"startedAt": TIME}}})
+        })
+        .collect();
+    let pod = json!({
+        "metadata": {
+            "namespace": "games", "name": format!("game-server-6b9f7d5c84-{number:05x}"),
+            "uid": format!("0b5ab2f4-7a1e-4c8e-9d2f-{number:012x}"), "resourceVersion": version.to_string(),
+            "creationTimestamp": TIME, "annotations": annotations,
+            "labels": {"app": if is_injected { "game" } else { "other" }, "pod-template-hash": "6b9f7d5c84", "tier": "a"},
+        },
+        "spec": {"nodeName": "node-1", "containers": spec},
+        "status": {
+            "phase": "Running", "containerStatuses": statuses,
+            "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": TIME}],
+        },
+    });
+    serde_json::from_value(pod).unwrap()
+}
+
+fn now() -> Now {
+    Now {
+        monotonic: Duration::ZERO,
+        wall: TIME.parse().unwrap(),
+    }
+}
+
+/// An index that has seen these pods.
+fn settled(is_injected: bool) -> Index {
+    let now = now();
+    let mut index = Index::new(Config::default());
+    let list = ResourceVersion::from(5);
+    index.observe(Event::Set(Arc::new(wire()), Source::List(list)), now);
+    for number in 0..PODS {
+        let pod = Arc::new(pod(number, 2, is_injected));
+        index.observe(Event::Pod(pod, Source::List(list)), now);
+    }
+    index.observe(
+        Event::Listed(WatchedKind::Revision, BTreeSet::new(), list),
+        now,
+    );
+    index.observe(Event::Synced, now);
+    let known = index.inspect_set("log-agent").unwrap();
+    assert_eq!(known.counts.matched, if is_injected { PODS } else { 0 });
+    assert_eq!(known.counts.ready, known.counts.updated);
+    index
+}
+
+fn bytes_a_pod(is_injected: bool) -> usize {
+    let region = Region::new(ALLOCATOR);
+    let index = settled(is_injected);
+    let stats = region.change();
+    drop(index);
+    (stats.bytes_allocated - stats.bytes_deallocated) / PODS
+}
+
+/// One test, since the allocator counts for all threads.
+// SDF-52
+#[test]
+fn an_injected_pod_takes_few_bytes_and_one_of_no_set_fewer() {
+    let (injected, other) = (bytes_a_pod(true), bytes_a_pod(false));
+    let mut index = settled(true);
+    let again = Event::Pod(Arc::new(pod(7, 9, true)), Source::Watch);
+    let region = Region::new(ALLOCATOR);
+    index.observe(again, now());
+    let event = region.change().allocations;
+    println!(
+        "bytes of an injected pod {injected}, of another {other}, allocations of an event {event}"
+    );
+    assert!(injected <= INJECTED, "{injected} bytes of an injected pod");
+    assert!(other <= OTHER, "{other} bytes of a pod of no set");
+    assert!(event <= EVENT, "{event} allocations of an event");
+}
+
+const INJECTED: usize = 2_850;
+const OTHER: usize = 1_100;
+const EVENT: usize = 82;
