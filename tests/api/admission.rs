@@ -9,7 +9,7 @@ use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::Status;
 use kube::{Api, Client, Error};
 use leadsman_api::PodProbeMarker;
-use leadsman_core::podprobe::samples::{Mutations, Sample, Verdict, manual, samples};
+use leadsman_core::podprobe::samples::{Sample, Verdict, manual, mutations, samples};
 use leadsman_core::podprobe::{Compatibility, Marker};
 use leadsman_tests::Scene;
 use serde::Deserialize;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::Installation;
 
 /// Questions on their way to the API server at once.
-const BESIDE: usize = 16;
+pub(crate) const BESIDE: usize = 16;
 /// How many generated markers are asked about.
 const GENERATED: usize = 2000;
 
@@ -74,15 +74,15 @@ fn parse(marker: &Value) -> Parsed {
 }
 
 /// What a refusal says.
-struct Refusal {
+pub(crate) struct Refusal {
     /// As the parser writes them.
-    places: BTreeSet<String>,
+    pub(crate) places: BTreeSet<String>,
     /// An error of the schema kept the rules from being asked.
-    is_partial: bool,
+    pub(crate) is_partial: bool,
 }
 
 impl Refusal {
-    fn of(status: &Status) -> Self {
+    pub(crate) fn of(status: &Status) -> Self {
         let causes = status.details.iter().flat_map(|details| &details.causes);
         let skipped = "some validation rules were not checked";
         let (skipped, causes): (Vec<_>, Vec<_>) =
@@ -96,15 +96,10 @@ impl Refusal {
 
 /// Errors of the schema have `labels.k` for `labels[k]`.
 fn place(field: &str) -> String {
-    let map = [
-        "].labels.",
-        "].annotations.",
-        "].matchLabels.",
-        "selector.matchLabels.",
-    ]
-    .into_iter()
-    .filter_map(|map| field.find(map).map(|at| at + map.len()))
-    .min();
+    let map = ["].labels.", "].annotations.", ".matchLabels."]
+        .into_iter()
+        .filter_map(|map| field.find(map).map(|at| at + map.len()))
+        .min();
     match map {
         Some(at) => format!("{}[{}]", &field[..at - 1], &field[at..]),
         None => field.to_owned(),
@@ -166,17 +161,21 @@ pub(crate) async fn the_api_server_and_the_parser_agree(
 }
 
 /// Another seed each time; `LEADSMAN_TEST_SEED` repeats one.
+pub(crate) fn seed() -> Result<u64> {
+    match std::env::var("LEADSMAN_TEST_SEED") {
+        Ok(seed) => seed.parse().context("LEADSMAN_TEST_SEED"),
+        Err(_) => Ok(fastrand::u64(..)),
+    }
+}
+
 // PPM-15
 pub(crate) async fn generated_markers_get_one_verdict_from_both(
     installation: Arc<Installation>,
 ) -> Result<()> {
-    let seed = match std::env::var("LEADSMAN_TEST_SEED") {
-        Ok(seed) => seed.parse().context("LEADSMAN_TEST_SEED")?,
-        Err(_) => fastrand::u64(..),
-    };
+    let seed = seed()?;
     let scene = Scene::new(&installation.client, "generated").await?;
     let asker = Asker::of(&scene);
-    let answers = futures::stream::iter(Mutations::new(seed).take(GENERATED))
+    let answers = futures::stream::iter(mutations(seed).take(GENERATED))
         .map(|marker| {
             let asker = asker.clone();
             async move {

@@ -23,6 +23,7 @@ mod outages;
 mod ownership;
 mod rights;
 mod serverless;
+mod sidecarset_schema;
 mod stage;
 mod status;
 mod traces;
@@ -265,6 +266,11 @@ fn together() -> Vec<Case<Installation>> {
         case!(admission::all_errors_come_in_one_answer),
         case!(admission::what_openkruise_accepts_is_accepted),
         case!(admission::an_absent_list_of_the_selector_is_an_empty_one),
+        case!(sidecarset_schema::generated_sets_get_one_verdict_from_both),
+        case!(sidecarset_schema::what_the_api_server_fills_in_changes_no_hash),
+        case!(sidecarset_schema::either_version_keeps_what_the_other_has),
+        case!(sidecarset_schema::what_a_set_must_keep_is_kept),
+        case!(sidecarset_schema::all_errors_of_a_set_come_in_one_answer),
         case!(entries::an_entry_has_a_resolved_port_and_defaults),
         case!(entries::a_node_without_entries_has_its_object),
         case!(entries::a_virtual_node_has_no_object),
@@ -337,6 +343,7 @@ fn alone() -> Vec<Case<Installation>> {
         case!(alone openkruise::preflight_says_what_is_in_the_way),
         case!(alone migration::openkruise_goes_on_with_what_is_there),
         case!(alone migration::what_openkruise_left_is_taken_over),
+        case!(alone sidecarset_schema::the_crd_goes_over_that_of_openkruise_and_back),
         case!(alone openkruise::a_gate_that_is_off_leaves_everything_alone),
         case!(alone lifecycle::a_marker_that_does_not_decode_at_the_start_keeps_its_marks),
     ]

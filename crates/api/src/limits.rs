@@ -70,6 +70,22 @@ pub const PATCH_KEYS: usize = 32;
 /// Terms of a priority strategy, and of a scatter strategy, at most.
 pub const TERMS: usize = 32;
 
+/// Fields of a pod's containers that have one of a few words, wherever they stand in a container (`pkg/apis/core/types.go`). An
+/// empty one has its default.
+pub const POD_WORDS: &[(&str, &[&str])] = &[
+    ("imagePullPolicy", &["Always", "IfNotPresent", "Never"]),
+    (
+        "mountPropagation",
+        &["None", "HostToContainer", "Bidirectional"],
+    ),
+    ("protocol", &["TCP", "UDP", "SCTP"]),
+    ("scheme", &["HTTP", "HTTPS"]),
+    (
+        "terminationMessagePolicy",
+        &["File", "FallbackToLogsOnError"],
+    ),
+];
+
 /// Condition types of a pod that belong to Kubernetes' own components and to `OpenKruise`'s. A marker may not name them.
 pub const RESERVED_CONDITION_TYPES: &[&str] = &[
     "PodScheduled",

@@ -1,15 +1,17 @@
-//! A sidecar as the schema of a `SidecarSet` describes it. Nothing is read into these types: what a pod gets is passed on
-//! as it was written ([`PassedOn`](crate::sidecar_set::PassedOn)), and a type would drop the fields that it does not know.
+//! A sidecar as the schema of a `SidecarSet` describes it. Values of these types are read to check a sidecar, and then
+//! dropped: what a pod gets is passed on as it was written ([`PassedOn`](crate::sidecar_set::PassedOn)), with fields that no
+//! type here knows.
 
 use k8s_openapi::api::core::v1::{Container, ObjectFieldSelector};
 use schemars::JsonSchema;
+use serde::Deserialize;
 
 /// A container of a pod, and what a set says about it beside.
-#[derive(JsonSchema)]
-#[schemars(rename_all = "camelCase")]
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct SidecarContainer {
     /// The container.
-    #[schemars(flatten)]
+    #[serde(flatten)]
     pub container: Container,
     /// Whether it stands in front of the pod's own containers (`BeforeAppContainer`) or behind them (`AfterAppContainer`).
     pub pod_inject_policy: Option<String>,
@@ -20,15 +22,15 @@ pub struct SidecarContainer {
     /// Whether it gets the block devices of the pod's own containers.
     pub share_volume_device_policy: Option<SharePolicy>,
     /// Environment variables that it gets from containers of the pod.
-    #[schemars(rename = "transferEnv")]
+    #[serde(rename = "transferEnv")]
     pub transfer_env: Option<Vec<TransferEnvVar>>,
     /// Resources computed from those of the pod's containers. Not supported yet: a set that has them is refused.
     pub resources_policy: Option<ResourcesPolicy>,
 }
 
 /// How a sidecar is upgraded.
-#[derive(JsonSchema)]
-#[schemars(rename_all = "camelCase")]
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct ContainerUpgradeStrategy {
     /// `ColdUpgrade`: its container is restarted with the new image. `HotUpgrade`: a second container takes over.
     pub upgrade_type: Option<String>,
@@ -37,16 +39,16 @@ pub struct ContainerUpgradeStrategy {
 }
 
 /// Whether something of the pod's own containers is shared.
-#[derive(JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 pub struct SharePolicy {
     /// `enabled` or `disabled`.
-    #[schemars(rename = "type")]
+    #[serde(rename = "type")]
     pub type_: Option<String>,
 }
 
 /// Variables of one container of the pod.
-#[derive(JsonSchema)]
-#[schemars(rename_all = "camelCase")]
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct TransferEnvVar {
     /// The container's name.
     pub source_container_name: Option<String>,
@@ -59,16 +61,16 @@ pub struct TransferEnvVar {
 }
 
 /// Where the pod says which container.
-#[derive(JsonSchema)]
-#[schemars(rename_all = "camelCase")]
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct SourceContainerName {
     /// A label or an annotation of the pod: `metadata.labels['KEY']` or `metadata.annotations['KEY']`.
     pub field_ref: Option<ObjectFieldSelector>,
 }
 
 /// Resources computed from those of the pod's containers.
-#[derive(JsonSchema)]
-#[schemars(rename_all = "camelCase")]
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct ResourcesPolicy {
     /// `sum` or `max` of the containers' resources.
     pub target_containers_mode: Option<String>,
@@ -79,7 +81,7 @@ pub struct ResourcesPolicy {
 }
 
 /// Expressions for limits and requests.
-#[derive(JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 pub struct ResourcesExpressions {
     /// Of the limits.
     pub limits: Option<ResourceExpressions>,
@@ -88,7 +90,7 @@ pub struct ResourcesExpressions {
 }
 
 /// An expression for each resource.
-#[derive(JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 pub struct ResourceExpressions {
     /// Of processors.
     pub cpu: Option<String>,

@@ -197,7 +197,6 @@ pub struct PriorityStrategy {
 #[serde(rename_all = "camelCase")]
 pub struct OrderTerm {
     /// Its key.
-    #[serde(default)]
     pub ordered_key: String,
 }
 
@@ -206,10 +205,9 @@ pub struct OrderTerm {
 #[serde(rename_all = "camelCase")]
 pub struct WeightTerm {
     /// From 0 to 100.
-    #[serde(default)]
     pub weight: i32,
     /// Label query over the pods.
-    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(deserialize_with = "null_as_default")]
     pub match_selector: LabelSelector,
 }
 
@@ -217,10 +215,8 @@ pub struct WeightTerm {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ScatterTerm {
     /// Key of their label.
-    #[serde(default)]
     pub key: String,
     /// Its value; `*` for each value that pods have.
-    #[serde(default)]
     pub value: String,
 }
 

@@ -82,21 +82,7 @@ fn complete(schema: &mut Object) {
     let scatter = schema_at(schema, "spec.updateStrategy.scatterStrategy");
     make_list_map(scatter, &["key", "value"]);
     make_list_map(schema_at(schema, "status.conditions"), &["type"]);
-    let required: [(&str, &[&str]); 4] = [
-        ("spec", &["selector"]),
-        ("spec.updateStrategy.scatterStrategy[]", &["key", "value"]),
-        (
-            "spec.updateStrategy.priorityStrategy.orderPriority[]",
-            &["orderedKey"],
-        ),
-        (
-            "spec.updateStrategy.priorityStrategy.weightPriority[]",
-            &["matchSelector", "weight"],
-        ),
-    ];
-    for (path, names) in required {
-        schema_at(schema, path).insert("required".into(), json!(names));
-    }
+    schema_at(schema, "spec").insert("required".into(), json!(["selector"]));
     for (path, value) in defaults() {
         schema_at(schema, path).insert("default".into(), value);
     }
@@ -125,16 +111,16 @@ fn complete_containers(list: &mut Object) {
     // Kubernetes refuses a pod that has a path twice (`ValidateVolumeMounts`, `pkg/apis/core/validation/validation.go`).
     make_list_map(schema_at(container, "volumeMounts"), &["mountPath"]);
     make_list_map(schema_at(container, "volumeDevices"), &["devicePath"]);
-    let port = schema_at(container, "ports[].containerPort");
-    port.insert("minimum".into(), json!(1));
-    port.insert("maximum".into(), json!(65535));
-    let port = schema_at(container, "ports[].name");
-    port.insert("maxLength".into(), json!(limits::PORT_NAME));
-    // Words of letters and digits with single '-' between them; the first one with a letter is the one after the group.
-    let name = "^([0-9]+-)*[0-9]*[a-z][a-z0-9]*(-[a-z0-9]+)*$";
-    port.insert("pattern".into(), json!(name));
-    schema_at(container, "env[].name").insert("minLength".into(), json!(1));
+    let name = schema_at(container, "ports[].name");
+    name.extend(port_name());
     set_keywords(container, CONTAINER_MAXIMA);
+}
+
+/// The name of a port: words of letters and digits with single '-' between them; the first one with a letter is the one
+/// after the group.
+fn port_name() -> Object {
+    let pattern = "^([0-9]+-)*[0-9]*[a-z][a-z0-9]*(-[a-z0-9]+)*$";
+    object(json!({"maxLength": limits::PORT_NAME, "pattern": pattern}))
 }
 
 /// The fields of a sidecar that no container of a pod has.
@@ -170,24 +156,28 @@ fn loosen(schema: &mut Object) {
 /// Keeps of the required fields those without which Kubernetes accepts no pod. It reads others, which the types declare
 /// without `omitempty`, as empty.
 fn require_what_pods_need(name: &str, schema: &mut Object) {
-    const NEEDED: [&str; 9] = [
-        "containerPort",
-        "devicePath",
-        "fieldPath",
-        "key",
-        "mountPath",
-        "path",
-        "port",
-        "resource",
-        "resourceName",
+    const ABSENT: [&str; 7] = [
+        "lun",
+        "monitors",
+        "seconds",
+        "secretRef",
+        "sources",
+        "spec",
+        "value",
     ];
     let required = schema.get_mut("required").and_then(Value::as_array_mut);
     if let Some(required) = required {
-        // A reference's name may be empty, an item's may not.
-        required.retain(|field| {
-            let field = field.as_str().unwrap_or_default();
-            NEEDED.contains(&field) || name == "items" && field == "name"
+        // The name of a reference may be empty, that of an item may not.
+        required.retain(|field| match field.as_str().unwrap_or_default() {
+            "name" => name == "items",
+            field => !ABSENT.contains(&field),
         });
+    }
+    for field in required_fields(schema) {
+        let property = schema_at(schema, &field);
+        if property.get("type").is_some_and(|kind| kind == "string") {
+            property.insert("minLength".into(), json!(1));
+        }
     }
     let is_empty = |required: &Value| required.as_array().is_some_and(Vec::is_empty);
     if schema.get("required").is_some_and(is_empty) {
@@ -201,16 +191,42 @@ fn loosen_value(name: &str, schema: &mut Value) {
         *schema = json!({"x-kubernetes-preserve-unknown-fields": true});
     } else if let Some(object) = schema.as_object_mut() {
         require_what_pods_need(name, object);
+        restrict(name, object);
         loosen(object);
     }
 }
 
+fn required_fields(schema: &Object) -> Vec<String> {
+    let required = schema.get("required").and_then(Value::as_array);
+    let fields = required.into_iter().flatten().filter_map(Value::as_str);
+    fields.map(str::to_owned).collect()
+}
+
+/// Restricts ports and words to those that a pod may have.
+fn restrict(field: &str, schema: &mut Object) {
+    if ["port", "containerPort"].contains(&field) {
+        schema.insert("minimum".into(), json!(1));
+        schema.insert("maximum".into(), json!(65535));
+    }
+    if schema.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true)) {
+        schema.extend(port_name());
+    }
+    let mut words = limits::POD_WORDS.iter();
+    if let Some((_, words)) = words.find(|(name, _)| *name == field) {
+        let words: Vec<_> = std::iter::once(&"").chain(*words).collect();
+        schema.insert("enum".into(), json!(words));
+    }
+}
+
 fn any_object() -> Object {
-    let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    let Value::Object(any) = any else {
-        unreachable!("it is an object")
+    object(json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}))
+}
+
+fn object(value: Value) -> Object {
+    let Value::Object(object) = value else {
+        unreachable!("it is written as an object")
     };
-    any
+    object
 }
 
 /// Numbers that the types can hold: the API server does not enforce `format: int32`.

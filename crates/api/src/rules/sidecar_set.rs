@@ -3,7 +3,7 @@
 
 use super::{
     DNS_LABEL, LABEL_VALUE, QUALIFIED, Rule, VALUE, full_match, keys_rule, one_of, qualified_name,
-    rule, selector_rules, string_rule,
+    rule, selector_rules, string_rule, unreserved_key,
 };
 
 /// The selectors of a set, all of which must select something.
@@ -213,6 +213,11 @@ fn patches() -> Vec<Rule> {
             &qualified_name("k.lowerAscii()"),
             format!("must be a qualified name: {QUALIFIED}"),
         ),
+        keys_rule(
+            "spec.patchPodMetadata[].annotations",
+            &unreserved_key("k"),
+            "is reserved: a controller reads it to know its pods or their state",
+        ),
         rule(
             "spec.patchPodMetadata",
             format!("!self.exists(p, has(p.annotations) && {twice})"),
@@ -261,14 +266,14 @@ fn update_strategy() -> Vec<Rule> {
             format!("{strategy}.type"),
             &["", "RollingUpdate", "NotUpdate"],
         ),
-        rule(format!("{strategy}.partition"), is_amount.clone(), amount),
+        rule(format!("{strategy}.partition"), is_amount.clone(), amount).naming("self"),
         rule(
             strategy,
             format!("!has(self.selector) || !has(self.partition) || ({zero})"),
             "cannot be set beside selector: the pods that are upgraded follow from one of the two",
         )
         .at_field(".partition"),
-        rule(format!("{strategy}.maxUnavailable"), is_amount, amount),
+        rule(format!("{strategy}.maxUnavailable"), is_amount, amount).naming("self"),
         rule(
             format!("{strategy}.maxUnavailable"),
             is_more,

@@ -62,6 +62,17 @@ pub fn qualified_name(key: &str) -> Result<(), String> {
     ))
 }
 
+/// Key of a label or annotation that no controller keeps to itself ([`limits::RESERVED_KEYS`]).
+pub fn unreserved_key(key: &str) -> Result<(), String> {
+    let mut prefixes = limits::RESERVED_PREFIXES.iter();
+    if limits::RESERVED_KEYS.contains(&key) || prefixes.any(|prefix| key.starts_with(prefix)) {
+        return Err(format!(
+            "{key:?} is reserved: a controller reads it to know its pods or their state"
+        ));
+    }
+    Ok(())
+}
+
 /// The value of a label, which may be empty (`IsValidLabelValue`, in the same file).
 pub fn label_value(value: &str) -> Result<(), String> {
     if value.is_empty()

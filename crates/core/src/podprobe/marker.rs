@@ -280,7 +280,7 @@ impl Policy {
         labels.at_most(policy.labels.len(), limits::POLICY_KEYS, "labels");
         for (key, value) in &policy.labels {
             labels.check(names::qualified_name(key));
-            labels.check(reserved::check_key(key));
+            labels.check(names::unreserved_key(key));
             labels.key(key).check(names::label_value(value));
         }
         let mut annotations = report.field("annotations");
@@ -289,7 +289,7 @@ impl Policy {
             // Upper case is allowed in the domain of an annotation (`ValidateAnnotations` in
             // k8s.io/apimachinery/pkg/api/validation/objectmeta.go).
             annotations.check(names::qualified_name(&key.to_ascii_lowercase()));
-            annotations.check(reserved::check_key(key));
+            annotations.check(names::unreserved_key(key));
             annotations
                 .key(key)
                 .at_most_chars(value, limits::ANNOTATION_VALUE);

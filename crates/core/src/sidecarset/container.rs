@@ -4,17 +4,19 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Container;
 use leadsman_api::limits;
+use leadsman_api::sidecar_container::SidecarContainer as Sidecar;
 use serde_json::Value;
 
 use super::fields::{SIDECAR_CONTAINER, sidecar_fields};
 use crate::cluster::{FieldErrors, names};
 use crate::workload::JsonObject;
+use crate::workload::core_types::CONTAINER;
 use crate::workload::defaults::{complete_container, complete_field_ref, set_default};
 use crate::workload::go_json::GoValue;
-use crate::workload::object::{check_types, inner, items, text};
+use crate::workload::object::{inner, items, text};
 use crate::workload::quantity::Quantity;
+use crate::workload::validity::{check_pod_part, check_probes};
 
 /// A container or an init container of a set.
 #[derive(Clone, Debug, PartialEq)]
@@ -118,7 +120,8 @@ impl SidecarContainer {
         let image = text(&object, "image").unwrap_or_default();
         check_image(image, &mut report.field("image"));
         check_contents(&object, report);
-        report.check(check_types::<Container>(wire));
+        check_pod_part::<Sidecar>(wire, CONTAINER, report);
+        check_probes(wire, report);
         if object
             .get("resourcesPolicy")
             .is_some_and(|policy| !policy.is_null())
@@ -243,15 +246,6 @@ fn check_image(image: &str, report: &mut FieldErrors<'_>) {
 /// Checks what would make every pod invalid that gets this container. What is not checked here the API server does when a
 /// pod is created.
 fn check_contents(object: &JsonObject, report: &mut FieldErrors<'_>) {
-    for (index, variable) in items(object, "env").enumerate() {
-        if text(variable, "name").is_none() {
-            report
-                .field("env")
-                .index(index)
-                .field("name")
-                .add("must not be empty");
-        }
-    }
     let mut paths = BTreeSet::new();
     for (list, field) in [
         ("volumeMounts", "mountPath"),
@@ -261,23 +255,16 @@ fn check_contents(object: &JsonObject, report: &mut FieldErrors<'_>) {
         at.at_most(items(object, list).count(), limits::MOUNTS, list);
         for (index, mount) in items(object, list).enumerate() {
             let mut at = at.index(index);
-            match text(mount, field) {
-                None => at.field(field).add("must not be empty"),
-                Some(path) if !paths.insert(path) => {
-                    at.field(field).add(format!("{path:?} is mounted twice"));
-                }
-                Some(_) => {}
+            if let Some(path) = text(mount, field)
+                && !paths.insert(path)
+            {
+                at.field(field).add(format!("{path:?} is mounted twice"));
             }
         }
     }
     for (index, port) in items(object, "ports").enumerate() {
         let mut at = report.field("ports");
         let mut at = at.index(index);
-        let number = port.get("containerPort").and_then(Value::as_u64);
-        if !number.is_some_and(|number| (1..=65535).contains(&number)) {
-            at.field("containerPort")
-                .add("is not a number from 1 to 65535");
-        }
         if let Some(name) = text(port, "name") {
             at.field("name").check(names::port_name(name));
         }

@@ -17,6 +17,7 @@
 //! | `status`, `condition` | the counts of a set, and the condition of a pod that cannot be upgraded |
 //! | `event`, `index` | what is observed, and the writes that follow from it |
 //! | `metadata` | annotations that a set patches, and the administrator's whitelist |
+//! | `samples` | valid and nearly valid sets, for tests of the parser and of the CRD |
 
 pub mod annotations;
 pub mod condition;
@@ -45,5 +46,7 @@ pub mod upgrade;
 mod goldens;
 #[cfg(test)]
 mod recorded;
+#[cfg(any(test, feature = "samples"))]
+pub mod samples;
 #[cfg(test)]
 mod simulation;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Volume;
+use k8s_openapi::api::core::v1::{LocalObjectReference, Volume};
 use leadsman_api::sidecar_set::PatchPodMetadata;
 use leadsman_api::{SidecarSetSpec, limits};
 use serde_json::Value;
@@ -18,7 +18,8 @@ use crate::workload::core_types::{LOCAL_OBJECT_REFERENCE, VOLUME};
 use crate::workload::defaults::complete_volume;
 use crate::workload::go_json::{FieldOrder, GoValue};
 use crate::workload::hash::sha256_of;
-use crate::workload::object::{check_types, text};
+use crate::workload::object::text;
+use crate::workload::validity::check_pod_part;
 
 /// What a pod gets from a set.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,7 +67,10 @@ impl Template {
             containers,
             init_containers,
             volumes: read_volumes(&spec.volumes, &mut report.field("volumes")),
-            secrets: spec.image_pull_secrets.clone(),
+            secrets: read_secrets(
+                &spec.image_pull_secrets,
+                &mut report.field("imagePullSecrets"),
+            ),
             patches: MetadataPatch::read_all(
                 &spec.patch_pod_metadata,
                 &mut report.field("patchPodMetadata"),
@@ -276,7 +280,7 @@ fn read_volumes(wire: &[JsonObject], report: &mut FieldErrors<'_>) -> Vec<JsonOb
         let mut at = report.index(index);
         let mut volume = wire.clone();
         complete_volume(&mut volume);
-        at.check(check_types::<Volume>(wire));
+        check_pod_part::<Volume>(wire, VOLUME, &mut at);
         let name = text(wire, "name").unwrap_or_default();
         at.field("name").check(names::dns_label(name));
         if !unique.insert(name) {
@@ -286,6 +290,14 @@ fn read_volumes(wire: &[JsonObject], report: &mut FieldErrors<'_>) -> Vec<JsonOb
         volumes.push(volume);
     }
     volumes
+}
+
+fn read_secrets(wire: &[JsonObject], report: &mut FieldErrors<'_>) -> Vec<JsonObject> {
+    for (index, secret) in wire.iter().enumerate() {
+        let mut at = report.index(index);
+        check_pod_part::<LocalObjectReference>(secret, LOCAL_OBJECT_REFERENCE, &mut at);
+    }
+    wire.to_vec()
 }
 
 fn metadata_object(patch: &PatchPodMetadata) -> JsonObject {

@@ -11,6 +11,7 @@
 //! | `go_json` | JSON as Go's `encoding/json` writes a value of such a type |
 //! | `quantity` | amounts such as `1.5Gi`, as Kubernetes parses and writes them |
 //! | `defaults` | what the API server fills in where a container or a volume leaves it out |
+//! | `validity` | what Kubernetes requires of containers and volumes |
 //! | `object` | fields of an object of JSON |
 //! | `hash` | hashes as names, labels and annotations contain them |
 //! | `pod` | a pod that may be upgraded in place, and its place in the order of an upgrade |
@@ -29,6 +30,7 @@ pub mod priority;
 pub mod quantity;
 pub mod revision;
 pub mod scatter;
+pub mod validity;
 
 /// An object of JSON, with all fields that it came with. The order of its fields means nothing.
 pub type JsonObject = serde_json::Map<String, serde_json::Value>;

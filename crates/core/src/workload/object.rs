@@ -1,17 +1,9 @@
 //! Fields of an object of JSON. A field of another type than expected reads as absent: what a set is wrong in is reported
 //! where it is parsed, and what a pod is wrong in by the API server.
 
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::JsonObject;
-
-/// Checks the types of all fields that Kubernetes' type `T` knows. The API server refuses a pod that has another, whatever the
-/// failure policy of the webhook that put it there.
-pub fn check_types<T: DeserializeOwned>(object: &JsonObject) -> Result<(), String> {
-    let read = T::deserialize(object).map(drop);
-    read.map_err(|error| format!("has a field of another type: {error}"))
-}
 
 /// The text in a field; None if it is absent or empty, which Go does not tell apart.
 pub fn text<'a>(object: &'a JsonObject, field: &str) -> Option<&'a str> {

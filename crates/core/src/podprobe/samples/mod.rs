@@ -5,13 +5,12 @@
 
 mod handlers;
 mod marker;
-mod mutate;
 mod names;
-
-pub use self::mutate::Mutations;
 
 use leadsman_api::limits;
 use serde_json::{Map, Value, json};
+
+use crate::mutations::Mutations;
 
 /// A marker and its expected verdict.
 #[derive(Clone, Debug)]
@@ -100,6 +99,21 @@ pub fn samples() -> Vec<Sample> {
     marker::probes(&mut table);
     table.accept("everything at its maximum", &largest());
     table.0
+}
+
+/// Random markers, determined by their seed.
+pub fn mutations(seed: u64) -> Mutations {
+    let markers = samples().into_iter().map(|sample| sample.marker);
+    let keys = names::reserved_keys().into_iter();
+    let keys = keys.chain(names::OPEN_KEYS.iter().map(|&key| key.to_owned()));
+    let words = [
+        "Succeeded",
+        "Failed",
+        "Ready",
+        "game.io/idle",
+        "KruisePodReady",
+    ];
+    Mutations::new(seed, markers, keys.chain(words.map(str::to_owned)))
 }
 
 /// A JSON pointer (RFC 6901) and the value to put there.
@@ -248,5 +262,28 @@ mod tests {
         let names: BTreeSet<_> = samples.iter().map(|sample| &sample.name).collect();
         assert_eq!(names.len(), samples.len());
         assert!(samples.len() > 150);
+    }
+
+    /// Of a thousand markers, the numbers that are accepted, are refused, and do not decode.
+    fn verdicts(seed: u64) -> [usize; 3] {
+        let mut counts = [0; 3];
+        for marker in mutations(seed).take(1000) {
+            let read = serde_json::from_value(marker);
+            let parsed = read.map(|marker| Marker::parse(&marker, Compatibility::Kubernetes));
+            counts[match parsed {
+                Ok(Ok(_)) => 0,
+                Ok(Err(_)) => 1,
+                Err(_) => 2,
+            }] += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn mutations_are_valid_and_nearly_valid_and_unreadable() {
+        let counts = verdicts(1);
+        assert!(counts.iter().all(|count| *count > 100), "{counts:?}");
+        assert_eq!(counts, verdicts(1));
+        assert_ne!(counts, verdicts(2));
     }
 }

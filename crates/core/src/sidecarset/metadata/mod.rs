@@ -80,6 +80,7 @@ impl MetadataPatch {
             // Upper case is allowed in the domain of an annotation (`ValidateAnnotations` in
             // k8s.io/apimachinery/pkg/api/validation/objectmeta.go).
             at.check(names::qualified_name(&key.to_ascii_lowercase()));
+            at.check(names::unreserved_key(key));
             if !unique.insert(key) {
                 at.add(format!("{key:?} stands in another entry too"));
             }

@@ -387,8 +387,11 @@ fn no_annotation_of_a_pod_makes_an_injection_fail() {
 #[test]
 fn the_whitelist_is_asked_at_the_injection_too_and_our_own_annotations_are_no_ones() {
     let mut spec = one("side");
-    spec["patchPodMetadata"] = json!([{"annotations": {"a": "1", HASH: "{}"}}]);
-    let set = set("s", "2026-01-01T00:00:00Z", &spec);
+    spec["patchPodMetadata"] = json!([{"annotations": {"a": "1"}}]);
+    let mut set = set("s", "2026-01-01T00:00:00Z", &spec);
+    // No set is accepted that does.
+    let patch = &mut set.template.patches[0].annotations;
+    patch.insert(HASH.to_owned(), "{}".to_owned());
     let whitelist = Whitelist::default();
     for (without_rules, expected) in [(false, None), (true, Some("1"))] {
         let injection = Injection {

@@ -154,6 +154,7 @@ fn a_name_that_no_label_can_have_is_refused(#[case] name: &str) {
 #[case(json!({"containers": [{"name": "a", "image": "b", "upgradeStrategy": {"upgradeType": "HotUpgrade", "hotUpgradeEmptyImage": "e"}}, {"name": "a-2", "image": "b"}]}), &["spec.containers[1].name"])]
 #[case(json!({"containers": [{"name": "a", "image": "b", "resourcesPolicy": {"targetContainersMode": "sum"}}]}), &["spec.containers[0].resourcesPolicy"])]
 #[case(json!({"patchPodMetadata": [{"patchPolicy": "Merge", "annotations": {"a": "b"}}]}), &["spec.patchPodMetadata[0].patchPolicy"])]
+#[case(json!({"patchPodMetadata": [{"annotations": {"kruise.io/sidecarset-hash": "{}"}}]}), &["spec.patchPodMetadata[0].annotations"])]
 #[case(json!({"updateStrategy": {"type": "OnDelete"}}), &["spec.updateStrategy.type"])]
 #[case(json!({"updateStrategy": {"selector": {}}}), &["spec.updateStrategy.selector"])]
 #[case(json!({"updateStrategy": {"partition": -1}}), &["spec.updateStrategy.partition"])]
