@@ -56,7 +56,16 @@ fn assert_equal(left: &Objects, right: &Objects, what: &str) {
 fn chart_and_manifests_are_equal() {
     let serverless = "EnablePodProbeMarkerOnServerless=true";
     let off = "PodProbeMarkerGate=false";
-    let cases: [(&str, &[&str], &[&str]); 5] = [
+    let sets = "SidecarSetGate=true";
+    let sets_alone = (
+        "PodProbeMarkerGate=false\\,SidecarSetGate=true",
+        "PodProbeMarkerGate=false,SidecarSetGate=true",
+    );
+    let both = (
+        "EnablePodProbeMarkerOnServerless=true\\,SidecarSetGate=true",
+        "EnablePodProbeMarkerOnServerless=true,SidecarSetGate=true",
+    );
+    let cases: [(&str, &[&str], &[&str]); 8] = [
         ("leadsman-system", &[], &[]),
         ("games", &[], &[]),
         (
@@ -68,6 +77,21 @@ fn chart_and_manifests_are_equal() {
             "leadsman-system",
             &["--set", &format!("featureGates={off}")],
             &["--feature-gates", off],
+        ),
+        (
+            "games",
+            &["--set", &format!("featureGates={sets}")],
+            &["--feature-gates", sets],
+        ),
+        (
+            "games",
+            &["--set", &format!("featureGates={}", sets_alone.0)],
+            &["--feature-gates", sets_alone.1],
+        ),
+        (
+            "games",
+            &["--set", &format!("featureGates={}", both.0)],
+            &["--feature-gates", both.1],
         ),
         (
             "kube-system",

@@ -132,11 +132,12 @@ fn the_line_of_the_manual_works() {
 // PPM-17
 #[test]
 fn gates_are_read_as_the_manager_reads_them() {
-    for (text, marker, serverless) in [
-        ("", true, false),
-        ("PodProbeMarkerGate=0", false, false),
+    for (text, marker, webhooks, sets) in [
+        ("", true, false, false),
+        ("PodProbeMarkerGate=0", false, false, false),
         (
             "EnablePodProbeMarkerOnServerless=T,PodProbeMarkerGate=false",
+            false,
             false,
             false,
         ),
@@ -144,6 +145,19 @@ fn gates_are_read_as_the_manager_reads_them() {
             "PodProbeMarkerGate=false, PodProbeMarkerGate=True,EnablePodProbeMarkerOnServerless = 1,",
             true,
             true,
+            false,
+        ),
+        (
+            "PodProbeMarkerGate=false,SidecarSetGate=1",
+            false,
+            true,
+            true,
+        ),
+        (
+            "SidecarSetPatchPodMetadataDefaultsAllowed=true",
+            true,
+            false,
+            false,
         ),
     ] {
         let gates = format!("--set-json=featureGates={}", json!(text));
@@ -156,10 +170,17 @@ fn gates_are_read_as_the_manager_reads_them() {
         );
         assert_eq!(
             has("ClusterRole/leadsman-manager-webhooks"),
-            serverless,
+            webhooks,
             "{text:?}"
         );
-        assert_eq!(has("Service/leadsman-webhook"), serverless, "{text:?}");
+        assert_eq!(has("Service/leadsman-webhook"), webhooks, "{text:?}");
+        for key in [
+            "CustomResourceDefinition/sidecarsets.apps.kruise.io",
+            "ClusterRole/leadsman-manager-sidecarset",
+            "ValidatingAdmissionPolicy/leadsman-manager-pods",
+        ] {
+            assert_eq!(has(key), sets, "{key} with {text:?}");
+        }
     }
 }
 
@@ -215,6 +236,10 @@ fn what_is_no_value_is_refused() {
         ("agent.extraArgs={--runtime-endpoint}", "'not' failed"),
         (
             "manager.port=9443,featureGates=EnablePodProbeMarkerOnServerless=true",
+            "9443 is the port of the webhook",
+        ),
+        (
+            "manager.port=9443,featureGates=SidecarSetGate=true",
             "9443 is the port of the webhook",
         ),
         ("featureGates=PodProbeMarkerGate", "does not match pattern"),

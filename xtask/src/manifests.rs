@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `charts/leadsman/files/access/always.yaml` | `leadsman manifests --only=access` with all gates off, the namespace left open for Helm |
 //! | `charts/leadsman/files/access/GATE.yaml` | the objects that a gate adds |
+//! | `charts/leadsman/files/access/webhooks.yaml` | those that each gate with webhooks adds |
 //! | `charts/leadsman/files/access/preflight.yaml` | the account of the preflight hook |
 //! | `charts/leadsman/Chart.yaml` | its versions: the workspace's |
 //! | `kustomize/access.yaml` | `leadsman manifests --only=namespace,access` |
@@ -28,15 +29,13 @@ pub(crate) struct Arguments {
     pub(crate) check: bool,
 }
 
-/// The feature gates, each with the setting by which it is the newest that is on. Each adds objects to those of the one
-/// before.
-const GATES: [(&str, &str); 3] = [
+/// Files of the chart, each with the setting of gates whose objects are in it, as far as they are in no file before: those of
+/// the webhooks stand apart from those of the gates that share them.
+const GATES: [(&str, &str); 4] = [
     ("always", "PodProbeMarkerGate=false"),
     ("PodProbeMarkerGate", "PodProbeMarkerGate=true"),
-    (
-        "EnablePodProbeMarkerOnServerless",
-        "EnablePodProbeMarkerOnServerless=true",
-    ),
+    ("webhooks", "EnablePodProbeMarkerOnServerless=true"),
+    ("SidecarSetGate", "SidecarSetGate=true"),
 ];
 
 const NOTE: &str = "# Written by `cargo xtask manifests`.\n";
@@ -138,9 +137,10 @@ fn chart_access(built: &[Executable]) -> Result<Vec<File>> {
         let services = services.filter(|document| document.contains("\nkind: Service\n"));
         let known = documents(&before);
         let all = documents(&access).into_iter().chain(services);
-        let added: Vec<_> = all.filter(|document| !known.contains(document)).collect();
-        files.push(file(name, &added));
-        before += &access;
+        let all: Vec<_> = all.collect();
+        let added = all.iter().filter(|document| !known.contains(document));
+        files.push(file(name, &added.copied().collect::<Vec<_>>()));
+        before += &format!("---\n{}", all.join("---\n"));
     }
     let preflight = printed(built, &[NAMESPACE, "--only=preflight"])?;
     files.push(file("preflight", &documents(&preflight)));

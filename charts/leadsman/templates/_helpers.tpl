@@ -28,7 +28,8 @@ The feature gates as JSON, each true or false. The manager reads the same text b
 (`Gates` in crates/manager/src/gates.rs).
 */}}
 {{- define "leadsman.gates" -}}
-{{- $gates := dict "PodProbeMarkerGate" true "EnablePodProbeMarkerOnServerless" false -}}
+{{- $gates := dict "PodProbeMarkerGate" true "EnablePodProbeMarkerOnServerless" false
+  "SidecarSetGate" false "SidecarSetPatchPodMetadataDefaultsAllowed" false -}}
 {{- $known := keys $gates | sortAlpha | join ", " -}}
 {{- range $setting := splitList "," .Values.featureGates -}}
   {{- $pair := splitn "=" 2 (nospace $setting) -}}
@@ -43,13 +44,21 @@ The feature gates as JSON, each true or false. The manager reads the same text b
   {{- /* It is a part of the other feature. */ -}}
   {{- $_ := set $gates "EnablePodProbeMarkerOnServerless" false -}}
 {{- end -}}
+{{- if not $gates.SidecarSetGate -}}
+  {{- $_ := set $gates "SidecarSetPatchPodMetadataDefaultsAllowed" false -}}
+{{- end -}}
 {{ toJson $gates }}
+{{- end }}
+
+{{/* Whether a feature that is on has webhooks; empty if not. */}}
+{{- define "leadsman.webhooks" -}}
+{{- $gates := include "leadsman.gates" . | fromJson -}}
+{{- if or $gates.EnablePodProbeMarkerOnServerless $gates.SidecarSetGate }}true{{ end -}}
 {{- end }}
 
 {{/* Whether the manager is given a certificate of cert-manager's; empty if not. */}}
 {{- define "leadsman.certManager" -}}
-{{- $gates := include "leadsman.gates" . | fromJson -}}
-{{- if and $gates.EnablePodProbeMarkerOnServerless (eq .Values.certificates.source "cert-manager") }}true{{ end -}}
+{{- if and (include "leadsman.webhooks" .) (eq .Values.certificates.source "cert-manager") }}true{{ end -}}
 {{- end }}
 
 {{/* The path of the container runtime's socket. */}}

@@ -32,6 +32,11 @@ impl Gates {
     pub(crate) fn are_all_off(self) -> bool {
         !self.pod_probe_marker && !self.sidecar_set
     }
+
+    /// Whether a feature that is on has webhooks.
+    pub fn serve_webhooks(self) -> bool {
+        self.serverless || self.sidecar_set
+    }
 }
 
 impl Default for Gates {

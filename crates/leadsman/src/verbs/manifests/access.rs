@@ -1,4 +1,4 @@
-//! Who may do what: accounts, roles, bindings, and the policy that restricts an agent to its own node.
+//! Who may do what: accounts, roles and bindings, and with them the policies (module `policies`).
 //!
 //! Each feature gate adds whole objects and changes none, so that the chart can take over what a gate adds as it is.
 
@@ -9,15 +9,19 @@ use leadsman_admission::{
     CONFIGURATION, CONFIGURATION_RIGHTS, LEFTOVER_RIGHTS, OWNER, OWNER_RIGHTS, SECRET,
     SECRET_RIGHTS,
 };
-use leadsman_api::{GROUP, VERSION};
+use leadsman_api::GROUP;
 use leadsman_manager::{
     FeatureRights, Gates, LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, Right, feature_rights, openkruise,
     preflight,
 };
 use serde_json::{Value, json};
 
-use super::{AGENT, MANAGER, labels};
+use super::{AGENT, MANAGER, labels, policies};
 
+/// The role of people who may read sets of sidecars.
+pub(super) const SET_VIEWER: &str = "leadsman-sidecarset-viewer";
+/// The role of people who may write sets of sidecars.
+pub(super) const SET_EDITOR: &str = "leadsman-sidecarset-editor";
 /// The roles of what only the webhooks need.
 pub(super) const WEBHOOKS: &str = OWNER;
 /// The role of people who may read markers.
@@ -25,7 +29,6 @@ pub(super) const VIEWER: &str = "leadsman-podprobemarker-viewer";
 /// The role of people who may write markers.
 pub(super) const EDITOR: &str = "leadsman-podprobemarker-editor";
 const PREFLIGHT: &str = "leadsman-preflight";
-const POLICY: &str = "leadsman-agent-own-node";
 
 const LEASES: &str = "coordination.k8s.io";
 const ADMISSION: &str = "admissionregistration.k8s.io";
@@ -40,13 +43,18 @@ pub(super) fn access(namespace: &str, gates: Gates, aggregate_to_edit: bool) -> 
     let mut grants = vec![agent(), leader(), openkruise_guard()];
     let features = feature_rights(gates).into_iter();
     grants.extend(features.flat_map(|(name, rights)| feature(name, rights, namespace)));
-    if gates.serverless {
+    if gates.serve_webhooks() {
         grants.extend(webhooks(namespace));
     }
     let grants = grants.iter().flat_map(|grant| grant.objects(namespace));
-    let people = roles_of_people(aggregate_to_edit);
-    let objects = accounts.into_iter().chain(grants).chain(people);
-    objects.chain(policy(namespace)).collect()
+    let mut objects: Vec<_> = accounts.into_iter().chain(grants).collect();
+    objects.extend(roles_of_people(aggregate_to_edit));
+    objects.extend(policies::own_node(namespace));
+    if gates.sidecar_set {
+        objects.extend(roles_on_sets());
+        objects.extend(policies::pods(namespace));
+    }
+    objects
 }
 
 /// The account of `leadsman preflight --before-install`, and its rights.
@@ -261,69 +269,45 @@ fn rules(rights: &[Right]) -> Vec<Value> {
 /// but not where it was taken out of it; and what a marker runs is not in the API server's audit log, command by command. So
 /// only `admin` has it by itself. `NodePodProbe`s are of the whole cluster, and nobody but leadsman needs them.
 fn roles_of_people(aggregate_to_edit: bool) -> [Value; 2] {
-    let role = |name: &str, verbs: &[&'static str], aggregated_to: &[&str]| {
-        let mut labels = labels(None);
-        for role in aggregated_to {
-            labels[format!("rbac.authorization.k8s.io/aggregate-to-{role}")] = json!("true");
-        }
-        let on_markers = |verb: &&'static str| right(GROUP, "podprobemarkers", "", verb);
-        let rights: Vec<_> = verbs.iter().map(on_markers).collect();
-        json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRole",
-            "metadata": {"name": name, "labels": labels},
-            "rules": rules(&rights),
-        })
-    };
-    let read = ["get", "list", "watch"];
-    let write = ["create", "update", "patch", "delete", "deletecollection"];
     let writers: &[&str] = if aggregate_to_edit {
         &["admin", "edit"]
     } else {
         &["admin"]
     };
     [
-        role(VIEWER, &read, &["view"]),
-        role(EDITOR, &write, writers),
+        role_of_people(VIEWER, "podprobemarkers", &READ, &["view"]),
+        role_of_people(EDITOR, "podprobemarkers", &WRITE, writers),
     ]
 }
 
-/// The policy by which an agent may write only the `NodePodProbe` of its own node, which the token of its pod names
-/// (KEP-4193; by default in all supported versions of Kubernetes).
-fn policy(namespace: &str) -> [Value; 2] {
-    let account = format!("system:serviceaccount:{namespace}:{AGENT}");
-    let node = "request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][0].orValue('')";
+/// The rights of people on sets of sidecars. Who writes one puts containers into pods of all namespaces, which is worth as much
+/// as the whole cluster: nobody has that right by aggregation.
+fn roles_on_sets() -> [Value; 2] {
     [
-        json!({
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "ValidatingAdmissionPolicy",
-            "metadata": {"name": POLICY, "labels": labels(Some("agent"))},
-            "spec": {
-                "failurePolicy": "Fail",
-                "matchConstraints": {"resourceRules": [{
-                    "apiGroups": [GROUP],
-                    "apiVersions": [VERSION],
-                    "operations": ["CREATE", "UPDATE", "DELETE"],
-                    "resources": ["nodepodprobes", "nodepodprobes/status"],
-                }]},
-                "matchConditions": [{
-                    "name": "agent",
-                    "expression": format!("request.userInfo.username == '{account}'"),
-                }],
-                "variables": [{"name": "node", "expression": node}],
-                "validations": [{
-                    "expression": "variables.node != '' && request.name == variables.node",
-                    "messageExpression": "'an agent may write the NodePodProbe of its own node alone; its token is \
-                        bound to node \"' + variables.node + '\"'",
-                    "reason": "Forbidden",
-                }],
-            },
-        }),
-        json!({
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "ValidatingAdmissionPolicyBinding",
-            "metadata": {"name": POLICY, "labels": labels(Some("agent"))},
-            "spec": {"policyName": POLICY, "validationActions": ["Deny"]},
-        }),
+        role_of_people(SET_VIEWER, "sidecarsets", &READ, &["view"]),
+        role_of_people(SET_EDITOR, "sidecarsets", &WRITE, &[]),
     ]
+}
+
+const READ: [&str; 3] = ["get", "list", "watch"];
+const WRITE: [&str; 5] = ["create", "update", "patch", "delete", "deletecollection"];
+
+fn role_of_people(
+    name: &str,
+    resource: &'static str,
+    verbs: &[&'static str],
+    aggregated_to: &[&str],
+) -> Value {
+    let mut labels = labels(None);
+    for role in aggregated_to {
+        labels[format!("rbac.authorization.k8s.io/aggregate-to-{role}")] = json!("true");
+    }
+    let rights = verbs.iter().map(|verb| right(GROUP, resource, "", verb));
+    let rights: Vec<_> = rights.collect();
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": name, "labels": labels},
+        "rules": rules(&rights),
+    })
 }

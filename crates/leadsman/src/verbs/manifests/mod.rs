@@ -5,6 +5,7 @@
 //! access from files that `cargo xtask manifests` writes with this verb: so each object is written down once.
 
 mod access;
+mod policies;
 mod workloads;
 
 use std::io::{self, Write as _};
@@ -21,8 +22,8 @@ const AGENT: &str = "leadsman-agent";
 /// Print all objects of an installation as YAML
 ///
 /// These are the namespace, the CRDs, accounts and rights of manager and agents, roles by which people may read and write
-/// markers, the policy by which an agent may report for its own node only, and manager and agents themselves, as the Helm
-/// chart installs them with its default values. The same flags give the same output.
+/// markers, the policies by which an agent may report for its own node only and the manager may change of pods only what
+/// SidecarSets ask for, and manager and agents themselves, as the Helm chart installs them with its default values. The same flags give the same output.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -51,7 +52,7 @@ enum Part {
     Namespace,
     /// The CRDs
     Crds,
-    /// Accounts, roles, bindings, and the policy of the agents
+    /// Accounts, roles, bindings, and the policies of agents and manager
     Access,
     /// Manager and agents, and the Service of the webhook
     Workloads,
@@ -96,6 +97,8 @@ fn text(args: &Args) -> io::Result<String> {
             Part::Namespace => vec![namespace_object(namespace)],
             Part::Crds => {
                 documents.extend(leadsman_api::PODPROBE_CRDS.map(str::to_owned));
+                let of_sets = gates.sidecar_set.then_some(leadsman_api::SIDECAR_SET_CRD);
+                documents.extend(of_sets.map(str::to_owned));
                 continue;
             }
             Part::Access => access::access(namespace, *gates, args.aggregate_to_edit),

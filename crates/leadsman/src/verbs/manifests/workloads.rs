@@ -18,7 +18,7 @@ pub(super) fn workloads(
     gates: Gates,
     image: Option<&str>,
 ) -> io::Result<Vec<Value>> {
-    let service = gates.serverless.then(|| webhook_service(namespace));
+    let service = gates.serve_webhooks().then(|| webhook_service(namespace));
     let mut objects: Vec<_> = service.into_iter().collect();
     let documents = RENDERED.split("---\n");
     for document in documents.filter(|document| !document.is_empty()) {
