@@ -9,6 +9,7 @@ use leadsman_control::{Control, ControlError, FeatureRights, Rules, rights};
 use leadsman_core::podprobe::Config;
 use leadsman_core::sidecarset::condition::WhenWritten;
 use leadsman_core::sidecarset::index as sidecarset;
+use leadsman_core::sidecarset::render::{ContainerOrder, RenderOptions};
 use leadsman_lease::{Leadership, Shutdown};
 use leadsman_process::traces::Tracer;
 use leadsman_process::{Component, Process, RunError};
@@ -86,7 +87,13 @@ fn add_features(
                 CompatibleWith::Kubernetes => WhenWritten::OnceNotUpgradable,
                 CompatibleWith::Openkruise => WhenWritten::Always,
             },
-            ..sidecarset::Config::default()
+            render: RenderOptions {
+                init_containers: match args.compatibility {
+                    CompatibleWith::Kubernetes => ContainerOrder::BySet,
+                    CompatibleWith::Openkruise => ContainerOrder::ByName,
+                },
+                ..RenderOptions::default()
+            },
         };
         let rules = SidecarSetRules::new(config, metrics);
         let webhook = rules.webhook().led_by(over_sets.clone());

@@ -7,21 +7,30 @@ use leadsman_api::slim::Namespace;
 use leadsman_api::slim::config_map::ConfigMap;
 use leadsman_api::slim::revision::ControllerRevision;
 use leadsman_api::slim::workload::WorkloadPod;
-use leadsman_control::{Kind, Observation, Observe};
+use leadsman_control::{Kind, Observation, Observe, OptionalFields};
 use leadsman_core::cluster::{ObjectName, Source};
 use leadsman_core::sidecarset::event::{CONFIGURATION, Event, WatchedKind};
 use leadsman_core::sidecarset::revision::SET_LABEL;
 
 use super::SidecarSetRules;
 
+/// Fields of a set's status that `OpenKruise`'s CRD lacks.
+const SET_FIELDS: OptionalFields = OptionalFields {
+    paths: &["status.conditions[].type", "status.inForce.generation"],
+    content: "why a set is not in force (status.conditions, status.inForce)",
+};
+
 /// In pages of about a megabyte of text each, as large as the objects commonly are.
 ///
 /// Sets and revisions are re-listed by a new leader, which would otherwise undo what the last one wrote; and pods, of which it
 /// would otherwise not count those that the last one has just taken down.
 pub(super) const KINDS: &[Kind<SidecarSetRules>] = &[
-    Kind::new::<SidecarSet>(50).relisted().if_undecodable(
-        "the last set that could be decoded stays in force; without one no pod gets anything. Correct the set or delete it",
-    ),
+    Kind::new::<SidecarSet>(50)
+        .relisted()
+        .with_optional_fields(SET_FIELDS)
+        .if_undecodable(
+            "the last set that could be decoded stays in force; without one no pod gets anything. Correct the set or delete it",
+        ),
     Kind::new::<WorkloadPod>(150).relisted().if_undecodable(
         "the last pod that could be decoded counts; without one it is not upgraded. Correct the pod or delete it",
     ),
@@ -84,6 +93,24 @@ fn event<K>(
         Observation::Relisted(names, version) => {
             Event::Relisted(kind, Arc::unwrap_or_clone(names), version)
         }
-        Observation::FieldsKept(_) => unreachable!("no kind has optional fields"),
+        Observation::FieldsKept(kept) => Event::FieldsKept(kept),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leadsman_api::crd::sidecar_set_crd;
+    use leadsman_api::slim::crd::CustomResourceDefinition;
+
+    use super::*;
+
+    #[test]
+    fn our_own_crd_keeps_the_optional_fields_in_each_version() {
+        let crd = serde_json::to_value(sidecar_set_crd()).unwrap();
+        let crd: CustomResourceDefinition = serde_json::from_value(crd).unwrap();
+        for version in ["v1alpha1", "v1beta1"] {
+            assert!(SET_FIELDS.are_kept(&crd, version), "{version}");
+        }
+        assert!(!SET_FIELDS.are_kept(&crd, "v1"));
     }
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `kinds` | the kinds that are observed, as events for the index |
 //! | `requests` | writes as HTTP requests |
+//! | `metrics` | the metrics of sets |
 //! | `webhook` | the webhook that injects containers into new pods |
 
 use std::time::Duration;
@@ -12,14 +13,16 @@ use futures::stream::{Stream, unfold};
 use leadsman_admission::Webhook;
 use leadsman_control::{After, Class, Effects, Kind, Request, RequestKind, Rules};
 use leadsman_core::cluster::{Now, ResourceVersion};
-use leadsman_core::sidecarset::event::{Event, IndexEffects, WriteTarget};
+use leadsman_core::sidecarset::event::{Event, IndexEffects, WatchedKind, WriteTarget};
 use leadsman_core::sidecarset::index::{Config, Index};
 use leadsman_process::Metrics;
 use tokio::sync::watch;
 
+use self::metrics::SetMetrics;
 use self::webhook::SetInjection;
 
 mod kinds;
+mod metrics;
 mod requests;
 mod webhook;
 
@@ -29,6 +32,7 @@ pub(crate) struct SidecarSetRules {
     injection: SetInjection,
     /// The manager's, in which revisions are.
     namespace: String,
+    metrics: SetMetrics,
 }
 
 impl SidecarSetRules {
@@ -38,6 +42,7 @@ impl SidecarSetRules {
             injection: SetInjection::new(&config.namespace, metrics),
             namespace: config.namespace.clone(),
             index: Index::new(config),
+            metrics: SetMetrics::new(metrics),
         }
     }
 
@@ -88,7 +93,17 @@ impl Rules for SidecarSetRules {
     type Target = WriteTarget;
 
     fn observe(&mut self, event: Event, now: Now) -> Effects<WriteTarget> {
+        // What a set's pods come to is in its status, so each change shows with the next status.
+        let is_of_sets = matches!(
+            event,
+            Event::Set(..)
+                | Event::Listed(WatchedKind::Set, ..)
+                | Event::Deleted(WatchedKind::Set, ..)
+        );
         let effects = effects(self.index.observe(event, now));
+        if is_of_sets {
+            self.metrics.show(&self.index.totals());
+        }
         self.injection.follow(self.index.take_changed_snapshot());
         effects
     }

@@ -17,6 +17,7 @@
 //! | `inspect` | what is known of a pod or a set, for those who explain it |
 //! | `snapshots` | what the webhook injects by |
 //! | `refusals` | writes that the API server refused |
+//! | `totals` | all sets added up, for metrics |
 //! | `context` | the time, the timers, and the list of what an event affects |
 //!
 //! Each event takes the same course. First it is taken in, and what it affects is noted. Then the pods named there are
@@ -35,6 +36,7 @@ mod snapshots;
 mod status;
 #[cfg(test)]
 mod tests;
+mod totals;
 mod write;
 
 use std::collections::BTreeMap;
@@ -50,6 +52,7 @@ pub use self::sets::ADOPT_PODS;
 use self::sets::Sets;
 use self::snapshots::SnapshotChanges;
 pub use self::status::{READY, Reason};
+pub use self::totals::{REASONS, SetTotals};
 use super::condition::WhenWritten;
 use super::event::{Event, IndexEffects, WatchedKind, Write, WriteTarget};
 use super::metadata::{AllowedKeys, Whitelist};

@@ -53,7 +53,7 @@ pub enum Reason {
 
 impl Reason {
     /// As the condition has it.
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::InvalidSpec => "InvalidSpec",
             Self::Conflict => "Conflict",

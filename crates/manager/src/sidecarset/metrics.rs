@@ -1,0 +1,67 @@
+//! The metrics of sets: what they say, added up. No label is the name of a set or a pod.
+
+use std::array;
+
+use leadsman_core::sidecarset::index::{REASONS, SetTotals};
+use leadsman_process::Metrics;
+use leadsman_process::metrics::Labels;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+
+/// Gauges by one label.
+type Gauges = Family<Labels<1>, Gauge>;
+
+/// The metrics of all sets.
+pub(super) struct SetMetrics {
+    sets: [Gauge; REASONS.len()],
+    /// By the states of [`STATES`].
+    pods: [Gauge; STATES.len()],
+}
+
+/// The states by which pods are counted, and their sums.
+const STATES: [(&str, fn(&SetTotals) -> usize); 8] = [
+    ("matched", |totals| totals.matched),
+    ("updated", |totals| totals.updated),
+    ("ready", |totals| totals.ready),
+    ("updated_ready", |totals| totals.updated_ready),
+    ("not_upgradable", |totals| totals.not_upgradable),
+    ("refused", |totals| totals.refused),
+    ("former", |totals| totals.former),
+    ("not_injected", |totals| totals.lacking),
+];
+
+impl SetMetrics {
+    /// Registers them.
+    pub(super) fn new(registry: &Metrics) -> Self {
+        let (sets, pods): (Gauges, Gauges) = Default::default();
+        let metrics = Self {
+            sets: array::from_fn(|place| sets.get_or_create_owned(&[("reason", REASONS[place])])),
+            pods: STATES.map(|(state, _)| pods.get_or_create_owned(&[("state", state)])),
+        };
+        registry.register(|registry| {
+            registry.register(
+                "sidecarsets",
+                "SidecarSets by the reason of their condition Ready, which is InForce if nothing is wrong",
+                sets,
+            );
+            registry.register(
+                "sidecarset_pods",
+                "Pods of SidecarSets by their state, counted once for each set; not_injected are those that a set selects and \
+                 that lack it",
+                pods,
+            );
+        });
+        metrics
+    }
+
+    /// Shows the totals.
+    pub(super) fn show(&self, totals: &SetTotals) {
+        let number = |count| i64::try_from(count).unwrap_or(i64::MAX);
+        for (gauge, count) in self.sets.iter().zip(totals.sets) {
+            gauge.set(number(count));
+        }
+        for (gauge, (_, sum)) in self.pods.iter().zip(STATES) {
+            gauge.set(number(sum(totals)));
+        }
+    }
+}
