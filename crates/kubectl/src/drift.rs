@@ -53,7 +53,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
             None => WantedNamespaces::All,
         },
     };
-    let FoundSets { sets, unread } = reader.sidecar_sets(&needs, Vec::new(), now).await?;
+    let FoundSets { sets, unread, .. } = reader.sidecar_sets(&needs, Vec::new(), now).await?;
     if let Some(invalid) = sets.invalid.first() {
         let errors = invalid.errors.join("; ");
         return Err(VerbError::Found(format!(

@@ -20,6 +20,7 @@ use crate::output::{self, Format};
 use crate::reader::{Reader, Selection};
 use crate::recent_runs::{Agents, uids};
 use crate::resources::{KINDS, MARKERS, NODE_POD_PROBES, NODES, PODS, Resource};
+use crate::sidecars::{self, ExplainedSidecars};
 use crate::{VerbError, completion, text};
 
 /// Up to so many nodes are read one by one, more of them as a list.
@@ -84,22 +85,51 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let pods = read_pods(&reader, &target, namespace).await?;
     let now = clock::now();
     let uids = uids(&pods);
+    let asked = match (&target, pods.as_slice()) {
+        (PodsOf::Pod(_), [pod]) => Some(ObjectName::of(&pod.identity)),
+        _ => None,
+    };
     let (mut explained, agents) = explain(&reader, pods, now).await?;
     if let ([one], false) = (explained.as_mut_slice(), args.no_runs) {
         reader.add_recent_runs(one, &agents, &uids).await;
     }
+    let sidecars = match &asked {
+        Some(pod) => sidecars::read(&reader, pod, now).await,
+        None => None,
+    };
+    if let (Some(sidecars), Some(one)) = (&sidecars, explained.first_mut()) {
+        sidecars.without_markers(one);
+    }
     let printed = match (&target, explained.as_slice()) {
-        (PodsOf::Pod(_), [one]) => one_pod(args.output, one, now)?,
+        (PodsOf::Pod(_), [one]) => one_pod(args.output, one, sidecars.as_ref(), now)?,
         _ => many_pods(args.output, explained, now)?,
     };
     output::print(&printed)
 }
 
-fn one_pod(format: Format, pod: &Explanation, now: Timestamp) -> Result<String, VerbError> {
-    match output::structured(format, pod) {
+/// The answer for one pod.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct OnePod<'a> {
+    #[serde(flatten)]
+    pod: &'a Explanation,
+    #[serde(flatten)]
+    sidecars: Option<&'a ExplainedSidecars>,
+}
+
+fn one_pod(
+    format: Format,
+    pod: &Explanation,
+    sidecars: Option<&ExplainedSidecars>,
+    now: Timestamp,
+) -> Result<String, VerbError> {
+    match output::structured(format, &OnePod { pod, sidecars }) {
         Some(text) => text,
         None if format == Format::Name => Ok(format!("pod/{}\n", pod.name)),
-        None => Ok(text::pod(pod, now)),
+        None => {
+            let sidecars = sidecars.map(|sidecars| sidecars.text(format == Format::Wide));
+            Ok(text::pod(pod, now) + &sidecars.unwrap_or_default())
+        }
     }
 }
 

@@ -34,6 +34,10 @@ pub(crate) struct Install {
     pub(crate) config: Config,
     /// Whether the manager acts on markers.
     pub(crate) gate: bool,
+    /// Whether it acts on `SidecarSet`s; None if its flags are not known.
+    pub(crate) sidecar_set_gate: Option<bool>,
+    /// Whether a `SidecarSet` may patch annotations that no rule of the list is about.
+    pub(crate) allows_unlisted_metadata: bool,
     /// Why the manager's flags are not known, and defaults are assumed.
     pub(crate) assumed: Option<Unread>,
 }
@@ -74,9 +78,13 @@ impl Reader {
             ..Config::default()
         };
         let mut gate = true;
+        let mut sidecar_set_gate = None;
+        let mut allows_unlisted_metadata = false;
         let assumed = match settings {
             Ok(Leadsman::Manager(args)) => {
                 gate = args.feature_gates.pod_probe_marker;
+                sidecar_set_gate = Some(args.feature_gates.sidecar_set);
+                allows_unlisted_metadata = args.feature_gates.unlisted_metadata;
                 config.compatibility = args.compatibility.into();
                 config.serverless = args.feature_gates.serverless;
                 config.former_field_managers = args.former_field_managers;
@@ -89,6 +97,8 @@ impl Reader {
             managers,
             config,
             gate,
+            sidecar_set_gate,
+            allows_unlisted_metadata,
             assumed,
         }
     }

@@ -12,6 +12,7 @@
 //! | `recent_runs` | the recent runs that a node's agent keeps |
 //! | `install` | who leads, with which settings |
 //! | `explain`, `status`, `history`, `top`, `doctor`, `trial` (`try`), `convert`, `inject`, `drift` | the verbs |
+//! | `sidecars` | what a pod has to do with `SidecarSet`s, for `explain` |
 //! | `sidecar_sets` | the `SidecarSet`s of a cluster or of files, and what their injection follows from |
 //! | `output` | table, JSON, YAML or names, to the terminal |
 //! | `table` | columns |
@@ -34,6 +35,7 @@ mod reader;
 mod recent_runs;
 mod resources;
 mod sidecar_sets;
+mod sidecars;
 mod status;
 mod table;
 mod text;

@@ -94,6 +94,27 @@ impl Reader {
         Err(failed(&expired))
     }
 
+    /// The same of a resource that the API server need not serve; None if it does not.
+    pub(crate) async fn list_if_served<T: DeserializeOwned>(
+        &self,
+        resource: Resource,
+        selection: &Selection<'_>,
+    ) -> Result<Option<Vec<T>>, Unread> {
+        match self.list_once(resource, selection).await {
+            Ok(objects) => Ok(Some(objects)),
+            Err(Disposition::Retry {
+                cause: Cause::NoSuchKind,
+                ..
+            }) => Ok(None),
+            Err(failure) => Err(explain_failure(
+                "list",
+                resource,
+                selection.namespace,
+                &failure,
+            )),
+        }
+    }
+
     /// The first of these objects, as many as a page has.
     pub(crate) async fn first_page<T: DeserializeOwned>(
         &self,

@@ -1,18 +1,16 @@
 //! The `SidecarSet`s of a cluster or of files, and what their injection follows from. Of a cluster nothing is read that no
 //! set needs: namespaces only if a set selects them by labels, revisions only if one pins them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use futures::future::join_all;
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::ControllerRevision;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use leadsman_api::slim::Namespace;
 use leadsman_api::{Guarded, SidecarSet as SidecarSetWire};
 use leadsman_core::podprobe::explain::Unread;
-use leadsman_core::sidecarset::explain::{InvalidSet, KnownSet, KnownSets, Labels};
-use leadsman_core::sidecarset::metadata::Whitelist;
-use leadsman_core::sidecarset::revision::{SET_LABEL, SetRevision};
-use leadsman_core::sidecarset::selection::SetHistory;
+use leadsman_core::sidecarset::event::CONFIGURATION;
+use leadsman_core::sidecarset::explain::{KnownSets, SetObjects, name_of, parse};
+use leadsman_core::sidecarset::revision::SET_LABEL;
 use leadsman_core::sidecarset::set::{Namespaces, SidecarSet};
 use serde_json::Value;
 
@@ -20,16 +18,13 @@ use crate::VerbError;
 use crate::reader::{Reader, Selection};
 use crate::resources::{CONFIG_MAPS, CONTROLLER_REVISIONS, NAMESPACES, SIDECAR_SETS};
 
-/// The `ConfigMap` with the administrator's list of annotations, and its key.
-const CONFIGURATION: &str = "kruise-configuration";
-const WHITELIST: &str = "SidecarSet_PatchPodMetadata_WhiteList";
-/// The label by which the API server names each namespace (`kubernetes.io/metadata.name`, KEP-2161).
-const NAME_LABEL: &str = "kubernetes.io/metadata.name";
-
 /// The sets, and what could not be read.
 #[derive(Debug, Default)]
 pub(crate) struct FoundSets {
     pub(crate) sets: KnownSets,
+    pub(crate) objects: SetObjects,
+    /// Whether the manager is known not to act on sets.
+    pub(crate) is_gate_off: bool,
     pub(crate) unread: Vec<String>,
 }
 
@@ -54,10 +49,8 @@ pub(crate) enum WantedNamespaces<'a> {
 /// Objects as they were found.
 #[derive(Default)]
 struct Found {
-    sets: Vec<Guarded<SidecarSetWire>>,
-    revisions: Vec<ControllerRevision>,
-    namespaces: BTreeMap<String, Labels>,
-    whitelist: Option<Whitelist>,
+    objects: SetObjects,
+    is_gate_off: bool,
     unread: Vec<String>,
 }
 
@@ -82,55 +75,59 @@ impl Reader {
             ..Selection::default()
         };
         let sets = self.list(SIDECAR_SETS, &selection).await;
-        let mut found = Found {
-            sets: sets.map_err(VerbError::Unread)?,
-            ..Found::default()
-        };
+        let sets = sets.map_err(VerbError::Unread)?;
+        let mut found = Found::of(sets);
         found.add_objects(instead)?;
-        let parsed: Vec<_> = found
-            .sets
-            .iter()
-            .filter_map(|set| parse(set).ok())
-            .collect();
-        let selects = |set: &SidecarSet| matches!(set.namespaces, Namespaces::Selected(_));
-        if parsed.iter().any(selects) {
-            found.read_namespaces(self, &needs.namespaces).await;
-        }
-        let has_pin = needs.all_revisions || parsed.iter().any(|set| set.pin.is_some());
-        let has_patch = parsed.iter().any(|set| !set.template.patches.is_empty());
-        if has_pin || has_patch {
-            let install = self.install(now).await;
-            let namespace = install.config.agent_namespace.as_str();
-            if has_pin {
-                found.read_revisions(self, namespace).await;
-            }
-            if has_patch {
-                found.read_whitelist(self, namespace).await;
-            }
-        }
+        found.read_needed(self, needs, now).await;
         Ok(found.finish())
+    }
+
+    /// All sets of a cluster for a pod of a namespace, with their revisions; None if it has no such kind.
+    pub(crate) async fn sidecar_sets_for(
+        &self,
+        namespace: &str,
+        now: Timestamp,
+    ) -> Result<Option<FoundSets>, Unread> {
+        let selection = Selection {
+            page: 100,
+            ..Selection::default()
+        };
+        let Some(sets) = self.list_if_served(SIDECAR_SETS, &selection).await? else {
+            return Ok(None);
+        };
+        let needs = Needs {
+            set: None,
+            all_revisions: !sets.is_empty(),
+            namespaces: WantedNamespaces::These([namespace].into()),
+        };
+        let mut found = Found::of(sets);
+        found.read_needed(self, &needs, now).await;
+        Ok(Some(found.finish()))
     }
 }
 
 impl Found {
+    fn of(sets: Vec<Guarded<SidecarSetWire>>) -> Self {
+        let mut found = Self::default();
+        found.objects.sets = sets;
+        found
+    }
+
     fn add_objects(&mut self, objects: Vec<Value>) -> Result<(), VerbError> {
+        let found = &mut self.objects;
         for object in objects {
             let kind = object["kind"].as_str().unwrap_or_default().to_owned();
             match kind.as_str() {
                 "SidecarSet" => {
-                    let set: Guarded<SidecarSetWire> = decode(&object)?;
-                    let name = name_of(&set);
-                    self.sets.retain(|known| name_of(known) != name);
-                    self.sets.push(set);
+                    let set = decode(&object)?;
+                    let name = name_of(&set).to_owned();
+                    found.sets.retain(|known| name_of(known) != name);
+                    found.sets.push(set);
                 }
-                "ControllerRevision" => self.revisions.push(decode(&object)?),
-                "Namespace" => {
-                    let namespace: Namespace = decode(&object)?;
-                    self.add_namespace(namespace);
-                }
+                "ControllerRevision" => found.revisions.push(decode(&object)?),
+                "Namespace" => found.namespaces.push(decode(&object)?),
                 "ConfigMap" if object["metadata"]["name"] == CONFIGURATION => {
-                    let map: ConfigMap = decode(&object)?;
-                    self.add_whitelist(Some(&map));
+                    found.configuration = Some(decode(&object)?);
                 }
                 _ => {
                     return Err(VerbError::Usage(format!(
@@ -142,23 +139,28 @@ impl Found {
         Ok(())
     }
 
-    fn add_namespace(&mut self, namespace: Namespace) {
-        let name = namespace.metadata.name.unwrap_or_default();
-        let mut labels = namespace.metadata.labels.unwrap_or_default();
-        labels.insert(NAME_LABEL.to_owned(), name.clone());
-        self.namespaces.insert(name, labels);
-    }
-
-    fn add_whitelist(&mut self, map: Option<&ConfigMap>) {
-        let data = map.and_then(|map| map.data.as_ref());
-        let (whitelist, errors) = match data.and_then(|data| data.get(WHITELIST)) {
-            Some(text) => Whitelist::read(text),
-            None => (Whitelist::default(), Vec::new()),
-        };
-        let errors = errors.iter();
-        let told = errors.map(|error| format!("ConfigMap {CONFIGURATION}, {WHITELIST}: {error}"));
-        self.unread.extend(told);
-        self.whitelist = Some(whitelist);
+    /// Reads what the sets need.
+    async fn read_needed(&mut self, reader: &Reader, needs: &Needs<'_>, now: Timestamp) {
+        let sets = self.objects.sets.iter();
+        let parsed: Vec<SidecarSet> = sets.filter_map(|set| parse(set).ok()).collect();
+        let selects = |set: &SidecarSet| matches!(set.namespaces, Namespaces::Selected(_));
+        if parsed.iter().any(selects) {
+            self.read_namespaces(reader, &needs.namespaces).await;
+        }
+        let has_pin = needs.all_revisions || parsed.iter().any(|set| set.pin.is_some());
+        let has_patch = parsed.iter().any(|set| !set.template.patches.is_empty());
+        if has_pin || has_patch {
+            let install = reader.install(now).await;
+            let namespace = install.config.agent_namespace.as_str();
+            self.is_gate_off = install.sidecar_set_gate == Some(false);
+            self.objects.allows_unlisted_metadata = install.allows_unlisted_metadata;
+            if has_pin {
+                self.read_revisions(reader, namespace).await;
+            }
+            if has_patch {
+                self.read_configuration(reader, namespace).await;
+            }
+        }
     }
 
     async fn read_namespaces(&mut self, reader: &Reader, wanted: &WantedNamespaces<'_>) {
@@ -179,11 +181,7 @@ impl Found {
         };
         for namespaces in found {
             match namespaces {
-                Ok(namespaces) => {
-                    for namespace in namespaces {
-                        self.add_namespace(namespace);
-                    }
-                }
+                Ok(namespaces) => self.objects.namespaces.extend(namespaces),
                 Err(Unread(why)) => self.unread.push(why),
             }
         }
@@ -197,15 +195,16 @@ impl Found {
             ..Selection::default()
         };
         match reader.list(CONTROLLER_REVISIONS, &selection).await {
-            Ok(revisions) => self.revisions.extend::<Vec<ControllerRevision>>(revisions),
+            Ok(revisions) => self.objects.revisions.extend::<Vec<_>>(revisions),
             Err(Unread(why)) => self.unread.push(why),
         }
     }
 
-    async fn read_whitelist(&mut self, reader: &Reader, namespace: &str) {
-        let map = reader.get::<ConfigMap>(CONFIG_MAPS, Some(namespace), CONFIGURATION);
+    async fn read_configuration(&mut self, reader: &Reader, namespace: &str) {
+        let map = reader.get(CONFIG_MAPS, Some(namespace), CONFIGURATION);
         match map.await {
-            Ok(map) => self.add_whitelist(map.as_ref()),
+            // Without one nothing is listed.
+            Ok(map) => self.objects.configuration = Some(map.unwrap_or_default()),
             Err(Unread(why)) => self.unread.push(format!(
                 "{why}: annotations that sets patch are taken for allowed"
             )),
@@ -213,31 +212,12 @@ impl Found {
     }
 
     fn finish(self) -> FoundSets {
-        let mut sets = KnownSets {
-            namespaces: self.namespaces,
-            whitelist: self.whitelist,
-            ..KnownSets::default()
-        };
-        let revisions: Vec<_> = self.revisions.iter().filter_map(read_revision).collect();
-        for wire in &self.sets {
-            match parse(wire) {
-                Ok(set) => {
-                    let status = match wire {
-                        Guarded::Decoded(wire) => wire.status.as_ref(),
-                        Guarded::Undecodable { .. } => None,
-                    };
-                    let history = SetHistory::new(&set, revisions.clone(), status);
-                    sets.valid.push(KnownSet { set, history });
-                }
-                Err(errors) => sets.invalid.push(InvalidSet {
-                    name: name_of(wire).to_owned(),
-                    errors,
-                }),
-            }
-        }
+        let (sets, errors) = self.objects.parse();
         FoundSets {
             sets,
-            unread: self.unread,
+            objects: self.objects,
+            is_gate_off: self.is_gate_off,
+            unread: [self.unread, errors].concat(),
         }
     }
 }
@@ -249,26 +229,4 @@ fn decode<T: serde::de::DeserializeOwned>(object: &Value) -> Result<T, VerbError
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         VerbError::Usage(format!("{kind} {name} cannot be decoded: {error}"))
     })
-}
-
-fn name_of(set: &Guarded<SidecarSetWire>) -> &str {
-    let metadata = match set {
-        Guarded::Decoded(set) => &set.metadata,
-        Guarded::Undecodable { metadata, .. } => metadata,
-    };
-    metadata.name.as_deref().unwrap_or_default()
-}
-
-/// The set, or what is wrong with it.
-fn parse(set: &Guarded<SidecarSetWire>) -> Result<SidecarSet, Vec<String>> {
-    match set {
-        Guarded::Decoded(set) => SidecarSet::parse(set)
-            .map_err(|errors| errors.iter().map(ToString::to_string).collect()),
-        Guarded::Undecodable { error, .. } => Err(vec![format!("cannot be decoded: {error}")]),
-    }
-}
-
-fn read_revision(revision: &ControllerRevision) -> Option<SetRevision> {
-    let data = revision.data.as_ref()?;
-    SetRevision::read(&revision.metadata, revision.revision, &data.0)
 }

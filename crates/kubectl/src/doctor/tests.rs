@@ -48,6 +48,8 @@ fn healthy() -> InstallHealth {
                 ..Config::default()
             },
             gate: true,
+            sidecar_set_gate: Some(false),
+            allows_unlisted_metadata: false,
             assumed: None,
         },
         daemon_set: Ok(Some(decode(

@@ -84,7 +84,9 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
         let pods = pods::find(objects, namespace, given.is_some())?;
         (pods, sidecar_sets::of_files(sets)?)
     };
-    let FoundSets { sets, mut unread } = found;
+    let FoundSets {
+        sets, mut unread, ..
+    } = found;
     unread.extend(not_known(&sets, &unread));
     let reports = report_all(pods, &sets, now);
     print(args.output, &reports, &unread)?;

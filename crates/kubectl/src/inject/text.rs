@@ -59,7 +59,7 @@ fn explain_set(lines: &mut Lines, report: &SetReport) {
         SetOutcome::Injected { revision } => lines.add(format_args!(
             "  {set}  {GOOD}injected{GOOD:#}, revision {revision}"
         )),
-        SetOutcome::LeftOut => lines.add(format_args!("  {set}  {BAD}left out{BAD:#}")),
+        SetOutcome::LeftOut { .. } => lines.add(format_args!("  {set}  {BAD}left out{BAD:#}")),
         SetOutcome::NotSelected { .. } => {
             lines.add(format_args!("  {set}  does not select it"));
         }
@@ -75,7 +75,7 @@ fn explain_set(lines: &mut Lines, report: &SetReport) {
                 lines.add(format_args!("    {error}"));
             }
         }
-        SetOutcome::Injected { .. } | SetOutcome::LeftOut => {}
+        SetOutcome::Injected { .. } | SetOutcome::LeftOut { .. } => {}
     }
 }
 

@@ -17,6 +17,7 @@ use crate::sidecarset::render::Injection;
 use crate::sidecarset::selection::{NewPod, offer};
 use crate::sidecarset::set::SidecarSet;
 use crate::workload::JsonObject;
+use crate::workload::object::{inner, items, text};
 use crate::workload::pod::ObservedPod;
 
 /// A pod.
@@ -24,6 +25,8 @@ use crate::workload::pod::ObservedPod;
 pub struct PodObject {
     /// As it is stored.
     pub object: JsonObject,
+    /// What an index reads of it.
+    pub wire: WorkloadPod,
     /// What the rules read of it.
     pub observed: ObservedPod,
 }
@@ -43,6 +46,7 @@ impl PodObject {
         Ok(Self {
             object,
             observed: ObservedPod::new(&wire),
+            wire,
         })
     }
 
@@ -68,6 +72,20 @@ impl PodObject {
         let annotation = self.observed.annotations.get(HASH)?;
         let entries = HashEntries::read(annotation, Timestamp::UNIX_EPOCH);
         entries.get(set)?.revision.map(str::to_owned)
+    }
+
+    /// Why a container does not run, in the kubelet's words.
+    pub(super) fn waiting_reason(&self, container: &str) -> Option<String> {
+        let status = inner(&self.object, "status")?;
+        let lists = ["containerStatuses", "initContainerStatuses"];
+        let mut statuses = lists.iter().flat_map(|list| items(status, list));
+        let status = statuses.find(|status| text(status, "name") == Some(container))?;
+        let waiting = inner(inner(status, "state")?, "waiting")?;
+        let reason = text(waiting, "reason")?;
+        Some(match text(waiting, "message") {
+            Some(message) => format!("{reason}: {message}"),
+            None => reason.to_owned(),
+        })
     }
 }
 

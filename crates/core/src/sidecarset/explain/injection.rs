@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::{KnownSets, NotSelected};
 use crate::sidecarset::metadata::{AllowedKeys, Whitelist};
-use crate::sidecarset::render::{Injected, RenderOptions, inject};
+use crate::sidecarset::render::{Injected, Remark, RenderOptions, inject};
 use crate::sidecarset::selection::{NewPod, offer};
 use crate::sidecarset::set::SidecarSet;
 use crate::workload::JsonObject;
@@ -45,7 +45,11 @@ pub enum SetOutcome {
         revision: String,
     },
     /// It selects the pod, which cannot have it; a remark says why.
-    LeftOut,
+    LeftOut {
+        /// The older set that has the same; None if the pod itself has.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        older: Option<String>,
+    },
     /// It does not select the pod.
     NotSelected {
         /// Everything that is in the way.
@@ -126,7 +130,11 @@ impl SetReport {
             .filter(|(set, _)| **set == *self.set);
         for (_, remark) in own {
             if remark.leaves_out_the_set() {
-                self.outcome = SetOutcome::LeftOut;
+                let older = match remark {
+                    Remark::Overlap { older, .. } => Some(older.to_string()),
+                    _ => None,
+                };
+                self.outcome = SetOutcome::LeftOut { older };
             }
             self.remarks.push(remark.to_string());
         }

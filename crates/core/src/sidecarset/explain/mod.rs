@@ -5,19 +5,25 @@
 //! |---|---|
 //! | here | the sets, as far as they are known |
 //! | `unselected` | why a set does not select a pod |
+//! | `objects` | the objects as they were read |
+//! | `explanation` | why a pod was not injected, or not upgraded |
 //! | `injection` | what a pod would get if it were created now |
 //! | `injected_pod`, `difference` | a pod as it is, and in which fields it differs from that |
 //! | `drift` | the pods of a set by what a re-creation would change |
 
 mod difference;
 mod drift;
+mod explanation;
 mod injected_pod;
 mod injection;
+mod objects;
 #[cfg(test)]
 mod tests;
 mod unselected;
 
 use std::collections::BTreeMap;
+
+use leadsman_api::SidecarSetStatus;
 
 use super::metadata::Whitelist;
 use super::selection::SetHistory;
@@ -25,8 +31,10 @@ use super::set::SidecarSet;
 
 pub use self::difference::FieldDifference;
 pub use self::drift::{DriftRemedy, DriftReport, PodDrift, drift};
+pub use self::explanation::{SetCause, SetExplanation, SetReason, explain};
 pub use self::injected_pod::PodObject;
 pub use self::injection::{InjectionReport, SetOutcome, SetReport, report};
+pub use self::objects::{SetObjects, name_of, parse};
 pub use self::unselected::NotSelected;
 
 /// Labels of an object.
@@ -54,6 +62,8 @@ pub struct KnownSet {
     pub set: SidecarSet,
     /// Its revisions.
     pub history: SetHistory,
+    /// Its status.
+    pub status: SidecarSetStatus,
 }
 
 /// A set that breaks a rule.

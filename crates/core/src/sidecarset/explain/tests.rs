@@ -31,6 +31,7 @@ fn known(sets: Vec<SidecarSet>) -> KnownSets {
     let valid = sets.into_iter().map(|set| KnownSet {
         history: SetHistory::new(&set, Vec::new(), None),
         set,
+        status: SidecarSetStatus::default(),
     });
     KnownSets {
         valid: valid.collect(),
@@ -157,7 +158,7 @@ fn each_set_says_what_becomes_of_it() {
                 assert!(revision.starts_with("z-older-"), "{revision}");
                 "injected"
             }
-            SetOutcome::LeftOut => "left out",
+            SetOutcome::LeftOut { .. } => "left out",
             SetOutcome::NotSelected { .. } => "not selected",
             SetOutcome::Invalid { .. } => "invalid",
         };
@@ -384,4 +385,284 @@ fn drift_tells_what_each_pod_takes() {
     pod.observed.labels = crate::cluster::SortedMap::default();
     let sets = known(vec![former]);
     assert!(drift(&sets.valid[0], &[pod], &sets, now).pods.is_empty());
+}
+
+/// Sets and pods as they are stored.
+#[derive(Default)]
+struct Cluster {
+    sets: Vec<Value>,
+    pods: Vec<Value>,
+    revisions: Vec<Value>,
+}
+
+/// When the sets of a cluster were created, when they came into force, and when its pods were created.
+const TIMES: [&str; 3] = [
+    "2026-01-01T00:00:00Z",
+    "2026-01-01T00:01:00Z",
+    "2026-01-02T00:00:00Z",
+];
+
+impl Cluster {
+    /// A set that is in force.
+    fn set(mut self, name: &str, spec: &Value) -> Self {
+        let mut set = json!({
+            "metadata": {"name": name, "uid": name, "generation": 1, "creationTimestamp": TIMES[0]},
+            "spec": {"selector": {"matchLabels": {"app": "web"}}, "containers": [{"name": name, "image": "i:1"}]},
+            "status": {"inForce": {"generation": 1, "since": TIMES[1]}},
+        });
+        for (field, value) in spec.as_object().unwrap() {
+            set["spec"][field] = value.clone();
+        }
+        self.sets.push(set);
+        self
+    }
+
+    /// A pod that was injected by the sets as they are, and runs.
+    fn pod(mut self, name: &str, change: &Value) -> Self {
+        let (sets, _) = self.objects().parse();
+        let report = reported(&sets, &pod(&json!({})));
+        let mut pod = Value::Object(report.pod);
+        pod["metadata"] = json!({"name": name, "namespace": "shop", "uid": name, "resourceVersion": "1", "creationTimestamp": TIMES[2],
+            "labels": {"app": "web"}, "annotations": pod["metadata"]["annotations"]});
+        pod["spec"]["nodeName"] = json!("n");
+        let containers = pod["spec"]["containers"].as_array().unwrap().iter();
+        let statuses = containers.map(|container| {
+            json!({"name": container["name"], "ready": true, "image": container["image"], "imageID": "x@sha256:1",
+                "containerID": format!("containerd://{name}"), "restartCount": 0, "state": {"running": {"startedAt": TIMES[2]}}})
+        });
+        let statuses: Vec<_> = statuses.collect();
+        pod["status"] = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}], "containerStatuses": statuses});
+        for (pointer, value) in change.as_object().unwrap() {
+            let (parent, field) = pointer.rsplit_once('/').unwrap();
+            pod.pointer_mut(parent).unwrap()[field] = value.clone();
+        }
+        self.pods.push(pod);
+        self
+    }
+
+    fn edit(mut self, spec: &Value) -> Self {
+        self.sets[0]["metadata"]["generation"] = json!(2);
+        for (field, value) in spec.as_object().unwrap() {
+            self.sets[0]["spec"][field] = value.clone();
+        }
+        self
+    }
+
+    fn objects(&self) -> SetObjects {
+        let sets = self.sets.iter();
+        SetObjects {
+            sets: sets
+                .map(|set| serde_json::from_str(&set.to_string()).unwrap())
+                .collect(),
+            revisions: self
+                .revisions
+                .iter()
+                .map(|one| serde_json::from_value(one.clone()).unwrap())
+                .collect(),
+            ..SetObjects::default()
+        }
+    }
+
+    /// What is told of the first pod and the first set.
+    fn explain(&self) -> SetExplanation {
+        let now = "2026-11-22T01:58:33Z".parse().unwrap();
+        let objects = self.objects();
+        let (sets, _) = objects.parse();
+        let pods: Vec<_> = self
+            .pods
+            .iter()
+            .map(|pod| PodObject::read(pod.clone()).unwrap())
+            .collect();
+        let wires = pods.iter().map(|pod| pod.wire.clone()).collect();
+        let index = objects.index(wires, now);
+        let mut explained = explain(&pods[0], &sets, &index, Some(&pods), now).into_iter();
+        let name = self
+            .sets
+            .first()
+            .map_or("gone", |set| set["metadata"]["name"].as_str().unwrap());
+        explained.find(|one| one.set == name).unwrap()
+    }
+}
+
+/// Fails unless the first cause is this, with these words.
+fn expect(cluster: &Cluster, reason: SetReason, words: &str) {
+    let explained = cluster.explain();
+    let first = explained.causes.first();
+    let first = first.unwrap_or_else(|| panic!("no cause: {explained:#?}"));
+    assert_eq!(first.reason, reason, "{explained:#?}");
+    assert!(first.message.contains(words), "{}", first.message);
+}
+
+const IMAGE_2: &str = r#"{"containers": [{"name": "log", "image": "i:2"}]}"#;
+
+fn image_2() -> Value {
+    serde_json::from_str(IMAGE_2).unwrap()
+}
+
+#[test]
+fn a_pod_that_is_as_its_set_says_has_no_cause() {
+    let cluster = Cluster::default()
+        .set("log", &json!({}))
+        .pod("a", &json!({}));
+    let explained = cluster.explain();
+    assert!(
+        explained.injected && explained.causes.is_empty(),
+        "{explained:#?}"
+    );
+    assert!(explained.revision.unwrap().starts_with("log-"));
+}
+
+// SCS-5, SDF-2, SDF-4, SDF-6, SDF-19
+#[rstest]
+#[case(json!({}), json!({"/metadata/labels": {"app": "wbe"}}), SetReason::Labels, "does not match the pod's labels")]
+#[case(json!({"namespace": "other"}), json!({}), SetReason::Namespace, "pods of namespace other")]
+#[case(json!({"namespaceSelector": {"matchLabels": {"a": "b"}}}), json!({}), SetReason::NamespaceUnknown, "are not known")]
+#[case(json!({"injectionStrategy": {"paused": true}}), json!({}), SetReason::InjectionPaused, "paused")]
+#[case(json!({"containers": [{"name": "log", "image": ""}]}), json!({}), SetReason::InvalidSpec, "spec.containers[0].image")]
+#[case(json!({}), json!({"/metadata/creationTimestamp": "2025-01-01T00:00:00Z"}), SetReason::CreatedBefore, "older than the set")]
+#[case(json!({}), json!({"/metadata/creationTimestamp": "2026-01-01T00:00:30Z"}), SetReason::NotInForce, "before every replica of the webhook knew the set")]
+#[case(json!({}), json!({}), SetReason::Missed, "no webhook answered; create the pod again")]
+#[case(json!({"containers": [{"name": "main", "image": "i"}]}), json!({}), SetReason::OwnContainer, "rename one of the two")]
+#[case(json!({}), json!({"/metadata/annotations": {"kubernetes.io/config.mirror": "x"}}), SetReason::MirrorPod, "static")]
+fn why_a_pod_was_not_injected_is_told(
+    #[case] spec: Value,
+    #[case] change: Value,
+    #[case] reason: SetReason,
+    #[case] words: &str,
+) {
+    let mut cluster = Cluster::default().pod("a", &change).set("log", &spec);
+    expect(&cluster, reason, words);
+    if reason == SetReason::Missed {
+        cluster.sets[0]["status"] = json!({});
+        expect(&cluster, SetReason::NotInForce, "not in force yet");
+    }
+}
+
+// SDF-19
+#[test]
+fn the_younger_of_two_sets_says_which_one_is_older() {
+    let mut cluster = Cluster::default()
+        .set(
+            "younger",
+            &json!({"containers": [{"name": "same", "image": "i"}]}),
+        )
+        .set(
+            "older",
+            &json!({"containers": [{"name": "same", "image": "i"}]}),
+        );
+    cluster.sets[0]["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:01Z");
+    let cluster = cluster.pod("a", &json!({}));
+    expect(
+        &cluster,
+        SetReason::Conflict,
+        "SidecarSet \"older\", which is older",
+    );
+}
+
+// SCS-47, SCS-49, SCS-51, SCS-52, SDF-23, SDF-41
+#[rstest]
+#[case(json!({"updateStrategy": {"type": "NotUpdate"}}), SetReason::NotUpdate, "updateStrategy.type NotUpdate")]
+#[case(json!({"updateStrategy": {"paused": true}}), SetReason::Paused, "the roll-out is paused")]
+#[case(json!({"updateStrategy": {"selector": {"matchLabels": {"canary": "yes"}}}}), SetReason::UpdateSelector, "selects other pods")]
+#[case(json!({"updateStrategy": {"partition": 1}}), SetReason::Partition, "partition keeps it")]
+#[case(json!({}), SetReason::Due, "upgraded next")]
+#[case(json!({"containers": [{"name": "log", "image": "i:1", "env": [{"name": "A"}]}]}), SetReason::NotUpgradable, "containers[log].env[A]; create the pod again")]
+#[case(json!({"containers": [{"name": "log", "image": "i:1"}, {"name": "new", "image": "n"}]}), SetReason::NotUpgradable, "containers[new]")]
+#[case(json!({"containers": [{"name": "log", "image": "i:1"}], "imagePullSecrets": [{"name": "s"}]}), SetReason::OutsideOfHash, "imagePullSecrets[s], which no upgrade changes")]
+#[case(json!({"selector": {"matchLabels": {"app": "other"}}}), SetReason::NoLongerSelected, "neither counted nor upgraded")]
+fn why_a_pod_is_not_upgraded_is_told(
+    #[case] edit: Value,
+    #[case] reason: SetReason,
+    #[case] words: &str,
+) {
+    let cluster = Cluster::default()
+        .set("log", &json!({}))
+        .pod("a", &json!({}));
+    let mut spec = image_2();
+    for (field, value) in edit.as_object().unwrap() {
+        spec[field] = value.clone();
+    }
+    expect(&cluster.edit(&spec), reason, words);
+}
+
+// SCS-50, SCS-55
+#[test]
+fn who_waits_for_others_is_told_for_whom_and_why() {
+    let pull = json!({"/status/containerStatuses/0/state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}},
+        "/status/containerStatuses/0/ready": false, "/status/conditions/0/status": "False"});
+    let cluster = Cluster::default()
+        .set("log", &json!({}))
+        .pod("a", &json!({}));
+    let mut cluster = cluster.edit(&image_2()).pod("broken", &pull);
+    // As an upgrade leaves it: the new image is written, and the former container is recorded.
+    let state = r#"{"log":{"revision":"h","updateTimestamp":null,"lastContainerStatuses":{"log":{"imageID":"x@sha256:1","containerID":"containerd://broken"}}}}"#;
+    cluster.pods[1]["metadata"]["annotations"]["kruise.io/sidecarset-inplace-update-state"] =
+        json!(state);
+    expect(
+        &cluster,
+        SetReason::MaxUnavailable,
+        "shop/broken (log: ImagePullBackOff: no such image)",
+    );
+    cluster.pods.swap(0, 1);
+    expect(
+        &cluster,
+        SetReason::InProgress,
+        "log: ImagePullBackOff: no such image; correct the image",
+    );
+}
+
+// SCS-79, SDF-48, SDF-49
+#[test]
+fn a_set_that_is_gone_or_was_made_again_is_told() {
+    let cluster = Cluster::default()
+        .set("log", &json!({}))
+        .pod("a", &json!({}));
+    let mut again = Cluster {
+        pods: cluster.pods.clone(),
+        ..Cluster::default()
+    };
+    again = again.set("log", &image_2());
+    again.sets[0]["metadata"]["creationTimestamp"] = json!("2026-11-23T00:00:00Z");
+    expect(
+        &again,
+        SetReason::FormerSet,
+        "sidecarset.leadsman.io/adopt-pods",
+    );
+    let gone = Cluster {
+        pods: cluster.pods,
+        ..Cluster::default()
+    };
+    let now = "2026-11-22T01:58:33Z".parse().unwrap();
+    let pods = [PodObject::read(gone.pods[0].clone()).unwrap()];
+    let index = gone.objects().index(vec![pods[0].wire.clone()], now);
+    let explained = explain(&pods[0], &KnownSets::default(), &index, Some(&pods), now);
+    assert_eq!(explained[0].causes[0].reason, SetReason::SetDeleted);
+}
+
+// SDF-51
+#[test]
+fn a_pod_of_the_pinned_revision_is_as_it_is_meant() {
+    let cluster = Cluster::default().set("log", &json!({}));
+    let (sets, _) = cluster.objects().parse();
+    let former = &sets.valid[0];
+    let meta = serde_json::from_value(json!({"name": "log"})).unwrap();
+    let mut revisions = Vec::new();
+    let of = |known: &KnownSet, number: i64| {
+        let name = known.history.newest.to_string();
+        let mut revision = create(&known.set, &meta, "leadsman-system", (&name, "h", number));
+        revision["metadata"]["creationTimestamp"] = json!(TIMES[1]);
+        revision["metadata"]["resourceVersion"] = json!("1");
+        revision
+    };
+    revisions.push(of(former, 1));
+    let pin = json!({"revision": {"revisionName": former.history.newest.to_string()}});
+    let mut cluster = cluster
+        .edit(&image_2())
+        .edit(&json!({"injectionStrategy": pin}));
+    let (sets, _) = cluster.objects().parse();
+    revisions.push(of(&sets.valid[0], 2));
+    cluster.revisions = revisions;
+    let cluster = cluster.pod("a", &json!({}));
+    expect(&cluster, SetReason::Pinned, "new pods are pinned to");
+    assert!(cluster.explain().differs.is_empty());
 }

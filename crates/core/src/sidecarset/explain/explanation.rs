@@ -1,0 +1,501 @@
+//! Why a pod was not injected by a set, or not upgraded.
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::injection::report;
+use super::{FieldDifference, KnownSet, KnownSets, NotSelected, PodObject, SetOutcome};
+use crate::cluster::SelectorTerm;
+use crate::sidecarset::container::{ContainerKind, SidecarContainer};
+use crate::sidecarset::index::{
+    Hold, Index, InspectedMembership, KnownSet as SetByName, Lack, READY, Turn,
+};
+use crate::sidecarset::pod::{PodVersion, Progress};
+use crate::sidecarset::render::RenderOptions;
+use crate::sidecarset::strategy::UpdateMode;
+
+/// What a pod has to do with a set.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SetExplanation {
+    /// The set.
+    pub set: String,
+    /// Whether the pod was injected by it.
+    pub injected: bool,
+    /// The revision that the pod says it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// Why the pod is not what it would be if it were created now. Empty if it is.
+    pub causes: Vec<SetCause>,
+    /// In which fields it differs from that.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub differs: Vec<FieldDifference>,
+    /// What the set's own status says is wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reported: Option<String>,
+}
+
+/// Something because of which a pod was not injected or is not upgraded, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SetCause {
+    /// In one word.
+    pub reason: SetReason,
+    /// What it is, and what to do.
+    pub message: String,
+    /// The requirements of the selector that does not match.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub terms: Vec<SelectorTerm>,
+}
+
+/// Why a pod was not injected by a set, or not upgraded. The list is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum SetReason {
+    /// The set's selector does not match the pod's labels.
+    Labels,
+    /// The pod's namespace is another.
+    Namespace,
+    /// The labels of its namespace are not known.
+    NamespaceUnknown,
+    /// It is static.
+    MirrorPod,
+    /// The injection is paused.
+    InjectionPaused,
+    /// The set breaks rules.
+    InvalidSpec,
+    /// The pod is older than the set.
+    CreatedBefore,
+    /// The pod was created before the webhooks knew the set.
+    NotInForce,
+    /// It should have been injected, and no webhook answered.
+    Missed,
+    /// It has a container of that name of its own.
+    OwnContainer,
+    /// An older set claims the same.
+    Conflict,
+    /// The set does not exist any more.
+    SetDeleted,
+    /// It was injected by an earlier set of the name.
+    FormerSet,
+    /// Its labels or its namespace were selected once.
+    NoLongerSelected,
+    /// It has the pinned revision.
+    Pinned,
+    /// It differs in more than images.
+    NotUpgradable,
+    /// It differs in what no hash shows.
+    OutsideOfHash,
+    /// The set upgrades no pods.
+    NotUpdate,
+    /// The roll-out is paused.
+    Paused,
+    /// The update strategy selects other pods.
+    UpdateSelector,
+    /// The partition keeps it.
+    Partition,
+    /// Others are unavailable.
+    MaxUnavailable,
+    /// Its turn is not known.
+    TurnUnknown,
+    /// It is upgraded now.
+    Due,
+    /// Its upgrade has been written.
+    InProgress,
+    /// The write was refused.
+    Refused,
+}
+
+impl SetReason {
+    /// Whether it resolves by itself, or is as somebody wanted it.
+    pub fn resolves(self) -> bool {
+        matches!(
+            self,
+            Self::Due | Self::InProgress | Self::MaxUnavailable | Self::Pinned
+        )
+    }
+}
+
+fn cause(reason: SetReason, message: impl Into<String>) -> SetCause {
+    SetCause {
+        reason,
+        message: message.into(),
+        terms: Vec::new(),
+    }
+}
+
+/// So many pods that hold up others are named.
+const FEW: usize = 3;
+const RECREATE: &str = "create the pod again";
+
+/// Explains what a pod has to do with each set: those that it was injected by, then those that it was not. `index` has
+/// observed the sets and `pods`, all of their pods; None if these could not be read.
+pub fn explain(
+    pod: &PodObject,
+    sets: &KnownSets,
+    index: &Index,
+    pods: Option<&[PodObject]>,
+    now: Timestamp,
+) -> Vec<SetExplanation> {
+    let context = Context {
+        pod,
+        sets,
+        index,
+        pods,
+        now,
+    };
+    let inspected = index.inspect_pod(&pod.observed.name);
+    let mut explained = Vec::new();
+    for own in inspected.iter().filter(|own| own.lack.is_none()) {
+        let (causes, differs) = match &own.set {
+            SetByName::Active(_) => context.of_injected(own.name, own.membership.as_ref()),
+            SetByName::Invalid(_) => (context.of_invalid(own.name), Vec::new()),
+            SetByName::Deleting | SetByName::Gone => (vec![deleted(own.name)], Vec::new()),
+        };
+        explained.push(context.explanation(own.name, true, causes, differs));
+    }
+    let is_explained = |name: &str| {
+        inspected
+            .iter()
+            .any(|own| own.lack.is_none() && own.name == name)
+    };
+    for known in &sets.valid {
+        let name = &known.set.name;
+        if !is_explained(name) {
+            let lack = inspected.iter().find(|own| own.name == &**name);
+            let causes = context.of_not_injected(known, lack.and_then(|own| own.lack));
+            explained.push(context.explanation(name, false, causes, Vec::new()));
+        }
+    }
+    for invalid in sets.invalid.iter().filter(|one| !is_explained(&one.name)) {
+        let causes = context.of_invalid(&invalid.name);
+        explained.push(context.explanation(&invalid.name, false, causes, Vec::new()));
+    }
+    explained
+}
+
+struct Context<'a> {
+    pod: &'a PodObject,
+    sets: &'a KnownSets,
+    index: &'a Index,
+    pods: Option<&'a [PodObject]>,
+    now: Timestamp,
+}
+
+type Found = (Vec<SetCause>, Vec<FieldDifference>);
+
+impl Context<'_> {
+    fn explanation(
+        &self,
+        set: &str,
+        injected: bool,
+        causes: Vec<SetCause>,
+        differs: Vec<FieldDifference>,
+    ) -> SetExplanation {
+        SetExplanation {
+            set: set.to_owned(),
+            injected,
+            revision: self.pod.revision(set).filter(|_| injected),
+            causes,
+            differs,
+            reported: self.known(set).and_then(reported),
+        }
+    }
+
+    fn known(&self, set: &str) -> Option<&KnownSet> {
+        self.sets.valid.iter().find(|known| *known.set.name == *set)
+    }
+
+    fn of_invalid(&self, set: &str) -> Vec<SetCause> {
+        let mut invalid = self.sets.invalid.iter();
+        let errors = invalid.find(|invalid| invalid.name == set);
+        let errors = errors.map(|invalid| invalid.errors.join("; "));
+        let errors = errors.unwrap_or_default();
+        vec![cause(
+            SetReason::InvalidSpec,
+            format!("the set breaks a rule and is not acted on: {errors}"),
+        )]
+    }
+
+    /// Why a pod was not injected.
+    fn of_not_injected(&self, known: &KnownSet, lack: Option<&Lack>) -> Vec<SetCause> {
+        let set = &known.set;
+        let labels = self.sets.namespaces.get(&self.pod.observed.name.namespace);
+        let unselected = NotSelected::find(set, &self.pod.as_new(), labels);
+        if !unselected.is_empty() {
+            return unselected.iter().map(of_unselected).collect();
+        }
+        if let Some(left_out) = self.left_out(known) {
+            return vec![left_out];
+        }
+        let created = self.pod.observed.created;
+        if created < Some(set.created) {
+            let message = format!(
+                "the pod is older than the set, and pods get their sidecars when they are created; {RECREATE}"
+            );
+            return vec![cause(SetReason::CreatedBefore, message)];
+        }
+        vec![match (lack, &known.status.in_force) {
+            (Some(Lack::OwnContainer(name)), _) => own_container(name),
+            (Some(Lack::Missed), _) => cause(
+                SetReason::Missed,
+                format!(
+                    "the set was in force when the pod was created, and no webhook answered; {RECREATE}"
+                ),
+            ),
+            (None, Some(in_force)) if created <= Some(in_force.since.0) => cause(
+                SetReason::NotInForce,
+                format!(
+                    "the pod was created before every replica of the webhook knew the set, which was {}; {RECREATE}",
+                    in_force.since.0
+                ),
+            ),
+            (None, Some(_)) => cause(
+                SetReason::Missed,
+                format!(
+                    "the pod was created without it: its labels, the set's selector or a pause were others then, or no webhook answered; {RECREATE}"
+                ),
+            ),
+            (None, None) => cause(
+                SetReason::NotInForce,
+                "the set is not in force yet: look at its condition Ready, and at the managers, which serve the webhook",
+            ),
+        }]
+    }
+
+    /// What keeps a set out of the pod that selects it.
+    fn left_out(&self, known: &KnownSet) -> Option<SetCause> {
+        let namespace = &self.pod.observed.name.namespace;
+        let options = RenderOptions::default();
+        let report = report(&self.pod.object, namespace, self.sets, options, self.now);
+        let mut reports = report.sets.iter();
+        let report = reports.find(|report| *report.set == *known.set.name)?;
+        let SetOutcome::LeftOut { older } = &report.outcome else {
+            return None;
+        };
+        let remark = report.remarks.first()?;
+        let (reason, action) = match older {
+            Some(_) => (
+                SetReason::Conflict,
+                "rename it in one of them, or select other pods",
+            ),
+            None => (SetReason::OwnContainer, "rename one of the two"),
+        };
+        let message = format!("the set {remark}; {action}");
+        Some(cause(reason, message))
+    }
+
+    /// Why a pod that was injected is not what it would be now.
+    fn of_injected(&self, set: &str, member: Option<&InspectedMembership<'_>>) -> Found {
+        let Some(known) = self.known(set) else {
+            return (Vec::new(), Vec::new());
+        };
+        let differs = known.differences(self.pod, self.sets, self.now);
+        let Some(member) = member else {
+            return (self.of_no_member(known, &differs), differs);
+        };
+        let fields = || names(&differs);
+        let mut causes = Vec::new();
+        match member.state.version {
+            PodVersion::Updated if !member.state.is_consistent() => causes.push(self.in_progress(known)),
+            PodVersion::Updated if differs.is_empty() => {}
+            PodVersion::Updated => causes.push(cause(
+                SetReason::OutsideOfHash,
+                format!("its containers are those of the set, and it differs in {}, which no upgrade changes; {RECREATE}", fields()),
+            )),
+            PodVersion::NotUpgradable => causes.push(cause(
+                SetReason::NotUpgradable,
+                format!("it differs in more than images, which cannot be changed in a pod: {}; {RECREATE}", fields()),
+            )),
+            PodVersion::Upgradable => causes.push(self.of_upgradable(known, member)),
+        }
+        (causes, differs)
+    }
+
+    /// Why a pod does not belong to a set any more that it was injected by.
+    fn of_no_member(&self, known: &KnownSet, differs: &[FieldDifference]) -> Vec<SetCause> {
+        if !self.pod.observed.is_active() {
+            return Vec::new();
+        }
+        let labels = self.sets.namespaces.get(&self.pod.observed.name.namespace);
+        let mut unselected = NotSelected::find(&known.set, &self.pod.as_new(), labels);
+        unselected.retain(|one| !matches!(one, NotSelected::InjectionPaused));
+        if unselected.is_empty() {
+            let message = format!(
+                "it lacks a container that the set has got since: {}; {RECREATE}",
+                names(differs)
+            );
+            return vec![cause(SetReason::NotUpgradable, message)];
+        }
+        let causes = unselected.iter().map(|one| SetCause {
+            reason: SetReason::NoLongerSelected,
+            message: format!("it keeps its sidecars, and is neither counted nor upgraded: {one}"),
+            terms: one.terms().to_vec(),
+        });
+        causes.collect()
+    }
+
+    fn of_upgradable(&self, known: &KnownSet, member: &InspectedMembership<'_>) -> SetCause {
+        let set = &known.set;
+        if let Some(hold) = member.hold {
+            return of_hold(hold);
+        }
+        match set.update.mode {
+            UpdateMode::NotUpdate => {
+                return cause(
+                    SetReason::NotUpdate,
+                    format!(
+                        "the set upgrades no pods (updateStrategy.type NotUpdate); {RECREATE}, or set RollingUpdate"
+                    ),
+                );
+            }
+            UpdateMode::Paused => {
+                return cause(
+                    SetReason::Paused,
+                    "the roll-out is paused; set updateStrategy.paused to false to go on",
+                );
+            }
+            UpdateMode::Rolling => {}
+        }
+        if let Some(selector) = set
+            .update
+            .selector
+            .as_ref()
+            .filter(|_| !member.state.is_selected)
+        {
+            return SetCause {
+                terms: selector
+                    .terms(|| self.pod.as_new().labels().collect::<Vec<_>>().into_iter()),
+                ..cause(
+                    SetReason::UpdateSelector,
+                    "updateStrategy.selector selects other pods",
+                )
+            };
+        }
+        match member.turn {
+            _ if member.state.progress == Progress::BeforeRestart => self.in_progress(known),
+            _ if self.pods.is_none() => cause(
+                SetReason::TurnUnknown,
+                "it can be upgraded; when it is its turn cannot be told, since the other pods of the set could not be read",
+            ),
+            Turn::Now | Turn::None => cause(SetReason::Due, "it is upgraded next"),
+            Turn::Kept => cause(
+                SetReason::Partition,
+                "updateStrategy.partition keeps it as it is; lower it to go on",
+            ),
+            Turn::Waiting => cause(SetReason::MaxUnavailable, self.holders(known)),
+        }
+    }
+
+    /// Which pods hold up the others, and why.
+    fn holders(&self, known: &KnownSet) -> String {
+        let inspected = self.index.inspect_set(&known.set.name);
+        let down = inspected.map(|set| set.down.into_iter().cloned().collect::<Vec<_>>());
+        let down = down.unwrap_or_default();
+        let told = down.iter().take(FEW).map(|name| {
+            let mut pods = self.pods.into_iter().flatten();
+            let pod = pods.find(|pod| *pod.observed.name == *name);
+            match pod.and_then(|pod| waiting(known, pod)) {
+                Some(reason) => format!("{name} ({reason})"),
+                None => name.to_string(),
+            }
+        });
+        let told: Vec<_> = told.collect();
+        let more = down.len().saturating_sub(FEW);
+        let more = if more > 0 {
+            format!(" and {more} more")
+        } else {
+            String::new()
+        };
+        format!(
+            "as many pods are unavailable as updateStrategy.maxUnavailable allows: {}{more}; it is upgraded when they are available",
+            told.join(", ")
+        )
+    }
+
+    fn in_progress(&self, known: &KnownSet) -> SetCause {
+        let message = match waiting(known, self.pod) {
+            Some(reason) => format!(
+                "its new image has been written, and the kubelet cannot run it: {reason}; correct the image in the set, or go back to the last one"
+            ),
+            None => "its new image has been written, and the kubelet has not reported the new container yet".to_owned(),
+        };
+        cause(SetReason::InProgress, message)
+    }
+}
+
+/// Why a container of a set does not run in a pod.
+fn waiting(known: &KnownSet, pod: &PodObject) -> Option<String> {
+    let sidecars = known.set.template.all();
+    let sidecars = sidecars.filter(|sidecar| sidecar.kind != ContainerKind::Init);
+    let mut names = sidecars.flat_map(SidecarContainer::names_in_pod);
+    names.find_map(|name| Some(format!("{name}: {}", pod.waiting_reason(&name)?)))
+}
+
+fn names(differs: &[FieldDifference]) -> String {
+    let names = differs.iter().map(|one| one.field.as_str());
+    names.collect::<Vec<_>>().join(", ")
+}
+
+fn deleted(set: &str) -> SetCause {
+    cause(
+        SetReason::SetDeleted,
+        format!(
+            "there is no SidecarSet {set} any more; the containers stay until the pod is created again"
+        ),
+    )
+}
+
+fn own_container(name: &str) -> SetCause {
+    cause(
+        SetReason::OwnContainer,
+        format!("the pod has a container {name:?} of its own; rename one of the two"),
+    )
+}
+
+fn of_hold(hold: &Hold) -> SetCause {
+    match hold {
+        Hold::Refused(reason) => cause(
+            SetReason::Refused,
+            format!("its upgrade was refused, and is tried again later: {reason}"),
+        ),
+        Hold::Conflict(older) => cause(
+            SetReason::Conflict,
+            format!(
+                "SidecarSet {older:?}, which is older, claims the same; rename it in one of them, or select other pods"
+            ),
+        ),
+        Hold::Former => cause(
+            SetReason::FormerSet,
+            format!(
+                "it was injected by an earlier set of this name; {RECREATE}, or take all of them over by annotation {}: \"true\" of the set",
+                crate::sidecarset::index::ADOPT_PODS
+            ),
+        ),
+        Hold::Pinned => cause(
+            SetReason::Pinned,
+            "it has the revision that new pods are pinned to (injectionStrategy.revision), as it is meant",
+        ),
+    }
+}
+
+fn of_unselected(one: &NotSelected) -> SetCause {
+    let reason = match one {
+        NotSelected::MirrorPod => SetReason::MirrorPod,
+        NotSelected::InjectionPaused => SetReason::InjectionPaused,
+        NotSelected::Labels { .. } => SetReason::Labels,
+        NotSelected::Namespace { .. } | NotSelected::NamespaceLabels { .. } => SetReason::Namespace,
+        NotSelected::NamespaceUnknown { .. } => SetReason::NamespaceUnknown,
+    };
+    SetCause {
+        reason,
+        message: one.to_string(),
+        terms: one.terms().to_vec(),
+    }
+}
+
+/// What the status of a set says is wrong.
+fn reported(known: &KnownSet) -> Option<String> {
+    let mut conditions = known.status.conditions.iter();
+    let ready = conditions.find(|condition| condition.type_ == READY)?;
+    (ready.status == "False").then(|| format!("{}: {}", ready.reason, ready.message))
+}

@@ -1,0 +1,172 @@
+//! The objects that an explanation follows from, as they were read.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use leadsman_api::slim::Namespace;
+use leadsman_api::slim::config_map::ConfigMap;
+use leadsman_api::slim::revision::ControllerRevision;
+use leadsman_api::slim::workload::WorkloadPod;
+use leadsman_api::{Guarded, SidecarSet as SidecarSetWire, SidecarSetStatus};
+
+use super::{InvalidSet, KnownSet, KnownSets, Labels};
+use crate::cluster::{Now, ObjectName, ResourceVersion, Source};
+use crate::sidecarset::event::{CONFIGURATION, Event, WatchedKind};
+use crate::sidecarset::index::{Config, Index};
+use crate::sidecarset::metadata::{WHITELIST, Whitelist};
+use crate::sidecarset::revision::SetRevision;
+use crate::sidecarset::selection::SetHistory;
+use crate::sidecarset::set::SidecarSet;
+
+/// The sets of a cluster or of files, and what they need.
+#[derive(Clone, Debug, Default)]
+pub struct SetObjects {
+    /// The sets.
+    pub sets: Vec<Guarded<SidecarSetWire>>,
+    /// The revisions of sets.
+    pub revisions: Vec<ControllerRevision>,
+    /// The namespaces whose labels are known.
+    pub namespaces: Vec<Namespace>,
+    /// The `ConfigMap` with the administrator's list of annotations; None if it was not read.
+    pub configuration: Option<ConfigMap>,
+    /// Whether sets may patch any annotation where no rule of the list applies to them.
+    pub allows_unlisted_metadata: bool,
+}
+
+/// The label by which the API server names each namespace (KEP-2161).
+const NAME_LABEL: &str = "kubernetes.io/metadata.name";
+
+/// Where all objects come from: their versions do not matter, since each is observed once.
+const LISTED: Source = Source::List(ResourceVersion::UNKNOWN);
+
+impl SetObjects {
+    /// The parsed sets, and what is wrong with the list of annotations.
+    pub fn parse(&self) -> (KnownSets, Vec<String>) {
+        let text = self.configuration.as_ref();
+        let list = text.map(|map| map.data.get(WHITELIST).map(|text| Whitelist::read(text)));
+        let (whitelist, errors) = match list {
+            Some(Some((whitelist, errors))) => (Some(whitelist), errors),
+            Some(None) => (Some(Whitelist::default()), Vec::new()),
+            None => (None, Vec::new()),
+        };
+        let errors = errors.iter();
+        let errors = errors.map(|error| format!("ConfigMap {CONFIGURATION}, {WHITELIST}: {error}"));
+        let mut known = KnownSets {
+            whitelist,
+            is_allowed_without_rules: self.allows_unlisted_metadata,
+            namespaces: self.namespaces.iter().map(labels_of).collect(),
+            ..KnownSets::default()
+        };
+        let revisions: Vec<_> = self.revisions.iter().filter_map(read_revision).collect();
+        for wire in &self.sets {
+            match parse(wire) {
+                Ok(set) => {
+                    let status = status_of(wire);
+                    let history = SetHistory::new(&set, revisions.clone(), status);
+                    known.valid.push(KnownSet {
+                        set,
+                        history,
+                        status: status.cloned().unwrap_or_default(),
+                    });
+                }
+                Err(errors) => known.invalid.push(InvalidSet {
+                    name: name_of(wire).to_owned(),
+                    errors,
+                }),
+            }
+        }
+        (known, errors.collect())
+    }
+
+    /// What the manager would know, were these all pods.
+    pub fn index(&self, pods: Vec<WorkloadPod>, now: Timestamp) -> Index {
+        let mut index = Index::new(Config {
+            allows_unlisted_metadata: self.allows_unlisted_metadata,
+            ..Config::default()
+        });
+        let mut observe = |kind: WatchedKind, events: Vec<(ObjectName, Event)>| {
+            let now = Now {
+                monotonic: std::time::Duration::ZERO,
+                wall: now,
+            };
+            let mut names = BTreeSet::new();
+            for (name, event) in events {
+                names.insert(name);
+                // Nothing is written, so nothing that is due is taken.
+                let _effects = index.observe(event, now);
+            }
+            let listed = Event::Listed(kind, names, ResourceVersion::UNKNOWN);
+            let _effects = index.observe(listed, now);
+            if kind == WatchedKind::Pod {
+                let _effects = index.observe(Event::Synced, now);
+            }
+        };
+        let namespaces = self.namespaces.iter().cloned();
+        let events =
+            namespaces.map(|it| (of(&it.identity), Event::Namespace(Arc::new(it), LISTED)));
+        observe(WatchedKind::Namespace, events.collect());
+        let revisions = self.revisions.iter().cloned();
+        let events = revisions.map(|it| (of(&it.identity), Event::Revision(Arc::new(it), LISTED)));
+        observe(WatchedKind::Revision, events.collect());
+        let maps = self.configuration.iter().cloned();
+        let events = maps.map(|it| (of(&it.identity), Event::Configuration(Arc::new(it), LISTED)));
+        observe(WatchedKind::Configuration, events.collect());
+        let sets = self.sets.iter().filter_map(|set| match set {
+            Guarded::Decoded(set) => {
+                let set = (**set).clone();
+                Some((of(&set.metadata), Event::Set(Arc::new(set), LISTED)))
+            }
+            Guarded::Undecodable { .. } => None,
+        });
+        observe(WatchedKind::Set, sets.collect());
+        let pods = pods.into_iter();
+        let events = pods.map(|it| (of(&it.identity), Event::Pod(Arc::new(it), LISTED)));
+        observe(WatchedKind::Pod, events.collect());
+        index
+    }
+}
+
+fn of(meta: &ObjectMeta) -> ObjectName {
+    ObjectName::of(meta)
+}
+
+fn labels_of(namespace: &Namespace) -> (String, Labels) {
+    let name = namespace.identity.name.clone().unwrap_or_default();
+    let labels = namespace.labels.iter();
+    let mut labels: Labels = labels
+        .map(|(key, value)| (key.to_string(), value.to_string()))
+        .collect();
+    labels.insert(NAME_LABEL.to_owned(), name.clone());
+    (name, labels)
+}
+
+/// The name of a set.
+pub fn name_of(set: &Guarded<SidecarSetWire>) -> &str {
+    let metadata = match set {
+        Guarded::Decoded(set) => &set.metadata,
+        Guarded::Undecodable { metadata, .. } => metadata,
+    };
+    metadata.name.as_deref().unwrap_or_default()
+}
+
+fn status_of(set: &Guarded<SidecarSetWire>) -> Option<&SidecarSetStatus> {
+    match set {
+        Guarded::Decoded(set) => set.status.as_ref(),
+        Guarded::Undecodable { .. } => None,
+    }
+}
+
+/// The set, or what is wrong with it.
+pub fn parse(set: &Guarded<SidecarSetWire>) -> Result<SidecarSet, Vec<String>> {
+    match set {
+        Guarded::Decoded(set) => SidecarSet::parse(set)
+            .map_err(|errors| errors.iter().map(ToString::to_string).collect()),
+        Guarded::Undecodable { error, .. } => Err(vec![format!("cannot be decoded: {error}")]),
+    }
+}
+
+fn read_revision(revision: &ControllerRevision) -> Option<SetRevision> {
+    SetRevision::read(&revision.identity, revision.revision, &revision.data)
+}
