@@ -235,6 +235,7 @@ fn apart() -> Vec<Case<Installation>> {
         case!(apart budgets::an_edit_writes_only_what_it_changes),
         case!(apart explain::causes_are_named_on_a_live_cluster),
         case!(apart inject::a_pod_is_what_inject_said_and_drift_says_what_it_lacks),
+        case!(apart inject::causes_about_sidecars_are_named_on_a_live_cluster),
         case!(apart inject::sets_of_files_take_no_rights),
         case!(apart documents::commands_of_the_pages_print_what_they_show),
         case!(apart doctor::what_is_broken_is_found),

@@ -50,11 +50,14 @@ pub(super) fn find(
     let former = former.map(|former| inject(pod, &[former], options, now));
     let mut differences = Differences::default();
     let spec = inner(pod, "spec");
-    for (list, of) in LISTS {
+    let former = former.as_ref().map(lists);
+    for (list, wanted) in lists(&wanted) {
         let present = spec.into_iter().flat_map(|spec| items(spec, list));
         let present: Vec<_> = present.collect();
-        let former = former.as_ref().map(|former| of(former));
-        differences.of_containers(list, &present, &of(&wanted), former.as_ref());
+        let mut former = former.iter().flatten();
+        let former = former.find(|(name, _)| *name == list);
+        let former = former.map(|(_, former)| former);
+        differences.of_containers(list, &present, &wanted, former);
     }
     differences.of_volumes(&wanted);
     differences.of_annotations(pod, &wanted.additions);
@@ -64,14 +67,14 @@ pub(super) fn find(
 /// The containers of a set in a pod, with the places of those that are there.
 type Rendered = Vec<(Option<usize>, JsonObject)>;
 
-const LISTS: [(&str, fn(&Injected) -> Rendered); 2] = [
-    ("containers", |injected| {
-        rendered(&injected.additions.containers)
-    }),
-    ("initContainers", |injected| {
-        rendered(&injected.additions.init_containers)
-    }),
-];
+/// The containers and the init containers.
+fn lists(injected: &Injected) -> [(&'static str, Rendered); 2] {
+    let additions = &injected.additions;
+    [
+        ("containers", rendered(&additions.containers)),
+        ("initContainers", rendered(&additions.init_containers)),
+    ]
+}
 
 fn rendered(list: &crate::sidecarset::render::ListAdditions) -> Rendered {
     let replaced = list.replaced.iter();
