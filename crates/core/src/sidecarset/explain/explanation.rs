@@ -7,9 +7,7 @@ use super::injection::report;
 use super::{FieldDifference, KnownSet, KnownSets, NotSelected, PodObject, SetOutcome};
 use crate::cluster::SelectorTerm;
 use crate::sidecarset::container::{ContainerKind, SidecarContainer};
-use crate::sidecarset::index::{
-    Hold, Index, InspectedMembership, KnownSet as SetByName, Lack, READY, Turn,
-};
+use crate::sidecarset::index::{Hold, Index, InspectedMembership, Lack, READY, SetByName, Turn};
 use crate::sidecarset::pod::{PodVersion, Progress};
 use crate::sidecarset::render::RenderOptions;
 use crate::sidecarset::strategy::UpdateMode;

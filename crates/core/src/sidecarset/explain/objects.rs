@@ -136,7 +136,7 @@ fn labels_of(namespace: &Namespace) -> (String, Labels) {
     let name = namespace.identity.name.clone().unwrap_or_default();
     let labels = namespace.labels.iter();
     let mut labels: Labels = labels
-        .map(|(key, value)| (key.to_string(), value.to_string()))
+        .map(|(key, value)| (key.clone(), value.clone()))
         .collect();
     labels.insert(NAME_LABEL.to_owned(), name.clone());
     (name, labels)
