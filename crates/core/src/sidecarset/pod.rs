@@ -272,6 +272,11 @@ impl<'a> FormerContainers<'a> {
     }
 }
 
+/// Whether the runtime runs what the spec says of a container of a set.
+pub fn is_consistent(set: &SidecarSet, pod: &ObservedPod, container: &ObservedContainer) -> bool {
+    FormerContainers::read(set, pod).is_consistent(container)
+}
+
 /// The digest of an image that is named by one.
 fn digest(image: &str) -> Option<&str> {
     image.split_once('@').map(|(_, digest)| digest)

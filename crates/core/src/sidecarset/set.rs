@@ -33,6 +33,8 @@ pub struct SidecarSet {
     pub name: Arc<str>,
     /// Its uid.
     pub uid: Arc<str>,
+    /// The version in which it was read, which the containers of pods get that take turns.
+    pub version: Arc<str>,
     /// Its generation.
     pub generation: i64,
     /// When it was created; of two sets that conflict on a pod the older wins.
@@ -151,6 +153,7 @@ impl SidecarSet {
         Ok(Self {
             name: name.into(),
             uid: meta.uid.as_deref().unwrap_or_default().into(),
+            version: meta.resource_version.as_deref().unwrap_or_default().into(),
             generation: meta.generation.unwrap_or_default(),
             created: created.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             labels: meta.labels.clone().unwrap_or_default(),

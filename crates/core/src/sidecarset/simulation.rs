@@ -120,7 +120,7 @@ impl World {
         assert!(
             [HASH, HASH_WITHOUT_IMAGE, INJECTED_LIST]
                 .iter()
-                .all(|key| pod.annotations.contains_key(*key))
+                .all(|key| pod.annotations.contains_key(key))
         );
         self.restart(&mut pod);
         pod
@@ -167,7 +167,7 @@ impl World {
         for place in next {
             let allowed = whitelist.allowed_keys(|_| None, true);
             let pod = &mut self.pods[place];
-            let upgrade = upgrade(&self.set, "r", pod, &allowed, NOW.parse().unwrap()).unwrap();
+            let upgrade = upgrade(&self.set, "r", pod, &allowed, NOW.parse().unwrap());
             for (key, value) in upgrade.patch["metadata"]["annotations"]
                 .as_object()
                 .unwrap()

@@ -13,6 +13,7 @@ use super::annotations::{
     is_old_form, is_ours,
 };
 use super::container::{ContainerKind, Upgrade};
+use super::hot;
 use super::metadata::AllowedKeys;
 use super::set::SidecarSet;
 use crate::workload::pod::{ObservedContainer, ObservedPod};
@@ -26,35 +27,54 @@ pub struct PodUpgrade {
     pub patch: Value,
 }
 
-/// The upgrade of a pod to a set as it is now, `revision` by name. None where containers take turns, which are not upgraded
-/// yet.
+/// A container, and the image that it gets.
+pub(super) type ChangedContainer<'a> = (&'a ObservedContainer, &'a str);
+
+/// The upgrade of a pod to a set as it is now, `revision` by name.
 pub fn upgrade(
     set: &SidecarSet,
     revision: &str,
     pod: &ObservedPod,
     allowed: &AllowedKeys<'_>,
     now: Timestamp,
-) -> Option<PodUpgrade> {
-    let mut changed: Vec<(&ObservedContainer, &str)> = Vec::new();
+) -> PodUpgrade {
+    let mut annotations = annotations_of(pod);
+    let mut changed: Vec<ChangedContainer<'_>> = Vec::new();
     for sidecar in set.template.all() {
         if sidecar.kind == ContainerKind::Init {
             continue;
         }
-        if sidecar.upgrade != Upgrade::Cold {
-            return None;
+        if let Upgrade::Hot { empty_image } = &sidecar.upgrade {
+            let of_pair = (&*sidecar.name, &*sidecar.image, &**empty_image);
+            changed.extend(hot::upgrade(set, pod, of_pair, &mut annotations));
+            continue;
         }
         let container = pod.container(&sidecar.name);
         let differs = container.filter(|container| container.image != sidecar.image);
         changed.extend(differs.map(|container| (container, &*sidecar.image)));
     }
-    let present = pod.annotations.iter();
-    let present = present.map(|(key, value)| (key.to_string(), value.to_string()));
-    let mut annotations: BTreeMap<String, String> = present.collect();
     if !changed.is_empty() {
         patch_metadata(set, allowed, &mut annotations);
     }
-    let containers = changed.iter().map(|(container, _)| *container);
-    record(set, revision, containers, &mut annotations, now);
+    record_hashes(set, revision, &mut annotations, now);
+    patch(set, pod, &changed, annotations, now)
+}
+
+fn annotations_of(pod: &ObservedPod) -> BTreeMap<String, String> {
+    let present = pod.annotations.iter();
+    let present = present.map(|(key, value)| (key.to_string(), value.to_string()));
+    present.collect()
+}
+
+/// The patch that gives images and annotations to a pod; those that it has are left out.
+pub(super) fn patch(
+    set: &SidecarSet,
+    pod: &ObservedPod,
+    changed: &[ChangedContainer<'_>],
+    mut annotations: BTreeMap<String, String>,
+    now: Timestamp,
+) -> PodUpgrade {
+    record_former(set, pod, changed, &mut annotations, now);
     let is_present =
         |key: &str, value: &str| pod.annotations.get(key).is_some_and(|own| **own == *value);
     annotations.retain(|key, value| !is_present(key, value));
@@ -74,13 +94,13 @@ pub fn upgrade(
             patch["spec"][field] = images.into();
         }
     }
-    Some(PodUpgrade {
+    PodUpgrade {
         restarts: changed
             .iter()
             .map(|(container, _)| container.name.to_string())
             .collect(),
         patch,
-    })
+    }
 }
 
 fn patch_metadata(
@@ -98,10 +118,9 @@ fn patch_metadata(
     }
 }
 
-fn record<'a>(
+fn record_hashes(
     set: &SidecarSet,
     revision: &str,
-    changed: impl Iterator<Item = &'a ObservedContainer>,
     annotations: &mut BTreeMap<String, String>,
     now: Timestamp,
 ) {
@@ -117,18 +136,30 @@ fn record<'a>(
         let entries = HashEntries::read(&without_image, now);
         annotations.insert(HASH_WITHOUT_IMAGE.to_owned(), entries.write());
     }
-    let former = changed.map(|container| (&*container.name, former(container)));
-    let former: Vec<_> = former.collect();
-    if !former.is_empty() {
-        let state = text(annotations, IN_PLACE_STATE);
-        let mut states = InPlaceStates::read(&state).unwrap_or_default();
-        states.set(&set.name, &set.hashes.hash, former.into_iter(), now);
-        annotations.insert(IN_PLACE_STATE.to_owned(), states.write());
+}
+
+/// Records what the containers are that change.
+fn record_former(
+    set: &SidecarSet,
+    pod: &ObservedPod,
+    changed: &[ChangedContainer<'_>],
+    annotations: &mut BTreeMap<String, String>,
+    now: Timestamp,
+) {
+    if changed.is_empty() {
+        return;
     }
+    let former = changed.iter();
+    let former = former.map(|(container, _)| (&*container.name, former_container(container)));
+    let present = pod.annotations.get(IN_PLACE_STATE);
+    let states = present.and_then(|state| InPlaceStates::read(state));
+    let mut states = states.unwrap_or_default();
+    states.set(&set.name, &set.hashes.hash, former, now);
+    annotations.insert(IN_PLACE_STATE.to_owned(), states.write());
 }
 
 /// What a container is before its image is replaced.
-fn former(container: &ObservedContainer) -> FormerContainer {
+fn former_container(container: &ObservedContainer) -> FormerContainer {
     let status = container.status.as_ref();
     FormerContainer {
         image_id: status
@@ -164,7 +195,7 @@ mod tests {
     fn upgraded(set: &SidecarSet, revision: &str, pod: &ObservedPod, now: &str) -> PodUpgrade {
         let whitelist = Whitelist::default();
         let allowed = whitelist.allowed_keys(|_| None, true);
-        upgrade(set, revision, pod, &allowed, now.parse().unwrap()).unwrap()
+        upgrade(set, revision, pod, &allowed, now.parse().unwrap())
     }
 
     fn state(set: &SidecarSet, pod: &ObservedPod) -> PodState {

@@ -7,13 +7,14 @@ use serde_json::{Value, json};
 
 use super::Index;
 use super::classify::upgrade_purpose;
-use super::context::PodName;
+use super::context::{PodName, SetName};
 use super::pods::PodEntry;
 use super::refusals::Purpose;
 use crate::cluster::{ObjectName, whole_seconds};
 use crate::sidecarset::annotations::{HASH, HASH_WITHOUT_IMAGE};
 use crate::sidecarset::condition::{UPGRADABLE, UpgradableCondition};
 use crate::sidecarset::event::{Write, WriteTarget};
+use crate::sidecarset::hot;
 use crate::sidecarset::strategy::UpdateMode;
 use crate::sidecarset::upgrade::upgrade;
 
@@ -40,6 +41,14 @@ impl Index {
         if self.wanted(&target).is_some() {
             self.cx.affected.due.insert(target);
         }
+        if self
+            .pods
+            .get(name)
+            .is_some_and(|entry| self.reset(entry).is_some())
+        {
+            let target = WriteTarget::Pod((**name).clone());
+            self.cx.affected.due.insert(target);
+        }
     }
 
     /// The upgrade of a pod that is due now. It counts as carried out until the pod is observed again.
@@ -53,21 +62,10 @@ impl Index {
         if unanswered.is_some() {
             self.recount(&name);
         }
-        let entry = self.pods.get(&name)?;
-        let next = entry
-            .memberships
-            .iter()
-            .find(|member| self.is_next(member, &name, unanswered.as_ref()))?;
-        let set_entry = self.sets.get(&next.set)?;
-        let set = set_entry.active()?;
-        let allowed = self.allowed_keys(set);
-        let revision = set_entry.history.name();
-        let upgrade = upgrade(set, revision, &entry.pod, &allowed, self.cx.now.wall)?;
-        let purpose = upgrade_purpose(set, entry);
-        let set = next.set.clone();
+        let (set, patch, purpose) = self.next_upgrade(&name, unanswered.as_ref())?;
         let write = Write::Pod {
             pod: (*name).clone(),
-            patch: Box::new(upgrade.patch),
+            patch: Box::new(patch),
         };
         self.refusals
             .sent(&WriteTarget::Pod((*name).clone()), purpose);
@@ -76,6 +74,43 @@ impl Index {
         }
         self.recount(&name);
         Some(write)
+    }
+
+    /// The patch of a pod that is due now, and the set that it is for: a container that no longer works is reset first.
+    fn next_upgrade(
+        &self,
+        name: &PodName,
+        unanswered: Option<&SetName>,
+    ) -> Option<(SetName, Value, Purpose)> {
+        let entry = self.pods.get(name)?;
+        if let Some(reset) = self.reset(entry) {
+            return Some(reset);
+        }
+        let next = entry
+            .memberships
+            .iter()
+            .find(|member| self.is_next(member, name, unanswered))?;
+        let set_entry = self.sets.get(&next.set)?;
+        let set = set_entry.active()?;
+        let allowed = self.allowed_keys(set);
+        let revision = set_entry.history.name();
+        let upgrade = upgrade(set, revision, &entry.pod, &allowed, self.cx.now.wall);
+        let purpose = upgrade_purpose(set, entry);
+        Some((next.set.clone(), upgrade.patch, purpose))
+    }
+
+    /// The reset of containers of a pod that no longer work, with the set that they are of. It takes no place in a
+    /// roll-out: a pod with two working containers counts as one that is down already.
+    fn reset(&self, entry: &PodEntry) -> Option<(SetName, Value, Purpose)> {
+        let target = WriteTarget::Pod((*entry.pod.name).clone());
+        entry.memberships.iter().find_map(|member| {
+            let set = self.sets.get(&member.set)?.active()?;
+            let purpose = Purpose::of(("reset", &set.name, &set.hashes.hash, &entry.pod.uid));
+            let is_refused = || self.refusals.reason(&target, purpose).is_some();
+            let is_sent = entry.sent.as_ref() == Some(&member.set);
+            let reset = hot::reset(set, member.state.version, &entry.pod, self.cx.now.wall)?;
+            (!is_sent && !is_refused()).then(|| (member.set.clone(), reset.patch, purpose))
+        })
     }
 
     #[cfg(test)]

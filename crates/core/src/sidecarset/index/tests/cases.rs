@@ -105,6 +105,13 @@ impl World {
         conditions.find(|condition| condition["type"] == UPGRADABLE)
     }
 
+    /// The image that either of the first two containers of a pod has got last.
+    fn image_of_either(&self, pod: usize) -> &str {
+        self.objects[&pod_key(pod)]["spec"]["containers"][1]["image"]
+            .as_str()
+            .unwrap()
+    }
+
     /// Takes out the upgrade of a pod, which is not answered.
     fn take(&mut self, pod: usize) -> Option<Write> {
         let now = self.now();
@@ -694,9 +701,63 @@ fn a_pod_whose_write_is_under_way_keeps_its_place_when_others_come_before_it() {
     assert_eq!((world.take(1), world.take(2)), (None, None));
     // The watch shows that it was not, and that something else has happened to it.
     world.change(&pod_key(0), |pod| {
-        pod["metadata"]["annotations"]["a"] = json!("b")
+        pod["metadata"]["annotations"]["a"] = json!("b");
     });
     world.deliver_all();
     assert_eq!(world.take(0), None);
     assert!(world.take(2).is_some());
+}
+
+// SCS-59, SCS-60, SDF-46
+#[test]
+fn containers_that_take_turns_are_upgraded_and_reset_also_when_it_is_paused_in_between() {
+    let mut world = World::new();
+    let mut set = spec("mesh");
+    set["spec"]["containers"][0]["upgradeStrategy"] =
+        json!({"upgradeType": "HotUpgrade", "hotUpgradeEmptyImage": "i:empty"});
+    world.create(&set_key("mesh"), set);
+    world.settle();
+    world.pass(10);
+    for pod in 0..2 {
+        world.create_pod(pod, true);
+    }
+    world.settle();
+    assert_eq!(world.counts("mesh"), [2, 2, 2]);
+    world.writes.clear();
+    let images = |world: &World, pod: usize| {
+        let containers = world.objects[&pod_key(pod)]["spec"]["containers"]
+            .as_array()
+            .unwrap();
+        [0, 1].map(|place| containers[place]["image"].as_str().unwrap().to_owned())
+    };
+    assert_eq!(images(&world, 0), ["i:1", "i:empty"]);
+    world.edit("mesh", "/spec/containers/0/image", &json!("i:2"));
+    let first = [0, 1]
+        .into_iter()
+        .find(|pod| world.take(*pod).is_some())
+        .unwrap();
+    // One at a time, and a pod with two working containers is none that serves.
+    assert_eq!(world.take(1 - first), None);
+    world.dirty.insert(WriteTarget::Pod(pod_name(first)));
+    while world.image_of_either(first) != "i:2" {
+        world.send(0);
+        while !world.in_flight.is_empty() {
+            world.carry_out(0, true);
+        }
+    }
+    world.edit("mesh", "/spec/updateStrategy", &json!({"paused": true}));
+    world.settle();
+    assert_eq!(images(&world, first), ["i:empty", "i:2"]);
+    assert_eq!(images(&world, 1 - first), ["i:1", "i:empty"]);
+    world.edit("mesh", "/spec/updateStrategy", &json!({}));
+    world.settle();
+    world.edit("mesh", "/spec/containers/0/image", &json!("i:3"));
+    world.settle();
+    assert_eq!(
+        [images(&world, 0), images(&world, 1)],
+        [["i:3", "i:empty"]; 2]
+    );
+    assert_eq!(world.counts("mesh"), [2, 2, 2]);
+    // An upgrade and a reset for each pod and image.
+    assert_eq!(world.upgraded().len(), 8);
 }
