@@ -122,8 +122,12 @@ impl OpenKruiseGuard {
     fn on_lease_event(&mut self, event: LeaseEvent) {
         match event {
             LeaseEvent::Observed(LeaseState::Present(lease)) => {
-                self.manager
-                    .observe_lease(lease, clock::monotonic(), clock::now());
+                let (now, wall) = (clock::monotonic(), clock::now());
+                if self.manager.observe_lease(lease, now, wall) {
+                    tracing::info!("OpenKruise's manager has held its Lease unseen");
+                    self.probes.end_term();
+                    self.sets.end_term();
+                }
             }
             LeaseEvent::Observed(LeaseState::Absent | LeaseState::Deleted(_)) => {
                 self.manager.observe_no_lease();
@@ -210,6 +214,12 @@ impl Passage {
             current: None,
             was_active: false,
         }
+    }
+
+    /// Begins another term, since `OpenKruise`'s manager may have written in this one.
+    fn end_term(&mut self) {
+        self.was_active = true;
+        self.current = None;
     }
 
     fn publish(&mut self, leadership: Leadership, state: &OpenKruiseState) {
@@ -334,5 +344,8 @@ mod tests {
         assert_eq!(pass(second, &absent), leads(3, true));
         assert_eq!(pass(Leadership::Standby, &absent), Leadership::Standby);
         assert_eq!(pass(leads(3, false), &absent), leads(4, true));
+        // It was active while its Lease was not watched.
+        passage.end_term();
+        assert_eq!(passage.pass(leads(3, false), &absent), leads(5, true));
     }
 }

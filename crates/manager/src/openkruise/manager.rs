@@ -82,8 +82,17 @@ pub enum OpenKruiseState {
 }
 
 impl OpenKruiseManager {
-    /// Records the Lease as the watch shows it. `wall` is the time of day.
-    pub fn observe_lease(&mut self, seen: Box<Lease>, now: Instant, wall: Timestamp) {
+    /// Records the Lease as the watch shows it. `wall` is the time of day. Returns whether a manager has held it and given it
+    /// back meanwhile, which no state shows: while the watch was lost, say.
+    pub fn observe_lease(&mut self, seen: Box<Lease>, now: Instant, wall: Timestamp) -> bool {
+        let was_held_unseen = record::holder(&seen).is_none()
+            && match &self.lease {
+                // Whoever takes a Lease over adds to its transitions, and leaves them when it gives it back (`tryAcquireOrRenew`
+                // and `release`, k8s.io/client-go/tools/leaderelection).
+                SeenLease::Seen { lease, .. } => transitions(lease) != transitions(&seen),
+                SeenLease::Absent => true,
+                SeenLease::Unread => false,
+            };
         let duration = record::duration(&seen, DEFAULT_DURATION);
         let (until, gate) = match &self.lease {
             SeenLease::Seen { lease, until, gate } => {
@@ -108,6 +117,7 @@ impl OpenKruiseManager {
         };
         let lease = seen;
         self.lease = SeenLease::Seen { lease, until, gate };
+        was_held_unseen
     }
 
     /// Records that the Lease does not exist. One that was seen counts until it expires: it may have been deleted under
@@ -202,6 +212,10 @@ impl OpenKruiseManager {
             },
         }
     }
+}
+
+fn transitions(lease: &Lease) -> Option<i32> {
+    lease.spec.as_ref()?.lease_transitions
 }
 
 fn is_left(until: Option<Instant>, now: Instant) -> bool {
@@ -300,6 +314,30 @@ mod tests {
             manager.state(now + seconds(60)),
             active("one", GateState::Unread)
         );
+    }
+
+    // PPM-19
+    #[test]
+    fn a_lease_that_was_taken_and_given_back_unseen_is_noticed() {
+        let now = Instant::now();
+        let free = |transitions: i32| {
+            let mut lease = lease("", WALL);
+            lease.spec.as_mut().unwrap().lease_transitions = Some(transitions);
+            lease
+        };
+        let mut manager = OpenKruiseManager::default();
+        let mut observe =
+            |lease: Box<Lease>| manager.observe_lease(lease, now, WALL.parse().unwrap());
+        assert!(
+            !observe(free(3)),
+            "nothing was written before the first read"
+        );
+        assert!(!observe(free(3)), "a new list delivers it again");
+        assert!(observe(free(4)));
+        assert!(!observe(lease("one", WALL)), "its state shows that");
+        let mut manager = OpenKruiseManager::default();
+        manager.observe_no_lease();
+        assert!(manager.observe_lease(free(0), now, WALL.parse().unwrap()));
     }
 
     // PPM-19
