@@ -60,9 +60,7 @@ impl Connection {
     pub(crate) async fn reader(&self) -> Result<(Reader, String), VerbError> {
         let connected = self.connect().await;
         let connected = connected.map_err(|error| VerbError::Connection(Box::new(error)))?;
-        let reader = Reader {
-            server: connected.server,
-        };
+        let reader = Reader::new(connected.server);
         Ok((reader, connected.namespace))
     }
 

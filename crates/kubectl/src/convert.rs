@@ -134,9 +134,7 @@ async fn read_object(args: &Args) -> Result<Value, VerbError> {
     };
     let connected = args.connection.connect().await;
     let connected = connected.map_err(|error| VerbError::Connection(Box::new(error)))?;
-    let reader = Reader {
-        server: connected.server,
-    };
+    let reader = Reader::new(connected.server);
     let namespace = Some(connected.namespace.as_str());
     let found = reader.get::<Value>(resource, namespace, name).await;
     let Some(mut object) = found.map_err(VerbError::Unread)? else {

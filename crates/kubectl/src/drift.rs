@@ -9,7 +9,6 @@ use leadsman_core::sidecarset::explain::{
     DriftRemedy, DriftReport, FieldDifference, KnownSet, PodDrift, PodObject, drift,
 };
 use leadsman_core::sidecarset::set::Namespaces;
-use leadsman_process::clock;
 use serde_json::Value;
 
 use crate::connection::Connection;
@@ -44,7 +43,7 @@ pub struct Args {
 pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let name = args.set.rsplit('/').next().unwrap_or_default();
     let (reader, _) = args.connection.reader().await?;
-    let now = clock::now();
+    let now = reader.now().await;
     let needs = Needs {
         set: Some(name),
         all_revisions: true,

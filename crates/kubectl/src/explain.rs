@@ -12,14 +12,13 @@ use leadsman_core::cluster::{ObjectName, nearest};
 use leadsman_core::podprobe::explain::{
     Explanation, ObservedCluster, ObservedObjects, PodGroup, Unread, group, selector_text,
 };
-use leadsman_process::clock;
 use serde::{Deserialize, Serialize};
 
 use crate::connection::Connection;
 use crate::output::{self, Format};
 use crate::reader::{Reader, Selection};
 use crate::recent_runs::{Agents, uids};
-use crate::resources::{KINDS, MARKERS, NODE_POD_PROBES, NODES, PODS, Resource};
+use crate::resources::{KINDS, MARKERS, NAMESPACES, NODE_POD_PROBES, NODES, PODS, Resource};
 use crate::sidecars::{self, ExplainedSidecars};
 use crate::{VerbError, completion, text};
 
@@ -83,7 +82,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let (reader, namespace) = args.connection.reader().await?;
     let namespace = (!args.all_namespaces).then_some(namespace.as_str());
     let pods = read_pods(&reader, &target, namespace).await?;
-    let now = clock::now();
+    let now = reader.now().await;
     let uids = uids(&pods);
     let asked = match (&target, pods.as_slice()) {
         (PodsOf::Pod(_), [pod]) => Some(ObjectName::of(&pod.identity)),
@@ -220,6 +219,11 @@ pub(crate) async fn read_pods(
         .await
         .map_err(VerbError::Unread)?;
     if pods.is_empty() {
+        if let Some(namespace) = namespace
+            && let Some(error) = no_such_namespace(reader, namespace).await
+        {
+            return Err(error);
+        }
         let place = namespace.map_or("in any namespace".to_owned(), |name| {
             format!("in namespace {name}")
         });
@@ -243,8 +247,13 @@ pub(crate) async fn no_such(
     };
     let known = reader
         .list::<completion::NamedObject>(resource, &selection)
-        .await
-        .unwrap_or_default();
+        .await;
+    if let (Ok([]), Some(namespace)) = (known.as_deref(), namespace)
+        && let Some(error) = no_such_namespace(reader, namespace).await
+    {
+        return error;
+    }
+    let known = known.unwrap_or_default();
     let names = known.iter().map(completion::NamedObject::name);
     let near = nearest(name, names);
     VerbError::NoSuchObject {
@@ -257,6 +266,32 @@ pub(crate) async fn no_such(
             .map(|near| format!("; did you mean {near}?"))
             .unwrap_or_default(),
     }
+}
+
+/// That there is no namespace of this name, and which one is near. None if there is one, or if that may not be known.
+async fn no_such_namespace(reader: &Reader, name: &str) -> Option<VerbError> {
+    let found = reader.get::<completion::NamedObject>(NAMESPACES, None, name);
+    if found.await.ok()?.is_some() {
+        return None;
+    }
+    let all = Selection {
+        page: 500,
+        ..Selection::default()
+    };
+    let known = reader.list::<completion::NamedObject>(NAMESPACES, &all);
+    let suggestion = match known.await {
+        Ok(known) => {
+            let near = nearest(name, known.iter().map(completion::NamedObject::name));
+            near.map(|near| format!("; did you mean {near}?"))
+        }
+        Err(Unread(why)) => Some(format!("; what was meant is not known: {why}")),
+    };
+    Some(VerbError::NoSuchObject {
+        kind: "namespace",
+        name: name.to_owned(),
+        place: String::new(),
+        suggestion: suggestion.unwrap_or_default(),
+    })
 }
 
 /// Explains all pods. Their agents can be asked for more.
@@ -376,6 +411,8 @@ mod tests {
     #[case(&["po/p"], "pod p")]
     #[case(&["pods", "p"], "pod p")]
     #[case(&["deploy/web"], "deployments web")]
+    #[case(&["job/once"], "jobs once")]
+    #[case(&["clone", "web"], "clonesets web")]
     #[case(&["sts", "db"], "statefulsets db")]
     #[case(&["-l", "app=x"], "app=x")]
     #[case(&["dployment/web"], "dployment cannot be explained, only pod, deployment, statefulset, daemonset, replicaset or a selector (-l); did you mean deployment/web?")]

@@ -10,7 +10,6 @@ use leadsman_core::podprobe::explain::{
     Explanation, MarkerFit, ProbeExplanation, VerdictSource, age,
 };
 use leadsman_core::podprobe::history::{RecordedRun, ResultsInARow};
-use leadsman_process::clock;
 use serde::Serialize;
 
 use crate::connection::Connection;
@@ -115,7 +114,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let (reader, namespace) = args.connection.reader().await?;
     let pods = read_pods(&reader, &target, Some(&namespace)).await?;
     let uids = uids(&pods);
-    let now = clock::now();
+    let now = reader.now().await;
     let (explained, agents) = explain(&reader, pods, now).await?;
     for mut pod in explained {
         reader.add_recent_runs(&mut pod, &agents, &uids).await;

@@ -20,6 +20,7 @@
 //! | `completion` | values for the shell |
 #![doc(html_no_source)]
 
+mod cluster_clock;
 mod completion;
 mod connection;
 mod convert;

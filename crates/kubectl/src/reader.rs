@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use kube::api::{GetParams, ListParams};
 use kube::core::Request;
 use leadsman_core::podprobe::explain::Unread;
-use leadsman_process::ApiServer;
 use leadsman_process::reply::{Cause, Disposition, Verb};
+use leadsman_process::server::Reply;
+use leadsman_process::{ApiServer, clock};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::resources::Resource;
+use crate::cluster_clock::ClusterClock;
+use crate::output;
+use crate::resources::{CLONE_SETS, Resource};
 
 /// The deadline of a request. A person waits for it.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
@@ -20,6 +24,7 @@ const ATTEMPTS: usize = 3;
 /// Reads objects of a cluster.
 pub(crate) struct Reader {
     pub(crate) server: ApiServer,
+    clock: ClusterClock,
 }
 
 /// Which objects of a resource.
@@ -50,6 +55,37 @@ struct ListMeta {
 }
 
 impl Reader {
+    /// Nothing was read yet.
+    pub(crate) fn new(server: ApiServer) -> Self {
+        Self {
+            server,
+            clock: ClusterClock::default(),
+        }
+    }
+
+    /// The time of day by the API server's clock: ages of objects are by clocks of the cluster, and the one of this machine
+    /// may be off. Says so if it is by much.
+    pub(crate) async fn now(&self) -> Timestamp {
+        if !self.clock.is_read() {
+            // Whatever is answered, it has a date.
+            let version = http::Request::get("/version").body(Vec::new());
+            let version = version.expect("a path is a request");
+            self.send(Verb::Get, version).await;
+        }
+        if let Some(remark) = self.clock.remark() {
+            output::print_remark(&remark);
+        }
+        self.clock.now()
+    }
+
+    /// Sends a request.
+    async fn send(&self, verb: Verb, request: http::Request<Vec<u8>>) -> Reply {
+        let began = clock::now();
+        let reply = self.server.send(verb, request, DEADLINE).await;
+        self.clock.observe(reply.date.as_ref(), began, clock::now());
+        reply
+    }
+
     /// One object. None if there is none of this name.
     pub(crate) async fn get<T: DeserializeOwned>(
         &self,
@@ -65,7 +101,7 @@ impl Reader {
         };
         let request = Request::new(resource.path(namespace)).get(name, &GetParams::default());
         let request = request.map_err(|error| unread(&error))?;
-        let reply = self.server.send(Verb::Get, request, DEADLINE).await;
+        let reply = self.send(Verb::Get, request).await;
         match &reply.disposition {
             Disposition::Done => {
                 let object = serde_json::from_slice(&reply.body);
@@ -163,7 +199,7 @@ impl Reader {
         };
         let request = Request::new(resource.path(selection.namespace)).list(&params);
         let request = request.map_err(|error| refused(&error))?;
-        let reply = self.server.send(Verb::ListOrWatch, request, DEADLINE).await;
+        let reply = self.send(Verb::ListOrWatch, request).await;
         if reply.disposition != Disposition::Done {
             return Err(reply.disposition);
         }
@@ -190,6 +226,14 @@ fn explain_failure(
             ..
         } if reason.contains("User \"") => {
             format!("missing right: {verb} {name} {place}")
+        }
+        Disposition::Retry {
+            cause: Cause::NoSuchKind,
+            ..
+        } if resource == CLONE_SETS => {
+            format!(
+                "the API server does not serve {name}: OpenKruise is not installed in this cluster"
+            )
         }
         Disposition::Retry {
             cause: Cause::NoSuchKind,

@@ -44,6 +44,7 @@ pub(crate) const CONTROLLER_REVISIONS: Resource = apps("controllerrevisions");
 pub(crate) const NODE_POD_PROBES: Resource = ours("nodepodprobes");
 pub(crate) const SERVICES: Resource = core("services");
 pub(crate) const DAEMON_SETS: Resource = apps("daemonsets");
+pub(crate) const CLONE_SETS: Resource = ours("clonesets");
 pub(crate) const LEASES: Resource = v1("coordination.k8s.io", "leases");
 pub(crate) const ENDPOINT_SLICES: Resource = v1("discovery.k8s.io", "endpointslices");
 pub(crate) const WEBHOOKS: Resource = v1(
@@ -64,6 +65,9 @@ pub(crate) const KINDS: &[(Resource, &[&str])] = &[
     ),
     (DAEMON_SETS, &["daemonset", "daemonsets", "ds"]),
     (apps("replicasets"), &["replicaset", "replicasets", "rs"]),
+    (v1("batch", "jobs"), &["job", "jobs"]),
+    // Of OpenKruise, whose group it shares with ours.
+    (CLONE_SETS, &["cloneset", "clonesets", "clone"]),
 ];
 
 impl Resource {

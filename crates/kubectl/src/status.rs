@@ -12,7 +12,6 @@ use leadsman_core::podprobe::explain::{
     FleetSummary, ManagerState, MarkerSummary, ObservedObjects, ProbeCounts, age, summarize,
     summary,
 };
-use leadsman_process::clock;
 use leadsman_process::list::ListTarget;
 use leadsman_process::watcher::{WatchEvent, list_and_watch};
 
@@ -56,7 +55,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
         return watch(args, reader, namespace).await;
     }
     let markers = read_markers(args, &reader, namespace).await?;
-    let now = clock::now();
+    let now = reader.now().await;
     let fleet = summarize(read_reports(&reader, markers, now).await, now);
     let printed = match output::structured(args.output, &fleet) {
         Some(text) => text?,
@@ -292,8 +291,11 @@ async fn watch(args: &Args, reader: Reader, namespace: Option<&str>) -> Result<(
     if let Some(selector) = &args.selector {
         target = target.labels(selector.clone());
     }
-    let events =
-        list_and_watch::<Guarded<PodProbeMarker>>(reader.server, target, fastrand::Rng::new());
+    let events = list_and_watch::<Guarded<PodProbeMarker>>(
+        reader.server.clone(),
+        target,
+        fastrand::Rng::new(),
+    );
     let mut events = pin!(events);
     let mut table = new_table(args);
     // The columns of a list are as wide as they have to be; a line that follows is printed by itself.
@@ -302,7 +304,7 @@ async fn watch(args: &Args, reader: Reader, namespace: Option<&str>) -> Result<(
         match event {
             WatchEvent::ListItem(marker) | WatchEvent::Changed(marker) => {
                 let (_, marker) = summary(&marker);
-                for row in rows(&marker, args, clock::now()) {
+                for row in rows(&marker, args, reader.now().await) {
                     table.add(row);
                 }
             }

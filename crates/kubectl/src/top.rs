@@ -11,7 +11,6 @@ use futures::{StreamExt, stream};
 use leadsman_api::slim::Pod;
 use leadsman_core::podprobe::explain::Unread;
 use leadsman_core::podprobe::history::{HistoryQuery, ProbeHistory, RunResult};
-use leadsman_process::clock;
 use serde::Serialize;
 
 use crate::VerbError;
@@ -134,7 +133,7 @@ struct SelectedPods {
 pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let (reader, namespace) = args.connection.reader().await?;
     let namespace = (!args.all_namespaces).then_some(namespace.as_str());
-    let install = reader.install(clock::now()).await;
+    let install = reader.install(reader.now().await).await;
     let agent_namespace = &install.config.agent_namespace;
     let agents = reader.agents(agent_namespace, None).await;
     let agents = Agents::new(agent_namespace, &agents);

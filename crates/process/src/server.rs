@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use http::HeaderValue;
+use http::header::DATE;
 use http::request::Request;
 use kube::Client;
 use kube::client::Body;
@@ -31,6 +33,8 @@ pub struct Reply {
     pub disposition: Disposition,
     /// The body; empty if none came.
     pub body: Vec<u8>,
+    /// The API server's time of day, in the header `Date` (RFC 9110, section 6.6.1).
+    pub date: Option<HeaderValue>,
 }
 
 impl ApiServer {
@@ -53,7 +57,7 @@ impl ApiServer {
             let (head, body) = response.into_parts();
             Ok::<_, kube::Error>((head, body.collect_bytes().await?))
         };
-        let mut status = None;
+        let (mut status, mut date) = (None, None);
         let (disposition, body) = tokio::select! {
             // The deadline is polled first: a process that was suspended for longer than its Lease must not send a
             // write that it had begun as the leader.
@@ -62,6 +66,7 @@ impl ApiServer {
             exchanged = exchange => match exchanged {
                 Ok((head, body)) => {
                     status = Some(head.status);
+                    date = head.headers.get(DATE).cloned();
                     let disposition = reply::judge(verb, head.status, &head.headers, &body);
                     (disposition, Vec::from(body))
                 }
@@ -71,6 +76,10 @@ impl ApiServer {
         let now = clock::monotonic();
         self.metrics.observe_request(&method, status, now - began);
         self.reachability.record(&disposition, began, now);
-        Reply { disposition, body }
+        Reply {
+            disposition,
+            body,
+            date,
+        }
     }
 }

@@ -14,7 +14,6 @@ use leadsman_api::{Guarded, NodePodProbe, PodProbeMarker, slim};
 use leadsman_core::podprobe::explain::{
     MarkerSummary, ObservedCluster, ObservedObjects, Unread, summary,
 };
-use leadsman_process::clock;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -105,7 +104,7 @@ pub(super) async fn read_health(reader: &Reader, install: Install) -> InstallHea
     let services = read_services(reader, webhook.as_ref().ok().and_then(Option::as_ref)).await;
     let reports = read_reports(reader, &install, agents.as_deref(), nodes.as_deref()).await;
     InstallHealth {
-        now: clock::now(),
+        now: reader.now().await,
         install,
         daemon_set,
         agents: agents.map(|agents| decoded(&agents)),
@@ -177,7 +176,7 @@ async fn read_reports(
         agents: agents.map(decoded).map_err(Clone::clone),
         manager: install.manager.clone(),
     };
-    let cluster = ObservedCluster::new(observed, clock::now());
+    let cluster = ObservedCluster::new(observed, reader.now().await);
     let late = cluster.late_pods(LATE_AFTER).into_iter();
     Ok(Reports {
         markers: summaries,

@@ -23,7 +23,6 @@ use std::process::ExitCode;
 
 use leadsman_manager::Gates;
 use leadsman_manager::preflight::{self, CheckResult, Finding, InstallPart, PreflightScope};
-use leadsman_process::clock;
 
 use self::facts::{InstallHealth, read_health};
 use self::report::{Group, Report};
@@ -62,7 +61,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, VerbError> {
 }
 
 async fn examine(reader: &Reader) -> Report {
-    let install = reader.install(clock::now()).await;
+    let install = reader.install(reader.now().await).await;
     let scope = PreflightScope {
         namespace: install.config.agent_namespace.clone(),
         gates: Gates::default(),

@@ -66,10 +66,11 @@ struct FileReport {
 pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let objects = read_all(&args.files)?;
     let sets = read_all(&args.sets)?;
-    let now = clock::now();
+    let mut now = clock::now();
     let given = args.connection.namespace.as_deref();
     let (pods, found) = if args.sets.is_empty() || args.with_cluster {
         let (reader, namespace) = args.connection.reader().await?;
+        now = reader.now().await;
         let pods = pods::find(objects, &namespace, given.is_some())?;
         let namespaces = pods.iter().map(|pod| pod.namespace.as_str());
         let needs = Needs {

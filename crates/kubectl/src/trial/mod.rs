@@ -30,7 +30,6 @@ use leadsman_core::podprobe::Marker;
 use leadsman_core::podprobe::explain::{
     ObservedCluster, ObservedObjects, TrialReport, TrialTarget,
 };
-use leadsman_process::clock;
 use serde::Serialize;
 
 use self::documents::Candidate;
@@ -78,9 +77,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let connected = connected.map_err(|error| VerbError::Connection(Box::new(error)))?;
     let is_given = args.connection.namespace.is_some();
     let candidates = documents::markers(objects, &connected.namespace, is_given)?;
-    let reader = Reader {
-        server: connected.server,
-    };
+    let reader = Reader::new(connected.server);
     let mut by_namespace = BTreeMap::<_, Vec<_>>::new();
     for candidate in candidates {
         let namespace = candidate.namespace.clone();
@@ -91,7 +88,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
         let attempt = Attempt {
             reader: &reader,
             namespace: &namespace,
-            now: clock::now(),
+            now: reader.now().await,
         };
         trials.extend(attempt.run(candidates, args).await?);
     }
