@@ -1,7 +1,5 @@
 //! `SidecarSet`: containers that are injected into pods as they are created, and upgraded in place.
 //!
-//! Nothing uses these rules yet: what watches, injects and writes is still to be built.
-//!
 //! | module | holds |
 //! |---|---|
 //! | `fields` | the fields of a sidecar beside those of a container |

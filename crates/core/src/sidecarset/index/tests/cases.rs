@@ -342,7 +342,7 @@ fn a_pod_that_vanishes_in_mid_upgrade_frees_its_place() {
     assert!(world.take(other).is_some());
 }
 
-// SDF-35, SDF-55
+// SCS-57, SDF-35, SDF-55
 #[test]
 fn a_pod_whose_write_is_refused_holds_up_no_other() {
     let mut world = world(3);
