@@ -24,6 +24,7 @@ mod ownership;
 mod rights;
 mod serverless;
 mod sidecarset_schema;
+mod sidecarset_webhook;
 mod stage;
 mod status;
 mod traces;
@@ -224,6 +225,11 @@ fn apart() -> Vec<Case<Installation>> {
         case!(apart webhook::certificates_rotate_while_pods_are_created),
         case!(apart webhook::an_edited_or_deleted_configuration_is_repaired),
         case!(apart webhook::without_a_server_pods_are_created_at_once),
+        case!(apart sidecarset_webhook::a_new_pod_is_what_openkruise_made_of_it),
+        case!(apart sidecarset_webhook::sets_of_a_pod_stand_in_order_and_other_pods_cost_no_call),
+        case!(apart sidecarset_webhook::a_pod_right_after_its_namespace_gets_its_sidecars),
+        case!(apart sidecarset_webhook::once_in_force_a_set_is_injected_by_a_replica_that_does_not_lead),
+        case!(apart sidecarset_webhook::without_a_manager_pods_are_refused_by_sets_that_ask_and_else_found_later),
         case!(apart serverless::a_creation_waits_little_for_the_webhook),
         case!(apart serverless::a_pod_is_created_with_its_probes),
         case!(apart serverless::without_a_manager_pods_are_created_at_once),

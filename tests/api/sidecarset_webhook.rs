@@ -1,0 +1,442 @@
+//! The webhook of `SidecarSet`: pods in, pods with sidecars out, by a real API server. What a roll-out does with them
+//! afterwards is tested elsewhere.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::{LimitRange, Namespace, Pod};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use leadsman_admission::CONFIGURATION;
+use leadsman_api::{SIDECAR_SET_CRD, SidecarSet};
+use leadsman_testkit::leadsman;
+use leadsman_tests::scene::merge;
+use leadsman_tests::{
+    Process, sum_of_counters, wait_for_answer, wait_for_deletion, wait_for_object,
+};
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+use tokio::sync::SemaphorePermit;
+
+use crate::Installation;
+use crate::stage::PLACES;
+
+/// The set and the pod of it that were recorded from `OpenKruise`.
+const STORED: &str =
+    include_str!("../../crates/core/tests/fixtures/sidecarset/01-sidecarset-stored.yaml");
+const INJECTED: &str =
+    include_str!("../../crates/core/tests/fixtures/sidecarset/03-pod-injected.yaml");
+const HASH: &str = "kruise.io/sidecarset-hash";
+/// How often what may go wrong by a matter of milliseconds is tried.
+const TIMES: usize = 40;
+
+/// A control plane, and a manager that injects.
+struct Injecting {
+    installation: Installation,
+    flags: [String; 5],
+    _place: SemaphorePermit<'static>,
+}
+
+/// The flags of a manager that listens on one address, and has the API server call another.
+fn flags(listens: &str, called: &str) -> [String; 5] {
+    [
+        "--feature-gates=SidecarSetGate=true".to_owned(),
+        "--webhook-bind-address".to_owned(),
+        listens.to_owned(),
+        "--webhook-url".to_owned(),
+        format!("https://{called}"),
+    ]
+}
+
+/// An address that nobody else takes meanwhile, with luck.
+fn free_address() -> Result<String> {
+    let free = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    Ok(free.to_string())
+}
+
+impl Injecting {
+    async fn raise() -> Result<Self> {
+        let address = free_address()?;
+        let raised = Self::raise_idle(flags(&address, &address)).await?;
+        raised.start().await?;
+        Ok(raised)
+    }
+
+    async fn raise_idle(flags: [String; 5]) -> Result<Self> {
+        let place = PLACES.acquire().await?;
+        let installation = Installation::raise_idle().await?;
+        installation.grant_webhooks().await?;
+        let apply = ["apply", "--server-side", "-f", "-"];
+        let crd = SIDECAR_SET_CRD.as_bytes();
+        installation.plane.kubectl_with(&apply, crd).await?;
+        let gate = "--feature-gates=SidecarSetGate=true";
+        installation
+            .apply_manifests(&[gate, "--only=access"], &["--force-conflicts"])
+            .await?;
+        let sets: Api<SidecarSet> = Api::all(installation.client.clone());
+        wait_for_answer("SidecarSets are served", || async {
+            Ok(sets.list(&ListParams::default()).await.ok().map(drop))
+        })
+        .await?;
+        Ok(Self {
+            installation,
+            flags,
+            _place: place,
+        })
+    }
+
+    async fn start(&self) -> Result<()> {
+        let flags = self.flags.each_ref().map(String::as_str);
+        self.installation.start_manager_with(&flags).await
+    }
+
+    fn client(&self) -> Client {
+        self.installation.client.clone()
+    }
+
+    fn sets(&self) -> Api<SidecarSet> {
+        Api::all(self.client())
+    }
+
+    /// Makes a set with one container of its name, and waits until it is in force.
+    async fn set(&self, name: &str, over: Value) -> Result<()> {
+        let mut set = json!({
+            "apiVersion": "apps.kruise.io/v1beta1",
+            "kind": "SidecarSet",
+            "metadata": {"name": name},
+            "spec": {
+                "selector": {"matchLabels": {"app": "web"}},
+                "containers": [{"name": name, "image": "image:1"}],
+            },
+        });
+        merge(&mut set, over);
+        let set = serde_json::from_value(set)?;
+        self.sets().create(&PostParams::default(), &set).await?;
+        self.is_in_force(name).await
+    }
+
+    async fn is_in_force(&self, name: &str) -> Result<()> {
+        wait_for_object(&self.sets(), name, "it is in force", |set| {
+            let status = set.status.clone().unwrap_or_default();
+            let generation = status.in_force.as_ref().map(|in_force| in_force.generation);
+            ensure!(generation == set.metadata.generation, "{status:?}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// How often the API server has called.
+    async fn calls(&self) -> Result<u64> {
+        self.sum("leadsman_webhook_requests_total{").await
+    }
+
+    async fn sum(&self, counter: &str) -> Result<u64> {
+        let metrics = self.installation.get("/metrics").await?;
+        sum_of_counters(&metrics, &[counter])
+    }
+}
+
+fn pod(over: Value) -> Result<Pod> {
+    let mut pod = json!({
+        "metadata": {"name": "web", "labels": {"app": "web"}},
+        "spec": {"automountServiceAccountToken": false, "containers": [{"name": "main", "image": "app:1"}]},
+    });
+    merge(&mut pod, over);
+    Ok(serde_json::from_value(pod)?)
+}
+
+/// Creates a pod, or has the API server only try it.
+async fn create(client: &Client, namespace: &str, over: Value, dry_run: bool) -> Result<Pod> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let params = PostParams {
+        dry_run,
+        ..PostParams::default()
+    };
+    Ok(pods.create(&params, &pod(over)?).await?)
+}
+
+async fn make_namespace(client: &Client, name: &str, labels: Value) -> Result<()> {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let namespace = json!({"metadata": {"name": name, "labels": labels}});
+    let namespace = serde_json::from_value(namespace)?;
+    namespaces
+        .create(&PostParams::default(), &namespace)
+        .await?;
+    Ok(())
+}
+
+/// The images of its containers by name, in order.
+fn containers(pod: &Pod) -> Vec<(String, String)> {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let pairs = containers.map(|one| (one.name.clone(), one.image.clone().unwrap_or_default()));
+    pairs.collect()
+}
+
+fn names(pod: &Pod) -> Vec<String> {
+    containers(pod).into_iter().map(|(name, _)| name).collect()
+}
+
+/// A document of recorded objects.
+fn recorded(text: &str, place: usize) -> Result<Value> {
+    let documents = serde_norway::Deserializer::from_str(text);
+    let mut documents = documents.map(Value::deserialize);
+    Ok(documents.nth(place).context("no such document")??)
+}
+
+// SCS-5, SCS-9, SCS-15, SCS-23, SCS-81
+pub(crate) async fn a_new_pod_is_what_openkruise_made_of_it(_: Arc<Installation>) -> Result<()> {
+    let bed = Injecting::raise().await?;
+    let set = serde_json::from_value(recorded(STORED, 0)?)?;
+    bed.sets().create(&PostParams::default(), &set).await?;
+    bed.is_in_force("log-agent").await?;
+    let expected = recorded(INJECTED, 0)?;
+    let without = |value: &Value| {
+        let mut metadata = value["metadata"].clone();
+        let annotations = metadata["annotations"].as_object_mut().unwrap();
+        for text in annotations
+            .values_mut()
+            .filter(|text| text.as_str().unwrap().starts_with('{'))
+        {
+            let mut entries: Value = serde_json::from_str(text.as_str().unwrap()).unwrap();
+            for entry in entries.as_object_mut().unwrap().values_mut() {
+                entry["updateTimestamp"] = Value::Null;
+            }
+            *text = entries;
+        }
+        json!([
+            metadata["annotations"],
+            metadata["labels"],
+            value["spec"]["containers"],
+            value["spec"]["volumes"]
+        ])
+    };
+    let app = expected["spec"]["containers"][1].clone();
+    let over = json!({"metadata": {"name": "web-0"}, "spec": {"containers": [app]}});
+    for dry_run in [true, false] {
+        let found = create(&bed.client(), "default", over.clone(), dry_run).await?;
+        let found = serde_json::to_value(found)?;
+        ensure!(without(&found) == without(&expected), "{found:#}");
+    }
+    // An edit of the pod is no creation.
+    let calls = bed.calls().await?;
+    let pods: Api<Pod> = Api::namespaced(bed.client(), "default");
+    let patch = Patch::Merge(json!({"metadata": {"labels": {"a": "b"}}}));
+    pods.patch("web-0", &PatchParams::default(), &patch).await?;
+    ensure!(bed.calls().await? == calls, "called for an update");
+    bed.installation.end().await;
+    Ok(())
+}
+
+// SCS-8, SCS-17, SDF-2, SDF-3, SDF-4, SDF-53
+pub(crate) async fn sets_of_a_pod_stand_in_order_and_other_pods_cost_no_call(
+    _: Arc<Installation>,
+) -> Result<()> {
+    let bed = Injecting::raise().await?;
+    let client = bed.client();
+    make_namespace(&client, "shop", json!({})).await?;
+    for name in ["c", "a", "b"] {
+        bed.set(name, json!({})).await?;
+    }
+    let there = |namespace, over| create(&client, namespace, over, true);
+    for namespace in ["shop", "kube-system", "kube-public"] {
+        for _ in 0..5 {
+            let found = there(namespace, json!({})).await?;
+            ensure!(
+                names(&found) == ["a", "b", "c", "main"],
+                "{:?}",
+                names(&found)
+            );
+        }
+    }
+    let own = json!({"spec": {"containers": [{"name": "b", "image": "own:1"}]}});
+    let found = containers(&there("shop", own).await?);
+    let expected = [("a", "image:1"), ("c", "image:1"), ("b", "own:1")];
+    ensure!(
+        found
+            .iter()
+            .map(|(a, b)| (a.as_str(), b.as_str()))
+            .eq(expected),
+        "{found:?}"
+    );
+    let remark = "leadsman_sidecarset_injection_remarks_total{reason=\"own_container\"}";
+    ensure!(
+        bed.sum(remark).await? == 1,
+        "the set that is left out is not counted"
+    );
+
+    let limits: Api<LimitRange> = Api::namespaced(client.clone(), "shop");
+    let limit = json!({
+        "metadata": {"name": "l"},
+        "spec": {"limits": [{"type": "Container", "default": {"memory": "64Mi"}}]},
+    });
+    let limit = serde_json::from_value(limit)?;
+    limits.create(&PostParams::default(), &limit).await?;
+    wait_for_answer("limits of an injected container", || async {
+        let found = serde_json::to_value(there("shop", json!({})).await?)?;
+        let limited = found["spec"]["containers"][0]["resources"]["limits"]["memory"] == "64Mi";
+        Ok(limited.then_some(()))
+    })
+    .await?;
+
+    let before = bed.calls().await?;
+    let mirror = json!({
+        "metadata": {"annotations": {"kubernetes.io/config.mirror": "hash"}},
+        "spec": {"nodeName": "node"},
+    });
+    let other = json!({"metadata": {"labels": {"app": "other"}}});
+    let unlabelled = json!({"metadata": {"labels": null}});
+    for over in [other, unlabelled, mirror] {
+        let found = there("shop", over).await?;
+        ensure!(names(&found) == ["main"], "{:?}", names(&found));
+    }
+    ensure!(bed.calls().await? == before, "called for pods of no set");
+    bed.installation.end().await;
+    Ok(())
+}
+
+// SDF-5
+pub(crate) async fn a_pod_right_after_its_namespace_gets_its_sidecars(
+    _: Arc<Installation>,
+) -> Result<()> {
+    let bed = Injecting::raise().await?;
+    let client = bed.client();
+    let of_tier =
+        |tier: &str| json!({"spec": {"namespaceSelector": {"matchLabels": {"tier": tier}}}});
+    bed.set("gold", of_tier("gold")).await?;
+    bed.set("tin", of_tier("tin")).await?;
+    for number in 0..TIMES {
+        let tier = if number % 2 == 0 { "gold" } else { "tin" };
+        let name = format!("new-{number}");
+        make_namespace(&client, &name, json!({ "tier": tier })).await?;
+        let found = create(&client, &name, json!({}), true).await?;
+        ensure!(
+            names(&found) == [tier, "main"],
+            "{name}: {:?}",
+            names(&found)
+        );
+    }
+    let metrics = bed.installation.get("/metrics").await?;
+    let outdated = "leadsman_webhook_requests_total{outcome=\"outdated\"";
+    let outdated = metrics.lines().filter(|line| line.starts_with(outdated));
+    ensure!(
+        outdated.clone().all(|line| line.ends_with(" 0")),
+        "{outdated:?}"
+    );
+    bed.installation.end().await;
+    Ok(())
+}
+
+// SDF-6
+pub(crate) async fn once_in_force_a_set_is_injected_by_a_replica_that_does_not_lead(
+    _: Arc<Installation>,
+) -> Result<()> {
+    let (leader, standby) = (free_address()?, free_address()?);
+    let bed = Injecting::raise_idle(flags(&leader, &standby)).await?;
+    bed.start().await?;
+    bed.installation
+        .wait_for_log(0, "initial lists complete")
+        .await?;
+    let mut command = leadsman::manager(&bed.installation.kubeconfig, "127.0.0.1:0")?;
+    command.args(flags(&standby, &standby));
+    let log = bed.installation.plane.folder().join("logs/standby.log");
+    let other = Process::start(command, &log)?;
+    let client = bed.client();
+    make_namespace(&client, "shop", json!({})).await?;
+    bed.set("a", json!({})).await?;
+    let image = async || {
+        let found = create(&client, "shop", json!({}), true).await?;
+        Ok::<_, anyhow::Error>(containers(&found).swap_remove(0).1)
+    };
+    wait_for_answer("the standby answers", || async {
+        Ok((image().await? == "image:1").then_some(()))
+    })
+    .await?;
+    for number in 0..TIMES {
+        let wanted = format!("image:{}", number + 2);
+        let patch = json!({"spec": {"containers": [{"name": "a", "image": wanted}]}});
+        let params = PatchParams::default();
+        bed.sets().patch("a", &params, &Patch::Merge(patch)).await?;
+        bed.is_in_force("a").await?;
+        let found = image().await?;
+        ensure!(found == wanted, "{found} instead of {wanted}");
+    }
+    ensure!(bed.calls().await? == 0, "the leader was called");
+    other.terminate().await?;
+    bed.installation.end().await;
+    Ok(())
+}
+
+// SCS-81, SCS-83, SDF-1, SDF-2
+pub(crate) async fn without_a_manager_pods_are_refused_by_sets_that_ask_and_else_found_later(
+    _: Arc<Installation>,
+) -> Result<()> {
+    let bed = Injecting::raise().await?;
+    let client = bed.client();
+    make_namespace(&client, "shop", json!({})).await?;
+    let selects = |app: &str| json!({"selector": {"matchLabels": {"app": app}}});
+    let annotations = json!({"sidecarset.leadsman.io/failure-policy": "Fail"});
+    let strict = json!({"metadata": {"annotations": annotations}, "spec": selects("strict")});
+    bed.set("strict", strict).await?;
+    bed.set("lenient", json!({"spec": selects("lenient")}))
+        .await?;
+    let app = |app: &str| json!({"metadata": {"name": app, "labels": {"app": app}}});
+    let found = create(&client, "shop", app("strict"), true).await?;
+    ensure!(names(&found) == ["strict", "main"], "{:?}", names(&found));
+    let configurations: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let version = async || {
+        let configuration = configurations.get(CONFIGURATION).await?;
+        Ok::<_, anyhow::Error>(configuration.metadata.resource_version)
+    };
+    let before = version().await?;
+
+    bed.installation.stop_manager().await?;
+    let refused = create(&client, "shop", app("strict"), false).await;
+    let refused = refused.err().context("not refused")?.to_string();
+    ensure!(refused.contains("sidecarset-fail.leadsman.io"), "{refused}");
+    for (namespace, over) in [
+        ("shop", app("lenient")),
+        ("shop", app("other")),
+        ("kube-system", app("strict")),
+    ] {
+        let found = create(&client, namespace, over, false).await?;
+        ensure!(names(&found) == ["main"], "{:?}", names(&found));
+    }
+
+    bed.start().await?;
+    for (set, named) in [
+        ("lenient", "shop/lenient"),
+        ("strict", "kube-system/strict"),
+    ] {
+        wait_for_object(
+            &bed.sets(),
+            set,
+            "the pod that was missed is named",
+            |set| {
+                let conditions = set.status.iter().flat_map(|status| &status.conditions);
+                let texts = conditions
+                    .map(|condition| format!("{}: {}", condition.reason, condition.message));
+                let texts = texts.collect::<Vec<_>>().join("; ");
+                ensure!(
+                    texts.contains("NotInjected: 1 pod") && texts.contains(named),
+                    "{texts}"
+                );
+                Ok(())
+            },
+        )
+        .await?;
+    }
+    let found = create(&client, "shop", app("strict"), false).await?;
+    ensure!(names(&found) == ["strict", "main"], "{:?}", names(&found));
+    ensure!(
+        version().await? == before,
+        "a restart has changed the configuration"
+    );
+
+    for set in ["strict", "lenient"] {
+        bed.sets().delete(set, &DeleteParams::default()).await?;
+    }
+    wait_for_deletion(&configurations, CONFIGURATION).await?;
+    bed.installation.end().await;
+    Ok(())
+}
