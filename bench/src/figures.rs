@@ -43,6 +43,7 @@ figures! {
     SET_WRITES = "writes of the set", "requests";
     SET_STATUS_WRITES = "status writes of the set", "requests";
     REVISION_WRITES = "revision writes", "requests";
+    CONFIGURATION_WRITES = "writes of the webhook configuration", "requests", AtMost(1.0);
     ROLLED_OUT = "every pod runs the new image", "s", TimesFloor(1.3);
     CPU_AN_UPGRADED_POD = "manager CPU an upgraded pod", "ms", AtMost(0.5);
     BYTES_SENT_A_POD = "bytes sent a pod", "B";

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Result, anyhow};
 use kube::Client;
 use leadsman_api::SidecarSet as SidecarSetWire;
 use leadsman_api::slim::workload::WorkloadPod;
@@ -70,12 +70,11 @@ impl Sidecars {
     }
 
     /// The patch by which a manager upgrades a pod to this version.
-    pub(super) fn patch(&self, pod: &WorkloadPod) -> Result<Value> {
+    pub(super) fn patch(&self, pod: &WorkloadPod) -> Value {
         let whitelist = Whitelist::default();
         let allowed = whitelist.allowed_keys(|_| None, false);
         let (pod, now) = (ObservedPod::new(pod), whole_seconds(clock::now()));
-        let upgrade = upgrade(&self.set, &self.revision, &pod, &allowed, now);
-        Ok(upgrade.context("its container is not upgraded")?.patch)
+        upgrade(&self.set, &self.revision, &pod, &allowed, now).patch
     }
 
     /// A pod with what the set gives it.

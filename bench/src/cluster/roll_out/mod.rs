@@ -224,7 +224,7 @@ impl Scene<'_> {
             patches.push(PodPatch {
                 path: format!("/api/v1/namespaces/{namespace}/pods/{}", pod.name_any()),
                 pod: pod.name_any(),
-                patch: upgrade.patch(&pod)?,
+                patch: upgrade.patch(&pod),
             });
         }
         Ok(PodPatches {
@@ -282,6 +282,11 @@ impl Found {
             (&figures::UPGRADE_WRITES, "pods", Some(pods)),
             (&figures::SET_WRITES, "sidecarsets", None),
             (&figures::REVISION_WRITES, "controllerrevisions", None),
+            (
+                &figures::CONFIGURATION_WRITES,
+                "mutatingwebhookconfigurations",
+                None,
+            ),
         ];
         add_requests(add, requests, &kinds);
         let statuses = requests.count("patch sidecarsets/status");
