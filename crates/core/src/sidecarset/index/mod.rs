@@ -17,6 +17,7 @@
 //! | `inspect` | what is known of a pod or a set, for those who explain it |
 //! | `snapshots` | what the webhook injects by |
 //! | `refusals` | writes that the API server refused |
+//! | `resets` | the events about containers that were reset |
 //! | `totals` | all sets added up, for metrics |
 //! | `context` | the time, the timers, and the list of what an event affects |
 //!
@@ -30,6 +31,7 @@ mod inspect;
 mod observe;
 mod pods;
 mod refusals;
+mod resets;
 mod revisions;
 mod sets;
 mod snapshots;
@@ -47,6 +49,7 @@ pub use self::inspect::{InspectedMembership, InspectedPods, InspectedSet, SetByN
 use self::pods::Pods;
 pub use self::pods::{Hold, Lack};
 use self::refusals::Refusals;
+use self::resets::Resets;
 use self::revisions::Revisions;
 pub use self::sets::ADOPT_PODS;
 use self::sets::Sets;
@@ -104,6 +107,7 @@ pub struct Index {
     watches: Watches<WatchedKind>,
     changes: SnapshotChanges,
     refusals: Refusals,
+    resets: Resets,
     interners: Interners,
     cx: IndexContext,
 }
@@ -126,6 +130,7 @@ impl Index {
             watches: Watches::default(),
             changes: SnapshotChanges::default(),
             refusals: Refusals::default(),
+            resets: Resets::default(),
             interners: Interners::default(),
             cx: IndexContext::default(),
         }
@@ -170,7 +175,10 @@ impl Index {
                     .take()
                     .map(|note| Write::Event(Box::new(note)))
             }
-            WriteTarget::PodEvent(_) => None,
+            WriteTarget::PodEvent(pod) => {
+                let note = self.resets.due.remove(pod)?;
+                Some(Write::Event(Box::new(note)))
+            }
             WriteTarget::PodCondition(_)
             | WriteTarget::SetHashes(_)
             | WriteTarget::Revisions(_) => {

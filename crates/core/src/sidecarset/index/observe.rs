@@ -206,6 +206,7 @@ impl Index {
     }
 
     fn forget_writes(&mut self, pod: &ObjectName) {
+        self.resets.remove(pod);
         self.refusals.remove(&WriteTarget::Pod(pod.clone()));
         self.refusals
             .remove(&WriteTarget::PodCondition(pod.clone()));
@@ -412,6 +413,7 @@ impl Index {
         let purpose = self.refusals.answered(target);
         match target {
             WriteTarget::Pod(pod) => {
+                self.tell_reset(pod, None);
                 // The reply showed the pod in another version, unless nothing has changed.
                 let is_unchanged = self.pods.get(pod).is_some_and(|entry| entry.sent.is_some());
                 if let Some(purpose) = purpose.filter(|_| is_unchanged) {
@@ -442,7 +444,24 @@ impl Index {
         }
     }
 
+    /// Tells of a reset that has been answered.
+    fn tell_reset(&mut self, pod: &ObjectName, refused: Option<&str>) {
+        let Some(entry) = self.pods.get(pod) else {
+            return;
+        };
+        if self
+            .resets
+            .answered(&entry.pod.name, &entry.pod.uid, refused)
+        {
+            let target = WriteTarget::PodEvent(pod.clone());
+            self.cx.affected.due.insert(target);
+        }
+    }
+
     fn observe_refused(&mut self, target: &WriteTarget, reason: &str) {
+        if let WriteTarget::Pod(pod) = target {
+            self.tell_reset(pod, Some(reason));
+        }
         if let Some(purpose) = self.refusals.answered(target) {
             self.refuse(target, (purpose, reason));
         }

@@ -63,6 +63,11 @@ impl Index {
             self.recount(&name);
         }
         let (set, patch, purpose) = self.next_upgrade(&name, unanswered.as_ref())?;
+        let is_reset = self
+            .pods
+            .get(&name)
+            .is_some_and(|entry| self.reset(entry).is_some());
+        self.resets.sent(&name, is_reset);
         let write = Write::Pod {
             pod: (*name).clone(),
             patch: Box::new(patch),

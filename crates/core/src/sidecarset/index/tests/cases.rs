@@ -708,7 +708,7 @@ fn a_pod_whose_write_is_under_way_keeps_its_place_when_others_come_before_it() {
     assert!(world.take(2).is_some());
 }
 
-// SCS-59, SCS-60, SDF-46
+// SCS-59, SCS-60, SCS-67, SDF-46
 #[test]
 fn containers_that_take_turns_are_upgraded_and_reset_also_when_it_is_paused_in_between() {
     let mut world = World::new();
@@ -760,4 +760,9 @@ fn containers_that_take_turns_are_upgraded_and_reset_also_when_it_is_paused_in_b
     assert_eq!(world.counts("mesh"), [2, 2, 2]);
     // An upgrade and a reset for each pod and image.
     assert_eq!(world.upgraded().len(), 8);
+    let told = world
+        .events()
+        .into_iter()
+        .filter(|(reason, _)| *reason == "ResetContainerSucceed");
+    assert_eq!(told.count(), 4);
 }
