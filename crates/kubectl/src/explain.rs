@@ -415,7 +415,7 @@ mod tests {
     #[case(&["clone", "web"], "clonesets web")]
     #[case(&["sts", "db"], "statefulsets db")]
     #[case(&["-l", "app=x"], "app=x")]
-    #[case(&["dployment/web"], "dployment cannot be explained, only pod, deployment, statefulset, daemonset, replicaset or a selector (-l); did you mean deployment/web?")]
+    #[case(&["dployment/web"], "dployment cannot be explained, only pod, deployment, statefulset, daemonset, replicaset, job, cloneset or a selector (-l); did you mean deployment/web?")]
     fn a_target_is_written_as_for_kubectl(#[case] words: &[&str], #[case] expected: &str) {
         let words = std::iter::once("explain").chain(words.iter().copied());
         let line = CommandLine::<Args>::try_parse_from(words).unwrap();
