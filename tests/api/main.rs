@@ -261,6 +261,7 @@ fn together() -> Vec<Case<Installation>> {
     vec![
         case!(rights::the_table_is_complete_and_documented),
         case!(rights::an_agents_token_reaches_one_node),
+        case!(rights::the_manager_changes_of_pods_what_sets_ask_for),
         case!(rights::people_have_rights_on_markers_by_their_roles),
         case!(apart openkruise::preflight_prints_what_the_page_on_migration_shows),
         case!(documents::the_api_server_takes_every_manifest_of_the_pages),

@@ -5,6 +5,7 @@ mod account;
 mod document;
 mod occasion;
 mod people;
+mod pods;
 mod started;
 mod table;
 mod token;
@@ -44,6 +45,14 @@ pub(crate) async fn an_agents_token_reaches_one_node(
     installation: Arc<Installation>,
 ) -> Result<()> {
     token::check_stolen_token(&installation).await
+}
+
+/// With the rights that the gate of SidecarSet adds.
+// SCS-53
+pub(crate) async fn the_manager_changes_of_pods_what_sets_ask_for(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    pods::check_patches_of_pods(&installation).await
 }
 
 // PRB-25

@@ -97,6 +97,14 @@ fn disagreement(set: &Value, answer: &Answer) -> Option<String> {
             None => Some("the API server takes it, but it cannot be read".to_owned()),
         },
         (None, Err(_)) => None,
+        // serde reads a list as the fields of a structure, one after another.
+        (_, Err(status))
+            if status
+                .message
+                .contains(r#"must be of type object: "array""#) =>
+        {
+            None
+        }
         (Some(Ok(_)), Err(status)) => Some(format!("the parser takes it, but: {}", status.message)),
         (Some(Err(errors)), Err(status)) => places_differ(errors, status),
     }

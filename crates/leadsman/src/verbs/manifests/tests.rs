@@ -284,6 +284,45 @@ fn without_its_gate_nothing_of_a_feature_is_granted() {
     );
 }
 
+const SETS: &str = "--feature-gates=SidecarSetGate=true";
+
+// SCS-80
+#[test]
+fn the_right_to_patch_pods_comes_with_its_gate_and_with_the_policy_on_it() {
+    let may_patch = |flags: &[&str]| {
+        granted(flags)
+            .iter()
+            .any(|right| right.ends_with(" pods patch"))
+    };
+    let has_policy = |flags: &[&str]| {
+        let objects = objects(flags);
+        find(
+            &objects,
+            "ValidatingAdmissionPolicy",
+            "leadsman-manager-pods",
+        )
+        .is_some()
+    };
+    assert!(may_patch(&[SETS]) && has_policy(&[SETS]));
+    for without in [&[][..], &[SERVERLESS], &[OFF]] {
+        assert!(!may_patch(without) && !has_policy(without), "{without:?}");
+        assert!(
+            granted(without)
+                .iter()
+                .all(|right| !right.contains("sidecarsets"))
+        );
+    }
+    let crds = kinds(&["--only=crds", SETS]);
+    assert_eq!(crds, ["CustomResourceDefinition"; 3]);
+    let objects = objects(&[SETS]);
+    let editor = find(&objects, "ClusterRole", "leadsman-sidecarset-editor").unwrap();
+    let labels = editor["metadata"]["labels"].as_object().unwrap();
+    assert!(
+        labels.keys().all(|label| !label.contains("aggregate")),
+        "{labels:?}"
+    );
+}
+
 /// What the chart is told by the order of its files: `cargo xtask manifests`.
 // PPM-17
 #[test]
