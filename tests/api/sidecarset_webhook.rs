@@ -27,7 +27,6 @@ const STORED: &str =
     include_str!("../../crates/core/tests/fixtures/sidecarset/01-sidecarset-stored.yaml");
 const INJECTED: &str =
     include_str!("../../crates/core/tests/fixtures/sidecarset/03-pod-injected.yaml");
-const HASH: &str = "kruise.io/sidecarset-hash";
 /// How often what may go wrong by a matter of milliseconds is tried.
 const TIMES: usize = 40;
 
