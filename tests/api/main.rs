@@ -23,6 +23,7 @@ mod outages;
 mod ownership;
 mod rights;
 mod serverless;
+mod sidecarset;
 mod sidecarset_schema;
 mod sidecarset_webhook;
 mod stage;
@@ -239,6 +240,23 @@ fn apart() -> Vec<Case<Installation>> {
         case!(apart budgets::a_start_reads_each_kind_once),
         case!(apart budgets::a_verdict_costs_one_write_of_its_pod),
         case!(apart budgets::an_edit_writes_only_what_it_changes),
+        case!(apart sidecarset::a_manager_killed_in_mid_roll_out_restarts_no_container_twice),
+        case!(apart sidecarset::pods_that_openkruise_injected_are_counted_and_upgraded),
+        case!(apart sidecarset::a_roll_out_keeps_to_its_budget_and_leaves_its_partition),
+        case!(apart sidecarset::an_upgrade_is_recorded_on_the_pod),
+        case!(apart sidecarset::a_paused_roll_out_goes_no_further),
+        case!(apart sidecarset::a_broken_image_stops_by_itself_and_another_one_heals),
+        case!(apart sidecarset::a_selector_restricts_the_roll_out),
+        case!(apart sidecarset::a_pod_that_goes_in_mid_upgrade_frees_its_place),
+        case!(apart sidecarset::a_native_sidecar_is_upgraded_in_place),
+        case!(apart sidecarset::a_pod_that_a_policy_protects_stops_no_other),
+        case!(apart sidecarset::counts_follow_pods_and_namespaces),
+        case!(apart sidecarset::a_pod_that_cannot_be_upgraded_says_so_until_it_can),
+        case!(apart sidecarset::a_deleted_set_leaves_containers_and_takes_its_key_along),
+        case!(apart sidecarset::a_set_that_is_wrong_says_why),
+        case!(apart sidecarset::revisions_are_those_that_openkruise_recorded),
+        case!(apart sidecarset::the_label_of_a_custom_version_follows_the_set),
+        case!(apart sidecarset::the_oldest_revisions_go_but_for_those_in_use),
         case!(apart explain::causes_are_named_on_a_live_cluster),
         case!(apart inject::a_pod_is_what_inject_said_and_drift_says_what_it_lacks),
         case!(apart inject::causes_about_sidecars_are_named_on_a_live_cluster),
