@@ -81,10 +81,8 @@ impl Sidecars {
     ///
     /// # Panics
     /// When the pod is no object, which is this program's fault.
-    pub(super) fn inject(&self, pod: Value) -> Value {
-        let Value::Object(pod) = pod else {
-            panic!("a pod is an object");
-        };
+    pub(super) fn inject(&self, pod: &Value) -> Value {
+        let pod = pod.as_object().expect("a pod is an object");
         let whitelist = Whitelist::default();
         let injection = Injection {
             set: &self.set,
@@ -95,8 +93,8 @@ impl Sidecars {
             missing_pin: None,
         };
         let now = whole_seconds(clock::now());
-        let injected = inject(&pod, &[injection], RenderOptions::default(), now);
-        injected.additions.apply(&pod).into()
+        let injected = inject(pod, &[injection], RenderOptions::default(), now);
+        injected.additions.apply(pod).into()
     }
 
     /// Adds the set's container to what a kubelet reports of a pod: it runs as the pod's own does.

@@ -53,7 +53,7 @@ impl AppPod {
         ];
         let mut body = filled(include_str!("objects/pod.json"), &values);
         if let Some(sidecars) = sidecars {
-            body = sidecars.inject(body);
+            body = sidecars.inject(&body);
         }
         let collection = collection(self.app);
         ApiRequest::new(CREATE, &collection, "kube-controller-manager", &body)

@@ -254,6 +254,10 @@ impl Found {
             let add = report.section(format!("{pods} pods, {name} roll-out"));
             self.add_roll_out(run, add);
         }
+        let sent = self.bytes_sent.amount();
+        let figure = report.add(&figures::BYTES_SENT_A_POD, sent / pods.amount());
+        figure.targets = vec![Target::AtMost(BYTES_A_POD)];
+        figure.note(format!("{:.2} MB in all, TLS included", sent / 1e6));
         let add = report.section(format!("{pods} pods, both features"));
         for (kind, held) in [
             (&figures::RSS_AT_REST, self.held.rss),
@@ -295,11 +299,5 @@ impl Found {
         add.compare(&figures::ROLLED_OUT, run.wall, self.floor.wall);
         let [cpu, floor] = [run, &self.floor].map(|run| run.cpu_a_pod(pods));
         add.compare(&figures::CPU_AN_UPGRADED_POD, cpu, floor);
-        if std::ptr::eq(run, &self.later) {
-            let sent = self.bytes_sent.amount();
-            let figure = add.add(&figures::BYTES_SENT_A_POD, sent / pods.amount());
-            figure.targets = vec![Target::AtMost(BYTES_A_POD)];
-            figure.note(format!("{:.2} MB in all, TLS included", sent / 1e6));
-        }
     }
 }
