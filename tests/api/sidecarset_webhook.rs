@@ -294,6 +294,8 @@ pub(crate) async fn sets_of_a_pod_stand_in_order_and_other_pods_cost_no_call(
     Ok(())
 }
 
+/// Where all is beside each other, the watch is as fast as the pod: this passes without the wait too, which the tests of
+/// `admission` and of the snapshot provoke.
 // SDF-5
 pub(crate) async fn a_pod_right_after_its_namespace_gets_its_sidecars(
     _: Arc<Installation>,
@@ -326,6 +328,7 @@ pub(crate) async fn a_pod_right_after_its_namespace_gets_its_sidecars(
     Ok(())
 }
 
+/// As above: that a replica waits for the barrier is provoked in the tests of `admission`.
 // SDF-6
 pub(crate) async fn once_in_force_a_set_is_injected_by_a_replica_that_does_not_lead(
     _: Arc<Installation>,
