@@ -1,4 +1,4 @@
-//! The objects that were recorded from `OpenKruise`, for tests.
+//! The objects that were recorded from `OpenKruise`, and pods from a kubelet, for tests.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -26,6 +26,7 @@ const FILES: &[(&str, &str)] = files![
     "11-old-annotation-form",
     "12-conversion",
     "13-pod-of-several-sets",
+    "14-kubelet",
 ];
 
 /// The documents of a file.

@@ -397,6 +397,59 @@ mod tests {
         }
     }
 
+    /// The progress of a pod at each version that a kubelet made after its upgrade, from the image of the first version to
+    /// that of the last.
+    fn progress_on_a_kubelet(case: &str) -> Vec<Progress> {
+        let versions = recorded::documents("14-kubelet").into_iter();
+        let versions = versions.filter(|version| version["case"] == case);
+        let mut versions: Vec<Value> = versions.map(|mut it| it["pod"].take()).collect();
+        let is_native = versions[0]["spec"].get("initContainers").is_some();
+        let list = if is_native {
+            "initContainers"
+        } else {
+            "containers"
+        };
+        let mut sidecar = versions[3]["spec"][list][0].clone();
+        sidecar["imagePullPolicy"] = json!("Never");
+        let wire = json!({"metadata": {"name": "side", "uid": "s"},
+            "spec": {"selector": {"matchLabels": {"app": "a"}}, list: [sidecar]}});
+        let set = SidecarSet::parse(&serde_json::from_value(wire).unwrap()).unwrap();
+        let mut annotations = json!({"kruise.io/sidecarset-injected-list": "side"});
+        let mut seen = Vec::new();
+        for version in &mut versions {
+            version["metadata"]["labels"] = json!({"app": "a"});
+            version["metadata"]["annotations"] = annotations.clone();
+            let pod = ObservedPod::new(&serde_json::from_value(version.clone()).unwrap());
+            if seen.is_empty() {
+                let upgrade = upgraded(&set, "r", &pod, NOW);
+                let patch = upgrade.patch["metadata"]["annotations"]
+                    .as_object()
+                    .unwrap();
+                annotations.as_object_mut().unwrap().extend(patch.clone());
+            }
+            seen.push(state(&set, &pod).progress);
+        }
+        seen.split_off(1)
+    }
+
+    // SCS-54, SCS-55, SDF-32, SDF-57
+    #[test]
+    fn a_pod_is_upgraded_once_a_kubelet_reports_another_container() {
+        use Progress::{BeforeRestart, Consistent, Starting};
+        for (case, expected) in [
+            ("cold", [BeforeRestart, BeforeRestart, Consistent]),
+            (
+                "another-name-of-the-image",
+                [BeforeRestart, BeforeRestart, Consistent],
+            ),
+            ("broken", [BeforeRestart, BeforeRestart, Starting]),
+            ("corrected", [Starting, Starting, Consistent]),
+            ("native", [BeforeRestart, BeforeRestart, Consistent]),
+        ] {
+            assert_eq!(progress_on_a_kubelet(case), expected, "{case}");
+        }
+    }
+
     // SCS-47, SCS-66
     #[test]
     fn a_pod_that_differs_in_more_than_its_images_is_not_upgradable() {
