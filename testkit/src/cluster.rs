@@ -20,6 +20,8 @@ use crate::{NodeBed, cache};
 
 /// Where the manager serves `/metrics`, inside the bed.
 pub const MANAGER_METRICS: &str = "127.0.0.1:9101";
+/// Where the manager serves its webhooks, if a gate needs them, inside the bed.
+const MANAGER_WEBHOOKS: &str = "127.0.0.1:9443";
 /// Where the agent serves `/metrics`, inside the bed.
 pub const AGENT_METRICS: &str = "127.0.0.1:9102";
 
@@ -39,6 +41,7 @@ pub struct Cluster {
     /// The agent's kubeconfig, with a token bound to its pod on the node.
     pub agent_kubeconfig: PathBuf,
     manager_kubeconfig: PathBuf,
+    gates: &'static str,
     logs: PathBuf,
     log_filter: &'static str,
     manager: Mutex<Option<Inside>>,
@@ -46,13 +49,18 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Installs leadsman and makes the agent's pod; neither manager nor agent runs yet. Their logs, of what `log_filter`
-    /// lets through (`LEADSMAN_LOG`), are files `leadsman-manager.log` and `leadsman-agent.log` in
+    /// Installs leadsman with these feature gates and makes the agent's pod; neither manager nor agent runs yet. Their logs,
+    /// of what `log_filter` lets through (`LEADSMAN_LOG`), are files `leadsman-manager.log` and `leadsman-agent.log` in
     /// the folder `logs`.
-    pub async fn install(bed: NodeBed, logs: PathBuf, log_filter: &'static str) -> Result<Self> {
+    pub async fn install(
+        bed: NodeBed,
+        gates: &'static str,
+        logs: PathBuf,
+        log_filter: &'static str,
+    ) -> Result<Self> {
         std::fs::create_dir_all(&logs).with_context(|| format!("creating {}", logs.display()))?;
         cache::hand_over(&logs)?;
-        leadsman::install(&bed).await?;
+        leadsman::install_with(&bed, gates).await?;
         let client = bed.client().await?;
         create_agent_pod(&client, bed.node_name()).await?;
         let agent_kubeconfig = agent_kubeconfig(&bed).await?;
@@ -64,6 +72,7 @@ impl Cluster {
             client,
             agent_kubeconfig,
             manager_kubeconfig,
+            gates,
             logs,
             log_filter,
             manager: Mutex::default(),
@@ -74,12 +83,19 @@ impl Cluster {
     /// Starts the manager.
     pub async fn start_manager(&self) -> Result<()> {
         let kubeconfig = self.manager_kubeconfig.display().to_string();
+        let webhooks = format!("https://{MANAGER_WEBHOOKS}");
         let arguments = [
             "manager",
             "--metrics-bind-address",
             MANAGER_METRICS,
             "--kubeconfig",
             &kubeconfig,
+            "--feature-gates",
+            self.gates,
+            "--webhook-bind-address",
+            MANAGER_WEBHOOKS,
+            "--webhook-url",
+            &webhooks,
         ];
         *self.manager.lock().await = Some(self.start("manager", &arguments).await?);
         Ok(())
@@ -133,6 +149,13 @@ impl Cluster {
     pub async fn stop_manager(&self) -> Result<()> {
         let manager = self.manager.lock().await.take();
         terminate(manager.context("no manager runs")?).await
+    }
+
+    /// SIGKILL: the manager ends no write, and keeps its Lease.
+    pub async fn kill_manager(&self) -> Result<()> {
+        let manager = self.manager.lock().await.take();
+        manager.context("no manager runs")?.kill().await?;
+        Ok(())
     }
 
     /// Ends the agent by SIGTERM and waits for its end.

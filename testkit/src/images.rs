@@ -2,7 +2,9 @@
 //!
 //! [`TARGET`] has busybox with all its applets, `/target` (its entrypoint) and
 //! `/home/game/idle.sh`, which exits 0 with "idle" while there is no file `/home/game/match`, and
-//! else 1 with "in a match". [`PAUSE`] holds a sandbox open.
+//! else 1 with "in a match". [`PAUSE`] holds a sandbox open. [`SIDECAR`] serves HTTP at port 7000, with the release
+//! as body of `/healthz`, and hands its listening socket over to the next release; its tag `empty` does nothing, for the
+//! idle container of a hot upgrade.
 
 use std::fs::{self, File};
 use std::io::BufWriter;
@@ -22,6 +24,9 @@ use crate::progress::Progress;
 pub const TARGET: &str = "docker.io/local/target:1";
 /// The image of sandboxes.
 pub const PAUSE: &str = "docker.io/local/pause:1";
+
+/// The image of sidecars, without a tag: the releases are `1` and `2`.
+pub const SIDECAR: &str = "docker.io/local/sidecar";
 
 /// Permissions of a program.
 const EXECUTABLE: u32 = 0o755;

@@ -94,7 +94,8 @@ pub async fn install(plane: &ControlPlane) -> Result<()> {
     install_with(plane, "").await
 }
 
-async fn install_with(plane: &ControlPlane, gates: &str) -> Result<()> {
+/// The same, with what these feature gates need.
+pub async fn install_with(plane: &ControlPlane, gates: &str) -> Result<()> {
     let manifests = Command::new(program()?)
         .args(["manifests", "--only=namespace,crds,access"])
         .arg(format!("--feature-gates={gates}"))

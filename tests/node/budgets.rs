@@ -216,7 +216,7 @@ pub(crate) async fn restarts_of_agent_and_manager_write_nothing(
         &room,
         "a manager stopped and started",
         manager_anew,
-        budget::manager_starts(100, 1),
+        [budget::manager_reads(100, 1), budget::sidecar_set_reads()].concat(),
     )
     .await?;
 

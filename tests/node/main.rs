@@ -11,6 +11,7 @@ mod explain;
 mod handlers;
 mod lifecycle;
 mod openkruise;
+mod sidecarset;
 mod trial;
 mod unusual_pods;
 
@@ -57,6 +58,12 @@ fn cases() -> Vec<Case<Cluster>> {
         case!(lifecycle::a_pod_relabelled_out_and_in_loses_and_regains_its_marks),
         case!(lifecycle::a_stateful_pod_recreated_under_its_name_gets_no_old_marks),
         case!(alone lifecycle::a_marker_deleted_while_the_manager_is_down_takes_its_marks_along),
+        case!(sidecarset::containers_are_injected_and_start_in_the_order_declared),
+        case!(sidecarset::a_cold_upgrade_restarts_the_sidecar_once_and_the_app_never),
+        case!(sidecarset::a_broken_image_stops_after_max_unavailable_and_heals),
+        case!(sidecarset::a_partition_keeps_pods_and_a_pin_holds_new_ones),
+        case!(sidecarset::a_native_sidecar_is_upgraded_in_place),
+        case!(alone sidecarset::a_manager_killed_in_mid_roll_out_upgrades_each_pod_once),
         case!(alone budgets::a_flip_costs_one_write_each),
         case!(alone budgets::restarts_of_agent_and_manager_write_nothing),
         case!(alone budgets::a_rolling_update_of_the_agent_writes_nothing),
@@ -69,11 +76,14 @@ fn cases() -> Vec<Case<Cluster>> {
     ]
 }
 
+/// Both systems run beside each other.
+const GATES: &str = "SidecarSetGate=true";
+
 /// A node with leadsman on it, manager and agent running.
 async fn raise() -> Result<Cluster> {
     let bed = NodeBed::start(Options::default(), progress::to_stderr()).await?;
     let logs = bed.folder().join("logs");
-    let cluster = Cluster::install(bed, logs, "info,leadsman=debug").await?;
+    let cluster = Cluster::install(bed, GATES, logs, "info,leadsman=debug").await?;
     cluster.start_manager().await?;
     cluster.start_agent().await?;
     Ok(cluster)

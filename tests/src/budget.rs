@@ -94,6 +94,26 @@ pub fn manager_reads(pods: usize, nodes: usize) -> Vec<Row> {
     ]
 }
 
+/// What a manager that serves webhooks reads at its start beside that, its certificate and its configuration, and what it
+/// reads for sets: each kind once, then followed by one watch.
+pub fn sidecar_set_reads() -> Vec<Row> {
+    vec![
+        manager("list secrets", 1),
+        manager("watch secrets", 1),
+        manager("list mutatingwebhookconfigurations", 1),
+        manager("watch mutatingwebhookconfigurations", 1),
+        manager("list sidecarsets", 1),
+        manager("watch sidecarsets", 1),
+        manager("list controllerrevisions", 1),
+        manager("watch controllerrevisions", 1),
+        manager("list namespaces", 1),
+        manager("watch namespaces", 1),
+        // The whitelist.
+        manager("list configmaps", 1),
+        manager("watch configmaps", 1),
+    ]
+}
+
 /// The same, with one more of each of these.
 pub fn and_again(mut rows: Vec<Row>, what: &[&str]) -> Vec<Row> {
     for row in rows.iter_mut().filter(|row| what.contains(&row.what)) {

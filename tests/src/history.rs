@@ -88,6 +88,25 @@ impl History {
         Ok(versions)
     }
 
+    /// How many pods at most were so at the same time, up to now. A pod that was deleted counts as it was last.
+    ///
+    /// # Errors
+    /// When the record does not reach the present.
+    pub async fn most_at_once(&self, so: impl Fn(&Pod) -> bool) -> Result<usize> {
+        self.catch_up().await?;
+        let (mut now, mut most) = (HashSet::new(), 0);
+        for pod in &self.seen.borrow().pods {
+            let uid = &pod.metadata.uid;
+            if so(pod) {
+                now.insert(uid.clone());
+            } else {
+                now.remove(uid);
+            }
+            most = most.max(now.len());
+        }
+        Ok(most)
+    }
+
     /// Waits until the record reaches the present.
     async fn catch_up(&self) -> Result<()> {
         let now = self.pods.list(&ListParams::default()).await?.items;

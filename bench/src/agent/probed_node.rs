@@ -56,7 +56,7 @@ impl ProbedNode {
         let progress = leadsman_testkit::progress::to_stderr();
         let bed = NodeBed::start(Options::default(), progress).await?;
         let logs = bed.folder().join("logs");
-        let cluster = Arc::new(Cluster::install(bed, logs, "info").await?);
+        let cluster = Arc::new(Cluster::install(bed, "", logs, "info").await?);
         let mut node = Self {
             room: Room::new(&cluster, NAMESPACE).await?,
             targets: Vec::new(),
