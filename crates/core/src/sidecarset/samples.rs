@@ -134,8 +134,15 @@ pub fn samples() -> Vec<Value> {
 }
 
 /// A base, the place of a change, and what is put there. A list gets one item more.
-fn changes() -> Vec<(Value, &'static str, Value)> {
-    let small = [
+fn changes() -> impl Iterator<Item = (Value, &'static str, Value)> {
+    let small = of_the_smallest().into_iter();
+    let full = of_the_fullest().into_iter();
+    let small = small.map(|(pointer, value)| (smallest(), pointer, value));
+    small.chain(full.map(|(pointer, value)| (fullest(), pointer, value)))
+}
+
+fn of_the_smallest() -> Vec<(&'static str, Value)> {
+    vec![
         ("/spec/namespace", json!("shop")),
         ("/metadata/name", json!("a.b")),
         ("/metadata/name", json!("a".repeat(64))),
@@ -192,8 +199,11 @@ fn changes() -> Vec<(Value, &'static str, Value)> {
             "/spec/injectionStrategy",
             json!({"revision": {"revisionName": "log-agent-1"}}),
         ),
-    ];
-    let full = [
+    ]
+}
+
+fn of_the_fullest() -> Vec<(&'static str, Value)> {
+    vec![
         ("/spec/namespace", json!("shop")),
         (
             "/spec/containers/-",
@@ -236,10 +246,7 @@ fn changes() -> Vec<(Value, &'static str, Value)> {
             "/spec/updateStrategy/priorityStrategy/orderPriority",
             json!([{"orderedKey": "k"}]),
         ),
-    ];
-    let small = small.map(|(pointer, value)| (smallest(), pointer, value));
-    let full = full.map(|(pointer, value)| (fullest(), pointer, value));
-    small.into_iter().chain(full).collect()
+    ]
 }
 
 /// Random sets, determined by their seed.

@@ -45,7 +45,7 @@ fn check_field(object: &JsonObject, field: &Field, report: &mut FieldErrors<'_>)
     }
     match (field.form, value) {
         (Form::Struct(fields), Some(Value::Object(object))) => {
-            check_object(object, fields, &mut at)
+            check_object(object, fields, &mut at);
         }
         (Form::List(Form::Struct(fields)), Some(Value::Array(items))) => {
             for (index, item) in items.iter().enumerate() {
