@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use kube::ResourceExt;
-use kube::api::{Patch, PatchParams};
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
+use leadsman_tests::wait_for_answer;
 use serde_json::json;
 
 use super::world::{Place, World, condition};
@@ -77,6 +79,33 @@ pub(crate) async fn a_pod_that_cannot_be_upgraded_says_so_until_it_can(
     place.edit(with(json!([]))).await?;
     place.wait_for_counts([1, 1, 1, 1]).await?;
     says("True", r#"{"upgradable":true}"#).await
+}
+
+// SCS-68, SDF-47
+pub(crate) async fn an_event_of_the_set_names_pod_and_field(_: Arc<Installation>) -> Result<()> {
+    // Of several things to tell the worst is told: the set has to be in force, and so a webhook to be called.
+    let world = World::raise().await?;
+    world.installation.grant_webhooks().await?;
+    let place = Place::new(Arc::new(world), "told").await?;
+    place.set("log:1", json!({})).await?;
+    place.pods(["one"]).await?;
+    place.wait_for_reason("InForce").await?;
+    let env = json!([{"name": "LEVEL", "value": "debug"}]);
+    let edit = json!({"spec": {"containers": [{"name": "log", "image": "log:1", "env": env}]}});
+    place.edit(edit).await?;
+    let events: Api<Event> = Api::namespaced(place.scene.client.clone(), "default");
+    let note = wait_for_answer("an event of the set", || async {
+        let events = events.list(&ListParams::default()).await?.items;
+        let mut own = events.into_iter().filter(|event| {
+            let regarding = event.regarding.as_ref();
+            event.reason.as_deref() == Some("NotUpgradablePods")
+                && regarding.is_some_and(|of| of.name.as_deref() == Some(place.name()))
+        });
+        Ok(own.next().and_then(|event| event.note))
+    })
+    .await?;
+    ensure!(note.contains("one") && note.contains("env"), "{note}");
+    Ok(())
 }
 
 // SCS-79, SDF-39

@@ -225,7 +225,9 @@ fn event(note: &EventNote, now: Timestamp) -> Value {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": {
-            "generateName": format!("{}.", regarding.name),
+            // Of trailing characters the API server lets only a dash stand (`maskTrailingDash` in
+            // `k8s.io/apimachinery/pkg/api/validation/generic.go`).
+            "generateName": format!("{}-", regarding.name),
             "namespace": namespace,
         },
         "eventTime": format!("{now:.6}"),

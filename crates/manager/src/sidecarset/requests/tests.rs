@@ -129,7 +129,10 @@ fn a_deletion_names_what_it_deletes() {
 #[test]
 fn an_event_of_a_set_is_in_the_default_namespace() {
     let of_set = body(&sent(&writes()[7]));
-    assert_eq!(of_set["metadata"]["namespace"], "default");
+    assert_eq!(
+        of_set["metadata"],
+        json!({"generateName": "log-", "namespace": "default"})
+    );
     assert_eq!(of_set["eventTime"], NOW);
     assert_eq!(
         of_set["regarding"],
