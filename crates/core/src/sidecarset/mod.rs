@@ -9,7 +9,6 @@
 //! | `selection` | which sets a pod gets as it is created, and in which revision |
 //! | `snapshot`, `scope` | what the webhook injects by, and the pods for which the API server calls it |
 //! | `render`, `overlap` | what it gets from them, and what two sets cannot both do to it |
-//! | `hot` | containers that take turns in an upgrade |
 //! | `pod`, `rollout`, `upgrade` | what a pod is to a set, which pods are upgraded next, and the patch that does it |
 //! | `revision` | the history of a set, and the revision that a new pod gets |
 //! | `explain` | what sets do to a pod and why not, for people |
@@ -24,7 +23,6 @@ pub mod container;
 pub mod event;
 pub mod explain;
 mod fields;
-pub mod hot;
 pub mod index;
 pub mod metadata;
 pub mod overlap;

@@ -3,17 +3,19 @@
 //! The patch contains the pod's uid and resourceVersion, so that it changes the pod that it was computed from, or none.
 //! Nothing else of the pod is sent, so no field can get lost.
 
+mod hot;
+
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+pub use self::hot::reset;
 use super::annotations::{
     FormerContainer, HASH, HASH_WITHOUT_IMAGE, HashEntries, IN_PLACE_STATE, InPlaceStates,
     is_old_form, is_ours,
 };
 use super::container::{ContainerKind, Upgrade};
-use super::hot;
 use super::metadata::AllowedKeys;
 use super::set::SidecarSet;
 use crate::workload::pod::{ObservedContainer, ObservedPod};

@@ -14,9 +14,8 @@ use crate::cluster::{ObjectName, whole_seconds};
 use crate::sidecarset::annotations::{HASH, HASH_WITHOUT_IMAGE};
 use crate::sidecarset::condition::{UPGRADABLE, UpgradableCondition};
 use crate::sidecarset::event::{Write, WriteTarget};
-use crate::sidecarset::hot;
 use crate::sidecarset::strategy::UpdateMode;
-use crate::sidecarset::upgrade::upgrade;
+use crate::sidecarset::upgrade;
 
 impl Index {
     /// The write of a target that differs from what is stored, with its purpose; not for pods and statuses, which are
@@ -99,7 +98,7 @@ impl Index {
         let set = set_entry.active()?;
         let allowed = self.allowed_keys(set);
         let revision = set_entry.history.name();
-        let upgrade = upgrade(set, revision, &entry.pod, &allowed, self.cx.now.wall);
+        let upgrade = upgrade::upgrade(set, revision, &entry.pod, &allowed, self.cx.now.wall);
         let purpose = upgrade_purpose(set, entry);
         Some((next.set.clone(), upgrade.patch, purpose))
     }
@@ -113,7 +112,7 @@ impl Index {
             let purpose = Purpose::of(("reset", &set.name, &set.hashes.hash, &entry.pod.uid));
             let is_refused = || self.refusals.reason(&target, purpose).is_some();
             let is_sent = entry.sent.as_ref() == Some(&member.set);
-            let reset = hot::reset(set, member.state.version, &entry.pod, self.cx.now.wall)?;
+            let reset = upgrade::reset(set, member.state.version, &entry.pod, self.cx.now.wall)?;
             (!is_sent && !is_refused()).then(|| (member.set.clone(), reset.patch, purpose))
         })
     }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::annotations::{
+use super::{ChangedContainer, PodUpgrade, patch};
+use crate::sidecarset::annotations::{
     WORKING_CONTAINER, other_version_key, version_key, working_containers, write_working_containers,
 };
-use super::container::{Upgrade, hot_names};
-use super::pod::{PodVersion, hot_containers, is_consistent};
-use super::set::SidecarSet;
-use super::upgrade::{ChangedContainer, PodUpgrade, patch};
+use crate::sidecarset::container::{Upgrade, hot_names};
+use crate::sidecarset::pod::{PodVersion, hot_containers, is_consistent};
+use crate::sidecarset::set::SidecarSet;
 use crate::workload::pod::{ObservedContainer, ObservedPod};
 
 /// The version of a container that waits.
