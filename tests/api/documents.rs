@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::Installation;
+use crate::inject::serve_sidecar_sets;
 use crate::stage::PLACES;
 
 /// How a command is checked.
@@ -352,6 +353,10 @@ const OTHERS: &[(&str, &str)] = &[
         "a part of an answer, as an example: tests/install/recent_runs.rs looks for single words of such answers",
     ),
     (
+        "docs/sidecarset.md",
+        "a part of an answer: tests/api/inject.rs looks for the words of such answers",
+    ),
+    (
         "docs/howto/openkruise-game.md",
         "a part of a GameServerSet, which is OpenKruise-Game's",
     ),
@@ -410,6 +415,7 @@ pub(crate) async fn the_api_server_takes_every_manifest_of_the_pages(
                 .map(|it| (file.display().to_string(), it)),
         );
     }
+    serve_sidecar_sets(&installation.client).await?;
     ensure!(manifests.len() > 10, "{} manifests", manifests.len());
     let mut problems = Vec::new();
     for (place, manifest) in &manifests {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
 use leadsman_api::SidecarSet;
 use leadsman_api::crd::sidecar_set_crd;
 use leadsman_tests::scene::merge;
@@ -66,10 +66,8 @@ fn expect(printed: &Printed, success: bool, words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// A control plane that has the kind, a namespace and sets.
-async fn raise() -> Result<Installation> {
-    let installation = Installation::raise_idle().await?;
-    let client = &installation.client;
+/// Has the API server serve the kind, which only its gate installs.
+pub(crate) async fn serve_sidecar_sets(client: &Client) -> Result<()> {
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     let crd = serde_json::to_value(sidecar_set_crd())?;
     let name = "sidecarsets.apps.kruise.io";
@@ -85,6 +83,13 @@ async fn raise() -> Result<Installation> {
         Ok(())
     })
     .await?;
+    Ok(())
+}
+
+/// A control plane that has the kind, and a namespace.
+async fn raise() -> Result<Installation> {
+    let installation = Installation::raise_idle().await?;
+    serve_sidecar_sets(&installation.client).await?;
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop", "labels": {"tier": "gold"}}});
     let namespace = namespace.to_string();
     let plane = &installation.plane;

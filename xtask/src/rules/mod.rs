@@ -1,8 +1,7 @@
 //! `cargo xtask rules`: which test proves which rule.
 //!
-//! The rules are the headings of `docs/reference.md`, and those of a feature that is not there yet the headings of a file
-//! beside its code. A test names the rules that it would fail without in a line
-//! comment of its own, above its attributes: `// PPM-8, DEF-13`. A rule without a test fails, as does a comment that
+//! The rules are the headings of `docs/reference.md` and `docs/reference/sidecarset.md`. A test names the rules that it
+//! would fail without in a line comment of its own, above its attributes: `// PPM-8, DEF-13`. A rule without a test fails, as does a comment that
 //! names no rule or stands above no test.
 
 mod reference;
@@ -19,7 +18,7 @@ use self::scan::Named;
 use crate::{cargo, sources};
 
 /// Where the rules are listed, from the workspace's folder.
-const REFERENCES: [&str; 2] = ["docs/reference.md", "crates/core/src/sidecarset/RULES.md"];
+const REFERENCES: [&str; 2] = ["docs/reference.md", "docs/reference/sidecarset.md"];
 /// Files that list the cases of a black-box suite: their functions have no test attribute.
 const SUITES: [&str; 3] = ["tests/api", "tests/node", "tests/install"];
 

@@ -1,5 +1,7 @@
 //! `SidecarSet`: containers that are injected into pods as they are created, and upgraded in place.
 //!
+//! The rules are listed in `docs/reference/sidecarset.md`.
+//!
 //! | module | holds |
 //! |---|---|
 //! | `fields` | the fields of a sidecar beside those of a container |
