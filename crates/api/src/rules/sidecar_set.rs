@@ -42,7 +42,8 @@ fn pods() -> Vec<Rule> {
     vec![
         rule(
             "spec",
-            "!(has(self.namespace) && self.namespace != '' && has(self.namespaceSelector))",
+            // The name is a reserved word of CEL, which before Kubernetes 1.34 is found escaped only.
+            "!(has(self.__namespace__) && self.__namespace__ != '' && has(self.namespaceSelector))",
             "cannot be set beside namespace: select it by label kubernetes.io/metadata.name",
         )
         .at_field(".namespaceSelector"),
