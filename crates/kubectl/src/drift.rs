@@ -30,7 +30,7 @@ const VALUE_CHARS: usize = 80;
     after_help = "Examples:\n  kubectl leadsman drift log-agent\n  kubectl leadsman drift log-agent -n prod -o wide"
 )]
 pub struct Args {
-    /// The SidecarSet
+    /// The set
     #[arg(value_name = "NAME", add = ArgValueCompleter::new(completion::sidecar_sets))]
     set: String,
     /// Output format; wide has the pods, and each value before and after

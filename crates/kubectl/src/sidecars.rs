@@ -22,14 +22,17 @@ const FEW_SETS: usize = 3;
 
 /// What a pod has to do with sets.
 #[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
 pub(crate) struct ExplainedSidecars {
-    sidecar_sets: Vec<SetExplanation>,
+    #[serde(rename = "sidecarSets")]
+    sets: Vec<SetExplanation>,
     /// Whether the manager acts on no set.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    sidecar_set_gate_off: bool,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    sidecar_sets_unread: Vec<String>,
+    #[serde(
+        rename = "sidecarSetGateOff",
+        skip_serializing_if = "std::ops::Not::not"
+    )]
+    is_gate_off: bool,
+    #[serde(rename = "sidecarSetsUnread", skip_serializing_if = "Vec::is_empty")]
+    unread: Vec<String>,
 }
 
 /// Reads and explains; None if the cluster has no sets that matter.
@@ -100,34 +103,33 @@ async fn explain_pod(
     let explained = explain(&pod, &sets, &index, others, now);
     let is_nothing = explained.is_empty() && unread.is_empty();
     (!is_nothing).then_some(ExplainedSidecars {
-        sidecar_sets: explained,
-        sidecar_set_gate_off: is_gate_off,
-        sidecar_sets_unread: unread,
+        sets: explained,
+        is_gate_off,
+        unread,
     })
 }
 
 impl ExplainedSidecars {
     fn unread(why: String) -> Self {
         Self {
-            sidecar_sets: Vec::new(),
-            sidecar_set_gate_off: false,
-            sidecar_sets_unread: vec![why],
+            sets: Vec::new(),
+            is_gate_off: false,
+            unread: vec![why],
         }
     }
 
     /// Takes out of the explanation of a pod that its namespace has no markers: who has sidecars need not have any.
     pub(crate) fn without_markers(&self, pod: &mut Explanation) {
-        if self.sidecar_sets.iter().any(concerns) {
+        if self.sets.iter().any(concerns) {
             pod.causes.retain(|cause| cause.reason != "NoMarker");
         }
     }
 
     pub(crate) fn text(&self, with_all: bool) -> String {
         let mut lines = Lines::default();
-        let (told, others): (Vec<_>, Vec<_>) =
-            self.sidecar_sets.iter().partition(|set| concerns(set));
+        let (told, others): (Vec<_>, Vec<_>) = self.sets.iter().partition(|set| concerns(set));
         lines.heading("SidecarSets");
-        if self.sidecar_set_gate_off {
+        if self.is_gate_off {
             lines.add(format_args!(
                 "  {WAITING}the manager acts on none of them{WAITING:#}: its gate SidecarSetGate is off"
             ));
@@ -144,7 +146,7 @@ impl ExplainedSidecars {
             let names = text::names(&names, false);
             lines.add(format_args!("  not selected by {names}"));
         }
-        for why in &self.sidecar_sets_unread {
+        for why in &self.unread {
             lines.add(format_args!("  not read: {why}"));
         }
         lines.0

@@ -42,8 +42,8 @@ pub struct Args {
     /// File with pods, or with workloads, of which the template counts; - for standard input; may be repeated
     #[arg(short = 'f', long = "filename", value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
     files: Vec<PathBuf>,
-    /// File with SidecarSets, which count instead of those of a cluster; none is asked. It may also have what else counts:
-    /// Namespaces, ControllerRevisions, the ConfigMap kruise-configuration. May be repeated
+    /// File with sets, which count instead of those of a cluster; none is asked. It may also have what else counts:
+    /// namespaces, revisions of sets, the kruise-configuration with the list of annotations. May be repeated
     #[arg(long = "set", value_name = "FILE", value_hint = ValueHint::FilePath)]
     sets: Vec<PathBuf>,
     /// The sets of the cluster count too, but for those of the names that --set has
