@@ -90,10 +90,13 @@ fn read_table() -> Result<Table> {
         let path = path.display().to_string();
         let source = std::fs::read_to_string(&file).with_context(|| path.clone())?;
         let is_case = |name: &str| {
-            let module = path.strip_suffix(".rs").and_then(|it| it.rsplit_once('/'));
-            module.is_some_and(|(folder, module)| {
-                let cases = suites.get(folder);
-                cases.is_some_and(|cases| cases.contains(&format!("{module}::{name}")))
+            suites.iter().any(|(suite, cases)| {
+                // A module may have its cases in files of a folder; the list has them by its own name.
+                let module = path
+                    .strip_suffix(".rs")
+                    .and_then(|it| it.strip_prefix(suite));
+                let module = module.and_then(|it| it.strip_prefix('/')?.split('/').next());
+                module.is_some_and(|module| cases.contains(&format!("{module}::{name}")))
             })
         };
         let found = scan::named_rules(&source, &is_case);
