@@ -47,7 +47,7 @@ pub(crate) async fn an_agents_token_reaches_one_node(
     token::check_stolen_token(&installation).await
 }
 
-/// With the rights that the gate of SidecarSet adds.
+/// With the rights that the gate of `SidecarSet` adds.
 // SCS-53
 pub(crate) async fn the_manager_changes_of_pods_what_sets_ask_for(
     installation: Arc<Installation>,

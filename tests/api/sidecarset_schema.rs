@@ -106,13 +106,13 @@ fn disagreement(set: &Value, answer: &Answer) -> Option<String> {
             None
         }
         (Some(Ok(_)), Err(status)) => Some(format!("the parser takes it, but: {}", status.message)),
-        (Some(Err(errors)), Err(status)) => places_differ(errors, status),
+        (Some(Err(errors)), Err(status)) => places_differ(&errors, status),
     }
 }
 
 /// Each place that one of the two names is one that the other names, or contains it, or is contained in it: CEL names a list
 /// where the parser names its item.
-fn places_differ(errors: Vec<(String, String)>, status: &Status) -> Option<String> {
+fn places_differ(errors: &[(String, String)], status: &Status) -> Option<String> {
     let refusal = Refusal::of(status);
     let all: BTreeSet<_> = errors.iter().map(|(path, _)| path.as_str()).collect();
     let must: BTreeSet<_> = errors

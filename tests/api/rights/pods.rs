@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::Installation;
 
-/// What SidecarSets ask for.
+/// What `SidecarSet`s ask for.
 fn allowed() -> Vec<Value> {
     let image =
         |list: &str, name: &str| json!({"spec": {list: [{"name": name, "image": "new:1"}]}});

@@ -18,8 +18,11 @@ pub(super) struct SetMetrics {
     pods: [Gauge; STATES.len()],
 }
 
+/// The number of pods that are in a state.
+type PodsInState = fn(&SetTotals) -> usize;
+
 /// The states by which pods are counted, and their sums.
-const STATES: [(&str, fn(&SetTotals) -> usize); 8] = [
+const STATES: [(&str, PodsInState); 8] = [
     ("matched", |totals| totals.matched),
     ("updated", |totals| totals.updated),
     ("ready", |totals| totals.ready),
