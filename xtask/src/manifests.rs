@@ -140,7 +140,8 @@ fn chart_access(built: &[Executable]) -> Result<Vec<File>> {
         let all: Vec<_> = all.collect();
         let added = all.iter().filter(|document| !known.contains(document));
         files.push(file(name, &added.copied().collect::<Vec<_>>()));
-        before += &format!("---\n{}", all.join("---\n"));
+        before.push_str("---\n");
+        before.push_str(&all.join("---\n"));
     }
     let preflight = printed(built, &[NAMESPACE, "--only=preflight"])?;
     files.push(file("preflight", &documents(&preflight)));

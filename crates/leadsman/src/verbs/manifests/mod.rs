@@ -23,7 +23,8 @@ const AGENT: &str = "leadsman-agent";
 ///
 /// These are the namespace, the CRDs, accounts and rights of manager and agents, roles by which people may read and write
 /// markers, the policies by which an agent may report for its own node only and the manager may change of pods only what
-/// SidecarSets ask for, and manager and agents themselves, as the Helm chart installs them with its default values. The same flags give the same output.
+/// sets of sidecars ask for, and manager and agents themselves, as the Helm chart installs them with its default values. The
+/// same flags give the same output.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
