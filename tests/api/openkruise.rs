@@ -137,7 +137,7 @@ pub(crate) async fn a_gate_that_is_off_leaves_everything_alone(
     installation
         .wait_for_log(
             log,
-            "ready check=\"PodProbeMarkerGate=false: idle by configuration\"",
+            "ready check=\"all feature gates are off: idle by configuration\"",
         )
         .await?;
     scene

@@ -1,6 +1,6 @@
 //! Every rule of leadsman, pure: no Kubernetes client, no runtime, no clock, no I/O.
 //!
-//! Each feature is a module: `podprobe`, and `sidecarset`, which nothing uses yet. Time is an argument. What follows from an event is returned as
+//! Each feature is a module: `podprobe` and `sidecarset`. Time is an argument. What follows from an event is returned as
 //! data, which `leadsman-manager` and `leadsman-agent` carry out.
 
 pub mod cluster;

@@ -120,15 +120,18 @@ pub fn feature_rights(gates: Gates) -> Vec<(&'static str, FeatureRights)> {
 
 fn warn_that_markers_stay() {
     tracing::warn!(
-        "PodProbeMarkerGate=false: no PodProbeMarker is acted on, and everything stays as it is, marks included. If \
-         EnablePodProbeMarkerOnServerless was on before, API servers still call a webhook that nobody serves: run \
-         `kubectl delete mutatingwebhookconfiguration leadsman`"
+        "PodProbeMarkerGate=false: no PodProbeMarker is acted on, and marks stay as they are"
     );
 }
 
 /// Runs without a feature: nothing is watched, written or removed.
 async fn idle(process: &Process) {
-    let switched_off = "PodProbeMarkerGate=false: idle by configuration";
+    tracing::warn!(
+        "all feature gates are off. If EnablePodProbeMarkerOnServerless or SidecarSetGate was on before, API servers may still \
+         call a webhook that nobody serves, and refuse pods of SidecarSets with failure-policy: Fail: run \
+         `kubectl delete mutatingwebhookconfiguration leadsman`"
+    );
+    let switched_off = "all feature gates are off: idle by configuration";
     process.readiness.add_check(switched_off, "").ready();
     process.shutdown.cancelled().await;
 }

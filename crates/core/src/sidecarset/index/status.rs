@@ -179,8 +179,8 @@ impl Index {
         let mut winners = self.sets.winners(&set.name);
         let (winner, overlap) = winners.find(|(winner, _)| !winner.is_disjoint(set))?;
         let message = format!(
-            "SidecarSet {} is older and has {overlap} too: pods that both select get {} and not this one; rename it, or \
-             change a selector so that no pod has both",
+            "SidecarSet {} is older and has {overlap} too: pods that both select get {} and not this one; rename what \
+             both have, or change a selector so that no pod has both",
             winner.name, winner.name
         );
         Some((Reason::Conflict, message))
@@ -191,7 +191,8 @@ impl Index {
         let mut keys = set.template.patches.iter().flat_map(MetadataPatch::keys);
         let key = keys.find(|key| !allowed.contains(key))?;
         let mut message = format!(
-            "annotation {key:?} of patchPodMetadata is left out: ConfigMap {}/{} does not allow it",
+            "annotation {key:?} of patchPodMetadata is left out: ConfigMap {}/{} does not allow it; add a rule there, \
+             or take the annotation out of the set",
             self.config.namespace,
             crate::sidecarset::event::CONFIGURATION
         );
@@ -233,7 +234,9 @@ impl Index {
             (_, Some(generation)) => {
                 format!("new pods may still be injected as generation {generation} says")
             }
-            _ => "new pods are not injected yet: no webhook of leadsman has the set".to_owned(),
+            _ => "new pods are not injected yet: no webhook of leadsman has the set; if it stays so, `kubectl leadsman doctor` says \
+                  why"
+                .to_owned(),
         };
         Some((Reason::NotInForce, message))
     }
@@ -247,7 +250,7 @@ impl Index {
         let field = self.first_difference(first, set);
         let field = field.map(|field| format!(", first in {field}"));
         let message = format!(
-            "{} differ in more than images and wait to be re-created: {first}{}",
+            "{} to be re-created, as more than images differ: {first}{}",
             pods(waiting.len()),
             field.unwrap_or_default()
         );
@@ -313,7 +316,8 @@ fn missing_pin(set: &SidecarSet, entry: &SetEntry) -> Option<(Reason, String)> {
         PinnedRevision::CustomVersion(version) => format!("custom version {version:?}"),
     };
     let message = format!(
-        "injectionStrategy.revision pins new pods to {which}, which this set does not have: they get the present revision"
+        "injectionStrategy.revision pins new pods to {which}, which this set does not have: they get the present revision; correct the \
+         pin or remove it"
     );
     Some((Reason::RevisionMissing, message))
 }
@@ -325,10 +329,12 @@ fn lacking(entry: &SetEntry) -> Option<(Reason, String)> {
             "was created while no webhook of leadsman answered; re-create it to inject it"
                 .to_owned()
         }
-        Lack::OwnContainer(name) => format!("has a container {name:?} of its own"),
+        Lack::OwnContainer(name) => {
+            format!("has a container {name:?} of its own; rename one of the two")
+        }
     };
     let message = format!(
-        "{} that it selects lack its containers: {first} {why}",
+        "{} without its containers that it selects: {first} {why}",
         pods(entry.lacking.len())
     );
     Some((Reason::NotInjected, message))
@@ -338,8 +344,8 @@ fn former(entry: &SetEntry) -> Option<(Reason, String)> {
     let former = &entry.members.former;
     let first = former.first()?;
     let message = format!(
-        "{} were injected by an earlier SidecarSet of this name and are not upgraded, {first} among them: annotate this one \
-         with {ADOPT_PODS}=true to take them over",
+        "{} of an earlier SidecarSet of this name, {first} among them, not upgraded: annotate this one with \
+         {ADOPT_PODS}=true to take them over",
         pods(former.len())
     );
     Some((Reason::FormerPods, message))
