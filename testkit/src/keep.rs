@@ -26,6 +26,7 @@ use crate::node::outside::{self, Network};
 use crate::node::plan::NodePlan;
 use crate::pki::{Authority, Identity};
 use crate::plan::{AUDIT_POLICY, Core, Plan, Ports};
+use crate::ports::free_addresses;
 use crate::processes;
 use crate::progress::Progress;
 use crate::request::{Bed, Event, Kind, Node, Order, Request, report};
@@ -317,28 +318,13 @@ fn new_folder() -> Result<(String, PathBuf)> {
     bail!("found no free name for a bed in {}", parent.display())
 }
 
-/// Below the range from which the kernel takes ports for outgoing connections (`ip_local_port_range`, from 32768 on): one
-/// of those may be taken by any client between this moment and the start of the program that is to listen there.
-const LISTEN_PORTS: std::ops::Range<u16> = 10_000..32_000;
-
 fn free_ports() -> Result<Ports> {
-    use std::hash::{BuildHasher as _, RandomState};
-    let random = RandomState::new();
-    // Held together, so that the three differ.
-    let mut listeners = Vec::new();
-    for attempt in 0..1_000_u32 {
-        let span = u64::try_from(LISTEN_PORTS.len())?;
-        let port = LISTEN_PORTS.start + u16::try_from(random.hash_one(attempt) % span)?;
-        listeners.extend(std::net::TcpListener::bind(("127.0.0.1", port)).ok());
-        if let [etcd, etcd_peer, api] = &listeners[..] {
-            return Ok(Ports {
-                etcd: etcd.local_addr()?.port(),
-                etcd_peer: etcd_peer.local_addr()?.port(),
-                api: api.local_addr()?.port(),
-            });
-        }
-    }
-    bail!("found no three free ports in {LISTEN_PORTS:?} of 127.0.0.1")
+    let [etcd, etcd_peer, api] = free_addresses()?.map(|address| address.port());
+    Ok(Ports {
+        etcd,
+        etcd_peer,
+        api,
+    })
 }
 
 /// The supervisor of the node of this name, which is not the first.

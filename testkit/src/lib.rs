@@ -42,6 +42,7 @@ pub mod node;
 pub mod packages;
 mod pki;
 mod plan;
+pub mod ports;
 mod processes;
 pub mod programs;
 pub mod progress;

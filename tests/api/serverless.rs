@@ -11,6 +11,7 @@ use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
+use leadsman_testkit::ports::free_addresses;
 use leadsman_tests::budget::{Row, manager};
 use leadsman_tests::scene::merge;
 use leadsman_tests::{Scene, sum_of_counters, wait_for_answer, wait_for_deletion, wait_for_object};
@@ -38,9 +39,9 @@ struct Serverless {
     _place: SemaphorePermit<'static>,
 }
 
-/// The flags of a manager that serves the webhook on a free port, which nobody else takes meanwhile with luck.
+/// The flags of a manager that serves the webhook on a free port.
 fn flags() -> Result<[String; 5]> {
-    let free = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let [free] = free_addresses()?;
     Ok([
         "--feature-gates=EnablePodProbeMarkerOnServerless=true".to_owned(),
         "--webhook-bind-address".to_owned(),

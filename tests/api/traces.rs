@@ -24,8 +24,9 @@ impl Trace {
         let change = changes.find(|span| span.attributes["leadsman.verdict"] == state)?;
         let spans = spans.iter().filter(|span| span.trace == change.trace);
         let trace = Self(spans.cloned().collect());
-        trace.span("mark pod").ok()?;
-        Some(trace)
+        let names = ["run probe", "write status", "mark pod", "write"];
+        let is_whole = names.iter().all(|name| trace.span(name).is_ok());
+        is_whole.then_some(trace)
     }
 
     fn span(&self, name: &str) -> Result<&CollectedSpan> {

@@ -21,6 +21,7 @@ use leadsman_admission::{
 use leadsman_lease::Leadership;
 use leadsman_process::traces::Tracer;
 use leadsman_process::{ApiServer, Component, Metrics, Process, Readiness, client, clock};
+use leadsman_testkit::ports::free_addresses;
 use leadsman_tests::{wait_for_answer, wait_for_object};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -126,9 +127,9 @@ impl Replica {
     }
 }
 
-/// On a free port, which nobody else takes meanwhile with luck.
+/// On a free port.
 fn args() -> Result<Args> {
-    let free = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let [free] = free_addresses()?;
     Ok(Args {
         webhook_bind_address: free.to_string().parse()?,
         webhook_cert_dir: None,

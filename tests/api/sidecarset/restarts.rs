@@ -57,8 +57,8 @@ pub(crate) async fn a_manager_killed_in_mid_roll_out_restarts_no_container_twice
         );
     }
     // A start with nothing to do writes nothing but its Lease.
-    let mark = installation.plane.audit_mark()?;
     installation.stop_manager().await?;
+    let mark = installation.plane.audit_mark()?;
     let since = installation.log_length();
     place.world.start_manager().await?;
     installation

@@ -98,14 +98,15 @@ pub(crate) async fn revisions_are_those_that_openkruise_recorded(
     ensure!(found == expected, "{found}\nrecorded: {expected}");
     // The set's hashes are on the set, as whoever waits for them reads them.
     expected["annotations"].as_object().context("annotations")?;
-    let stored = place.world.sets().get(place.name()).await?;
-    for (key, hash) in expected["annotations"].as_object().into_iter().flatten() {
-        ensure!(
-            stored.annotations().get(key).map(String::as_str) == hash.as_str(),
-            "{key}: {:?}",
-            stored.annotations()
-        );
-    }
+    wait_for_answer("the hashes on the set", || async {
+        let stored = place.world.sets().get(place.name()).await?;
+        let mut recorded = expected["annotations"].as_object().into_iter().flatten();
+        let is_there = |(key, hash): (&String, &Value)| {
+            stored.annotations().get(key).map(String::as_str) == hash.as_str()
+        };
+        Ok(recorded.all(is_there).then_some(()))
+    })
+    .await?;
     ensure!(
         set.status.and_then(|status| status.latest_revision) == Some(first.name_any()),
         "latestRevision"

@@ -55,7 +55,10 @@ pub(crate) async fn a_roll_out_keeps_to_its_budget_and_leaves_its_partition(
         place.images().await?
     );
     let most = most_at_once(&history.versions().await?, "log:2");
-    ensure!(most == 2, "{most} pods were upgraded at a time");
+    ensure!(
+        (1..=2).contains(&most),
+        "{most} pods were upgraded at a time"
+    );
     let requests = installation.plane.audit(mark)?;
     let mut patched: BTreeMap<String, usize> = BTreeMap::new();
     for request in requests.iter().filter(|request| {

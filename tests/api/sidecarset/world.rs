@@ -16,6 +16,7 @@ use leadsman_core::sidecarset::render::{Injection, RenderOptions, inject};
 use leadsman_core::sidecarset::set::SidecarSet as ParsedSet;
 use leadsman_testkit::FakeKubelet;
 use leadsman_testkit::leadsman::NAMESPACE;
+use leadsman_testkit::ports::free_addresses;
 use leadsman_tests::scene::merge;
 use leadsman_tests::{Scene, wait_for_answer, wait_for_object};
 use serde_json::{Value, json};
@@ -56,7 +57,7 @@ impl World {
                 .map(drop))
         })
         .await?;
-        let free = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let [free] = free_addresses()?;
         let world = Self {
             installation,
             flags: [

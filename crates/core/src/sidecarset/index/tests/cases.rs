@@ -178,7 +178,8 @@ fn pods_that_no_webhook_saw_are_counted_and_named() {
     let (status, reason, message) = world.reason("log");
     assert_eq!((status, reason), ("False", "NotInjected"));
     assert!(
-        message.starts_with("1 pod without its containers that it selects: shop/web-01 was created"),
+        message
+            .starts_with("1 pod without its containers that it selects: shop/web-01 was created"),
         "{message}"
     );
     assert_eq!(world.events().last().unwrap().0, "NotInjected");
