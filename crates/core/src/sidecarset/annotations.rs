@@ -194,6 +194,11 @@ impl InPlaceStates {
         serde_json::from_str(annotation).ok().map(Self)
     }
 
+    /// Whether a set has upgraded the pod.
+    pub fn has(&self, set: &str) -> bool {
+        self.0.contains_key(set)
+    }
+
     /// What a container of a set was.
     pub fn former(&self, set: &str, container: &str) -> Option<FormerContainer> {
         let containers = inner(self.0.get(set)?, "lastContainerStatuses")?;

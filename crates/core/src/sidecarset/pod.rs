@@ -21,6 +21,8 @@ pub struct PodState {
     pub progress: Progress,
     /// Whether it is ready.
     pub is_ready: bool,
+    /// Whether the set has upgraded it before, to whatever it was then.
+    pub was_upgraded: bool,
     /// Whether the set's update strategy selects it.
     pub is_selected: bool,
 }
@@ -41,6 +43,8 @@ pub enum PodVersion {
 pub enum Progress {
     /// It runs what the pod's spec says.
     Consistent,
+    /// The same, but not all of them are ready.
+    Unready,
     /// A container is ready that is to be replaced: the last upgrade has not begun.
     BeforeRestart,
     /// A container is not there yet.
@@ -55,7 +59,7 @@ impl PodState {
 
     /// Whether the runtime runs its containers.
     pub fn is_consistent(self) -> bool {
-        self.progress == Progress::Consistent
+        matches!(self.progress, Progress::Consistent | Progress::Unready)
     }
 
     /// Whether it serves: it is ready, and with these containers.
@@ -86,6 +90,7 @@ impl PodState {
             version: PodVersion::read(set, pod),
             progress: Progress::read(set, pod),
             is_ready: pod.is_ready() && idle_containers_are_empty(set, pod),
+            was_upgraded: was_upgraded(pod, &set.name),
             is_selected: selector.is_none_or(|selector| selector.matches(|key| pod.label(key))),
         })
     }
@@ -106,17 +111,15 @@ impl PodVersion {
 impl Progress {
     fn read(set: &SidecarSet, pod: &ObservedPod) -> Self {
         let former = FormerContainers::read(set, pod);
-        let is_ready = |container: &ObservedContainer| {
-            let status = container.status.as_ref();
-            status.is_some_and(|status| status.is_ready)
-        };
         let mut progress = Self::Consistent;
         for container in sidecars_in(set, pod) {
             if !former.is_consistent(container) {
-                if is_ready(container) {
+                if container.is_ready() {
                     return Self::BeforeRestart;
                 }
                 progress = Self::Starting;
+            } else if !container.is_ready() && progress == Self::Consistent {
+                progress = Self::Unready;
             }
         }
         if pod.has_all_statuses {
@@ -125,6 +128,13 @@ impl Progress {
             Self::Starting
         }
     }
+}
+
+/// Whether a set has upgraded a pod, by the annotation with what its containers were before.
+pub fn was_upgraded(pod: &ObservedPod, set: &str) -> bool {
+    let text = pod.annotations.get(IN_PLACE_STATE);
+    let states = text.and_then(|text| InPlaceStates::read(text));
+    states.is_some_and(|states| states.has(set))
 }
 
 fn annotation<'a>(pod: &'a ObservedPod, key: &str) -> &'a str {

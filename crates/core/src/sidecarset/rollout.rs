@@ -2,7 +2,7 @@
 
 pub mod queue;
 
-use super::pod::{PodState, PodVersion};
+use super::pod::{PodState, PodVersion, Progress};
 use super::set::SidecarSet;
 use super::strategy::UpdateMode;
 use crate::workload::pod::ObservedPod;
@@ -55,9 +55,7 @@ pub fn plan(set: &SidecarSet, members: &[Member<'_>]) -> Rollout {
     let limit = set.update.max_unavailable.of(members.len());
     let mut down = states().filter(|state| is_down(*state)).count();
     // Of pods that are down anyway as many are upgraded at a time, so that a bad image is not pulled for all of them.
-    let mut pending = states()
-        .filter(|state| state.is_updated() && !state.is_consistent())
-        .count();
+    let mut pending = states().filter(|state| is_pending(*state)).count();
     for place in order {
         let budget = if members[place].state.is_ready {
             &mut down
@@ -74,9 +72,16 @@ pub fn plan(set: &SidecarSet, members: &[Member<'_>]) -> Rollout {
     rollout
 }
 
-/// Whether an upgrade has taken the pod down, this one or an earlier one. A pod that is down by itself holds up nobody.
+/// Whether an upgrade may have taken the pod down, this one or an earlier one: its image may start and never get ready, and
+/// the set may have been edited since. A pod that was never upgraded, and is down by itself, holds up nobody.
 pub fn is_down(state: PodState) -> bool {
-    !state.is_serving() && (state.is_updated() || !state.is_consistent())
+    !state.is_serving() && (state.is_updated() || !state.is_consistent() || state.was_upgraded)
+}
+
+/// Whether the upgrade of the pod has not shown yet that the image is good: the set's own containers do not run it, or are
+/// not ready. Its other containers do not count: a pod whose application is broken would hold up the others for ever.
+fn is_pending(state: PodState) -> bool {
+    state.is_updated() && state.progress != Progress::Consistent
 }
 
 /// The pods that can be upgraded, in the order in which they are.

@@ -17,6 +17,8 @@ use crate::workload::pod::{ObservedPod, ObservedStatus};
 const NOW: &str = "2026-01-01T00:00:00Z";
 /// An image that never starts.
 const BAD: &str = "i:bad";
+/// An image that starts and never gets ready.
+const UNREADY: &str = "i:unready";
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -35,7 +37,13 @@ enum Step {
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
-    let image = prop_oneof![Just("i:1"), Just("i:2"), Just("i:3"), Just(BAD)];
+    let image = prop_oneof![
+        Just("i:1"),
+        Just("i:2"),
+        Just("i:3"),
+        Just(BAD),
+        Just(UNREADY)
+    ];
     prop_oneof![
         1 => image.prop_map(Step::Edit),
         1 => any::<bool>().prop_map(Step::Pause),
@@ -134,7 +142,8 @@ impl World {
             .iter_mut()
             .find(|container| &*container.name == "side")
             .unwrap();
-        let is_good = &*side.image != BAD;
+        let does_start = &*side.image != BAD;
+        let is_good = does_start && &*side.image != UNREADY;
         side.status = Some(ObservedStatus {
             is_ready: is_good,
             restarts: 0,
@@ -142,7 +151,7 @@ impl World {
             // All images are one.
             image_id: "i@sha256:0".into(),
             container_id: Some(format!("runtime://{}", self.containers).into()),
-            running: is_good.then_some(None),
+            running: does_start.then_some(None),
         });
         pod.ready = is_good.then_some(None);
     }
@@ -198,7 +207,7 @@ impl World {
             Step::Refuse(place) => self.refused = Some(*place),
             Step::Restart(place) => self.restart_pod(*place),
             Step::Replace(place) => {
-                if *place < self.pods.len() && &*image != BAD {
+                if *place < self.pods.len() && ![BAD, UNREADY].contains(&&*image) {
                     self.pods[*place] = self.new_pod(*place);
                 }
             }

@@ -205,6 +205,12 @@ fn share_pairs(pairs: &Pairs, strings: &mut Interner<str>) -> SortedMap<Arc<str>
 }
 
 impl ObservedContainer {
+    /// Whether its status says that it is ready.
+    pub fn is_ready(&self) -> bool {
+        let status = self.status.as_ref();
+        status.is_some_and(|status| status.is_ready)
+    }
+
     fn new(
         wire: &WorkloadContainer,
         statuses: &[WorkloadContainerStatus],

@@ -143,6 +143,7 @@ pub(super) fn upgraded(state: PodState) -> PodState {
     PodState {
         version: crate::sidecarset::pod::PodVersion::Updated,
         progress: Progress::Starting,
+        was_upgraded: true,
         ..state
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::is_down;
+use super::{is_down, is_pending};
 use crate::cluster::ObjectName;
 use crate::sidecarset::pod::{PodState, PodVersion};
 use crate::sidecarset::set::SidecarSet;
@@ -40,7 +40,7 @@ pub struct RollingPods {
     not_upgradable: usize,
     /// Those that an upgrade has taken down.
     down: usize,
-    /// Those that the runtime has not made what they are to be.
+    /// Those whose upgrade has not shown yet that the image is good.
     pending: usize,
     /// Those that can be upgraded; first those that need not stay as they are.
     moving: Split<Candidate>,
@@ -149,10 +149,6 @@ impl RollingPods {
 fn entered(moves: Vec<Move<Candidate>>) -> impl Iterator<Item = Arc<ObjectName>> {
     let entered = moves.into_iter().filter(|one| one.entered);
     entered.map(|one| one.item.order.name)
-}
-
-fn is_pending(state: PodState) -> bool {
-    state.is_updated() && !state.is_consistent()
 }
 
 /// Items in order, of which the first `size` are told apart.

@@ -5,7 +5,6 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::sidecarset::pod::Progress;
 
 fn set(strategy: &Value) -> SidecarSet {
     let wire = json!({
@@ -20,21 +19,24 @@ fn set(strategy: &Value) -> SidecarSet {
 }
 
 /// A pod by a letter: `o` old and ready, `O` old and not ready, `x` not upgradable, `u` updated and ready, `U` updated and
-/// starting, `d` updated and not ready, `p` updated and not yet restarted; `b` old and not yet
-/// restarted, `s` old and starting, both after an upgrade to what the set was before.
+/// starting, `d` updated and not ready though its sidecars are, `D` updated with a sidecar that is not ready, `p` updated and
+/// not yet restarted; `b` old and not yet restarted, `s` old and starting, `f` old and not ready, all three after an upgrade
+/// to what the set was before.
 fn state(letter: char) -> PodState {
     PodState {
         version: match letter {
-            'u' | 'U' | 'd' | 'p' => PodVersion::Updated,
+            'u' | 'U' | 'd' | 'D' | 'p' => PodVersion::Updated,
             'x' => PodVersion::NotUpgradable,
             _ => PodVersion::Upgradable,
         },
         progress: match letter {
             'p' | 'b' => Progress::BeforeRestart,
             'U' | 's' => Progress::Starting,
+            'D' | 'f' => Progress::Unready,
             _ => Progress::Consistent,
         },
-        is_ready: !"OUds".contains(letter),
+        is_ready: !"OUdDsf".contains(letter),
+        was_upgraded: "uUdDpbsf".contains(letter),
         is_selected: true,
     }
 }
@@ -84,6 +86,9 @@ fn plan_of(strategy: &Value, letters: &str) -> Rollout {
 #[case(json!({"maxUnavailable": 1}), "OOpo", &[])]
 #[case(json!({"maxUnavailable": 1}), "OOUo", &[])]
 #[case(json!({"maxUnavailable": 1}), "OOdo", &[0])]
+// A sidecar that runs and never gets ready stops them, an application that is broken does not.
+#[case(json!({"maxUnavailable": 1}), "OODo", &[])]
+#[case(json!({"maxUnavailable": 2}), "OODD", &[])]
 // The partition keeps the last, those that cannot be upgraded among them.
 #[case(json!({"partition": 2, "maxUnavailable": 9}), "oooo", &[0, 1])]
 #[case(json!({"partition": 2, "maxUnavailable": 9}), "xooo", &[1, 2])]
@@ -98,6 +103,9 @@ fn plan_of(strategy: &Value, letters: &str) -> Rollout {
 #[case(json!({"maxUnavailable": 1}), "so", &[0])]
 #[case(json!({"maxUnavailable": 1}), "bo", &[])]
 #[case(json!({"maxUnavailable": 2}), "so", &[0, 1])]
+#[case(json!({"maxUnavailable": 2}), "ffoo", &[0, 1])]
+#[case(json!({"maxUnavailable": 2}), "fooo", &[0, 1])]
+#[case(json!({"maxUnavailable": 1}), "Oo", &[0, 1])]
 #[case(json!({"paused": true}), "oo", &[])]
 #[case(json!({"type": "NotUpdate"}), "oo", &[])]
 fn the_next_pods(#[case] strategy: Value, #[case] letters: &str, #[case] next: &[usize]) {
@@ -158,7 +166,7 @@ proptest! {
     // SCS-49, SCS-50
     #[test]
     fn no_more_ready_pods_are_down_than_may_be_and_enough_stay_old(
-        letters in "[oOxuUdpbs]{0,16}",
+        letters in "[oOxuUdDpbsf]{0,16}",
         max_unavailable in 1_u32..5,
         partition in 0_u32..8,
     ) {
@@ -166,7 +174,7 @@ proptest! {
         let rollout = plan_of(&strategy, &letters);
         let states: Vec<_> = letters.chars().map(state).collect();
         let count = |is: &dyn Fn(&PodState) -> bool| states.iter().filter(|state| is(state)).count();
-        let down = count(&|state| !state.is_serving() && (state.is_updated() || !state.is_consistent()));
+        let down = count(&|state| !state.is_serving() && (state.is_updated() || !state.is_consistent() || state.was_upgraded));
         let ready = rollout.next.iter().filter(|place| states[**place].is_ready).count();
         prop_assert!(ready == 0 || down + ready <= max_unavailable as usize);
         let old = count(&|state| !state.is_updated()) - rollout.next.len();
@@ -189,7 +197,7 @@ enum Change {
 }
 
 fn any_change() -> impl Strategy<Value = Change> {
-    let letter = || proptest::sample::select("oOxuUdpbs".chars().collect::<Vec<_>>());
+    let letter = || proptest::sample::select("oOxuUdDpbsf".chars().collect::<Vec<_>>());
     prop_oneof![
         3 => letter().prop_map(Change::Add),
         1 => (0..12_usize).prop_map(Change::Remove),

@@ -38,7 +38,7 @@ impl Turn {
         let has_failed = |name: &&&Arc<str>| {
             let container = container(name);
             container.is_some_and(|container| {
-                !is_ready(container) || !is_consistent(set, pod, container)
+                !container.is_ready() || !is_consistent(set, pod, container)
             })
         };
         let upgraded = both.iter().find(is_empty).or(both.iter().find(has_failed));
@@ -46,11 +46,6 @@ impl Turn {
         let other = if upgraded == first { second } else { first };
         Self { upgraded, other }
     }
-}
-
-fn is_ready(container: &ObservedContainer) -> bool {
-    let status = container.status.as_ref();
-    status.is_some_and(|status| status.is_ready)
 }
 
 /// The container of a pair that an upgrade changes, with its annotations. None if the one that works has the image already.
@@ -122,7 +117,11 @@ pub fn reset(
         let mut sidecars = set.template.all();
         sidecars.any(|sidecar| sidecar.names_in_pod().any(|name| name == own.name))
     };
-    let are_ready = || others().filter(|own| !own.is_init).all(is_ready);
+    let are_ready = || {
+        others()
+            .filter(|own| !own.is_init)
+            .all(ObservedContainer::is_ready)
+    };
     let has_taken_over = others()
         .filter(is_ours)
         .all(|own| own.is_init || is_consistent(set, pod, own))

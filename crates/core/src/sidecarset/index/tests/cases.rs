@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::world::{BAD, World, object, pod_key, pod_name, set_key};
+use super::world::{BAD, UNREADY, World, object, pod_key, pod_name, set_key};
 use crate::cluster::ResourceVersion;
 use crate::sidecarset::annotations::{HASH, HASH_WITHOUT_IMAGE, INJECTED_LIST};
 use crate::sidecarset::condition::UPGRADABLE;
@@ -615,6 +615,46 @@ fn a_bad_image_stops_after_max_unavailable_and_heals() {
     world.edit("log", "/spec/containers/0/image", &json!("i:3"));
     world.settle();
     assert_eq!(world.counts("log"), [4, 4, 4]);
+}
+
+// SCS-50, SDF-37
+#[test]
+fn an_image_that_starts_and_never_gets_ready_takes_down_no_more_after_an_edit() {
+    let mut world = world(6);
+    world.edit("log", "/spec/updateStrategy", &json!({"maxUnavailable": 2}));
+    world.edit("log", "/spec/containers/0/image", &json!(UNREADY));
+    world.settle();
+    assert_eq!(world.counts("log"), [6, 2, 4]);
+    // The edit is due for those two, and for no pod that is ready, whichever is asked first.
+    world.edit("log", "/spec/containers/0/image", &json!("i:3"));
+    let (down, ready): (Vec<_>, Vec<_>) = (0..6).partition(|pod| world.image(*pod) == UNREADY);
+    assert!(ready.iter().all(|pod| world.take(*pod).is_none()));
+    assert!(down.iter().all(|pod| world.take(*pod).is_some()));
+    world.restart();
+    world.settle();
+    assert_eq!(world.counts("log"), [6, 6, 6]);
+}
+
+// SDF-37
+#[test]
+fn pods_that_are_not_ready_all_the_same_do_not_all_get_an_image_that_never_gets_ready() {
+    let mut world = world(4);
+    world.edit("log", "/spec/updateStrategy", &json!({"paused": true}));
+    for pod in 0..4 {
+        world.change(&pod_key(pod), |pod| {
+            let statuses = &mut pod["status"]["containerStatuses"];
+            let mut statuses = statuses.as_array_mut().unwrap().iter_mut();
+            statuses.find(|status| status["name"] == "app").unwrap()["ready"] = json!(false);
+        });
+    }
+    world.edit("log", "/spec/containers/0/image", &json!(UNREADY));
+    world.edit("log", "/spec/updateStrategy", &json!({"maxUnavailable": 2}));
+    world.settle();
+    assert_eq!(world.counts("log"), [4, 2, 0]);
+    // With a good image all of them move, though none of them gets ready.
+    world.edit("log", "/spec/containers/0/image", &json!("i:3"));
+    world.settle();
+    assert_eq!(world.counts("log"), [4, 4, 0]);
 }
 
 // SDF-43

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::world::{BAD, World, pod_key, pod_name, set_key};
+use super::world::{BAD, UNREADY, World, pod_key, pod_name, set_key};
 use crate::cluster::{ObjectName, ResourceVersion};
 use crate::sidecarset::condition::{UPGRADABLE, UpgradableCondition, WhenWritten};
 use crate::sidecarset::event::{Event, WatchedKind, Write, WriteTarget};
@@ -50,7 +50,7 @@ enum Step {
 fn any_step() -> impl Strategy<Value = Step> {
     let set = || 0..SETS.len();
     let pod = || 0..PODS;
-    let image = proptest::sample::select(vec!["i:1", "i:2", "i:3", BAD]);
+    let image = proptest::sample::select(vec!["i:1", "i:2", "i:3", BAD, UNREADY]);
     prop_oneof![
         2 => set().prop_map(Step::CreateSet),
         1 => set().prop_map(Step::DeleteSet),
@@ -155,7 +155,7 @@ fn step(world: &mut World, step: &Step, most: usize) {
             let is_good = world
                 .sets()
                 .iter()
-                .all(|set| &*set.template.containers[0].image != BAD);
+                .all(|set| ![BAD, UNREADY].contains(&&*set.template.containers[0].image));
             if is_good {
                 world.create_pod(*pod, *is_injected);
             }

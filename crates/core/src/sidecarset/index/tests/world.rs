@@ -24,6 +24,8 @@ pub(super) const NAMESPACE: &str = "leadsman-system";
 pub(super) const START: &str = "2026-01-01T00:00:00Z";
 /// An image that never starts.
 pub(super) const BAD: &str = "i:bad";
+/// An image that starts and never gets ready.
+pub(super) const UNREADY: &str = "i:unready";
 
 pub(super) type Key = (WatchedKind, ObjectName);
 
@@ -344,8 +346,9 @@ impl World {
             let own = own.filter(|status| status["spec"] == image.as_str());
             let status = own.cloned().unwrap_or_else(|| {
                 self.containers += 1;
-                let is_good = image != BAD;
-                let state = if is_good { json!({"running": {}}) } else { json!({"waiting": {}}) };
+                let does_start = image != BAD;
+                let is_good = does_start && image != UNREADY;
+                let state = if does_start { json!({"running": {}}) } else { json!({"waiting": {}}) };
                 json!({
                     "name": name, "ready": is_good, "restartCount": 0, "image": image, "spec": image,
                     "imageID": "i@sha256:0", "containerID": format!("runtime://{}", self.containers), "state": state,
