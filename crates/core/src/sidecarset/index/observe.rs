@@ -17,7 +17,7 @@ use super::revisions::History;
 use super::sets::SetEntry;
 use super::snapshots;
 use crate::cluster::{CompleteList, ObjectName, ResourceVersion, Source};
-use crate::sidecarset::event::{CONFIGURATION, Event, WatchedKind, WriteTarget};
+use crate::sidecarset::event::{CONFIGURATION, Event, WatchedKind, Write, WriteTarget};
 use crate::sidecarset::metadata::{WHITELIST, Whitelist};
 
 impl Index {
@@ -434,10 +434,15 @@ impl Index {
                 }
             }
             _ => {
-                let due = self.wanted(target).map(|(_, purpose)| purpose);
                 // The next revision may be due now.
-                if let Some(purpose) = purpose.filter(|purpose| due == Some(*purpose)) {
-                    self.refuse(target, (purpose, UNDONE));
+                let due = self.wanted(target);
+                match due.filter(|(_, due)| purpose == Some(*due)) {
+                    // No reply shows that it is gone; the watch does.
+                    Some((Write::DeleteRevision { revision, .. }, _)) => {
+                        self.revisions.note_deletion(&revision.name);
+                    }
+                    Some((_, purpose)) => self.refuse(target, (purpose, UNDONE)),
+                    None => {}
                 }
                 self.affect(target);
             }

@@ -23,6 +23,8 @@ pub(super) struct StoredRevision {
     revision: Revision,
     /// The set that owns it.
     owner: Option<Arc<str>>,
+    /// Whether the API server has deleted it, and the watch has not shown that yet.
+    is_deleted: bool,
 }
 
 impl StoredRevision {
@@ -43,6 +45,7 @@ impl StoredRevision {
                     .into(),
             },
             owner,
+            is_deleted: false,
             object,
         }
     }
@@ -167,6 +170,13 @@ impl Revisions {
         SetRevision::read(&object.identity, object.revision, &object.data)
     }
 
+    /// A revision has been deleted, and is here until the watch shows that it is gone, or another version of it.
+    pub(super) fn note_deletion(&mut self, name: &str) {
+        if let Some(revision) = self.0.get_mut(name) {
+            revision.is_deleted = true;
+        }
+    }
+
     /// The write that is due for a set's revisions: the newest first, then one that exceeds the limit. `used` are those that
     /// pods have.
     pub(super) fn write(
@@ -198,7 +208,8 @@ impl Revisions {
         let pinned = history.pinned.as_ref();
         let pinned = pinned.map(|pinned| pinned.revision.name.clone());
         let used: BTreeSet<_> = used.chain(pinned).collect();
-        let known: Vec<_> = self.of(set).map(|own| own.revision.clone()).collect();
+        let known = self.of(set).filter(|own| !own.is_deleted);
+        let known: Vec<_> = known.map(|own| own.revision.clone()).collect();
         let surplus = surplus(&known, set.history_limit, &used);
         let surplus = self.get(surplus.first()?)?;
         Some(surplus.delete(namespace))

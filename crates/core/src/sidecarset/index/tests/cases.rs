@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::world::{BAD, UNREADY, World, object, pod_key, pod_name, set_key};
+use super::world::{BAD, InFlight, UNREADY, World, object, pod_key, pod_name, set_key};
 use crate::cluster::ResourceVersion;
 use crate::sidecarset::annotations::{HASH, HASH_WITHOUT_IMAGE, INJECTED_LIST};
 use crate::sidecarset::condition::UPGRADABLE;
@@ -258,6 +258,45 @@ fn revisions_are_created_renumbered_labelled_and_cleaned_up() {
         let stored = world.objects[&key]["metadata"]["labels"].get(label);
         assert_eq!(stored.and_then(Value::as_str), version);
     }
+}
+
+// SCS-37, SDF-55
+#[test]
+fn a_revision_that_is_deleted_is_gone_before_the_watch_shows_it_and_is_not_deleted_again() {
+    let mut world = world(0);
+    world.edit("log", "/spec/revisionHistoryLimit", &json!(1));
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    let target = WriteTarget::Revisions("log".to_owned());
+    let take = |world: &mut World| {
+        let now = world.now();
+        let write = world.index.due(&target, now)?;
+        world.in_flight.push(InFlight {
+            target: target.clone(),
+            write: write.clone(),
+        });
+        world.carry_out(0, true);
+        Some(write)
+    };
+    assert!(matches!(take(&mut world), Some(Write::CreateRevision(_))));
+    world.deliver_all();
+    assert!(matches!(
+        take(&mut world),
+        Some(Write::DeleteRevision { .. })
+    ));
+    // The watch is late.
+    assert_eq!(take(&mut world), None);
+    let now = world.now();
+    let status = WriteTarget::SetStatus("log".to_owned());
+    match world.index.due(&status, now) {
+        Some(Write::SetStatus { patch, .. }) => {
+            let condition = &patch["status"]["conditions"][0];
+            assert_eq!(condition["reason"], "InForce", "{condition}");
+        }
+        other => panic!("{other:?}"),
+    }
+    world.restart();
+    world.settle();
+    assert_eq!((world.revisions().len(), world.events()), (1, vec![]));
 }
 
 // SDF-1, SCS-39
