@@ -13,7 +13,7 @@ use crate::cluster::ObjectName;
 use crate::sidecarset::annotations::{HASH, HashEntries};
 use crate::sidecarset::container::SidecarContainer;
 use crate::sidecarset::event::WriteTarget;
-use crate::sidecarset::pod::{PodState, PodVersion};
+use crate::sidecarset::pod::{PodState, PodVersion, was_upgraded};
 use crate::sidecarset::rollout::queue::Candidate;
 use crate::sidecarset::rollout::{Member, plan};
 use crate::sidecarset::set::SidecarSet;
@@ -104,7 +104,7 @@ impl Index {
                 self.refused_upgrade(entry, set)
                     .or_else(|| self.loses(set, &sets))
                     .or_else(|| is_former(set_entry, set, entry, is_old))
-                    .or_else(|| self.as_pinned(set_entry, entry, revision))
+                    .or_else(|| self.as_pinned((set, set_entry), entry, revision))
             };
             let can_be_upgraded = assumed.is_candidate() && hold.is_none();
             Membership {
@@ -148,15 +148,18 @@ impl Index {
     }
 
     /// Whether the pod was injected with the revision that new pods are pinned to, when a later one was there already.
-    fn as_pinned(&self, set: &SetEntry, entry: &PodEntry, revision: Option<&str>) -> Option<Hold> {
-        let pinned = set.history.pinned.as_ref()?;
-        let newest = self.revisions.get(set.history.name())?;
+    fn as_pinned(
+        &self,
+        (set, set_entry): (&SidecarSet, &SetEntry),
+        entry: &PodEntry,
+        revision: Option<&str>,
+    ) -> Option<Hold> {
+        let pinned = set_entry.history.pinned.as_ref()?;
+        let newest = self.revisions.get(set_entry.history.name())?;
         let is_later = entry.pod.created > newest.created();
-        let is_upgraded = entry
-            .pod
-            .annotations
-            .contains_key(crate::sidecarset::annotations::IN_PLACE_STATE);
-        let is_pinned = revision == Some(&pinned.revision.name) && is_later && !is_upgraded;
+        let is_pinned = revision == Some(&pinned.revision.name)
+            && is_later
+            && !was_upgraded(&entry.pod, &set.name);
         is_pinned.then_some(Hold::Pinned)
     }
 

@@ -347,6 +347,31 @@ fn a_pod_that_got_the_pinned_revision_though_a_later_one_was_there_stays() {
     assert_eq!(world.image(1), "i:2");
 }
 
+// SDF-51, SCS-41
+#[test]
+fn a_pod_that_got_the_pinned_revision_stays_also_when_another_set_upgrades_it() {
+    let mut world = world(0);
+    world.create(&set_key("mesh"), spec("mesh"));
+    world.settle();
+    let first = world.revisions().into_iter().map(|(_, name)| name);
+    let first = first.into_iter().find(|name| name.starts_with("log"));
+    let pin = json!({"revision": {"revisionName": first}});
+    world.edit("log", "/spec/injectionStrategy", &pin);
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    world.settle();
+    world.pass(10);
+    world.create_pod(0, true);
+    world.settle();
+    let images = |world: &World| {
+        let pod = &world.objects[&pod_key(0)]["spec"]["containers"];
+        [0, 1].map(|place| pod[place]["image"].clone())
+    };
+    assert_eq!(images(&world), ["i:1", "i:1"]);
+    world.edit("mesh", "/spec/containers/0/image", &json!("i:3"));
+    world.settle();
+    assert_eq!(images(&world), ["i:1", "i:3"]);
+}
+
 // SCS-46, SCS-50, SCS-53, SDF-42, SDF-44, SDF-50
 #[test]
 fn pods_are_upgraded_one_after_the_other_by_one_write_each() {
