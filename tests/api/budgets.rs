@@ -408,6 +408,25 @@ pub(crate) async fn what_no_row_lists_is_too_many(_world: Arc<Installation>) -> 
         ("one too many", two.to_vec(), row(1), false),
         ("one too few", two.to_vec(), row(3), false),
         (
+            "a watch that goes on",
+            with(request(mine, "watch", "", 200)),
+            row(2),
+            true,
+        ),
+        (
+            "a watch after a list",
+            [
+                &two[..],
+                &[
+                    request(mine, "list", "", 200),
+                    request(mine, "watch", "", 200),
+                ],
+            ]
+            .concat(),
+            row(2),
+            false,
+        ),
+        (
             "another verb",
             with(request(mine, "get", "a", 200)),
             row(2),

@@ -216,7 +216,18 @@ pub(crate) async fn restarts_of_agent_and_manager_write_nothing(
         &room,
         "a manager stopped and started",
         manager_anew,
-        [budget::manager_reads(100, 1), budget::sidecar_set_reads()].concat(),
+        [
+            budget::and_again(
+                budget::manager_reads(100, 1),
+                // That of SidecarSets.
+                &[
+                    "list customresourcedefinitions",
+                    "watch customresourcedefinitions",
+                ],
+            ),
+            budget::sidecar_set_reads(),
+        ]
+        .concat(),
     )
     .await?;
 
