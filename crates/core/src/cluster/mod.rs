@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `object` | an object's name and resourceVersion, where a snapshot of it comes from |
 //! | `watches` | how far each watch has come, which objects were deleted: whether a snapshot shows anything new |
-//! | `time` | a moment by both clocks, times in whole seconds |
+//! | `time`, `timers` | a moment by both clocks, times in whole seconds; what is reconsidered later |
 //! | `selector`, `selector_terms` | label selectors, parsed; their requirements one by one, for people |
 //! | `cel` | selectors as the API server evaluates them for a webhook |
 //! | `names` | the forms of names: qualified names, values of labels, names of ports |
@@ -24,6 +24,7 @@ mod selector_terms;
 mod sorted_map;
 mod text;
 mod time;
+mod timers;
 mod watches;
 
 pub use interner::{Interner, Interners};
@@ -35,4 +36,5 @@ pub use sorted_map::SortedMap;
 pub(crate) use text::edit_distance;
 pub use text::{nearest, truncate};
 pub use time::{Now, whole_seconds};
+pub use timers::Timers;
 pub use watches::{CompleteList, Watches};

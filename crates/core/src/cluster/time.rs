@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 /// A moment by both clocks. Waits use the monotonic clock, so that no jump of the time of day shortens or lengthens
 /// them. Times from and for the API server use the wall clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
     /// The time since a fixed moment of the process, such as its start.
     pub monotonic: Duration,

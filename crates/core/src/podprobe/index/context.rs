@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::cluster::{Interner, Interners, Now, ObjectName};
 use crate::podprobe::contest::SentValue;
@@ -33,7 +32,7 @@ pub(super) fn pod_key(pod: &IndexedPod) -> Option<(NodeName, PodKey)> {
 pub(super) type Contributions = Vec<(MarkerName, PodContribution)>;
 
 /// What a machine uses besides its own state.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct IndexContext {
     /// When the current event happened.
     pub(super) now: Now,
@@ -44,22 +43,6 @@ pub(super) struct IndexContext {
     pub(super) interners: Interners,
     /// Equal for most pods of a marker.
     pub(super) entries: Interner<Entries>,
-}
-
-impl IndexContext {
-    pub(super) fn new() -> Self {
-        Self {
-            now: Now {
-                monotonic: Duration::ZERO,
-                wall: jiff::Timestamp::UNIX_EPOCH,
-            },
-            synced: false,
-            affected: Affected::default(),
-            timers: Timers::default(),
-            interners: Interners::default(),
-            entries: Interner::default(),
-        }
-    }
 }
 
 /// What an event affects. Empty between events.
@@ -92,46 +75,8 @@ pub(super) enum Timer {
     Refusal(WriteTarget),
 }
 
-/// Timers, sorted by their time on the monotonic clock.
-#[derive(Debug, Default)]
-pub(super) struct Timers(BTreeSet<(Duration, Timer)>);
-
-impl Timers {
-    /// Moves a timer from the time that it is `set` for to the `next`.
-    pub(super) fn reset(
-        &mut self,
-        set: &mut Option<Duration>,
-        next: Option<Duration>,
-        timer: impl Fn() -> Timer,
-    ) {
-        let before = std::mem::replace(set, next);
-        if before == next {
-            return;
-        }
-        if let Some(before) = before {
-            self.0.remove(&(before, timer()));
-        }
-        self.0.extend(next.map(|next| (next, timer())));
-    }
-
-    /// Sets a timer that is never moved.
-    pub(super) fn set(&mut self, time: Duration, timer: Timer) {
-        self.0.insert((time, timer));
-    }
-
-    /// Takes a timer out whose time has come.
-    pub(super) fn pop_due(&mut self, now: Duration) -> Option<Timer> {
-        let (time, _) = self.0.first()?;
-        if *time > now {
-            return None;
-        }
-        self.0.pop_first().map(|(_, timer)| timer)
-    }
-
-    pub(super) fn deadline(&self) -> Option<Duration> {
-        self.0.first().map(|(time, _)| *time)
-    }
-}
+/// What is set to be reconsidered.
+pub(super) type Timers = crate::cluster::Timers<Timer>;
 
 /// A write that is due, with what contests remember of it once it is sent.
 #[derive(Debug)]

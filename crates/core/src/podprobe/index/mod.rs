@@ -138,7 +138,7 @@ impl Index {
             refusals: Refusals::default(),
             watches: Watches::default(),
             markers_listed: false,
-            cx: IndexContext::new(),
+            cx: IndexContext::default(),
             config,
         }
     }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::cluster::{Now, ObjectName};
 use crate::sidecarset::event::WriteTarget;
@@ -12,7 +11,7 @@ pub(super) type SetName = Arc<str>;
 /// Name of a pod.
 pub(super) type PodName = Arc<ObjectName>;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct IndexContext {
     /// When the current event happened.
     pub(super) now: Now,
@@ -20,20 +19,6 @@ pub(super) struct IndexContext {
     pub(super) synced: bool,
     pub(super) affected: Affected,
     pub(super) timers: Timers,
-}
-
-impl Default for IndexContext {
-    fn default() -> Self {
-        Self {
-            now: Now {
-                monotonic: Duration::ZERO,
-                wall: jiff::Timestamp::UNIX_EPOCH,
-            },
-            synced: false,
-            affected: Affected::default(),
-            timers: Timers::default(),
-        }
-    }
 }
 
 /// What an event affects. Empty between events.
@@ -49,25 +34,5 @@ pub(super) struct Affected {
     pub(super) due: BTreeSet<WriteTarget>,
 }
 
-/// Refused writes that may be tried again, by their time on the monotonic clock.
-#[derive(Debug, Default)]
-pub(super) struct Timers(BTreeSet<(Duration, WriteTarget)>);
-
-impl Timers {
-    pub(super) fn set(&mut self, time: Duration, target: WriteTarget) {
-        self.0.insert((time, target));
-    }
-
-    /// Takes a target out whose time has come.
-    pub(super) fn pop_due(&mut self, now: Duration) -> Option<WriteTarget> {
-        let (time, _) = self.0.first()?;
-        if *time > now {
-            return None;
-        }
-        self.0.pop_first().map(|(_, target)| target)
-    }
-
-    pub(super) fn deadline(&self) -> Option<Duration> {
-        self.0.first().map(|(time, _)| *time)
-    }
-}
+/// Refused writes that may be tried again.
+pub(super) type Timers = crate::cluster::Timers<WriteTarget>;

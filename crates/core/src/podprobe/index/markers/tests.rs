@@ -35,7 +35,7 @@ fn observe(
         "spec": { "selector": selector, "probes": [probe] },
     });
     let wire = serde_json::from_value(wire).unwrap();
-    markers.observe(&wire, &mut IndexContext::new())
+    markers.observe(&wire, &mut IndexContext::default())
 }
 
 fn matching(markers: &Markers, labels: &Value) -> Vec<String> {
@@ -79,7 +79,7 @@ fn a_marker_with_another_selector_matches_by_that_alone() {
         namespace: "a".to_owned(),
         name: "m".to_owned(),
     };
-    markers.remove(&name, &mut IndexContext::new()).unwrap();
+    markers.remove(&name, &mut IndexContext::default()).unwrap();
     assert!(matching(&markers, &json!({ "app": "web" })).is_empty());
     assert!(markers.selectors.is_empty());
 }

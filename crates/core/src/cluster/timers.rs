@@ -1,0 +1,52 @@
+//! What is reconsidered when its time comes.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Timers `T`, sorted by their time on the monotonic clock of [`Now`](super::Now).
+#[derive(Debug)]
+pub struct Timers<T>(BTreeSet<(Duration, T)>);
+
+impl<T> Default for Timers<T> {
+    fn default() -> Self {
+        Self(BTreeSet::new())
+    }
+}
+
+impl<T: Ord> Timers<T> {
+    /// Moves a timer from the time that it is `set` for to the `next`.
+    pub fn reset(
+        &mut self,
+        set: &mut Option<Duration>,
+        next: Option<Duration>,
+        timer: impl Fn() -> T,
+    ) {
+        let before = std::mem::replace(set, next);
+        if before == next {
+            return;
+        }
+        if let Some(before) = before {
+            self.0.remove(&(before, timer()));
+        }
+        self.0.extend(next.map(|next| (next, timer())));
+    }
+
+    /// Sets a timer that is never moved.
+    pub fn set(&mut self, time: Duration, timer: T) {
+        self.0.insert((time, timer));
+    }
+
+    /// Takes a timer out whose time has come.
+    pub fn pop_due(&mut self, now: Duration) -> Option<T> {
+        let (time, _) = self.0.first()?;
+        if *time > now {
+            return None;
+        }
+        self.0.pop_first().map(|(_, timer)| timer)
+    }
+
+    /// When the first one is due.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.0.first().map(|(time, _)| *time)
+    }
+}
