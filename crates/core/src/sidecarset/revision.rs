@@ -76,12 +76,6 @@ impl SetRevision {
             template,
         })
     }
-
-    /// The custom version that the label of the newest revision is to be changed to, if it differs: it follows the set, also
-    /// when the set has none any more.
-    pub fn label_change(&self, set: &SidecarSet) -> Option<Option<Arc<str>>> {
-        (self.custom_version != set.custom_version).then(|| set.custom_version.clone())
-    }
 }
 
 fn controller(owner: &OwnerReference) -> Option<&str> {

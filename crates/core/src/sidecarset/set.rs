@@ -303,27 +303,5 @@ fn read_pin(wire: &InjectRevision, report: &mut FieldErrors<'_>) -> Option<Pin> 
     Some(Pin { revision, policy })
 }
 
-/// What must not change with an edit of a set: the way in which a container that stays is upgraded. The pods that have it
-/// have one container of it, or two.
-pub fn check_update(old: &SidecarSet, new: &SidecarSet) -> Vec<Invalid> {
-    let mut errors = Vec::new();
-    let mut report = FieldErrors::new(&mut errors, "spec");
-    for (index, container) in new.template.containers.iter().enumerate() {
-        let mut former = old.template.containers.iter();
-        let former = former.find(|former| former.name == container.name);
-        let is_hot = |upgrade| matches!(upgrade, &super::container::Upgrade::Hot { .. });
-        if former.is_some_and(|former| is_hot(&former.upgrade) != is_hot(&container.upgrade)) {
-            let mut at = report.field("containers");
-            let mut at = at.index(index);
-            let mut at = at.field("upgradeStrategy");
-            at.field("upgradeType").add(format!(
-                "cannot be changed: pods have the containers of {:?} as it was; give it another name",
-                container.name
-            ));
-        }
-    }
-    errors
-}
-
 #[cfg(test)]
 mod tests;

@@ -63,18 +63,6 @@ fn a_set_that_goes_back_renumbers_its_former_revision_as_recorded() {
     assert_eq!(change(&known).change, RevisionChange::Renumber(3));
 }
 
-// SCS-36, SDF-27
-#[test]
-fn the_label_of_the_newest_revision_follows_the_custom_version_both_ways() {
-    let revision = read(&recorded::documents("05-revisions-after-rollback")[1]);
-    let mut set = parse(&recorded::documents("01-sidecarset-stored")[1]);
-    assert_eq!(revision.label_change(&set), Some(None));
-    set.custom_version = Some("v1".into());
-    assert_eq!(revision.label_change(&set), None);
-    set.custom_version = Some("v3".into());
-    assert_eq!(revision.label_change(&set), Some(Some("v3".into())));
-}
-
 /// Revisions 1 to 4 of a set and one of another; the first and the third have version `v`.
 fn history() -> (SidecarSet, Vec<SetRevision>) {
     let mut set = parse(&recorded::documents("01-sidecarset-stored")[1]);

@@ -206,29 +206,6 @@ fn a_canary_set_is_not_taken_for_an_ordinary_one() {
     assert_eq!(parse(set).unwrap_err().len(), 1);
 }
 
-// SCS-61, SCS-75, SDF-23
-#[test]
-fn a_container_may_be_added_and_removed_but_not_upgraded_otherwise() {
-    let with = |containers: Value| {
-        let mut set = valid();
-        set["spec"]["containers"] = containers;
-        parse(set).unwrap()
-    };
-    let cold = json!({"name": "a", "image": "b"});
-    let hot = json!({"name": "a", "image": "b", "upgradeStrategy": {"upgradeType": "HotUpgrade", "hotUpgradeEmptyImage": "e"}});
-    let other = json!({"name": "c", "image": "d"});
-    let [cold_set, hot_set] = [&cold, &hot].map(|container| with(json!([container])));
-    assert!(check_update(&cold_set, &with(json!([cold, other]))).is_empty());
-    assert!(check_update(&hot_set, &with(json!([other]))).is_empty());
-    for (old, new) in [(&cold_set, &hot_set), (&hot_set, &cold_set)] {
-        let errors = check_update(old, new);
-        assert_eq!(
-            errors[0].path,
-            "spec.containers[0].upgradeStrategy.upgradeType"
-        );
-    }
-}
-
 // SCS-5
 #[test]
 fn pods_are_selected_by_their_labels_and_their_namespace() {
