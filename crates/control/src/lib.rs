@@ -49,4 +49,4 @@ pub use request::{DecodeReply, Measured, Request, RequestKind};
 pub use resource::{Resource, Watchable};
 pub use rights::{FeatureRights, Right, rights};
 pub use rules::{After, Class, Effects, Observation, Observe, Rules, Target};
-pub use selection::Scope;
+pub use selection::RightScope;

@@ -14,7 +14,7 @@ use leadsman_process::{ApiServer, clock};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::selection::Scope;
+use crate::selection::RightScope;
 
 /// The deadline of all steps of a request together. After it the watch shows whether the request was carried out.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
@@ -31,7 +31,7 @@ pub struct RequestKind {
     /// The verb of RBAC.
     pub verb: &'static str,
     /// Where its objects are.
-    pub scope: Scope,
+    pub scope: RightScope,
 }
 
 /// A request that is due, and the events that its replies are for the rules.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::kind::Kind;
 use crate::rules::Rules;
-use crate::selection::Scope;
+use crate::selection::RightScope;
 
 /// What observing a kind takes, and following the schema of a CRD. Single objects are not read by `get`.
 const OBSERVE: [&str; 2] = ["list", "watch"];
@@ -46,14 +46,14 @@ pub fn rights<R: Rules>() -> FeatureRights {
     let mut rights = FeatureRights::default();
     for (scope, right) in kinds.chain(requests) {
         match scope {
-            Scope::Cluster => rights.cluster.push(right),
-            Scope::OwnNamespace => rights.own_namespace.push(right),
+            RightScope::Cluster => rights.cluster.push(right),
+            RightScope::OwnNamespace => rights.own_namespace.push(right),
         }
     }
     rights
 }
 
-fn of_kind<R: Rules>(kind: &Kind<R>) -> impl Iterator<Item = (Scope, Right)> {
+fn of_kind<R: Rules>(kind: &Kind<R>) -> impl Iterator<Item = (RightScope, Right)> {
     let (resource, selection) = (kind.resource(), kind.selection);
     let objects = OBSERVE.map(|verb| {
         let right = Right {
@@ -72,7 +72,7 @@ fn of_kind<R: Rules>(kind: &Kind<R>) -> impl Iterator<Item = (Scope, Right)> {
                 name: crd.clone().into(),
                 verb,
             };
-            (Scope::Cluster, right)
+            (RightScope::Cluster, right)
         })
     });
     objects.into_iter().chain(crd)

@@ -8,7 +8,7 @@ use crate::resource::Watchable;
 
 /// Where a right is needed, and so whether a role or a cluster role grants it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Scope {
+pub enum RightScope {
     /// On objects of all namespaces, or on objects that have none.
     #[default]
     Cluster,
@@ -28,10 +28,10 @@ pub(crate) enum Selection {
 }
 
 impl Selection {
-    pub(crate) fn scope(self) -> Scope {
+    pub(crate) fn scope(self) -> RightScope {
         match self {
-            Self::All => Scope::Cluster,
-            Self::Labelled(_) | Self::Named(_) => Scope::OwnNamespace,
+            Self::All => RightScope::Cluster,
+            Self::Labelled(_) | Self::Named(_) => RightScope::OwnNamespace,
         }
     }
 

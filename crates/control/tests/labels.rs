@@ -15,7 +15,7 @@ use leadsman_control::labels::api_server::Cluster;
 use leadsman_control::labels::wiring::CopyLabels;
 use leadsman_control::labels::{rules, run, run_as};
 use leadsman_control::{
-    Class, Effects, Kind, Observation, Observe, Request, RequestKind, Rules, Scope, rights,
+    Class, Effects, Kind, Observation, Observe, Request, RequestKind, RightScope, Rules, rights,
 };
 use leadsman_core::cluster::{Now, ObjectName};
 use leadsman_lease::Leadership;
@@ -30,7 +30,7 @@ const CREATE: RequestKind = RequestKind {
     group: "",
     resource: "secrets",
     verb: "create",
-    scope: Scope::Cluster,
+    scope: RightScope::Cluster,
 };
 
 impl<K> Observe<K> for Greedy {
@@ -233,7 +233,7 @@ impl Rules for Own {
             .relisted(),
     ];
     const REQUESTS: &'static [RequestKind] = &[RequestKind {
-        scope: Scope::OwnNamespace,
+        scope: RightScope::OwnNamespace,
         ..CREATE
     }];
     const CLASSES: &'static [Class] = &[Class::new("own")];

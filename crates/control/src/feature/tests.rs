@@ -18,7 +18,7 @@ use super::*;
 use crate::kind::{Kind, OptionalFields};
 use crate::places::Places;
 use crate::rules::{Class, Observation, Observe};
-use crate::selection::Scope;
+use crate::selection::RightScope;
 
 /// What the server does with a request.
 #[derive(Clone, Debug)]
@@ -126,7 +126,7 @@ const PATCH: RequestKind = RequestKind {
     group: "",
     resource: "pods/status",
     verb: "patch",
-    scope: Scope::Cluster,
+    scope: RightScope::Cluster,
 };
 
 impl<K> Observe<K> for Script {

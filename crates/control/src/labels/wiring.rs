@@ -10,7 +10,7 @@ use leadsman_core::cluster::{Now, ObjectName, ResourceVersion, Source};
 use serde_json::json;
 
 use super::rules::{self, COLOUR, COLOUR_FROM, Event, Labels};
-use crate::{Class, Effects, Kind, Observation, Observe, Request, RequestKind, Rules, Scope};
+use crate::{Class, Effects, Kind, Observation, Observe, Request, RequestKind, RightScope, Rules};
 
 /// The feature.
 #[derive(Default)]
@@ -21,7 +21,7 @@ const POD_LABEL: RequestKind = RequestKind {
     group: "",
     resource: "pods",
     verb: "patch",
-    scope: Scope::Cluster,
+    scope: RightScope::Cluster,
 };
 
 impl Rules for CopyLabels {

@@ -11,7 +11,7 @@ const POST: RequestKind = RequestKind {
     group: "",
     resource: "lamps",
     verb: "create",
-    scope: Scope::Cluster,
+    scope: RightScope::Cluster,
 };
 
 /// An API server that answers each request with this code and body, in turn; and the requests' methods.

@@ -12,14 +12,14 @@ use serde_json::Value;
 pub struct Quantity {
     /// In billionths, which is the finest that Kubernetes keeps.
     nanos: i128,
-    format: Format,
+    format: QuantityFormat,
     /// The text as it was written, where Go keeps it; and the power of ten down to which it has digits.
     as_written: Option<(String, i32)>,
 }
 
 /// How an amount is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
+enum QuantityFormat {
     /// `1500m`, `2k`
     DecimalSi,
     /// `1536Mi`
@@ -86,10 +86,10 @@ impl Quantity {
         }
         let known = DECIMAL.iter().find(|(suffix, _)| *suffix == parts.suffix);
         let (exponent, format) = if let Some((_, exponent)) = known {
-            (*exponent, Format::DecimalSi)
+            (*exponent, QuantityFormat::DecimalSi)
         } else {
             let exponent = parts.suffix.strip_prefix(['e', 'E'])?;
-            (exponent.parse().ok()?, Format::DecimalExponent)
+            (exponent.parse().ok()?, QuantityFormat::DecimalExponent)
         };
         Self::decimal(text, &parts, exponent, format)
     }
@@ -104,7 +104,12 @@ impl Quantity {
         }
     }
 
-    fn decimal(text: &str, parts: &Parts<'_>, exponent: i32, format: Format) -> Option<Self> {
+    fn decimal(
+        text: &str,
+        parts: &Parts<'_>,
+        exponent: i32,
+        format: QuantityFormat,
+    ) -> Option<Self> {
         let digits = format!("{}{}", parts.whole, parts.fraction);
         let scale = exponent.checked_sub(i32::try_from(parts.fraction.len()).ok()?)?;
         let value: i128 = digits.trim_start_matches('0').parse().unwrap_or(0);
@@ -133,9 +138,9 @@ impl Quantity {
         let digits = parts.whole.len().max(1) + usize::try_from(power * 3).ok()? + 1;
         let is_fast = parts.fraction.is_empty() && digits <= 15;
         let format = if nanos > 0 && nanos < NANOS {
-            Format::DecimalSi
+            QuantityFormat::DecimalSi
         } else {
-            Format::BinarySi
+            QuantityFormat::BinarySi
         };
         Some(Self {
             nanos: if parts.is_negative { -nanos } else { nanos },
@@ -195,7 +200,8 @@ impl fmt::Display for Quantity {
             return f.write_str("0");
         }
         let whole = self.nanos / NANOS;
-        if self.format == Format::BinarySi && self.nanos % NANOS == 0 && whole.abs() >= 1024 {
+        if self.format == QuantityFormat::BinarySi && self.nanos % NANOS == 0 && whole.abs() >= 1024
+        {
             let mut mantissa = whole;
             let mut power = 0;
             while power < BINARY.len() && mantissa % 1024 == 0 {
@@ -211,7 +217,7 @@ impl fmt::Display for Quantity {
             mantissa /= 1000;
             exponent += 3;
         }
-        if self.format == Format::DecimalExponent {
+        if self.format == QuantityFormat::DecimalExponent {
             return match exponent {
                 0 => write!(f, "{mantissa}"),
                 _ => write!(f, "{mantissa}e{exponent}"),

@@ -10,7 +10,7 @@ use kube::core::Request as Builder;
 use kube::core::request::Error as BuildError;
 use leadsman_api::slim::Pod;
 use leadsman_api::{GROUP, NodePodProbe, PodProbeMarker};
-use leadsman_control::{DecodeReply, Request, RequestKind, Scope};
+use leadsman_control::{DecodeReply, Request, RequestKind, RightScope};
 use leadsman_core::cluster::Source;
 use leadsman_core::podprobe::event::{Event, PodMarks, Write, WriteTarget};
 use leadsman_core::podprobe::pod::FIELD_MANAGER;
@@ -21,7 +21,7 @@ const CREATE_NODE_POD_PROBE: RequestKind = RequestKind {
     group: GROUP,
     resource: "nodepodprobes",
     verb: "create",
-    scope: Scope::Cluster,
+    scope: RightScope::Cluster,
 };
 /// Of the object that is in the way of a creation.
 const READ_NODE_POD_PROBE: RequestKind = RequestKind {
@@ -29,42 +29,42 @@ const READ_NODE_POD_PROBE: RequestKind = RequestKind {
     group: GROUP,
     resource: "nodepodprobes",
     verb: "get",
-    scope: Scope::Cluster,
+    scope: RightScope::Cluster,
 };
 const REPLACE_NODE_POD_PROBE: RequestKind = RequestKind {
     label: "replace_nodepodprobe",
     group: GROUP,
     resource: "nodepodprobes",
     verb: "update",
-    scope: Scope::Cluster,
+    scope: RightScope::Cluster,
 };
 const DELETE_NODE_POD_PROBE: RequestKind = RequestKind {
     label: "delete_nodepodprobe",
     group: GROUP,
     resource: "nodepodprobes",
     verb: "delete",
-    scope: Scope::Cluster,
+    scope: RightScope::Cluster,
 };
 const POD_MARKS: RequestKind = RequestKind {
     label: "pod_marks",
     group: "",
     resource: "pods/status",
     verb: "patch",
-    scope: Scope::Cluster,
+    scope: RightScope::Cluster,
 };
 const MARKER_STATUS: RequestKind = RequestKind {
     label: "marker_status",
     group: GROUP,
     resource: "podprobemarkers/status",
     verb: "patch",
-    scope: Scope::Cluster,
+    scope: RightScope::Cluster,
 };
 const MARKER_FINALIZERS: RequestKind = RequestKind {
     label: "marker_finalizers",
     group: GROUP,
     resource: "podprobemarkers",
     verb: "patch",
-    scope: Scope::Cluster,
+    scope: RightScope::Cluster,
 };
 
 /// All of them.

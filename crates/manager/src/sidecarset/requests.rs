@@ -13,7 +13,7 @@ use kube::core::request::Error as BuildError;
 use leadsman_api::slim::revision::ControllerRevision;
 use leadsman_api::slim::workload::WorkloadPod;
 use leadsman_api::{GROUP, SidecarSet};
-use leadsman_control::{DecodeReply, Request, RequestKind, Scope};
+use leadsman_control::{DecodeReply, Request, RequestKind, RightScope};
 use leadsman_core::cluster::{ObjectName, Source};
 use leadsman_core::sidecarset::event::{Event, EventNote, Write, WriteTarget};
 use serde_json::{Value, json};
@@ -34,13 +34,13 @@ const fn kind_of(
         group,
         resource,
         verb,
-        scope: Scope::Cluster,
+        scope: RightScope::Cluster,
     }
 }
 
 const fn revision(label: &'static str, verb: &'static str) -> RequestKind {
     RequestKind {
-        scope: Scope::OwnNamespace,
+        scope: RightScope::OwnNamespace,
         ..kind_of(label, "apps", "controllerrevisions", verb)
     }
 }

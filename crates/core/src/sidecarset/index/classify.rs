@@ -14,7 +14,7 @@ use crate::sidecarset::annotations::{HASH, HashEntries};
 use crate::sidecarset::container::SidecarContainer;
 use crate::sidecarset::event::WriteTarget;
 use crate::sidecarset::pod::{PodState, PodVersion, was_upgraded};
-use crate::sidecarset::rollout::queue::Candidate;
+use crate::sidecarset::rollout::queue::RollingCandidate;
 use crate::sidecarset::rollout::{Member, plan};
 use crate::sidecarset::set::SidecarSet;
 
@@ -113,7 +113,7 @@ impl Index {
                 assumed,
                 hold,
                 candidate: can_be_upgraded
-                    .then(|| Candidate::new(set, pod, assumed))
+                    .then(|| RollingCandidate::new(set, pod, assumed))
                     .map(Box::new),
                 // Equal to the name of a known revision, as a rule.
                 revision: revision.map(|revision| self.shared_revision(revision)),

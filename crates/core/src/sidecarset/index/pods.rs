@@ -10,7 +10,7 @@ use crate::cluster::{Interners, ObjectName, ResourceVersion};
 use crate::sidecarset::annotations::{INJECTED_LIST, injected_sets};
 use crate::sidecarset::condition::UPGRADABLE;
 use crate::sidecarset::pod::{PodState, Progress};
-use crate::sidecarset::rollout::queue::Candidate;
+use crate::sidecarset::rollout::queue::RollingCandidate;
 use crate::workload::pod::ObservedPod;
 
 /// Annotation of a pod by which the API server shows one that a kubelet runs from a file (`MirrorPodAnnotationKey` in
@@ -53,7 +53,7 @@ pub(super) struct Membership {
     /// Why it is not upgraded, apart from what the roll-out of the set says.
     pub(super) hold: Option<Hold>,
     /// Its place in the roll-out, if it can be upgraded.
-    pub(super) candidate: Option<Box<Candidate>>,
+    pub(super) candidate: Option<Box<RollingCandidate>>,
     /// The revision that it has, as it says.
     pub(super) revision: Option<Arc<str>>,
 }

@@ -12,7 +12,7 @@ use crate::workload::object::{items, list_mut, text};
 
 /// What a sidecar gets.
 #[derive(Default)]
-pub(super) struct Shared {
+pub(super) struct SharedMounts {
     pub(super) mounts: Vec<JsonObject>,
     pub(super) devices: Vec<JsonObject>,
     pub(super) variables: Vec<JsonObject>,
@@ -23,11 +23,11 @@ pub(super) fn find(
     sidecar: &SidecarContainer,
     container: &JsonObject,
     pod: &PodView<'_>,
-) -> Shared {
+) -> SharedMounts {
     let mounts = items(container, "volumeMounts").filter_map(|mount| text(mount, "mountPath"));
     let devices = items(container, "volumeDevices").filter_map(|device| text(device, "devicePath"));
     let mut paths: BTreeSet<_> = mounts.chain(devices).map(str::to_owned).collect();
-    let mut shared = Shared::default();
+    let mut shared = SharedMounts::default();
     for own in pod.own_containers() {
         if sidecar.shares_volumes {
             for mount in items(own, "volumeMounts") {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{is_down, is_pending};
 use crate::cluster::ObjectName;
-use crate::sidecarset::pod::{PodState, PodVersion};
+use crate::sidecarset::pod::PodState;
 use crate::sidecarset::set::SidecarSet;
 use crate::sidecarset::strategy::UpdateMode;
 use crate::workload::pod::{ObservedPod, UpgradeOrder};
@@ -14,14 +14,14 @@ use crate::workload::priority::PriorityKey;
 
 /// A pod that can be upgraded, by its place.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Candidate {
+pub struct RollingCandidate {
     priority: PriorityKey,
     order: UpgradeOrder,
     /// Whether its upgrade takes down a pod that is ready.
     is_ready: bool,
 }
 
-impl Candidate {
+impl RollingCandidate {
     /// A pod that can be upgraded.
     pub fn new(set: &SidecarSet, pod: &ObservedPod, state: PodState) -> Self {
         Self {
@@ -37,25 +37,23 @@ impl Candidate {
 pub struct RollingPods {
     matched: usize,
     updated: usize,
-    not_upgradable: usize,
     /// Those that an upgrade has taken down.
     down: usize,
     /// Those whose upgrade has not shown yet that the image is good.
     pending: usize,
     /// Those that can be upgraded; first those that need not stay as they are.
-    moving: Split<Candidate>,
+    moving: Split<RollingCandidate>,
     /// Of these the ones that are not ready, and the ones that are; first those that are upgraded now.
-    budgets: [Split<Candidate>; 2],
+    budgets: [Split<RollingCandidate>; 2],
     /// Those that are upgraded since [`Self::settle`], and may have left again.
     chosen: Vec<Arc<ObjectName>>,
 }
 
 impl RollingPods {
     /// Adds a pod; `candidate` if it can be upgraded.
-    pub fn add(&mut self, state: PodState, candidate: Option<Candidate>) {
+    pub fn add(&mut self, state: PodState, candidate: Option<RollingCandidate>) {
         self.matched += 1;
         self.updated += usize::from(state.is_updated());
-        self.not_upgradable += usize::from(state.version == PodVersion::NotUpgradable);
         self.down += usize::from(is_down(state));
         self.pending += usize::from(is_pending(state));
         if let Some(candidate) = candidate {
@@ -65,10 +63,9 @@ impl RollingPods {
     }
 
     /// Takes a pod out, which was added as it is given here.
-    pub fn remove(&mut self, state: PodState, candidate: Option<&Candidate>) {
+    pub fn remove(&mut self, state: PodState, candidate: Option<&RollingCandidate>) {
         self.matched -= 1;
         self.updated -= usize::from(state.is_updated());
-        self.not_upgradable -= usize::from(state.version == PodVersion::NotUpgradable);
         self.down -= usize::from(is_down(state));
         self.pending -= usize::from(is_pending(state));
         if let Some(candidate) = candidate {
@@ -94,16 +91,16 @@ impl RollingPods {
     }
 
     /// Whether a pod is upgraded now.
-    pub fn is_next(&self, candidate: &Candidate) -> bool {
+    pub fn is_next(&self, candidate: &RollingCandidate) -> bool {
         self.budget(candidate).first.contains(candidate)
     }
 
     /// Whether a pod waits until others are available again.
-    pub fn is_waiting(&self, candidate: &Candidate) -> bool {
+    pub fn is_waiting(&self, candidate: &RollingCandidate) -> bool {
         self.budget(candidate).rest.contains(candidate)
     }
 
-    fn budget(&self, candidate: &Candidate) -> &Split<Candidate> {
+    fn budget(&self, candidate: &RollingCandidate) -> &Split<RollingCandidate> {
         &self.budgets[usize::from(candidate.is_ready)]
     }
 
@@ -114,22 +111,19 @@ impl RollingPods {
     }
 
     /// How many wait until others are available again.
+    #[cfg(test)]
     pub fn waiting(&self) -> usize {
         self.budgets.iter().map(|budget| budget.rest.len()).sum()
     }
 
     /// How many can be upgraded, and stay as they are for the partition or because nothing is upgraded.
+    #[cfg(test)]
     pub fn kept(&self) -> usize {
         self.moving.rest.len()
     }
 
-    /// How many differ in more than their images.
-    pub fn not_upgradable(&self) -> usize {
-        self.not_upgradable
-    }
-
     /// Takes over into the budgets what has moved over the boundary of the partition.
-    fn follow(&mut self, moves: Vec<Move<Candidate>>) {
+    fn follow(&mut self, moves: Vec<Move<RollingCandidate>>) {
         for Move {
             item,
             entered: is_in,
@@ -146,7 +140,7 @@ impl RollingPods {
     }
 }
 
-fn entered(moves: Vec<Move<Candidate>>) -> impl Iterator<Item = Arc<ObjectName>> {
+fn entered(moves: Vec<Move<RollingCandidate>>) -> impl Iterator<Item = Arc<ObjectName>> {
     let entered = moves.into_iter().filter(|one| one.entered);
     entered.map(|one| one.item.order.name)
 }

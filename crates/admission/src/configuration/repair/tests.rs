@@ -1,0 +1,122 @@
+use std::convert::Infallible;
+use std::sync::Mutex;
+
+use http::Method;
+use kube::client::Body;
+use leadsman_process::Readiness;
+use serde_json::json;
+use tokio::time::{advance, sleep};
+
+use super::*;
+use crate::admission::source;
+use crate::webhook::WebhookSpec;
+use crate::webhook::tests::echo;
+
+/// A leader that needs the configuration for the first time, after hours without one. Returns its requests, and whether
+/// the configuration was said to be absent while each was under way.
+async fn first_requests(owner_code: u16) -> Vec<(Method, bool)> {
+    let (requests, absent_since) = (Arc::new(Mutex::new(Vec::new())), watch::Sender::new(None));
+    let (asked, absent) = (Arc::clone(&requests), absent_since.clone());
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let is_absent = absent.borrow().is_some();
+        asked
+            .lock()
+            .unwrap()
+            .push((request.method().clone(), is_absent));
+        let body = json!({"metadata": {"name": CONFIGURATION, "uid": "u"}});
+        let code = match *request.method() {
+            Method::GET => owner_code,
+            _ => 200,
+        };
+        let response = http::Response::builder().status(code);
+        let response = response.body(Body::from(body.to_string().into_bytes()));
+        std::future::ready(Ok::<_, Infallible>(response.unwrap()))
+    });
+    let calls = watch::Sender::new(WebhookCalls::default());
+    let leadership = watch::Sender::new(Leadership::Leads {
+        term: 1,
+        after_others: false,
+        until: clock::monotonic() + 100 * WITHOUT_RIGHT,
+    });
+    let mut repair = ConfigurationLoop {
+        server: ApiServer::new(kube::Client::new(service, "default")),
+        address: Address::Service("leadsman-system/hook:8443".parse().unwrap()),
+        webhooks: vec![source(&echo(calls.subscribe()))],
+        bundle: watch::Sender::new(CaBundle::Pem(b"CA".to_vec())).subscribe(),
+        mounted: false,
+        leadership: leadership.subscribe(),
+        in_force: watch::Sender::new(None),
+        absent_since: absent_since.clone(),
+        check: Readiness::default().add_check("webhook configuration", "not read"),
+        state: ConfigurationLoopState {
+            observed: Observed::Absent,
+            ..ConfigurationLoopState::default()
+        },
+    };
+    repair.step().await;
+    advance(WITHOUT_RIGHT).await;
+    assert!(absent_since.borrow().is_some(), "nobody needs it yet");
+    calls.send_replace(Some(WebhookSpec::default()).into());
+    repair.step().await;
+    repair.step().await;
+    requests.lock().unwrap().clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_configuration_is_not_called_absent_while_an_apply_may_make_it() {
+    let expected = [(Method::GET, false), (Method::PATCH, false)];
+    assert_eq!(first_requests(200).await, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_configuration_is_applied_whether_its_owner_can_be_read_or_not() {
+    for code in [200, 400, 403, 404, 429, 500, 503] {
+        let methods = first_requests(code).await.into_iter();
+        let methods: Vec<_> = methods.map(|(method, _)| method).collect();
+        assert_eq!(methods, [Method::GET, Method::PATCH], "{code}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leftover_is_deleted_once_in_each_term_and_also_when_the_right_comes_late() {
+    let methods: Arc<Mutex<Vec<Method>>> = Arc::default();
+    let asked = Arc::clone(&methods);
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let mut asked = asked.lock().unwrap();
+        asked.push(request.method().clone());
+        let (code, body) = if asked.len() == 1 {
+            (403, json!({"message": "User \"me\" cannot get resource"}))
+        } else {
+            let fields = json!([{"manager": FIELD_MANAGER}]);
+            let metadata = json!({"name": CONFIGURATION, "managedFields": fields});
+            (200, json!({"metadata": metadata}))
+        };
+        let response = http::Response::builder().status(code);
+        let response = response.body(Body::from(body.to_string().into_bytes()));
+        std::future::ready(Ok::<_, Infallible>(response.unwrap()))
+    });
+    let server = ApiServer::new(kube::Client::new(service, "default"));
+    let leadership = watch::Sender::new(Leadership::Standby);
+    let lead = |term| {
+        leadership.send_replace(Leadership::Leads {
+            term,
+            after_others: false,
+            until: clock::monotonic() + 10 * WITHOUT_RIGHT,
+        })
+    };
+    lead(1);
+    tokio::spawn(delete_leftover(server, leadership.subscribe()));
+    sleep(Duration::from_mins(1)).await;
+    let taken = || std::mem::take(&mut *methods.lock().unwrap());
+    assert_eq!(methods.lock().unwrap().len(), 1, "no right");
+    sleep(2 * WITHOUT_RIGHT).await;
+    assert_eq!(taken(), [Method::GET, Method::GET, Method::DELETE]);
+    lead(1);
+    sleep(WITHOUT_RIGHT).await;
+    assert!(taken().is_empty(), "the same term");
+    leadership.send_replace(Leadership::Standby);
+    lead(2);
+    sleep(Duration::from_mins(1)).await;
+    // Others led in between; the first answer is again a refusal, as the script counts anew.
+    assert_eq!(taken(), [Method::GET]);
+}
