@@ -287,6 +287,7 @@ fn together() -> Vec<Case<Installation>> {
         case!(documents::every_other_block_is_named),
         case!(documents::another_output_is_noticed),
         case!(budgets::what_no_row_lists_is_too_many),
+        case!(budgets::a_watch_that_goes_on_costs_nothing),
         case!(leadership::a_link_counts_what_it_passes_on),
         case!(admission::the_api_server_and_the_parser_agree),
         case!(admission::generated_markers_get_one_verdict_from_both),
