@@ -283,12 +283,13 @@ impl Index {
         let Some(candidate) = &member.candidate else {
             return false;
         };
+        let rolling = &entry.members.rolling;
+        let is_unanswered = unanswered == Some(&member.set);
         if is_scattered {
-            entry.members.scattered.iter().any(|one| **one == *pod)
+            let is_next = entry.members.scattered.iter().any(|one| **one == *pod);
+            is_next || (is_unanswered && rolling.has_moving())
         } else {
-            let rolling = &entry.members.rolling;
-            let has_place = unanswered == Some(&member.set) && rolling.is_waiting(candidate);
-            rolling.is_next(candidate) || has_place
+            rolling.is_next(candidate) || (is_unanswered && rolling.is_waiting(candidate))
         }
     }
 }

@@ -4,7 +4,7 @@
 //! may have to be written; its cost is proportional to the change. [`Index::due`] returns the write of an object when
 //! there is room to send it, so that many changes to one object cost one request. Both depend only on the observed
 //! state, apart from two things that are remembered: writes that were refused, and of a pod whose upgrade is under way
-//! that it may have been carried out. The latter ends with any other version of the pod.
+//! that it may have been carried out. The latter ends with any other version of the pod, or after some minutes.
 //!
 //! | module | holds |
 //! |---|---|
@@ -43,8 +43,9 @@ mod write;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use self::context::{Affected, IndexContext};
+use self::context::{Affected, IndexContext, PodName};
 pub use self::inspect::{InspectedMembership, InspectedPods, InspectedSet, SetByName, Turn};
 use self::pods::Pods;
 pub use self::pods::{Hold, Lack};
@@ -107,6 +108,8 @@ pub struct Index {
     watches: Watches<WatchedKind>,
     changes: SnapshotChanges,
     refusals: Refusals,
+    /// The pods whose upgrade was not answered and is not sent again now, and until when they keep their places.
+    unanswered: BTreeMap<PodName, Duration>,
     resets: Resets,
     interners: Interners,
     cx: IndexContext,
@@ -130,6 +133,7 @@ impl Index {
             watches: Watches::default(),
             changes: SnapshotChanges::default(),
             refusals: Refusals::default(),
+            unanswered: BTreeMap::new(),
             resets: Resets::default(),
             interners: Interners::default(),
             cx: IndexContext::default(),
@@ -142,6 +146,7 @@ impl Index {
         self.take_in(event);
         while let Some(target) = self.cx.timers.pop_due(now.monotonic) {
             self.refusals.expire(&target, now.monotonic);
+            self.expire_unanswered(&target);
             self.affect(&target);
         }
         if self.cx.synced {
@@ -204,6 +209,7 @@ impl Index {
         }
         for pod in &affected.pods {
             self.compare_pod(pod);
+            self.note_unanswered(pod);
         }
         let mut sets = affected.sets;
         sets.append(&mut self.cx.affected.sets);

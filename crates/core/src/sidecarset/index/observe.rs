@@ -207,6 +207,7 @@ impl Index {
 
     fn forget_writes(&mut self, pod: &ObjectName) {
         self.resets.remove(pod);
+        self.unanswered.remove(pod);
         self.refusals.remove(&WriteTarget::Pod(pod.clone()));
         self.refusals
             .remove(&WriteTarget::PodCondition(pod.clone()));
@@ -370,6 +371,7 @@ impl Index {
     /// From now on this process writes. Everything is counted anew: another process may have written meanwhile.
     fn start(&mut self) {
         self.cx.synced = true;
+        self.unanswered.clear();
         for (_, set) in self.sets.iter_mut() {
             set.members = super::sets::SetMembers::default();
             set.lacking.clear();

@@ -1,6 +1,7 @@
 //! The writes that are due, but for statuses.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
@@ -16,6 +17,10 @@ use crate::sidecarset::condition::{UPGRADABLE, UpgradableCondition};
 use crate::sidecarset::event::{Write, WriteTarget};
 use crate::sidecarset::strategy::UpdateMode;
 use crate::sidecarset::upgrade;
+
+/// How long a write that was not answered may have been carried out without a watch that shows it. An API server gives up
+/// a request after a minute (`--request-timeout` of kube-apiserver).
+const UNANSWERED: Duration = Duration::from_mins(5);
 
 impl Index {
     /// The write of a target that differs from what is stored, with its purpose; not for pods and statuses, which are
@@ -61,7 +66,13 @@ impl Index {
         if unanswered.is_some() {
             self.recount(&name);
         }
-        let (set, patch, purpose) = self.next_upgrade(&name, unanswered.as_ref())?;
+        let Some((set, patch, purpose)) = self.next_upgrade(&name, unanswered.as_ref()) else {
+            if let Some(set) = unanswered {
+                self.keep_unanswered(&name, set);
+            }
+            return None;
+        };
+        self.unanswered.remove(&name);
         let is_reset = self
             .pods
             .get(&name)
@@ -78,6 +89,44 @@ impl Index {
         }
         self.recount(&name);
         Some(write)
+    }
+
+    /// Keeps the place of a pod whose upgrade was not answered and is not sent again now: it may have been carried out. That
+    /// ends with another version of the pod, or when the watch would have shown one long ago.
+    fn keep_unanswered(&mut self, name: &PodName, set: SetName) {
+        if !self.unanswered.contains_key(name) {
+            let until = self.cx.now.monotonic.saturating_add(UNANSWERED);
+            self.unanswered.insert(name.clone(), until);
+            let target = WriteTarget::Pod((**name).clone());
+            self.cx.timers.set(until, target);
+        }
+        if let Some(entry) = self.pods.get_mut(name) {
+            entry.sent = Some(set);
+        }
+        self.recount(name);
+    }
+
+    /// Frees the place of a pod whose upgrade was not answered, when its time has come.
+    pub(super) fn expire_unanswered(&mut self, target: &WriteTarget) {
+        let WriteTarget::Pod(pod) = target else {
+            return;
+        };
+        let until = self.unanswered.get(pod);
+        if until.is_some_and(|until| *until <= self.cx.now.monotonic) {
+            self.unanswered.remove(pod);
+            if let Some(entry) = self.pods.get_mut(pod) {
+                entry.sent = None;
+            }
+        }
+    }
+
+    /// Notes that the upgrade of a pod which was not answered may be sent again.
+    pub(super) fn note_unanswered(&mut self, name: &PodName) {
+        let is_sent = |entry: &PodEntry| entry.sent.is_some();
+        if self.unanswered.contains_key(name) && self.pods.get(name).is_some_and(is_sent) {
+            let target = WriteTarget::Pod((**name).clone());
+            self.cx.affected.due.insert(target);
+        }
     }
 
     /// The patch of a pod that is due now, and the set that it is for: a container that no longer works is reset first.

@@ -116,6 +116,11 @@ impl RollingPods {
         self.budgets.iter().map(|budget| budget.rest.len()).sum()
     }
 
+    /// Whether any pod need not stay as it is.
+    pub fn has_moving(&self) -> bool {
+        !self.moving.first.is_empty()
+    }
+
     /// How many can be upgraded, and stay as they are for the partition or because nothing is upgraded.
     #[cfg(test)]
     pub fn kept(&self) -> usize {

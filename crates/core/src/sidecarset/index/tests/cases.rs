@@ -112,6 +112,12 @@ impl World {
             .unwrap()
     }
 
+    fn rank(&mut self, pod: usize, rank: &str) {
+        let key = pod_key(pod);
+        self.change(&key, |pod| pod["metadata"]["labels"]["rank"] = json!(rank));
+        self.deliver_all();
+    }
+
     /// Takes out the upgrade of a pod, which is not answered.
     fn take(&mut self, pod: usize) -> Option<Write> {
         let now = self.now();
@@ -790,16 +796,11 @@ fn a_pod_whose_write_is_under_way_keeps_its_place_when_others_come_before_it() {
     let strategy = json!({"maxUnavailable": 1, "priorityStrategy": order});
     world.edit("log", "/spec/updateStrategy", &strategy);
     world.edit("log", "/spec/containers/0/image", &json!("i:2"));
-    let ranked = |world: &mut World, pod: usize, rank: &str| {
-        let key = pod_key(pod);
-        world.change(&key, |pod| pod["metadata"]["labels"]["rank"] = json!(rank));
-        world.deliver_all();
-    };
-    ranked(&mut world, 0, "r-5");
-    ranked(&mut world, 1, "r-4");
-    ranked(&mut world, 2, "r-3");
+    world.rank(0, "r-5");
+    world.rank(1, "r-4");
+    world.rank(2, "r-3");
     assert!(world.take(0).is_some());
-    ranked(&mut world, 2, "r-9");
+    world.rank(2, "r-9");
     assert_eq!(world.take(2), None);
     // It was not answered: it may have been carried out, so no other is taken down.
     assert!(world.take(0).is_some());
@@ -811,6 +812,51 @@ fn a_pod_whose_write_is_under_way_keeps_its_place_when_others_come_before_it() {
     world.deliver_all();
     assert_eq!(world.take(0), None);
     assert!(world.take(2).is_some());
+}
+
+/// A world with a set of two pods of which the first is upgraded first, and was not answered.
+fn unanswered(strategy: &Value) -> World {
+    let mut world = world(2);
+    let mut strategy = strategy.clone();
+    strategy["priorityStrategy"] = json!({"orderPriority": [{"orderedKey": "rank"}]});
+    world.edit("log", "/spec/updateStrategy", &strategy);
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    world.rank(0, "r-5");
+    world.rank(1, "r-4");
+    assert!(world.take(0).is_some());
+    world.rank(1, "r-9");
+    world
+}
+
+// SCS-50, SDF-34
+#[test]
+fn an_upgrade_without_an_answer_keeps_its_place_while_the_set_is_paused() {
+    for waits in [0, 301] {
+        let mut world = unanswered(&json!({"maxUnavailable": 1}));
+        world.edit("log", "/spec/updateStrategy/paused", &json!(true));
+        assert_eq!(world.take(0), None);
+        world.dirty.clear();
+        world.pass(waits);
+        world.edit("log", "/spec/updateStrategy/paused", &json!(false));
+        if waits == 0 {
+            assert_eq!(world.take(1), None);
+            // It is asked again.
+            assert!(world.dirty.contains(&WriteTarget::Pod(pod_name(0))));
+            assert!(world.take(0).is_some());
+        } else {
+            // No watch has shown it for minutes: it was not carried out.
+            assert!(world.take(1).is_some());
+        }
+    }
+}
+
+// SCS-48, SCS-50, SDF-34
+#[test]
+fn an_upgrade_without_an_answer_keeps_its_place_where_pods_are_spread() {
+    let scatter = json!([{"key": "app", "value": "web"}]);
+    let mut world = unanswered(&json!({"maxUnavailable": 1, "scatterStrategy": scatter}));
+    assert!(world.take(0).is_some());
+    assert_eq!(world.take(1), None);
 }
 
 // SCS-59, SCS-60, SCS-67, SDF-46
