@@ -29,9 +29,12 @@ impl Demo {
         let bed = NodeBed::start(Options::default(), progress::to_stderr()).await?;
         let release = Release::prepare(bed).await?;
         Tell::title(
-            "leadsman on it: helm upgrade --install leadsman charts/leadsman --namespace leadsman-system --create-namespace",
+            "leadsman on it: helm upgrade --install leadsman charts/leadsman --namespace leadsman-system --create-namespace \
+             --set featureGates=SidecarSetGate=true",
         );
-        release.install(&json!({})).await?;
+        release
+            .install(&json!({"featureGates": "SidecarSetGate=true"}))
+            .await?;
         Ok(Self { release })
     }
 

@@ -6,6 +6,7 @@
 mod database;
 mod game;
 mod gate;
+mod sidecars;
 
 use std::fmt::Write as _;
 
@@ -65,7 +66,10 @@ async fn story(cluster: &Demo, tell: &Tell) -> Result<()> {
     gate::play(cluster, tell)
         .await
         .context("the readiness gate")?;
-    game::play(cluster, tell).await.context("the game servers")
+    game::play(cluster, tell)
+        .await
+        .context("the game servers")?;
+    sidecars::play(cluster, tell).await.context("the sidecars")
 }
 
 /// Reports when the first pod has a mark.
