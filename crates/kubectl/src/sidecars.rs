@@ -82,7 +82,7 @@ async fn explain_pod(
     let labels = sets.namespaces.get(&pod.observed.name.namespace);
     for known in &sets.valid {
         // Its turn follows from the other pods.
-        let state = known.state(&pod, labels);
+        let state = known.state(&pod, labels, now);
         let waits = state.is_some_and(|state| state.version == PodVersion::Upgradable);
         if !waits || known.set.update.mode != UpdateMode::Rolling {
             continue;

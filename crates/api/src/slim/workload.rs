@@ -10,7 +10,8 @@ use crate::wire::{null_as_default, pairs};
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(from = "WorkloadPodWire")]
 pub struct WorkloadPod {
-    /// Name, namespace, uid, resourceVersion, creationTimestamp and deletionTimestamp; all other fields are empty.
+    /// Name, namespace, uid, resourceVersion, generation, creationTimestamp and deletionTimestamp; all other fields are
+    /// empty.
     pub identity: ObjectMeta,
     /// Its labels.
     pub labels: Pairs,
@@ -39,6 +40,7 @@ struct WorkloadPodMetadata {
     namespace: Option<String>,
     uid: Option<String>,
     resource_version: Option<String>,
+    generation: Option<i64>,
     creation_timestamp: Option<Time>,
     deletion_timestamp: Option<Time>,
     #[serde(deserialize_with = "pairs")]
@@ -56,6 +58,7 @@ impl From<WorkloadPodWire> for WorkloadPod {
                 namespace: metadata.namespace,
                 uid: metadata.uid,
                 resource_version: metadata.resource_version,
+                generation: metadata.generation,
                 creation_timestamp: metadata.creation_timestamp,
                 deletion_timestamp: metadata.deletion_timestamp,
                 ..ObjectMeta::default()
@@ -74,6 +77,8 @@ impl From<WorkloadPodWire> for WorkloadPod {
 pub struct WorkloadPodSpec {
     /// The node it is bound to.
     pub node_name: Option<String>,
+    /// How long its containers may take to end.
+    pub termination_grace_period_seconds: Option<i64>,
     /// Its containers.
     #[serde(deserialize_with = "null_as_default")]
     pub containers: Vec<WorkloadContainer>,
@@ -98,6 +103,8 @@ pub struct WorkloadContainer {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkloadPodStatus {
+    /// The generation that the kubelet has seen (KEP-5067, from Kubernetes 1.33 on).
+    pub observed_generation: Option<i64>,
     /// `Pending`, `Running`, `Succeeded`, `Failed`.
     pub phase: Option<String>,
     /// Its conditions.

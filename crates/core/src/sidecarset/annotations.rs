@@ -184,7 +184,7 @@ pub struct InPlaceStates(BTreeMap<String, JsonObject>);
 pub struct FormerContainer {
     /// The image that its status showed.
     pub image_id: String,
-    /// Its id. `OpenKruise` records none.
+    /// Its id, empty if there was no container. `OpenKruise` records none.
     pub container_id: Option<String>,
 }
 
@@ -203,9 +203,10 @@ impl InPlaceStates {
     pub fn former(&self, set: &str, container: &str) -> Option<FormerContainer> {
         let containers = inner(self.0.get(set)?, "lastContainerStatuses")?;
         let former = inner(containers, container)?;
+        let id = former.get("containerID").and_then(Value::as_str);
         Some(FormerContainer {
             image_id: text(former, "imageID").unwrap_or_default().to_owned(),
-            container_id: text(former, "containerID").map(str::to_owned),
+            container_id: id.map(str::to_owned),
         })
     }
 

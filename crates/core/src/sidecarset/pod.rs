@@ -1,8 +1,9 @@
 //! What a pod is to a set that it was injected by: whether it belongs to it, has its containers, and runs them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::annotations::{
     HASH, HASH_WITHOUT_IMAGE, HashEntries, IN_PLACE_STATE, INJECTED_LIST, InPlaceStates,
@@ -10,6 +11,7 @@ use super::annotations::{
 };
 use super::container::{ContainerKind, SidecarContainer, Upgrade, hot_names};
 use super::set::SidecarSet;
+use crate::workload::image::{digest, names_one_image};
 use crate::workload::pod::{ObservedContainer, ObservedPod, ObservedStatus};
 
 /// A pod of a set.
@@ -74,12 +76,13 @@ impl PodState {
             && self.progress != Progress::BeforeRestart
     }
 
-    /// What a pod is to a set; `namespace_label` gives the labels of its namespace, if that is known. None if it does not
-    /// belong to the set.
+    /// What a pod is to a set at a time; `namespace_label` gives the labels of its namespace, if that is known. None if it
+    /// does not belong to the set.
     pub fn read<'a>(
         set: &SidecarSet,
         pod: &ObservedPod,
         namespace_label: Option<impl Fn(&str) -> Option<&'a str>>,
+        now: Timestamp,
     ) -> Option<Self> {
         let is_member = pod.is_active()
             && set.selects(&pod.name.namespace, namespace_label, |key| pod.label(key))
@@ -88,7 +91,7 @@ impl PodState {
         let selector = set.update.selector.as_ref();
         is_member.then(|| Self {
             version: PodVersion::read(set, pod),
-            progress: Progress::read(set, pod),
+            progress: Progress::read(set, pod, FormerContainers::read(set, pod, now)),
             is_ready: pod.is_ready() && idle_containers_are_empty(set, pod),
             was_upgraded: was_upgraded(pod, &set.name),
             is_selected: selector.is_none_or(|selector| selector.matches(|key| pod.label(key))),
@@ -109,8 +112,7 @@ impl PodVersion {
 }
 
 impl Progress {
-    fn read(set: &SidecarSet, pod: &ObservedPod) -> Self {
-        let former = FormerContainers::read(set, pod);
+    fn read(set: &SidecarSet, pod: &ObservedPod, former: FormerContainers<'_>) -> Self {
         let mut progress = Self::Consistent;
         for container in sidecars_in(set, pod) {
             if !former.is_consistent(container) {
@@ -222,27 +224,48 @@ fn idle_containers_are_empty(set: &SidecarSet, pod: &ObservedPod) -> bool {
         })
 }
 
+/// How long after the grace period of its pod a container that is to be replaced is gone at the latest, if its kubelet
+/// works: the kubelet hears of the upgrade, and reports the end.
+const REPLACED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
+/// The longest grace period that is waited for.
+const LONGEST_GRACE: Duration = Duration::from_mins(10);
+
 /// What the annotations of a pod say about its containers before their last upgrade.
 struct FormerContainers<'a> {
     set: &'a str,
     /// None if no container was upgraded yet, or if the annotation cannot be read.
     states: Option<InPlaceStates>,
-    /// Whether the annotation cannot be read: then no upgrade counts as complete.
+    /// Whether the annotation cannot be read: then any container may have been upgraded.
     is_malformed: bool,
     /// When the images were last written, by the annotation.
     since: Option<Timestamp>,
+    /// Until when a container that runs may still be the one that is to be replaced.
+    settles: Settles,
+}
+
+/// When a container that runs is the one that was asked for, though nothing in its status shows that.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Settles {
+    /// It is.
+    Now,
+    /// Unless it is replaced before.
+    At(Timestamp),
+    /// When the kubelet has seen the pod.
+    WhenSeen,
 }
 
 impl<'a> FormerContainers<'a> {
-    fn read(set: &'a SidecarSet, pod: &ObservedPod) -> Self {
+    fn read(set: &'a SidecarSet, pod: &ObservedPod, now: Timestamp) -> Self {
         let text = pod.annotations.get(IN_PLACE_STATE);
         let states = text.and_then(|text| InPlaceStates::read(text));
         let entries = HashEntries::read(annotation(pod, HASH), Timestamp::UNIX_EPOCH);
+        let since = entries.get(&set.name).and_then(|entry| entry.since);
         Self {
             set: &set.name,
             is_malformed: text.is_some() && states.is_none(),
             states,
-            since: entries.get(&set.name).and_then(|entry| entry.since),
+            since,
+            settles: Settles::of(pod, since, now),
         }
     }
 
@@ -251,26 +274,31 @@ impl<'a> FormerContainers<'a> {
         let Some(status) = &container.status else {
             return false;
         };
-        if self.is_malformed {
-            return false;
-        }
         let former = self.states.as_ref();
         let former = former.and_then(|former| former.former(self.set, &container.name));
+        let is_settled = self.settles == Settles::Now;
         let Some(former) = former else {
-            // It was never upgraded.
-            return digest(&container.image).is_none_or(|image| has_digest(status, image));
+            // It was never upgraded, or nobody knows.
+            let is_trusted = !self.is_malformed && digest(&container.image).is_none();
+            return is_trusted || is_settled || runs(status, &container.image);
         };
-        match former.container_id {
-            // A new name of the same image changes nothing else that could be observed.
-            Some(id) => status.container_id.as_deref() != Some(&id) && status.running.is_some(),
-            None => match digest(&container.image) {
-                Some(image) => has_digest(status, image),
-                None => {
-                    *status.image_id != *former.image_id
-                        || status.image == container.image
-                        || self.was_started_since(status)
-                }
-            },
+        let is_shown = || match digest(&container.image) {
+            Some(_) => runs(status, &container.image),
+            None => {
+                let is_another = *status.image_id != *former.image_id;
+                let is_known = former.container_id.is_none() || !former.image_id.is_empty();
+                (is_another && is_known) || runs(status, &container.image)
+            }
+        };
+        match &former.container_id {
+            // The former container may have been started anew before the kubelet heard of the upgrade. And where a new name
+            // means the same image, nothing shows that it is asked for: a runtime reports either name
+            // (kubernetes/kubernetes#51017). In both cases the container is new and its image is the former.
+            Some(id) => {
+                let is_new = status.container_id.as_deref() != Some(id);
+                is_new && status.running.is_some() && (is_shown() || is_settled)
+            }
+            None => is_shown() || (is_settled && self.was_started_since(status)),
         }
     }
 
@@ -282,18 +310,52 @@ impl<'a> FormerContainers<'a> {
     }
 }
 
+impl Settles {
+    fn of(pod: &ObservedPod, since: Option<Timestamp>, now: Timestamp) -> Self {
+        if !pod.is_seen {
+            return Self::WhenSeen;
+        }
+        // The time stands in an annotation, which others can write: one that is to come means nothing.
+        let Some(since) = since.filter(|since| *since <= now) else {
+            return Self::Now;
+        };
+        let grace = SignedDuration::try_from(pod.grace_period.min(LONGEST_GRACE));
+        let within = grace.unwrap_or_default().saturating_add(REPLACED_WITHIN);
+        match since.checked_add(within) {
+            Ok(settled) if settled > now => Self::At(settled),
+            _ => Self::Now,
+        }
+    }
+}
+
+/// When a pod counts as upgraded unless its kubelet replaces a container before. None if something else decides that.
+pub fn settles_at(set: &SidecarSet, pod: &ObservedPod, now: Timestamp) -> Option<Timestamp> {
+    let former = FormerContainers::read(set, pod, now);
+    let Settles::At(settled) = former.settles else {
+        return None;
+    };
+    let read = |settles| {
+        let former = FormerContainers::read(set, pod, now);
+        Progress::read(set, pod, FormerContainers { settles, ..former })
+    };
+    (read(former.settles) != read(Settles::Now)).then_some(settled)
+}
+
 /// Whether the runtime runs what the spec says of a container of a set.
-pub fn is_consistent(set: &SidecarSet, pod: &ObservedPod, container: &ObservedContainer) -> bool {
-    FormerContainers::read(set, pod).is_consistent(container)
+pub fn is_consistent(
+    set: &SidecarSet,
+    pod: &ObservedPod,
+    container: &ObservedContainer,
+    now: Timestamp,
+) -> bool {
+    FormerContainers::read(set, pod, now).is_consistent(container)
 }
 
-/// The digest of an image that is named by one.
-fn digest(image: &str) -> Option<&str> {
-    image.split_once('@').map(|(_, digest)| digest)
-}
-
-/// Whether a container's image has a digest. Its repository is not compared: the runtime completes it.
-fn has_digest(status: &ObservedStatus, wanted: &str) -> bool {
-    let own = status.image_id.rsplit('@').next();
-    own == Some(wanted)
+/// Whether a container's status shows that it runs an image: by its digest, else by its name. The repository of a digest is
+/// not compared: the runtime completes it.
+fn runs(status: &ObservedStatus, image: &str) -> bool {
+    match digest(image) {
+        Some(digest) => status.image_id.rsplit('@').next() == Some(digest),
+        None => names_one_image(&status.image, image),
+    }
 }

@@ -157,7 +157,10 @@ impl World {
     }
 
     fn states(&self) -> Vec<PodState> {
-        let read = |pod| PodState::read(&self.set, pod, None::<fn(&str) -> Option<&'static str>>);
+        let read = |pod| {
+            let label = None::<fn(&str) -> Option<&'static str>>;
+            PodState::read(&self.set, pod, label, NOW.parse().unwrap())
+        };
         self.pods.iter().map(|pod| read(pod).unwrap()).collect()
     }
 

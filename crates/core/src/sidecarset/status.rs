@@ -81,6 +81,10 @@ mod tests {
     use crate::sidecarset::recorded;
     use crate::workload::pod::ObservedPod;
 
+    fn now() -> jiff::Timestamp {
+        "2027-01-01T00:00:00Z".parse().unwrap()
+    }
+
     // SCS-62
     #[test]
     fn the_status_is_written_as_recorded() {
@@ -88,7 +92,8 @@ mod tests {
         let set = SidecarSet::parse(&serde_json::from_value(stored.clone()).unwrap()).unwrap();
         let pod = recorded::documents("03-pod-injected").remove(0);
         let pod = ObservedPod::new(&serde_json::from_value(pod).unwrap());
-        let state = PodState::read(&set, &pod, None::<fn(&str) -> Option<&'static str>>).unwrap();
+        let state =
+            PodState::read(&set, &pod, None::<fn(&str) -> Option<&'static str>>, now()).unwrap();
         let mut counts = Counts::default();
         let empty = status(&set, counts, "r", 0, None);
         let expected = json!({"matchedPods": 0, "updatedPods": 0, "readyPods": 0, "observedGeneration": 1, "latestRevision": "r", "collisionCount": 0});
@@ -110,8 +115,13 @@ mod tests {
         };
         let parsed = SidecarSet::parse(&serde_json::from_value(set.clone()).unwrap()).unwrap();
         let pod = ObservedPod::new(&serde_json::from_value(pod.clone()).unwrap());
-        let state =
-            PodState::read(&parsed, &pod, None::<fn(&str) -> Option<&'static str>>).unwrap();
+        let state = PodState::read(
+            &parsed,
+            &pod,
+            None::<fn(&str) -> Option<&'static str>>,
+            now(),
+        )
+        .unwrap();
         assert_eq!(state.version, PodVersion::Upgradable);
         let mut counts = Counts::default();
         counts.add(state);
@@ -127,7 +137,7 @@ mod tests {
         let read = |set: &Value, pod: &Value| {
             let set = SidecarSet::parse(&serde_json::from_value(set.clone()).unwrap()).unwrap();
             let pod = ObservedPod::new(&serde_json::from_value(pod.clone()).unwrap());
-            PodState::read(&set, &pod, None::<fn(&str) -> Option<&'static str>>).unwrap()
+            PodState::read(&set, &pod, None::<fn(&str) -> Option<&'static str>>, now()).unwrap()
         };
         let injected = read(&set, &documents[1]);
         assert!(injected.is_updated() && injected.is_serving());

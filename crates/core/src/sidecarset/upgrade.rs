@@ -48,7 +48,7 @@ pub fn upgrade(
         }
         if let Upgrade::Hot { empty_image } = &sidecar.upgrade {
             let of_pair = (&*sidecar.name, &*sidecar.image, &**empty_image);
-            changed.extend(hot::upgrade(set, pod, of_pair, &mut annotations));
+            changed.extend(hot::upgrade(set, pod, of_pair, &mut annotations, now));
             continue;
         }
         let container = pod.container(&sidecar.name);
@@ -167,7 +167,10 @@ fn former_container(container: &ObservedContainer) -> FormerContainer {
         image_id: status
             .map(|status| status.image_id.to_string())
             .unwrap_or_default(),
-        container_id: status.and_then(|status| status.container_id.as_deref().map(str::to_owned)),
+        // Empty where there is none: whatever runs later is new.
+        container_id: status.map_or(Some(String::new()), |status| {
+            status.container_id.as_deref().map(str::to_owned)
+        }),
     }
 }
 
@@ -176,7 +179,7 @@ mod tests {
     use super::*;
     use crate::sidecarset::annotations::INJECTED_LIST;
     use crate::sidecarset::metadata::Whitelist;
-    use crate::sidecarset::pod::{PodState, PodVersion, Progress};
+    use crate::sidecarset::pod::{PodState, PodVersion, Progress, settles_at};
     use crate::sidecarset::recorded;
 
     const NOW: &str = "2026-11-22T01:56:25Z";
@@ -200,8 +203,15 @@ mod tests {
         upgrade(set, revision, pod, &allowed, now.parse().unwrap())
     }
 
+    /// What a pod is so many seconds after [`NOW`].
+    fn state_at(set: &SidecarSet, pod: &ObservedPod, seconds: i64) -> PodState {
+        let now: Timestamp = NOW.parse().unwrap();
+        let now = now + jiff::SignedDuration::from_secs(seconds);
+        PodState::read(set, pod, None::<fn(&str) -> Option<&'static str>>, now).unwrap()
+    }
+
     fn state(set: &SidecarSet, pod: &ObservedPod) -> PodState {
-        PodState::read(set, pod, None::<fn(&str) -> Option<&'static str>>).unwrap()
+        state_at(set, pod, 0)
     }
 
     // SCS-25, SCS-46, SCS-53, SDF-44
@@ -342,24 +352,98 @@ mod tests {
         pod
     }
 
-    // SDF-32
-    #[test]
-    fn another_name_of_the_same_image_is_upgraded_once_the_new_container_runs() {
+    /// A pod whose sidecar is upgraded to an image, and the set. The containers end within five seconds.
+    fn being_upgraded(image: &str) -> (SidecarSet, ObservedPod) {
         let mut pod = observed(&recorded::documents("03-pod-injected")[0]);
+        pod.grace_period = std::time::Duration::from_secs(5);
         let status = pod.containers[0].status.as_mut().unwrap();
+        status.image = "registry.example/log-agent:1.0".into();
         status.container_id = Some("containerd://1".into());
         status.running = Some(None);
-        let set = set("log-agent:1.0-same");
+        let set = set(image);
         let upgrade = upgraded(&set, "r", &pod, NOW);
-        let mut pod = after_patch(&pod, &upgrade);
+        let pod = after_patch(&pod, &upgrade);
         assert_eq!(state(&set, &pod).progress, Progress::BeforeRestart);
-        // The image is the same, and the runtime has another name for it.
+        (set, pod)
+    }
+
+    /// The pod's sidecar is started anew, and its image is shown by this name.
+    fn start_anew(pod: &mut ObservedPod, image: &str) {
         let status = pod.containers[0].status.as_mut().unwrap();
-        status.image = "registry.example/library/log-agent:1.0".into();
+        status.image = image.into();
         status.container_id = Some("containerd://2".into());
-        status.running = None;
+        status.running = Some(None);
+    }
+
+    // SCS-55, SDF-32
+    #[test]
+    fn a_container_that_is_started_anew_with_its_former_image_is_not_upgraded() {
+        let (set, mut pod) = being_upgraded("registry.example/log-agent:1.1");
+        start_anew(&mut pod, "registry.example/log-agent:1.0");
+        assert_eq!(state(&set, &pod).progress, Progress::BeforeRestart);
+        assert_eq!(
+            settles_at(&set, &pod, NOW.parse().unwrap()),
+            Some("2026-11-22T01:56:40Z".parse().unwrap())
+        );
+        // The kubelet has replaced it, by the digest.
+        let status = pod.containers[0].status.as_mut().unwrap();
+        status.image_id = "registry.example/log-agent@sha256:1".into();
+        assert!(state(&set, &pod).is_consistent());
+        assert_eq!(settles_at(&set, &pod, NOW.parse().unwrap()), None);
+    }
+
+    // SCS-55, SDF-32
+    #[test]
+    fn another_name_of_the_same_image_is_upgraded_once_the_former_container_must_be_gone() {
+        let (set, mut pod) = being_upgraded("registry.example/log-agent:1.0-same");
+        // The runtime has either name for it.
+        for (shown, seconds, is_consistent) in [
+            ("registry.example/log-agent:1.0-same", 0, true),
+            ("registry.example/log-agent:1.0", 0, false),
+            ("registry.example/log-agent:1.0", 14, false),
+            ("registry.example/log-agent:1.0", 15, true),
+        ] {
+            start_anew(&mut pod, shown);
+            let state = state_at(&set, &pod, seconds);
+            assert_eq!(state.is_consistent(), is_consistent, "{shown} {seconds}");
+        }
+        // A kubelet that has not seen the upgrade yet has not replaced anything.
+        pod.is_seen = false;
+        assert!(!state_at(&set, &pod, 1000).is_consistent());
+        assert_eq!(settles_at(&set, &pod, NOW.parse().unwrap()), None);
+        pod.is_seen = true;
+        pod.containers[0].status.as_mut().unwrap().running = None;
+        assert!(!state_at(&set, &pod, 1000).is_consistent());
+    }
+
+    // SCS-55
+    #[test]
+    fn a_container_that_had_no_status_is_upgraded_once_its_image_is_shown() {
+        let mut pod = observed(&recorded::documents("03-pod-injected")[0]);
+        pod.containers[0].status = None;
+        let set = set("registry.example/log-agent:1.1");
+        let mut pod = after_patch(&pod, &upgraded(&set, "r", &pod, NOW));
+        let before = observed(&recorded::documents("03-pod-injected")[0]);
+        pod.containers[0].status = before.containers[0].status.clone();
+        start_anew(&mut pod, "registry.example/log-agent:1.0");
         assert!(!state(&set, &pod).is_consistent());
-        pod.containers[0].status.as_mut().unwrap().running = Some(None);
+        start_anew(&mut pod, "registry.example/log-agent:1.1");
+        assert!(state(&set, &pod).is_consistent());
+    }
+
+    // SCS-55, SDF-1
+    #[test]
+    fn a_state_that_cannot_be_read_holds_up_nobody_for_ever() {
+        let (set, mut pod) = being_upgraded("registry.example/log-agent:1.1");
+        start_anew(&mut pod, "registry.example/log-agent:1.0");
+        pod.annotations
+            .extend([(IN_PLACE_STATE.into(), "no json".into())]);
+        assert!(!state(&set, &pod).is_consistent());
+        assert!(state_at(&set, &pod, 15).is_consistent());
+        // Neither does a time that is to come.
+        let hashes = pod.annotations.get(HASH).unwrap();
+        let hashes = hashes.replace("2026-11-22T", "2999-11-22T");
+        pod.annotations.extend([(HASH.into(), hashes.into())]);
         assert!(state(&set, &pod).is_consistent());
     }
 
@@ -368,16 +452,17 @@ mod tests {
     fn an_upgrade_by_openkruise_to_the_same_image_ends_with_a_later_start() {
         let mut pod = observed(&recorded::documents("04-pod-upgraded-in-place")[0]);
         let set = set("registry.example/log-agent:1.1");
-        for (started, is_consistent) in [
-            ("2026-11-22T01:56:24Z", false),
-            ("2026-11-22T01:56:26Z", true),
+        for (started, seconds, is_consistent) in [
+            ("2026-11-22T01:56:24Z", 60, false),
+            ("2026-11-22T01:56:26Z", 0, false),
+            ("2026-11-22T01:56:26Z", 60, true),
         ] {
             pod.containers[0].status.as_mut().unwrap().running =
                 Some(Some(started.parse().unwrap()));
             assert_eq!(
-                state(&set, &pod).is_consistent(),
+                state_at(&set, &pod, seconds).is_consistent(),
                 is_consistent,
-                "{started}"
+                "{started} {seconds}"
             );
         }
     }
@@ -396,6 +481,10 @@ mod tests {
         ] {
             pod.containers[0].image = format!("log-agent@{digest}").into();
             assert_eq!(state(&set, &pod).is_consistent(), is_consistent, "{digest}");
+            assert!(
+                state_at(&set, &pod, 100_000).is_consistent(),
+                "not for ever"
+            );
         }
     }
 
@@ -429,7 +518,7 @@ mod tests {
                     .unwrap();
                 annotations.as_object_mut().unwrap().extend(patch.clone());
             }
-            seen.push(state(&set, &pod).progress);
+            seen.push(state_at(&set, &pod, 60).progress);
         }
         seen.split_off(1)
     }
@@ -496,7 +585,10 @@ mod tests {
         let is_member = |change: fn(&mut ObservedPod)| {
             let mut pod = member.clone();
             change(&mut pod);
-            PodState::read(&set, &pod, None::<fn(&str) -> Option<&'static str>>).is_some()
+            {
+                let label = None::<fn(&str) -> Option<&'static str>>;
+                PodState::read(&set, &pod, label, NOW.parse().unwrap()).is_some()
+            }
         };
         assert!(is_member(|_| {}));
         assert!(!is_member(|pod| pod.is_terminating = true));

@@ -13,6 +13,7 @@
 //! | `defaults` | what the API server fills in where a container or a volume leaves it out |
 //! | `validity` | what Kubernetes requires of containers and volumes |
 //! | `object` | fields of an object of JSON |
+//! | `image` | names of images |
 //! | `hash` | hashes as names, labels and annotations contain them |
 //! | `pod` | a pod that may be upgraded in place, and its place in the order of an upgrade |
 //! | `amount` | a number of pods, or a share of them |
@@ -24,6 +25,7 @@ pub mod core_types;
 pub mod defaults;
 pub mod go_json;
 pub mod hash;
+pub mod image;
 pub mod object;
 pub mod pod;
 pub mod priority;

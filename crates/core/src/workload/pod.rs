@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use leadsman_api::slim::Pairs;
@@ -26,6 +27,10 @@ pub struct ObservedPod {
     pub created: Option<Timestamp>,
     /// Whether it is bound to a node.
     pub is_scheduled: bool,
+    /// Whether its kubelet has seen its spec; true where the kubelet does not say (before Kubernetes 1.34, KEP-5067).
+    pub is_seen: bool,
+    /// How long its containers may take to end.
+    pub grace_period: Duration,
     /// Whether it has begun to terminate.
     pub is_terminating: bool,
     /// Its phase.
@@ -139,6 +144,10 @@ impl ObservedPod {
             labels: share_pairs(labels, strings),
             annotations: share_pairs(annotations, strings),
             created: identity.creation_timestamp.as_ref().map(time),
+            is_seen: status
+                .observed_generation
+                .is_none_or(|seen| Some(seen) >= identity.generation),
+            grace_period: grace_period(spec.termination_grace_period_seconds),
             is_scheduled: spec.node_name.as_ref().is_some_and(|name| !name.is_empty()),
             is_terminating: identity.deletion_timestamp.is_some(),
             phase: match status.phase.as_deref() {
@@ -195,6 +204,13 @@ impl ObservedPod {
             name: self.name.clone(),
         }
     }
+}
+
+/// As Kubernetes has it by default (`DefaultTerminationGracePeriodSeconds` in `k8s.io/api/core/v1`).
+fn grace_period(seconds: Option<i64>) -> Duration {
+    const DEFAULT: u64 = 30;
+    let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    Duration::from_secs(seconds.unwrap_or(DEFAULT))
 }
 
 fn share_pairs(pairs: &Pairs, strings: &mut Interner<str>) -> SortedMap<Arc<str>> {

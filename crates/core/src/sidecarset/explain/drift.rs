@@ -85,7 +85,7 @@ pub fn drift(
             namespace: pod.observed.name.namespace.clone(),
             name: pod.observed.name.name.clone(),
             revision: pod.revision(&known.set.name),
-            takes: DriftRemedy::of(known.state(pod, labels), &differs),
+            takes: DriftRemedy::of(known.state(pod, labels, now), &differs),
             differs,
         }
     });

@@ -91,9 +91,14 @@ impl PodObject {
 
 impl KnownSet {
     /// What a pod is to the set; None if it does not belong to it.
-    pub fn state(&self, pod: &PodObject, namespaces: Option<&Labels>) -> Option<PodState> {
+    pub fn state(
+        &self,
+        pod: &PodObject,
+        namespaces: Option<&Labels>,
+        now: Timestamp,
+    ) -> Option<PodState> {
         let label = namespaces.map(|labels| |key: &str| labels.get(key).map(String::as_str));
-        PodState::read(&self.set, &pod.observed, label)
+        PodState::read(&self.set, &pod.observed, label, now)
     }
 
     /// In which fields a pod differs from what it would get if it were created again.

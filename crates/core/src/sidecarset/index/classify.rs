@@ -1,6 +1,7 @@
 //! What a pod is to sets, from what all of them are.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -11,9 +12,9 @@ use super::refusals::Purpose;
 use super::sets::SetEntry;
 use crate::cluster::ObjectName;
 use crate::sidecarset::annotations::{HASH, HashEntries};
-use crate::sidecarset::container::SidecarContainer;
+use crate::sidecarset::container::{SidecarContainer, hot_names};
 use crate::sidecarset::event::WriteTarget;
-use crate::sidecarset::pod::{PodState, PodVersion, was_upgraded};
+use crate::sidecarset::pod::{PodState, PodVersion, settles_at, was_upgraded};
 use crate::sidecarset::rollout::queue::RollingCandidate;
 use crate::sidecarset::rollout::{Member, plan};
 use crate::sidecarset::set::SidecarSet;
@@ -28,7 +29,31 @@ impl Index {
         if memberships != entry.memberships {
             self.count(name, memberships);
         }
+        self.await_settled(name);
         self.note_pod_writes(name);
+    }
+
+    /// Looks at a pod again when its last upgrade counts as done, if nothing shows that before.
+    fn await_settled(&mut self, name: &PodName) {
+        let Some(entry) = self.pods.get(name) else {
+            return;
+        };
+        let now = self.cx.now;
+        let unclear = entry
+            .memberships
+            .iter()
+            .filter(|member| !member.state.is_consistent());
+        let sets = unclear.filter_map(|member| self.sets.get(&member.set)?.active());
+        let settled = sets
+            .filter_map(|set| settles_at(set, &entry.pod, now.wall))
+            .max();
+        if let Some(settled) = settled {
+            let left = settled.duration_since(now.wall).unsigned_abs();
+            // In whole seconds, so that the events of a pod until then set few timers.
+            let until = now.monotonic.saturating_add(left).as_secs() + 1;
+            let target = WriteTarget::Pod((**name).clone());
+            self.cx.timers.set(Duration::from_secs(until), target);
+        }
     }
 
     /// Takes a pod out of the sets that it was counted in.
@@ -85,7 +110,11 @@ impl Index {
         let states = sets.filter_map(|set_entry| {
             let set = set_entry.active()?;
             let label = self.namespace_label(&pod.name.namespace);
-            Some((set_entry, set, PodState::read(set, pod, label)?))
+            Some((
+                set_entry,
+                set,
+                PodState::read(set, pod, label, self.cx.now.wall)?,
+            ))
         });
         let states: Vec<_> = states.collect();
         let sets: Vec<_> = states.iter().map(|(_, set, _)| *set).collect();

@@ -27,7 +27,12 @@ struct Turn {
 impl Turn {
     /// The one that waits with the empty image; else one that is not what it is to be, since an upgrade of it has failed;
     /// else the one that does not work, by the annotation.
-    fn of(set: &SidecarSet, pod: &ObservedPod, name: &str, empty_image: &str) -> Self {
+    fn of(
+        set: &SidecarSet,
+        pod: &ObservedPod,
+        (name, empty_image): (&str, &str),
+        now: Timestamp,
+    ) -> Self {
         let [first, second] = hot_names(name);
         let [_, idle] = hot_containers(pod, name);
         let both = [&first, &second];
@@ -38,7 +43,7 @@ impl Turn {
         let has_failed = |name: &&&Arc<str>| {
             let container = container(name);
             container.is_some_and(|container| {
-                !container.is_ready() || !is_consistent(set, pod, container)
+                !container.is_ready() || !is_consistent(set, pod, container, now)
             })
         };
         let upgraded = both.iter().find(is_empty).or(both.iter().find(has_failed));
@@ -54,6 +59,7 @@ pub(super) fn upgrade<'a>(
     pod: &'a ObservedPod,
     (name, image, empty_image): (&str, &'a str, &str),
     annotations: &mut BTreeMap<String, String>,
+    now: Timestamp,
 ) -> Option<ChangedContainer<'a>> {
     let [working, _] = hot_containers(pod, name);
     if pod
@@ -62,7 +68,7 @@ pub(super) fn upgrade<'a>(
     {
         return None;
     }
-    let turn = Turn::of(set, pod, name, empty_image);
+    let turn = Turn::of(set, pod, (name, empty_image), now);
     let container = pod.container(&turn.upgraded)?;
     let version = annotations.get(&version_key(&turn.other)).cloned();
     annotations.insert(version_key(&turn.upgraded), set.version.to_string());
@@ -124,7 +130,7 @@ pub fn reset(
     };
     let has_taken_over = others()
         .filter(is_ours)
-        .all(|own| own.is_init || is_consistent(set, pod, own))
+        .all(|own| own.is_init || is_consistent(set, pod, own, now))
         && (pod.is_ready() || are_ready());
     has_taken_over.then(|| patch(set, pod, &changed, annotations, now))
 }

@@ -413,6 +413,38 @@ fn a_pod_that_vanishes_in_mid_upgrade_frees_its_place() {
     assert!(world.take(other).is_some());
 }
 
+// SCS-50, SCS-55, SDF-32
+#[test]
+fn a_container_that_only_crashed_keeps_the_place_of_its_pod_until_its_upgrade_must_be_done() {
+    let mut world = world(2);
+    for pod in 0..2 {
+        // The kubelet does not say which generation it has seen.
+        world.objects.get_mut(&pod_key(pod)).unwrap()["status"]["observedGeneration"] = Value::Null;
+    }
+    world.are_kubelets_late = true;
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    let first = (0..2).find(|pod| world.take(*pod).is_some()).unwrap();
+    let target = WriteTarget::Pod(pod_name(first));
+    world.dirty.insert(target);
+    world.edit("log", "/spec/updateStrategy/paused", &json!(false));
+    while world.image(first) != "i:2" {
+        world.send(0);
+        while !world.in_flight.is_empty() {
+            world.carry_out(0, true);
+        }
+    }
+    world.crash(&pod_key(first));
+    world.deliver_all();
+    assert_eq!(world.take(1 - first), None);
+    // Longer than the containers may take to end, it is another name of the image.
+    world.dirty.clear();
+    world.pass(39);
+    assert_eq!(world.take(1 - first), None);
+    world.pass(2);
+    assert!(world.dirty.contains(&WriteTarget::Pod(pod_name(1 - first))));
+    assert!(world.take(1 - first).is_some());
+}
+
 // SCS-57, SDF-35, SDF-55
 #[test]
 fn a_pod_whose_write_is_refused_holds_up_no_other() {

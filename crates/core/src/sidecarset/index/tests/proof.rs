@@ -37,6 +37,8 @@ enum Step {
     Rank(usize, u8),
     Namespace(bool),
     Kubelet(usize),
+    LateKubelets(bool),
+    Crash(usize),
     Deliver(usize),
     Send(usize),
     CarryOut(usize, bool),
@@ -68,6 +70,8 @@ fn any_step() -> impl Strategy<Value = Step> {
         3 => (pod(), 0..4_u8).prop_map(|(pod, rank)| Step::Rank(pod, rank)),
         1 => any::<bool>().prop_map(Step::Namespace),
         6 => pod().prop_map(Step::Kubelet),
+        1 => any::<bool>().prop_map(Step::LateKubelets),
+        3 => pod().prop_map(Step::Crash),
         6 => (0..6_usize).prop_map(Step::Deliver),
         12 => (0..64_usize).prop_map(Step::Send),
         10 => (0..8_usize, prop::bool::weighted(0.8)).prop_map(|(place, reply)| Step::CarryOut(place, reply)),
@@ -183,6 +187,8 @@ fn step(world: &mut World, step: &Step, most: usize) {
             world.deliver_all();
         }
         Step::Kubelet(pod) => world.start_containers(&pod_key(*pod)),
+        Step::LateKubelets(are_late) => world.are_kubelets_late = *are_late,
+        Step::Crash(pod) => world.crash(&pod_key(*pod)),
         Step::Deliver(count) => world.deliver(*count),
         Step::Send(choice) => drop(world.send(*choice)),
         Step::CarryOut(place, has_reply) if *place < world.in_flight.len() => {

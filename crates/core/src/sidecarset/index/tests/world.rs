@@ -51,6 +51,8 @@ pub(super) struct World {
     pub(super) writes: Vec<Write>,
     /// The pods that an upgrade by a set has taken down while they were ready.
     pub(super) taken_down: BTreeSet<(String, ObjectName)>,
+    /// Whether kubelets hear late of what is written.
+    pub(super) are_kubelets_late: bool,
 }
 
 pub(super) fn object(namespace: &str, name: &str) -> ObjectName {
@@ -86,6 +88,7 @@ impl World {
             in_flight: Vec::new(),
             writes: Vec::new(),
             taken_down: BTreeSet::new(),
+            are_kubelets_late: false,
         };
         let namespace = json!({"metadata": {"name": "shop", "labels": {"tier": "gold"}}});
         world.create(&(WatchedKind::Namespace, object("", "shop")), namespace);
@@ -139,7 +142,7 @@ impl World {
         }
         meta["uid"] = format!("u-{}", self.uids).into();
         meta["creationTimestamp"] = self.now().wall.to_string().into();
-        if key.0 == WatchedKind::Set {
+        if matches!(key.0, WatchedKind::Set | WatchedKind::Pod) {
             meta["generation"] = 1.into();
         }
         self.objects.insert(key.clone(), value);
@@ -154,7 +157,7 @@ impl World {
         self.late.push_back(self.event(key, Source::Watch));
     }
 
-    /// Changes an object; a change of a set's spec is another generation.
+    /// Changes an object; a change of the spec of a set or a pod is another generation.
     pub(super) fn change(&mut self, key: &Key, change: impl FnOnce(&mut Value)) -> bool {
         let Some(before) = self.objects.get(key).cloned() else {
             return false;
@@ -164,7 +167,7 @@ impl World {
         if *value == before {
             return false;
         }
-        if key.0 == WatchedKind::Set && value["spec"] != before["spec"] {
+        if value["metadata"]["generation"].is_i64() && value["spec"] != before["spec"] {
             let generation = before["metadata"]["generation"].as_i64().unwrap();
             value["metadata"]["generation"] = (generation + 1).into();
         }
@@ -362,10 +365,26 @@ impl World {
                 .retain(|(container, pod)| *pod != key.1 || status["name"] != container.as_str());
         }
         self.change(key, |pod| {
+            pod["status"]["observedGeneration"] = pod["metadata"]["generation"].clone();
             pod["status"]["containerStatuses"] = statuses.into();
             pod["status"]["conditions"][0]["status"] =
                 if is_ready { "True" } else { "False" }.into();
         });
+    }
+
+    /// The containers of a pod end by themselves, and its kubelet starts them with the images that they had.
+    pub(super) fn crash(&mut self, key: &Key) {
+        let containers = &mut self.containers;
+        let Some(pod) = self.objects.get(key) else {
+            return;
+        };
+        let mut statuses = pod["status"]["containerStatuses"].clone();
+        for status in statuses.as_array_mut().unwrap() {
+            *containers += 1;
+            status["containerID"] = format!("runtime://{containers}").into();
+            status["restartCount"] = (status["restartCount"].as_i64().unwrap() + 1).into();
+        }
+        self.change(key, |pod| pod["status"]["containerStatuses"] = statuses);
     }
 
     /// The kubelet notices that an image differs: the container is not ready until it is started.
@@ -373,6 +392,7 @@ impl World {
         self.change(key, |pod| {
             let containers = pod["spec"]["containers"].as_array().unwrap().clone();
             let mut is_stopped = false;
+            pod["status"]["observedGeneration"] = pod["metadata"]["generation"].clone();
             for status in pod["status"]["containerStatuses"].as_array_mut().unwrap() {
                 let differs = containers.iter().any(|container| {
                     container["name"] == status["name"] && container["image"] != status["spec"]
@@ -397,7 +417,7 @@ impl World {
         let label = labels
             .as_ref()
             .map(|labels| |key: &str| labels.get(key).map(|value| &**value));
-        PodState::read(set, &self.observed(key), label)
+        PodState::read(set, &self.observed(key), label, self.now().wall)
     }
 
     /// Takes out a write that is due, if there is one, to be answered later.
@@ -487,7 +507,9 @@ impl World {
                 self.check(&key, &patch["metadata"])?;
                 self.note_upgrade(&key, patch);
                 self.change(&key, |value| patch_pod(value, patch));
-                self.stop_containers(&key);
+                if !self.are_kubelets_late {
+                    self.stop_containers(&key);
+                }
                 Ok(Some(key))
             }
             Write::PodCondition { pod, patch } => {
