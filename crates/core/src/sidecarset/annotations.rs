@@ -135,6 +135,13 @@ impl HashEntries {
         self.0.keys().map(String::as_str)
     }
 
+    /// The names of the sidecars that the pod got from a set; of two that take turns it is one name.
+    pub fn sidecars(&self, set: &str) -> impl Iterator<Item = &str> {
+        let list = self.0.get(set).and_then(|entry| entry.get("sidecarList"));
+        let names = list.and_then(Value::as_array).into_iter().flatten();
+        names.filter_map(Value::as_str)
+    }
+
     /// The names of the revisions that the pod has.
     pub fn revisions(&self) -> impl Iterator<Item = (&str, &str)> {
         let entries = self.0.iter();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::annotations::{HASH, HashEntries};
+use super::annotations::{HASH, HashEntries, IN_PLACE_STATE};
 use super::metadata::Whitelist;
 use super::render::{Additions, Injected, Injection, RenderOptions, inject};
 use super::selection::{NewPod, NotOffered, SetHistory, offer};
@@ -122,7 +122,9 @@ fn was_just_injected(
     };
     hashes.sets().count() == injected.sets.len()
         && chosen.all(has_entry)
-        && injected.additions.has_nothing_new()
+        // It is of an upgrade.
+        && annotation(pod, IN_PLACE_STATE).is_none()
+        && injected.additions.has_nothing_new(pod)
 }
 
 #[cfg(test)]

@@ -230,9 +230,9 @@ impl Index {
             let in_force = set_entry.in_force.as_ref()?;
             let is_later = entry.pod.created > Some(in_force.since.0);
             let is_expected = !set.is_injection_paused
-                && !entry.is_injected_by(name)
                 && is_later
                 && self.selects(set, entry)
+                && !is_injected(set, entry)
                 && !self.gives_way(set, entry);
             is_expected.then(|| (name.clone(), lack(set, entry)))
         });
@@ -336,6 +336,25 @@ fn is_former(
 ) -> Option<Hold> {
     let is_former = is_old && entry.pod.created < Some(set.created) && !set_entry.adopts_pods();
     is_former.then_some(Hold::Former)
+}
+
+/// Whether a set was injected into a pod. One that was made of an injected pod while no webhook answered has the annotations
+/// of that one, and none of the containers.
+fn is_injected(set: &SidecarSet, entry: &PodEntry) -> bool {
+    let has = |name: &str| entry.pod.container(name).is_some();
+    let has_present = || {
+        let mut names = set.template.all().flat_map(SidecarContainer::names_in_pod);
+        names.any(|name| has(&name))
+    };
+    // It may have got other containers than the set has now.
+    let has_former = || {
+        let text = entry.pod.annotations.get(HASH).map(|text| &**text);
+        let hashes = HashEntries::read(text.unwrap_or_default(), Timestamp::UNIX_EPOCH);
+        let mut names = hashes.sidecars(&set.name).peekable();
+        let is_unknown = names.peek().is_none();
+        is_unknown || names.any(|name| has(name) || hot_names(name).iter().any(|name| has(name)))
+    };
+    entry.is_injected_by(&set.name) && (has_present() || has_former())
 }
 
 fn lack(set: &SidecarSet, entry: &PodEntry) -> Lack {

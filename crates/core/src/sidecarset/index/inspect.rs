@@ -94,7 +94,9 @@ impl Index {
             return Vec::new();
         };
         let lacks = entry.lacks.iter().map(|(set, lack)| (set, Some(lack)));
-        let injected = entry.injected.iter().map(|set| (set, None));
+        let is_lacking = |set: &&SetName| entry.lacks.iter().any(|(lacking, _)| lacking == *set);
+        let injected = entry.injected.iter().filter(|set| !is_lacking(set));
+        let injected = injected.map(|set| (set, None));
         let sets = injected.chain(lacks).map(|(set, lack)| InspectedSet {
             name: set,
             set: self.known_set(set),

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::workload::JsonObject;
-use crate::workload::object::{inner, list_mut};
+use crate::workload::core_types::CONTAINER;
+use crate::workload::go_json::GoValue;
+use crate::workload::object::{inner, items, list_mut};
 
 /// What is added to a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -39,13 +41,25 @@ impl Additions {
         *self == Self::default()
     }
 
-    /// Whether no container, volume or secret is new to the pod. Containers that it has may be replaced.
-    pub fn has_nothing_new(&self) -> bool {
-        let is_new = |list: &ListAdditions| !list.before.is_empty() || !list.after.is_empty();
-        !is_new(&self.containers)
-            && !is_new(&self.init_containers)
-            && self.volumes.is_empty()
-            && self.secrets.is_empty()
+    /// Whether no container, volume or secret is new to the pod, and the containers that it has are those that would replace
+    /// them. The API server may have completed them since.
+    pub fn has_nothing_new(&self, pod: &JsonObject) -> bool {
+        let spec = inner(pod, "spec");
+        let has_all = |field: &str, list: &ListAdditions| {
+            let present: Vec<_> = spec
+                .into_iter()
+                .flat_map(|spec| items(spec, field))
+                .collect();
+            let mut replaced = list.replaced.iter();
+            let is_same = replaced.all(|(place, container)| {
+                let present = present.get(*place);
+                let read = |container| GoValue::structure(container, &[CONTAINER]);
+                present.is_some_and(|present| has_all_of(&read(present), &read(container)))
+            });
+            is_same && list.before.is_empty() && list.after.is_empty()
+        };
+        let mut lists = self.lists().into_iter();
+        lists.all(|(field, list)| has_all(field, &list))
     }
 
     /// The pod with what is added.
@@ -154,4 +168,22 @@ fn object_mut<'a>(object: &'a mut JsonObject, field: &str) -> &'a mut JsonObject
         *value = JsonObject::new().into();
     }
     value.as_object_mut().expect("it is an object now")
+}
+
+/// Whether a value has all fields of another, and perhaps more.
+fn has_all_of(present: &GoValue, wanted: &GoValue) -> bool {
+    match (present, wanted) {
+        (GoValue::Object(present), GoValue::Object(wanted)) => {
+            wanted.iter().all(|(key, wanted)| {
+                let mut fields = present.iter();
+                fields.any(|(own, present)| own == key && has_all_of(present, wanted))
+            })
+        }
+        (GoValue::List(present), GoValue::List(wanted)) => {
+            let mut pairs = present.iter().zip(wanted);
+            present.len() == wanted.len()
+                && pairs.all(|(present, wanted)| has_all_of(present, wanted))
+        }
+        _ => present == wanted,
+    }
 }

@@ -147,6 +147,26 @@ fn a_pod_that_was_just_injected_gets_nothing_more(
     );
 }
 
+// SDF-14, SCS-82
+#[test]
+fn a_copy_of_a_pod_that_was_just_injected_is_what_the_sets_say() {
+    let all = snapshot([set("a", &json!({}))], &[]);
+    let before = pod(&json!({}));
+    let injected = all.inject(&before, "shop", now()).additions.apply(&before);
+    let mut without = injected.clone();
+    without["spec"]["containers"] = before["spec"]["containers"].clone();
+    let mut edited = injected.clone();
+    edited["spec"]["containers"][0]["image"] = "other:1".into();
+    let mut upgraded = injected.clone();
+    upgraded["metadata"]["annotations"][IN_PLACE_STATE] = "{\"a\":{}}".into();
+    for copy in [without, edited, upgraded] {
+        let additions = all.inject(&copy, "shop", now()).additions;
+        assert_eq!(additions.apply(&copy), injected);
+    }
+    let same = all.inject(&injected, "shop", now());
+    assert_eq!(same.additions, Additions::default());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 

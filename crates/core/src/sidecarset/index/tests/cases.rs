@@ -203,6 +203,32 @@ fn pods_that_no_webhook_saw_are_counted_and_named() {
     assert_eq!(world.reason("log").1, "InForce");
 }
 
+// SDF-2, SDF-14
+#[test]
+fn a_pod_that_has_the_annotations_of_another_and_none_of_the_containers_was_missed() {
+    let mut world = world(1);
+    let mut copy = world.objects[&pod_key(0)].clone();
+    let containers = copy["spec"]["containers"].as_array_mut().unwrap();
+    containers.retain(|container| container["name"] == "app");
+    world.create(&pod_key(1), copy);
+    world.settle();
+    assert_eq!(world.counts("log"), [1, 1, 1]);
+    let (_, reason, message) = world.reason("log");
+    assert_eq!(reason, "NotInjected");
+    assert!(
+        message.contains("1 pod ") && message.contains("shop/web-01"),
+        "{message}"
+    );
+    let sets = world.index.inspect_pod(&pod_name(1));
+    assert_eq!((sets.len(), sets[0].lack), (1, Some(&Lack::Missed)));
+    // One that got other containers than the set has now was not.
+    world.edit("log", "/spec/containers/0/name", &json!("other-side"));
+    world.delete(&pod_key(1));
+    world.settle();
+    assert_eq!(world.counts("log"), [0, 0, 0]);
+    assert_eq!(world.reason("log").1, "InForce");
+}
+
 // SDF-2, SCS-5
 #[test]
 fn pods_from_before_the_set_are_not_missed() {
