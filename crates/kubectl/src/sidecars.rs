@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 use leadsman_core::cluster::ObjectName;
-use leadsman_core::podprobe::explain::{Explanation, Unread};
+use leadsman_core::podprobe::explain::{CauseReason, Explanation, Unread};
 use leadsman_core::sidecarset::explain::{PodObject, SetCause, SetExplanation, SetReason, explain};
 use leadsman_core::sidecarset::pod::PodVersion;
 use leadsman_core::sidecarset::strategy::UpdateMode;
@@ -121,7 +121,8 @@ impl ExplainedSidecars {
     /// Takes out of the explanation of a pod that its namespace has no markers: who has sidecars need not have any.
     pub(crate) fn without_markers(&self, pod: &mut Explanation) {
         if self.sets.iter().any(concerns) {
-            pod.causes.retain(|cause| cause.reason != "NoMarker");
+            pod.causes
+                .retain(|cause| cause.reason != CauseReason::NoMarker);
         }
     }
 
@@ -183,7 +184,7 @@ fn explain_set(lines: &mut Lines, explained: &SetExplanation) {
         (false, _) => lines.add(format_args!("  {set}  {BAD}not injected{BAD:#}")),
     }
     for cause in &explained.causes {
-        lines.add(format_args!("    {:?}: {}", cause.reason, cause.message));
+        lines.add(format_args!("    {}: {}", cause.reason, cause.message));
         let whose = match cause.reason {
             SetReason::Namespace => "its namespace",
             _ => "the pod",

@@ -81,7 +81,11 @@ pub(crate) fn groups(
         } else if group.causes.is_empty() {
             format!("{GOOD}marked as they should be{GOOD:#}")
         } else {
-            let reasons: Vec<_> = group.causes.iter().map(|cause| cause.reason).collect();
+            let reasons: Vec<_> = group
+                .causes
+                .iter()
+                .map(|cause| cause.reason.as_str())
+                .collect();
             reasons.join(", ")
         };
         lines.add(format_args!("\n{HEADING}{count}{HEADING:#}: {what}"));

@@ -12,9 +12,11 @@
 //! | `names` | the forms of names: qualified names, values of labels, names of ports |
 //! | `invalid` | what is wrong with an object, and in which field |
 //! | `text` | texts that must fit somewhere |
+//! | `closed_list` | enums of words that people see, and that a page explains |
 //! | `sorted_map`, `interner` | maps and strings of which a manager keeps hundreds of thousands |
 
 pub mod cel;
+mod closed_list;
 mod interner;
 mod invalid;
 pub mod names;
@@ -27,6 +29,9 @@ mod time;
 mod timers;
 mod watches;
 
+pub(crate) use closed_list::closed_list;
+#[cfg(test)]
+pub(crate) use closed_list::words_of_tables;
 pub use interner::{Interner, Interners};
 pub use invalid::{FieldErrors, Invalid};
 pub use object::{ObjectName, ResourceVersion, Source};

@@ -1,6 +1,6 @@
 //! The answer of `try` as text.
 
-use leadsman_core::podprobe::explain::{Cause, MarkChange};
+use leadsman_core::podprobe::explain::{Cause, CauseReason, MarkChange};
 
 use super::report::{MarkerTrial, PodTrial, ProbeTrial};
 use crate::table::{BAD, GOOD, HEADING, WAITING};
@@ -90,7 +90,7 @@ fn obstacles(lines: &mut Lines, trial: &MarkerTrial, with_all_names: bool) {
             let is_same = |other: &Cause| {
                 (other.reason, &other.marker, &other.probe)
                     == (cause.reason, &cause.marker, &cause.probe)
-                    && (cause.reason != "Conflict" || other.message == cause.message)
+                    && (cause.reason != CauseReason::Conflict || other.message == cause.message)
             };
             match found.iter_mut().find(|(other, _)| is_same(other)) {
                 Some((_, names)) => names.push(pod.name.clone()),

@@ -7,6 +7,7 @@ use leadsman_api::slim::Pod;
 
 use super::PodContext;
 use super::explanation::Cause;
+use super::reason::CauseReason;
 use crate::podprobe::index::AgentState;
 
 impl PodContext<'_> {
@@ -26,7 +27,7 @@ impl PodContext<'_> {
             // Agents need not be pods.
             [] if all.is_empty() => None,
             [] => Some(Cause::problem(
-                "NoAgent",
+                CauseReason::NoAgent,
                 format!(
                     "no pod of leadsman's agent is on node {node}, so nothing is probed there; check that the DaemonSet leadsman-agent tolerates the node's taints and selects its labels"
                 ),
@@ -50,7 +51,7 @@ fn not_ready(agent: &Pod, node: &str) -> Cause {
     let mut reasons = states.filter_map(|state| state.waiting.as_ref()?.reason.as_deref());
     let reason = reasons.next().map(|reason| format!(" ({reason})"));
     Cause::resolving(
-        "AgentNotReady",
+        CauseReason::AgentNotReady,
         format!(
             "the agent's pod {name} on node {node} is not Ready{}, so no verdict there changes; if it stays so, its events and log say why, such as a container runtime that cannot be reached: kubectl -n {namespace} describe pod {name}, kubectl -n {namespace} logs {name}",
             reason.unwrap_or_default()

@@ -6,6 +6,7 @@
 
 use super::explanation::Cause;
 use super::failures::failure;
+use super::reason::CauseReason;
 use super::{ManagerState, PodContext, reported, words};
 use crate::cluster::nearest;
 use crate::podprobe::index::{InspectedFit, InspectedMarker, InspectedProbe};
@@ -15,23 +16,23 @@ use crate::podprobe::pod::FIELD_MANAGER;
 use crate::podprobe::status::Pending;
 
 /// Reasons of a marker's status that only a running manager knows: objects alone do not show them.
-const REMEMBERED: &[&str] = &[
-    "Contested",
-    "Cycle",
-    "InvalidSpec",
-    "TooManyProbes",
-    "Refused",
+const REMEMBERED: &[CauseReason] = &[
+    CauseReason::Contested,
+    CauseReason::Cycle,
+    CauseReason::InvalidSpec,
+    CauseReason::TooManyProbes,
+    CauseReason::Refused,
 ];
 
 /// Reasons that follow from the nodes, their objects and agents.
-const OF_NODES: &[&str] = &[
-    "NoConditionType",
-    "NoNode",
-    "VirtualNode",
-    "NoAgent",
-    "AgentSilent",
-    "CannotProbe",
-    "NoAddress",
+const OF_NODES: &[CauseReason] = &[
+    CauseReason::NoConditionType,
+    CauseReason::NoNode,
+    CauseReason::VirtualNode,
+    CauseReason::NoAgent,
+    CauseReason::AgentSilent,
+    CauseReason::CannotProbe,
+    CauseReason::NoAddress,
 ];
 
 impl PodContext<'_> {
@@ -91,7 +92,7 @@ impl PodContext<'_> {
     fn nobody_writes(&self) -> Option<Cause> {
         if !self.cluster.gate {
             return Some(Cause::problem(
-                "GateOff",
+                CauseReason::GateOff,
                 "the manager runs with PodProbeMarkerGate=false and acts on no marker: remove it from --feature-gates",
             ));
         }
@@ -106,7 +107,7 @@ impl PodContext<'_> {
             }
         };
         Some(Cause::problem(
-            "ManagerDown",
+            CauseReason::ManagerDown,
             format!(
                 "no manager leads, so nothing is written: {what}; look at its pods and their logs (kubectl get pods -A -l app.kubernetes.io/name=leadsman,app.kubernetes.io/component=manager)"
             ),
@@ -167,13 +168,13 @@ impl PodContext<'_> {
         if let Some((trouble, subject)) = &known.trouble {
             let mut message = trouble.message(subject);
             message.push_str(&self.there_is_instead(pending, probe));
-            return Some(Cause::problem(trouble.reason(), message));
+            return Some(Cause::problem(trouble.into(), message));
         }
         match pending {
             Pending::Starting => self.of_waiting(marker, probe, known),
             Pending::StartupProbe => Some(Self::startup_probe(probe)),
             Pending::AwaitingProvider => Some(Cause::resolving(
-                pending.reason(),
+                CauseReason::AwaitingProvider,
                 format!(
                     "probe {}: the provider of the virtual node has not reported the condition {} yet; if it never does, check that it reads the annotation kruise.io/podprobe",
                     probe.name,
@@ -214,7 +215,7 @@ impl PodContext<'_> {
         let winner = self.probe_name(conflict.winner)?;
         let probe = marker.probes.get(conflict.loser.1)?;
         let cause = Cause::problem(
-            "Conflict",
+            CauseReason::Conflict,
             format!(
                 "probe {}: {} is set by {winner}, which has precedence (of two markers the older one, within a marker the earlier probe); rename it in one of them or delete one",
                 probe.name, conflict.mark
@@ -226,21 +227,17 @@ impl PodContext<'_> {
     /// What the marker's status says and objects do not show.
     fn remembered(&self, marker: &InspectedMarker<'_>) -> Option<Cause> {
         let (reason, message) = reported(marker)?;
-        let mut told = REMEMBERED.iter();
-        let told = told.find(|known| **known == reason).copied();
         // Who may not read the objects of the nodes has the manager's word for what they show.
-        let of_nodes = || {
-            let mut reasons = OF_NODES.iter().filter(|_| !self.cluster.knows_nodes);
-            reasons.find(|known| **known == reason).copied()
-        };
-        let reason = told.or_else(of_nodes)?;
+        let of_nodes = OF_NODES.iter().filter(|_| !self.cluster.knows_nodes);
+        let mut told = REMEMBERED.iter().chain(of_nodes).copied();
+        let reason = told.find(|known| known.as_str() == reason)?;
         let pod = &self.inspected.pod.name.name;
         // A stopped marker marks nothing; the others name up to three pods.
-        if reason != "Cycle" && !names(message, pod) && !message.contains(" more") {
+        if reason != CauseReason::Cycle && !names(message, pod) && !message.contains(" more") {
             return None;
         }
         let mut message = message.to_owned();
-        if reason == "Contested" {
+        if reason == CauseReason::Contested {
             message.push_str(&self.writers_of_differing());
         }
         let cause = Cause::problem(reason, message);
@@ -288,7 +285,7 @@ impl PodContext<'_> {
             )
         };
         Some(Cause::resolving(
-            "NotWrittenYet",
+            CauseReason::NotWrittenYet,
             format!(
                 "{what} not as the verdicts and markers say; the manager writes that within seconds, else its log says why not{}",
                 self.writers_of_differing()

@@ -3,6 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Serialize;
 
+use super::reason::CauseReason;
 use crate::cluster::SelectorTerm;
 use crate::podprobe::history::{RecordedRun, ResultsInARow};
 use crate::podprobe::marker::{Marker, MarkerProbe};
@@ -40,8 +41,8 @@ pub struct Explanation {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Cause {
-    /// In one word; most are reasons of a marker's condition `Ready` too.
-    pub reason: Reason,
+    /// In one word.
+    pub reason: CauseReason,
     /// Whether it resolves by itself.
     pub resolves: bool,
     /// The marker concerned; None if all are.
@@ -56,7 +57,7 @@ pub struct Cause {
 
 impl Cause {
     /// A cause that stays until somebody does something.
-    pub(super) fn problem(reason: Reason, message: impl Into<String>) -> Self {
+    pub(super) fn problem(reason: CauseReason, message: impl Into<String>) -> Self {
         Self {
             reason,
             resolves: false,
@@ -67,7 +68,7 @@ impl Cause {
     }
 
     /// A cause that resolves by itself.
-    pub(super) fn resolving(reason: Reason, message: impl Into<String>) -> Self {
+    pub(super) fn resolving(reason: CauseReason, message: impl Into<String>) -> Self {
         Self {
             resolves: true,
             ..Self::problem(reason, message)
@@ -83,9 +84,6 @@ impl Cause {
         }
     }
 }
-
-/// A cause in one word: a reason of a marker's status, or one of those below, which no status shows.
-pub type Reason = &'static str;
 
 /// What a marker has to do with a pod.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -1,6 +1,7 @@
 //! What the message of a failed probe means, and what to do.
 
-use super::explanation::{Cause, Reason};
+use super::explanation::Cause;
+use super::reason::CauseReason;
 use crate::podprobe::marker::MarkerProbe;
 use crate::podprobe::probe::State;
 use crate::podprobe::template::HandlerTemplate;
@@ -14,7 +15,7 @@ struct Hint {
     begins: &'static str,
     /// And contains this, in lower case.
     contains: &'static str,
-    reason: Reason,
+    reason: CauseReason,
     action: &'static str,
 }
 
@@ -42,7 +43,7 @@ const fn hint(
     handler: Handler,
     begins: &'static str,
     contains: &'static str,
-    reason: Reason,
+    reason: CauseReason,
     action: &'static str,
 ) -> Hint {
     Hint {
@@ -64,19 +65,19 @@ const NOBODY_LISTENS: &str =
 /// command (`CANNOT_START` in `leadsman_cri`'s `exec`). What a probe itself prints has none of these beginnings.
 #[rustfmt::skip]
 const HINTS: &[Hint] = &[
-    hint(Exec, "command timed out", "", "TimedOut", SLOW),
-    hint(Exec, "OCI runtime exec failed", "permission denied", "CommandNotExecutable", NOT_ALLOWED),
-    hint(Exec, "OCI runtime exec failed", "no such file or directory", "CommandNotFound", NO_COMMAND),
-    hint(Exec, "OCI runtime exec failed", "executable file", "CommandNotFound", NO_COMMAND),
-    hint(Exec, "command error: executable file", "not found", "CommandNotFound", NO_COMMAND),
-    hint(HttpGet, "GET from ", "within", "TimedOut", SLOW),
-    hint(HttpGet, "connecting to ", "no answer within", "TimedOut", SLOW),
-    hint(HttpGet, "connecting to ", "connection refused", "ConnectionRefused", NOBODY_LISTENS),
-    hint(TcpSocket, "connecting to ", "no answer within", "TimedOut", SLOW),
-    hint(TcpSocket, "connecting to ", "connection refused", "ConnectionRefused", NOBODY_LISTENS),
-    hint(Grpc, "health check call to ", "no answer within", "TimedOut", SLOW),
-    hint(Grpc, "connecting to ", "no answer within", "TimedOut", SLOW),
-    hint(Grpc, "connecting to ", "connection refused", "ConnectionRefused", NOBODY_LISTENS),
+    hint(Exec, "command timed out", "", CauseReason::TimedOut, SLOW),
+    hint(Exec, "OCI runtime exec failed", "permission denied", CauseReason::CommandNotExecutable, NOT_ALLOWED),
+    hint(Exec, "OCI runtime exec failed", "no such file or directory", CauseReason::CommandNotFound, NO_COMMAND),
+    hint(Exec, "OCI runtime exec failed", "executable file", CauseReason::CommandNotFound, NO_COMMAND),
+    hint(Exec, "command error: executable file", "not found", CauseReason::CommandNotFound, NO_COMMAND),
+    hint(HttpGet, "GET from ", "within", CauseReason::TimedOut, SLOW),
+    hint(HttpGet, "connecting to ", "no answer within", CauseReason::TimedOut, SLOW),
+    hint(HttpGet, "connecting to ", "connection refused", CauseReason::ConnectionRefused, NOBODY_LISTENS),
+    hint(TcpSocket, "connecting to ", "no answer within", CauseReason::TimedOut, SLOW),
+    hint(TcpSocket, "connecting to ", "connection refused", CauseReason::ConnectionRefused, NOBODY_LISTENS),
+    hint(Grpc, "health check call to ", "no answer within", CauseReason::TimedOut, SLOW),
+    hint(Grpc, "connecting to ", "no answer within", CauseReason::TimedOut, SLOW),
+    hint(Grpc, "connecting to ", "connection refused", CauseReason::ConnectionRefused, NOBODY_LISTENS),
 ];
 
 /// What the message of a verdict means, if the probe failed.
@@ -90,7 +91,7 @@ pub(super) fn failure(probe: &MarkerProbe, verdict: &Verdict) -> Option<Cause> {
     let Hint { reason, action, .. } = hints
         .find(|hint| verdict.message.starts_with(hint.begins) && message.contains(hint.contains))?;
     Some(Cause::problem(
-        reason,
+        *reason,
         format!(
             "probe {}: it fails with {:?}; {action}",
             probe.name, verdict.message

@@ -13,6 +13,7 @@
 //! | here | the objects, as far as they could be read, in an index |
 //! | `explanation` | the answer |
 //! | `causes` | what is in the way |
+//! | `reason` | the causes in one word each |
 //! | `agent` | whether the agent of a pod's node runs |
 //! | `unmatched` | why no marker matches |
 //! | `trial` | what would become of pods if a marker were applied |
@@ -34,6 +35,7 @@ mod groups;
 mod lag;
 mod marks;
 mod probes;
+mod reason;
 mod recent;
 mod summary;
 #[cfg(test)]
@@ -58,9 +60,10 @@ use crate::cluster::{Now, ObjectName, ResourceVersion, Source};
 
 pub use self::explanation::{
     Cause, Explanation, MarkExplanation, MarkerExplanation, MarkerFit, Owner, ProbeExplanation,
-    Reason, ShownVerdict, VerdictSource,
+    ShownVerdict, VerdictSource,
 };
 pub use self::groups::{PodGroup, group};
+pub use self::reason::CauseReason;
 pub use self::summary::{FleetSummary, MarkerSummary, ProbeCounts, summarize, summary};
 pub use self::trial::{
     MarkChange, NearestPod, TrialPod, TrialPods, TrialReport, TrialRun, TrialTarget,

@@ -1,6 +1,7 @@
 //! What an agent tells of the recent runs of a pod's probes, beside what the objects say.
 
 use super::explanation::{Explanation, MarkerFit, ProbeExplanation};
+use super::reason::CauseReason;
 use crate::podprobe::history::ProbeHistory;
 
 impl Explanation {
@@ -36,7 +37,8 @@ impl Explanation {
         let Some(in_a_row) = recent.in_a_row else {
             return;
         };
-        let waits = |reason| ["ThresholdNotReached", "NoVerdict"].contains(&reason);
+        let waits =
+            |reason| [CauseReason::ThresholdNotReached, CauseReason::NoVerdict].contains(&reason);
         let causes = self.causes.iter_mut().filter(|cause| {
             waits(cause.reason)
                 && cause.marker.as_deref() == Some(&*recent.marker)
@@ -69,7 +71,7 @@ mod tests {
         let cause = Cause {
             marker: Some("m".to_owned()),
             probe: Some("idle".to_owned()),
-            ..Cause::resolving("ThresholdNotReached", "no verdict yet")
+            ..Cause::resolving(CauseReason::ThresholdNotReached, "no verdict yet")
         };
         Explanation {
             namespace: "ns".to_owned(),

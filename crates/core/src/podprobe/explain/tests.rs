@@ -11,6 +11,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::cluster::words_of_tables;
 use crate::podprobe::event::{Write, WriteTarget};
 
 const NOW: &str = "2026-01-01T01:00:00Z";
@@ -415,7 +416,7 @@ fn the_cause_is_named_with_what_to_do(
     let mut scene = Scene::new();
     break_it(&mut scene);
     let causes = scene.explain().causes;
-    let first = causes.first().map_or("none", |cause| cause.reason);
+    let first = causes.first().map_or("none", |cause| cause.reason.as_str());
     assert_eq!(first, reason, "{causes:#?}");
     for words in words {
         assert!(
@@ -451,7 +452,7 @@ fn pods_are_grouped_by_what_is_in_the_way() {
         .iter()
         .map(|group| {
             (
-                group.causes.first().map(|cause| cause.reason),
+                group.causes.first().map(|cause| cause.reason.as_str()),
                 group.pods.join(" "),
             )
         })
@@ -510,7 +511,10 @@ fn without_rights_on_nodes_pod_and_marker_say_what_they_can() {
         ("Succeeded", VerdictSource::Condition)
     );
     scene.probe()["containerName"] = json!("gme-server");
-    assert_eq!(scene.explain().causes[0].reason, "ContainerNotFound");
+    assert_eq!(
+        scene.explain().causes[0].reason,
+        CauseReason::ContainerNotFound
+    );
 }
 
 /// Somebody who may read pods and markers alone.
@@ -537,7 +541,7 @@ fn without_rights_on_nodes_something_is_told_of_a_pod_that_lacks_marks(
     let causes = explained.causes;
     assert!(!explained.complete);
     assert_eq!(
-        causes.first().map(|cause| cause.reason),
+        causes.first().map(|cause| cause.reason.as_str()),
         Some(reason),
         "{causes:#?}"
     );
@@ -586,4 +590,21 @@ fn a_selector_is_compared_requirement_by_requirement() {
         ("!old", false, "old=1"),
     ];
     assert_eq!(terms, expected);
+}
+
+#[test]
+fn the_page_of_kubectl_explains_every_cause() {
+    let page = include_str!("../../../../../docs/kubectl.md");
+    let explained = words_of_tables(page, "| reason | seen when |");
+    let all: Vec<_> = CauseReason::ALL
+        .iter()
+        .map(|reason| reason.as_str())
+        .collect();
+    assert_eq!(sorted(explained), sorted(all));
+}
+
+fn sorted<T: Into<String>>(words: Vec<T>) -> Vec<String> {
+    let mut words: Vec<_> = words.into_iter().map(Into::into).collect();
+    words.sort();
+    words
 }

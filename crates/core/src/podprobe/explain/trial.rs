@@ -14,6 +14,7 @@ use leadsman_api::{Guarded, NodePodProbe, PodProbeMarker, PodProbeMarkerStatus};
 use serde::Serialize;
 
 use super::explanation::Cause;
+use super::reason::CauseReason;
 use super::{ObservedCluster, ObservedObjects, PodContext, words};
 use crate::cluster::{ObjectName, SelectorTerm, nearest, truncate};
 use crate::podprobe::index::{InspectedFit, InspectedMarker, InspectedProbe};
@@ -26,11 +27,11 @@ use crate::podprobe::status::Pending;
 use crate::podprobe::verdict::Verdict;
 
 /// Causes that say no more than that the marker is new.
-const OF_NEW_MARKERS: &[&str] = &[
-    "NotWrittenYet",
-    "InitialDelay",
-    "ThresholdNotReached",
-    "NoVerdict",
+const OF_NEW_MARKERS: &[CauseReason] = &[
+    CauseReason::NotWrittenYet,
+    CauseReason::InitialDelay,
+    CauseReason::ThresholdNotReached,
+    CauseReason::NoVerdict,
 ];
 
 /// What becomes of a pod.
@@ -368,7 +369,7 @@ impl PodContext<'_> {
             Some(_) => {
                 // It takes a mark from another marker.
                 let by = format!(" is set by {name}#");
-                cause.reason == "Conflict" && cause.message.contains(&by)
+                cause.reason == CauseReason::Conflict && cause.message.contains(&by)
             }
         };
         let mut causes = self.causes();

@@ -2,6 +2,7 @@
 
 use super::PodContext;
 use super::explanation::Cause;
+use super::reason::CauseReason;
 use crate::cluster::{SelectorTerm, edit_distance};
 use crate::podprobe::index::{InspectedFit, InspectedMarker};
 use crate::podprobe::pod::NoTarget;
@@ -13,7 +14,9 @@ impl PodContext<'_> {
         let label = |key: &str| labels.get(key).map(|value| &**value);
         let (parsed, cause) = match &marker.fit {
             InspectedFit::DoesNotMatch(parsed) => (parsed, self.no_target()?),
-            InspectedFit::Stopped(parsed, message) => (parsed, Cause::problem("Cycle", *message)),
+            InspectedFit::Stopped(parsed, message) => {
+                (parsed, Cause::problem(CauseReason::Cycle, *message))
+            }
             InspectedFit::Matches(..) | InspectedFit::Invalid(_) | InspectedFit::Deleting => {
                 return None;
             }
@@ -39,28 +42,28 @@ impl PodContext<'_> {
         Some(match self.inspected.pod.why_no_target()? {
             NoTarget::Inactive if self.wire.identity.deletion_timestamp.is_some() => {
                 Cause::problem(
-                    "BeingDeleted",
+                    CauseReason::BeingDeleted,
                     "the pod is being deleted, so it is not probed any more; its marks stay as they are",
                 )
             }
             NoTarget::Inactive => {
                 let phase = status.phase.as_deref().unwrap_or_default();
                 Cause::problem(
-                    "Ended",
+                    CauseReason::Ended,
                     format!(
                         "the pod has ended (phase {phase}), so it is not probed any more; its marks stay as they are"
                     ),
                 )
             }
             NoTarget::NotScheduled => Cause::resolving(
-                "NotScheduled",
+                CauseReason::NotScheduled,
                 format!(
                     "the pod is bound to no node yet{}; it is probed when it is",
                     condition("PodScheduled").unwrap_or_default()
                 ),
             ),
             NoTarget::NotInitialized => Cause::resolving(
-                "NotInitialized",
+                CauseReason::NotInitialized,
                 format!(
                     "the pod is not initialized: its init containers have not all ended{}; it is probed when its condition Initialized is True, so look at the init containers",
                     condition("Initialized").unwrap_or_default()
@@ -82,7 +85,7 @@ impl PodContext<'_> {
                 return None;
             };
             let message = format!("marker {name} breaks a rule and is not acted on: {errors}");
-            Some(of(name, "InvalidSpec", message))
+            Some(of(name, CauseReason::InvalidSpec, message))
         });
         let namespace = &self.inspected.pod.name.namespace;
         let all = self.cluster.undecodable.iter();
@@ -91,7 +94,7 @@ impl PodContext<'_> {
             let name = &marker.name;
             let message =
                 format!("marker {name} cannot be decoded: {error}; correct it or delete it");
-            of(name, "Undecodable", message)
+            of(name, CauseReason::Undecodable, message)
         });
         invalid.chain(undecodable).collect()
     }
@@ -102,7 +105,7 @@ impl PodContext<'_> {
         let elsewhere = self.cluster.index.markers_elsewhere(name);
         if let Some(marker) = elsewhere.first() {
             return Cause::problem(
-                "OtherNamespace",
+                CauseReason::OtherNamespace,
                 format!(
                     "marker {marker} selects the pod's labels, but a marker matches pods of its own namespace only; create it in namespace {}",
                     name.namespace
@@ -127,7 +130,7 @@ impl PodContext<'_> {
         };
         let Some((marker, terms)) = terms.min_by_key(misses) else {
             return Cause::problem(
-                "NoMarker",
+                CauseReason::NoMarker,
                 format!(
                     "namespace {} has no marker that could match the pod; create one",
                     name.namespace
@@ -141,7 +144,7 @@ impl PodContext<'_> {
         Cause {
             marker: Some(marker.to_owned()),
             ..Cause::problem(
-                "NoMarkerMatches",
+                CauseReason::NoMarkerMatches,
                 format!(
                     "no marker of namespace {} matches; {marker} comes nearest and requires {}; correct the pod's labels (in its workload's template) or the selector (in a new marker: it cannot be edited)",
                     name.namespace,

@@ -6,6 +6,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::explanation::Cause;
+use super::reason::CauseReason;
 use super::{PodContext, words};
 use crate::podprobe::index::InspectedProbe;
 use crate::podprobe::marker::{Marker, MarkerProbe};
@@ -121,14 +122,14 @@ impl PodContext<'_> {
             Waiting::Container => self.container_not_running(probe),
             Waiting::StartupProbe => Self::startup_probe(probe),
             Waiting::InitialDelay(end) => Cause::resolving(
-                "InitialDelay",
+                CauseReason::InitialDelay,
                 format!(
                     "probe {name}: its first run is due in {}, initialDelaySeconds after the start of container {container}",
                     until(end)
                 ),
             ),
             Waiting::FirstVerdict(end) => Cause::resolving(
-                "ThresholdNotReached",
+                CauseReason::ThresholdNotReached,
                 format!(
                     "probe {name}: no verdict yet, which takes {} or {}, one run every {} s; it is due within {}",
                     successes(probe),
@@ -138,7 +139,7 @@ impl PodContext<'_> {
                 ),
             ),
             Waiting::Overdue(since) => Cause::problem(
-                "NoVerdict",
+                CauseReason::NoVerdict,
                 format!(
                     "probe {name}: no verdict, which was due {} ago: either its results alternate, so that neither {} nor {} follow each other, or the agent on node {node} does not probe{}; look at that agent's log",
                     words::age(since, self.cluster.now.wall),
@@ -157,7 +158,7 @@ impl PodContext<'_> {
     /// That the kubelet's startup probe holds a probe back.
     pub(super) fn startup_probe(probe: &MarkerProbe) -> Cause {
         Cause::resolving(
-            Pending::StartupProbe.reason(),
+            CauseReason::StartupProbe,
             format!(
                 "probe {}: the startup probe of container {} has not passed yet; probing begins when it has. If it never does, correct that startup probe or what it asks",
                 probe.name, probe.container
@@ -169,7 +170,7 @@ impl PodContext<'_> {
     pub(super) fn container_not_running(&self, probe: &MarkerProbe) -> Cause {
         let (name, container) = (&probe.name, &probe.container);
         Cause::resolving(
-            "ContainerNotRunning",
+            CauseReason::ContainerNotRunning,
             format!(
                 "probe {name}: container {container} does not run{}; probing begins when it does",
                 self.container_state(container)

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::injection::report;
 use super::{FieldDifference, KnownSet, KnownSets, NotSelected, PodObject, SetOutcome};
-use crate::cluster::SelectorTerm;
+use crate::cluster::{SelectorTerm, closed_list};
 use crate::sidecarset::container::{ContainerKind, SidecarContainer};
 use crate::sidecarset::index::{Hold, Index, InspectedMembership, Lack, READY, SetByName, Turn};
 use crate::sidecarset::pod::{PodVersion, Progress};
@@ -46,61 +46,63 @@ pub struct SetCause {
     pub terms: Vec<SelectorTerm>,
 }
 
-/// Why a pod was not injected by a set, or not upgraded. The list is closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub enum SetReason {
-    /// The set's selector does not match the pod's labels.
-    Labels,
-    /// The pod's namespace is another.
-    Namespace,
-    /// The labels of its namespace are not known.
-    NamespaceUnknown,
-    /// It is static.
-    MirrorPod,
-    /// The injection is paused.
-    InjectionPaused,
-    /// The set breaks rules.
-    InvalidSpec,
-    /// The pod is older than the set.
-    CreatedBefore,
-    /// The pod was created before the webhooks knew the set.
-    NotInForce,
-    /// It should have been injected, and no webhook answered.
-    Missed,
-    /// It has a container of that name of its own.
-    OwnContainer,
-    /// An older set claims the same.
-    Conflict,
-    /// The set does not exist any more.
-    SetDeleted,
-    /// It was injected by an earlier set of the name.
-    FormerSet,
-    /// Its labels or its namespace were selected once.
-    NoLongerSelected,
-    /// It has the pinned revision.
-    Pinned,
-    /// It differs in more than images.
-    NotUpgradable,
-    /// It differs in what no hash shows.
-    OutsideOfHash,
-    /// The set upgrades no pods.
-    NotUpdate,
-    /// The roll-out is paused.
-    Paused,
-    /// The update strategy selects other pods.
-    UpdateSelector,
-    /// The partition keeps it.
-    Partition,
-    /// Others are unavailable.
-    MaxUnavailable,
-    /// Its turn is not known.
-    TurnUnknown,
-    /// It is upgraded now.
-    Due,
-    /// Its upgrade has been written.
-    InProgress,
-    /// The write was refused.
-    Refused,
+closed_list! {
+    /// Why a pod was not injected by a set, or not upgraded. `docs/kubectl.md` says when each is seen, which a test holds
+    /// equal to this list.
+    pub enum SetReason {
+        /// The set's selector does not match the pod's labels.
+        Labels,
+        /// The pod's namespace is another.
+        Namespace,
+        /// The labels of its namespace are not known.
+        NamespaceUnknown,
+        /// It is static.
+        MirrorPod,
+        /// The injection is paused.
+        InjectionPaused,
+        /// The set breaks rules.
+        InvalidSpec,
+        /// The pod is older than the set.
+        CreatedBefore,
+        /// The pod was created before the webhooks knew the set.
+        NotInForce,
+        /// It should have been injected, and no webhook answered.
+        Missed,
+        /// It has a container of that name of its own.
+        OwnContainer,
+        /// An older set claims the same.
+        Conflict,
+        /// The set does not exist any more.
+        SetDeleted,
+        /// It was injected by an earlier set of the name.
+        FormerSet,
+        /// Its labels or its namespace were selected once.
+        NoLongerSelected,
+        /// It has the pinned revision.
+        Pinned,
+        /// It differs in more than images.
+        NotUpgradable,
+        /// It differs in what no hash shows.
+        OutsideOfHash,
+        /// The set upgrades no pods.
+        NotUpdate,
+        /// The roll-out is paused.
+        Paused,
+        /// The update strategy selects other pods.
+        UpdateSelector,
+        /// The partition keeps it.
+        Partition,
+        /// Others are unavailable.
+        MaxUnavailable,
+        /// Its turn is not known.
+        TurnUnknown,
+        /// It is upgraded now.
+        Due,
+        /// Its upgrade has been written.
+        InProgress,
+        /// The write was refused.
+        Refused,
+    }
 }
 
 impl SetReason {

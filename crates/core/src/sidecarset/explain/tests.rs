@@ -1,11 +1,13 @@
 //! The answers, on generated sets and pods.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::cluster::words_of_tables;
 use crate::sidecarset::annotations::HASH;
 use crate::sidecarset::recorded;
 use crate::sidecarset::render::RenderOptions;
@@ -665,4 +667,14 @@ fn a_pod_of_the_pinned_revision_is_as_it_is_meant() {
     let cluster = cluster.pod("a", &json!({}));
     expect(&cluster, SetReason::Pinned, "new pods are pinned to");
     assert!(cluster.explain().differs.is_empty());
+}
+
+#[test]
+fn the_page_of_kubectl_explains_every_cause() {
+    let page = include_str!("../../../../../docs/kubectl.md");
+    let not_injected = words_of_tables(page, "| reason | seen when the pod has no sidecars");
+    let injected = words_of_tables(page, "| reason | seen when it was injected");
+    let explained: BTreeSet<_> = not_injected.into_iter().chain(injected).collect();
+    let all = SetReason::ALL.iter().map(|reason| reason.to_string());
+    assert_eq!(explained, all.collect());
 }

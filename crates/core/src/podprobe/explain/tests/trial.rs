@@ -61,7 +61,10 @@ impl Proposal {
         observed.record(&report, now());
         let cluster = ObservedCluster::new(observed, now());
         let pods = cluster.trial(&name("new"));
-        let causes = pods.selected[0].causes.iter().map(|cause| cause.reason);
+        let causes = pods.selected[0]
+            .causes
+            .iter()
+            .map(|cause| cause.reason.as_str());
         (
             cluster.mark_changes(&name("p"), &name("new")),
             causes.collect(),
@@ -170,7 +173,11 @@ fn what_would_be_in_the_way_is_named(
     let mut proposal = Proposal::new();
     break_it(&mut proposal);
     let pods = proposal.trial();
-    let causes: Vec<_> = pods.selected[0].causes.iter().map(|it| it.reason).collect();
+    let causes: Vec<_> = pods.selected[0]
+        .causes
+        .iter()
+        .map(|it| it.reason.as_str())
+        .collect();
     assert_eq!(causes.first(), Some(&reason), "{pods:#?}");
     let cluster = ObservedCluster::new(proposal.proposed(), now());
     let target = cluster.trial_target(&name("p"), &name("new"));
@@ -192,7 +199,7 @@ fn an_older_marker_takes_a_mark_from_a_younger_one() {
     let of: Vec<_> = pods.selected[0]
         .causes
         .iter()
-        .map(|cause| (cause.reason, cause.marker.as_deref()))
+        .map(|cause| (cause.reason.as_str(), cause.marker.as_deref()))
         .collect();
     let lost = ("Conflict", Some("younger"));
     assert_eq!(of, [lost, lost]);
