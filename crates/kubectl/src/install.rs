@@ -7,6 +7,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use leadsman_core::podprobe::Config;
 use leadsman_core::podprobe::explain::{ManagerState, Unread};
+use leadsman_core::sidecarset::render::RenderOptions;
 use leadsman_lease::record;
 use leadsman_manager::{LEASE, LEASE_NAMESPACE};
 use serde::de::DeserializeOwned;
@@ -38,6 +39,8 @@ pub(crate) struct Install {
     pub(crate) sidecar_set_gate: Option<bool>,
     /// Whether a `SidecarSet` may patch annotations that no rule of the list is about.
     pub(crate) allows_unlisted_metadata: bool,
+    /// How it injects sets.
+    pub(crate) render: RenderOptions,
     /// Why the manager's flags are not known, and defaults are assumed.
     pub(crate) assumed: Option<Unread>,
 }
@@ -80,11 +83,13 @@ impl Reader {
         let mut gate = true;
         let mut sidecar_set_gate = None;
         let mut allows_unlisted_metadata = false;
+        let mut render = RenderOptions::default();
         let assumed = match settings {
             Ok(Leadsman::Manager(args)) => {
                 gate = args.feature_gates.pod_probe_marker;
                 sidecar_set_gate = Some(args.feature_gates.sidecar_set);
                 allows_unlisted_metadata = args.feature_gates.unlisted_metadata;
+                render = args.compatibility.into();
                 config.compatibility = args.compatibility.into();
                 config.serverless = args.feature_gates.serverless;
                 config.former_field_managers = args.former_field_managers;
@@ -99,6 +104,7 @@ impl Reader {
             gate,
             sidecar_set_gate,
             allows_unlisted_metadata,
+            render,
             assumed,
         }
     }

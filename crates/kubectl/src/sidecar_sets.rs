@@ -149,9 +149,13 @@ impl Found {
         }
         let has_pin = needs.all_revisions || parsed.iter().any(|set| set.pin.is_some());
         let has_patch = parsed.iter().any(|set| !set.template.patches.is_empty());
-        if has_pin || has_patch {
+        let has_order = has_order_of_init_containers(&parsed);
+        if has_pin || has_patch || has_order {
             let install = reader.install(now).await;
             let namespace = install.config.agent_namespace.as_str();
+            self.objects.render = install.render;
+            let assumed = install.assumed.filter(|_| has_order);
+            self.unread.extend(assumed.map(|Unread(why)| why));
             self.is_gate_off = install.sidecar_set_gate == Some(false);
             self.objects.allows_unlisted_metadata = install.allows_unlisted_metadata;
             if has_pin {
@@ -220,6 +224,16 @@ impl Found {
             unread: [self.unread, errors].concat(),
         }
     }
+}
+
+/// Whether pods can get init containers whose order the manager decides.
+pub(crate) fn has_order_of_init_containers<'a>(
+    sets: impl IntoIterator<Item = &'a SidecarSet>,
+) -> bool {
+    let of_sets = sets
+        .into_iter()
+        .map(|set| set.template.init_containers.len());
+    of_sets.sum::<usize>() > 1
 }
 
 fn decode<T: serde::de::DeserializeOwned>(object: &Value) -> Result<T, VerbError> {

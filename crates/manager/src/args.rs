@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 use leadsman_core::podprobe::Compatibility;
+use leadsman_core::sidecarset::render::{ContainerOrder, RenderOptions};
 
 use crate::gates::Gates;
 
@@ -83,6 +84,19 @@ impl From<CompatibleWith> for Compatibility {
         match with {
             CompatibleWith::Kubernetes => Self::Kubernetes,
             CompatibleWith::Openkruise => Self::OpenKruise,
+        }
+    }
+}
+
+/// How `SidecarSet`s are injected: OpenKruise sorts init containers by name.
+impl From<CompatibleWith> for RenderOptions {
+    fn from(with: CompatibleWith) -> Self {
+        Self {
+            init_containers: match with {
+                CompatibleWith::Kubernetes => ContainerOrder::BySet,
+                CompatibleWith::Openkruise => ContainerOrder::ByName,
+            },
+            ..Self::default()
         }
     }
 }

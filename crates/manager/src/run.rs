@@ -9,7 +9,6 @@ use leadsman_control::{Control, ControlError, FeatureRights, Rules, rights};
 use leadsman_core::podprobe::Config;
 use leadsman_core::sidecarset::condition::WhenWritten;
 use leadsman_core::sidecarset::index as sidecarset;
-use leadsman_core::sidecarset::render::{ContainerOrder, RenderOptions};
 use leadsman_lease::{Leadership, Shutdown};
 use leadsman_process::traces::Tracer;
 use leadsman_process::{Component, Process, RunError};
@@ -87,13 +86,7 @@ fn add_features(
                 CompatibleWith::Kubernetes => WhenWritten::OnceNotUpgradable,
                 CompatibleWith::Openkruise => WhenWritten::Always,
             },
-            render: RenderOptions {
-                init_containers: match args.compatibility {
-                    CompatibleWith::Kubernetes => ContainerOrder::BySet,
-                    CompatibleWith::Openkruise => ContainerOrder::ByName,
-                },
-                ..RenderOptions::default()
-            },
+            render: args.compatibility.into(),
         };
         let rules = SidecarSetRules::new(config, metrics);
         let webhook = rules.webhook().led_by(over_sets.clone());

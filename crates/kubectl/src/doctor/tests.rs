@@ -2,6 +2,7 @@
 
 use leadsman_core::podprobe::Config;
 use leadsman_core::podprobe::explain::{ManagerState, Unread};
+use leadsman_core::sidecarset::render::RenderOptions;
 use leadsman_manager::preflight::CheckResult;
 use rstest::rstest;
 use serde::de::DeserializeOwned;
@@ -50,6 +51,7 @@ fn healthy() -> InstallHealth {
             gate: true,
             sidecar_set_gate: Some(false),
             allows_unlisted_metadata: false,
+            render: RenderOptions::default(),
             assumed: None,
         },
         daemon_set: Ok(Some(decode(

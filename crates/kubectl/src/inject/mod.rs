@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use clap::builder::ValueHint;
 use jiff::Timestamp;
 use leadsman_core::sidecarset::explain::{InjectionReport, KnownSets, SetOutcome, report};
-use leadsman_core::sidecarset::render::RenderOptions;
+use leadsman_manager::CompatibleWith;
 use leadsman_process::clock;
 use serde_json::{Value, json};
 
@@ -49,6 +49,9 @@ pub struct Args {
     /// The sets of the cluster count too, but for those of the names that --set has
     #[arg(long, requires = "sets")]
     with_cluster: bool,
+    /// As the manager has it [default: that of the cluster's manager; without a cluster kubernetes]
+    #[arg(long, value_name = "WITH", hide_possible_values = true)]
+    compatibility: Option<CompatibleWith>,
     /// Output format; json and yaml print the pods as they would be created
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
@@ -86,9 +89,17 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
         (pods, sidecar_sets::of_files(sets)?)
     };
     let FoundSets {
-        sets, mut unread, ..
+        mut sets,
+        mut unread,
+        ..
     } = found;
+    if let Some(with) = args.compatibility {
+        sets.render = with.into();
+    }
     unread.extend(not_known(&sets, &unread));
+    let asks_cluster = args.sets.is_empty() || args.with_cluster;
+    let knows_order = asks_cluster || args.compatibility.is_some();
+    unread.extend(order_not_known(&sets).filter(|_| !knows_order));
     let reports = report_all(pods, &sets, now);
     print(args.output, &reports, &unread)?;
     match sets.invalid.len() {
@@ -117,10 +128,17 @@ fn not_known(sets: &KnownSets, unread: &[String]) -> Option<String> {
     })
 }
 
+/// That the order of init containers is that of a manager with its defaults.
+fn order_not_known(sets: &KnownSets) -> Option<String> {
+    let sets = sets.valid.iter().map(|known| &known.set);
+    sidecar_sets::has_order_of_init_containers(sets).then(|| {
+        "how the manager orders init containers is not known: as declared is assumed; give --compatibility=openkruise if yours has that flag".to_owned()
+    })
+}
+
 fn report_all(pods: Vec<FilePod>, sets: &KnownSets, now: Timestamp) -> Vec<FileReport> {
     let reports = pods.into_iter().map(|pod| {
-        let options = RenderOptions::default();
-        let report = report(&pod.object, &pod.namespace, sets, options, now);
+        let report = report(&pod.object, &pod.namespace, sets, now);
         FileReport { pod, report }
     });
     reports.collect()

@@ -175,3 +175,27 @@ fn the_sets_of_a_cluster_count_beside_given_ones_on_demand() {
         assert_eq!(parsed.is_ok(), is_accepted, "{words:?}");
     }
 }
+
+#[test]
+fn init_containers_are_in_the_order_of_the_managers_flag() {
+    let set =
+        format!("{SET}  initContainers: [{{name: z, image: 'i:1'}}, {{name: a, image: 'i:1'}}]\n");
+    let sets = documents::objects(&set).unwrap();
+    let mut found = sidecar_sets::of_files(sets).unwrap();
+    let now = "2026-11-22T01:58:33Z".parse().unwrap();
+    for (with, expected) in [
+        (CompatibleWith::Kubernetes, ["z", "a"]),
+        (CompatibleWith::Openkruise, ["a", "z"]),
+    ] {
+        found.sets.render = with.into();
+        let pods = pods::find(documents::objects(POD).unwrap(), "ns", false).unwrap();
+        let reports = report_all(pods, &found.sets, now);
+        let containers = &reports[0].report.pod["spec"]["initContainers"];
+        let names = containers.as_array().unwrap().iter();
+        let names: Vec<_> = names.map(|one| one["name"].as_str().unwrap()).collect();
+        assert_eq!(names, expected, "{with:?}");
+    }
+    assert!(order_not_known(&found.sets).is_some());
+    found.sets.valid.clear();
+    assert!(order_not_known(&found.sets).is_none());
+}

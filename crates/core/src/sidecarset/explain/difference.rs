@@ -43,9 +43,9 @@ pub(super) fn find(
     pod: &JsonObject,
     injection: Injection<'_>,
     former: Option<Injection<'_>>,
+    options: RenderOptions,
     now: Timestamp,
 ) -> Vec<FieldDifference> {
-    let options = RenderOptions::default();
     let wanted = inject(pod, &[injection], options, now);
     let former = former.map(|former| inject(pod, &[former], options, now));
     let mut differences = Differences::default();

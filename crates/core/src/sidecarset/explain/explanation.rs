@@ -9,7 +9,6 @@ use crate::cluster::{SelectorTerm, closed_list};
 use crate::sidecarset::container::{ContainerKind, SidecarContainer};
 use crate::sidecarset::index::{Hold, Index, InspectedMembership, Lack, READY, SetByName, Turn};
 use crate::sidecarset::pod::{PodVersion, Progress};
-use crate::sidecarset::render::RenderOptions;
 use crate::sidecarset::strategy::UpdateMode;
 
 /// What a pod has to do with a set.
@@ -265,8 +264,7 @@ impl Context<'_> {
     /// What keeps a set out of the pod that selects it.
     fn left_out(&self, known: &KnownSet) -> Option<SetCause> {
         let namespace = &self.pod.observed.name.namespace;
-        let options = RenderOptions::default();
-        let report = report(&self.pod.object, namespace, self.sets, options, self.now);
+        let report = report(&self.pod.object, namespace, self.sets, self.now);
         let mut reports = report.sets.iter();
         let report = reports.find(|report| *report.set == *known.set.name)?;
         let SetOutcome::LeftOut { older } = &report.outcome else {

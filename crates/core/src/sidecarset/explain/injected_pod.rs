@@ -131,6 +131,6 @@ impl KnownSet {
             ..present()
         });
         let injection = offered.unwrap_or_else(|_| present());
-        difference::find(&pod.object, injection, former, now)
+        difference::find(&pod.object, injection, former, sets.render, now)
     }
 }

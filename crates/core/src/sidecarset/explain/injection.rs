@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::{KnownSets, NotSelected};
 use crate::sidecarset::metadata::{AllowedKeys, Whitelist};
-use crate::sidecarset::render::{Injected, Remark, RenderOptions, inject};
+use crate::sidecarset::render::{Injected, Remark, inject};
 use crate::sidecarset::selection::{NewPod, offer};
 use crate::sidecarset::set::SidecarSet;
 use crate::workload::JsonObject;
@@ -74,7 +74,6 @@ pub fn report(
     pod: &JsonObject,
     namespace: &str,
     sets: &KnownSets,
-    options: RenderOptions,
     now: Timestamp,
 ) -> InjectionReport {
     let new_pod = NewPod::new(pod, namespace);
@@ -111,7 +110,7 @@ pub fn report(
             remarks: Vec::new(),
         });
     }
-    let injected = inject(pod, &injections, options, now);
+    let injected = inject(pod, &injections, sets.render, now);
     for report in &mut reports {
         report.add_remarks(&injected);
     }

@@ -26,6 +26,7 @@ use std::collections::BTreeMap;
 use leadsman_api::SidecarSetStatus;
 
 use super::metadata::Whitelist;
+use super::render::RenderOptions;
 use super::selection::SetHistory;
 use super::set::SidecarSet;
 
@@ -53,6 +54,8 @@ pub struct KnownSets {
     pub whitelist: Option<Whitelist>,
     /// Whether sets may patch any annotation where no rule of the list applies to them.
     pub is_allowed_without_rules: bool,
+    /// How the manager injects.
+    pub render: RenderOptions,
 }
 
 /// A set, and its revisions.

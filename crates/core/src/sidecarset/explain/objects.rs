@@ -16,6 +16,7 @@ use crate::cluster::{Now, ObjectName, ResourceVersion, Source};
 use crate::sidecarset::event::{CONFIGURATION, Event, WatchedKind};
 use crate::sidecarset::index::{Config, Index};
 use crate::sidecarset::metadata::{WHITELIST, Whitelist};
+use crate::sidecarset::render::RenderOptions;
 use crate::sidecarset::revision::SetRevision;
 use crate::sidecarset::selection::SetHistory;
 use crate::sidecarset::set::SidecarSet;
@@ -33,6 +34,8 @@ pub struct SetObjects {
     pub configuration: Option<ConfigMap>,
     /// Whether sets may patch any annotation where no rule of the list applies to them.
     pub allows_unlisted_metadata: bool,
+    /// How the manager injects.
+    pub render: RenderOptions,
 }
 
 /// The label by which the API server names each namespace (KEP-2161).
@@ -56,6 +59,7 @@ impl SetObjects {
         let mut known = KnownSets {
             whitelist,
             is_allowed_without_rules: self.allows_unlisted_metadata,
+            render: self.render,
             namespaces: self.namespaces.iter().map(labels_of).collect(),
             ..KnownSets::default()
         };
@@ -84,6 +88,7 @@ impl SetObjects {
     pub fn index(&self, pods: Vec<WorkloadPod>, now: Timestamp) -> Index {
         let mut index = Index::new(Config {
             allows_unlisted_metadata: self.allows_unlisted_metadata,
+            render: self.render,
             ..Config::default()
         });
         let mut observe = |kind: WatchedKind, events: Vec<(ObjectName, Event)>| {

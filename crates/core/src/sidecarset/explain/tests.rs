@@ -10,7 +10,6 @@ use super::*;
 use crate::cluster::words_of_tables;
 use crate::sidecarset::annotations::HASH;
 use crate::sidecarset::recorded;
-use crate::sidecarset::render::RenderOptions;
 use crate::sidecarset::revision::{SetRevision, create};
 use crate::sidecarset::selection::{NewPod, offer};
 use crate::workload::JsonObject;
@@ -55,7 +54,7 @@ fn pod(change: &Value) -> JsonObject {
 
 fn reported(sets: &KnownSets, pod: &JsonObject) -> InjectionReport {
     let now = "2026-11-22T01:58:33Z".parse().unwrap();
-    report(pod, "shop", sets, RenderOptions::default(), now)
+    report(pod, "shop", sets, now)
 }
 
 fn gold() -> Labels {
