@@ -68,29 +68,42 @@ pub fn complete_for_kubectl(mut command: clap::Command, words: Vec<OsString>) ->
 }
 
 pub(crate) fn contexts(current: &OsStr) -> Vec<CompletionCandidate> {
-    let kubeconfig = match flag_value("--kubeconfig", "--kubeconfig") {
+    let contexts = kubeconfig().contexts.into_iter();
+    beginning_with(current, contexts.map(|context| context.name))
+}
+
+pub(crate) fn clusters(current: &OsStr) -> Vec<CompletionCandidate> {
+    let clusters = kubeconfig().clusters.into_iter();
+    beginning_with(current, clusters.map(|cluster| cluster.name))
+}
+
+pub(crate) fn users(current: &OsStr) -> Vec<CompletionCandidate> {
+    let users = kubeconfig().auth_infos.into_iter();
+    beginning_with(current, users.map(|user| user.name))
+}
+
+fn kubeconfig() -> Kubeconfig {
+    let kubeconfig = match flag_value("--kubeconfig") {
         Some(path) => Kubeconfig::read_from(path),
         None => Kubeconfig::read(),
     };
-    let kubeconfig = kubeconfig.unwrap_or_default();
-    let names = kubeconfig.contexts.into_iter().map(|context| context.name);
-    beginning_with(current, names)
+    kubeconfig.unwrap_or_default()
 }
 
 pub(crate) fn namespaces(current: &OsStr) -> Vec<CompletionCandidate> {
-    beginning_with(current, names(NAMESPACES, None))
+    beginning_with(current, names(NAMESPACES))
 }
 
 pub(crate) fn markers(current: &OsStr) -> Vec<CompletionCandidate> {
-    beginning_with(current, names(MARKERS, flag_value("-n", "--namespace")))
+    beginning_with(current, names(MARKERS))
 }
 
 pub(crate) fn sidecar_sets(current: &OsStr) -> Vec<CompletionCandidate> {
-    beginning_with(current, names(SIDECAR_SETS, None))
+    beginning_with(current, names(SIDECAR_SETS))
 }
 
 pub(crate) fn pods(current: &OsStr) -> Vec<CompletionCandidate> {
-    let names = names(PODS, flag_value("-n", "--namespace"));
+    let names = names(PODS);
     let is_plain = !current.to_string_lossy().contains('/') && !current.is_empty();
     let prefix = if is_plain { "" } else { "pod/" };
     let names = names.into_iter().map(|name| format!("{prefix}{name}"));
@@ -108,7 +121,7 @@ pub(crate) fn targets(current: &OsStr) -> Vec<CompletionCandidate> {
     let Some((resource, _)) = known else {
         return Vec::new();
     };
-    let names = names(*resource, flag_value("-n", "--namespace"));
+    let names = names(*resource);
     beginning_with(
         current,
         names.into_iter().map(|name| format!("{kind}/{name}")),
@@ -126,21 +139,43 @@ fn beginning_with(
     values.map(CompletionCandidate::new).collect()
 }
 
-/// The value of a flag among the words that are being completed: clap has not parsed them yet.
-fn flag_value(short: &str, long: &str) -> Option<String> {
+/// The last value of a flag among the words that are being completed: clap has not parsed them yet.
+fn flag_value(long: &str) -> Option<String> {
     let words: Vec<_> = std::env::args().collect();
+    flag_values(&words, long).pop()
+}
+
+/// The values of a flag. The namespace's has a short form too.
+fn flag_values(words: &[String], long: &str) -> Vec<String> {
+    let short = (long == "--namespace").then_some("-n");
     let places = words.iter().enumerate().filter_map(|(place, word)| {
+        if word == long || Some(word.as_str()) == short {
+            return words.get(place + 1).cloned();
+        }
         let joined = word
             .strip_prefix(long)
             .and_then(|rest| rest.strip_prefix('='));
-        match joined {
-            Some(value) => Some(value.to_owned()),
-            None if word == short || word == long => words.get(place + 1).cloned(),
-            None => None,
-        }
+        let joined = joined.or_else(|| {
+            let rest = word.strip_prefix(short?)?;
+            Some(rest.strip_prefix('=').unwrap_or(rest))
+        });
+        joined.map(str::to_owned)
     });
-    let mut places = places;
-    places.next_back().filter(|value| !value.is_empty())
+    places.filter(|value| !value.is_empty()).collect()
+}
+
+/// The cluster and the user that the words name, as the verb will have them.
+fn connection(words: &[String]) -> Connection {
+    let value = |long| flag_values(words, long).pop();
+    Connection {
+        namespace: value("--namespace"),
+        kubeconfig: value("--kubeconfig").map(Into::into),
+        context: value("--context"),
+        cluster: value("--cluster"),
+        user: value("--user"),
+        as_user: value("--as"),
+        as_groups: flag_values(words, "--as-group"),
+    }
 }
 
 /// An object of which only the name matters.
@@ -161,7 +196,7 @@ struct Name {
 }
 
 /// The names of a resource's objects, as far as they can be had in time.
-fn names(resource: Resource, namespace: Option<String>) -> Vec<String> {
+fn names(resource: Resource) -> Vec<String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -169,18 +204,14 @@ fn names(resource: Resource, namespace: Option<String>) -> Vec<String> {
         return Vec::new();
     };
     runtime.block_on(async {
-        let listed = timeout(PATIENCE, list_names(resource, namespace)).await;
+        let listed = timeout(PATIENCE, list_names(resource)).await;
         listed.ok().flatten().unwrap_or_default()
     })
 }
 
-async fn list_names(resource: Resource, namespace: Option<String>) -> Option<Vec<String>> {
-    let connection = Connection {
-        namespace,
-        kubeconfig: flag_value("--kubeconfig", "--kubeconfig").map(Into::into),
-        context: flag_value("--context", "--context"),
-        ..Connection::default()
-    };
+async fn list_names(resource: Resource) -> Option<Vec<String>> {
+    let words: Vec<_> = std::env::args().collect();
+    let connection = connection(&words);
     let (reader, namespace) = connection.reader().await.ok()?;
     let selection = Selection {
         namespace: resource.is_namespaced().then_some(namespace.as_str()),
@@ -197,4 +228,29 @@ async fn list_names(resource: Resource, namespace: Option<String>) -> Option<Vec
             .map(|object| object.metadata.name)
             .collect(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn candidates_are_of_the_cluster_and_the_user_that_the_words_name() {
+        let words = "kubectl_complete-leadsman explain -n old -nnew --context prod --cluster=b --user u \
+            --as jane --as-group=a --as-group b --kubeconfig=/k pod/";
+        let words: Vec<_> = words.split_whitespace().map(str::to_owned).collect();
+        let found = connection(&words);
+        let text = |value: &Option<String>| value.clone().unwrap_or_default();
+        let names = [
+            &found.namespace,
+            &found.context,
+            &found.cluster,
+            &found.user,
+        ];
+        assert_eq!(names.map(text), ["new", "prod", "b", "u"]);
+        assert_eq!(text(&found.as_user), "jane");
+        assert_eq!(found.as_groups, ["a", "b"]);
+        assert_eq!(found.kubeconfig, Some("/k".into()));
+        assert_eq!(connection(&[]).namespace, None);
+    }
 }

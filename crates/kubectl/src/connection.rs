@@ -25,6 +25,12 @@ pub(crate) struct Connection {
     /// Context of the kubeconfig [default: its current one]
     #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::contexts))]
     pub(crate) context: Option<String>,
+    /// Cluster of the kubeconfig [default: that of the context]
+    #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::clusters))]
+    pub(crate) cluster: Option<String>,
+    /// User of the kubeconfig [default: that of the context]
+    #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::users))]
+    pub(crate) user: Option<String>,
     /// User to impersonate
     #[arg(long = "as", value_name = "USER")]
     pub(crate) as_user: Option<String>,
@@ -82,11 +88,17 @@ impl Connection {
         })
     }
 
-    async fn config(&self) -> Result<Config, ConnectionError> {
-        let options = KubeConfigOptions {
+    /// What of a kubeconfig is meant.
+    fn options(&self) -> KubeConfigOptions {
+        KubeConfigOptions {
             context: self.context.clone(),
-            ..KubeConfigOptions::default()
-        };
+            cluster: self.cluster.clone(),
+            user: self.user.clone(),
+        }
+    }
+
+    async fn config(&self) -> Result<Config, ConnectionError> {
+        let options = self.options();
         let read = match &self.kubeconfig {
             Some(path) => Kubeconfig::read_from(path),
             None => Kubeconfig::read(),
@@ -94,10 +106,65 @@ impl Connection {
         match read {
             Ok(kubeconfig) => Ok(Config::from_custom_kubeconfig(kubeconfig, &options).await?),
             // In a pod, as kubectl does.
-            Err(error) if self.kubeconfig.is_none() && self.context.is_none() => {
+            Err(error) if !self.names_kubeconfig() => {
                 Config::incluster().map_err(|other| ConnectionError::None(error, other))
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Whether a kubeconfig, or something of one, is asked for.
+    fn names_kubeconfig(&self) -> bool {
+        let named = [&self.context, &self.cluster, &self.user];
+        self.kubeconfig.is_some() || named.iter().any(|name| name.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::CommandLine;
+
+    const KUBECONFIG: &str = "
+apiVersion: v1
+kind: Config
+current-context: here
+clusters:
+- {name: a, cluster: {server: 'http://a:1'}}
+- {name: b, cluster: {server: 'http://b:1'}}
+users:
+- {name: reader, user: {username: reader, password: x}}
+- {name: writer, user: {username: writer, password: x}}
+contexts:
+- {name: here, context: {cluster: a, user: reader, namespace: shop}}
+- {name: there, context: {cluster: b, user: writer}}
+";
+
+    async fn config(words: &[&str]) -> (String, Option<String>, String) {
+        let words = std::iter::once("verb").chain(words.iter().copied());
+        let line = CommandLine::<Connection>::try_parse_from(words).unwrap();
+        let kubeconfig = Kubeconfig::from_yaml(KUBECONFIG).unwrap();
+        let options = line.args.options();
+        let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+        let config = config.unwrap();
+        let host = config.cluster_url.host().unwrap_or_default().to_owned();
+        (host, config.auth_info.username, config.default_namespace)
+    }
+
+    #[tokio::test]
+    async fn cluster_and_user_go_before_those_of_the_context() {
+        let found = |host: &str, user: &str, namespace: &str| {
+            let user = Some(user.to_owned());
+            (host.to_owned(), user, namespace.to_owned())
+        };
+        assert_eq!(config(&[]).await, found("a", "reader", "shop"));
+        let there = ["--context=there"];
+        assert_eq!(config(&there).await, found("b", "writer", "default"));
+        let mixed = ["--cluster", "b", "--user", "writer"];
+        assert_eq!(config(&mixed).await, found("b", "writer", "shop"));
+        let both = ["--context=there", "--user=reader"];
+        assert_eq!(config(&both).await, found("b", "reader", "default"));
     }
 }

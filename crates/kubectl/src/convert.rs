@@ -105,7 +105,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
         if !text.is_empty() {
             text.push_str("---\n");
         }
-        let yaml = serde_norway::to_string(&converted.marker);
+        let yaml = output::yaml(&converted.marker);
         text.push_str(&yaml.map_err(|error| VerbError::Io(std::io::Error::other(error)))?);
     }
     if text.is_empty() {
@@ -113,7 +113,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
         let message = format!("{} has no object", file.display());
         return Err(VerbError::Usage(message));
     }
-    output::print_document(&text)?;
+    output::print(&text)?;
     match errors {
         0 => Ok(()),
         count => Err(VerbError::Found(format!(

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::connection::Connection;
 use crate::explain::no_such;
-use crate::output::{self, Format};
+use crate::output::{self, Colors, Format};
 use crate::reader::{Reader, Selection};
 use crate::resources::{PODS, SIDECAR_SETS};
 use crate::sidecar_sets::{FoundSets, Needs, WantedNamespaces};
@@ -36,6 +36,8 @@ pub struct Args {
     /// Output format; wide has the pods, and each value before and after
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
+    #[command(flatten)]
+    pub(crate) colors: Colors,
     #[command(flatten)]
     connection: Connection,
 }

@@ -15,7 +15,7 @@ use leadsman_core::podprobe::explain::{
 use serde::{Deserialize, Serialize};
 
 use crate::connection::Connection;
-use crate::output::{self, Format};
+use crate::output::{self, Colors, Format};
 use crate::reader::{Reader, Selection};
 use crate::recent_runs::{Agents, uids};
 use crate::resources::{KINDS, MARKERS, NAMESPACES, NODE_POD_PROBES, NODES, PODS, Resource};
@@ -46,6 +46,8 @@ pub struct Args {
     /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
+    #[command(flatten)]
+    pub(crate) colors: Colors,
     #[command(flatten)]
     connection: Connection,
 }

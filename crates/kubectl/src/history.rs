@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::connection::Connection;
 use crate::explain::{PodsOf, explain, parse_target, read_pods};
-use crate::output::{self, Format};
+use crate::output::{self, Colors, Format};
 use crate::reader::{Reader, Selection};
 use crate::recent_runs::uids;
 use crate::resources::EVENTS;
@@ -34,6 +34,8 @@ pub struct Args {
     /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
+    #[command(flatten)]
+    pub(crate) colors: Colors,
     #[command(flatten)]
     connection: Connection,
 }

@@ -58,47 +58,47 @@ pub use trial::Args as TryArgs;
 
 /// Explains pods.
 pub fn explain(args: &ExplainArgs) -> ExitCode {
-    run(explain::run(args))
+    run(args.colors, explain::run(args))
 }
 
 /// Shows markers at a glance.
 pub fn status(args: &StatusArgs) -> ExitCode {
-    run(status::run(args))
+    run(args.colors, status::run(args))
 }
 
 /// Shows transitions and recent runs of a pod's probes.
 pub fn history(args: &HistoryArgs) -> ExitCode {
-    run(history::run(args))
+    run(args.colors, history::run(args))
 }
 
 /// Shows what probes cost, over all nodes.
 pub fn top(args: &TopArgs) -> ExitCode {
-    run(top::run(args))
+    run(args.colors, top::run(args))
 }
 
 /// Makes markers of probes.
 pub fn convert(args: &ConvertArgs) -> ExitCode {
-    run(convert::run(args))
+    run(output::Colors::default(), convert::run(args))
 }
 
 /// Shows the pods of a `SidecarSet` by what a re-creation would change.
 pub fn drift(args: &DriftArgs) -> ExitCode {
-    run(drift::run(args))
+    run(args.colors, drift::run(args))
 }
 
 /// Says what pods would get from `SidecarSet`s.
 pub fn inject(args: &InjectArgs) -> ExitCode {
-    run(inject::run(args))
+    run(args.colors, inject::run(args))
 }
 
 /// Says what markers would do. (`try` is a keyword.)
 pub fn try_markers(args: &TryArgs) -> ExitCode {
-    run(trial::run(args))
+    run(args.colors, trial::run(args))
 }
 
 /// Checks a cluster and the leadsman in it. The exit status is 1 if a problem was found.
 pub fn doctor(args: &DoctorArgs) -> ExitCode {
-    run(doctor::run(args))
+    run(args.colors, doctor::run(args))
 }
 
 /// Why a verb has no answer.
@@ -141,7 +141,11 @@ enum VerbError {
     Io(#[from] std::io::Error),
 }
 
-fn run<T: Termination>(verb: impl Future<Output = Result<T, VerbError>>) -> ExitCode {
+fn run<T: Termination>(
+    colors: output::Colors,
+    verb: impl Future<Output = Result<T, VerbError>>,
+) -> ExitCode {
+    colors.apply();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();

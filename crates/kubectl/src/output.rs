@@ -6,8 +6,9 @@
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 
+use anstream::ColorChoice;
 use clap::ValueEnum;
 use serde::Serialize;
 
@@ -29,22 +30,39 @@ pub(crate) enum Format {
     Name,
 }
 
-/// Prints text with colours, if standard output is a terminal that has some and `NO_COLOR` is not set.
+/// The flag for colours.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub(crate) struct Colors {
+    /// Colours: auto has them on a terminal, as long as NO_COLOR is not set
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    color: ColorWhen,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum ColorWhen {
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+impl Colors {
+    /// From here on, all that is printed keeps to it. `auto` is anstream's: it knows `NO_COLOR`, `CLICOLOR`, `CLICOLOR_FORCE`
+    /// and `TERM`.
+    pub(crate) fn apply(self) {
+        let choice = match self.color {
+            ColorWhen::Auto => ColorChoice::Auto,
+            ColorWhen::Always => ColorChoice::Always,
+            ColorWhen::Never => ColorChoice::Never,
+        };
+        choice.write_global();
+    }
+}
+
+/// Prints text, with colours as far as [`Colors`] allows them.
 pub(crate) fn print(text: &str) -> Result<(), VerbError> {
     let mut out = anstream::stdout().lock();
     out.write_all(harmless(text).as_bytes())?;
-    out.flush()?;
-    Ok(())
-}
-
-/// Prints a document for another program. What is harmful on a terminal is only there written otherwise: in YAML that is
-/// another value.
-pub(crate) fn print_document(text: &str) -> Result<(), VerbError> {
-    if std::io::stdout().is_terminal() {
-        return print(text);
-    }
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())?;
     out.flush()?;
     Ok(())
 }
@@ -108,13 +126,69 @@ pub(crate) fn structured(
             let text = serde_json::to_string_pretty(value);
             text.map(|text| text + "\n").map_err(|error| failed(&error))
         }
-        Format::Yaml => serde_norway::to_string(value).map_err(|error| failed(&error)),
+        Format::Yaml => yaml(value).map_err(|error| failed(&error)),
         Format::Table | Format::Wide | Format::Name => return None,
     })
 }
 
+/// A value as YAML that [`harmless`] leaves alone. The emitter writes some harmful characters as they are, and has no way to
+/// ask for double quotes, in which alone YAML knows the escapes of JSON (YAML 1.2.2, 5.7). So a word stands in for each such text
+/// until the document is written.
+pub(crate) fn yaml(value: &impl Serialize) -> Result<String, serde_norway::Error> {
+    let text = serde_norway::to_string(value)?;
+    if !text.contains(is_harmful) {
+        return Ok(text);
+    }
+    let mut standin = "text".to_owned();
+    while text.contains(&standin) {
+        standin.push('-');
+    }
+    let mut value = serde_norway::to_value(value)?;
+    let mut texts = Vec::new();
+    replace_harmful(&mut value, &standin, &mut texts);
+    let mut yaml = serde_norway::to_string(&value)?;
+    for (word, text) in texts {
+        let quoted = serde_json::Value::from(text).to_string();
+        yaml = yaml.replace(&word, &harmless(&quoted));
+    }
+    Ok(yaml)
+}
+
+/// Puts words in the places of harmful texts. They are returned with their texts.
+fn replace_harmful(
+    value: &mut serde_norway::Value,
+    standin: &str,
+    texts: &mut Vec<(String, String)>,
+) {
+    use serde_norway::Value;
+    match value {
+        Value::String(text) if text.contains(is_harmful) => {
+            let word = format!("{standin}{}-", texts.len());
+            texts.push((word.clone(), std::mem::replace(text, word)));
+        }
+        Value::Sequence(values) => {
+            for value in values {
+                replace_harmful(value, standin, texts);
+            }
+        }
+        Value::Mapping(pairs) => {
+            *pairs = std::mem::take(pairs)
+                .into_iter()
+                .map(|(mut key, mut value)| {
+                    replace_harmful(&mut key, standin, texts);
+                    replace_harmful(&mut value, standin, texts);
+                    (key, value)
+                })
+                .collect();
+        }
+        _ => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::table::{BAD, Cell, GOOD, HEADING, Table, WAITING};
 
@@ -133,6 +207,21 @@ mod tests {
         let json = serde_json::to_string("\u{1b}\u{9b}\r").unwrap();
         let read: String = serde_json::from_str(&harmless(&json)).unwrap();
         assert_eq!(read, "\u{1b}\u{9b}\r");
+    }
+
+    #[test]
+    fn a_document_is_harmless_and_has_the_same_values() {
+        let value = json!({
+            "output": "busy\u{202e}\n\u{9b}2J",
+            "text": ["text", "text-0-", "\u{2066}: \"x\"", "\u{1b}[31m\r"],
+            "a\u{200f}\u{7f}": {"b": 1.5, "c": null},
+        });
+        for format in [Format::Json, Format::Yaml] {
+            let text = structured(format, &value).unwrap().unwrap_or_default();
+            assert_eq!(harmless(&harmless(&text)), harmless(&text));
+            let read: serde_json::Value = serde_norway::from_str(&harmless(&text)).unwrap();
+            assert_eq!(read, value, "{text}");
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use leadsman_process::list::ListTarget;
 use leadsman_process::watcher::{WatchEvent, list_and_watch};
 
 use crate::connection::Connection;
-use crate::output::{self, Format};
+use crate::output::{self, Colors, Format};
 use crate::reader::{Reader, Selection};
 use crate::resources::{MARKERS, NODE_POD_PROBES};
 use crate::table::{BAD, Cell, GOOD, HEADING, Table, WAITING};
@@ -44,6 +44,8 @@ pub struct Args {
     /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
+    #[command(flatten)]
+    pub(crate) colors: Colors,
     #[command(flatten)]
     connection: Connection,
 }

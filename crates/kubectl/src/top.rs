@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::VerbError;
 use crate::connection::Connection;
-use crate::output::{self, Format};
+use crate::output::{self, Colors, Format};
 use crate::reader::{Reader, Selection};
 use crate::recent_runs::{Agents, NodeHistory, uids};
 use crate::resources::PODS;
@@ -49,6 +49,8 @@ pub struct Args {
     /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
+    #[command(flatten)]
+    pub(crate) colors: Colors,
     #[command(flatten)]
     connection: Connection,
 }

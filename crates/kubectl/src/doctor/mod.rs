@@ -28,7 +28,7 @@ use self::facts::{InstallHealth, read_health};
 use self::report::{Group, Report};
 use crate::VerbError;
 use crate::connection::Connection;
-use crate::output::{self, Format};
+use crate::output::{self, Colors, Format};
 use crate::reader::Reader;
 
 /// The flags of `doctor`.
@@ -40,6 +40,8 @@ pub struct Args {
     /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
+    #[command(flatten)]
+    pub(crate) colors: Colors,
     #[command(flatten)]
     connection: Connection,
 }

@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use self::pods::FilePod;
 use crate::VerbError;
 use crate::connection::Connection;
-use crate::output::{self, Format};
+use crate::output::{self, Colors, Format};
 use crate::sidecar_sets::{self, FoundSets, Needs, WantedNamespaces};
 use crate::trial::documents;
 
@@ -55,6 +55,8 @@ pub struct Args {
     /// Output format; json and yaml print the pods as they would be created
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
+    #[command(flatten)]
+    pub(crate) colors: Colors,
     #[command(flatten)]
     connection: Connection,
 }
@@ -181,7 +183,7 @@ fn print(format: Format, reports: &[FileReport], unread: &[String]) -> Result<()
     {
         output::print_remark(&format!("warning: {remark}"));
     }
-    output::print_document(&document)
+    output::print(&document)
 }
 
 fn structured(format: Format, object: &Value) -> Result<String, VerbError> {

@@ -38,7 +38,7 @@ use self::report::{MarkerTrial, PodTrial, ProbeTrial, Validation};
 use self::server::Answer;
 use crate::connection::Connection;
 use crate::explain::{no_such, observe};
-use crate::output::{self, Format};
+use crate::output::{self, Colors, Format};
 use crate::reader::{Reader, Selection};
 use crate::resources::PODS;
 use crate::{VerbError, completion};
@@ -64,6 +64,8 @@ pub struct Args {
     /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
+    #[command(flatten)]
+    pub(crate) colors: Colors,
     #[command(flatten)]
     connection: Connection,
 }
