@@ -226,9 +226,8 @@ impl Index {
             .map(|(key, hash)| (key, &**hash))
             .collect();
         let purpose = Purpose::of(&annotations);
-        let patch = json!({"metadata": {
-            "uid": meta.uid, "resourceVersion": meta.resource_version, "annotations": annotations,
-        }});
+        // Without a version: the status is written at the same time, and a set that is edited meanwhile is patched again.
+        let patch = json!({"metadata": {"uid": meta.uid, "annotations": annotations}});
         let write = Write::SetHashes {
             set: name.to_owned(),
             patch: Box::new(patch),

@@ -146,6 +146,38 @@ fn a_set_gets_its_revision_its_hashes_and_a_status_that_names_the_generation_in_
     );
 }
 
+// SCS-22
+#[test]
+fn a_status_that_is_written_at_the_same_time_does_not_keep_the_hashes_from_being_written() {
+    let mut world = world(1);
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    while world.send(0) {}
+    let is_hashes = |one: &InFlight| matches!(one.write, Write::SetHashes { .. });
+    while let Some(place) = world.in_flight.iter().position(|one| !is_hashes(one)) {
+        world.carry_out(place, true);
+        while world.send(0) {}
+    }
+    let is_status = |write: &Write| matches!(write, Write::SetStatus { .. });
+    assert!(world.writes.iter().any(is_status));
+    world.carry_out(0, true);
+    let set = world.set("log").unwrap();
+    let annotations = &world.objects[&set_key("log")]["metadata"]["annotations"];
+    assert_eq!(annotations[HASH], *set.hashes.hash);
+}
+
+// SCS-22
+#[test]
+fn hashes_that_are_written_late_are_those_of_the_last_edit_in_the_end() {
+    let mut world = world(1);
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    while world.send(0) {}
+    world.edit("log", "/spec/containers/0/image", &json!("i:3"));
+    world.settle();
+    let set = world.set("log").unwrap();
+    let annotations = &world.objects[&set_key("log")]["metadata"]["annotations"];
+    assert_eq!(annotations[HASH], *set.hashes.hash);
+}
+
 // SDF-6
 #[test]
 fn a_generation_is_in_force_when_the_webhook_injects_it() {
