@@ -199,6 +199,35 @@ fn says_fields(observed: &Map<String, Value>, desired: &Map<String, Value>) -> b
     })
 }
 
+/// Whether a set of fields has all of an object, and nothing else (`FieldsV1` in
+/// `k8s.io/apimachinery/pkg/apis/meta/v1/types.go`). A value that is owned as a whole has no fields below it.
+fn owns(fields: &Value, object: &Value) -> bool {
+    let below = fields.as_object().into_iter().flatten();
+    // The item of a list itself, beside its fields.
+    let below: Vec<_> = below.filter(|(key, _)| *key != ".").collect();
+    let has_all = match object {
+        _ if below.is_empty() => return fields.is_object(),
+        Value::Object(object) => object.len() == below.len(),
+        Value::Array(items) => items.len() == below.len(),
+        _ => false,
+    };
+    has_all
+        && below.into_iter().all(|(key, fields)| {
+            let child = match object {
+                Value::Array(items) => item(items, key),
+                _ => key.strip_prefix("f:").and_then(|field| object.get(field)),
+            };
+            child.is_some_and(|child| owns(fields, child))
+        })
+}
+
+/// The item of a list by a key of a set of fields, such as `k:{"name":"one"}`.
+fn item<'a>(items: &'a [Value], key: &str) -> Option<&'a Value> {
+    let key: Map<String, Value> = serde_json::from_str(key.strip_prefix("k:")?).ok()?;
+    let has_key = |item: &&Value| key.iter().all(|(field, value)| item[field] == *value);
+    items.iter().find(has_key)
+}
+
 /// Whether cert-manager's cainjector fills in the bundle.
 fn is_injected(observed: &MutatingWebhookConfiguration) -> bool {
     let annotations = observed.metadata.annotations.iter().flatten();
@@ -239,7 +268,8 @@ pub(crate) enum Step {
 }
 
 /// Decides the next step. `applied` is what this process last applied in this term: fields that are no longer desired
-/// are removed only by another apply.
+/// are removed only by another apply. What another process applied is known by the fields that are ours, so that a leader
+/// that has nothing to change writes nothing.
 pub(crate) fn decide(
     desired: Option<&Value>,
     observed: &Observed,
@@ -248,7 +278,10 @@ pub(crate) fn decide(
     match (desired, observed) {
         (None, Observed::Present(observed)) if is_ours(observed) => Step::Delete,
         (None, _) | (_, Observed::Unknown) => Step::Rest,
-        (Some(desired), _) if applied == Some(desired) && observed.says(desired) => {
+        (Some(desired), _)
+            if observed.says(desired)
+                && (applied == Some(desired) || observed.was_applied(desired)) =>
+        {
             match observed.without_others_conditions(desired) {
                 Some(_) => Step::RemoveConditions,
                 None => Step::Rest,
@@ -267,6 +300,26 @@ impl Observed {
                 serde_json::to_value(observed).is_ok_and(|observed| says(&observed, desired))
             }
         }
+    }
+
+    /// Whether the fields that we have applied are those that are desired, and no others.
+    pub(crate) fn was_applied(&self, desired: &Value) -> bool {
+        let Self::Present(observed) = self else {
+            return false;
+        };
+        let mut applied = desired.clone();
+        // These identify the object, and belong to nobody.
+        for (parent, field) in [("", "apiVersion"), ("", "kind"), ("/metadata", "name")] {
+            let parent = applied.pointer_mut(parent).and_then(Value::as_object_mut);
+            parent.map(|parent| parent.remove(field));
+        }
+        let mut entries = observed.metadata.managed_fields.iter().flatten();
+        let ours = entries.find(|entry| {
+            entry.manager.as_deref() == Some(FIELD_MANAGER)
+                && entry.operation.as_deref() == Some("Apply")
+        });
+        let fields = ours.and_then(|entry| entry.fields_v1.as_ref());
+        fields.is_some_and(|fields| owns(&fields.0, &applied))
     }
 
     /// A merge patch that removes the match conditions of others from our webhooks. None if there are none.

@@ -134,11 +134,15 @@ impl ConfigurationLoop {
         let desired = desired(&webhooks, &self.address, &bundle);
         let desired = desired.map(|desired| self.state.owner.added_to(desired));
         self.note_in_force(desired.as_ref(), &bundle);
-        let step = decide(
+        let step = match decide(
             desired.as_ref(),
             &self.state.observed,
             self.state.applied.as_ref(),
-        );
+        ) {
+            // Whether another owner is to be applied is not known before that is read.
+            Step::Rest if desired.is_some() && self.awaits_owner() => Step::Apply,
+            step => step,
+        };
         let now = clock::monotonic();
         let Some(left) = leadership.time_left(now).filter(|_| step != Step::Rest) else {
             return self.show(step);
@@ -161,6 +165,11 @@ impl ConfigurationLoop {
             _ => self.delete(left.min(DEADLINE)).await,
         }
         Some(clock::monotonic())
+    }
+
+    fn awaits_owner(&self) -> bool {
+        let is_present = matches!(self.state.observed, Observed::Present(_));
+        is_present && self.state.owner == Owner::Unknown
     }
 
     fn bundle(&mut self) -> CaBundle {

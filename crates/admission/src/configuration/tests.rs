@@ -235,3 +235,70 @@ fn cert_manager_is_left_the_bundle_where_it_injects_it() {
     });
     assert!(told.is_injected());
 }
+
+/// The field set of [`wanted`], as kube-apiserver 1.34 records it for an apply.
+fn owned() -> Value {
+    let condition = |name: &str| {
+        (
+            format!("k:{{\"name\":\"{name}\"}}"),
+            json!({".": {}, "f:expression": {}, "f:name": {}}),
+        )
+    };
+    let conditions: Map<_, _> = ["one", "two"].map(condition).into_iter().collect();
+    let webhook = |name: &str| {
+        let fields = json!({
+            ".": {}, "f:admissionReviewVersions": {},
+            "f:clientConfig": {"f:caBundle": {}, "f:service": {"f:name": {}, "f:namespace": {}, "f:path": {}, "f:port": {}}},
+            "f:failurePolicy": {}, "f:matchConditions": conditions, "f:matchPolicy": {}, "f:name": {},
+            "f:namespaceSelector": {}, "f:objectSelector": {}, "f:reinvocationPolicy": {}, "f:rules": {},
+            "f:sideEffects": {}, "f:timeoutSeconds": {},
+        });
+        (format!("k:{{\"name\":\"{name}\"}}"), fields)
+    };
+    let webhooks: Map<_, _> = ["a.b.c", "d.e.f"].map(webhook).into_iter().collect();
+    json!({
+        "f:metadata": {"f:labels": {"f:app.kubernetes.io/name": {}}, "f:ownerReferences": {"k:{\"uid\":\"u\"}": {}}},
+        "f:webhooks": webhooks,
+    })
+}
+
+#[test]
+fn a_leader_applies_nothing_that_an_earlier_one_has_applied() {
+    const LABELS: &str = "/fieldsV1/f:metadata/f:labels";
+    const OWNERS: &str = "/fieldsV1/f:metadata/f:ownerReferences";
+    const CONDITIONS: &str = "/fieldsV1/f:webhooks/k:{\"name\":\"a.b.c\"}/f:matchConditions";
+    let mut wanted = wanted();
+    let owner = json!({"kind": "ClusterRole", "name": "n", "uid": "u"});
+    wanted["metadata"]["ownerReferences"] = json!([owner]);
+    let condition = json!({"k:{\"name\":\"x\"}": {".": {}, "f:expression": {}, "f:name": {}}});
+    // Where the entry of our field manager differs, and what is there then.
+    let table = [
+        ("/manager", json!(FIELD_MANAGER), Step::Rest),
+        ("/manager", json!("somebody"), Step::Apply),
+        ("/operation", json!("Update"), Step::Apply),
+        ("/fieldsV1", Value::Null, Step::Apply),
+        (
+            "/fieldsV1/f:webhooks",
+            json!({"k:{\"name\":\"a.b.c\"}": {}}),
+            Step::Apply,
+        ),
+        (
+            LABELS,
+            json!({"f:app.kubernetes.io/name": {}, "f:x": {}}),
+            Step::Apply,
+        ),
+        (LABELS, json!({"f:x": {}}), Step::Apply),
+        (OWNERS, json!({"k:{\"uid\":\"v\"}": {}}), Step::Apply),
+        (CONDITIONS, condition, Step::Apply),
+    ];
+    for (path, value, expected) in table {
+        let mut entry =
+            json!({"manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": owned()});
+        let case = format!("{path}: {value}");
+        *entry.pointer_mut(path).unwrap() = value;
+        let observed = stored(&wanted, |object| {
+            object["metadata"]["managedFields"] = json!([{"manager": "kubectl"}, entry]);
+        });
+        assert_eq!(decide(Some(&wanted), &observed, None), expected, "{case}");
+    }
+}

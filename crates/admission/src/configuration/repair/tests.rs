@@ -9,6 +9,7 @@ use tokio::time::{advance, sleep};
 
 use super::*;
 use crate::admission::source;
+use crate::owner::OWNER;
 use crate::webhook::WebhookSpec;
 use crate::webhook::tests::echo;
 
@@ -75,6 +76,80 @@ async fn the_configuration_is_applied_whether_its_owner_can_be_read_or_not() {
         let methods: Vec<_> = methods.map(|(method, _)| method).collect();
         assert_eq!(methods, [Method::GET, Method::PATCH], "{code}");
     }
+}
+
+/// The set of fields of an object that is applied (`FieldsV1`).
+fn fields_of(object: &Value) -> Value {
+    match object {
+        Value::Object(object) => {
+            let fields = object.iter();
+            let fields = fields.map(|(key, value)| (format!("f:{key}"), fields_of(value)));
+            fields.collect()
+        }
+        Value::Array(items) if items.iter().all(|item| item["name"].is_string()) => {
+            let key = |item: &Value| format!("k:{}", json!({"name": item["name"]}));
+            let items = items.iter().map(|item| (key(item), fields_of(item)));
+            items.collect()
+        }
+        _ => json!({}),
+    }
+}
+
+/// What a leader asks where an earlier one has applied the configuration, owned by a role with the uid `u`.
+async fn requests_of_a_later_leader(uid_of_role: &'static str) -> Vec<Method> {
+    let requests: Arc<Mutex<Vec<Method>>> = Arc::default();
+    let asked = Arc::clone(&requests);
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        asked.lock().unwrap().push(request.method().clone());
+        let body = json!({"metadata": {"name": OWNER, "uid": uid_of_role}});
+        let response = http::Response::new(Body::from(body.to_string().into_bytes()));
+        std::future::ready(Ok::<_, Infallible>(response))
+    });
+    let calls = watch::Sender::new(WebhookCalls::from(Some(WebhookSpec::default())));
+    let leadership = watch::Sender::new(Leadership::Leads {
+        term: 2,
+        after_others: true,
+        until: clock::monotonic() + WITHOUT_RIGHT,
+    });
+    let bundle = CaBundle::Pem(b"CA".to_vec());
+    let mut repair = ConfigurationLoop {
+        server: ApiServer::new(kube::Client::new(service, "default")),
+        address: Address::Service("leadsman-system/hook:8443".parse().unwrap()),
+        webhooks: vec![source(&echo(calls.subscribe()))],
+        bundle: watch::Sender::new(bundle.clone()).subscribe(),
+        mounted: false,
+        leadership: leadership.subscribe(),
+        in_force: watch::Sender::new(None),
+        absent_since: watch::Sender::new(None),
+        check: Readiness::default().add_check("webhook configuration", "not read"),
+        state: ConfigurationLoopState::default(),
+    };
+    let mut object = desired(&repair.in_force_webhooks(), &repair.address, &bundle).unwrap();
+    let mut fields = fields_of(&object);
+    for field in ["f:apiVersion", "f:kind"] {
+        fields.as_object_mut().unwrap().remove(field);
+    }
+    fields["f:metadata"]
+        .as_object_mut()
+        .unwrap()
+        .remove("f:name");
+    fields["f:metadata"]["f:ownerReferences"] = json!({"k:{\"uid\":\"u\"}": {}});
+    let owner = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "name": OWNER, "uid": "u"});
+    object["metadata"]["ownerReferences"] = json!([owner]);
+    object["metadata"]["managedFields"] =
+        json!([{"manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": fields}]);
+    repair.state.observed = Observed::Present(serde_json::from_value(object).unwrap());
+    for _ in 0..3 {
+        repair.step().await;
+    }
+    requests.lock().unwrap().clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_later_leader_reads_the_owner_and_applies_it_only_where_it_is_another() {
+    assert_eq!(requests_of_a_later_leader("u").await, [Method::GET]);
+    let requests = requests_of_a_later_leader("v").await;
+    assert_eq!(requests, [Method::GET, Method::PATCH]);
 }
 
 #[tokio::test(start_paused = true)]
