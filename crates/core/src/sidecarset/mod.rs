@@ -11,7 +11,7 @@
 //! | `selection` | which sets a pod gets as it is created, and in which revision |
 //! | `snapshot`, `scope` | what the webhook injects by, and the pods for which the API server calls it |
 //! | `render`, `overlap` | what it gets from them, and what two sets cannot both do to it |
-//! | `pod`, `rollout`, `upgrade` | what a pod is to a set, which pods are upgraded next, and the patch that does it |
+//! | `pod`, `pair`, `rollout`, `upgrade` | what a pod and its containers that take turns are to a set, which pods are upgraded next, and the patch that does it |
 //! | `revision` | the history of a set, and the revision that a new pod gets |
 //! | `explain` | what sets do to a pod and why not, for people |
 //! | `status`, `condition` | the counts of a set, and the condition of a pod that cannot be upgraded |
@@ -28,6 +28,7 @@ mod fields;
 pub mod index;
 pub mod metadata;
 pub mod overlap;
+pub mod pair;
 pub mod pod;
 pub mod render;
 pub mod revision;

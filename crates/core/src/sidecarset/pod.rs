@@ -1,15 +1,15 @@
 //! What a pod is to a set that it was injected by: whether it belongs to it, has its containers, and runs them.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::annotations::{
     HASH, HASH_WITHOUT_IMAGE, HashEntries, IN_PLACE_STATE, INJECTED_LIST, InPlaceStates,
-    WORKING_CONTAINER, injected_sets, working_containers,
+    WORKING_CONTAINER, injected_sets,
 };
-use super::container::{ContainerKind, SidecarContainer, Upgrade, hot_names};
+use super::container::{ContainerKind, SidecarContainer, Upgrade};
+use super::pair::ObservedPair;
 use super::set::SidecarSet;
 use crate::workload::image::{digest, names_one_image};
 use crate::workload::pod::{ObservedContainer, ObservedPod, ObservedStatus};
@@ -27,6 +27,8 @@ pub struct PodState {
     pub was_upgraded: bool,
     /// Whether the set's update strategy selects it.
     pub is_selected: bool,
+    /// Whether a hot upgrade of it has yet to be ended: a container has taken over, and the one before it is still there.
+    pub awaits_reset: bool,
 }
 
 /// Which containers of a set a pod has.
@@ -74,6 +76,7 @@ impl PodState {
         self.version == PodVersion::Upgradable
             && self.is_selected
             && self.progress != Progress::BeforeRestart
+            && !self.awaits_reset
     }
 
     /// What a pod is to a set at a time; `namespace_label` gives the labels of its namespace, if that is known. None if it
@@ -89,12 +92,16 @@ impl PodState {
             && is_injected_by(set, pod)
             && has_containers(set, pod);
         let selector = set.update.selector.as_ref();
-        is_member.then(|| Self {
-            version: PodVersion::read(set, pod),
-            progress: Progress::read(set, pod, FormerContainers::read(set, pod, now)),
-            is_ready: pod.is_ready() && idle_containers_are_empty(set, pod),
-            was_upgraded: was_upgraded(pod, &set.name),
-            is_selected: selector.is_none_or(|selector| selector.matches(|key| pod.label(key))),
+        is_member.then(|| {
+            let former = FormerContainers::read(set, pod, now);
+            Self {
+                version: PodVersion::read(set, pod),
+                progress: Progress::read(set, pod, &former),
+                is_ready: pod.is_ready() && pairs(set, pod).all(|pair| pair.is_at_rest),
+                was_upgraded: was_upgraded(pod, &set.name),
+                is_selected: selector.is_none_or(|selector| selector.matches(|key| pod.label(key))),
+                awaits_reset: awaits_reset(set, pod, &former),
+            }
         })
     }
 }
@@ -112,7 +119,7 @@ impl PodVersion {
 }
 
 impl Progress {
-    fn read(set: &SidecarSet, pod: &ObservedPod, former: FormerContainers<'_>) -> Self {
+    fn read(set: &SidecarSet, pod: &ObservedPod, former: &FormerContainers<'_>) -> Self {
         let mut progress = Self::Consistent;
         for container in sidecars_in(set, pod) {
             if !former.is_consistent(container) {
@@ -139,14 +146,16 @@ pub fn was_upgraded(pod: &ObservedPod, set: &str) -> bool {
     states.is_some_and(|states| states.has(set))
 }
 
-fn annotation<'a>(pod: &'a ObservedPod, key: &str) -> &'a str {
+/// The text of an annotation; empty if it is absent.
+pub(super) fn annotation<'a>(pod: &'a ObservedPod, key: &str) -> &'a str {
     pod.annotations
         .get(key)
         .map(|text| &**text)
         .unwrap_or_default()
 }
 
-fn hash_in(pod: &ObservedPod, key: &str, set: &str) -> Option<String> {
+/// The hash of a set in an annotation of a pod.
+pub(super) fn hash_in(pod: &ObservedPod, key: &str, set: &str) -> Option<String> {
     let entries = HashEntries::read(annotation(pod, key), Timestamp::UNIX_EPOCH);
     entries.get(set).map(|entry| entry.hash.to_owned())
 }
@@ -196,32 +205,25 @@ fn is_upgradable(set: &SidecarSet, pod: &ObservedPod) -> bool {
         && set.template.hash_without_image_in(policy) == hash
 }
 
-/// Of two containers that take turns, the one that works and the one that waits.
-pub fn hot_containers(pod: &ObservedPod, name: &str) -> [Arc<str>; 2] {
-    let working = working_containers(annotation(pod, WORKING_CONTAINER));
-    let [first, second] = hot_names(name);
-    if working
-        .get(name)
-        .is_some_and(|working| **working == *second)
-    {
-        [second, first]
-    } else {
-        [first, second]
-    }
+/// The containers of a set in a pod that take turns.
+fn pairs<'a>(set: &'a SidecarSet, pod: &'a ObservedPod) -> impl Iterator<Item = ObservedPair<'a>> {
+    let sidecars = set.template.containers.iter();
+    sidecars.filter_map(|sidecar| ObservedPair::find(pod, sidecar))
 }
 
-fn idle_containers_are_empty(set: &SidecarSet, pod: &ObservedPod) -> bool {
-    set.template
-        .containers
-        .iter()
-        .all(|sidecar| match &sidecar.upgrade {
-            Upgrade::Cold => true,
-            Upgrade::Hot { empty_image } => {
-                let [_, idle] = hot_containers(pod, &sidecar.name);
-                pod.container(&idle)
-                    .is_some_and(|idle| idle.image == *empty_image)
-            }
-        })
+fn awaits_reset(set: &SidecarSet, pod: &ObservedPod, former: &FormerContainers<'_>) -> bool {
+    pairs(set, pod).any(|pair| pair.awaits_reset(|working| former.is_consistent(working)))
+}
+
+/// Those of which one has taken over, and the other has not been given the empty image yet.
+pub fn pairs_to_reset<'a>(
+    set: &'a SidecarSet,
+    pod: &'a ObservedPod,
+    now: Timestamp,
+) -> impl Iterator<Item = ObservedPair<'a>> {
+    pairs(set, pod).filter(move |pair| {
+        pair.awaits_reset(|working| FormerContainers::read(set, pod, now).is_consistent(working))
+    })
 }
 
 /// How long after the grace period of its pod a container that is to be replaced is gone at the latest, if its kubelet
@@ -336,19 +338,11 @@ pub fn settles_at(set: &SidecarSet, pod: &ObservedPod, now: Timestamp) -> Option
     };
     let read = |settles| {
         let former = FormerContainers::read(set, pod, now);
-        Progress::read(set, pod, FormerContainers { settles, ..former })
+        let former = FormerContainers { settles, ..former };
+        let progress = Progress::read(set, pod, &former);
+        (progress, awaits_reset(set, pod, &former))
     };
     (read(former.settles) != read(Settles::Now)).then_some(settled)
-}
-
-/// Whether the runtime runs what the spec says of a container of a set.
-pub fn is_consistent(
-    set: &SidecarSet,
-    pod: &ObservedPod,
-    container: &ObservedContainer,
-    now: Timestamp,
-) -> bool {
-    FormerContainers::read(set, pod, now).is_consistent(container)
 }
 
 /// Whether a container's status shows that it runs an image: by its digest, else by its name. The repository of a digest is

@@ -29,6 +29,14 @@ pub struct PodUpgrade {
     pub patch: Value,
 }
 
+/// What is recorded of an upgrade beside what the containers were.
+pub(super) struct UpgradeRecord<'a> {
+    pub(super) set: &'a str,
+    /// The hash that the pod has then.
+    pub(super) hash: &'a str,
+    pub(super) now: Timestamp,
+}
+
 /// A container, and the image that it gets.
 pub(super) type ChangedContainer<'a> = (&'a ObservedContainer, &'a str);
 
@@ -46,9 +54,8 @@ pub fn upgrade(
         if sidecar.kind == ContainerKind::Init {
             continue;
         }
-        if let Upgrade::Hot { empty_image } = &sidecar.upgrade {
-            let of_pair = (&*sidecar.name, &*sidecar.image, &**empty_image);
-            changed.extend(hot::upgrade(set, pod, of_pair, &mut annotations, now));
+        if sidecar.upgrade != Upgrade::Cold {
+            changed.extend(hot::upgrade(set, pod, sidecar, &mut annotations));
             continue;
         }
         let container = pod.container(&sidecar.name);
@@ -59,7 +66,12 @@ pub fn upgrade(
         patch_metadata(set, allowed, &mut annotations);
     }
     record_hashes(set, revision, &mut annotations, now);
-    patch(set, pod, &changed, annotations, now)
+    let record = UpgradeRecord {
+        set: &set.name,
+        hash: &set.hashes.hash,
+        now,
+    };
+    patch(pod, &changed, annotations, &record)
 }
 
 fn annotations_of(pod: &ObservedPod) -> BTreeMap<String, String> {
@@ -70,13 +82,12 @@ fn annotations_of(pod: &ObservedPod) -> BTreeMap<String, String> {
 
 /// The patch that gives images and annotations to a pod; those that it has are left out.
 pub(super) fn patch(
-    set: &SidecarSet,
     pod: &ObservedPod,
     changed: &[ChangedContainer<'_>],
     mut annotations: BTreeMap<String, String>,
-    now: Timestamp,
+    record: &UpgradeRecord<'_>,
 ) -> PodUpgrade {
-    record_former(set, pod, changed, &mut annotations, now);
+    record_former(pod, changed, &mut annotations, record);
     let is_present =
         |key: &str, value: &str| pod.annotations.get(key).is_some_and(|own| **own == *value);
     annotations.retain(|key, value| !is_present(key, value));
@@ -142,11 +153,10 @@ fn record_hashes(
 
 /// Records what the containers are that change.
 fn record_former(
-    set: &SidecarSet,
     pod: &ObservedPod,
     changed: &[ChangedContainer<'_>],
     annotations: &mut BTreeMap<String, String>,
-    now: Timestamp,
+    record: &UpgradeRecord<'_>,
 ) {
     if changed.is_empty() {
         return;
@@ -156,7 +166,7 @@ fn record_former(
     let present = pod.annotations.get(IN_PLACE_STATE);
     let states = present.and_then(|state| InPlaceStates::read(state));
     let mut states = states.unwrap_or_default();
-    states.set(&set.name, &set.hashes.hash, former, now);
+    states.set(record.set, record.hash, former, record.now);
     annotations.insert(IN_PLACE_STATE.to_owned(), states.write());
 }
 

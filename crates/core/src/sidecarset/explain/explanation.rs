@@ -371,6 +371,10 @@ impl Context<'_> {
         }
         match member.turn {
             _ if member.state.progress == Progress::BeforeRestart => self.in_progress(known),
+            _ if member.state.awaits_reset => cause(
+                SetReason::InProgress,
+                "its last hot upgrade is ended first: the container that worked before gets the empty image, and then it is upgraded again",
+            ),
             _ if self.pods.is_none() => cause(
                 SetReason::TurnUnknown,
                 "it can be upgraded; when it is its turn cannot be told, since the other pods of the set could not be read",

@@ -9,7 +9,7 @@ use super::context::{PodName, SetName};
 use crate::cluster::{Interners, ObjectName, ResourceVersion};
 use crate::sidecarset::annotations::{INJECTED_LIST, injected_sets};
 use crate::sidecarset::condition::UPGRADABLE;
-use crate::sidecarset::pod::{PodState, Progress};
+use crate::sidecarset::pod::{PodState, PodVersion, Progress};
 use crate::sidecarset::rollout::queue::RollingCandidate;
 use crate::workload::pod::ObservedPod;
 
@@ -138,10 +138,15 @@ fn selected_by(wire: &WorkloadPod) -> WorkloadPod {
     }
 }
 
-/// What a pod is once an upgrade has been written.
+/// What a pod is once its upgrade has been written, or the end of a hot upgrade, which comes first.
 pub(super) fn upgraded(state: PodState) -> PodState {
+    let version = if state.awaits_reset {
+        state.version
+    } else {
+        PodVersion::Updated
+    };
     PodState {
-        version: crate::sidecarset::pod::PodVersion::Updated,
+        version,
         progress: Progress::Starting,
         was_upgraded: true,
         ..state

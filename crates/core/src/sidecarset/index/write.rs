@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::Index;
 use super::classify::upgrade_purpose;
 use super::context::{PodName, SetName};
-use super::pods::PodEntry;
+use super::pods::{Hold, PodEntry};
 use super::refusals::Purpose;
 use crate::cluster::{ObjectName, whole_seconds};
 use crate::sidecarset::annotations::{HASH, HASH_WITHOUT_IMAGE};
@@ -152,17 +152,25 @@ impl Index {
         Some((next.set.clone(), upgrade.patch, purpose))
     }
 
-    /// The reset of containers of a pod that no longer work, with the set that they are of. It takes no place in a
-    /// roll-out: a pod with two working containers counts as one that is down already.
+    /// The end of a hot upgrade of a pod, with the set that it is of. It takes no place in a roll-out: a pod whose hot
+    /// upgrade has not ended counts as one that is down already. So it is due whatever the set says about upgrades, and also
+    /// if the pod lacks a container that the set has got since.
     fn reset(&self, entry: &PodEntry) -> Option<(SetName, Value, Purpose)> {
-        let target = WriteTarget::Pod((*entry.pod.name).clone());
-        entry.memberships.iter().find_map(|member| {
-            let set = self.sets.get(&member.set)?.active()?;
-            let purpose = Purpose::of(("reset", &set.name, &set.hashes.hash, &entry.pod.uid));
-            let is_refused = || self.refusals.reason(&target, purpose).is_some();
-            let is_sent = entry.sent.as_ref() == Some(&member.set);
-            let reset = upgrade::reset(set, member.state.version, &entry.pod, self.cx.now.wall)?;
-            (!is_sent && !is_refused()).then(|| (member.set.clone(), reset.patch, purpose))
+        entry.injected.iter().find_map(|name| {
+            let set = self.sets.get(name)?.active()?;
+            let reset = upgrade::reset(set, &entry.pod, self.cx.now.wall)?;
+            let member = entry.membership(name);
+            let is_former = member.is_some_and(|member| member.hold == Some(Hold::Former));
+            let is_sent = entry.sent.as_ref() == Some(name);
+            let target = WriteTarget::Pod((*entry.pod.name).clone());
+            let purpose = Purpose::of(("reset", name, &entry.pod.uid));
+            let is_refused = self.refusals.reason(&target, purpose).is_some();
+            let is_due = entry.pod.is_active()
+                && self.selects(set, entry)
+                && !is_former
+                && !is_sent
+                && !is_refused;
+            is_due.then(|| (name.clone(), reset.patch, purpose))
         })
     }
 

@@ -20,8 +20,8 @@ fn set(strategy: &Value) -> SidecarSet {
 
 /// A pod by a letter: `o` old and ready, `O` old and not ready, `x` not upgradable, `u` updated and ready, `U` updated and
 /// starting, `d` updated and not ready though its sidecars are, `D` updated with a sidecar that is not ready, `p` updated and
-/// not yet restarted; `b` old and not yet restarted, `s` old and starting, `f` old and not ready, all three after an upgrade
-/// to what the set was before.
+/// not yet restarted; `b` old and not yet restarted, `s` old and starting, `f` old and not ready, `h` old with a hot
+/// upgrade that has not ended, all four after an upgrade to what the set was before.
 fn state(letter: char) -> PodState {
     PodState {
         version: match letter {
@@ -35,9 +35,10 @@ fn state(letter: char) -> PodState {
             'D' | 'f' => Progress::Unready,
             _ => Progress::Consistent,
         },
-        is_ready: !"OUdDsf".contains(letter),
-        was_upgraded: "uUdDpbsf".contains(letter),
+        is_ready: !"OUdDsfh".contains(letter),
+        was_upgraded: "uUdDpbsfh".contains(letter),
         is_selected: true,
+        awaits_reset: letter == 'h',
     }
 }
 
@@ -106,6 +107,9 @@ fn plan_of(strategy: &Value, letters: &str) -> Rollout {
 #[case(json!({"maxUnavailable": 2}), "ffoo", &[0, 1])]
 #[case(json!({"maxUnavailable": 2}), "fooo", &[0, 1])]
 #[case(json!({"maxUnavailable": 1}), "Oo", &[0, 1])]
+// A hot upgrade is ended before the next one begins, and counts until then.
+#[case(json!({"maxUnavailable": 1}), "ho", &[])]
+#[case(json!({"maxUnavailable": 2}), "ho", &[1])]
 #[case(json!({"paused": true}), "oo", &[])]
 #[case(json!({"type": "NotUpdate"}), "oo", &[])]
 fn the_next_pods(#[case] strategy: Value, #[case] letters: &str, #[case] next: &[usize]) {
@@ -166,7 +170,7 @@ proptest! {
     // SCS-49, SCS-50
     #[test]
     fn no_more_ready_pods_are_down_than_may_be_and_enough_stay_old(
-        letters in "[oOxuUdDpbsf]{0,16}",
+        letters in "[oOxuUdDpbsfh]{0,16}",
         max_unavailable in 1_u32..5,
         partition in 0_u32..8,
     ) {
@@ -197,7 +201,7 @@ enum Change {
 }
 
 fn any_change() -> impl Strategy<Value = Change> {
-    let letter = || proptest::sample::select("oOxuUdDpbsf".chars().collect::<Vec<_>>());
+    let letter = || proptest::sample::select("oOxuUdDpbsfh".chars().collect::<Vec<_>>());
     prop_oneof![
         3 => letter().prop_map(Change::Add),
         1 => (0..12_usize).prop_map(Change::Remove),

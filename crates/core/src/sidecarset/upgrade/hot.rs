@@ -2,137 +2,69 @@
 //! works by itself; then the other gets the image that does nothing.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::{ChangedContainer, PodUpgrade, patch};
+use super::{ChangedContainer, PodUpgrade, UpgradeRecord, patch};
 use crate::sidecarset::annotations::{
-    WORKING_CONTAINER, other_version_key, version_key, working_containers, write_working_containers,
+    HASH, WORKING_CONTAINER, other_version_key, version_key, working_containers,
+    write_working_containers,
 };
-use crate::sidecarset::container::{Upgrade, hot_names};
-use crate::sidecarset::pod::{PodVersion, hot_containers, is_consistent};
+use crate::sidecarset::container::SidecarContainer;
+use crate::sidecarset::pair::{NO_VERSION, ObservedPair};
+use crate::sidecarset::pod::{hash_in, pairs_to_reset};
 use crate::sidecarset::set::SidecarSet;
-use crate::workload::pod::{ObservedContainer, ObservedPod};
-
-/// The version of a container that waits.
-const NO_VERSION: &str = "0";
-
-/// The container of a pair that is upgraded, and the one that works until then.
-struct Turn {
-    upgraded: Arc<str>,
-    other: Arc<str>,
-}
-
-impl Turn {
-    /// The one that waits with the empty image; else one that is not what it is to be, since an upgrade of it has failed;
-    /// else the one that does not work, by the annotation.
-    fn of(
-        set: &SidecarSet,
-        pod: &ObservedPod,
-        (name, empty_image): (&str, &str),
-        now: Timestamp,
-    ) -> Self {
-        let [first, second] = hot_names(name);
-        let [_, idle] = hot_containers(pod, name);
-        let both = [&first, &second];
-        let container = |name: &str| pod.container(name);
-        let is_empty = |name: &&&Arc<str>| {
-            container(name).is_some_and(|container| *container.image == *empty_image)
-        };
-        let has_failed = |name: &&&Arc<str>| {
-            let container = container(name);
-            container.is_some_and(|container| {
-                !container.is_ready() || !is_consistent(set, pod, container, now)
-            })
-        };
-        let upgraded = both.iter().find(is_empty).or(both.iter().find(has_failed));
-        let upgraded = upgraded.map_or(idle, |name| (**name).clone());
-        let other = if upgraded == first { second } else { first };
-        Self { upgraded, other }
-    }
-}
+use crate::workload::pod::ObservedPod;
 
 /// The container of a pair that an upgrade changes, with its annotations. None if the one that works has the image already.
 pub(super) fn upgrade<'a>(
     set: &SidecarSet,
     pod: &'a ObservedPod,
-    (name, image, empty_image): (&str, &'a str, &str),
+    sidecar: &'a SidecarContainer,
     annotations: &mut BTreeMap<String, String>,
-    now: Timestamp,
 ) -> Option<ChangedContainer<'a>> {
-    let [working, _] = hot_containers(pod, name);
-    if pod
-        .container(&working)
-        .is_some_and(|working| *working.image == *image)
-    {
+    let pair = ObservedPair::find(pod, sidecar)?;
+    if pair.working.image == sidecar.image {
         return None;
     }
-    let turn = Turn::of(set, pod, (name, empty_image), now);
-    let container = pod.container(&turn.upgraded)?;
-    let version = annotations.get(&version_key(&turn.other)).cloned();
-    annotations.insert(version_key(&turn.upgraded), set.version.to_string());
+    let [upgraded, other] = pair.by_turn();
+    let version = annotations.get(&version_key(&other.name)).cloned();
+    annotations.insert(version_key(&upgraded.name), set.version.to_string());
     annotations.insert(
-        other_version_key(&turn.upgraded),
+        other_version_key(&upgraded.name),
         version.unwrap_or_else(|| NO_VERSION.to_owned()),
     );
-    annotations.insert(other_version_key(&turn.other), set.version.to_string());
+    annotations.insert(other_version_key(&other.name), set.version.to_string());
     let text = annotations.get(WORKING_CONTAINER).map(String::as_str);
     let mut working = working_containers(text.unwrap_or_default());
-    working.insert(name.to_owned(), turn.upgraded.to_string());
+    working.insert(sidecar.name.to_string(), upgraded.name.to_string());
     annotations.insert(
         WORKING_CONTAINER.to_owned(),
         write_working_containers(&working),
     );
-    Some((container, image))
+    Some((upgraded, &sidecar.image))
 }
 
-/// The reset of the containers that no longer work, once those that do serve. None if there is nothing to reset yet. It
-/// is due whatever the update strategy says: a pod that was begun is finished.
-pub fn reset(
-    set: &SidecarSet,
-    version: PodVersion,
-    pod: &ObservedPod,
-    now: Timestamp,
-) -> Option<PodUpgrade> {
-    if version != PodVersion::Updated {
-        return None;
-    }
+/// The end of a hot upgrade: containers that no longer work get the image that does nothing. None if there are none, or
+/// those that are to take over have not done so. That follows from the pod alone, whatever the set has become since.
+pub fn reset(set: &SidecarSet, pod: &ObservedPod, now: Timestamp) -> Option<PodUpgrade> {
     let mut changed: Vec<ChangedContainer<'_>> = Vec::new();
     let mut annotations = BTreeMap::new();
-    for sidecar in &set.template.containers {
-        let Upgrade::Hot { empty_image } = &sidecar.upgrade else {
-            continue;
-        };
-        let [working, idle] = hot_containers(pod, &sidecar.name);
-        let container = pod.container(&idle)?;
-        let takes_over = pod.container(&working)?;
-        if container.image == *empty_image || takes_over.image != sidecar.image {
-            continue;
-        }
-        changed.push((container, empty_image));
-        annotations.insert(version_key(&idle), NO_VERSION.to_owned());
-        annotations.insert(other_version_key(&working), NO_VERSION.to_owned());
+    for pair in pairs_to_reset(set, pod, now) {
+        changed.push((pair.idle, pair.empty_image));
+        annotations.insert(version_key(&pair.idle.name), NO_VERSION.to_owned());
+        annotations.insert(other_version_key(&pair.working.name), NO_VERSION.to_owned());
     }
     if changed.is_empty() {
         return None;
     }
-    let is_idle = |own: &ObservedContainer| changed.iter().any(|(idle, _)| idle.name == own.name);
-    let others = || pod.containers.iter().filter(|own| !is_idle(own));
-    let is_ours = |own: &&ObservedContainer| {
-        let mut sidecars = set.template.all();
-        sidecars.any(|sidecar| sidecar.names_in_pod().any(|name| name == own.name))
+    let hash = hash_in(pod, HASH, &set.name).unwrap_or_default();
+    let record = UpgradeRecord {
+        set: &set.name,
+        hash: &hash,
+        now,
     };
-    let are_ready = || {
-        others()
-            .filter(|own| !own.is_init)
-            .all(ObservedContainer::is_ready)
-    };
-    let has_taken_over = others()
-        .filter(is_ours)
-        .all(|own| own.is_init || is_consistent(set, pod, own, now))
-        && (pod.is_ready() || are_ready());
-    has_taken_over.then(|| patch(set, pod, &changed, annotations, now))
+    Some(patch(pod, &changed, annotations, &record))
 }
 
 #[cfg(test)]
@@ -142,7 +74,9 @@ mod tests {
     use super::*;
     use crate::sidecarset::annotations::IN_PLACE_STATE;
     use crate::sidecarset::metadata::Whitelist;
+    use crate::sidecarset::pod::{PodState, PodVersion};
     use crate::sidecarset::recorded;
+    use crate::sidecarset::strategy::UpdateMode;
     use crate::sidecarset::upgrade;
 
     const NOW: &str = "2026-11-22T01:57:57Z";
@@ -220,35 +154,107 @@ mod tests {
         assert_eq!(same.get("spec"), None);
     }
 
-    // SCS-60, SDF-46
-    #[test]
-    fn the_one_that_no_longer_works_is_reset_as_recorded_also_while_upgrades_are_paused() {
+    /// The recorded pod whose container `mesh-2` has the new image, and runs it.
+    fn taken_over() -> Value {
         let pods = pods();
-        let mut set = set("2", "1836");
-        set.update.mode = crate::sidecarset::strategy::UpdateMode::Paused;
-        let reset = |pod: &Value| {
-            let pod = observed(pod);
-            super::reset(&set, PodVersion::Updated, &pod, NOW.parse().unwrap())
-        };
-        // The new container does not run yet.
-        assert_eq!(reset(&pods[1]), None);
         let mut running = pods[1].clone();
         let statuses = &pods[2]["status"]["containerStatuses"];
         running["status"]["containerStatuses"] = statuses.clone();
-        leads_to(&reset(&running).unwrap().patch, &running, &pods[2]);
-        running["status"]["containerStatuses"][1]["ready"] = json!(false);
-        running["status"]["conditions"] = json!([]);
-        assert_eq!(reset(&running), None);
-        // Once it is done there is nothing more to reset.
-        assert_eq!(reset(&pods[2]), None);
-        assert_eq!(
-            super::reset(
-                &set,
-                PodVersion::Upgradable,
-                &observed(&running),
-                NOW.parse().unwrap()
-            ),
-            None
-        );
+        running
+    }
+
+    fn reset_of(set: &SidecarSet, pod: &Value) -> Option<Value> {
+        let reset = super::reset(set, &observed(pod), NOW.parse().unwrap());
+        reset.map(|reset| reset.patch)
+    }
+
+    fn state(set: &SidecarSet, pod: &Value) -> PodState {
+        PodState::read(
+            set,
+            &observed(pod),
+            None::<fn(&str) -> Option<&'static str>>,
+            NOW.parse().unwrap(),
+        )
+        .unwrap()
+    }
+
+    // SCS-60, SDF-46
+    #[test]
+    fn the_one_that_no_longer_works_is_reset_as_recorded_whatever_the_set_has_become() {
+        let pods = pods();
+        let mut edited = set("2", "1836");
+        edited.update.mode = UpdateMode::NotUpdate;
+        // In more than its image, so that the pod waits to be created again.
+        let mut other = recorded::documents("07-hot-upgrade").remove(0);
+        other["spec"]["containers"][0]["env"] = json!([{"name": "A"}]);
+        let other = SidecarSet::parse(&serde_json::from_value(other).unwrap()).unwrap();
+        for set in [set("2", "1836"), edited, set("3", "1840"), other] {
+            // The new container does not run yet.
+            assert_eq!(reset_of(&set, &pods[1]), None);
+            let mut running = taken_over();
+            assert!(state(&set, &running).awaits_reset && !state(&set, &running).is_serving());
+            let patch = reset_of(&set, &running).unwrap();
+            leads_to(&patch, &running, &pods[2]);
+            // It is recorded for what the pod has, and not for what the set is by now.
+            let recorded = patch["metadata"]["annotations"][IN_PLACE_STATE].as_str();
+            let recorded: Value = serde_json::from_str(recorded.unwrap()).unwrap();
+            let before = pods[2]["metadata"]["annotations"][IN_PLACE_STATE].as_str();
+            let before: Value = serde_json::from_str(before.unwrap()).unwrap();
+            assert_eq!(recorded["mesh"]["revision"], before["mesh"]["revision"]);
+            running["status"]["containerStatuses"][1]["ready"] = json!(false);
+            assert_eq!(reset_of(&set, &running), None);
+            // Once it is done there is nothing more to reset.
+            assert_eq!(reset_of(&set, &pods[2]), None);
+        }
+    }
+
+    // SCS-60, SDF-46
+    #[test]
+    fn an_application_that_is_not_ready_holds_up_no_reset() {
+        let mut pod = taken_over();
+        pod["status"]["conditions"] = json!([]);
+        pod["status"]["containerStatuses"][2]["ready"] = json!(false);
+        assert!(reset_of(&set("2", "1836"), &pod).is_some());
+    }
+
+    // SCS-46, SDF-46
+    #[test]
+    fn a_pod_is_no_candidate_before_its_last_hot_upgrade_has_ended() {
+        let mut pod = taken_over();
+        // Going back would give mesh-1 the image that it has, and then stop mesh-2, which serves.
+        for image in ["1", "3"] {
+            assert!(!state(&set(image, "1840"), &pod).is_candidate(), "{image}");
+        }
+        // Where it fails, the next image replaces it.
+        pod["status"]["containerStatuses"][1]["ready"] = json!(false);
+        for image in ["1", "3"] {
+            assert!(state(&set(image, "1840"), &pod).is_candidate(), "{image}");
+            let patch = upgraded(&set(image, "1840"), &pod);
+            assert_eq!(patch["spec"]["containers"][0]["name"], "mesh-2");
+        }
+    }
+
+    // SCS-59
+    #[test]
+    fn where_both_fail_the_one_that_serves_is_not_replaced() {
+        let mut pod = taken_over();
+        for place in [0, 1] {
+            pod["status"]["containerStatuses"][place]["ready"] = json!(false);
+        }
+        let patch = upgraded(&set("3", "1840"), &pod);
+        assert_eq!(patch["spec"]["containers"][0]["name"], "mesh-2");
+    }
+
+    // SCS-56, SCS-60
+    #[test]
+    fn another_empty_image_is_for_new_pods() {
+        let mut set = recorded::documents("07-hot-upgrade").remove(0);
+        set["spec"]["containers"][0]["upgradeStrategy"]["hotUpgradeEmptyImage"] = json!("empty:2");
+        let set = SidecarSet::parse(&serde_json::from_value(set).unwrap()).unwrap();
+        let pod = pods().remove(0);
+        assert_eq!(reset_of(&set, &pod), None);
+        let state = state(&set, &pod);
+        assert_eq!(state.version, PodVersion::NotUpgradable);
+        assert!(state.is_serving());
     }
 }

@@ -1,5 +1,6 @@
 //! The index against a small cluster: single cases, and properties of any history.
 
 mod cases;
+mod hot;
 mod proof;
 mod world;
