@@ -158,7 +158,7 @@ fn is_related(one: &str, other: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-// SCS-69, SCS-70, SCS-71, SCS-72, SCS-73, SCS-74, SDF-9, SDF-20, SDF-21, SDF-25, SDF-54
+// SCS-69, SCS-70, SCS-71, SCS-72, SCS-73, SCS-74, SCS-76, SDF-9, SDF-20, SDF-21, SDF-25, SDF-54
 pub(crate) async fn generated_sets_get_one_verdict_from_both(
     installation: Arc<Installation>,
 ) -> Result<()> {
@@ -310,7 +310,7 @@ pub(crate) async fn what_a_set_must_keep_is_kept(installation: Arc<Installation>
     Ok(())
 }
 
-// SDF-28
+// SCS-76, SDF-28
 pub(crate) async fn all_errors_of_a_set_come_in_one_answer(
     installation: Arc<Installation>,
 ) -> Result<()> {
@@ -323,7 +323,13 @@ pub(crate) async fn all_errors_of_a_set_come_in_one_answer(
     set["spec"]["containers"] = json!([
         {"name": "A", "image": " x", "podInjectPolicy": "Within", "volumeMounts": [{"name": "v", "mountPath": "/v"}]},
         {"name": "b", "image": "x", "upgradeStrategy": {"upgradeType": "HotUpgrade"}},
+        {"name": "c", "image": "x", "resourcesPolicy": {
+            "targetContainersMode": "min", "targetContainersNameRegex": "[a", "resourcesExpr": {},
+        }},
     ]);
+    set["spec"]["initContainers"] = json!([{"name": "d", "image": "x", "resourcesPolicy": {
+        "targetContainersMode": "max", "resourcesExpr": {"limits": {"cpu": "cpu"}},
+    }}]);
     let Err(status) = ask(&installation.client, &set).await? else {
         bail!("it was accepted");
     };
@@ -345,6 +351,22 @@ pub(crate) async fn all_errors_of_a_set_come_in_one_answer(
         (
             "spec.containers[1].upgradeStrategy.hotUpgradeEmptyImage",
             "empty",
+        ),
+        (
+            "spec.containers[2].resourcesPolicy.targetContainersMode",
+            "'min'",
+        ),
+        (
+            "spec.containers[2].resourcesPolicy.targetContainersNameRegex",
+            "missing closing ]: `[a`",
+        ),
+        (
+            "spec.containers[2].resourcesPolicy.resourcesExpr",
+            "neither limits nor requests",
+        ),
+        (
+            "spec.initContainers[0].resourcesPolicy",
+            "restartPolicy: Always",
         ),
     ];
     for (path, value) in expected {

@@ -318,6 +318,61 @@ pub(crate) async fn sets_of_a_pod_stand_in_order_and_other_pods_cost_no_call(
     Ok(())
 }
 
+/// OpenKruise refuses all of these pods but the first.
+// SCS-17, SCS-19, SDF-1, SDF-10
+pub(crate) async fn resources_of_a_sidecar_follow_from_those_of_the_pod(
+    _: Arc<Installation>,
+) -> Result<()> {
+    let bed = Injecting::raise().await?;
+    let client = bed.client();
+    let policy = json!({
+        "targetContainersMode": "sum",
+        "targetContainersNameRegex": "^main",
+        "resourcesExpr": {
+            "limits": {"cpu": "cpu*50%", "memory": "200Mi"},
+            "requests": {"cpu": "max(cpu - 100m, 10m)", "memory": "memory*33%"},
+        },
+    });
+    let container = json!({"name": "side", "image": "image:1", "resourcesPolicy": policy});
+    bed.set("side", json!({"spec": {"containers": [container]}}))
+        .await?;
+    let main = |name: &str, resources: Value| json!({"name": name, "image": "app:1", "resources": resources});
+    let sized = json!({
+        "limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "200m", "memory": "512Mi"},
+    });
+    let nothing = json!({"requests": {"cpu": "10m", "memory": "0"}, "limits": {"memory": "200Mi"}});
+    for (own, expected) in [
+        (
+            main("main", sized.clone()),
+            json!({"limits": {"cpu": "500m", "memory": "200Mi"}, "requests": {"cpu": "100m", "memory": "177167401"}}),
+        ),
+        (main("main", json!({})), nothing.clone()),
+        (main("other", sized), nothing),
+        // The API server fills in its request, of which a third is above the limit of the sidecar.
+        (
+            main("main", json!({"limits": {"cpu": "10m", "memory": "1Gi"}})),
+            json!({"limits": {"cpu": "5m", "memory": "200Mi"}, "requests": {"cpu": "5m", "memory": "200Mi"}}),
+        ),
+    ] {
+        let over = json!({"spec": {"containers": [own.clone()]}});
+        let found = create(&client, "default", over, true).await?;
+        let found = serde_json::to_value(found)?["spec"]["containers"][0].clone();
+        ensure!(found["name"] == "side", "{found}");
+        ensure!(found["resources"] == expected, "{own}: {found}");
+    }
+    for (reason, count) in [
+        ("no_target_container", 1),
+        ("target_without_limit", 1),
+        ("resources_adjusted", 2),
+    ] {
+        let remark = format!("leadsman_sidecarset_injection_remarks_total{{reason=\"{reason}\"}}");
+        let counted = bed.sum(&remark).await?;
+        ensure!(counted == count, "{reason}: {counted}");
+    }
+    bed.installation.end().await;
+    Ok(())
+}
+
 /// Where all is beside each other, the watch is as fast as the pod: this passes without the wait too, which the tests of
 /// `admission` and of the snapshot provoke.
 // SDF-5

@@ -61,6 +61,10 @@ pub const VOLUMES: usize = 128;
 pub const MOUNTS: usize = 128;
 /// Entries of a sidecar's `transferEnv`, at most.
 pub const TRANSFERS: usize = 64;
+/// Characters of the regular expression that chooses the containers from which a sidecar's resources are computed.
+pub const TARGETS_REGEX: usize = 1024;
+/// Characters of an expression of a sidecar's resources.
+pub const EXPRESSION: usize = 1024;
 /// Characters of `metadata.annotations['KEY']`, at most.
 pub const FIELD_PATH: usize = "metadata.annotations['']".len() + QUALIFIED_NAME;
 /// Entries of a set's `patchPodMetadata`, at most.

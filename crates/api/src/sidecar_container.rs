@@ -24,7 +24,8 @@ pub struct SidecarContainer {
     /// Environment variables that it gets from containers of the pod.
     #[serde(rename = "transferEnv")]
     pub transfer_env: Option<Vec<TransferEnvVar>>,
-    /// Resources computed from those of the pod's containers. Not supported yet: a set that has them is refused.
+    /// Resources that are computed from those of the pod's own containers when the pod is created. Not beside limits or
+    /// requests in `resources`; of init containers only native sidecars (`restartPolicy: Always`) have them.
     pub resources_policy: Option<ResourcesPolicy>,
 }
 
@@ -68,32 +69,35 @@ pub struct SourceContainerName {
     pub field_ref: Option<ObjectFieldSelector>,
 }
 
-/// Resources computed from those of the pod's containers.
+/// Resources that are computed from those of the pod's own containers.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourcesPolicy {
-    /// `sum` or `max` of the containers' resources.
+    /// What several containers have together: the `sum`, or the `max`imum.
     pub target_containers_mode: Option<String>,
-    /// The containers, by a regular expression.
+    /// The containers, native sidecars among them, whose names match this regular expression (RE2) somewhere: `^app$` is
+    /// one container. Those that a set injects do not count.
     pub target_containers_name_regex: Option<String>,
-    /// Expressions of `cpu` and `memory`.
+    /// Expressions of what these containers have: `max(cpu*50%, 50m)`.
     pub resources_expr: Option<ResourcesExpressions>,
 }
 
-/// Expressions for limits and requests.
+/// Expressions for limits and requests. At least one of the two is given.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct ResourcesExpressions {
-    /// Of the limits.
+    /// Limits, of the limits that these containers have. If one of them has none, `cpu` is unlimited, and the sidecar gets
+    /// no limit unless the expression bounds it.
     pub limits: Option<ResourceExpressions>,
-    /// Of the requests.
+    /// Requests, of the requests that these containers have. A request above the limit becomes the limit.
     pub requests: Option<ResourceExpressions>,
 }
 
 /// An expression for each resource.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct ResourceExpressions {
-    /// Of processors.
+    /// An expression of `cpu`: numbers, percentages, quantities (`50m`), `+`, `-`, `*`, `/`, parentheses, `max(a, b)` and
+    /// `min(a, b)`.
     pub cpu: Option<String>,
-    /// Of memory.
+    /// The same of `memory`.
     pub memory: Option<String>,
 }

@@ -111,6 +111,10 @@ fn complete_containers(list: &mut Object) {
     // Kubernetes refuses a pod that has a path twice (`ValidateVolumeMounts`, `pkg/apis/core/validation/validation.go`).
     make_list_map(schema_at(container, "volumeMounts"), &["mountPath"]);
     make_list_map(schema_at(container, "volumeDevices"), &["devicePath"]);
+    schema_at(container, "resourcesPolicy").insert(
+        "required".into(),
+        json!(["targetContainersMode", "resourcesExpr"]),
+    );
     let name = schema_at(container, "ports[].name");
     name.extend(port_name());
     set_keywords(container, CONTAINER_MAXIMA);
@@ -301,6 +305,36 @@ const CONTAINER_MAXIMA: &[(&str, &str, usize)] = &[
     ("volumeDevices[].name", "maxLength", limits::LABEL),
     ("upgradeStrategy.upgradeType", "maxLength", limits::LABEL),
     ("transferEnv", "maxItems", limits::TRANSFERS),
+    (
+        "resourcesPolicy.targetContainersMode",
+        "maxLength",
+        limits::LABEL,
+    ),
+    (
+        "resourcesPolicy.targetContainersNameRegex",
+        "maxLength",
+        limits::TARGETS_REGEX,
+    ),
+    (
+        "resourcesPolicy.resourcesExpr.limits.cpu",
+        "maxLength",
+        limits::EXPRESSION,
+    ),
+    (
+        "resourcesPolicy.resourcesExpr.limits.memory",
+        "maxLength",
+        limits::EXPRESSION,
+    ),
+    (
+        "resourcesPolicy.resourcesExpr.requests.cpu",
+        "maxLength",
+        limits::EXPRESSION,
+    ),
+    (
+        "resourcesPolicy.resourcesExpr.requests.memory",
+        "maxLength",
+        limits::EXPRESSION,
+    ),
     (
         "transferEnv[].sourceContainerNameFrom.fieldRef.fieldPath",
         "maxLength",

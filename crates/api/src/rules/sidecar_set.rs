@@ -30,6 +30,15 @@ pub(crate) fn sidecar_set() -> Vec<Rule> {
         &["", "ColdUpgrade", "HotUpgrade"],
     ));
     rules.extend(containers("spec.initContainers[]", &["", "ColdUpgrade"]));
+    rules.push(
+        rule(
+            "spec.initContainers[]",
+            "!has(self.resourcesPolicy) || has(self.restartPolicy) && self.restartPolicy == 'Always'",
+            "is for sidecars alone, not for an init container that ends before the pod's containers start: set \
+             restartPolicy: Always, or resources",
+        )
+        .at_field(".resourcesPolicy"),
+    );
     rules.extend(names());
     rules.extend(volumes());
     rules.extend(patches());
@@ -89,13 +98,8 @@ fn containers(container: &'static str, upgrade_types: &[&str]) -> Vec<Rule> {
             "(self == 'HotUpgrade') == (oldSelf == 'HotUpgrade')",
             "cannot be changed: pods have the containers as they were; give the container another name",
         ),
-        rule(
-            container,
-            "!has(self.resourcesPolicy)",
-            "is not supported yet: set resources instead",
-        )
-        .at_field(".resourcesPolicy"),
     ];
+    rules.extend(resources_policy(&at("resourcesPolicy")));
     for policy in ["shareVolumePolicy", "shareVolumeDevicePolicy"] {
         let policy = at(&format!("{policy}.type"));
         rules.push(enumeration(policy, &["", "enabled", "disabled"]));
@@ -112,6 +116,27 @@ fn containers(container: &'static str, upgrade_types: &[&str]) -> Vec<Rule> {
         "is not a label or an annotation: metadata.labels['KEY'] or metadata.annotations['KEY']",
     ));
     rules
+}
+
+fn resources_policy(policy: &str) -> [Rule; 3] {
+    [
+        string_rule(
+            format!("{policy}.targetContainersMode"),
+            one_of("self", &["sum", "max"]),
+            "must be one of sum, max",
+        ),
+        string_rule(
+            format!("{policy}.targetContainersNameRegex"),
+            // What is no regular expression is an error of the evaluation, which refuses the set.
+            "self != '' && ''.matches(self) in [true, false]",
+            "must be a regular expression (RE2), and not empty: .* matches every name",
+        ),
+        rule(
+            format!("{policy}.resourcesExpr"),
+            "has(self.limits) || has(self.requests)",
+            "has neither limits nor requests: set one of them",
+        ),
+    ]
 }
 
 const LABEL: &str = "must be a DNS label: 1 to 63 lower-case letters, digits and '-', beginning and ending with a letter or \

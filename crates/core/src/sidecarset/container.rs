@@ -9,6 +9,7 @@ use leadsman_api::sidecar_container::SidecarContainer as Sidecar;
 use serde_json::Value;
 
 use super::fields::{SIDECAR_CONTAINER, sidecar_fields};
+use super::resources::ResourcesPolicy;
 use crate::cluster::{FieldErrors, names};
 use crate::workload::JsonObject;
 use crate::workload::core_types::CONTAINER;
@@ -35,6 +36,8 @@ pub struct SidecarContainer {
     pub shares_devices: bool,
     /// The variables that it gets from them.
     pub transfers: Vec<TransferEnv>,
+    /// How its resources are computed from those of the pod's own containers.
+    pub resources: Option<ResourcesPolicy>,
     /// What it is in a pod.
     pub kind: ContainerKind,
     /// Whether its pull policy was derived from its image. A derived field is no part of what a pod is compared by.
@@ -122,13 +125,6 @@ impl SidecarContainer {
         check_contents(&object, report);
         check_pod_part::<Sidecar>(wire, CONTAINER, report);
         check_probes(wire, report);
-        if object
-            .get("resourcesPolicy")
-            .is_some_and(|policy| !policy.is_null())
-        {
-            let message = "is not supported yet: set resources instead";
-            report.field("resourcesPolicy").add(message);
-        }
         let restart_policy = text(wire, "restartPolicy");
         let kind = match (list, restart_policy) {
             (ContainerList::Containers, _) => ContainerKind::Container,
@@ -141,6 +137,7 @@ impl SidecarContainer {
             shares_volumes: read_sharing(&object, "shareVolumePolicy", report),
             shares_devices: read_sharing(&object, "shareVolumeDevicePolicy", report),
             transfers: read_transfers(&object, &mut report.field("transferEnv")),
+            resources: ResourcesPolicy::read(wire, kind, report),
             kind,
             is_pull_policy_derived: text(wire, "imagePullPolicy").is_none(),
             name: name.into(),
@@ -156,6 +153,11 @@ impl SidecarContainer {
             container.remove(field);
         }
         container
+    }
+
+    /// How its resources are computed, as it was written.
+    pub fn resources_policy(&self) -> Option<&Value> {
+        self.object.get("resourcesPolicy")
     }
 
     /// The sidecar as Go holds it.

@@ -10,6 +10,7 @@
 //! | `annotations` | what a pod's annotations record about its sets |
 //! | `selection` | which sets a pod gets as it is created, and in which revision |
 //! | `snapshot`, `scope` | what the webhook injects by, and the pods for which the API server calls it |
+//! | `resources` | resources of a sidecar that are computed from those of the pod |
 //! | `render`, `overlap` | what it gets from them, and what two sets cannot both do to it |
 //! | `pod`, `pair`, `rollout`, `upgrade` | what a pod and its containers that take turns are to a set, which pods are upgraded next, and the patch that does it |
 //! | `revision` | the history of a set, and the revision that a new pod gets |
@@ -31,6 +32,7 @@ pub mod overlap;
 pub mod pair;
 pub mod pod;
 pub mod render;
+pub mod resources;
 pub mod revision;
 pub mod rollout;
 pub mod scope;

@@ -22,6 +22,15 @@ pub const PARSER_ALONE: &[(&str, &str)] = &[
     ("is no JSON object or array", "CEL does not parse JSON"),
     ("levels deep", "CEL does not parse JSON"),
     (
+        "cannot be set beside limits or requests in resources",
+        "amounts, as above: CEL does not see a map of them",
+    ),
+    ("is not an expression of", "CEL does not parse expressions"),
+    (
+        "is not a regular expression",
+        "a '{' that begins no repetition is a letter to RE2, by which the API server reads it, and refused by the parser",
+    ),
+    (
         "canary sets are not supported",
         "rules of a CRD do not see annotations",
     ),
@@ -76,8 +85,15 @@ pub fn fullest() -> Value {
         "volumeDevices": [{"name": "block", "devicePath": "/dev/x"}],
         "upgradeStrategy": {"upgradeType": "ColdUpgrade"},
         "fieldOfALaterVersion": {"a": [1]},
+        "resourcesPolicy": resources_policy(),
     });
-    let init = json!({"name": "init", "image": "init:1", "podInjectPolicy": "BeforeAppContainer", "restartPolicy": "Always"});
+    let init = json!({
+        "name": "init",
+        "image": "init:1",
+        "podInjectPolicy": "BeforeAppContainer",
+        "restartPolicy": "Always",
+        "resourcesPolicy": {"targetContainersMode": "max", "resourcesExpr": {"requests": {"memory": "memory/3"}}},
+    });
     json!({
         "apiVersion": "apps.kruise.io/v1beta1",
         "kind": "SidecarSet",
@@ -113,6 +129,17 @@ pub fn fullest() -> Value {
             },
             "revisionHistoryLimit": 5,
             "customVersion": "v2",
+        },
+    })
+}
+
+fn resources_policy() -> Value {
+    json!({
+        "targetContainersMode": "sum",
+        "targetContainersNameRegex": "^web",
+        "resourcesExpr": {
+            "limits": {"cpu": "max(cpu*50%, 50m)", "memory": "200Mi"},
+            "requests": {"cpu": "cpu/2", "memory": ""},
         },
     })
 }
@@ -237,6 +264,55 @@ fn of_the_fullest() -> Vec<(&'static str, Value)> {
         (
             "/spec/containers/1/volumeMounts",
             json!([{"name": "data", "mountPath": "/dev/x"}]),
+        ),
+        (
+            "/spec/containers/1/resources",
+            json!({"limits": {"cpu": 1}}),
+        ),
+        (
+            "/spec/containers/1/resources",
+            json!({"limits": {}, "claims": [{"name": "gpu"}]}),
+        ),
+        ("/spec/initContainers/0/restartPolicy", Value::Null),
+        (
+            "/spec/containers/1/resourcesPolicy/targetContainersMode",
+            json!("min"),
+        ),
+        (
+            "/spec/containers/1/resourcesPolicy/targetContainersMode",
+            Value::Null,
+        ),
+        (
+            "/spec/containers/1/resourcesPolicy/targetContainersNameRegex",
+            json!("[a"),
+        ),
+        (
+            "/spec/containers/1/resourcesPolicy/targetContainersNameRegex",
+            json!(""),
+        ),
+        (
+            "/spec/containers/1/resourcesPolicy/targetContainersNameRegex",
+            Value::Null,
+        ),
+        (
+            "/spec/containers/1/resourcesPolicy/targetContainersNameRegex",
+            json!("a".repeat(1025)),
+        ),
+        (
+            "/spec/containers/1/resourcesPolicy/resourcesExpr",
+            json!({}),
+        ),
+        (
+            "/spec/containers/1/resourcesPolicy/resourcesExpr",
+            json!({"limits": {}}),
+        ),
+        (
+            "/spec/containers/1/resourcesPolicy/resourcesExpr/limits/cpu",
+            json!("cpu*50m"),
+        ),
+        (
+            "/spec/containers/1/resourcesPolicy/resourcesExpr/limits/cpu",
+            json!(format!("1{}", "+1".repeat(512))),
         ),
         (
             "/spec/updateStrategy/scatterStrategy/-",

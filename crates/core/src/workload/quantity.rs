@@ -149,6 +149,28 @@ impl Quantity {
         })
     }
 
+    /// So many thousandths, as `1500m`.
+    pub fn from_milli(milli: i64) -> Self {
+        Self {
+            nanos: i128::from(milli) * MILLI,
+            format: QuantityFormat::DecimalSi,
+            as_written: None,
+        }
+    }
+
+    /// So many bytes, as `64Mi`, or as `500k` if they are no multiple of 1024.
+    pub fn from_bytes(bytes: i64) -> Self {
+        Self {
+            nanos: i128::from(bytes) * NANOS,
+            format: if bytes % 1024 == 0 {
+                QuantityFormat::BinarySi
+            } else {
+                QuantityFormat::DecimalSi
+            },
+            as_written: None,
+        }
+    }
+
     /// The amount, rounded up to thousandths: Kubernetes defaults the resources of a container so
     /// (`SetDefaults_ResourceList`, `pkg/apis/core/v1/defaults.go`).
     #[must_use]
@@ -275,6 +297,33 @@ mod tests {
     fn resources_are_rounded_up_to_milli(#[case] text: &str, #[case] written: &str) {
         let quantity = Quantity::parse(text).unwrap().rounded_up_to_milli();
         assert_eq!(quantity.to_string(), written);
+    }
+
+    // SCS-19
+    #[test]
+    fn a_number_is_written_in_the_largest_unit_that_has_no_fraction() {
+        for (milli, written) in [
+            (0, "0"),
+            (1, "1m"),
+            (1500, "1500m"),
+            (-50, "-50m"),
+            (2000, "2"),
+        ] {
+            assert_eq!(Quantity::from_milli(milli).to_string(), written);
+        }
+        let mebi = 1 << 20;
+        for (bytes, written) in [
+            (0, "0"),
+            (354_334_802, "354334802"),
+            (500_000, "500k"),
+            (64 * mebi, "64Mi"),
+            (-mebi, "-1Mi"),
+            (1536 * mebi, "1536Mi"),
+        ] {
+            assert_eq!(Quantity::from_bytes(bytes).to_string(), written);
+        }
+        let most = Quantity::from_bytes(i64::MAX).to_string();
+        assert_eq!(most, "9223372036854775807");
     }
 
     #[rstest]

@@ -11,6 +11,7 @@ use leadsman_admission::{
     Webhook, WebhookCalls, WebhookFeed, WebhookSpec,
 };
 use leadsman_core::sidecarset::render::Remark;
+use leadsman_core::sidecarset::resources::ResourceRemark;
 use leadsman_core::sidecarset::scope::{Scope, ScopeCall};
 use leadsman_core::sidecarset::set;
 use leadsman_core::sidecarset::snapshot::Snapshot;
@@ -184,7 +185,7 @@ impl Reviewer for Injector {
 #[derive(Clone)]
 struct RemarkCounters(Counters<1>);
 
-const REASONS: [&str; 7] = [
+const REASONS: [&str; 10] = [
     "own_container",
     "conflict",
     "own_volume",
@@ -192,6 +193,9 @@ const REASONS: [&str; 7] = [
     "annotation_not_allowed",
     "annotation_not_merged",
     "no_pinned_revision",
+    "no_target_container",
+    "target_without_limit",
+    "resources_adjusted",
 ];
 
 fn reason(remark: &Remark) -> &'static str {
@@ -203,6 +207,14 @@ fn reason(remark: &Remark) -> &'static str {
         Remark::KeyNotAllowed(_) => REASONS[4],
         Remark::NotMerged(_) => REASONS[5],
         Remark::NoPinnedRevision(_) => REASONS[6],
+        Remark::Resources { remark, .. } => match remark {
+            ResourceRemark::NoTarget(_) => REASONS[7],
+            ResourceRemark::Unlimited { .. } => REASONS[8],
+            ResourceRemark::NoLimit { .. }
+            | ResourceRemark::NegativeRequest { .. }
+            | ResourceRemark::RequestAboveLimit { .. }
+            | ResourceRemark::TooLarge { .. } => REASONS[9],
+        },
     }
 }
 

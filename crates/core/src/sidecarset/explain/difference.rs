@@ -5,13 +5,18 @@
 //! the set does not any more, as `kubectl apply` tells it.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::sidecarset::annotations::is_ours;
-use crate::sidecarset::render::{Additions, Injected, Injection, Remark, RenderOptions, inject};
+use crate::sidecarset::container::SidecarContainer;
+use crate::sidecarset::render::{
+    Additions, Injected, Injection, ListAdditions, Remark, RenderOptions, inject,
+};
+use crate::sidecarset::template::Template;
 use crate::workload::JsonObject;
 use crate::workload::core_types::CONTAINER;
 use crate::workload::go_json::{FieldOrder, GoValue};
@@ -46,12 +51,17 @@ pub(super) fn find(
     options: RenderOptions,
     now: Timestamp,
 ) -> Vec<FieldDifference> {
+    let mut differences = Differences::default();
+    let template = injection.template;
+    if let Some(former) = &former {
+        differences.of_resources_policies(template, former.template);
+    }
     let wanted = inject(pod, &[injection], options, now);
     let former = former.map(|former| inject(pod, &[former], options, now));
-    let mut differences = Differences::default();
     let spec = inner(pod, "spec");
-    let former = former.as_ref().map(lists);
-    for (list, wanted) in lists(&wanted) {
+    let computed = with_computed_resources(template);
+    let former = former.as_ref().map(|former| lists(former, &computed));
+    for (list, wanted) in lists(&wanted, &computed) {
         let present = spec.into_iter().flat_map(|spec| items(spec, list));
         let present: Vec<_> = present.collect();
         let mut former = former.iter().flatten();
@@ -67,21 +77,37 @@ pub(super) fn find(
 /// The containers of a set in a pod, with the places of those that are there.
 type Rendered = Vec<(Option<usize>, JsonObject)>;
 
-/// The containers and the init containers.
-fn lists(injected: &Injected) -> [(&'static str, Rendered); 2] {
+/// The containers of a set whose resources are computed. These follow from the pod as it was created; its containers may
+/// have been resized since, and a difference from what they have now would be none that an edit of the set made.
+fn with_computed_resources(template: &Template) -> BTreeSet<Arc<str>> {
+    let computed = template.all().filter(|sidecar| sidecar.resources.is_some());
+    computed.flat_map(SidecarContainer::names_in_pod).collect()
+}
+
+/// The containers and the init containers, without resources that are computed.
+fn lists(injected: &Injected, computed: &BTreeSet<Arc<str>>) -> [(&'static str, Rendered); 2] {
     let additions = &injected.additions;
     [
-        ("containers", rendered(&additions.containers)),
-        ("initContainers", rendered(&additions.init_containers)),
+        ("containers", rendered(&additions.containers, computed)),
+        (
+            "initContainers",
+            rendered(&additions.init_containers, computed),
+        ),
     ]
 }
 
-fn rendered(list: &crate::sidecarset::render::ListAdditions) -> Rendered {
+fn rendered(list: &ListAdditions, computed: &BTreeSet<Arc<str>>) -> Rendered {
     let replaced = list.replaced.iter();
     let replaced = replaced.map(|(place, object)| (Some(*place), object.clone()));
     let added = list.before.iter().chain(&list.after);
     let added = added.map(|object| (None, object.clone()));
-    replaced.chain(added).collect()
+    let mut rendered: Rendered = replaced.chain(added).collect();
+    for (_, container) in &mut rendered {
+        if text(container, "name").is_some_and(|name| computed.contains(name)) {
+            container.remove("resources");
+        }
+    }
+    rendered
 }
 
 #[derive(Default)]
@@ -194,6 +220,28 @@ impl Differences {
         for name in former.into_iter().flat_map(Map::keys) {
             if let (Some(own), false) = (present.get(name), wanted.contains_key(name)) {
                 self.add(format!("{path}[{name}]"), Some(own), None);
+            }
+        }
+    }
+
+    /// Where resources are computed otherwise than when the pod was injected.
+    fn of_resources_policies(&mut self, wanted: &Template, former: &Template) {
+        let lists = [
+            ("containers", &wanted.containers),
+            ("initContainers", &wanted.init_containers),
+        ];
+        for (list, sidecars) in lists {
+            for sidecar in sidecars.iter().filter(|one| one.resources.is_some()) {
+                let mut former = former.all();
+                let former = former.find(|former| former.name == sidecar.name);
+                if let Some(former) = former.filter(|one| one.resources != sidecar.resources) {
+                    let (has, would_get) = (former.resources_policy(), sidecar.resources_policy());
+                    self.add(
+                        format!("{list}[{}].resourcesPolicy", sidecar.name),
+                        has,
+                        would_get,
+                    );
+                }
             }
         }
     }

@@ -348,6 +348,55 @@ fn a_container_that_came_or_went_is_a_difference() {
     );
 }
 
+/// Containers may have been resized since the pod was injected.
+// SCS-19, SDF-33, SDF-41
+#[test]
+fn computed_resources_differ_only_if_they_are_computed_otherwise() {
+    let policy = |cpu: &str| {
+        let policy =
+            json!({"targetContainersMode": "sum", "resourcesExpr": {"requests": {"cpu": cpu}}});
+        let container = json!({"name": "log", "image": "i:1", "resourcesPolicy": policy});
+        json!({"containers": [container]})
+    };
+    let fixed = json!({"containers": [{"name": "log", "image": "i:1", "resources": {"requests": {"cpu": "1"}}}]});
+    let as_it_was = r#"{"resourcesExpr":{"requests":{"cpu":"cpu/2"}},"targetContainersMode":"sum","targetContainersNameRegex":".*"}"#;
+    let otherwise = as_it_was.replace("cpu/2", "cpu/4");
+    for (former, present, expected) in [
+        (policy("cpu/2"), policy("cpu/2"), vec![]),
+        (
+            policy("cpu/2"),
+            policy("cpu/4"),
+            vec![format!(
+                "containers[log].resourcesPolicy: {as_it_was} > {otherwise}"
+            )],
+        ),
+        (
+            fixed.clone(),
+            policy("cpu/2"),
+            vec![format!("containers[log].resourcesPolicy: - > {as_it_was}")],
+        ),
+        (
+            policy("cpu/2"),
+            fixed,
+            vec![r#"containers[log].resources.requests.cpu: "0" > "1""#.to_owned()],
+        ),
+    ] {
+        let former = parse("log", DAY, &former);
+        let mut pod = created(&known(vec![former.clone()]), &json!({}));
+        let own = pod.object["spec"]["containers"].as_array_mut().unwrap();
+        let own = own.iter_mut().find(|one| one["name"] != "log").unwrap();
+        own["resources"] = json!({"requests": {"cpu": "2"}});
+        let sets = known(vec![parse("log", DAY, &present)]);
+        assert_eq!(
+            differences(&sets, &pod).len(),
+            usize::from(present["containers"][0].get("resources").is_some()),
+            "without the revision"
+        );
+        let sets = with_revision(sets, &former, &mut pod);
+        assert_eq!(differences(&sets, &pod), expected);
+    }
+}
+
 // SDF-41
 #[test]
 fn drift_tells_what_each_pod_takes() {

@@ -26,6 +26,7 @@ use super::annotations::{
 use super::container::{Position, SidecarContainer, Upgrade};
 use super::metadata::{AllowedKeys, MetadataPatch, NotMerged};
 use super::overlap::{self, Overlap};
+use super::resources::ResourceRemark;
 use super::set::{PinnedRevision, SidecarSet};
 use super::template::{Hashes, Template};
 use crate::workload::JsonObject;
@@ -113,6 +114,14 @@ pub enum Remark {
     /// An annotation.
     #[error("{0}")]
     NotMerged(NotMerged),
+    /// Resources that are computed from those of the pod.
+    #[error("gives container {container:?} {remark}")]
+    Resources {
+        /// The sidecar.
+        container: Arc<str>,
+        /// What it gets instead.
+        remark: ResourceRemark,
+    },
     /// The pin.
     #[error("is injected as it is now: it has no revision with {0}, which new pods are pinned to")]
     NoPinnedRevision(PinnedRevision),
@@ -229,6 +238,15 @@ fn render_container(
     remarks: &mut Vec<Remark>,
 ) -> JsonObject {
     let mut container = sidecar.container();
+    if let Some(policy) = &sidecar.resources {
+        let mut computed = policy.compute(pod.own_running_containers());
+        let found = std::mem::take(&mut computed.remarks).into_iter();
+        remarks.extend(found.map(|remark| Remark::Resources {
+            container: sidecar.name.clone(),
+            remark,
+        }));
+        computed.write(&mut container);
+    }
     let mut variables = environment::transferred(sidecar, pod, remarks);
     let shared = shared::find(sidecar, &container, pod);
     variables.extend(shared.variables);

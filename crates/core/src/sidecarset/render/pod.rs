@@ -74,6 +74,14 @@ impl<'a> PodView<'a> {
             .filter(|one| !is_injected(one))
     }
 
+    /// These, and the native sidecars among the init containers: those that run as long as the pod does.
+    pub(super) fn own_running_containers(&self) -> impl Iterator<Item = &'a JsonObject> {
+        let init_containers = self.init_containers.iter().copied();
+        let native = init_containers
+            .filter(|one| text(one, "restartPolicy") == Some("Always") && !is_injected(one));
+        native.chain(self.own_containers())
+    }
+
     /// The value of a label.
     pub(super) fn label(&self, key: &str) -> Option<&'a str> {
         self.labels?.get(key).and_then(Value::as_str)

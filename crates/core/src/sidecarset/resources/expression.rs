@@ -1,0 +1,143 @@
+//! An expression, and what it is for an amount.
+//!
+//! Values are exact: a third of something is a third, and nothing is rounded before the end. Multiplying a quantity by a
+//! quantity, or dividing by one, is refused where an expression is parsed; so is dividing by zero, since what something is
+//! divided by is made of numbers alone. So an expression has a value for every amount, but for one that is too large.
+
+use num_rational::Ratio as ExactRatio;
+use num_traits::{CheckedAdd, CheckedDiv, CheckedMul, CheckedSub};
+
+use super::parser::{self, NotAnExpression};
+
+/// A number, exactly.
+pub(super) type Ratio = ExactRatio<i128>;
+
+/// Numerators and denominators are not above this, so that the negative of a number is one too.
+const MOST: u128 = 10_u128.pow(36);
+
+/// An expression that was parsed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Expression {
+    /// As it was written.
+    pub(super) text: String,
+    node: Node,
+}
+
+/// A part of an expression.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Node {
+    /// A number or a quantity.
+    Constant(Ratio),
+    /// What the pod's containers have.
+    Variable,
+    /// Its negative.
+    Negative(Box<Node>),
+    /// Two parts.
+    Combined(Operation, Box<Node>, Box<Node>),
+}
+
+/// What is done with two parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    Max,
+    Min,
+}
+
+/// What an expression is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Value {
+    /// So much.
+    Exactly(Ratio),
+    /// More than any amount: a limit that there is not.
+    Unlimited,
+    /// Nothing that can be told, as the difference of two limits that there are not.
+    Undefined,
+}
+
+impl Expression {
+    /// Parses an expression of a variable of this name.
+    pub(super) fn parse(text: &str, variable: &str) -> Result<Self, NotAnExpression> {
+        let node = parser::parse(text, variable)?;
+        Ok(Self {
+            text: text.to_owned(),
+            node,
+        })
+    }
+
+    /// What it is for this value of its variable; None if that, or something on the way, is too large.
+    pub(super) fn evaluate(&self, variable: Value) -> Option<Value> {
+        self.node.evaluate(variable)
+    }
+}
+
+impl Node {
+    pub(super) fn evaluate(&self, variable: Value) -> Option<Value> {
+        Some(match self {
+            Self::Constant(value) => Value::Exactly(*value),
+            Self::Variable => variable,
+            Self::Negative(part) => match part.evaluate(variable)? {
+                Value::Exactly(value) => Value::Exactly(-value),
+                Value::Unlimited | Value::Undefined => Value::Undefined,
+            },
+            Self::Combined(operation, left, right) => {
+                let left = left.evaluate(variable)?;
+                operation.apply(left, right.evaluate(variable)?)?
+            }
+        })
+    }
+
+    /// Whether it depends on the pod's containers.
+    pub(super) fn has_variable(&self) -> bool {
+        match self {
+            Self::Constant(_) => false,
+            Self::Variable => true,
+            Self::Negative(part) => part.has_variable(),
+            Self::Combined(_, left, right) => left.has_variable() || right.has_variable(),
+        }
+    }
+}
+
+impl Operation {
+    fn apply(self, left: Value, right: Value) -> Option<Value> {
+        use Value::{Exactly, Undefined, Unlimited};
+        let zero = Ratio::from_integer(0);
+        Some(match (self, left, right) {
+            (_, Exactly(left), Exactly(right)) => Exactly(self.of_numbers(left, right)?),
+            (Self::Min, Unlimited, other) | (Self::Min, other, Unlimited) => other,
+            (Self::Add | Self::Max, Unlimited, Exactly(_) | Unlimited)
+            | (Self::Add | Self::Max, Exactly(_), Unlimited)
+            | (Self::Subtract, Unlimited, Exactly(_)) => Unlimited,
+            (Self::Multiply | Self::Divide, Unlimited, Exactly(factor))
+            | (Self::Multiply, Exactly(factor), Unlimited)
+                if factor > zero =>
+            {
+                Unlimited
+            }
+            _ => Undefined,
+        })
+    }
+
+    /// None if the result is too large.
+    pub(super) fn of_numbers(self, left: Ratio, right: Ratio) -> Option<Ratio> {
+        let value = match self {
+            Self::Add => left.checked_add(&right),
+            Self::Subtract => left.checked_sub(&right),
+            Self::Multiply => left.checked_mul(&right),
+            Self::Divide => left.checked_div(&right),
+            Self::Max => Some(left.max(right)),
+            Self::Min => Some(left.min(right)),
+        }?;
+        is_small(&value).then_some(value)
+    }
+}
+
+/// Whether a number can be calculated with.
+pub(super) fn is_small(value: &Ratio) -> bool {
+    [value.numer(), value.denom()]
+        .iter()
+        .all(|part| part.unsigned_abs() <= MOST)
+}
