@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::Index;
 use super::context::{PodName, SetName};
 use super::pods::{Hold, Lack, Membership};
-use super::status::Reason;
+use super::reason::Reason;
 use crate::cluster::{Invalid, ObjectName};
 use crate::sidecarset::pod::PodState;
 use crate::sidecarset::rollout::is_down;

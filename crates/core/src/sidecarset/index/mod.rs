@@ -14,6 +14,7 @@
 //! | `classify` | what a pod is to sets, from what all of them are |
 //! | `observe` | events on their way in |
 //! | `status`, `write` | the writes that are due |
+//! | `reason` | what a set's condition may say |
 //! | `inspect` | what is known of a pod or a set, for those who explain it |
 //! | `snapshots` | what the webhook injects by |
 //! | `refusals` | writes that the API server refused |
@@ -30,6 +31,7 @@ mod context;
 mod inspect;
 mod observe;
 mod pods;
+mod reason;
 mod refusals;
 mod resets;
 mod revisions;
@@ -49,13 +51,13 @@ use self::context::{Affected, IndexContext, PodName};
 pub use self::inspect::{InspectedMembership, InspectedPods, InspectedSet, SetByName, Turn};
 use self::pods::Pods;
 pub use self::pods::{Hold, Lack};
+pub use self::reason::{READY, Reason, ReasonFacts};
 use self::refusals::Refusals;
 use self::resets::Resets;
 use self::revisions::Revisions;
 pub use self::sets::ADOPT_PODS;
 use self::sets::Sets;
 use self::snapshots::SnapshotChanges;
-pub use self::status::{READY, Reason};
 pub use self::totals::{REASONS, SetTotals};
 use super::condition::WhenWritten;
 use super::event::{Event, IndexEffects, WatchedKind, Write, WriteTarget};

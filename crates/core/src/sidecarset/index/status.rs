@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::Index;
 use super::context::PodName;
 use super::pods::{Hold, Lack};
+use super::reason::{READY, Reason};
 use super::refusals::Purpose;
 use super::sets::{ADOPT_PODS, SetEntry};
 use crate::cluster::{Invalid, ObjectName, truncate, whole_seconds};
@@ -21,66 +22,8 @@ use crate::sidecarset::set::{PinnedRevision, SidecarSet};
 use crate::sidecarset::status::status;
 use crate::sidecarset::strategy::UpdateMode;
 
-/// The type of the condition.
-pub const READY: &str = "Ready";
 /// The longest message, in bytes.
 const MESSAGE: usize = 1024;
-
-/// Why a set does, or does not do, what it says. Of several reasons the first in this order is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Reason {
-    /// It breaks a rule, and is not acted on.
-    InvalidSpec,
-    /// An older set claims the same, and wins on pods that both select.
-    Conflict,
-    /// New pods are pinned to a revision that does not exist.
-    RevisionMissing,
-    /// It patches annotations that the administrator does not allow.
-    MetadataNotAllowed,
-    /// Writes were refused.
-    WriteRefused,
-    /// Pods that it selects lack its containers.
-    NotInjected,
-    /// New pods are not injected yet, or are injected as an earlier generation says.
-    NotInForce,
-    /// Pods differ in more than their images, and wait to be re-created.
-    NotUpgradablePods,
-    /// Pods were injected by an earlier set of its name.
-    FormerPods,
-    /// It does what it says.
-    InForce,
-}
-
-impl Reason {
-    /// As the condition has it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::InvalidSpec => "InvalidSpec",
-            Self::Conflict => "Conflict",
-            Self::RevisionMissing => "RevisionMissing",
-            Self::MetadataNotAllowed => "MetadataNotAllowed",
-            Self::WriteRefused => "WriteRefused",
-            Self::NotInjected => "NotInjected",
-            Self::NotInForce => "NotInForce",
-            Self::NotUpgradablePods => "NotUpgradablePods",
-            Self::FormerPods => "FormerPods",
-            Self::InForce => "InForce",
-        }
-    }
-
-    /// Whether the set does what it says, though pods may have to be re-created for it.
-    pub fn is_ready(self) -> bool {
-        matches!(
-            self,
-            Self::NotUpgradablePods | Self::FormerPods | Self::InForce
-        )
-    }
-
-    /// Whether people are told of it by an event.
-    fn is_told(self) -> bool {
-        !matches!(self, Self::InForce | Self::NotInForce)
-    }
-}
 
 /// A status that is due.
 pub(super) struct DueStatus {
@@ -126,7 +69,7 @@ impl Index {
             return None;
         }
         let before = present.and_then(ready_reason);
-        let is_news = reason.is_told() && before != Some(reason.as_str());
+        let is_news = reason.facts().is_told && before != Some(reason.as_str());
         let event = is_news.then(|| EventNote {
             regarding: set_name(name),
             uid: entry.uid().unwrap_or_default().to_owned(),

@@ -1,22 +1,18 @@
 //! All sets, added up, as metrics show them.
 
 use super::Index;
-use super::status::{READY, Reason};
+use super::reason::{READY, Reason};
 
 /// The reasons of condition `Ready` by which sets are counted. The last one stands for all others, and for no condition.
-pub const REASONS: [&str; 11] = [
-    Reason::InForce.as_str(),
-    Reason::InvalidSpec.as_str(),
-    Reason::Conflict.as_str(),
-    Reason::RevisionMissing.as_str(),
-    Reason::MetadataNotAllowed.as_str(),
-    Reason::WriteRefused.as_str(),
-    Reason::NotInjected.as_str(),
-    Reason::NotInForce.as_str(),
-    Reason::NotUpgradablePods.as_str(),
-    Reason::FormerPods.as_str(),
-    "None",
-];
+pub const REASONS: [&str; Reason::ALL.len() + 1] = {
+    let mut names = ["None"; Reason::ALL.len() + 1];
+    let mut place = 0;
+    while place < Reason::ALL.len() {
+        names[place] = Reason::ALL[place].as_str();
+        place += 1;
+    }
+    names
+};
 
 /// Sums over all sets. A pod counts once for each set that it has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -647,6 +647,53 @@ fn of_two_sets_that_claim_the_same_the_newer_says_conflict_unless_they_are_disjo
     assert_eq!(world.reason("other").1, "InForce");
 }
 
+// SCS-78, SDF-19, SDF-55
+#[test]
+fn a_pod_of_two_sets_that_come_to_claim_the_same_is_left_to_the_older() {
+    let mut world = world(0);
+    world.create(&set_key("mesh"), spec("mesh"));
+    world.settle();
+    world.pass(10);
+    for pod in 0..2 {
+        world.create_pod(pod, true);
+    }
+    world.settle();
+    world.writes.clear();
+    // Both are on the pods when the newer comes to have another volume of the same name.
+    let volume = |name: &str| json!([{"name": "shared", "emptyDir": {"medium": name}}]);
+    world.edit("log", "/spec/volumes", &volume(""));
+    world.edit("mesh", "/spec/volumes", &volume("Memory"));
+    world.settle();
+    let (status, reason, message) = world.reason("mesh");
+    assert_eq!((status, reason), ("False", "Conflict"));
+    assert!(message.contains("SidecarSet log is older"), "{message}");
+    assert_eq!(world.reason("log").1, "InForce");
+    let told = world.events();
+    let conflicts = told.iter().filter(|(reason, _)| *reason == "Conflict");
+    assert_eq!((told.len(), conflicts.count()), (1, 1), "{told:?}");
+
+    world.edit("mesh", "/spec/containers/0/image", &json!("i:2"));
+    world.edit("log", "/spec/containers/0/image", &json!("i:3"));
+    world.settle();
+    assert_eq!(world.counts("mesh"), [2, 0, 2]);
+    assert_eq!(world.counts("log"), [2, 2, 2]);
+    let sets = world.index.inspect_pod(&pod_name(0));
+    let holds = sets.iter().map(|set| set.membership.as_ref().unwrap().hold);
+    let holds: Vec<_> = holds.collect();
+    assert_eq!(holds, [None, Some(&Hold::Conflict("log".into()))]);
+    // The pods can be upgraded in place, so their condition does not say otherwise.
+    assert!(
+        world
+            .condition(0)
+            .is_none_or(|condition| condition["status"] == "True")
+    );
+
+    world.edit("mesh", "/spec/volumes", &volume(""));
+    world.settle();
+    assert_eq!(world.counts("mesh"), [2, 2, 2]);
+    assert_eq!(world.reason("mesh").1, "InForce");
+}
+
 // SDF-54, SDF-55
 #[test]
 fn a_set_that_breaks_a_rule_is_not_acted_on_and_says_what_is_wrong() {
