@@ -2,7 +2,7 @@
 //!
 //! Every replica follows the cluster by itself, so one may be behind when it is called. The leader therefore writes into
 //! the configuration which version of the state its calls were made from, the *barrier*, and a replica that has not come as
-//! far waits for it. Since a replica's watch of the configuration may be behind as well, the path of a call ends in a
+//! far waits for it. A state consists of several kinds, each with versions of its own. Since a replica's watch of the configuration may be behind as well, the path of a call ends in a
 //! *slot*, a number that moves with each new barrier.
 //!
 //! Considered: the version itself in the path. But an API server keeps a client, with its connections, for each path that
@@ -16,11 +16,59 @@ use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 /// `k8s.io/apiserver/pkg/util/webhook/client.go`), and one webhook has a few calls.
 const SLOTS: u8 = 32;
 
+/// How new a state is: for each of the kinds that it consists of the version of its newest object, 0 for a kind that it does
+/// not consist of. Versions grow, and those of two kinds are not compared (KEP-5504).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StateVersion(pub [u64; StateVersion::KINDS]);
+
+impl StateVersion {
+    /// A state consists of so many kinds at most.
+    pub const KINDS: usize = 3;
+
+    /// Whether a state of this version includes one of the other.
+    pub fn includes(self, other: Self) -> bool {
+        self.0.iter().zip(other.0).all(|(own, other)| *own >= other)
+    }
+
+    /// The version of a state that includes both.
+    #[must_use]
+    fn max(self, other: Self) -> Self {
+        let mut newest = self.0;
+        for (own, other) in newest.iter_mut().zip(other.0) {
+            *own = other.max(*own);
+        }
+        Self(newest)
+    }
+
+    fn to_text(self) -> String {
+        self.0.map(|version| version.to_string()).join(".")
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut versions = [0; Self::KINDS];
+        let mut texts = text.split('.');
+        for (version, text) in versions.iter_mut().zip(&mut texts) {
+            *version = text.parse().ok()?;
+        }
+        texts.next().is_none().then_some(Self(versions))
+    }
+
+    /// Without the kinds that are newer than the object in which the version stands: they come from another cluster, as by a
+    /// backup, or from another etcd, and would never be reached. The first kind is to be no such.
+    fn known_at(mut self, version: u64) -> Option<Self> {
+        for own in &mut self.0[1..] {
+            if *own > version {
+                *own = 0;
+            }
+        }
+        (self.0[0] <= version).then_some(self)
+    }
+}
+
 /// The state that calls were made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Barrier {
-    /// Its version; versions grow.
-    pub(crate) version: u64,
+    pub(crate) version: StateVersion,
     /// The number in the paths of its calls.
     pub(crate) slot: u8,
 }
@@ -43,29 +91,27 @@ impl Barrier {
     }
 
     pub(crate) fn to_text(self) -> String {
-        format!("{}/{}", self.version, self.slot)
+        format!("{}/{}", self.version.to_text(), self.slot)
     }
 
-    /// The barrier of a webhook in a configuration. One that is newer than the configuration itself comes from another
-    /// cluster, as by a backup, and would never be reached.
+    /// The barrier of a webhook in a configuration.
     pub(crate) fn read(webhook: &str, observed: &MutatingWebhookConfiguration) -> Option<Self> {
         let annotations = observed.metadata.annotations.as_ref()?;
         let (version, slot) = annotations
             .get(&Self::annotation(webhook))?
             .split_once('/')?;
-        let barrier = Self {
-            version: version.parse().ok()?,
-            slot: slot.parse().ok().filter(|slot| *slot < SLOTS)?,
-        };
         let own = observed.metadata.resource_version.as_ref()?.parse().ok()?;
-        (barrier.version <= own).then_some(barrier)
+        Some(Self {
+            version: StateVersion::parse(version)?.known_at(own)?,
+            slot: slot.parse().ok().filter(|slot| *slot < SLOTS)?,
+        })
     }
 
     /// The barrier to be stored: that which is, unless a newer one is wanted. So a restart writes none.
-    pub(crate) fn next(stored: Option<Self>, wanted: Option<u64>) -> Option<Self> {
+    pub(crate) fn next(stored: Option<Self>, wanted: Option<StateVersion>) -> Option<Self> {
         match (stored, wanted) {
-            (Some(stored), Some(wanted)) if wanted > stored.version => Some(Self {
-                version: wanted,
+            (Some(stored), Some(wanted)) if !stored.version.includes(wanted) => Some(Self {
+                version: stored.version.max(wanted),
                 slot: (stored.slot + 1) % SLOTS,
             }),
             (None, Some(version)) => Some(Self { version, slot: 0 }),
@@ -77,7 +123,7 @@ impl Barrier {
 impl StoredBarrier {
     /// Whether a state of this version may answer a call with this slot. An API server that has not heard of a newer
     /// configuration yet calls with an older slot.
-    pub(crate) fn is_reached(self, slot: Option<u8>, version: Option<u64>) -> bool {
+    pub(crate) fn is_reached(self, slot: Option<u8>, version: Option<StateVersion>) -> bool {
         let Some(slot) = slot else {
             return true;
         };
@@ -87,7 +133,7 @@ impl StoredBarrier {
         let ahead = (SLOTS + slot - stored.slot) % SLOTS;
         let is_newer = (1..=SLOTS / 2).contains(&ahead);
         // A state that has no version cannot be compared.
-        !is_newer && version.is_none_or(|version| version >= stored.version)
+        !is_newer && version.is_none_or(|version| version.includes(stored.version))
     }
 }
 
@@ -102,8 +148,15 @@ mod tests {
 
     use super::*;
 
-    fn barrier(version: u64, slot: u8) -> Barrier {
-        Barrier { version, slot }
+    fn version(first: u64) -> StateVersion {
+        StateVersion([first, 0, 0])
+    }
+
+    fn barrier(first: u64, slot: u8) -> Barrier {
+        Barrier {
+            version: version(first),
+            slot,
+        }
     }
 
     #[test]
@@ -118,10 +171,29 @@ mod tests {
             (Some(barrier(7, SLOTS - 1)), Some(8), Some(barrier(8, 0))),
         ];
         for (stored, wanted, expected) in table {
+            let found = Barrier::next(stored, wanted.map(version));
+            assert_eq!(found, expected, "{stored:?} {wanted:?}");
+        }
+    }
+
+    #[test]
+    fn a_barrier_is_raised_for_each_kind_by_itself() {
+        let at = |versions, slot| Barrier {
+            version: StateVersion(versions),
+            slot,
+        };
+        let next = |stored, wanted| Barrier::next(Some(stored), Some(StateVersion(wanted)));
+        let stored = at([7, 5, 0], 1);
+        assert_eq!(next(stored, [6, 5, 0]), Some(stored));
+        assert_eq!(next(stored, [6, 6, 0]), Some(at([7, 6, 0], 2)));
+        assert_eq!(next(stored, [7, 0, 3]), Some(at([7, 5, 3], 2)));
+        for (version, is_reached) in [([7, 5, 0], true), ([9, 4, 9], false), ([6, 9, 9], false)] {
+            let version = Some(StateVersion(version));
+            let stored = StoredBarrier::At(stored);
             assert_eq!(
-                Barrier::next(stored, wanted),
-                expected,
-                "{stored:?} {wanted:?}"
+                stored.is_reached(Some(1), version),
+                is_reached,
+                "{version:?}"
             );
         }
     }
@@ -134,8 +206,29 @@ mod tests {
                 json!({"metadata": {"resourceVersion": "50", "annotations": annotations}});
             Barrier::read("a.b.c", &serde_json::from_value(observed).unwrap())
         };
+        for (text, versions) in [
+            ("49/3", [49, 0, 0]),
+            ("49.50.7/3", [49, 50, 7]),
+            // Another etcd.
+            ("49.51.7/3", [49, 0, 7]),
+        ] {
+            let expected = Barrier {
+                version: StateVersion(versions),
+                slot: 3,
+            };
+            assert_eq!(read(text), Some(expected), "{text}");
+        }
         assert_eq!(read(&barrier(49, 3).to_text()), Some(barrier(49, 3)));
-        for wrong in ["51/3", "49/200", "49/32", "49", "/", "x/3"] {
+        for wrong in [
+            "51/3",
+            "49/200",
+            "49/32",
+            "49",
+            "/",
+            "x/3",
+            "1.2.3.4/3",
+            "1./3",
+        ] {
             assert_eq!(read(wrong), None, "{wrong}");
         }
     }
@@ -158,9 +251,9 @@ mod tests {
             (stored, Some(4), Some(40), true),
             (stored, Some(22), Some(40), true),
         ];
-        for (stored, slot, version, expected) in table {
-            let found = stored.is_reached(slot, version);
-            assert_eq!(found, expected, "{stored:?} {slot:?} {version:?}");
+        for (stored, slot, known, expected) in table {
+            let found = stored.is_reached(slot, known.map(version));
+            assert_eq!(found, expected, "{stored:?} {slot:?} {known:?}");
         }
     }
 }

@@ -46,6 +46,7 @@ mod webhook;
 
 pub use admission::{Admission, AdmissionError};
 pub use args::{Args, SERVICE, ServiceReference, WEBHOOK_PORT, WebhookUrl};
+pub use barrier::StateVersion;
 pub use certificate::secret::SECRET;
 pub use certificate::{BundleError, bundle_validity};
 pub use configuration::CONFIGURATION;

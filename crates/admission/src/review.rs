@@ -4,6 +4,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::barrier::StateVersion;
+
 /// A feature's reviewer of objects that are created or updated: a function of the request and of an immutable snapshot,
 /// which the feature's control loop replaces when something changes.
 pub trait Reviewer: 'static {
@@ -16,7 +18,7 @@ pub trait Reviewer: 'static {
     /// The version of a snapshot, which grows, for a feature that has barriers ([`WebhookCalls::barrier`]).
     ///
     /// [`WebhookCalls::barrier`]: crate::WebhookCalls::barrier
-    fn version(_snapshot: &Self::Snapshot) -> Option<u64> {
+    fn version(_snapshot: &Self::Snapshot) -> Option<StateVersion> {
         None
     }
 

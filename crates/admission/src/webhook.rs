@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use leadsman_lease::Leadership;
 use leadsman_process::clock;
 
-use crate::barrier::StoredBarrier;
+use crate::barrier::{StateVersion, StoredBarrier};
 use crate::review::{AdmissionRequest, AdmissionResponse, Reviewer};
 
 /// A webhook of a feature.
@@ -25,7 +25,7 @@ pub struct Webhook {
     pub(crate) calls: watch::Receiver<WebhookCalls>,
     /// The barrier that is stored in the configuration, as this process has seen it.
     pub(crate) stored: watch::Sender<StoredBarrier>,
-    pub(crate) in_force: watch::Sender<Option<u64>>,
+    pub(crate) in_force: watch::Sender<Option<StateVersion>>,
     pub(crate) led_by: Option<watch::Receiver<Leadership>>,
 }
 
@@ -44,7 +44,7 @@ pub struct WebhookCalls {
     pub specs: Vec<WebhookSpec>,
     /// The version of the snapshot that they were made from ([`Reviewer::version`]). No replica answers them by an earlier
     /// one, as long as its time allows to wait for it.
-    pub barrier: Option<u64>,
+    pub barrier: Option<StateVersion>,
 }
 
 /// The objects for which the API server calls the webhook. Objects that it leaves out cost no call, so it should be as
@@ -170,7 +170,7 @@ impl Webhook {
 
     /// The barrier of the calls that the API server is told to make; none while it is told of none, or of other calls than
     /// those wanted. From then on every replica that answers has come as far.
-    pub fn in_force(&self) -> watch::Receiver<Option<u64>> {
+    pub fn in_force(&self) -> watch::Receiver<Option<StateVersion>> {
         self.in_force.subscribe()
     }
 }

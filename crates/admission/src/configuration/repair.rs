@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::{Address, CONFIGURATION, InForceWebhook, Observed, Step, decide, desired, is_ours};
 use crate::FIELD_MANAGER;
-use crate::barrier::{Barrier, StoredBarrier};
+use crate::barrier::{Barrier, StateVersion, StoredBarrier};
 use crate::certificate::{BundleInForce, CaBundle};
 use crate::owner::{Owner, read_cluster_role};
 use crate::pace::{Pace, describe_failure, until};
@@ -40,7 +40,7 @@ pub(crate) struct WebhookSource {
     /// The barrier as it is stored.
     pub(crate) stored: watch::Sender<StoredBarrier>,
     /// That of the calls that are wanted, once they are stored.
-    pub(crate) in_force: watch::Sender<Option<u64>>,
+    pub(crate) in_force: watch::Sender<Option<StateVersion>>,
     /// Without this leadership the API server is not told to call.
     pub(crate) led_by: Option<watch::Receiver<Leadership>>,
 }

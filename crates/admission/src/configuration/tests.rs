@@ -1,4 +1,5 @@
 use super::*;
+use crate::barrier::StateVersion;
 
 use k8s_openapi::api::admissionregistration::v1::{MatchCondition, RuleWithOperations};
 
@@ -81,14 +82,14 @@ fn each_call_has_its_name_its_policy_and_the_barrier() {
     let calls = InForceWebhook {
         specs: [true, true, false, false].map(fails).to_vec(),
         barrier: Some(Barrier {
-            version: 7,
+            version: StateVersion([7, 5, 0]),
             slot: 3,
         }),
         ..webhook("a.b.c")
     };
     let desired = desired(&[calls], &address(), &CaBundle::Elsewhere).unwrap();
     let annotations = &desired["metadata"]["annotations"];
-    assert_eq!(*annotations, json!({"a.b.c/barrier": "7/3"}));
+    assert_eq!(*annotations, json!({"a.b.c/barrier": "7.5.0/3"}));
     let calls = desired["webhooks"].as_array().unwrap().iter();
     let calls = calls.map(|call| {
         let path = &call["clientConfig"]["service"]["path"];

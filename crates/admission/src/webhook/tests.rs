@@ -184,8 +184,8 @@ impl Reviewer for Versioned {
     type Object = Named;
     type Snapshot = u64;
 
-    fn version(snapshot: &u64) -> Option<u64> {
-        Some(*snapshot)
+    fn version(snapshot: &u64) -> Option<StateVersion> {
+        Some(StateVersion([*snapshot, 0, 0]))
     }
 
     fn is_sufficient(snapshot: &u64, _: &AdmissionRequest<Named>) -> bool {
@@ -211,7 +211,10 @@ async fn a_review_waits_for_a_snapshot_that_suffices_and_for_the_barrier() {
         };
         webhook.answers.answer(&body, terms)
     };
-    let at = |version| StoredBarrier::At(crate::barrier::Barrier { version, slot: 1 });
+    let at = |version| {
+        let version = StateVersion([version, 0, 0]);
+        StoredBarrier::At(crate::barrier::Barrier { version, slot: 1 })
+    };
     let next: [&dyn Fn(); 4] = [
         &|| drop(snapshots.send_replace(Some(Arc::new(1)))),
         &|| drop(snapshots.send_replace(Some(Arc::new(2)))),

@@ -13,6 +13,7 @@ use leadsman_api::slim::revision::ControllerRevision;
 use leadsman_api::slim::workload::WorkloadPod;
 use serde_json::Value;
 
+use super::snapshot::SnapshotVersion;
 use crate::cluster::{ObjectName, ResourceVersion, Source};
 
 /// Name of the `ConfigMap` with the administrator's whitelist, in the manager's namespace, as `OpenKruise` has it.
@@ -68,9 +69,9 @@ pub enum Event {
     /// that includes what [`WriteTarget::Pod`] names. It is not repeated until another write is due or some minutes have
     /// passed; until then a pod takes up no place of another in a roll-out.
     Refused(WriteTarget, Box<Write>, String),
-    /// The webhook configuration that the API server has stored injects every set as it was in this version or an earlier
-    /// one, whichever replica answers; unknown if there is no webhook. Before the first such event nothing is known.
-    WebhookBarrier(ResourceVersion),
+    /// The webhook configuration that the API server has stored has every replica inject by this version or a later one; None
+    /// if there is no webhook. Before the first such event nothing is known.
+    WebhookBarrier(Option<SnapshotVersion>),
     /// Whether the API server keeps the fields of a set's status that `OpenKruise`'s CRD lacks. It prunes fields that a
     /// structural schema does not list.
     FieldsKept(bool),

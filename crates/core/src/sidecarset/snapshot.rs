@@ -26,8 +26,8 @@ pub type NamespaceLabels = BTreeMap<Arc<str>, SortedMap<Arc<str>>>;
 /// The state that pods are injected by. A clone is cheap.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// The newest version of a set that the list or the watch has shown.
-    pub version: ResourceVersion,
+    /// What the lists and the watches have shown.
+    pub version: SnapshotVersion,
     /// The sets that are valid, by name.
     pub sets: Arc<Vec<SnapshotSet>>,
     /// The namespaces.
@@ -40,6 +40,37 @@ pub struct Snapshot {
     pub options: RenderOptions,
 }
 
+/// How new a snapshot is: the newest version of each kind that an injection depends on. Versions of two kinds are not
+/// compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SnapshotVersion {
+    /// Of the sets.
+    pub sets: ResourceVersion,
+    /// Of the revisions.
+    pub revisions: ResourceVersion,
+    /// Of the list of annotations that sets may patch.
+    pub whitelist: ResourceVersion,
+}
+
+impl SnapshotVersion {
+    /// Whether this is known to lack what the other includes.
+    pub fn lacks(self, other: Self) -> bool {
+        other.sets.is_later_than(self.sets)
+            || other.revisions.is_later_than(self.revisions)
+            || other.whitelist.is_later_than(self.whitelist)
+    }
+
+    /// What includes both.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        Self {
+            sets: self.sets.max(other.sets),
+            revisions: self.revisions.max(other.revisions),
+            whitelist: self.whitelist.max(other.whitelist),
+        }
+    }
+}
+
 /// A set.
 #[derive(Clone, Debug)]
 pub struct SnapshotSet {
@@ -47,8 +78,9 @@ pub struct SnapshotSet {
     pub set: Arc<SidecarSet>,
     /// Its revisions.
     pub history: Arc<SetHistory>,
-    /// The version in which this process first saw the set's generation; unknown if it is in force already.
-    pub since: ResourceVersion,
+    /// What a snapshot includes that knows the set as it is now: its generation, the revision that new pods are pinned to, and
+    /// the list of annotations if it patches any. What is in force already is left out.
+    pub needs: SnapshotVersion,
 }
 
 impl Snapshot {
@@ -86,10 +118,10 @@ impl Snapshot {
         })
     }
 
-    /// The version that includes the present generation of each set.
-    pub fn barrier(&self) -> ResourceVersion {
-        let versions = self.sets.iter().map(|known| known.since);
-        versions.fold(ResourceVersion::UNKNOWN, ResourceVersion::max)
+    /// The version that includes what each set needs.
+    pub fn barrier(&self) -> SnapshotVersion {
+        let needs = self.sets.iter().map(|known| known.needs);
+        needs.fold(SnapshotVersion::default(), SnapshotVersion::max)
     }
 }
 

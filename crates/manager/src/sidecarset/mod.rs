@@ -10,9 +10,9 @@
 use std::time::Duration;
 
 use futures::stream::{Stream, unfold};
-use leadsman_admission::Webhook;
+use leadsman_admission::{StateVersion, Webhook};
 use leadsman_control::{After, Class, Effects, Kind, Request, RequestKind, Rules};
-use leadsman_core::cluster::{Now, ResourceVersion};
+use leadsman_core::cluster::Now;
 use leadsman_core::sidecarset::event::{Event, IndexEffects, WatchedKind, WriteTarget};
 use leadsman_core::sidecarset::index::{Config, Index};
 use leadsman_process::Metrics;
@@ -53,11 +53,13 @@ impl SidecarSetRules {
 }
 
 /// How far the sets are in force in what API servers are told ([`Webhook::in_force`]), as events.
-pub(crate) fn barrier_events(in_force: watch::Receiver<Option<u64>>) -> impl Stream<Item = Event> {
+pub(crate) fn barrier_events(
+    in_force: watch::Receiver<Option<StateVersion>>,
+) -> impl Stream<Item = Event> {
     unfold(in_force, async |mut in_force| {
         in_force.changed().await.ok()?;
         let barrier = *in_force.borrow_and_update();
-        let barrier = barrier.map_or(ResourceVersion::UNKNOWN, ResourceVersion::from);
+        let barrier = barrier.map(webhook::read_version);
         Some((Event::WebhookBarrier(barrier), in_force))
     })
 }

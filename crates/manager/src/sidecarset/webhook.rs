@@ -8,13 +8,14 @@ use std::sync::Arc;
 use k8s_openapi::api::admissionregistration::v1::{MatchCondition, RuleWithOperations};
 use leadsman_admission::{
     AdmissionRequest, AdmissionResponse, FailurePolicy, Operation, PatchOperation, Reviewer,
-    Webhook, WebhookCalls, WebhookFeed, WebhookSpec,
+    StateVersion, Webhook, WebhookCalls, WebhookFeed, WebhookSpec,
 };
+use leadsman_core::cluster::ResourceVersion;
 use leadsman_core::sidecarset::render::Remark;
 use leadsman_core::sidecarset::resources::ResourceRemark;
 use leadsman_core::sidecarset::scope::{Scope, ScopeCall};
 use leadsman_core::sidecarset::set;
-use leadsman_core::sidecarset::snapshot::Snapshot;
+use leadsman_core::sidecarset::snapshot::{Snapshot, SnapshotVersion};
 use leadsman_core::workload::JsonObject;
 use leadsman_process::metrics::Counters;
 use leadsman_process::{Metrics, clock};
@@ -71,7 +72,7 @@ impl SetInjection {
         }
         let calls = WebhookCalls {
             specs: self.scope.calls.iter().map(spec).collect(),
-            barrier: snapshot.barrier().number(),
+            barrier: Some(write_version(snapshot.barrier(), 0)),
         };
         self.known = snapshot.clone();
         let remarks = self.remarks.clone();
@@ -97,6 +98,27 @@ impl SetInjection {
                 set::FAILURE_POLICY_ANNOTATION
             );
         }
+    }
+}
+
+/// A version as the webhook has it, with a number for what is not known.
+fn write_version(version: SnapshotVersion, unknown: u64) -> StateVersion {
+    let SnapshotVersion {
+        sets,
+        revisions,
+        whitelist,
+    } = version;
+    let kinds = [sets, revisions, whitelist];
+    StateVersion(kinds.map(|version| version.number().unwrap_or(unknown)))
+}
+
+/// The same, read.
+pub(super) fn read_version(StateVersion(kinds): StateVersion) -> SnapshotVersion {
+    let [sets, revisions, whitelist] = kinds.map(ResourceVersion::from);
+    SnapshotVersion {
+        sets,
+        revisions,
+        whitelist,
     }
 }
 
@@ -145,8 +167,9 @@ impl Reviewer for Injector {
     type Object = JsonObject;
     type Snapshot = Injectable;
 
-    fn version(known: &Injectable) -> Option<u64> {
-        known.snapshot.version.number()
+    fn version(known: &Injectable) -> Option<StateVersion> {
+        // A kind whose version is not known cannot be compared.
+        Some(write_version(known.snapshot.version, u64::MAX))
     }
 
     fn is_sufficient(known: &Injectable, request: &AdmissionRequest<JsonObject>) -> bool {

@@ -56,7 +56,7 @@ use self::refusals::Refusals;
 use self::resets::Resets;
 use self::revisions::Revisions;
 pub use self::sets::ADOPT_PODS;
-use self::sets::Sets;
+use self::sets::{KnownBarrier, Sets};
 use self::snapshots::SnapshotChanges;
 pub use self::totals::{REASONS, SetTotals};
 use super::condition::WhenWritten;
@@ -103,8 +103,10 @@ pub struct Index {
     whitelist: Arc<Whitelist>,
     whitelist_errors: Vec<Invalid>,
     whitelist_version: Option<ResourceVersion>,
-    /// What the webhook injects by, once it is known.
-    barrier: Option<ResourceVersion>,
+    whitelist_text: Option<String>,
+    /// The version since which the whitelist is as it is.
+    whitelist_since: ResourceVersion,
+    barrier: KnownBarrier,
     /// Whether the API server keeps our fields of a set's status.
     keeps_fields: bool,
     watches: Watches<WatchedKind>,
@@ -130,7 +132,9 @@ impl Index {
             whitelist: Arc::default(),
             whitelist_errors: Vec::new(),
             whitelist_version: None,
-            barrier: None,
+            whitelist_text: None,
+            whitelist_since: ResourceVersion::UNKNOWN,
+            barrier: KnownBarrier::Unknown,
             keeps_fields: true,
             watches: Watches::default(),
             changes: SnapshotChanges::default(),

@@ -14,7 +14,7 @@ use super::Index;
 use super::context::SetName;
 use super::pods::PodEntry;
 use super::revisions::History;
-use super::sets::SetEntry;
+use super::sets::{KnownBarrier, SetEntry};
 use super::snapshots;
 use crate::cluster::{CompleteList, ObjectName, ResourceVersion, Source};
 use crate::sidecarset::event::{CONFIGURATION, Event, WatchedKind, Write, WriteTarget};
@@ -51,7 +51,7 @@ impl Index {
             Event::Written(target) => self.observe_written(&target),
             Event::Refused(target, _, reason) => self.observe_refused(&target, &reason),
             Event::WebhookBarrier(barrier) => {
-                self.barrier = Some(barrier);
+                self.barrier = barrier.map_or(KnownBarrier::NoWebhook, KnownBarrier::At);
                 self.compare_in_force();
             }
             Event::FieldsKept(are_kept) => {
@@ -102,9 +102,10 @@ impl Index {
         if has_changed {
             self.affect_set(&name);
         }
-        let (barrier, now) = (self.barrier, self.cx.now.wall);
+        let (barrier, whitelist) = (self.barrier, self.whitelist_since);
+        let now = self.cx.now.wall;
         let entry = self.sets.get_mut(&name);
-        let is_moved = entry.is_some_and(|entry| entry.read_in_force(barrier, now));
+        let is_moved = entry.is_some_and(|entry| entry.read_in_force(barrier, whitelist, now));
         self.changes.sets |= is_moved;
         if has_changed || is_moved {
             self.affect_selection();
@@ -146,6 +147,8 @@ impl Index {
             Some(set) => self.revisions.history(set, collisions.unwrap_or_default()),
             None => History::default(),
         };
+        let kinds = [WatchedKind::Set, WatchedKind::Revision];
+        let is_initial = !kinds.iter().all(|kind| self.changes.listed.contains(kind));
         if let Some(entry) = self.sets.get_mut(name) {
             let is_same =
                 entry.history.pinned == history.pinned && entry.history.name() == history.name();
@@ -155,6 +158,10 @@ impl Index {
                 self.changes.any = true;
                 self.changes.sets = true;
             }
+            let pinned = history.pinned.as_ref();
+            let pinned = pinned.and_then(|pinned| self.revisions.get(&pinned.revision.name));
+            let pinned = pinned.map(|stored| (stored.name(), stored.version));
+            entry.note_pinned(pinned, is_initial);
             entry.history = history;
         }
         self.cx.affected.sets.insert(name.clone());
@@ -252,6 +259,8 @@ impl Index {
         {
             return;
         }
+        // At least the version of the snapshot has.
+        self.changes.any = true;
         let set = self.revisions.insert(revision);
         self.affect_history(set);
     }
@@ -273,11 +282,16 @@ impl Index {
         let version = ResourceVersion::parse(config.identity.resource_version.as_deref());
         self.whitelist_version = Some(version);
         let text = config.data.get(WHITELIST);
-        self.set_whitelist(text.map(String::as_str));
+        self.set_whitelist(text.map(String::as_str), version);
     }
 
-    fn set_whitelist(&mut self, text: Option<&str>) {
+    fn set_whitelist(&mut self, text: Option<&str>, version: ResourceVersion) {
         let (whitelist, errors) = text.map(Whitelist::read).unwrap_or_default();
+        if text != self.whitelist_text.as_deref() {
+            self.whitelist_text = text.map(str::to_owned);
+            self.whitelist_since = version;
+            self.changes.sets = true;
+        }
         self.whitelist = whitelist.into();
         self.changes.any = true;
         self.whitelist_errors = errors;
@@ -362,7 +376,7 @@ impl Index {
             WatchedKind::Configuration => {
                 if *name == self.in_own_namespace(CONFIGURATION) {
                     self.whitelist_version = None;
-                    self.set_whitelist(None);
+                    self.set_whitelist(None, version);
                 }
             }
         }
@@ -395,10 +409,11 @@ impl Index {
     }
 
     fn compare_in_force(&mut self) {
-        let (barrier, now) = (self.barrier, self.cx.now.wall);
+        let (barrier, whitelist) = (self.barrier, self.whitelist_since);
+        let now = self.cx.now.wall;
         let mut moved = Vec::new();
         for (name, entry) in self.sets.iter_mut() {
-            if entry.read_in_force(barrier, now) {
+            if entry.read_in_force(barrier, whitelist, now) {
                 moved.push(name.clone());
             }
         }

@@ -55,6 +55,10 @@ impl StoredRevision {
         labels.get(key).map(String::as_str)
     }
 
+    pub(super) fn name(&self) -> &Arc<str> {
+        &self.revision.name
+    }
+
     pub(super) fn data(&self) -> &Value {
         &self.object.data
     }

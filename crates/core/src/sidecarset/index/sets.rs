@@ -17,6 +17,7 @@ use crate::sidecarset::overlap::{self, Overlap};
 use crate::sidecarset::pod::PodVersion;
 use crate::sidecarset::rollout::queue::RollingPods;
 use crate::sidecarset::set::SidecarSet;
+use crate::sidecarset::snapshot::SnapshotVersion;
 use crate::sidecarset::status::Counts;
 
 /// Annotation of a set that was made anew under the name of an earlier one: `true` takes over the pods of that.
@@ -29,8 +30,11 @@ pub(super) struct SetEntry {
     pub(super) version: ResourceVersion,
     /// The set, or what is wrong with it.
     pub(super) parsed: Result<Arc<SidecarSet>, Arc<[Invalid]>>,
-    /// The version in which its generation was first seen; unknown if its status says that it is in force.
-    pub(super) since: ResourceVersion,
+    /// What a snapshot must include to inject it as it is now, but for the whitelist. Unknown is what its status says is in
+    /// force.
+    needs: SnapshotVersion,
+    /// The revision that new pods are pinned to, and the generation that pins them.
+    pinned: Option<(i64, Arc<str>)>,
     pub(super) in_force: Option<InForce>,
     pub(super) history: History,
     pub(super) members: SetMembers,
@@ -116,11 +120,15 @@ impl SetEntry {
         Self {
             parsed: SidecarSet::parse(&wire).map(Arc::new).map_err(Into::into),
             version,
-            since: if generation == wire.metadata.generation {
-                ResourceVersion::UNKNOWN
-            } else {
-                version
+            needs: SnapshotVersion {
+                sets: if generation == wire.metadata.generation {
+                    ResourceVersion::UNKNOWN
+                } else {
+                    version
+                },
+                ..SnapshotVersion::default()
             },
+            pinned: None,
             in_force,
             history: History::default(),
             members: SetMembers::default(),
@@ -165,7 +173,7 @@ impl SetEntry {
             && self.wire.spec == wire.spec;
         self.version = ResourceVersion::parse(after.resource_version.as_deref());
         if before.generation != after.generation {
-            self.since = self.version;
+            self.needs.sets = self.version;
         }
         if !is_same {
             let parsed = SidecarSet::parse(&wire).map(Arc::new).map_err(Into::into);
@@ -178,25 +186,64 @@ impl SetEntry {
         !is_same
     }
 
+    /// Notes the revision that new pods are pinned to, and its version. A replica that does not know it gives them another.
+    /// `is_initial` before all is listed: what the status says is in force then includes it.
+    pub(super) fn note_pinned(
+        &mut self,
+        pinned: Option<(&Arc<str>, ResourceVersion)>,
+        is_initial: bool,
+    ) {
+        let generation = self.generation();
+        let (pinned, version) = pinned.unzip();
+        let pinned = pinned.map(|name| (generation, name.clone()));
+        if pinned == self.pinned {
+            return;
+        }
+        let is_known = is_initial && self.is_in_force_as_stored();
+        self.pinned = pinned;
+        self.needs.revisions = version.filter(|_| !is_known).unwrap_or_default();
+    }
+
+    /// Whether its status says that it is in force as it is now.
+    fn is_in_force_as_stored(&self) -> bool {
+        let in_force = self.status().and_then(|status| status.in_force.as_ref());
+        in_force.is_some_and(|in_force| in_force.generation == self.generation())
+    }
+
+    /// What a snapshot must include to inject it as it is now, with a whitelist that is as it is since a version.
+    pub(super) fn needs(&self, whitelist: ResourceVersion) -> SnapshotVersion {
+        let patches = self
+            .active()
+            .is_some_and(|set| !set.template.patches.is_empty());
+        SnapshotVersion {
+            whitelist: if patches {
+                whitelist
+            } else {
+                ResourceVersion::UNKNOWN
+            },
+            ..self.needs
+        }
+    }
+
     /// Compares its generation with what the webhook injects by. Returns whether that has changed anything.
     pub(super) fn read_in_force(
         &mut self,
-        barrier: Option<ResourceVersion>,
+        barrier: KnownBarrier,
+        whitelist: ResourceVersion,
         now: Timestamp,
     ) -> bool {
         let generation = self.generation();
         let stored = self.status().and_then(|status| status.in_force.clone());
         let stored = stored.filter(|stored| stored.generation == generation);
         let next = match barrier {
-            // Nothing is known yet.
-            None => stored.or_else(|| self.in_force.clone()),
-            Some(ResourceVersion::UNKNOWN) => None,
-            Some(_) if self.active().is_none() => None,
-            Some(barrier) => {
+            KnownBarrier::Unknown => stored.or_else(|| self.in_force.clone()),
+            KnownBarrier::NoWebhook => None,
+            KnownBarrier::At(_) if self.active().is_none() => None,
+            KnownBarrier::At(barrier) => {
                 if stored.is_some() {
-                    self.since = ResourceVersion::UNKNOWN;
+                    self.needs.sets = ResourceVersion::UNKNOWN;
                 }
-                let is_reached = !self.since.is_later_than(barrier);
+                let is_reached = !barrier.lacks(self.needs(whitelist));
                 let since = self.in_force.as_ref().map(|before| before.since.clone());
                 let reached = InForce {
                     generation,
@@ -229,6 +276,17 @@ fn selects_the_same<E>(
         }
         _ => false,
     }
+}
+
+/// What the webhook injects by, as far as it is known.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum KnownBarrier {
+    /// Nothing is known yet.
+    Unknown,
+    /// There is no webhook.
+    NoWebhook,
+    /// By this version, or a later one.
+    At(SnapshotVersion),
 }
 
 /// The sets by name, and what two of them cannot both do.

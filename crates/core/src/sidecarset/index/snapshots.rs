@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use super::Index;
 use super::sets::SetEntry;
+use crate::cluster::ResourceVersion;
 use crate::sidecarset::event::WatchedKind;
 use crate::sidecarset::selection::SetHistory;
 use crate::sidecarset::set::{PinPolicy, SidecarSet};
-use crate::sidecarset::snapshot::{Snapshot, SnapshotSet};
+use crate::sidecarset::snapshot::{Snapshot, SnapshotSet, SnapshotVersion};
 use crate::workload::amount::Amount;
 
 /// The kinds that an injection depends on.
@@ -35,20 +36,22 @@ pub(super) struct SnapshotChanges {
 impl Index {
     /// What new pods are injected by, if it has changed since it was last taken. None before all of it is known.
     pub fn take_changed_snapshot(&mut self) -> Option<Arc<Snapshot>> {
+        let version = self.snapshot_version();
         let changes = &mut self.changes;
         if !changes.any || !KINDS.iter().all(|kind| changes.listed.contains(kind)) {
             return None;
         }
         changes.any = false;
         if std::mem::take(&mut changes.sets) {
+            let whitelist = self.whitelist_since;
             let sets = self
                 .sets
                 .iter()
-                .filter_map(|(_, entry)| snapshot_set(entry));
+                .filter_map(|(_, entry)| snapshot_set(entry, whitelist));
             changes.last = Arc::new(sets.collect());
         }
         Some(Arc::new(Snapshot {
-            version: self.watches.newest(WatchedKind::Set),
+            version,
             sets: changes.last.clone(),
             namespaces: self.namespaces.clone(),
             whitelist: self.whitelist.clone(),
@@ -58,7 +61,17 @@ impl Index {
     }
 }
 
-fn snapshot_set(entry: &SetEntry) -> Option<SnapshotSet> {
+impl Index {
+    fn snapshot_version(&self) -> SnapshotVersion {
+        SnapshotVersion {
+            sets: self.watches.newest(WatchedKind::Set),
+            revisions: self.watches.newest(WatchedKind::Revision),
+            whitelist: self.watches.newest(WatchedKind::Configuration),
+        }
+    }
+}
+
+fn snapshot_set(entry: &SetEntry, whitelist: ResourceVersion) -> Option<SnapshotSet> {
     let set = entry.active()?;
     let history = SetHistory {
         revisions: entry
@@ -74,7 +87,7 @@ fn snapshot_set(entry: &SetEntry) -> Option<SnapshotSet> {
     Some(SnapshotSet {
         set: set.clone(),
         history: history.into(),
-        since: entry.since,
+        needs: entry.needs(whitelist),
     })
 }
 

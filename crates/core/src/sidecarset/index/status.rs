@@ -173,11 +173,11 @@ impl Index {
         if in_force == Some(entry.generation()) {
             return None;
         }
-        let message = match (self.barrier, in_force) {
-            (_, Some(generation)) => {
+        let message = match in_force {
+            Some(generation) => {
                 format!("new pods may still be injected as generation {generation} says")
             }
-            _ => "new pods are not injected yet: no webhook of leadsman has the set; if it stays so, `kubectl leadsman doctor` says \
+            None => "new pods are not injected yet: no webhook of leadsman has the set; if it stays so, `kubectl leadsman doctor` says \
                   why"
                 .to_owned(),
         };

@@ -25,7 +25,7 @@ fn set(name: &str, policy: &str, spec: &Value) -> SnapshotSet {
     SnapshotSet {
         set: Arc::new(set.unwrap()),
         history: Arc::new(SetHistory::default()),
-        since: crate::cluster::ResourceVersion::UNKNOWN,
+        needs: crate::sidecarset::snapshot::SnapshotVersion::default(),
     }
 }
 

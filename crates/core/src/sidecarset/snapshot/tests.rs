@@ -28,7 +28,7 @@ fn stored(wire: &Value) -> SnapshotSet {
     SnapshotSet {
         set: Arc::new(set),
         history: Arc::new(history),
-        since: ResourceVersion::UNKNOWN,
+        needs: SnapshotVersion::default(),
     }
 }
 

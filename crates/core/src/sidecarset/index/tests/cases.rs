@@ -2,13 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::world::{BAD, InFlight, UNREADY, World, object, pod_key, pod_name, set_key};
+use super::world::{BAD, InFlight, UNREADY, World, barrier, object, pod_key, pod_name, set_key};
 use crate::cluster::ResourceVersion;
 use crate::sidecarset::annotations::{HASH, HASH_WITHOUT_IMAGE, INJECTED_LIST};
 use crate::sidecarset::condition::UPGRADABLE;
 use crate::sidecarset::event::{CONFIGURATION, Event, WatchedKind, Write, WriteTarget};
 use crate::sidecarset::index::{ADOPT_PODS, Hold, Lack, SetByName, Turn};
 use crate::sidecarset::metadata::WHITELIST;
+use crate::sidecarset::snapshot::SnapshotVersion;
 
 fn spec(name: &str) -> Value {
     json!({
@@ -182,7 +183,6 @@ fn hashes_that_are_written_late_are_those_of_the_last_edit_in_the_end() {
 #[test]
 fn a_generation_is_in_force_when_the_webhook_injects_it() {
     let mut world = world(1);
-    let barrier = |version: u64| Event::WebhookBarrier(ResourceVersion::from(version));
     world.tell(barrier(0));
     world.edit("log", "/spec/containers/0/image", &json!("i:2"));
     world.settle();
@@ -201,10 +201,88 @@ fn a_generation_is_in_force_when_the_webhook_injects_it() {
     );
     assert_eq!(world.reason("log").1, "InForce");
     // No webhook at all.
-    world.tell(Event::WebhookBarrier(ResourceVersion::UNKNOWN));
+    world.tell(Event::WebhookBarrier(None));
     world.settle();
     assert_eq!(world.status("log").get("inForce"), None);
     assert_eq!(world.reason("log").1, "NotInForce");
+}
+
+// SCS-39, SDF-6
+#[test]
+fn a_pin_is_in_force_when_the_webhook_knows_its_revision() {
+    let mut world = world(0);
+    let first = world.revisions()[0].1.clone();
+    let key = (WatchedKind::Revision, object("leadsman-system", &first));
+    let high = ResourceVersion::from(1_000_000);
+    let known_by = |revisions| SnapshotVersion {
+        sets: high,
+        revisions: ResourceVersion::from(revisions),
+        whitelist: high,
+    };
+    world.tell(Event::WebhookBarrier(Some(known_by(1))));
+    let pin = json!({"revision": {"customVersion": "v1"}});
+    world.edit("log", "/spec/injectionStrategy", &pin);
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    world.settle();
+    assert_eq!(world.reason("log").1, "RevisionMissing");
+    // The revision gets the version that pins it: a replica that has not seen this gives pods another.
+    let label = "apps.kruise.io/sidecarset-custom-version";
+    world.change(&key, |revision| {
+        revision["metadata"]["labels"][label] = json!("v1")
+    });
+    world.edit("log", "/spec/containers/0/image", &json!("i:3"));
+    world.settle();
+    assert_eq!(world.reason("log").1, "NotInForce");
+    assert_eq!(world.status("log")["inForce"]["generation"], 3);
+    let version = world.objects[&key]["metadata"]["resourceVersion"].clone();
+    let needed = ResourceVersion::parse(version.as_str());
+    let snapshot = world.index.take_changed_snapshot().unwrap();
+    assert_eq!(snapshot.barrier().revisions, needed);
+    assert!(!snapshot.version.lacks(snapshot.barrier()));
+    world.tell(Event::WebhookBarrier(Some(known_by(
+        needed.number().unwrap(),
+    ))));
+    world.settle();
+    assert_eq!(world.reason("log").1, "InForce");
+    // A process that starts finds nothing to tell the API server.
+    world.restart();
+    let snapshot = world.index.take_changed_snapshot().unwrap();
+    assert_eq!(snapshot.barrier(), SnapshotVersion::default());
+}
+
+// SDF-6, SDF-17
+#[test]
+fn a_set_that_patches_annotations_is_in_force_when_the_webhook_knows_the_whitelist() {
+    let mut world = world(0);
+    let rules = json!({"rules": [{"allowedAnnotationKeyExprs": ["^a.example/"]}]});
+    let key = (
+        WatchedKind::Configuration,
+        object("leadsman-system", CONFIGURATION),
+    );
+    let list = json!({"metadata": {}, "data": {WHITELIST: rules.to_string()}});
+    world.create(&key, list);
+    world.deliver_all();
+    let version = world.objects[&key]["metadata"]["resourceVersion"].clone();
+    let needed = ResourceVersion::parse(version.as_str());
+    // It patches none, so it depends on no list.
+    let barrier_of = |world: &mut World| world.index.take_changed_snapshot().unwrap().barrier();
+    assert_eq!(barrier_of(&mut world).whitelist, ResourceVersion::UNKNOWN);
+    let high = ResourceVersion::from(1_000_000);
+    let known_by = |whitelist| SnapshotVersion {
+        sets: high,
+        revisions: high,
+        whitelist,
+    };
+    let before = ResourceVersion::from(needed.number().unwrap() - 1);
+    world.tell(Event::WebhookBarrier(Some(known_by(before))));
+    let patch = json!([{"annotations": {"a.example/x": "1"}}]);
+    world.edit("log", "/spec/patchPodMetadata", &patch);
+    world.settle();
+    assert_eq!(world.reason("log").1, "NotInForce");
+    assert_eq!(barrier_of(&mut world).whitelist, needed);
+    world.tell(Event::WebhookBarrier(Some(known_by(needed))));
+    world.settle();
+    assert_eq!(world.reason("log").1, "InForce");
 }
 
 // SDF-2, SDF-4

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::world::{BAD, UNREADY, World, pod_key, pod_name, set_key};
-use crate::cluster::{ObjectName, ResourceVersion};
+use super::world::{BAD, UNREADY, World, barrier, pod_key, pod_name, set_key};
+use crate::cluster::ObjectName;
 use crate::sidecarset::condition::{UPGRADABLE, UpgradableCondition, WhenWritten};
-use crate::sidecarset::event::{Event, WatchedKind, Write, WriteTarget};
+use crate::sidecarset::event::{WatchedKind, Write, WriteTarget};
 use crate::sidecarset::index::{Config, Index};
 use crate::sidecarset::pod::PodVersion;
 use crate::sidecarset::rollout::{Member, plan};
@@ -391,8 +391,16 @@ fn check_against_restart(world: &mut World) {
     world.index = index;
 }
 
+/// How many histories are played; `LEADSMAN_FLOWS` says another number.
+fn flows() -> u32 {
+    let number = std::env::var("LEADSMAN_FLOWS").ok();
+    number.map_or(100, |number| {
+        number.parse().expect("LEADSMAN_FLOWS is a number")
+    })
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: flows(), failure_persistence: None, ..ProptestConfig::default() })]
 
     // SCS-6, SCS-46, SCS-49, SCS-50, SCS-62, SDF-19, SDF-34, SDF-35, SDF-40, SDF-42, SDF-43, SDF-48
     #[test]
@@ -421,7 +429,7 @@ proptest! {
         }
         world.deliver_all();
         world.pass(1000);
-        world.tell(Event::WebhookBarrier(ResourceVersion::parse(Some("999999999"))));
+        world.tell(barrier(999_999_999));
         check_against_restart(&mut world);
         check_against_model(&world);
         world.settle();

@@ -17,6 +17,7 @@ use crate::sidecarset::render::{RenderOptions, inject};
 use crate::sidecarset::revision::SetRevision;
 use crate::sidecarset::selection::{NewPod, SetHistory, offer};
 use crate::sidecarset::set::SidecarSet;
+use crate::sidecarset::snapshot::SnapshotVersion;
 use crate::workload::JsonObject;
 use crate::workload::pod::ObservedPod;
 
@@ -64,6 +65,16 @@ pub(super) fn object(namespace: &str, name: &str) -> ObjectName {
 
 pub(super) fn pod_name(number: usize) -> ObjectName {
     object("shop", &format!("web-{number:02}"))
+}
+
+/// The webhook injects by this version of everything.
+pub(super) fn barrier(version: u64) -> Event {
+    let version = ResourceVersion::from(version);
+    Event::WebhookBarrier(Some(SnapshotVersion {
+        sets: version,
+        revisions: version,
+        whitelist: version,
+    }))
 }
 
 pub(super) fn set_key(name: &str) -> Key {
@@ -227,9 +238,7 @@ impl World {
         self.dirty.clear();
         self.in_flight.clear();
         self.list();
-        self.tell(Event::WebhookBarrier(ResourceVersion::parse(Some(
-            "999999999",
-        ))));
+        self.tell(barrier(999_999_999));
         self.tell(Event::Synced);
     }
 
