@@ -291,6 +291,32 @@ pub(crate) async fn an_edited_or_deleted_configuration_is_repaired(
     Ok(())
 }
 
+/// Has the webhook's certificate and its CA replaced, and waits until that is done. The successor comes beside what is
+/// served, and takes over when the API server had time to learn of its CA.
+pub(crate) async fn rotate_certificate(client: &Client) -> Result<()> {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+    let first = secrets.get(SECRET).await?.data.context("no data")?;
+    secrets.delete(SECRET, &DeleteParams::default()).await?;
+    let successor = wait_for_object(&secrets, SECRET, "a successor", |secret| {
+        let data = secret.data.clone().unwrap_or_default();
+        ensure!(
+            data.get("tls.crt") == first.get("tls.crt"),
+            "another one is served"
+        );
+        data.get("next.crt").cloned().context("no successor")
+    })
+    .await?;
+    wait_for_object(&secrets, SECRET, "the hand-over", |secret| {
+        let data = secret.data.clone().unwrap_or_default();
+        ensure!(
+            data.get("tls.crt") == Some(&successor),
+            "the old one is served"
+        );
+        Ok(())
+    })
+    .await
+}
+
 pub(crate) async fn certificates_rotate_while_pods_are_created(_: Arc<Installation>) -> Result<()> {
     let _place = PLACES.acquire().await?;
     let installation = raise().await?;
@@ -301,8 +327,6 @@ pub(crate) async fn certificates_rotate_while_pods_are_created(_: Arc<Installati
     )?;
     tokio::try_join!(replica.is_ready(), other.is_ready())?;
     wait_for_calls(&installation.client, &[FIRST]).await?;
-    let secrets: Api<Secret> = Api::namespaced(installation.client.clone(), NAMESPACE);
-    let first = secrets.get(SECRET).await?.data.context("no data")?;
 
     let (created, stop) = (Arc::new(AtomicUsize::new(0)), CancellationToken::new());
     let mut creators = JoinSet::new();
@@ -324,26 +348,7 @@ pub(crate) async fn certificates_rotate_while_pods_are_created(_: Arc<Installati
             Ok(())
         });
     }
-    // The successor comes beside what is served, and takes over when the API server had time to learn of its CA.
-    secrets.delete(SECRET, &DeleteParams::default()).await?;
-    let successor = wait_for_object(&secrets, SECRET, "a successor", |secret| {
-        let data = secret.data.clone().unwrap_or_default();
-        ensure!(
-            data.get("tls.crt") == first.get("tls.crt"),
-            "another one is served"
-        );
-        data.get("next.crt").cloned().context("no successor")
-    })
-    .await?;
-    wait_for_object(&secrets, SECRET, "the hand-over", |secret| {
-        let data = secret.data.clone().unwrap_or_default();
-        ensure!(
-            data.get("tls.crt") == Some(&successor),
-            "the old one is served"
-        );
-        Ok(())
-    })
-    .await?;
+    rotate_certificate(&installation.client).await?;
     // Another URL is another client of the API server's: it shakes hands anew.
     replica.second.send_replace(spec());
     wait_for_calls(&installation.client, &[FIRST, SECOND]).await?;
