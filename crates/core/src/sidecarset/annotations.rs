@@ -1,16 +1,20 @@
 //! What the annotations of a pod record about the sets that it was injected by, as Go writes it: map keys sorted, fields in
 //! the order of their declaration. Fields that are not known stay.
 
+mod entry;
+
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde_json::Value;
 
+use self::entry::{field, fields, text_of};
 use crate::cluster::whole_seconds;
 use crate::workload::JsonObject;
 use crate::workload::go_json::{Field, FieldOrder, Form, GoValue, always, optional};
-use crate::workload::object::{inner, text};
+use crate::workload::object::text;
 
 /// The hashes of the containers that a pod has, by set.
 pub const HASH: &str = "kruise.io/sidecarset-hash";
@@ -90,14 +94,36 @@ fn write_objects(objects: &BTreeMap<String, JsonObject>, fields: &'static [Field
 pub struct HashEntries(BTreeMap<String, JsonObject>);
 
 /// The hash of a set's containers in a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HashEntry<'a> {
     /// The hash.
-    pub hash: &'a str,
+    pub hash: Cow<'a, str>,
     /// Name of the revision; absent in the annotation without images, and where it was not known.
-    pub revision: Option<&'a str>,
+    pub revision: Option<Cow<'a, str>>,
     /// When the containers were last changed.
     pub since: Option<Timestamp>,
+}
+
+impl<'a> HashEntry<'a> {
+    /// The entry of a set in a hash annotation, which is not read otherwise. One of the form before `OpenKruise` 0.8 is as
+    /// old as can be.
+    pub fn of_set(annotation: &'a str, set: &str) -> Option<Self> {
+        let entry = field(annotation, set)?;
+        if let Some(hash) = text_of(entry) {
+            return Some(Self {
+                hash,
+                revision: None,
+                since: Some(Timestamp::UNIX_EPOCH),
+            });
+        }
+        let names = ["hash", "controllerRevision", "updateTimestamp"];
+        let [hash, revision, since] = fields(entry.get(), names)?.map(|value| text_of(value?));
+        Some(Self {
+            hash: hash.unwrap_or_default(),
+            revision: revision.filter(|revision| !revision.is_empty()),
+            since: since.and_then(|since| since.parse().ok()),
+        })
+    }
 }
 
 impl HashEntries {
@@ -124,8 +150,8 @@ impl HashEntries {
         let object = self.0.get(set)?;
         let since = text(object, "updateTimestamp");
         Some(HashEntry {
-            hash: text(object, "hash").unwrap_or_default(),
-            revision: text(object, "controllerRevision"),
+            hash: text(object, "hash").unwrap_or_default().into(),
+            revision: text(object, "controllerRevision").map(Into::into),
             since: since.and_then(|since| since.parse().ok()),
         })
     }
@@ -195,26 +221,50 @@ pub struct FormerContainer {
     pub container_id: Option<String>,
 }
 
+/// The entry of a set in the annotation with what its containers were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InPlaceState<'a> {
+    /// The set has not upgraded the pod.
+    Absent,
+    /// The annotation is not what it should be.
+    Malformed,
+    /// The set has upgraded it; the entry as JSON.
+    Of(&'a str),
+}
+
+impl<'a> InPlaceState<'a> {
+    /// The entry of a set in an annotation, which is not read otherwise.
+    pub fn of_set(annotation: Option<&'a str>, set: &str) -> Self {
+        let Some(annotation) = annotation else {
+            return Self::Absent;
+        };
+        match fields(annotation, [set]) {
+            Some([None]) => Self::Absent,
+            Some([Some(entry)]) if fields(entry.get(), []).is_some() => Self::Of(entry.get()),
+            _ => Self::Malformed,
+        }
+    }
+
+    /// What a container of the set was.
+    pub fn former(self, container: &str) -> Option<FormerContainer> {
+        let Self::Of(entry) = self else {
+            return None;
+        };
+        let containers = field(entry, "lastContainerStatuses")?;
+        let former = field(containers.get(), container)?;
+        let ids = fields(former.get(), ["imageID", "containerID"])?;
+        let [image_id, container_id] = ids.map(|value| text_of(value?).map(Cow::into_owned));
+        Some(FormerContainer {
+            image_id: image_id.unwrap_or_default(),
+            container_id,
+        })
+    }
+}
+
 impl InPlaceStates {
     /// Reads an annotation; None if it is no JSON.
     pub fn read(annotation: &str) -> Option<Self> {
         serde_json::from_str(annotation).ok().map(Self)
-    }
-
-    /// Whether a set has upgraded the pod.
-    pub fn has(&self, set: &str) -> bool {
-        self.0.contains_key(set)
-    }
-
-    /// What a container of a set was.
-    pub fn former(&self, set: &str, container: &str) -> Option<FormerContainer> {
-        let containers = inner(self.0.get(set)?, "lastContainerStatuses")?;
-        let former = inner(containers, container)?;
-        let id = former.get("containerID").and_then(Value::as_str);
-        Some(FormerContainer {
-            image_id: text(former, "imageID").unwrap_or_default().to_owned(),
-            container_id: id.map(str::to_owned),
-        })
     }
 
     /// Records what containers of a set are, as their images are replaced.
@@ -297,8 +347,12 @@ mod tests {
         for pod in recorded::all().filter(|object| object["kind"] == "Pod") {
             for key in [HASH, HASH_WITHOUT_IMAGE] {
                 let text = annotation(&pod, key);
+                let entries = HashEntries::read(&text, Timestamp::UNIX_EPOCH);
+                for set in entries.sets() {
+                    assert_eq!(HashEntry::of_set(&text, set), entries.get(set));
+                }
                 if !is_old_form(&text) {
-                    assert_eq!(HashEntries::read(&text, now()).write(), text);
+                    assert_eq!(entries.write(), text);
                     compared += 1;
                 }
             }
@@ -337,7 +391,14 @@ mod tests {
     fn what_is_no_json_records_nothing() {
         for text in ["", "no json", "[]", "null", "{\"a\":5}"] {
             assert_eq!(HashEntries::read(text, now()).get("a"), None, "{text}");
+            assert_eq!(HashEntry::of_set(text, "a"), None, "{text}");
         }
+        for text in ["no json", "[]", r#"{"a":5}"#] {
+            let state = InPlaceState::of_set(Some(text), "a");
+            assert_eq!(state, InPlaceState::Malformed, "{text}");
+        }
+        let others = InPlaceState::of_set(Some(r#"{"a":5}"#), "b");
+        assert_eq!(others, InPlaceState::Absent);
         assert_eq!(InPlaceStates::read("no json"), None);
     }
 
@@ -353,7 +414,9 @@ mod tests {
         states.set("set", "new", [("y", former.clone())].into_iter(), now());
         let expected = r#"{"other":{"revision":"r","updateTimestamp":null,"lastContainerStatuses":{},"newer":1},"set":{"revision":"new","updateTimestamp":"2026-11-22T02:00:23Z","lastContainerStatuses":{"x":{"imageID":"i"},"y":{"imageID":"j","containerID":"runtime://1"}}}}"#;
         assert_eq!(states.write(), expected);
-        assert_eq!(states.former("set", "y"), Some(former));
-        assert_eq!(states.former("set", "z"), None);
+        let text = states.write();
+        let state = InPlaceState::of_set(Some(&text), "set");
+        assert_eq!(state.former("y"), Some(former));
+        assert_eq!(state.former("z"), None);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::annotations::{
-    HASH, HASH_WITHOUT_IMAGE, HashEntries, IN_PLACE_STATE, INJECTED_LIST, InPlaceStates,
+    HASH, HASH_WITHOUT_IMAGE, HashEntry, IN_PLACE_STATE, INJECTED_LIST, InPlaceState,
     WORKING_CONTAINER, injected_sets,
 };
 use super::container::{ContainerKind, SidecarContainer, Upgrade};
@@ -91,24 +91,26 @@ impl PodState {
             && set.selects(&pod.name.namespace, namespace_label, |key| pod.label(key))
             && is_injected_by(set, pod)
             && has_containers(set, pod);
+        if !is_member {
+            return None;
+        }
+        let hash = hash_in(pod, HASH, &set.name);
+        let former = FormerContainers::new(set, pod, hash.as_ref(), now);
         let selector = set.update.selector.as_ref();
-        is_member.then(|| {
-            let former = FormerContainers::read(set, pod, now);
-            Self {
-                version: PodVersion::read(set, pod),
-                progress: Progress::read(set, pod, &former),
-                is_ready: pod.is_ready() && pairs(set, pod).all(|pair| pair.is_at_rest),
-                was_upgraded: was_upgraded(pod, &set.name),
-                is_selected: selector.is_none_or(|selector| selector.matches(|key| pod.label(key))),
-                awaits_reset: awaits_reset(set, pod, &former),
-            }
+        Some(Self {
+            version: PodVersion::read(set, pod, hash.as_ref()),
+            progress: Progress::read(set, pod, &former),
+            is_ready: pod.is_ready() && pairs(set, pod).all(|pair| pair.is_at_rest),
+            was_upgraded: matches!(former.state, InPlaceState::Of(_)),
+            is_selected: selector.is_none_or(|selector| selector.matches(|key| pod.label(key))),
+            awaits_reset: awaits_reset(set, pod, &former),
         })
     }
 }
 
 impl PodVersion {
-    fn read(set: &SidecarSet, pod: &ObservedPod) -> Self {
-        if hash_in(pod, HASH, &set.name).as_deref() == Some(&*set.hashes.hash) {
+    fn read(set: &SidecarSet, pod: &ObservedPod, hash: Option<&HashEntry<'_>>) -> Self {
+        if hash.is_some_and(|entry| *entry.hash == *set.hashes.hash) {
             Self::Updated
         } else if is_upgradable(set, pod) {
             Self::Upgradable
@@ -141,9 +143,12 @@ impl Progress {
 
 /// Whether a set has upgraded a pod, by the annotation with what its containers were before.
 pub fn was_upgraded(pod: &ObservedPod, set: &str) -> bool {
+    matches!(in_place_state(pod, set), InPlaceState::Of(_))
+}
+
+fn in_place_state<'a>(pod: &'a ObservedPod, set: &str) -> InPlaceState<'a> {
     let text = pod.annotations.get(IN_PLACE_STATE);
-    let states = text.and_then(|text| InPlaceStates::read(text));
-    states.is_some_and(|states| states.has(set))
+    InPlaceState::of_set(text.map(|text| &**text), set)
 }
 
 /// The text of an annotation; empty if it is absent.
@@ -154,10 +159,9 @@ pub(super) fn annotation<'a>(pod: &'a ObservedPod, key: &str) -> &'a str {
         .unwrap_or_default()
 }
 
-/// The hash of a set in an annotation of a pod.
-pub(super) fn hash_in(pod: &ObservedPod, key: &str, set: &str) -> Option<String> {
-    let entries = HashEntries::read(annotation(pod, key), Timestamp::UNIX_EPOCH);
-    entries.get(set).map(|entry| entry.hash.to_owned())
+/// The entry of a set in a hash annotation of a pod.
+pub(super) fn hash_in<'a>(pod: &'a ObservedPod, key: &str, set: &str) -> Option<HashEntry<'a>> {
+    HashEntry::of_set(annotation(pod, key), set)
 }
 
 fn is_injected_by(set: &SidecarSet, pod: &ObservedPod) -> bool {
@@ -193,16 +197,16 @@ fn sidecars_in<'a>(
 /// Whether a pod's containers differ from those of a set in nothing but their images. A pull policy that followed from
 /// another image is no difference.
 fn is_upgradable(set: &SidecarSet, pod: &ObservedPod) -> bool {
-    let Some(hash) = hash_in(pod, HASH_WITHOUT_IMAGE, &set.name) else {
+    let Some(entry) = hash_in(pod, HASH_WITHOUT_IMAGE, &set.name) else {
         return false;
     };
-    if hash == *set.hashes.without_image {
+    if *entry.hash == *set.hashes.without_image {
         return true;
     }
     let mut sidecars = set.template.all();
     let policy = |name: &str| pod.container(name).and_then(|own| own.pull_policy.clone());
     sidecars.any(|sidecar| sidecar.is_pull_policy_derived)
-        && set.template.hash_without_image_in(policy) == hash
+        && set.template.hash_without_image_in(policy) == entry.hash
 }
 
 /// The containers of a set in a pod that take turns.
@@ -233,12 +237,10 @@ const REPLACED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 const LONGEST_GRACE: Duration = Duration::from_mins(10);
 
 /// What the annotations of a pod say about its containers before their last upgrade.
+#[derive(Clone, Copy)]
 struct FormerContainers<'a> {
-    set: &'a str,
-    /// None if no container was upgraded yet, or if the annotation cannot be read.
-    states: Option<InPlaceStates>,
-    /// Whether the annotation cannot be read: then any container may have been upgraded.
-    is_malformed: bool,
+    /// Where it cannot be read, any container may have been upgraded.
+    state: InPlaceState<'a>,
     /// When the images were last written, by the annotation.
     since: Option<Timestamp>,
     /// Until when a container that runs may still be the one that is to be replaced.
@@ -257,15 +259,21 @@ enum Settles {
 }
 
 impl<'a> FormerContainers<'a> {
-    fn read(set: &'a SidecarSet, pod: &ObservedPod, now: Timestamp) -> Self {
-        let text = pod.annotations.get(IN_PLACE_STATE);
-        let states = text.and_then(|text| InPlaceStates::read(text));
-        let entries = HashEntries::read(annotation(pod, HASH), Timestamp::UNIX_EPOCH);
-        let since = entries.get(&set.name).and_then(|entry| entry.since);
+    fn read(set: &SidecarSet, pod: &'a ObservedPod, now: Timestamp) -> Self {
+        let hash = hash_in(pod, HASH, &set.name);
+        Self::new(set, pod, hash.as_ref(), now)
+    }
+
+    /// `hash` is the set's entry in the annotation of hashes.
+    fn new(
+        set: &SidecarSet,
+        pod: &'a ObservedPod,
+        hash: Option<&HashEntry<'_>>,
+        now: Timestamp,
+    ) -> Self {
+        let since = hash.and_then(|entry| entry.since);
         Self {
-            set: &set.name,
-            is_malformed: text.is_some() && states.is_none(),
-            states,
+            state: in_place_state(pod, &set.name),
             since,
             settles: Settles::of(pod, since, now),
         }
@@ -276,12 +284,11 @@ impl<'a> FormerContainers<'a> {
         let Some(status) = &container.status else {
             return false;
         };
-        let former = self.states.as_ref();
-        let former = former.and_then(|former| former.former(self.set, &container.name));
         let is_settled = self.settles == Settles::Now;
-        let Some(former) = former else {
+        let Some(former) = self.state.former(&container.name) else {
             // It was never upgraded, or nobody knows.
-            let is_trusted = !self.is_malformed && digest(&container.image).is_none();
+            let is_malformed = self.state == InPlaceState::Malformed;
+            let is_trusted = !is_malformed && digest(&container.image).is_none();
             return is_trusted || is_settled || runs(status, &container.image);
         };
         let is_shown = || match digest(&container.image) {
@@ -336,12 +343,7 @@ pub fn settles_at(set: &SidecarSet, pod: &ObservedPod, now: Timestamp) -> Option
     let Settles::At(settled) = former.settles else {
         return None;
     };
-    let read = |settles| {
-        let former = FormerContainers::read(set, pod, now);
-        let former = FormerContainers { settles, ..former };
-        let progress = Progress::read(set, pod, &former);
-        (progress, awaits_reset(set, pod, &former))
-    };
+    let read = |settles| Progress::read(set, pod, &FormerContainers { settles, ..former });
     (read(former.settles) != read(Settles::Now)).then_some(settled)
 }
 

@@ -172,7 +172,10 @@ pub fn used<'a>(
     known: &[SetRevision],
     pods: impl Iterator<Item = &'a HashEntries>,
 ) -> BTreeSet<Arc<str>> {
-    let of_pods = pods.filter_map(|entries| entries.get(&set.name)?.revision.map(Arc::from));
+    let of_pods = pods.filter_map(|entries| {
+        let revision = entries.get(&set.name)?.revision?;
+        Some(Arc::from(&*revision))
+    });
     let pinned = set.pin.as_ref().and_then(|pin| pinned(set, pin, known));
     let pinned = pinned.map(|revision| revision.revision.name.clone());
     of_pods.chain(pinned).collect()

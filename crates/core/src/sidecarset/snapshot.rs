@@ -148,7 +148,7 @@ fn was_just_injected(
     let has_entry = |injection: &Injection<'_>| {
         hashes.get(&injection.set.name).is_some_and(|entry| {
             *entry.hash == *injection.hashes.hash
-                && entry.revision == Some(injection.revision)
+                && entry.revision.as_deref() == Some(injection.revision)
                 && entry.since.is_some_and(is_recent)
         })
     };

@@ -1,5 +1,6 @@
 //! A pod as it is: what was injected into it, and what its containers do.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use serde_json::Value;
 use super::Labels;
 use super::difference::{self, FieldDifference};
 use super::{KnownSet, KnownSets};
-use crate::sidecarset::annotations::{HASH, HashEntries, INJECTED_LIST, injected_sets};
+use crate::sidecarset::annotations::{HASH, HashEntry, INJECTED_LIST, injected_sets};
 use crate::sidecarset::metadata::Whitelist;
 use crate::sidecarset::pod::PodState;
 use crate::sidecarset::render::Injection;
@@ -70,8 +71,8 @@ impl PodObject {
     /// The name of the revision that it has of a set, by its annotation.
     pub fn revision(&self, set: &str) -> Option<String> {
         let annotation = self.observed.annotations.get(HASH)?;
-        let entries = HashEntries::read(annotation, Timestamp::UNIX_EPOCH);
-        entries.get(set)?.revision.map(str::to_owned)
+        let revision = HashEntry::of_set(annotation, set)?.revision;
+        revision.map(Cow::into_owned)
     }
 
     /// Why a container does not run, in the kubelet's words.

@@ -11,7 +11,7 @@ use super::pods::{Hold, Lack, Membership, PodEntry, upgraded};
 use super::refusals::Purpose;
 use super::sets::SetEntry;
 use crate::cluster::ObjectName;
-use crate::sidecarset::annotations::{HASH, HashEntries};
+use crate::sidecarset::annotations::{HASH, HashEntries, HashEntry};
 use crate::sidecarset::container::{SidecarContainer, hot_names};
 use crate::sidecarset::event::WriteTarget;
 use crate::sidecarset::pod::{PodState, PodVersion, settles_at, was_upgraded};
@@ -101,11 +101,7 @@ impl Index {
             return Vec::new();
         }
         let pod = &entry.pod;
-        let text = pod.annotations.get(HASH);
-        let hashes = HashEntries::read(
-            text.map(|text| &**text).unwrap_or_default(),
-            Timestamp::UNIX_EPOCH,
-        );
+        let hashes = pod.annotations.get(HASH);
         let sets = entry.injected.iter().filter_map(|name| self.sets.get(name));
         let states = sets.filter_map(|set_entry| {
             let set = set_entry.active()?;
@@ -124,9 +120,10 @@ impl Index {
             } else {
                 *state
             };
-            let hash = hashes.get(&set.name);
+            let hash = hashes.and_then(|hashes| HashEntry::of_set(hashes, &set.name));
+            let is_old = hash.as_ref().and_then(|hash| hash.since) < Some(set.created);
             let revision = hash.and_then(|hash| hash.revision);
-            let is_old = hash.and_then(|hash| hash.since) < Some(set.created);
+            let revision = revision.as_deref();
             let hold = if state.version == PodVersion::Updated {
                 None
             } else {
