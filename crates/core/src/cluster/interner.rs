@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use super::ObjectName;
+use super::{ObjectName, SortedMap};
 
 /// The interners that every feature needs.
 #[derive(Debug, Default)]
@@ -15,6 +15,8 @@ pub struct Interners {
     pub strings: Interner<str>,
     /// Names of objects.
     pub objects: Interner<ObjectName>,
+    /// The labels of an object, which those of one workload have in common.
+    pub labels: Interner<SortedMap<Arc<str>>>,
 }
 
 /// Shared values. Values that nobody else holds any more are dropped from time to time.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 /// Entries by name, in order.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SortedMap<V>(Box<[(Arc<str>, V)]>);
 
 impl<V> Default for SortedMap<V> {

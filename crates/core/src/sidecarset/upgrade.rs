@@ -605,9 +605,7 @@ mod tests {
         assert!(!is_member(
             |pod| pod.phase = crate::workload::pod::PodPhase::Ended
         ));
-        assert!(!is_member(
-            |pod| pod.labels = crate::cluster::SortedMap::default()
-        ));
+        assert!(!is_member(|pod| pod.labels = std::sync::Arc::default()));
         assert!(!is_member(|pod| pod
             .annotations
             .extend([(INJECTED_LIST.into(), "".into())])));

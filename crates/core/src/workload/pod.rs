@@ -20,7 +20,7 @@ pub struct ObservedPod {
     /// Its resourceVersion, as it was written.
     pub resource_version: Option<Arc<str>>,
     /// Its labels.
-    pub labels: SortedMap<Arc<str>>,
+    pub labels: Arc<SortedMap<Arc<str>>>,
     /// Its annotations.
     pub annotations: SortedMap<Arc<str>>,
     /// When it was created.
@@ -107,11 +107,11 @@ pub struct UpgradeOrder {
 impl ObservedPod {
     /// Reads a pod.
     pub fn new(wire: &WorkloadPod) -> Self {
-        Self::share(wire, &mut Interners::default())
+        Self::share(wire, &[], &mut Interners::default())
     }
 
-    /// Reads a pod. What is the same in many pods is kept once.
-    pub fn share(wire: &WorkloadPod, interners: &mut Interners) -> Self {
+    /// Reads a pod. What is the same in many pods is kept once; annotations that are `unique` are not looked for in others.
+    pub fn share(wire: &WorkloadPod, unique: &[&str], interners: &mut Interners) -> Self {
         let WorkloadPod {
             identity,
             labels,
@@ -124,7 +124,11 @@ impl ObservedPod {
             .iter()
             .find(|condition| condition.type_ == "Ready");
         let ready = ready.filter(|condition| condition.status == "True");
-        let strings = &mut interners.strings;
+        let Interners {
+            strings,
+            labels: label_maps,
+            ..
+        } = interners;
         let lists = [
             (&spec.containers, &status.container_statuses, false),
             (&spec.init_containers, &status.init_container_statuses, true),
@@ -141,8 +145,8 @@ impl ObservedPod {
             name: ObjectName::of(identity).into(),
             uid: identity.uid.as_deref().unwrap_or_default().into(),
             resource_version: identity.resource_version.as_deref().map(Into::into),
-            labels: share_pairs(labels, strings),
-            annotations: share_pairs(annotations, strings),
+            labels: label_maps.share(share_pairs(labels, &[], strings)),
+            annotations: share_pairs(annotations, unique, strings),
             created: identity.creation_timestamp.as_ref().map(time),
             is_seen: status
                 .observed_generation
@@ -213,10 +217,15 @@ fn grace_period(seconds: Option<i64>) -> Duration {
     Duration::from_secs(seconds.unwrap_or(DEFAULT))
 }
 
-fn share_pairs(pairs: &Pairs, strings: &mut Interner<str>) -> SortedMap<Arc<str>> {
-    let pairs = pairs.iter();
-    let shared =
-        pairs.map(|(key, value)| (strings.share(key.as_str()), strings.share(value.as_str())));
+fn share_pairs(pairs: &Pairs, unique: &[&str], strings: &mut Interner<str>) -> SortedMap<Arc<str>> {
+    let shared = pairs.iter().map(|(key, value)| {
+        let value = if unique.contains(&key.as_str()) {
+            value.as_str().into()
+        } else {
+            strings.share(value.as_str())
+        };
+        (strings.share(key.as_str()), value)
+    });
     shared.collect()
 }
 

@@ -432,7 +432,7 @@ fn drift_tells_what_each_pod_takes() {
             .pods
             .is_empty()
     );
-    pod.observed.labels = crate::cluster::SortedMap::default();
+    pod.observed.labels = Arc::default();
     let sets = known(vec![former]);
     assert!(drift(&sets.valid[0], &[pod], &sets, now).pods.is_empty());
 }

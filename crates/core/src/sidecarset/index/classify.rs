@@ -140,7 +140,7 @@ impl Index {
                 hold,
                 candidate: can_be_upgraded
                     .then(|| RollingCandidate::new(set, pod, assumed))
-                    .map(Box::new),
+                    .map(Arc::new),
                 // Equal to the name of a known revision, as a rule.
                 revision: revision.map(|revision| self.shared_revision(revision)),
             }

@@ -7,7 +7,7 @@ use leadsman_api::slim::workload::{WorkloadPod, WorkloadPodStatus};
 
 use super::context::{PodName, SetName};
 use crate::cluster::{Interners, ObjectName, ResourceVersion};
-use crate::sidecarset::annotations::{INJECTED_LIST, injected_sets};
+use crate::sidecarset::annotations::{IN_PLACE_STATE, INJECTED_LIST, injected_sets};
 use crate::sidecarset::condition::UPGRADABLE;
 use crate::sidecarset::pod::{PodState, PodVersion, Progress};
 use crate::sidecarset::rollout::queue::RollingCandidate;
@@ -16,6 +16,8 @@ use crate::workload::pod::ObservedPod;
 /// Annotation of a pod by which the API server shows one that a kubelet runs from a file (`MirrorPodAnnotationKey` in
 /// `k8s.io/kubernetes/pkg/kubelet/types`): no set is injected into it.
 const MIRROR_POD: &str = "kubernetes.io/config.mirror";
+/// Annotations that no two pods have in common: this one has the ids of containers.
+const UNIQUE: &[&str] = &[IN_PLACE_STATE];
 
 /// A pod.
 #[derive(Debug)]
@@ -53,7 +55,7 @@ pub(super) struct Membership {
     /// Why it is not upgraded, apart from what the roll-out of the set says.
     pub(super) hold: Option<Hold>,
     /// Its place in the roll-out, if it can be upgraded.
-    pub(super) candidate: Option<Box<RollingCandidate>>,
+    pub(super) candidate: Option<Arc<RollingCandidate>>,
     /// The revision that it has, as it says.
     pub(super) revision: Option<Arc<str>>,
 }
@@ -91,9 +93,9 @@ impl PodEntry {
             .map(|set| interners.strings.share(set))
             .collect();
         let pod = if injected.is_empty() {
-            ObservedPod::share(&selected_by(wire), interners)
+            ObservedPod::share(&selected_by(wire), UNIQUE, interners)
         } else {
-            ObservedPod::share(wire, interners)
+            ObservedPod::share(wire, UNIQUE, interners)
         };
         let version = ResourceVersion::parse(wire.identity.resource_version.as_deref());
         let mut conditions = wire.status.conditions.iter();
@@ -156,17 +158,17 @@ pub(super) fn upgraded(state: PodState) -> PodState {
 /// The pods by name, and by the sets that they were injected by.
 #[derive(Debug, Default)]
 pub(super) struct Pods {
-    by_name: HashMap<PodName, PodEntry>,
+    by_name: HashMap<PodName, Box<PodEntry>>,
     by_set: HashMap<SetName, BTreeSet<PodName>>,
 }
 
 impl Pods {
     pub(super) fn get(&self, name: &ObjectName) -> Option<&PodEntry> {
-        self.by_name.get(name)
+        self.by_name.get(name).map(|entry| &**entry)
     }
 
     pub(super) fn get_mut(&mut self, name: &ObjectName) -> Option<&mut PodEntry> {
-        self.by_name.get_mut(name)
+        self.by_name.get_mut(name).map(|entry| &mut **entry)
     }
 
     /// The pods that were injected by a set of this name.
@@ -175,11 +177,11 @@ impl Pods {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &PodEntry> {
-        self.by_name.values()
+        self.by_name.values().map(|entry| &**entry)
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut PodEntry> {
-        self.by_name.values_mut()
+        self.by_name.values_mut().map(|entry| &mut **entry)
     }
 
     /// Replaces a pod. What it is to its sets stays until it is compared with them again.
@@ -202,13 +204,13 @@ impl Pods {
                 pods.insert(name.clone());
             }
         }
-        self.by_name.insert(name, entry);
+        self.by_name.insert(name, Box::new(entry));
     }
 
     pub(super) fn remove(&mut self, name: &ObjectName) -> Option<PodEntry> {
         let entry = self.by_name.remove(name)?;
         self.unlink(&entry);
-        Some(entry)
+        Some(*entry)
     }
 
     fn unlink(&mut self, entry: &PodEntry) {

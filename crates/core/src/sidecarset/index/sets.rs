@@ -69,7 +69,7 @@ pub(super) struct SetMembers {
 impl SetMembers {
     pub(super) fn add(&mut self, pod: &PodName, member: &Membership) {
         self.counts.add(member.state);
-        let candidate = member.candidate.as_deref().cloned();
+        let candidate = member.candidate.clone();
         self.rolling.add(member.assumed, candidate);
         self.pods.insert(pod.clone());
         if let Some(revision) = &member.revision {

@@ -1,6 +1,7 @@
 //! The pods of a set in the order of their upgrade, kept as pods change. Which of them are upgraded next is the same as
 //! [`plan`](super::plan) finds by looking at all of them, but costs what has changed.
 
+use std::borrow::Borrow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -42,16 +43,16 @@ pub struct RollingPods {
     /// Those whose upgrade has not shown yet that the image is good.
     pending: usize,
     /// Those that can be upgraded; first those that need not stay as they are.
-    moving: Split<RollingCandidate>,
+    moving: Split<Arc<RollingCandidate>>,
     /// Of these the ones that are not ready, and the ones that are; first those that are upgraded now.
-    budgets: [Split<RollingCandidate>; 2],
+    budgets: [Split<Arc<RollingCandidate>>; 2],
     /// Those that are upgraded since [`Self::settle`], and may have left again.
     chosen: Vec<Arc<ObjectName>>,
 }
 
 impl RollingPods {
     /// Adds a pod; `candidate` if it can be upgraded.
-    pub fn add(&mut self, state: PodState, candidate: Option<RollingCandidate>) {
+    pub fn add(&mut self, state: PodState, candidate: Option<Arc<RollingCandidate>>) {
         self.matched += 1;
         self.updated += usize::from(state.is_updated());
         self.down += usize::from(is_down(state));
@@ -100,7 +101,7 @@ impl RollingPods {
         self.budget(candidate).rest.contains(candidate)
     }
 
-    fn budget(&self, candidate: &RollingCandidate) -> &Split<RollingCandidate> {
+    fn budget(&self, candidate: &RollingCandidate) -> &Split<Arc<RollingCandidate>> {
         &self.budgets[usize::from(candidate.is_ready)]
     }
 
@@ -128,7 +129,7 @@ impl RollingPods {
     }
 
     /// Takes over into the budgets what has moved over the boundary of the partition.
-    fn follow(&mut self, moves: Vec<Move<RollingCandidate>>) {
+    fn follow(&mut self, moves: Vec<Move<Arc<RollingCandidate>>>) {
         for Move {
             item,
             entered: is_in,
@@ -145,9 +146,9 @@ impl RollingPods {
     }
 }
 
-fn entered(moves: Vec<Move<RollingCandidate>>) -> impl Iterator<Item = Arc<ObjectName>> {
+fn entered(moves: Vec<Move<Arc<RollingCandidate>>>) -> impl Iterator<Item = Arc<ObjectName>> {
     let entered = moves.into_iter().filter(|one| one.entered);
-    entered.map(|one| one.item.order.name)
+    entered.map(|one| one.item.order.name.clone())
 }
 
 /// Items in order, of which the first `size` are told apart.
@@ -192,7 +193,10 @@ impl<T: Ord + Clone> Split<T> {
         moves
     }
 
-    fn remove(&mut self, item: &T) -> Vec<Move<T>> {
+    fn remove<Q: Ord + ?Sized>(&mut self, item: &Q) -> Vec<Move<T>>
+    where
+        T: Borrow<Q>,
+    {
         let mut moves = Vec::new();
         if let Some(item) = self.first.take(item) {
             moves.push(Move {

@@ -228,7 +228,8 @@ proptest! {
         let mut present: Vec<(usize, PodState)> = Vec::new();
         let mut rolling = queue::RollingPods::default();
         let candidate = |set: &SidecarSet, place: usize, state: PodState| {
-            state.is_candidate().then(|| queue::RollingCandidate::new(set, &all[place], state))
+            let candidate = || queue::RollingCandidate::new(set, &all[place], state);
+            state.is_candidate().then(candidate).map(std::sync::Arc::new)
         };
         let mut known = std::collections::BTreeSet::new();
         for (number, change) in changes.iter().enumerate() {
@@ -239,11 +240,11 @@ proptest! {
                 }
                 Change::Remove(at) if *at < present.len() => {
                     let (place, state) = present.remove(*at);
-                    rolling.remove(state, candidate(&set, place, state).as_ref());
+                    rolling.remove(state, candidate(&set, place, state).as_deref());
                 }
                 Change::Become(at, letter) if *at < present.len() => {
                     let (place, before) = present[*at];
-                    rolling.remove(before, candidate(&set, place, before).as_ref());
+                    rolling.remove(before, candidate(&set, place, before).as_deref());
                     present[*at].1 = state(*letter);
                     rolling.add(state(*letter), candidate(&set, place, state(*letter)));
                 }
