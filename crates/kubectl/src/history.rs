@@ -1,8 +1,10 @@
 //! `kubectl leadsman history`: when the verdicts of a pod changed, and the recent runs of its probes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 
 use clap_complete::engine::ArgValueCompleter;
+use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -10,11 +12,13 @@ use leadsman_core::podprobe::explain::{
     Explanation, MarkerFit, ProbeExplanation, VerdictSource, age,
 };
 use leadsman_core::podprobe::history::{RecordedRun, ResultsInARow};
+use leadsman_process::list::ListTarget;
+use leadsman_process::watcher::{WatchEvent, list_and_watch};
 use serde::Serialize;
 
 use crate::connection::Connection;
 use crate::explain::{PodsOf, explain, parse_target, read_pods};
-use crate::output::{self, Colors, Format};
+use crate::output::{self, Colors, Format, NO_TABLE};
 use crate::reader::{Reader, Selection};
 use crate::recent_runs::uids;
 use crate::resources::EVENTS;
@@ -25,12 +29,15 @@ use crate::{VerbError, completion};
 /// The flags of `history`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  kubectl leadsman history pod/game-0\n  kubectl leadsman history game-0 -n prod -o wide"
+    after_help = "Examples:\n  kubectl leadsman history pod/game-0\n  kubectl leadsman history game-0 -n prod -o wide\n  kubectl leadsman history game-0 -w"
 )]
 pub struct Args {
     /// pod/NAME, or NAME
     #[arg(value_name = "pod/NAME", num_args = 1..=2, required = true, add = ArgValueCompleter::new(completion::pods))]
     pod: Vec<String>,
+    /// Go on showing changes of verdicts, as events tell of them
+    #[arg(short, long)]
+    watch: bool,
     /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
@@ -113,6 +120,9 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
         let usage = "a history is of one pod: pod/NAME; for several, kubectl leadsman top";
         return Err(VerbError::Usage(usage.to_owned()));
     }
+    if args.watch && !matches!(args.output, Format::Table | Format::Wide) {
+        return Err(VerbError::Usage(NO_TABLE.to_owned()));
+    }
     let (reader, namespace) = args.connection.reader().await?;
     let pods = read_pods(&reader, &target, Some(&namespace)).await?;
     let uids = uids(&pods);
@@ -127,8 +137,81 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
             None => text(&history, args.output == Format::Wide, now),
         };
         output::print(&printed)?;
+        if args.watch {
+            let is_wide = args.output == Format::Wide;
+            return Changes::after(&history, &uids, is_wide).watch(reader).await;
+        }
     }
     Ok(())
+}
+
+/// The changes of verdicts of a pod that are yet to come.
+struct Changes<'a> {
+    history: &'a PodHistory,
+    uids: &'a BTreeSet<String>,
+    is_wide: bool,
+    /// When each event that is there told of a change last, by the event's name. The API server keeps them for an hour.
+    told: BTreeMap<String, Timestamp>,
+    /// That of the newest one that was told before the watch.
+    newest: Option<Timestamp>,
+}
+
+impl<'a> Changes<'a> {
+    fn after(history: &'a PodHistory, uids: &'a BTreeSet<String>, is_wide: bool) -> Self {
+        let events = history.transitions.iter();
+        let events = events.filter(|one| one.seen_in == SeenIn::Event);
+        Self {
+            newest: events.map(|event| event.time.0).max(),
+            told: BTreeMap::new(),
+            history,
+            uids,
+            is_wide,
+        }
+    }
+
+    /// Prints each change until whoever asked has seen enough.
+    async fn watch(mut self, reader: Reader) -> Result<(), VerbError> {
+        let target = ListTarget::in_namespace::<Event>(&self.history.namespace);
+        let target = target.fields(events_of(&self.history.name));
+        let events = list_and_watch::<Event>(reader.server.clone(), target, fastrand::Rng::new());
+        let mut events = pin!(events);
+        while let Some(event) = events.next().await {
+            match event {
+                WatchEvent::ListItem(event) | WatchEvent::Changed(event) => {
+                    if let Some(transition) = self.observe(&event) {
+                        let table = transitions(&[transition], self.is_wide, reader.now().await);
+                        output::print(&table.lines("  ", false))?;
+                    }
+                }
+                WatchEvent::Deleted(event) => {
+                    self.told.remove(&event.metadata.name.unwrap_or_default());
+                }
+                WatchEvent::Failed(failure) => {
+                    let why = failure.disposition.explain();
+                    output::print_remark(&format!("{why}; trying again"));
+                }
+                WatchEvent::ListStarted
+                | WatchEvent::ListComplete(_)
+                | WatchEvent::ListPage(_)
+                | WatchEvent::Following => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// A change that was not told yet. An event is written again when its change happens again.
+    fn observe(&mut self, event: &Event) -> Option<Transition> {
+        let transition = of_event(event, self.uids)?;
+        let time = transition.time.0;
+        let name = event.metadata.name.clone().unwrap_or_default();
+        let before = self.told.insert(name, time).or(self.newest);
+        (before < Some(time)).then_some(transition)
+    }
+}
+
+/// The field selector of the events of a pod.
+fn events_of(pod: &str) -> String {
+    format!("involvedObject.kind=Pod,involvedObject.name={pod}")
 }
 
 async fn read_events(
@@ -138,10 +221,7 @@ async fn read_events(
 ) -> PodHistory {
     let selection = Selection {
         namespace: Some(&explained.namespace),
-        fields: Some(format!(
-            "involvedObject.kind=Pod,involvedObject.name={}",
-            explained.name
-        )),
+        fields: Some(events_of(&explained.name)),
         page: 500,
         ..Selection::default()
     };
@@ -396,6 +476,34 @@ Not read
             "{}",
             shown(true)
         );
+    }
+
+    #[test]
+    fn a_watch_tells_each_change_once() {
+        let uids = BTreeSet::from(["u".to_owned()]);
+        let history = PodHistory {
+            namespace: "ns".to_owned(),
+            name: "p".to_owned(),
+            node: None,
+            transitions: vec![
+                transition("Failed", "2026-01-01T00:00:00Z", SeenIn::Event),
+                transition("Failed", "2026-01-01T00:30:00Z", SeenIn::Report),
+            ],
+            probes: Vec::new(),
+            unread: Vec::new(),
+        };
+        let mut changes = Changes::after(&history, &uids, false);
+        let mut observe = |name: &str, time: &str| {
+            let mut event = event("KruiseProbeFailed", "u", "m#p: it fails");
+            event.metadata.name = Some(name.to_owned());
+            event.last_timestamp = Some(Time(time.parse().unwrap()));
+            changes.observe(&event).is_some()
+        };
+        assert!(!observe("a", "2026-01-01T00:00:00Z"), "the history has it");
+        assert!(observe("b", "2026-01-01T00:00:05Z"));
+        assert!(!observe("b", "2026-01-01T00:00:05Z"), "a list again");
+        assert!(observe("a", "2026-01-01T00:00:07Z"), "it happened again");
+        assert!(observe("c", "2026-01-01T00:00:06Z"));
     }
 
     #[test]

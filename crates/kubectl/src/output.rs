@@ -30,6 +30,9 @@ pub(crate) enum Format {
     Name,
 }
 
+/// Why a watch takes no other format.
+pub(crate) const NO_TABLE: &str = "-w shows a table: use -o table or -o wide";
+
 /// The flag for colours.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct Colors {

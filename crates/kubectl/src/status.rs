@@ -16,7 +16,7 @@ use leadsman_process::list::ListTarget;
 use leadsman_process::watcher::{WatchEvent, list_and_watch};
 
 use crate::connection::Connection;
-use crate::output::{self, Colors, Format};
+use crate::output::{self, Colors, Format, NO_TABLE};
 use crate::reader::{Reader, Selection};
 use crate::resources::{MARKERS, NODE_POD_PROBES};
 use crate::table::{BAD, Cell, GOOD, HEADING, Table, WAITING};
@@ -277,9 +277,7 @@ fn text(fleet: &FleetSummary, args: &Args, now: Timestamp) -> String {
 /// Prints all markers, then each one that changes.
 async fn watch(args: &Args, reader: Reader, namespace: Option<&str>) -> Result<(), VerbError> {
     if !matches!(args.output, Format::Table | Format::Wide) {
-        return Err(VerbError::Usage(
-            "-w shows a table: use -o table or -o wide".to_owned(),
-        ));
+        return Err(VerbError::Usage(NO_TABLE.to_owned()));
     }
     // One request that fails at once where a right is missing: the watch would go on trying.
     let _known = read_markers(args, &reader, namespace).await?;
@@ -316,7 +314,7 @@ async fn watch(args: &Args, reader: Reader, namespace: Option<&str>) -> Result<(
             }
             WatchEvent::Failed(failure) => {
                 let why = failure.disposition.explain();
-                eprintln!("{}; trying again", output::harmless(&why));
+                output::print_remark(&format!("{why}; trying again"));
             }
             WatchEvent::ListStarted => is_listing = true,
             WatchEvent::ListComplete(_) => is_listing = false,
