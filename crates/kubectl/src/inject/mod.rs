@@ -70,7 +70,8 @@ struct FileReport {
 
 pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let objects = read_all(&args.files)?;
-    let sets = read_all(&args.sets)?;
+    let mut sets = read_all(&args.sets)?;
+    sets.extend(namespaces(&objects));
     let mut now = clock::now();
     let given = args.connection.namespace.as_deref();
     let (pods, found) = if args.sets.is_empty() || args.with_cluster {
@@ -109,6 +110,12 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
         1 => Err(VerbError::Found("one SidecarSet is invalid".to_owned())),
         count => Err(VerbError::Found(format!("{count} SidecarSets are invalid"))),
     }
+}
+
+/// What sets may select pods by, if it stands beside them.
+fn namespaces(objects: &[Value]) -> impl Iterator<Item = Value> {
+    let namespaces = objects.iter().filter(|it| it["kind"] == "Namespace");
+    namespaces.cloned()
 }
 
 fn read_all(files: &[PathBuf]) -> Result<Vec<Value>, VerbError> {

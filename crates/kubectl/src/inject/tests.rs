@@ -44,6 +44,15 @@ spec: {jobTemplate: {spec: {template: {spec: {containers: [{name: main}]}}}}}
 ";
 const SERVICE: &str = "kind: Service\nmetadata: {name: web}\nspec: {}\n";
 
+/// As the verb does it: Namespaces of the pods' files count too.
+fn sets_of(sets: &[&str], documents: &[&str]) -> FoundSets {
+    let mut sets = documents::objects(&sets.join("\n---\n")).unwrap();
+    sets.extend(namespaces(
+        &documents::objects(&documents.join("\n---\n")).unwrap(),
+    ));
+    sidecar_sets::of_files(sets).unwrap()
+}
+
 fn found(documents: &[&str], is_given: bool) -> Result<Vec<FilePod>, VerbError> {
     let objects = documents::objects(&documents.join("\n---\n"))?;
     pods::find(objects, "ns", is_given)
@@ -51,8 +60,7 @@ fn found(documents: &[&str], is_given: bool) -> Result<Vec<FilePod>, VerbError> 
 
 fn injected(documents: &[&str], sets: &[&str]) -> String {
     let pods = found(documents, false).unwrap();
-    let sets = documents::objects(&sets.join("\n---\n")).unwrap();
-    let found = sidecar_sets::of_files(sets).unwrap();
+    let found = sets_of(sets, documents);
     let now = "2026-11-22T01:58:33Z".parse().unwrap();
     let reports = report_all(pods, &found.sets, now);
     let text = text::reports(&reports, &found.unread, false);
@@ -161,6 +169,8 @@ fn what_is_in_the_way_is_told_set_by_set() {
     let known = injected(&[POD], &[&namespaces, namespace]);
     let words = "labels of namespace ns\n    no   tier=gold   namespace ns has tier=tin\n";
     assert!(known.contains(words), "{known}");
+    let beside_the_pod = injected(&[POD, namespace], &[&namespaces]);
+    assert!(beside_the_pod.contains(words), "{beside_the_pod}");
 }
 
 #[test]
