@@ -4,15 +4,18 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
-use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, PostParams};
+use kube::{Api, Client, Resource};
 use leadsman_testkit::{ControlPlane, leadsman};
 use leadsman_tests::{Printed, Scene, Way, kubectl_leadsman, wait_for_answer};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::Installation;
+use crate::inject::wait_until_served;
 use crate::marks::{idle, marked};
 use crate::stage::{NODES, PLACES, PODS, Stage};
 
@@ -133,8 +136,93 @@ pub(crate) async fn causes_are_named_on_a_live_cluster(_world: Arc<Installation>
     scene.marker("second", second).await?;
     expect_way(plane, "one", Way::Conflict, "is set by m#Idle").await?;
     contested_key(plane, &scene.client).await?;
+    workloads(plane, &scene).await?;
+    let printed = run(plane, &["explain", "one", "-n", "explaind"]).await?;
+    let told = "error: no namespace explaind; did you mean explained?\n";
+    ensure!(!printed.success && printed.err == told, "{}", printed.err);
     installation.end().await;
     Ok(())
+}
+
+/// The pods of workloads that have no selector of their own, or are of OpenKruise. No controller runs here: their pods are
+/// made as the controllers make them.
+async fn workloads(plane: &ControlPlane, scene: &Scene) -> Result<()> {
+    let template = json!({"spec": {"restartPolicy": "Never",
+        "containers": [{"name": "main", "image": "none"}]}});
+    let jobs = Api::<Job>::namespaced(scene.client.clone(), &scene.ns);
+    let create_job = async |name: &str, owner: Value| -> Result<()> {
+        let job = json!({"metadata": {"name": name, "ownerReferences": owner},
+            "spec": {"suspend": true, "template": template}});
+        let job: Job = serde_json::from_value(job)?;
+        let job = jobs.create(&PostParams::default(), &job).await?;
+        let labels = job.spec.and_then(|spec| spec.template.metadata);
+        let labels = labels.context("a Job's pods have labels")?.labels;
+        let pod = json!({"metadata": {"labels": labels}});
+        scene.pod_with(&format!("{name}-pod"), pod).await?;
+        Ok(())
+    };
+    create_job("once", json!([])).await?;
+    expect_pods(plane, scene, "job/once", &["once-pod"]).await?;
+
+    let cron_job = json!({"metadata": {"name": "nightly"}, "spec": {"schedule": "0 0 * * *",
+        "suspend": true, "jobTemplate": {"spec": {"template": template}}}});
+    let cron_jobs = Api::<CronJob>::namespaced(scene.client.clone(), &scene.ns);
+    let cron_job = cron_jobs
+        .create(&PostParams::default(), &serde_json::from_value(cron_job)?)
+        .await?;
+    let printed = run(plane, &["explain", "cj/nightly", "-n", &scene.ns]).await?;
+    let told = "error: no pod of cronjob nightly in namespace explained: it has no Job now";
+    ensure!(printed.err.starts_with(told), "{}", printed.err);
+    let owner = json!([cron_job.controller_owner_ref(&())]);
+    for name in ["nightly-1", "nightly-2"] {
+        create_job(name, owner.clone()).await?;
+    }
+    let pods = ["nightly-1-pod", "nightly-2-pod"];
+    expect_pods(plane, scene, "cronjob/nightly", &pods).await?;
+
+    let clone_sets = serve_clone_sets(&scene.client).await?;
+    let clone_sets =
+        Api::<DynamicObject>::namespaced_with(scene.client.clone(), &scene.ns, &clone_sets);
+    let clone_set = json!({"apiVersion": "apps.kruise.io/v1alpha1", "kind": "CloneSet",
+        "metadata": {"name": "web"}, "spec": {"selector": {"matchLabels": {"app": "cloned"}}}});
+    clone_sets
+        .create(&PostParams::default(), &serde_json::from_value(clone_set)?)
+        .await?;
+    let labels = json!({"metadata": {"labels": {"app": "cloned"}}});
+    scene.pod_with("web-x", labels).await?;
+    expect_pods(plane, scene, "clone/web", &["web-x"]).await
+}
+
+/// Fails unless these are the pods of a workload.
+async fn expect_pods(
+    plane: &ControlPlane,
+    scene: &Scene,
+    workload: &str,
+    expected: &[&str],
+) -> Result<()> {
+    let text = answer(plane, &["explain", workload, "-n", &scene.ns, "-o", "json"]).await?;
+    let told: Value = serde_json::from_str(&text)?;
+    let pods = told["pods"].as_array().into_iter().flatten();
+    let pods: Vec<_> = pods.filter_map(|pod| pod["name"].as_str()).collect();
+    ensure!(pods == expected, "{workload}: {text}");
+    Ok(())
+}
+
+/// The kind of OpenKruise's, without its schema.
+async fn serve_clone_sets(client: &Client) -> Result<ApiResource> {
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let name = "clonesets.apps.kruise.io";
+    let crd = json!({"metadata": {"name": name}, "spec": {
+        "group": "apps.kruise.io", "scope": "Namespaced",
+        "names": {"kind": "CloneSet", "plural": "clonesets", "singular": "cloneset"},
+        "versions": [{"name": "v1alpha1", "served": true, "storage": true,
+            "schema": {"openAPIV3Schema": schema}}]}});
+    let crds = Api::<CustomResourceDefinition>::all(client.clone());
+    crds.create(&PostParams::default(), &serde_json::from_value(crd)?)
+        .await?;
+    wait_until_served(&crds, name).await?;
+    let kind = GroupVersionKind::gvk("apps.kruise.io", "v1alpha1", "CloneSet");
+    Ok(ApiResource::from_gvk(&kind))
 }
 
 /// Markers whose probes name what pods lack.
@@ -449,8 +537,9 @@ pub(crate) async fn many_pods_cost_few_requests(_world: Arc<Installation>) -> Re
         (
             &["explain", "-l", "app=crowd", "-n", "crowd"][..],
             format!("{pods} pods, {pods} of them marked as they should be"),
-            // Markers, the Lease, the manager's pods and the agents'; pods, nodes, their objects.
-            4 + pages_of_pods + pages_of_nodes + nodes.div_ceil(50),
+            // Markers, SidecarSets, which are no kind here, the Lease, the manager's pods and the agents'; pods, nodes, their
+            // objects.
+            5 + pages_of_pods + pages_of_nodes + nodes.div_ceil(50),
         ),
         (&["status", "-A"], pods.to_string(), 1 + nodes.div_ceil(50)),
     ] {

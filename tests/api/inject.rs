@@ -73,7 +73,15 @@ pub(crate) async fn serve_sidecar_sets(client: &Client) -> Result<()> {
     let name = "sidecarsets.apps.kruise.io";
     let apply = PatchParams::apply("tests").force();
     crds.patch(name, &apply, &Patch::Apply(crd)).await?;
-    wait_for_object(&crds, name, "its kind to be served", |crd| {
+    wait_until_served(&crds, name).await
+}
+
+/// Waits until the objects of a definition can be written.
+pub(crate) async fn wait_until_served(
+    crds: &Api<CustomResourceDefinition>,
+    name: &str,
+) -> Result<()> {
+    wait_for_object(crds, name, "its kind to be served", |crd| {
         let conditions = crd
             .status
             .as_ref()
@@ -82,8 +90,7 @@ pub(crate) async fn serve_sidecar_sets(client: &Client) -> Result<()> {
         ensure!(conditions.any(|one| one.type_ == "Established" && one.status == "True"));
         Ok(())
     })
-    .await?;
-    Ok(())
+    .await
 }
 
 /// A control plane that has the kind, and a namespace.

@@ -28,7 +28,8 @@ use crate::{VerbError, completion, output};
     after_help = "Examples:\n  kubectl leadsman convert pod/game-0 --container game --probe readiness\n  kubectl leadsman convert -f deployment.yaml --probe liveness\n  kubectl get podprobemarkers -o yaml | kubectl leadsman convert -f -"
 )]
 pub struct Args {
-    /// pod/NAME, deployment/NAME, statefulset/NAME, daemonset/NAME or replicaset/NAME; a NAME alone is a pod's
+    /// pod/NAME, deployment/NAME, statefulset/NAME, daemonset/NAME, replicaset/NAME, job/NAME, cronjob/NAME or cloneset/NAME; a
+    /// NAME alone is a pod's
     #[arg(value_name = "TYPE/NAME", num_args = 0..=2, required_unless_present = "file", add = ArgValueCompleter::new(completion::targets))]
     target: Vec<String>,
     /// File with pods, workloads or OpenKruise's markers, - for standard input

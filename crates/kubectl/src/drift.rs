@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use clap_complete::engine::ArgValueCompleter;
+use leadsman_core::cluster::ObjectName;
 use leadsman_core::podprobe::explain::Unread;
 use leadsman_core::sidecarset::explain::{
     DriftRemedy, DriftReport, FieldDifference, KnownSet, PodDrift, PodObject, drift,
@@ -65,7 +66,8 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
         return Err(no_such(&reader, SIDECAR_SETS, "sidecarset", name, None).await);
     };
     let namespace = args.connection.namespace.as_deref();
-    let pods = reader.pods_of_set(known, namespace).await?;
+    let pods = reader.pods_of_set(known, namespace).await;
+    let pods = pods.map_err(VerbError::Unread)?;
     let report = drift(known, &pods, &sets, now);
     let printed = match output::structured(args.output, &report) {
         Some(text) => text?,
@@ -84,7 +86,7 @@ impl Reader {
         &self,
         known: &KnownSet,
         namespace: Option<&str>,
-    ) -> Result<Vec<PodObject>, VerbError> {
+    ) -> Result<Vec<PodObject>, Unread> {
         let own = match &known.set.namespaces {
             Namespaces::Named(name) => Some(&**name),
             Namespaces::All | Namespaces::Selected(_) => None,
@@ -95,11 +97,26 @@ impl Reader {
             page: 250,
             ..Selection::default()
         };
-        let pods = self.list::<Value>(PODS, &selection).await;
-        let pods = pods.map_err(VerbError::Unread)?.into_iter();
+        self.pod_objects(&selection).await
+    }
+
+    /// A pod, with all that is in it.
+    pub(crate) async fn pod_object(&self, name: &ObjectName) -> Result<PodObject, Unread> {
+        let pod = self.get::<Value>(PODS, Some(&name.namespace), &name.name);
+        let pod = pod.await?;
+        let pod = pod.ok_or_else(|| Unread(format!("pod {name} was deleted")))?;
+        PodObject::read(pod)
+            .map_err(|error| Unread(format!("pod {name} cannot be decoded: {error}")))
+    }
+
+    /// The pods of a selection, with all that is in them.
+    pub(crate) async fn pod_objects(
+        &self,
+        selection: &Selection<'_>,
+    ) -> Result<Vec<PodObject>, Unread> {
+        let pods = self.list::<Value>(PODS, selection).await?.into_iter();
         let pods = pods.map(|pod| {
-            PodObject::read(pod)
-                .map_err(|error| VerbError::Unread(Unread(format!("cannot decode a pod: {error}"))))
+            PodObject::read(pod).map_err(|error| Unread(format!("cannot decode a pod: {error}")))
         });
         pods.collect()
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use clap_complete::engine::ArgValueCompleter;
 use futures::future::try_join_all;
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use leadsman_api::slim::{Node, Pod};
 use leadsman_api::{Guarded, NodePodProbe, PodProbeMarker};
 use leadsman_core::cluster::{ObjectName, nearest};
@@ -18,12 +18,17 @@ use crate::connection::Connection;
 use crate::output::{self, Colors, Format};
 use crate::reader::{Reader, Selection};
 use crate::recent_runs::{Agents, uids};
-use crate::resources::{KINDS, MARKERS, NAMESPACES, NODE_POD_PROBES, NODES, PODS, Resource};
-use crate::sidecars::{self, ExplainedSidecars};
+use crate::resources::{
+    CRON_JOBS, JOBS, KINDS, MARKERS, NAMESPACES, NODE_POD_PROBES, NODES, PODS, Resource,
+};
+use crate::sidecars::{self, ExplainedSidecars, GroupedSidecars};
 use crate::{VerbError, completion, text};
 
 /// Up to so many nodes are read one by one, more of them as a list.
 const FEW_NODES: usize = 8;
+
+/// By which a Job's pods are known since Kubernetes 1.27 (`JobNameLabel`, `k8s.io/api/batch/v1`).
+const JOB_NAME_LABEL: &str = "batch.kubernetes.io/job-name";
 
 /// The flags of `explain`.
 #[derive(Clone, Debug, clap::Args)]
@@ -31,7 +36,8 @@ const FEW_NODES: usize = 8;
     after_help = "Examples:\n  kubectl leadsman explain pod/game-0\n  kubectl leadsman explain deploy/game -n prod\n  kubectl leadsman explain -l app=game -A -o wide"
 )]
 pub struct Args {
-    /// pod/NAME, deployment/NAME, statefulset/NAME, daemonset/NAME or replicaset/NAME; a NAME alone is a pod's
+    /// pod/NAME, deployment/NAME, statefulset/NAME, daemonset/NAME, replicaset/NAME, job/NAME, cronjob/NAME or cloneset/NAME; a
+    /// NAME alone is a pod's
     #[arg(value_name = "TYPE/NAME", num_args = 0..=2, required_unless_present = "selector", add = ArgValueCompleter::new(completion::targets))]
     target: Vec<String>,
     /// Explain the pods that this label selector matches
@@ -71,11 +77,26 @@ struct WorkloadSpec {
     selector: LabelSelector,
 }
 
+/// An object, as far as its owner goes.
+#[derive(Deserialize)]
+struct OwnedObject {
+    metadata: ObjectMeta,
+}
+
 /// The answer for several pods.
 #[derive(Serialize)]
 struct Grouped {
     groups: Vec<PodGroup>,
     pods: Vec<Explanation>,
+    #[serde(flatten)]
+    sidecars: Option<GroupedSidecars>,
+}
+
+/// The pods of a workload or of a selector.
+struct PodSelection<'a> {
+    /// Whose, or by which selector.
+    of: String,
+    selection: Selection<'a>,
 }
 
 pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
@@ -86,24 +107,28 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let pods = read_pods(&reader, &target, namespace).await?;
     let now = reader.now().await;
     let uids = uids(&pods);
-    let asked = match (&target, pods.as_slice()) {
-        (PodsOf::Pod(_), [pod]) => Some(ObjectName::of(&pod.identity)),
-        _ => None,
-    };
+    let names: Vec<_> = pods
+        .iter()
+        .map(|pod| ObjectName::of(&pod.identity))
+        .collect();
     let (mut explained, agents) = explain(&reader, pods, now).await?;
     if let ([one], false) = (explained.as_mut_slice(), args.no_runs) {
         reader.add_recent_runs(one, &agents, &uids).await;
     }
-    let sidecars = match &asked {
-        Some(pod) => sidecars::read(&reader, pod, now).await,
-        None => None,
-    };
-    if let (Some(sidecars), Some(one)) = (&sidecars, explained.first_mut()) {
-        sidecars.without_markers(one);
-    }
-    let printed = match (&target, explained.as_slice()) {
-        (PodsOf::Pod(_), [one]) => one_pod(args.output, one, sidecars.as_ref(), now)?,
-        _ => many_pods(args.output, explained, now)?,
+    let is_text = matches!(args.output, Format::Table | Format::Wide);
+    let printed = match (names.as_slice(), explained.as_mut_slice()) {
+        ([name], [one]) if is_text || matches!(target, PodsOf::Pod(_)) => {
+            let sidecars = sidecars::read(&reader, name, now).await;
+            if let Some(sidecars) = &sidecars {
+                sidecars.without_markers(one);
+            }
+            one_pod(args.output, one, sidecars.as_ref(), now)?
+        }
+        (_, pods) => {
+            let selected = select_pods(&reader, &target, namespace).await?;
+            let sidecars = sidecars::read_group(&reader, &selected.selection, pods, now).await;
+            many_pods(args.output, explained, sidecars, now)?
+        }
     };
     output::print(&printed)
 }
@@ -134,21 +159,30 @@ fn one_pod(
     }
 }
 
-fn many_pods(format: Format, pods: Vec<Explanation>, now: Timestamp) -> Result<String, VerbError> {
+fn many_pods(
+    format: Format,
+    pods: Vec<Explanation>,
+    sidecars: Option<GroupedSidecars>,
+    now: Timestamp,
+) -> Result<String, VerbError> {
     let groups = group(&pods);
-    let grouped = Grouped { groups, pods };
+    let grouped = Grouped {
+        groups,
+        pods,
+        sidecars,
+    };
     match output::structured(format, &grouped) {
         Some(text) => text,
         None if format == Format::Name => {
             let names = grouped.pods.iter().map(|pod| format!("pod/{}\n", pod.name));
             Ok(names.collect())
         }
-        None => Ok(text::groups(
-            &grouped.groups,
-            &grouped.pods,
-            format == Format::Wide,
-            now,
-        )),
+        None => {
+            let is_wide = format == Format::Wide;
+            let text = text::groups(&grouped.groups, &grouped.pods, is_wide, now);
+            let sidecars = grouped.sidecars.map(|sidecars| sidecars.text(is_wide));
+            Ok(text + &sidecars.unwrap_or_default())
+        }
     }
 }
 
@@ -188,38 +222,16 @@ pub(crate) async fn read_pods(
     target: &PodsOf<'_>,
     namespace: Option<&str>,
 ) -> Result<Vec<Pod>, VerbError> {
-    let selection = |labels: String| Selection {
-        namespace,
-        labels: Some(labels),
-        fields: None,
-        page: 500,
-    };
-    let (of, labels) = match target {
-        PodsOf::Pod(name) => {
-            let pod = reader
-                .get::<Pod>(PODS, namespace, name)
-                .await
-                .map_err(VerbError::Unread)?;
-            return match pod {
-                Some(pod) => Ok(vec![pod]),
-                None => Err(no_such(reader, PODS, "pod", name, namespace).await),
-            };
-        }
-        PodsOf::Workload(resource, kind, name) => {
-            let workload = reader.get::<Workload>(*resource, namespace, name).await;
-            let Some(workload) = workload.map_err(VerbError::Unread)? else {
-                return Err(no_such(reader, *resource, kind, name, namespace).await);
-            };
-            let labels = selector_text(&workload.spec.selector);
-            let labels = labels.map_err(|error| VerbError::Usage(error.to_string()))?;
-            (format!("of {kind} {name}"), labels)
-        }
-        PodsOf::Selector(selector) => (format!("with labels {selector}"), (*selector).to_owned()),
-    };
-    let pods = reader
-        .list::<Pod>(PODS, &selection(labels))
-        .await
-        .map_err(VerbError::Unread)?;
+    if let PodsOf::Pod(name) = target {
+        let pod = reader.get::<Pod>(PODS, namespace, name).await;
+        return match pod.map_err(VerbError::Unread)? {
+            Some(pod) => Ok(vec![pod]),
+            None => Err(no_such(reader, PODS, "pod", name, namespace).await),
+        };
+    }
+    let PodSelection { of, selection } = select_pods(reader, target, namespace).await?;
+    let pods = reader.list::<Pod>(PODS, &selection).await;
+    let pods = pods.map_err(VerbError::Unread)?;
     if pods.is_empty() {
         if let Some(namespace) = namespace
             && let Some(error) = no_such_namespace(reader, namespace).await
@@ -232,6 +244,84 @@ pub(crate) async fn read_pods(
         return Err(VerbError::NoPods { of, place });
     }
     Ok(pods)
+}
+
+/// The pods of a target, by their labels; one pod by its name.
+async fn select_pods<'a>(
+    reader: &Reader,
+    target: &PodsOf<'_>,
+    namespace: Option<&'a str>,
+) -> Result<PodSelection<'a>, VerbError> {
+    let (of, labels, fields) = match target {
+        PodsOf::Pod(name) => (
+            format!("named {name}"),
+            None,
+            Some(format!("metadata.name={name}")),
+        ),
+        PodsOf::Workload(CRON_JOBS, kind, name) => {
+            let jobs = read_job_names(reader, kind, name, namespace).await?;
+            let labels = format!("{JOB_NAME_LABEL} in ({})", jobs.join(","));
+            (format!("of {kind} {name}"), Some(labels), None)
+        }
+        PodsOf::Workload(resource, kind, name) => {
+            let workload = reader.get::<Workload>(*resource, namespace, name).await;
+            let Some(workload) = workload.map_err(VerbError::Unread)? else {
+                return Err(no_such(reader, *resource, kind, name, namespace).await);
+            };
+            let labels = selector_text(&workload.spec.selector);
+            let labels = labels.map_err(|error| VerbError::Usage(error.to_string()))?;
+            (format!("of {kind} {name}"), Some(labels), None)
+        }
+        PodsOf::Selector(selector) => {
+            let labels = Some((*selector).to_owned());
+            (format!("with labels {selector}"), labels, None)
+        }
+    };
+    let selection = Selection {
+        namespace,
+        labels,
+        fields,
+        page: 500,
+    };
+    Ok(PodSelection { of, selection })
+}
+
+/// The names of the Jobs that a `CronJob` made and that are still there.
+async fn read_job_names(
+    reader: &Reader,
+    kind: &'static str,
+    name: &str,
+    namespace: Option<&str>,
+) -> Result<Vec<String>, VerbError> {
+    let found = reader.get::<OwnedObject>(CRON_JOBS, namespace, name).await;
+    let Some(owner) = found.map_err(VerbError::Unread)? else {
+        return Err(no_such(reader, CRON_JOBS, kind, name, namespace).await);
+    };
+    let selection = Selection {
+        namespace,
+        page: 500,
+        ..Selection::default()
+    };
+    let jobs = reader.list::<OwnedObject>(JOBS, &selection).await;
+    let jobs = jobs.map_err(VerbError::Unread)?.into_iter();
+    let is_own = |job: &OwnedObject| {
+        let mut owners = job.metadata.owner_references.iter().flatten();
+        owners.any(|it| it.controller == Some(true) && Some(&it.uid) == owner.metadata.uid.as_ref())
+    };
+    let names: Vec<_> = jobs
+        .filter(is_own)
+        .filter_map(|job| job.metadata.name)
+        .collect();
+    if names.is_empty() {
+        return Err(VerbError::NoPods {
+            of: format!("of {kind} {name}"),
+            place: format!(
+                "in namespace {}: it has no Job now (kubectl create job --from=cronjob/{name} NAME makes one)",
+                namespace.unwrap_or_default()
+            ),
+        });
+    }
+    Ok(names)
 }
 
 /// That there is no object of this name, and which one is near.
@@ -322,7 +412,7 @@ pub(crate) async fn explain(
     Ok((explained.collect(), agents))
 }
 
-/// Reads what becomes of pods follows from: the markers of their namespace (or all), their nodes, and the install.
+/// Reads what becomes of pods follows from: the markers of their namespace (or all), their nodes, and the installation.
 pub(crate) async fn observe(
     reader: &Reader,
     pods: Vec<Pod>,
@@ -414,10 +504,11 @@ mod tests {
     #[case(&["pods", "p"], "pod p")]
     #[case(&["deploy/web"], "deployments web")]
     #[case(&["job/once"], "jobs once")]
+    #[case(&["cj/nightly"], "cronjobs nightly")]
     #[case(&["clone", "web"], "clonesets web")]
     #[case(&["sts", "db"], "statefulsets db")]
     #[case(&["-l", "app=x"], "app=x")]
-    #[case(&["dployment/web"], "dployment cannot be explained, only pod, deployment, statefulset, daemonset, replicaset, job, cloneset or a selector (-l); did you mean deployment/web?")]
+    #[case(&["dployment/web"], "dployment cannot be explained, only pod, deployment, statefulset, daemonset, replicaset, job, cronjob, cloneset or a selector (-l); did you mean deployment/web?")]
     fn a_target_is_written_as_for_kubectl(#[case] words: &[&str], #[case] expected: &str) {
         let words = std::iter::once("explain").chain(words.iter().copied());
         let line = CommandLine::<Args>::try_parse_from(words).unwrap();

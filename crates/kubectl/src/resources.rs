@@ -45,6 +45,8 @@ pub(crate) const NODE_POD_PROBES: Resource = ours("nodepodprobes");
 pub(crate) const SERVICES: Resource = core("services");
 pub(crate) const DAEMON_SETS: Resource = apps("daemonsets");
 pub(crate) const CLONE_SETS: Resource = ours("clonesets");
+pub(crate) const JOBS: Resource = v1("batch", "jobs");
+pub(crate) const CRON_JOBS: Resource = v1("batch", "cronjobs");
 pub(crate) const LEASES: Resource = v1("coordination.k8s.io", "leases");
 pub(crate) const ENDPOINT_SLICES: Resource = v1("discovery.k8s.io", "endpointslices");
 pub(crate) const WEBHOOKS: Resource = v1(
@@ -65,7 +67,8 @@ pub(crate) const KINDS: &[(Resource, &[&str])] = &[
     ),
     (DAEMON_SETS, &["daemonset", "daemonsets", "ds"]),
     (apps("replicasets"), &["replicaset", "replicasets", "rs"]),
-    (v1("batch", "jobs"), &["job", "jobs"]),
+    (JOBS, &["job", "jobs"]),
+    (CRON_JOBS, &["cronjob", "cronjobs", "cj"]),
     // Of OpenKruise, whose group it shares with ours.
     (CLONE_SETS, &["cloneset", "clonesets", "clone"]),
 ];

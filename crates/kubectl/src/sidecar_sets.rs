@@ -82,10 +82,10 @@ impl Reader {
         Ok(found.finish())
     }
 
-    /// All sets of a cluster for a pod of a namespace, with their revisions; None if it has no such kind.
+    /// All sets of a cluster for pods of these namespaces, with their revisions; None if it has no such kind.
     pub(crate) async fn sidecar_sets_for(
         &self,
-        namespace: &str,
+        namespaces: BTreeSet<&str>,
         now: Timestamp,
     ) -> Result<Option<FoundSets>, Unread> {
         let selection = Selection {
@@ -98,7 +98,7 @@ impl Reader {
         let needs = Needs {
             set: None,
             all_revisions: !sets.is_empty(),
-            namespaces: WantedNamespaces::These([namespace].into()),
+            namespaces: WantedNamespaces::These(namespaces),
         };
         let mut found = Found::of(sets);
         found.read_needed(self, &needs, now).await;

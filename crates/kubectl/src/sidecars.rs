@@ -1,20 +1,23 @@
-//! What a pod has to do with `SidecarSet`s, for `explain`: the part that stands below that of its markers. A cluster that has
-//! no such sets adds nothing.
+//! What pods have to do with `SidecarSet`s, for `explain`: the part that stands below that of their markers. A cluster that
+//! has no such sets adds nothing.
 
+use std::slice;
+
+use futures::TryFutureExt;
 use jiff::Timestamp;
 use leadsman_core::cluster::ObjectName;
 use leadsman_core::podprobe::explain::{CauseReason, Explanation, Unread};
-use leadsman_core::sidecarset::explain::{PodObject, SetCause, SetExplanation, SetReason, explain};
+use leadsman_core::sidecarset::explain::{
+    PodObject, PodsBySet, SetCause, SetExplanation, SetPodGroup, SetReason, explain, group_by_set,
+};
 use leadsman_core::sidecarset::pod::PodVersion;
 use leadsman_core::sidecarset::strategy::UpdateMode;
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::drift;
-use crate::reader::Reader;
-use crate::resources::PODS;
+use crate::reader::{Reader, Selection};
 use crate::sidecar_sets::FoundSets;
-use crate::table::{BAD, GOOD, WAITING};
+use crate::table::{BAD, GOOD, HEADING, WAITING};
 use crate::text::{self, Lines};
 
 /// Sets that do not select the pod are told with their selectors if they are so few.
@@ -35,106 +38,174 @@ pub(crate) struct ExplainedSidecars {
     unread: Vec<String>,
 }
 
+/// What the pods of a workload or a selector have to do with sets.
+#[derive(Debug, Serialize)]
+pub(crate) struct GroupedSidecars {
+    #[serde(rename = "sidecarSets")]
+    sets: Vec<PodsBySet>,
+    #[serde(
+        rename = "sidecarSetGateOff",
+        skip_serializing_if = "std::ops::Not::not"
+    )]
+    is_gate_off: bool,
+    #[serde(rename = "sidecarSetsUnread", skip_serializing_if = "Vec::is_empty")]
+    unread: Vec<String>,
+}
+
+/// The pods that are asked about, and what each set does to each.
+struct ExplainedPods {
+    pods: Vec<(ObjectName, Vec<SetExplanation>)>,
+    is_gate_off: bool,
+    unread: Vec<String>,
+}
+
 /// Reads and explains; None if the cluster has no sets that matter.
 pub(crate) async fn read(
     reader: &Reader,
     name: &ObjectName,
     now: Timestamp,
 ) -> Option<ExplainedSidecars> {
-    let found = match reader.sidecar_sets_for(&name.namespace, now).await {
-        Ok(found) => Ok(found?),
-        Err(unread) => Err(unread),
-    };
-    let pod = read_pod(reader, name).await;
-    match (found, pod) {
-        (Ok(found), Ok(pod)) => explain_pod(reader, found, pod, now).await,
-        // The right is named to those whom it concerns.
-        (Err(Unread(why)), Ok(pod)) if !pod.sets().is_empty() => {
-            Some(ExplainedSidecars::unread(why))
+    let pod = reader.pod_object(name).map_ok(|pod| vec![pod]);
+    let explained = read_pods(reader, slice::from_ref(name), pod, now).await?;
+    let sets = explained.pods.into_iter().next();
+    let sets = sets.map_or_else(Vec::new, |(_, sets)| sets);
+    let is_nothing = sets.is_empty() && explained.unread.is_empty();
+    (!is_nothing).then_some(ExplainedSidecars {
+        sets,
+        is_gate_off: explained.is_gate_off,
+        unread: explained.unread,
+    })
+}
+
+/// The same of the pods of a selection; takes out of the explanations of those that a set concerns that their namespace has
+/// no marker.
+pub(crate) async fn read_group(
+    reader: &Reader,
+    selection: &Selection<'_>,
+    pods: &mut [Explanation],
+    now: Timestamp,
+) -> Option<GroupedSidecars> {
+    let names = pods.iter().map(name_of).collect::<Vec<_>>();
+    let explained = read_pods(reader, &names, reader.pod_objects(selection), now).await?;
+    for (name, sets) in &explained.pods {
+        let pod = pods.iter_mut().find(|pod| name_of(pod) == *name);
+        if let Some(pod) = pod.filter(|_| sets.iter().any(SetExplanation::concerns_the_pod)) {
+            without_markers(pod);
         }
-        (Err(_), _) => None,
-        (Ok(_), Err(why)) => Some(ExplainedSidecars::unread(why)),
+    }
+    let explained_pods = explained.pods.iter();
+    let sets = group_by_set(explained_pods.map(|(name, sets)| (name, sets.as_slice())));
+    let is_nothing = sets.is_empty() && explained.unread.is_empty();
+    (!is_nothing).then_some(GroupedSidecars {
+        sets,
+        is_gate_off: explained.is_gate_off,
+        unread: explained.unread,
+    })
+}
+
+fn name_of(pod: &Explanation) -> ObjectName {
+    ObjectName {
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
     }
 }
 
-async fn read_pod(reader: &Reader, name: &ObjectName) -> Result<PodObject, String> {
-    let namespace = Some(name.namespace.as_str());
-    let pod = reader.get::<Value>(PODS, namespace, &name.name).await;
-    let pod = pod.map_err(|Unread(why)| why)?;
-    let pod = pod.ok_or_else(|| format!("pod {name} was deleted"))?;
-    PodObject::read(pod).map_err(|error| format!("pod {name} cannot be decoded: {error}"))
+/// Who has sidecars need not have markers.
+fn without_markers(pod: &mut Explanation) {
+    pod.causes
+        .retain(|cause| cause.reason != CauseReason::NoMarker);
 }
 
-async fn explain_pod(
+/// None if the cluster has no sets, or whoever asks may not know and no pod was injected. The pods are read after the sets.
+async fn read_pods(
+    reader: &Reader,
+    names: &[ObjectName],
+    pods: impl Future<Output = Result<Vec<PodObject>, Unread>>,
+    now: Timestamp,
+) -> Option<ExplainedPods> {
+    let unread = |why| ExplainedPods {
+        pods: Vec::new(),
+        is_gate_off: false,
+        unread: vec![why],
+    };
+    let namespaces = names.iter().map(|name| name.namespace.as_str());
+    let found = match reader.sidecar_sets_for(namespaces.collect(), now).await {
+        Ok(found) => Ok(found?),
+        Err(unread) => Err(unread),
+    };
+    match (found, pods.await) {
+        (Ok(found), Ok(pods)) => Some(explain_pods(reader, found, pods, now).await),
+        (Ok(_), Err(Unread(why))) => Some(unread(why)),
+        // The right is named to those whom it concerns.
+        (Err(Unread(why)), Ok(pods)) => {
+            let is_injected = pods.iter().any(|pod| !pod.sets().is_empty());
+            is_injected.then(|| unread(why))
+        }
+        (Err(_), Err(_)) => None,
+    }
+}
+
+async fn explain_pods(
     reader: &Reader,
     found: FoundSets,
-    pod: PodObject,
+    pods: Vec<PodObject>,
     now: Timestamp,
-) -> Option<ExplainedSidecars> {
+) -> ExplainedPods {
     let FoundSets {
         sets,
         objects,
         is_gate_off,
         mut unread,
     } = found;
-    let mut pods = vec![pod.clone()];
+    let mut all = pods.clone();
     let mut knows_pods = true;
-    let labels = sets.namespaces.get(&pod.observed.name.namespace);
     for known in &sets.valid {
-        // Its turn follows from the other pods.
-        let state = known.state(&pod, labels, now);
-        let waits = state.is_some_and(|state| state.version == PodVersion::Upgradable);
-        if !waits || known.set.update.mode != UpdateMode::Rolling {
+        // Whose turn it is follows from the other pods.
+        let waits = |pod: &PodObject| {
+            let labels = sets.namespaces.get(&pod.observed.name.namespace);
+            let state = known.state(pod, labels, now);
+            state.is_some_and(|state| state.version == PodVersion::Upgradable)
+        };
+        if known.set.update.mode != UpdateMode::Rolling || !pods.iter().any(waits) {
             continue;
         }
         match reader.pods_of_set(known, None).await {
-            Ok(others) => pods.extend(others),
-            Err(error) => {
+            Ok(others) => all.extend(others),
+            Err(Unread(why)) => {
                 knows_pods = false;
-                unread.push(error.to_string());
+                unread.push(why);
             }
         }
     }
-    pods.sort_by(|a, b| a.observed.name.cmp(&b.observed.name));
-    pods.dedup_by(|a, b| a.observed.name == b.observed.name);
-    let wires = pods.iter().map(|pod| pod.wire.clone()).collect();
+    all.sort_by(|a, b| a.observed.name.cmp(&b.observed.name));
+    all.dedup_by(|a, b| a.observed.name == b.observed.name);
+    let wires = all.iter().map(|pod| pod.wire.clone()).collect();
     let index = objects.index(wires, now);
-    let others = knows_pods.then_some(pods.as_slice());
-    let explained = explain(&pod, &sets, &index, others, now);
-    let is_nothing = explained.is_empty() && unread.is_empty();
-    (!is_nothing).then_some(ExplainedSidecars {
-        sets: explained,
+    let others = knows_pods.then_some(all.as_slice());
+    let explained = pods.iter().map(|pod| {
+        let explained = explain(pod, &sets, &index, others, now);
+        ((*pod.observed.name).clone(), explained)
+    });
+    ExplainedPods {
+        pods: explained.collect(),
         is_gate_off,
         unread,
-    })
+    }
 }
 
 impl ExplainedSidecars {
-    fn unread(why: String) -> Self {
-        Self {
-            sets: Vec::new(),
-            is_gate_off: false,
-            unread: vec![why],
-        }
-    }
-
-    /// Takes out of the explanation of a pod that its namespace has no markers: who has sidecars need not have any.
+    /// Takes out of the explanation of a pod that a set concerns that its namespace has no marker.
     pub(crate) fn without_markers(&self, pod: &mut Explanation) {
-        if self.sets.iter().any(concerns) {
-            pod.causes
-                .retain(|cause| cause.reason != CauseReason::NoMarker);
+        if self.sets.iter().any(SetExplanation::concerns_the_pod) {
+            without_markers(pod);
         }
     }
 
     pub(crate) fn text(&self, with_all: bool) -> String {
         let mut lines = Lines::default();
-        let (told, others): (Vec<_>, Vec<_>) = self.sets.iter().partition(|set| concerns(set));
-        lines.heading("SidecarSets");
-        if self.is_gate_off {
-            lines.add(format_args!(
-                "  {WAITING}the manager acts on none of them{WAITING:#}: its gate SidecarSetGate is off"
-            ));
-        }
+        let (told, others): (Vec<_>, Vec<_>) =
+            self.sets.iter().partition(|set| set.concerns_the_pod());
+        add_heading(&mut lines, self.is_gate_off);
         for set in &told {
             explain_set(&mut lines, set);
         }
@@ -154,15 +225,66 @@ impl ExplainedSidecars {
     }
 }
 
-/// Whether a pod was injected by a set, or could be by its labels.
-fn concerns(set: &SetExplanation) -> bool {
-    let is_other = |cause: &SetCause| {
-        matches!(
-            cause.reason,
-            SetReason::Labels | SetReason::Namespace | SetReason::InvalidSpec
-        )
+impl GroupedSidecars {
+    pub(crate) fn text(&self, with_all_names: bool) -> String {
+        let mut lines = Lines::default();
+        add_heading(&mut lines, self.is_gate_off);
+        for set in &self.sets {
+            let count = |groups: &mut dyn Iterator<Item = &SetPodGroup>| -> usize {
+                groups.map(|group| group.pods.len()).sum()
+            };
+            let all = count(&mut set.groups.iter());
+            let is_well = |group: &&SetPodGroup| group.causes.is_empty();
+            let well = count(&mut set.groups.iter().filter(is_well));
+            let style = if well == all { GOOD } else { BAD };
+            lines.add(format_args!(
+                "  {HEADING}{}{HEADING:#}: {style}{well} of {all} pods{style:#} are as the set says",
+                set.set
+            ));
+            for group in set.groups.iter().filter(|group| !is_well(group)) {
+                add_group(&mut lines, group, with_all_names);
+            }
+        }
+        for why in &self.unread {
+            lines.add(format_args!("  not read: {why}"));
+        }
+        lines.0
+    }
+}
+
+fn add_heading(lines: &mut Lines, is_gate_off: bool) {
+    lines.heading("SidecarSets");
+    if is_gate_off {
+        lines.add(format_args!(
+            "  {WAITING}the manager acts on none of them{WAITING:#}: its gate SidecarSetGate is off"
+        ));
+    }
+}
+
+fn add_group(lines: &mut Lines, group: &SetPodGroup, with_all_names: bool) {
+    let reasons: Vec<_> = group.causes.iter().map(|it| it.reason.as_str()).collect();
+    let is_waiting = group.causes.iter().all(|cause| cause.reason.resolves());
+    let style = if is_waiting { WAITING } else { BAD };
+    lines.add(format_args!(
+        "\n  {}: {style}{}{style:#}",
+        text::pods(group.pods.len()),
+        reasons.join(", ")
+    ));
+    let names = text::names(&group.pods, with_all_names);
+    lines.add(format_args!("    {names}"));
+    for cause in &group.causes {
+        add_cause(lines, &cause.message, cause);
+    }
+}
+
+/// A cause in these words, with the requirements of the selector that is in the way.
+fn add_cause(lines: &mut Lines, words: &str, cause: &SetCause) {
+    lines.add(format_args!("    {words}"));
+    let whose = match cause.reason {
+        SetReason::Namespace => "its namespace",
+        _ => "the pod",
     };
-    set.injected || !set.causes.iter().any(is_other)
+    text::terms(lines, whose, &cause.terms);
 }
 
 fn explain_set(lines: &mut Lines, explained: &SetExplanation) {
@@ -184,12 +306,8 @@ fn explain_set(lines: &mut Lines, explained: &SetExplanation) {
         (false, _) => lines.add(format_args!("  {set}  {BAD}not injected{BAD:#}")),
     }
     for cause in &explained.causes {
-        lines.add(format_args!("    {}: {}", cause.reason, cause.message));
-        let whose = match cause.reason {
-            SetReason::Namespace => "its namespace",
-            _ => "the pod",
-        };
-        text::terms(lines, whose, &cause.terms);
+        let words = format!("{}: {}", cause.reason, cause.message);
+        add_cause(lines, &words, cause);
     }
     for difference in &explained.differs {
         drift::field(lines, difference);

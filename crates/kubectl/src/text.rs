@@ -66,16 +66,18 @@ pub(crate) fn groups(
     let mut lines = Lines::default();
     let well = groups.iter().filter(|group| group.causes.is_empty());
     let well: usize = well.map(|group| group.pods.len()).sum();
+    if well == pods.len() && pods.iter().all(has_no_marker) {
+        lines.add(self::pods(pods.len()));
+        unread(&mut lines, &pods[0].unread);
+        return lines.0;
+    }
     lines.add(format_args!(
         "{} pods, {well} of them marked as they should be",
         pods.len()
     ));
     let is_complete = pods.iter().all(|pod| pod.complete);
     for group in groups {
-        let count = match group.pods.len() {
-            1 => "1 pod".to_owned(),
-            count => format!("{count} pods"),
-        };
+        let count = self::pods(group.pods.len());
         let what = if group.causes.is_empty() && !is_complete {
             format!("{WAITING}marked as they should be, as far as you may read{WAITING:#}")
         } else if group.causes.is_empty() {
@@ -97,6 +99,19 @@ pub(crate) fn groups(
     lines.0
 }
 
+/// How many pods.
+pub(crate) fn pods(count: usize) -> String {
+    match count {
+        1 => "1 pod".to_owned(),
+        count => format!("{count} pods"),
+    }
+}
+
+/// Whether nothing is to be said of a pod's marks: it has none, and should have none.
+fn has_no_marker(pod: &Explanation) -> bool {
+    pod.causes.is_empty() && pod.markers.is_empty() && pod.marks.is_empty()
+}
+
 pub(crate) fn names(pods: &[String], all: bool) -> String {
     let shown = if all { pods.len() } else { FEW_NAMES };
     let first: Vec<_> = pods.iter().take(shown).map(String::as_str).collect();
@@ -113,6 +128,12 @@ fn headline(pod: &Explanation) -> String {
     let node = pod.node.as_deref().map(|node| format!(" on node {node}"));
     let phase = pod.phase.as_deref().map(|phase| format!(" ({phase})"));
     let place = format!("{}{}", node.unwrap_or_default(), phase.unwrap_or_default());
+    if has_no_marker(pod) {
+        return format!(
+            "{HEADING}Pod {}/{}{HEADING:#}{place}",
+            pod.namespace, pod.name
+        );
+    }
     let problems = pod.causes.iter().filter(|cause| !cause.resolves).count();
     let state = match (problems, pod.causes.len()) {
         (0, 0) if !pod.complete => {

@@ -7,6 +7,7 @@
 //! | `unselected` | why a set does not select a pod |
 //! | `objects` | the objects as they were read |
 //! | `explanation` | why a pod was not injected, or not upgraded |
+//! | `groups` | the pods of a workload by what each set does to them |
 //! | `injection` | what a pod would get if it were created now |
 //! | `injected_pod`, `difference` | a pod as it is, and in which fields it differs from that |
 //! | `drift` | the pods of a set by what a re-creation would change |
@@ -14,6 +15,7 @@
 mod difference;
 mod drift;
 mod explanation;
+mod groups;
 mod injected_pod;
 mod injection;
 mod objects;
@@ -33,6 +35,7 @@ use super::set::SidecarSet;
 pub use self::difference::FieldDifference;
 pub use self::drift::{DriftRemedy, DriftReport, PodDrift, drift};
 pub use self::explanation::{SetCause, SetExplanation, SetReason, explain};
+pub use self::groups::{PodsBySet, SetPodGroup, group_by_set};
 pub use self::injected_pod::PodObject;
 pub use self::injection::{InjectionReport, SetOutcome, SetReport, report};
 pub use self::objects::{SetObjects, name_of, parse};

@@ -726,3 +726,65 @@ fn the_page_of_kubectl_explains_every_cause() {
     let all = SetReason::ALL.iter().map(|reason| reason.to_string());
     assert_eq!(explained, all.collect());
 }
+
+#[test]
+fn pods_are_grouped_by_what_each_set_does_to_them() {
+    let explained = |set: &str, reasons: &[SetReason]| SetExplanation {
+        set: set.to_owned(),
+        injected: reasons != [SetReason::Labels] && reasons != [SetReason::CreatedBefore],
+        revision: None,
+        causes: reasons
+            .iter()
+            .map(|reason| SetCause {
+                reason: *reason,
+                message: reason.to_string(),
+                terms: Vec::new(),
+            })
+            .collect(),
+        differs: Vec::new(),
+        reported: None,
+    };
+    let pods = [
+        (
+            "a",
+            vec![
+                explained("log", &[]),
+                explained("other", &[SetReason::Labels]),
+            ],
+        ),
+        ("b", vec![explained("log", &[SetReason::CreatedBefore])]),
+        (
+            "c",
+            vec![
+                explained("log", &[SetReason::Partition]),
+                explained("mesh", &[]),
+            ],
+        ),
+        ("d", vec![explained("log", &[SetReason::Partition])]),
+    ];
+    let pods = pods.map(|(name, sets)| {
+        let name = crate::cluster::ObjectName {
+            namespace: "ns".to_owned(),
+            name: name.to_owned(),
+        };
+        (name, sets)
+    });
+    let grouped = group_by_set(pods.iter().map(|(name, sets)| (name, sets.as_slice())));
+    let told = grouped.iter().map(|set| {
+        let groups = set.groups.iter().map(|group| {
+            let reasons: Vec<_> = group.causes.iter().map(|it| it.reason.as_str()).collect();
+            format!("{}: {}", reasons.concat(), group.pods.join(" "))
+        });
+        (set.set.as_str(), groups.collect::<Vec<_>>())
+    });
+    let of_log = ["Partition: ns/c ns/d", "CreatedBefore: ns/b", ": ns/a"];
+    let expected = [
+        ("log", of_log.map(str::to_owned).to_vec()),
+        ("mesh", vec![": ns/c".to_owned()]),
+    ];
+    assert_eq!(
+        told.collect::<Vec<_>>(),
+        expected,
+        "no pod is concerned by `other`"
+    );
+}
