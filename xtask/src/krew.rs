@@ -87,10 +87,10 @@ pub(crate) fn manifest(
         "spec": {
             "version": format!("v{version}"),
             "homepage": homepage,
-            "shortDescription": "Say why pods are marked as they are",
-            "description": "Pods are marked by the verdicts of PodProbeMarkers. Says why a pod is not marked and what to do \
-                (explain), shows markers at a glance (status), and tries a marker before it is applied (try), with your own \
-                rights.",
+            "shortDescription": "Say why pods lack marks or sidecars",
+            "description": "Pods are marked by the verdicts of PodProbeMarkers, and get containers by SidecarSets. Says why a pod \
+                lacks a mark or a sidecar and what to do (explain), shows markers at a glance (status), and says of markers (try) \
+                and SidecarSets (inject) what they would do before they are applied, with your own rights.",
             "caveats": "For completion, link kubectl_complete-leadsman in your PATH to kubectl-leadsman.",
             "platforms": platforms.collect::<Vec<_>>(),
         },
@@ -123,28 +123,123 @@ mod tests {
         assert_eq!(files, expected);
     }
 
-    #[test]
-    fn the_manifest_names_each_archive_with_its_checksum() {
-        let platform = Platform {
-            architecture: "amd64".to_owned(),
-            file: "kubectl-leadsman.tar.gz".to_owned(),
-            sha256: "ab12".to_owned(),
-        };
-        let manifest = manifest(
+    fn example() -> Value {
+        let platforms = ["amd64", "arm64"].map(|architecture| Platform {
+            architecture: architecture.to_owned(),
+            file: format!("kubectl-leadsman-{architecture}.tar.gz"),
+            sha256: "0123456789abcdef".repeat(4),
+        });
+        manifest(
             "1.2.3",
             "https://h.example",
             "https://d.example/v1/",
-            &[platform],
-        );
+            &platforms,
+        )
+    }
+
+    #[test]
+    fn the_manifest_names_each_archive_with_its_checksum() {
+        let manifest = example();
         let archive = &manifest["spec"]["platforms"][0];
-        assert_eq!(
-            archive["uri"],
-            "https://d.example/v1/kubectl-leadsman.tar.gz"
-        );
-        assert_eq!(archive["sha256"], "ab12");
+        let uri = "https://d.example/v1/kubectl-leadsman-amd64.tar.gz";
+        assert_eq!(archive["uri"], uri);
+        assert_eq!(archive["sha256"], "0123456789abcdef".repeat(4));
         assert_eq!(manifest["spec"]["version"], "v1.2.3");
-        // Krew refuses longer ones (`internal/index/validation`).
-        let short = manifest["spec"]["shortDescription"].as_str().unwrap();
-        assert!(short.len() <= 50, "{short}");
+    }
+
+    /// What Krew refuses a manifest for (`ValidatePlugin`, `internal/index/validation/validate.go`, and what
+    /// `cmd/validate-krew-manifest` adds: each platform of one archive, and the executable among its files). Of the short description,
+    /// its guidelines ask for at most 50 characters.
+    fn refusals(name: &str, manifest: &Value) -> Vec<String> {
+        let mut refusals = Vec::new();
+        let mut require = |holds: bool, rule: &str| {
+            if !holds {
+                refusals.push(rule.to_owned());
+            }
+        };
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        let spec = &manifest["spec"];
+        let version = manifest["apiVersion"] == "krew.googlecontainertools.github.com/v1alpha2";
+        require(version, "apiVersion");
+        require(manifest["kind"] == "Plugin", "kind");
+        require(!name.is_empty() && name.chars().all(is_word), "name");
+        require(manifest["metadata"]["name"] == name, "metadata.name");
+        let short = text(&spec["shortDescription"]);
+        let is_line = !short.is_empty() && !short.contains(['\r', '\n']);
+        require(is_line && short.len() <= 50, "shortDescription");
+        let version = text(&spec["version"]);
+        let numbers = version.strip_prefix('v').unwrap_or_default().split('.');
+        let numbers: Vec<_> = numbers.map(str::parse::<u32>).collect();
+        require(
+            numbers.len() == 3 && numbers.iter().all(Result::is_ok),
+            "version",
+        );
+        let platforms = spec["platforms"].as_array().cloned().unwrap_or_default();
+        require(!platforms.is_empty(), "platforms");
+        let mut selectors = Vec::new();
+        for platform in &platforms {
+            require(!text(&platform["uri"]).is_empty(), "uri");
+            let sum = text(&platform["sha256"]);
+            let is_hex = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
+            require(sum.len() == 64 && sum.chars().all(is_hex), "sha256");
+            let files = platform["files"].as_array().cloned().unwrap_or_default();
+            let is_whole =
+                |file: &Value| !text(&file["from"]).is_empty() && !text(&file["to"]).is_empty();
+            require(!files.is_empty() && files.iter().all(is_whole), "files");
+            let bin = text(&platform["bin"]);
+            let is_program = |file: &Value| file["from"] == *bin && file["to"] == ".";
+            require(!bin.is_empty() && files.iter().any(is_program), "bin");
+            let labels = platform["selector"]["matchLabels"].as_object();
+            let mut keys = labels.into_iter().flat_map(serde_json::Map::keys);
+            let has_labels = labels.is_some_and(|labels| !labels.is_empty());
+            require(
+                has_labels && keys.all(|key| key == "os" || key == "arch"),
+                "selector",
+            );
+            require(
+                !selectors.contains(&labels),
+                "one archive for each platform",
+            );
+            selectors.push(labels);
+        }
+        refusals
+    }
+
+    #[test]
+    fn krew_refuses_nothing_of_the_manifest() {
+        assert_eq!(refusals("leadsman", &example()), [] as [String; 0]);
+        for (pointer, value, rule) in [
+            ("/kind", json!("Plug"), "kind"),
+            ("/metadata/name", json!("other"), "metadata.name"),
+            (
+                "/spec/shortDescription",
+                json!("x".repeat(51)),
+                "shortDescription",
+            ),
+            ("/spec/version", json!("1.2.3"), "version"),
+            ("/spec/platforms", json!([]), "platforms"),
+            ("/spec/platforms/0/sha256", json!("AB12"), "sha256"),
+            ("/spec/platforms/0/bin", json!("leadsman"), "bin"),
+            ("/spec/platforms/0/files", json!([]), "files"),
+            (
+                "/spec/platforms/0/selector/matchLabels",
+                json!({}),
+                "selector",
+            ),
+            (
+                "/spec/platforms/0/selector/matchLabels/arch",
+                json!("arm64"),
+                "one archive for each platform",
+            ),
+        ] {
+            let mut manifest = example();
+            *manifest.pointer_mut(pointer).unwrap() = value;
+            let refusals = refusals("leadsman", &manifest);
+            assert!(
+                refusals.contains(&rule.to_owned()),
+                "{pointer}: {refusals:?}"
+            );
+        }
     }
 }
