@@ -24,8 +24,8 @@ Five commands to begin with:",
     }
     println!(
         "
-Then: examples/README.md, which needs this cluster; docs/markers.md for a marker of your own. leadsman itself is in namespace
-leadsman-system (kubectl -n leadsman-system get pods).
+Then: a marker of your own (docs/tutorial.md) and a sidecar of your own (docs/tutorial-sidecars.md), step by step on this cluster;
+examples/README.md. The sidecars of the demo's shop: kubectl leadsman drift proxy. leadsman itself: kubectl -n leadsman-system get pods.
 
 Ctrl-C here ends the cluster and takes everything away."
     );

@@ -91,8 +91,9 @@ const COMMANDS: &[(&str, Check)] = &[
 ];
 
 /// The pages whose commands a case of [`TYPIST`] types one after another, on a cluster with a node.
-const TYPED: [&str; 5] = [
+const TYPED: [&str; 6] = [
     "docs/tutorial.md",
+    "docs/tutorial-sidecars.md",
     "examples/README.md",
     "examples/game-server/README.md",
     "examples/database-role/README.md",

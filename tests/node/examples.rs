@@ -18,6 +18,12 @@ pub(crate) async fn the_tutorial_shows_what_it_says(cluster: Arc<Cluster>) -> Re
     type_page(&cluster.bed, "docs/tutorial.md").await
 }
 
+pub(crate) async fn the_tutorial_of_sidecars_shows_what_it_says(
+    cluster: Arc<Cluster>,
+) -> Result<()> {
+    type_page(&cluster.bed, "docs/tutorial-sidecars.md").await
+}
+
 pub(crate) async fn a_first_marker_marks(cluster: Arc<Cluster>) -> Result<()> {
     type_page(&cluster.bed, "examples/README.md").await
 }

@@ -36,6 +36,7 @@ fn cases() -> Vec<Case<Cluster>> {
         case!(handlers::a_readiness_gate_follows_the_verdict),
         case!(bad::bad_probes_disturb_no_other),
         case!(examples::the_tutorial_shows_what_it_says),
+        case!(examples::the_tutorial_of_sidecars_shows_what_it_says),
         case!(examples::a_first_marker_marks),
         case!(examples::the_tour_of_the_demo_shows_what_it_says),
         case!(examples::an_idle_game_server_goes_first),
