@@ -181,7 +181,7 @@ pub(crate) async fn preflight_says_what_is_in_the_way(
     let hook = installation.preflight_account().await?;
     let before_install = ["--before-install", "--kubeconfig", &hook];
     let clean = in_the_way(&installation, &before_install).await?;
-    ensure!(clean.is_empty(), "before an install: {clean:?}");
+    ensure!(clean.is_empty(), "before an installation: {clean:?}");
     let hooks: Api<ValidatingWebhookConfiguration> = Api::all(installation.client.clone());
     hooks
         .create(&PostParams::default(), &serde_json::from_value(webhooks())?)
@@ -208,10 +208,10 @@ pub(crate) async fn preflight_says_what_is_in_the_way(
         "{acts:?}"
     );
     let refused = refused?;
-    ensure!(refused == acts, "before an install: {refused:?}");
+    ensure!(refused == acts, "before an installation: {refused:?}");
     let (aside, admitted) = (aside?, admitted?);
     ensure!(aside.is_empty(), "{aside:?}");
-    ensure!(admitted.is_empty(), "before an install: {admitted:?}");
+    ensure!(admitted.is_empty(), "before an installation: {admitted:?}");
     Ok(())
 }
 

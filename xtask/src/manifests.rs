@@ -40,7 +40,7 @@ const GATES: [(&str, &str); 4] = [
 
 const NOTE: &str = "# Written by `cargo xtask manifests`.\n";
 
-/// Labels that only an install by Helm has.
+/// Labels that only an installation by Helm has.
 const HELM_LABELS: [&str; 4] = [
     "helm.sh/chart:",
     "app.kubernetes.io/instance:",

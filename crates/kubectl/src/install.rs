@@ -26,7 +26,7 @@ const CLOCK_SKEW: SignedDuration = SignedDuration::from_secs(60);
 /// As `--lease-duration` has it by default.
 const LEASE_DURATION: std::time::Duration = std::time::Duration::from_secs(15);
 
-/// What is known of the install.
+/// What is known of the installation.
 #[derive(Debug)]
 pub(crate) struct Install {
     pub(crate) manager: Result<ManagerState, Unread>,

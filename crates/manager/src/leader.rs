@@ -72,7 +72,7 @@ fn other_install(leader: &str, namespace: &str) -> Option<String> {
     let other = installation(leader)?;
     (other != namespace).then(|| {
         format!(
-            "another install of leadsman leads: {leader}, in namespace {other}; this one, in namespace {namespace}, writes \
+            "another installation of leadsman leads: {leader}, in namespace {other}; this one, in namespace {namespace}, writes \
              nothing, since they would undo each other's marks. Remove one of the two"
         )
     })

@@ -1,4 +1,4 @@
-//! What each state of an install leads to.
+//! What each state of an installation leads to.
 
 use leadsman_core::podprobe::Config;
 use leadsman_core::podprobe::explain::{ManagerState, Unread};
@@ -34,7 +34,7 @@ fn node(name: &str) -> NodeHealth {
     }
 }
 
-/// An install in which all is well: two managers, two nodes, the webhook in use.
+/// An installation in which all is well: two managers, two nodes, the webhook in use.
 fn healthy() -> InstallHealth {
     let hook = json!({ "name": "w", "admissionReviewVersions": ["v1"], "sideEffects": "None",
         "clientConfig": { "service": { "namespace": "leadsman-system", "name": "leadsman-webhook" } } });

@@ -20,7 +20,7 @@ use super::install::InstallArgs;
 /// The exit status is 0 if nothing has to be done, and 1 otherwise.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Check only what an install does not bring itself: not the CRDs, rights and markers
+    /// Check only what an installation does not bring itself: not the CRDs, rights and markers
     #[arg(long, env = "LEADSMAN_BEFORE_INSTALL")]
     before_install: bool,
     /// Check the rights that an agent needs, instead of the manager's

@@ -71,7 +71,7 @@ impl Finding {
             .then("name a cluster that can be reached from here, with --kubeconfig and --context")
     }
 
-    /// A finding that something cannot be read. Before an install it is in the way: nobody knows what it would say.
+    /// A finding that something cannot be read. Before an installation it is in the way: nobody knows what it would say.
     fn unreadable(check: &'static str, what: &str, why: &str) -> Self {
         Self::new(
             check,
@@ -222,7 +222,7 @@ fn leader(seen: &Lookup<Option<String>>, scope: &PreflightScope) -> Finding {
     let here = &scope.namespace;
     if matches!(scope.part, InstallPart::BeforeInstall) && namespace != here {
         let message = format!(
-            "{holds}: leadsman is installed in namespace {namespace} already, and a cluster has room for one install. \
+            "{holds}: leadsman is installed in namespace {namespace} already, and a cluster has room for one installation. \
              Another one in namespace {here} would take over its roles, bindings and policy"
         );
         return Finding::new(CHECK, CheckResult::Todo, message)
@@ -234,7 +234,7 @@ fn leader(seen: &Lookup<Option<String>>, scope: &PreflightScope) -> Finding {
             ));
     }
     let message = format!(
-        "{holds}: an install in another namespace than {namespace} writes nothing while it runs"
+        "{holds}: an installation in another namespace than {namespace} writes nothing while it runs"
     );
     Finding::new(CHECK, CheckResult::Note, message)
 }
@@ -448,7 +448,7 @@ fn rights(seen: &[(RequiredRight, Lookup<bool>)], scope: &PreflightScope) -> Vec
     findings
 }
 
-/// What grants the rights of this install. Without its namespace it would bind them to the accounts of another one, and
+/// What grants the rights of this installation. Without its namespace it would bind them to the accounts of another one, and
 /// without its gates it would leave out those of a feature.
 fn grant_command(scope: &PreflightScope) -> String {
     let gates = match scope.gates.to_string() {

@@ -71,7 +71,7 @@ pub struct ClusterFacts {
     pub install: Option<InstallFacts>,
 }
 
-/// What was read of what an install brings, and of what it acts on.
+/// What was read of what an installation brings, and of what it acts on.
 #[derive(Clone, Debug)]
 pub struct InstallFacts {
     /// The two CRDs.
