@@ -115,16 +115,19 @@ fn complete_containers(list: &mut Object) {
         "required".into(),
         json!(["targetContainersMode", "resourcesExpr"]),
     );
+    // The name of a container's port may be left empty, as that of a port that is referred to may not.
     let name = schema_at(container, "ports[].name");
     name.extend(port_name());
+    name.insert("pattern".into(), json!(format!("^({PORT_NAME})?$")));
     set_keywords(container, CONTAINER_MAXIMA);
 }
 
 /// The name of a port: words of letters and digits with single '-' between them; the first one with a letter is the one
 /// after the group.
+const PORT_NAME: &str = "([0-9]+-)*[0-9]*[a-z][a-z0-9]*(-[a-z0-9]+)*";
+
 fn port_name() -> Object {
-    let pattern = "^([0-9]+-)*[0-9]*[a-z][a-z0-9]*(-[a-z0-9]+)*$";
-    object(json!({"maxLength": limits::PORT_NAME, "pattern": pattern}))
+    object(json!({"maxLength": limits::PORT_NAME, "pattern": format!("^{PORT_NAME}$")}))
 }
 
 /// The fields of a sidecar that no container of a pod has.

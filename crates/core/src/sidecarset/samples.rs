@@ -274,6 +274,7 @@ fn of_the_fullest() -> Vec<(&'static str, Value)> {
             json!({"limits": {}, "claims": [{"name": "gpu"}]}),
         ),
         ("/spec/initContainers/0/restartPolicy", Value::Null),
+        ("/spec/containers/0/ports/0/name", json!("")),
         (
             "/spec/containers/1/resourcesPolicy/targetContainersMode",
             json!("min"),
