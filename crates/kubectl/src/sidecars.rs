@@ -309,6 +309,9 @@ fn explain_set(lines: &mut Lines, explained: &SetExplanation) {
         let words = format!("{}: {}", cause.reason, cause.message);
         add_cause(lines, &words, cause);
     }
+    for remark in &explained.remarks {
+        lines.add(format_args!("    {remark}"));
+    }
     for difference in &explained.differs {
         drift::field(lines, difference);
     }

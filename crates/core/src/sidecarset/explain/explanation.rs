@@ -27,6 +27,9 @@ pub struct SetExplanation {
     /// In which fields it differs from that.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub differs: Vec<FieldDifference>,
+    /// What the set says and this pod does not have, as a variable of a container that is not there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<String>,
     /// What the set's own status says is wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reported: Option<String>,
@@ -196,8 +199,17 @@ impl Context<'_> {
             revision: self.pod.revision(set).filter(|_| injected),
             causes,
             differs,
+            remarks: self.remarks(set, injected),
             reported: self.known(set).and_then(reported),
         }
+    }
+
+    /// What of the revision that the pod was injected by does not take effect in it.
+    fn remarks(&self, set: &str, injected: bool) -> Vec<String> {
+        let known = self.known(set).filter(|_| injected);
+        known.map_or_else(Vec::new, |known| {
+            known.remarks(self.pod, self.sets, self.now)
+        })
     }
 
     fn known(&self, set: &str) -> Option<&KnownSet> {

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use jiff::Timestamp;
 use leadsman_api::slim::workload::WorkloadPod;
@@ -12,9 +11,9 @@ use super::Labels;
 use super::difference::{self, FieldDifference};
 use super::{KnownSet, KnownSets};
 use crate::sidecarset::annotations::{HASH, HashEntry, INJECTED_LIST, injected_sets};
-use crate::sidecarset::metadata::Whitelist;
+use crate::sidecarset::metadata::{AllowedKeys, Whitelist};
 use crate::sidecarset::pod::PodState;
-use crate::sidecarset::render::Injection;
+use crate::sidecarset::render::{Injection, inject};
 use crate::sidecarset::selection::{NewPod, offer};
 use crate::sidecarset::set::SidecarSet;
 use crate::workload::JsonObject;
@@ -114,24 +113,49 @@ impl KnownSet {
         let labels = sets.namespaces.get(&pod.observed.name.namespace);
         let label = labels.map(|labels| |key: &str| labels.get(key).map(String::as_str));
         let offered = offer(&self.set, &self.history, allowed(), &pod.as_new(), label);
-        let present = || Injection {
+        let former = self.former(pod, allowed());
+        let injection = offered.unwrap_or_else(|_| self.present(allowed()));
+        difference::find(&pod.object, injection, former, sets.render, now)
+    }
+
+    /// What of the revision that a pod was injected by does not take effect in it, in the words of an injection.
+    pub(super) fn remarks(&self, pod: &PodObject, sets: &KnownSets, now: Timestamp) -> Vec<String> {
+        let none = Whitelist::default();
+        let allowed = || sets.allowed_keys(&self.set, &none);
+        let former = self.former(pod, allowed());
+        let injection = former.unwrap_or_else(|| self.present(allowed()));
+        let injected = inject(&pod.object, &[injection], sets.render, now);
+        let remarks = injected.remarks.iter().map(|(_, remark)| remark);
+        let remarks = remarks.filter(|remark| !remark.leaves_out_the_set());
+        remarks.map(ToString::to_string).collect()
+    }
+
+    /// The injection of the set as it is now.
+    fn present<'a>(&'a self, allowed_keys: AllowedKeys<'a>) -> Injection<'a> {
+        Injection {
             set: &self.set,
             template: &self.set.template,
             hashes: &self.set.hashes,
             revision: &self.history.newest,
-            allowed_keys: allowed(),
+            allowed_keys,
             missing_pin: None,
-        };
-        let name: Option<Arc<str>> = pod.revision(&self.set.name).map(Into::into);
+        }
+    }
+
+    /// The injection of the revision that a pod was injected by, if that is known.
+    fn former<'a>(
+        &'a self,
+        pod: &PodObject,
+        allowed_keys: AllowedKeys<'a>,
+    ) -> Option<Injection<'a>> {
+        let name = pod.revision(&self.set.name)?;
         let mut revisions = self.history.revisions.iter();
-        let former = revisions.find(|known| Some(&known.revision.name) == name.as_ref());
-        let former = former.map(|former| Injection {
+        let former = revisions.find(|known| *known.revision.name == *name)?;
+        Some(Injection {
             template: &former.template,
             hashes: &former.hashes,
             revision: &former.revision.name,
-            ..present()
-        });
-        let injection = offered.unwrap_or_else(|_| present());
-        difference::find(&pod.object, injection, former, sets.render, now)
+            ..self.present(allowed_keys)
+        })
     }
 }

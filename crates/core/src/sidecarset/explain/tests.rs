@@ -562,6 +562,34 @@ fn a_pod_that_is_as_its_set_says_has_no_cause() {
     assert!(explained.revision.unwrap().starts_with("log-"));
 }
 
+// SCS-13, SCS-19, SDF-10, SDF-11
+#[test]
+fn what_a_pod_lacks_of_what_its_set_says_is_told() {
+    let policy =
+        json!({"targetContainersMode": "sum", "resourcesExpr": {"limits": {"cpu": "cpu/2"}}});
+    let transfer = json!([{"sourceContainerName": "main", "envName": "ROLE"}]);
+    let container =
+        json!({"name": "log", "image": "i:1", "transferEnv": transfer, "resourcesPolicy": policy});
+    let cluster = Cluster::default()
+        .set("log", &json!({"containers": [container]}))
+        .pod("a", &json!({}));
+    let explained = cluster.explain();
+    assert!(explained.causes.is_empty(), "{explained:#?}");
+    assert_eq!(
+        explained.remarks,
+        [
+            "gives container \"log\" no limit of cpu: container \"main\" of the pod has none",
+            "has no variable \"ROLE\" from container \"main\": there is none",
+        ]
+    );
+    // What a pod that was not injected would get is not told of it.
+    let cluster = Cluster::default().set("log", &json!({})).pod(
+        "a",
+        &json!({"/metadata/labels": {"app": "other"}, "/metadata/annotations": {}}),
+    );
+    assert_eq!(cluster.explain().remarks, [""; 0]);
+}
+
 // SCS-5, SDF-2, SDF-4, SDF-6, SDF-19
 #[rstest]
 #[case(json!({}), json!({"/metadata/labels": {"app": "wbe"}}), SetReason::Labels, "does not match the pod's labels")]
@@ -742,6 +770,7 @@ fn pods_are_grouped_by_what_each_set_does_to_them() {
             })
             .collect(),
         differs: Vec::new(),
+        remarks: Vec::new(),
         reported: None,
     };
     let pods = [
