@@ -8,6 +8,7 @@ use num_rational::Ratio as ExactRatio;
 use num_traits::{CheckedAdd, CheckedDiv, CheckedMul, CheckedSub};
 
 use super::parser::{self, NotAnExpression};
+use crate::workload::quantity::Quantity;
 
 /// A number, exactly.
 pub(super) type Ratio = ExactRatio<i128>;
@@ -133,6 +134,11 @@ impl Operation {
         }?;
         is_small(&value).then_some(value)
     }
+}
+
+/// A quantity, exactly.
+pub(super) fn exactly(quantity: &Quantity) -> Ratio {
+    Ratio::new(quantity.nanos(), 1_000_000_000)
 }
 
 /// Whether a number can be calculated with.

@@ -12,14 +12,13 @@
 //! unit (`10x` is 0 there), and whatever would be an error for each pod. A number beside a quantity is one in the unit of
 //! the resource, as in a pod: `cpu - 4` is about four processors.
 
-use super::expression::{Node, Operation, Ratio, Value, is_small};
+use super::expression::{Node, Operation, Ratio, Value, exactly, is_small};
 use crate::workload::quantity::Quantity;
 
 /// How deep an expression may nest. A parser that calls itself needs a bound.
 const DEPTH: usize = 32;
 /// Units of quantities. There is no `E`, which a number has in front of its exponent.
 const UNITS: [&str; 11] = ["m", "k", "M", "G", "T", "P", "Ki", "Mi", "Gi", "Ti", "Pi"];
-const NANOS: i128 = 1_000_000_000;
 
 /// Why a text is not an expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -277,15 +276,15 @@ fn end_of_number(text: &str) -> usize {
 /// A number, a percentage or a quantity. Digits beyond a billionth are rounded up, as in a quantity.
 fn constant(word: &str) -> Option<(Ratio, Dimension)> {
     let suffix = word.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
-    let (number, unit, dimension) = match word.strip_suffix('%') {
-        Some(number) => (number, 100 * NANOS, Dimension::Number),
-        None if UNITS.contains(&suffix) => (word, NANOS, Dimension::Quantity),
-        None => (word, NANOS, Dimension::Number),
+    let (number, divisor, dimension) = match word.strip_suffix('%') {
+        Some(number) => (number, 100, Dimension::Number),
+        None if UNITS.contains(&suffix) => (word, 1, Dimension::Quantity),
+        None => (word, 1, Dimension::Number),
     };
     let is_number = number.ends_with(|c: char| c.is_ascii_digit() || c == '.');
     if dimension == Dimension::Number && !is_number {
         return None;
     }
-    let value = Ratio::new(Quantity::parse(number)?.nanos(), unit);
+    let value = exactly(&Quantity::parse(number)?) / divisor;
     is_small(&value).then_some((value, dimension))
 }

@@ -4,12 +4,14 @@ use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::json;
 
+use super::expression::{Ratio, Value, exactly};
 use super::parser::NotAnExpression;
 use super::*;
 use crate::cluster::Invalid;
+use crate::workload::quantity::Quantity;
 
 fn quantity(text: &str) -> Ratio {
-    Ratio::new(Quantity::parse(text).unwrap().nanos(), NANOS)
+    exactly(&Quantity::parse(text).unwrap())
 }
 
 /// What an expression is in a pod whose containers have `own` of the resource, or no limit.
@@ -389,13 +391,20 @@ fn a_pod_is_not_refused_for_what_an_expression_says_of_it(
 
 #[test]
 fn what_else_a_container_has_in_its_resources_stays() {
-    let mut container = json!({"resources": {"claims": [{"name": "gpu"}], "limits": {}}});
-    let container = container.as_object_mut().unwrap();
-    let mut computed = ComputedResources::default();
-    computed.limits.insert("cpu".to_owned(), json!("1"));
-    computed.write(container);
-    let expected = json!({"claims": [{"name": "gpu"}], "limits": {"cpu": "1"}});
-    assert_eq!(container["resources"], expected);
+    for (own, expected) in [
+        (
+            json!({"claims": [{"name": "gpu"}], "limits": {}}),
+            json!({"claims": [{"name": "gpu"}], "limits": {"cpu": "1"}}),
+        ),
+        (json!(null), json!({"limits": {"cpu": "1"}})),
+    ] {
+        let mut container = json!({"resources": own});
+        let container = container.as_object_mut().unwrap();
+        let mut computed = ComputedResources::default();
+        computed.limits.insert("cpu".to_owned(), json!("1"));
+        computed.write(container);
+        assert_eq!(container["resources"], expected);
+    }
 }
 
 /// An expression as it is generated.
