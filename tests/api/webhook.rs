@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::admissionregistration::v1::{
-    MutatingWebhookConfiguration, RuleWithOperations,
+    MutatingWebhookConfiguration, RuleWithOperations, ValidatingWebhookConfiguration,
 };
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use k8s_openapi::api::rbac::v1::{ClusterRole, Role};
@@ -15,9 +15,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use leadsman_admission::{
-    Admission, AdmissionRequest, AdmissionResponse, Args, CONFIGURATION, OWNER, PatchOperation,
-    Reviewer, SECRET, Webhook, WebhookCalls, WebhookSpec,
+    Admission, AdmissionRequest, Args, CONFIGURATION, Cause, Mutation, OWNER, PatchOperation,
+    Reviewer, SECRET, VALIDATING_OWNER, Validation, Webhook, WebhookCalls, WebhookSpec,
 };
+use leadsman_api::{GROUP, SIDECAR_SET_CRD, SidecarSet};
 use leadsman_lease::Leadership;
 use leadsman_process::traces::Tracer;
 use leadsman_process::{ApiServer, Component, Metrics, Process, Readiness, client, clock};
@@ -37,6 +38,8 @@ const NAMESPACE: &str = "leadsman-system";
 /// Two webhooks, each of which adds its name.
 const FIRST: &str = "first.leadsman.test";
 const SECOND: &str = "second.leadsman.test";
+/// A webhook that refuses each set.
+const JUDGE: &str = "judge.leadsman.test";
 
 /// Adds the annotation that the snapshot names.
 struct Annotate;
@@ -54,14 +57,34 @@ struct Annotations {
 impl Reviewer for Annotate {
     type Object = Annotated;
     type Snapshot = &'static str;
+    type Response = Mutation;
 
-    fn review(name: &&'static str, request: &AdmissionRequest<Annotated>) -> AdmissionResponse {
+    fn review(name: &&'static str, request: &AdmissionRequest<Annotated>) -> Mutation {
         let addition = match request.object.metadata.annotations {
             Some(_) => PatchOperation::add(["metadata", "annotations", name], "seen"),
             None => PatchOperation::add(["metadata", "annotations"], json!({*name: "seen"})),
         };
-        AdmissionResponse {
+        Mutation {
             patch: vec![addition],
+            warnings: Vec::new(),
+        }
+    }
+}
+
+/// Refuses everything.
+struct Refuse;
+
+impl Reviewer for Refuse {
+    type Object = Value;
+    type Snapshot = &'static str;
+    type Response = Validation;
+
+    fn review(name: &&'static str, _: &AdmissionRequest<Value>) -> Validation {
+        Validation {
+            causes: vec![Cause {
+                field: "metadata.name".to_owned(),
+                message: format!("is refused by {name}"),
+            }],
             warnings: Vec::new(),
         }
     }
@@ -73,6 +96,7 @@ struct Replica {
     process: Process,
     second: watch::Sender<WebhookCalls>,
     _first: watch::Sender<WebhookCalls>,
+    _judge: watch::Sender<WebhookCalls>,
     leadership: watch::Sender<Leadership>,
 }
 
@@ -100,7 +124,12 @@ impl Replica {
             Leadership::Standby
         });
         let (first, second) = (watch::Sender::new(spec()), watch::Sender::default());
-        let webhooks = vec![webhook(FIRST, &first), webhook(SECOND, &second)];
+        let judge = watch::Sender::new(of_sets());
+        let webhooks = vec![
+            webhook::<Annotate>(FIRST, &first),
+            webhook::<Annotate>(SECOND, &second),
+            webhook::<Refuse>(JUDGE, &judge),
+        ];
         let args = args()?;
         let started =
             Admission::start(&args, NAMESPACE, webhooks, &process, leadership.subscribe());
@@ -109,6 +138,7 @@ impl Replica {
             process,
             second,
             _first: first,
+            _judge: judge,
             leadership,
         })
     }
@@ -138,20 +168,32 @@ fn args() -> Result<Args> {
     })
 }
 
-fn webhook(name: &'static str, spec: &watch::Sender<WebhookCalls>) -> Webhook {
+fn webhook<R: Reviewer<Snapshot = &'static str>>(
+    name: &'static str,
+    spec: &watch::Sender<WebhookCalls>,
+) -> Webhook {
     let (_, snapshot) = watch::channel(Some(Arc::new(name)));
-    Webhook::new::<Annotate>(name, snapshot, spec.subscribe())
+    Webhook::new::<R>(name, snapshot, spec.subscribe())
 }
 
 /// The creation of every pod.
 fn spec() -> WebhookCalls {
+    creation_of("", "v1", "pods")
+}
+
+/// The creation of every set.
+fn of_sets() -> WebhookCalls {
+    creation_of(GROUP, "v1beta1", "sidecarsets")
+}
+
+fn creation_of(group: &str, version: &str, resource: &str) -> WebhookCalls {
     let only = |text: &str| Some(vec![text.to_owned()]);
     let spec = WebhookSpec {
         rules: vec![RuleWithOperations {
             operations: only("CREATE"),
-            api_groups: only(""),
-            api_versions: only("v1"),
-            resources: only("pods"),
+            api_groups: only(group),
+            api_versions: only(version),
+            resources: only(resource),
             ..RuleWithOperations::default()
         }],
         timeout_seconds: 5,
@@ -164,6 +206,13 @@ fn spec() -> WebhookCalls {
 async fn raise() -> Result<Installation> {
     let installation = Installation::raise_idle().await?;
     installation.grant_webhooks().await?;
+    let apply = ["apply", "--server-side", "-f", "-"];
+    let crd = SIDECAR_SET_CRD.as_bytes();
+    installation.plane.kubectl_with(&apply, crd).await?;
+    let gate = "--feature-gates=SidecarSetGate=true";
+    installation
+        .apply_manifests(&[gate, "--only=access"], &["--force-conflicts"])
+        .await?;
     let namespace = serde_json::from_value(json!({"metadata": {"name": "pods"}}))?;
     let namespaces: Api<Namespace> = Api::all(installation.client.clone());
     namespaces
@@ -190,6 +239,37 @@ async fn create(client: &Client) -> Result<Vec<&'static str>> {
     Ok(called
         .filter(|name| annotations.contains_key(*name))
         .collect())
+}
+
+/// Creates a set, which the API server then forgets. Returns why it was refused; empty if it was not.
+async fn refusal_of_a_set(client: &Client) -> Result<String> {
+    let set = serde_json::from_value(json!({
+        "apiVersion": "apps.kruise.io/v1beta1", "kind": "SidecarSet", "metadata": {"name": "any"},
+        "spec": {"selector": {"matchLabels": {"a": "b"}}, "containers": [{"name": "c", "image": "i"}]},
+    }))?;
+    let params = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    match Api::<SidecarSet>::all(client.clone())
+        .create(&params, &set)
+        .await
+    {
+        Ok(_) => Ok(String::new()),
+        Err(kube::Error::Api(status)) => Ok(status.message),
+        Err(other) => Err(other.into()),
+    }
+}
+
+/// Waits until the API server has sets judged.
+async fn wait_for_judgement(client: &Client) -> Result<()> {
+    wait_for_answer("a set that is refused", || async {
+        Ok(refusal_of_a_set(client)
+            .await?
+            .contains(JUDGE)
+            .then_some(()))
+    })
+    .await
 }
 
 /// Waits until the API server calls these.
@@ -277,6 +357,8 @@ pub(crate) async fn an_edited_or_deleted_configuration_is_repaired(
     .await?;
     wait_for_calls(&installation.client, &[FIRST]).await?;
 
+    the_other_kind_is_repaired_too(&installation.client).await?;
+
     // What others add is theirs.
     let label = json!({"metadata": {"labels": {"theirs": "stays"}}});
     configurations
@@ -317,6 +399,38 @@ pub(crate) async fn rotate_certificate(client: &Client) -> Result<()> {
     .await
 }
 
+/// What is proved for one kind of configuration holds for the other, which the same loop keeps.
+async fn the_other_kind_is_repaired_too(client: &Client) -> Result<()> {
+    wait_for_judgement(client).await?;
+    let configurations: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+    let applied = configurations.get(CONFIGURATION).await?;
+    let cluster_roles: Api<ClusterRole> = Api::all(client.clone());
+    let role = cluster_roles.get(VALIDATING_OWNER).await?.metadata;
+    is_owned(&applied.metadata, &role)?;
+    let edit = json!({"webhooks": [{"name": JUDGE, "failurePolicy": "Fail"}]});
+    configurations
+        .patch(
+            CONFIGURATION,
+            &PatchParams::default(),
+            &Patch::Strategic(edit),
+        )
+        .await?;
+    let is_repaired = |seen: &ValidatingWebhookConfiguration| {
+        ensure!(
+            seen.webhooks == applied.webhooks,
+            "it says {:?}",
+            seen.webhooks
+        );
+        Ok(())
+    };
+    wait_for_object(&configurations, CONFIGURATION, "its repair", is_repaired).await?;
+    configurations
+        .delete(CONFIGURATION, &DeleteParams::default())
+        .await?;
+    wait_for_object(&configurations, CONFIGURATION, "its return", is_repaired).await?;
+    Ok(())
+}
+
 pub(crate) async fn certificates_rotate_while_pods_are_created(_: Arc<Installation>) -> Result<()> {
     let _place = PLACES.acquire().await?;
     let installation = raise().await?;
@@ -327,6 +441,7 @@ pub(crate) async fn certificates_rotate_while_pods_are_created(_: Arc<Installati
     )?;
     tokio::try_join!(replica.is_ready(), other.is_ready())?;
     wait_for_calls(&installation.client, &[FIRST]).await?;
+    wait_for_judgement(&installation.client).await?;
 
     let (created, stop) = (Arc::new(AtomicUsize::new(0)), CancellationToken::new());
     let mut creators = JoinSet::new();
@@ -343,6 +458,8 @@ pub(crate) async fn certificates_rotate_while_pods_are_created(_: Arc<Installati
                     called.contains(&FIRST),
                     "a pod was created without a call: {called:?}"
                 );
+                let told = refusal_of_a_set(&client).await?;
+                ensure!(told.contains(JUDGE), "a set was not judged: {told:?}");
                 created.fetch_add(1, Ordering::Relaxed);
             }
             Ok(())

@@ -5,9 +5,12 @@ use std::io;
 use std::sync::Arc;
 use std::thread;
 
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration as Validating,
+};
 use leadsman_lease::Leadership;
-use leadsman_process::Process;
 use leadsman_process::serve::BindAddress;
+use leadsman_process::{ApiServer, Process, ReadinessCheck};
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinError, JoinSet};
@@ -17,12 +20,14 @@ use crate::args::Args;
 use crate::certificate::directory::{Directory, DirectoryError};
 use crate::certificate::publish::Publisher;
 use crate::certificate::secret::{LIFE, SecretLoop, SecretLoopState};
-use crate::configuration::Address;
+use crate::certificate::{BundlesInForce, CaBundle};
 use crate::configuration::repair::{
     ConfigurationLoop, ConfigurationLoopState, WebhookSource, delete_leftover,
 };
+use crate::configuration::{Address, WebhookConfiguration};
 use crate::endpoint::Endpoints;
 use crate::metrics::Metrics;
+use crate::review::sealed::ReviewKind;
 use crate::server::{CONNECTIONS, Server};
 use crate::webhook::Webhook;
 
@@ -76,7 +81,9 @@ impl Admission {
     ) -> Result<Self, AdmissionError> {
         let address = args.webhook_bind_address;
         if webhooks.is_empty() || address == BindAddress::Nowhere {
-            return Ok(Self::without_webhooks(&webhooks, process, leadership));
+            return Ok(Self::without_server(
+                args, namespace, &webhooks, process, leadership,
+            ));
         }
         let listener = address.listen().await;
         let listener =
@@ -86,21 +93,32 @@ impl Admission {
         let check = |name| process.readiness.add_check(name, "not read yet");
         let publisher = Publisher::new(metrics.clone(), check("webhook certificates"));
         let certificate = publisher.certificate();
-        let configuration = ConfigurationLoop {
+        let address = Address::of(args, namespace);
+        let names = address.names();
+        let parts = LoopParts {
             server: process.server.clone(),
-            address: Address::of(args, namespace),
-            webhooks: webhooks.iter().map(source).collect(),
+            address,
             bundle: publisher.bundle(),
             mounted: args.webhook_cert_dir.is_some(),
             leadership: leadership.clone(),
-            in_force: watch::Sender::new(None),
-            absent_since: watch::Sender::new(None),
-            check: check("webhook configuration"),
-            state: ConfigurationLoopState::default(),
         };
-        let names = configuration.address.names();
-        let absent_since = configuration.absent_since.subscribe();
+        let of_kind = |kind| webhooks.iter().filter(move |webhook| webhook.kind == kind);
+        let mutating = of_kind(ReviewKind::Mutating).map(source).collect();
+        let mutating = parts.configuration_loop::<MutatingWebhookConfiguration>(
+            mutating,
+            Some(check("webhook configuration")),
+        );
+        let absent_since = mutating.absent_since.subscribe();
+        let mut in_force = vec![mutating.in_force.subscribe()];
         let mut loops = JoinSet::new();
+        loops.spawn(mutating.run());
+        let validating: Vec<_> = of_kind(ReviewKind::Validating).map(source).collect();
+        // Where there is none, a process may not even read such a configuration.
+        if !validating.is_empty() {
+            let validating = parts.configuration_loop::<Validating>(validating, None);
+            in_force.push(validating.in_force.subscribe());
+            loops.spawn(validating.run());
+        }
         if let Some(path) = args.webhook_cert_dir.clone() {
             loops.spawn(Directory::watch(path, names, publisher)?.run());
         } else {
@@ -110,13 +128,12 @@ impl Admission {
                 names,
                 life: LIFE,
                 leadership,
-                in_force: configuration.in_force.subscribe(),
+                in_force: BundlesInForce(in_force),
                 publisher,
                 state: SecretLoopState::default(),
             };
             loops.spawn(secret.run());
         }
-        loops.spawn(configuration.run());
         let draining = CancellationToken::new();
         let server = Server {
             endpoints: Arc::new(Endpoints::new(webhooks, metrics, draining.clone())),
@@ -130,7 +147,9 @@ impl Admission {
         Ok(Self { ended, loops })
     }
 
-    fn without_webhooks(
+    fn without_server(
+        args: &Args,
+        namespace: &str,
         webhooks: &[Webhook],
         process: &Process,
         leadership: watch::Receiver<Leadership>,
@@ -139,7 +158,28 @@ impl Admission {
             tracing::warn!("--webhook-bind-address=0: no admission webhook is served");
         }
         let mut loops = JoinSet::new();
-        loops.spawn(delete_leftover(process.server.clone(), leadership));
+        if webhooks
+            .iter()
+            .any(|webhook| webhook.kind == ReviewKind::Validating)
+        {
+            let parts = LoopParts {
+                server: process.server.clone(),
+                address: Address::of(args, namespace),
+                bundle: watch::Sender::new(CaBundle::Unknown).subscribe(),
+                mounted: false,
+                leadership: leadership.clone(),
+            };
+            // A configuration that is to have no webhook is deleted.
+            loops.spawn(
+                parts
+                    .configuration_loop::<Validating>(Vec::new(), None)
+                    .run(),
+            );
+        }
+        let server = process.server.clone();
+        loops.spawn(delete_leftover::<MutatingWebhookConfiguration>(
+            server, leadership,
+        ));
         let ended = None;
         Self { ended, loops }
     }
@@ -196,6 +236,36 @@ pub(crate) fn source(webhook: &Webhook) -> WebhookSource {
         in_force: webhook.in_force.clone(),
         led_by: webhook.led_by.clone(),
         answers: Arc::clone(&webhook.answers),
+    }
+}
+
+/// What the loops of both configurations have in common.
+struct LoopParts {
+    server: ApiServer,
+    address: Address,
+    bundle: watch::Receiver<CaBundle>,
+    mounted: bool,
+    leadership: watch::Receiver<Leadership>,
+}
+
+impl LoopParts {
+    fn configuration_loop<C: WebhookConfiguration>(
+        &self,
+        webhooks: Vec<WebhookSource>,
+        check: Option<ReadinessCheck>,
+    ) -> ConfigurationLoop<C> {
+        ConfigurationLoop {
+            server: self.server.clone(),
+            address: self.address.clone(),
+            webhooks,
+            bundle: self.bundle.clone(),
+            mounted: self.mounted,
+            leadership: self.leadership.clone(),
+            in_force: watch::Sender::new(None),
+            absent_since: watch::Sender::new(None),
+            check,
+            state: ConfigurationLoopState::default(),
+        }
     }
 }
 

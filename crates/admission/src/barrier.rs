@@ -10,7 +10,7 @@
 //! must be few paths. And that each replica reports how far it has come: a write for each change and replica, and dead
 //! replicas to be told from slow ones.
 
-use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 /// Slots in turn. The clients of an API server for 200 configurations of calls are cached (`defaultCacheSize` in
 /// `k8s.io/apiserver/pkg/util/webhook/client.go`), and one webhook has a few calls.
@@ -95,12 +95,12 @@ impl Barrier {
     }
 
     /// The barrier of a webhook in a configuration.
-    pub(crate) fn read(webhook: &str, observed: &MutatingWebhookConfiguration) -> Option<Self> {
-        let annotations = observed.metadata.annotations.as_ref()?;
+    pub(crate) fn read(webhook: &str, observed: &ObjectMeta) -> Option<Self> {
+        let annotations = observed.annotations.as_ref()?;
         let (version, slot) = annotations
             .get(&Self::annotation(webhook))?
             .split_once('/')?;
-        let own = observed.metadata.resource_version.as_ref()?.parse().ok()?;
+        let own = observed.resource_version.as_ref()?.parse().ok()?;
         Some(Self {
             version: StateVersion::parse(version)?.known_at(own)?,
             slot: slot.parse().ok().filter(|slot| *slot < SLOTS)?,
@@ -202,8 +202,7 @@ mod tests {
     fn a_barrier_is_read_unless_it_is_of_another_cluster() {
         let read = |text: &str| {
             let annotations = json!({"a.b.c/barrier": text});
-            let observed =
-                json!({"metadata": {"resourceVersion": "50", "annotations": annotations}});
+            let observed = json!({"resourceVersion": "50", "annotations": annotations});
             Barrier::read("a.b.c", &serde_json::from_value(observed).unwrap())
         };
         for (text, versions) in [

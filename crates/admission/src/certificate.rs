@@ -15,6 +15,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -37,11 +38,41 @@ pub(crate) enum CaBundle {
     Elsewhere,
 }
 
-/// The bundle that the webhook configuration has, and since when.
+/// The bundle that a webhook configuration has, and since when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BundleInForce {
     pub(crate) bundle: CaBundle,
     pub(crate) since: Instant,
+}
+
+/// The bundles of all webhook configurations.
+pub(crate) struct BundlesInForce(pub(crate) Vec<watch::Receiver<Option<BundleInForce>>>);
+
+impl BundlesInForce {
+    /// Since when all of them have this bundle.
+    pub(crate) fn all_have_since(&mut self, bundle: &CaBundle) -> Option<Instant> {
+        let each = self.0.iter_mut().map(|in_force| {
+            let in_force = in_force.borrow_and_update();
+            let same = in_force.as_ref().filter(|known| known.bundle == *bundle);
+            same.map(|known| known.since)
+        });
+        // Each is asked, so that all changes so far have been seen.
+        let each: Vec<_> = each.collect();
+        let all: Option<Vec<_>> = each.into_iter().collect();
+        all?.into_iter().max()
+    }
+
+    /// Waits until one of them changes.
+    pub(crate) async fn changed(&mut self) {
+        let each = self.0.iter_mut().map(|in_force| {
+            Box::pin(async {
+                if in_force.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            })
+        });
+        futures::future::select_all(each).await;
+    }
 }
 
 /// A certificate that a TLS server can use.
@@ -313,5 +344,27 @@ pub(crate) mod tests {
             Certificate::read(&empty),
             Err(CertificateError::Empty)
         ));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bundle_is_in_force_once_every_configuration_has_it() {
+        let bundle = CaBundle::Pem(b"CA".to_vec());
+        let (one, other) = (watch::Sender::new(None), watch::Sender::new(None));
+        let mut all = BundlesInForce(vec![one.subscribe(), other.subscribe()]);
+        let begin = leadsman_process::clock::monotonic();
+        let put = |configuration: &watch::Sender<_>, bundle: &CaBundle, seconds| {
+            let bundle = bundle.clone();
+            let since = begin + Duration::from_secs(seconds);
+            configuration.send_replace(Some(BundleInForce { bundle, since }));
+        };
+        put(&one, &bundle, 1);
+        assert_eq!(all.all_have_since(&bundle), None);
+        put(&other, &CaBundle::Elsewhere, 2);
+        all.changed().await;
+        assert_eq!(all.all_have_since(&bundle), None);
+        put(&other, &bundle, 3);
+        all.changed().await;
+        let since = all.all_have_since(&bundle).map(|since| since - begin);
+        assert_eq!(since, Some(Duration::from_secs(3)));
     }
 }

@@ -1,15 +1,23 @@
-//! The `MutatingWebhookConfiguration`, by which the API server calls the webhooks: its desired contents, and whether it
-//! has them.
+//! The webhook configurations, by which the API server calls the webhooks: their desired contents, and whether they have
+//! them. Webhooks that may change objects are in a `MutatingWebhookConfiguration`, those that may refuse them in a
+//! `ValidatingWebhookConfiguration`, which differ in little.
 //!
-//! The leader applies it (server-side apply, KEP-555) with a field manager of its own, and again when somebody has
+//! The leader applies each (server-side apply, KEP-555) with a field manager of its own, and again when somebody has
 //! changed or deleted it. Webhooks and match conditions are lists by name there, so entries and fields of others stay.
 //! One thing of others must not stay: a match condition on our webhook, since the API server calls it only for objects
 //! that fulfil all of them. An apply leaves such a condition, so another patch removes it.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 
 use k8s_openapi::ByteString;
-use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::FIELD_MANAGER;
@@ -17,12 +25,50 @@ use crate::args::{Args, ServiceReference, WebhookUrl};
 use crate::barrier::{Barrier, StoredBarrier};
 use crate::certificate::CaBundle;
 use crate::endpoint::CallPath;
+use crate::owner::{OWNER, VALIDATING_OWNER};
 use crate::webhook::{FailurePolicy, WebhookSpec};
 
 pub(crate) mod repair;
 
-/// The configuration's name.
+/// The configurations' name, of either kind.
 pub const CONFIGURATION: &str = "leadsman";
+
+/// A kind of webhook configuration.
+pub(crate) trait WebhookConfiguration:
+    Resource<DynamicType = ()>
+    + Clone
+    + Debug
+    + PartialEq
+    + Serialize
+    + DeserializeOwned
+    + Send
+    + 'static
+{
+    /// The `ClusterRole` that grants the rights on it.
+    const OWNER: &'static str;
+
+    /// Adds the fields of an entry that the other kind does not have.
+    fn complete(entry: &mut Value, spec: &WebhookSpec);
+
+    /// What messages call it.
+    fn object() -> String {
+        format!("{} {CONFIGURATION}", Self::kind(&()))
+    }
+}
+
+impl WebhookConfiguration for MutatingWebhookConfiguration {
+    const OWNER: &'static str = OWNER;
+
+    fn complete(entry: &mut Value, spec: &WebhookSpec) {
+        entry["reinvocationPolicy"] = json!(if spec.reinvoked { "IfNeeded" } else { "Never" });
+    }
+}
+
+impl WebhookConfiguration for ValidatingWebhookConfiguration {
+    const OWNER: &'static str = VALIDATING_OWNER;
+
+    fn complete(_: &mut Value, _: &WebhookSpec) {}
+}
 
 /// The address at which the API server calls the webhooks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,14 +123,14 @@ pub(crate) struct InForceWebhook {
 }
 
 /// The desired configuration, as an apply sends it. None while no webhook is in force.
-pub(crate) fn desired(
+pub(crate) fn desired<C: WebhookConfiguration>(
     webhooks: &[InForceWebhook],
     address: &Address,
     bundle: &CaBundle,
 ) -> Option<Value> {
     let entries = webhooks
         .iter()
-        .flat_map(|webhook| entries(webhook, address, bundle));
+        .flat_map(|webhook| entries::<C>(webhook, address, bundle));
     let entries: Vec<_> = entries.collect();
     let barriers = webhooks.iter().filter_map(|webhook| {
         let key = Barrier::annotation(webhook.name);
@@ -96,7 +142,7 @@ pub(crate) fn desired(
     }
     let mut desired = json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "MutatingWebhookConfiguration",
+        "kind": C::kind(&()),
         "metadata": {
             "name": CONFIGURATION,
             "labels": {"app.kubernetes.io/name": "leadsman"},
@@ -109,12 +155,16 @@ pub(crate) fn desired(
     Some(desired)
 }
 
-fn entries(webhook: &InForceWebhook, address: &Address, bundle: &CaBundle) -> Vec<Value> {
+fn entries<C: WebhookConfiguration>(
+    webhook: &InForceWebhook,
+    address: &Address,
+    bundle: &CaBundle,
+) -> Vec<Value> {
     let mut counts = BTreeMap::new();
     let entries = webhook.specs.iter().map(|spec| {
         let count = counts.entry(spec.failure_policy).or_insert(0);
         *count += 1;
-        entry(webhook, spec, *count, address, bundle)
+        entry::<C>(webhook, spec, *count, address, bundle)
     });
     entries.collect()
 }
@@ -132,7 +182,7 @@ fn entry_name(webhook: &str, policy: FailurePolicy, number: usize) -> String {
     }
 }
 
-fn entry(
+fn entry<C: WebhookConfiguration>(
     webhook: &InForceWebhook,
     spec: &WebhookSpec,
     number: usize,
@@ -151,12 +201,12 @@ fn entry(
         "failurePolicy": spec.failure_policy.as_str(),
         "matchPolicy": "Equivalent",
         "sideEffects": "None",
-        "reinvocationPolicy": if spec.reinvoked { "IfNeeded" } else { "Never" },
         "timeoutSeconds": spec.timeout_seconds,
         "rules": spec.rules,
         "namespaceSelector": spec.namespace_selector,
         "objectSelector": spec.object_selector,
     });
+    C::complete(&mut entry, spec);
     // An empty list is not stored.
     if !spec.match_conditions.is_empty() {
         entry["matchConditions"] = json!(spec.match_conditions);
@@ -229,8 +279,8 @@ fn item<'a>(items: &'a [Value], key: &str) -> Option<&'a Value> {
 }
 
 /// Whether cert-manager's cainjector fills in the bundle.
-fn is_injected(observed: &MutatingWebhookConfiguration) -> bool {
-    let annotations = observed.metadata.annotations.iter().flatten();
+fn is_injected(observed: &ObjectMeta) -> bool {
+    let annotations = observed.annotations.iter().flatten();
     let mut keys = annotations.map(|(key, _)| key);
     keys.any(|key| {
         key.starts_with("cert-manager.io/inject-ca-from")
@@ -239,8 +289,8 @@ fn is_injected(observed: &MutatingWebhookConfiguration) -> bool {
 }
 
 /// Whether a field of the object is ours, so that we have to remove it.
-fn is_ours(observed: &MutatingWebhookConfiguration) -> bool {
-    let entries = observed.metadata.managed_fields.iter().flatten();
+fn is_ours(observed: &ObjectMeta) -> bool {
+    let entries = observed.managed_fields.iter().flatten();
     entries
         .filter_map(|entry| entry.manager.as_deref())
         .any(|manager| manager == FIELD_MANAGER)
@@ -248,12 +298,12 @@ fn is_ours(observed: &MutatingWebhookConfiguration) -> bool {
 
 /// The observed configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) enum Observed {
+pub(crate) enum Observed<C> {
     /// It has not been listed yet.
     #[default]
     Unknown,
     Absent,
-    Present(Box<MutatingWebhookConfiguration>),
+    Present(Box<C>),
 }
 
 /// The next step towards the desired configuration.
@@ -270,13 +320,13 @@ pub(crate) enum Step {
 /// Decides the next step. `applied` is what this process last applied in this term: fields that are no longer desired
 /// are removed only by another apply. What another process applied is known by the fields that are ours, so that a leader
 /// that has nothing to change writes nothing.
-pub(crate) fn decide(
+pub(crate) fn decide<C: WebhookConfiguration>(
     desired: Option<&Value>,
-    observed: &Observed,
+    observed: &Observed<C>,
     applied: Option<&Value>,
 ) -> Step {
     match (desired, observed) {
-        (None, Observed::Present(observed)) if is_ours(observed) => Step::Delete,
+        (None, Observed::Present(observed)) if is_ours(observed.meta()) => Step::Delete,
         (None, _) | (_, Observed::Unknown) => Step::Rest,
         (Some(desired), _)
             if observed.says(desired)
@@ -291,7 +341,7 @@ pub(crate) fn decide(
     }
 }
 
-impl Observed {
+impl<C: WebhookConfiguration> Observed<C> {
     /// Whether it has all that is desired.
     pub(crate) fn says(&self, desired: &Value) -> bool {
         match self {
@@ -313,7 +363,7 @@ impl Observed {
             let parent = applied.pointer_mut(parent).and_then(Value::as_object_mut);
             parent.map(|parent| parent.remove(field));
         }
-        let mut entries = observed.metadata.managed_fields.iter().flatten();
+        let mut entries = observed.meta().managed_fields.iter().flatten();
         let ours = entries.find(|entry| {
             entry.manager.as_deref() == Some(FIELD_MANAGER)
                 && entry.operation.as_deref() == Some("Apply")
@@ -327,7 +377,8 @@ impl Observed {
         let Self::Present(observed) = self else {
             return None;
         };
-        let mut webhooks = serde_json::to_value(&observed.webhooks).ok()?;
+        let mut observed_value = serde_json::to_value(observed).ok()?;
+        let mut webhooks = observed_value["webhooks"].take();
         let mut removes = false;
         for webhook in webhooks.as_array_mut()? {
             let mut ours = desired["webhooks"].as_array()?.iter();
@@ -345,7 +396,7 @@ impl Observed {
             removes |= conditions.len() < before;
         }
         // The list is replaced as a whole, hence the resourceVersion.
-        let version = &observed.metadata.resource_version;
+        let version = &observed.meta().resource_version;
         removes.then(|| json!({"metadata": {"resourceVersion": version}, "webhooks": webhooks}))
     }
 
@@ -354,16 +405,15 @@ impl Observed {
         match self {
             Self::Unknown => StoredBarrier::Unknown,
             Self::Absent => StoredBarrier::None,
-            Self::Present(observed) => {
-                Barrier::read(webhook, observed).map_or(StoredBarrier::None, StoredBarrier::At)
-            }
+            Self::Present(observed) => Barrier::read(webhook, observed.meta())
+                .map_or(StoredBarrier::None, StoredBarrier::At),
         }
     }
 
     fn is_injected(&self) -> bool {
         match self {
             Self::Unknown | Self::Absent => false,
-            Self::Present(observed) => is_injected(observed),
+            Self::Present(observed) => is_injected(observed.meta()),
         }
     }
 }

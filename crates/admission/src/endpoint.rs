@@ -113,9 +113,8 @@ impl Endpoints {
         let Answer { outcome, body } = answer;
         self.metrics
             .answered(webhook.name, outcome, clock::monotonic() - began);
-        let is_relied_on = matches!(outcome, ReviewOutcome::Patched | ReviewOutcome::Unchanged);
         match body {
-            Some(_) if fails && !is_relied_on => {
+            Some(_) if fails && !outcome.is_relied_on() => {
                 plain(StatusCode::SERVICE_UNAVAILABLE, outcome.explain())
             }
             Some(body) => json(body),

@@ -3,9 +3,9 @@
 //!
 //! # Guarantees
 //!
-//! - Every answer allows. A review that is late, panics or cannot be decoded is answered with "no change" and counted, so
-//!   no failure of ours blocks the creation of a pod, but where a feature asks for `failurePolicy: Fail`: then such a
-//!   review is an error.
+//! - Only a feature's [`Validation`] refuses an object, and a feature that answers with a [`Mutation`] has none. A review
+//!   that is late, panics or cannot be decoded is answered with "allowed, no change" and counted, so no failure of ours
+//!   blocks a write, but where a feature asks for `failurePolicy: Fail`: then such a review is an error.
 //! - A replica that is behind what the API server was told to call by waits before it answers (`barrier`).
 //! - Every replica serves, leader or not, on a thread of its own: a busy control loop delays no answer.
 //! - An object is decoded into what its reviewer reads of it and never serialised again; the answer is a patch, so that
@@ -24,8 +24,8 @@
 //! | `endpoint` | the handling of a request |
 //! | `server` | TLS and HTTP, and a shutdown that fails no request |
 //! | `certificate` | certificates: issued and renewed in a Secret, or read from a directory |
-//! | `configuration` | the webhook configuration: its desired contents, and the loop that maintains them |
-//! | `owner` | the owner by which configuration and Secret go with an uninstall |
+//! | `configuration` | the webhook configurations: their desired contents, and the loop that maintains them |
+//! | `owner` | the owners by which configurations and Secret go with an uninstall |
 //! | `pace` | growing delays between writes of one object |
 //! | `metrics` | the metrics |
 //! | `admission` | all of them together |
@@ -50,8 +50,11 @@ pub use barrier::StateVersion;
 pub use certificate::secret::SECRET;
 pub use certificate::{BundleError, bundle_validity};
 pub use configuration::CONFIGURATION;
-pub use owner::OWNER;
-pub use review::{AdmissionRequest, AdmissionResponse, Operation, PatchOperation, Reviewer};
+pub use owner::{OWNER, VALIDATING_OWNER};
+pub use review::{
+    AdmissionRequest, Cause, Mutation, ObjectKind, Operation, PatchOperation, Response, Reviewer,
+    Validation,
+};
 pub use webhook::{FailurePolicy, Webhook, WebhookCalls, WebhookFeed, WebhookSpec};
 
 /// The field manager of this crate's writes.
@@ -66,13 +69,14 @@ pub const SECRET_RIGHTS: [(&str, bool); 4] = [
     ("update", true),
 ];
 
-/// The rights on the one configuration, all by name: an apply of what does not exist asks for `create` with its name
+/// The rights on the one configuration of either kind, all by name: an apply of what does not exist asks for `create` with its name
 /// (`createAuthorizerAttributes` in `k8s.io/apiserver/pkg/endpoints/handlers/patch.go`).
 pub const CONFIGURATION_RIGHTS: [&str; 5] = ["list", "watch", "create", "patch", "delete"];
 
-/// The rights to delete the configuration that a process with a feature left behind, for one without.
+/// The rights to delete the configuration of webhooks that change objects, which a process with a feature left behind, for
+/// one without. That of webhooks that judge objects goes with its owner.
 pub const LEFTOVER_RIGHTS: [&str; 2] = ["get", "delete"];
 
-/// The rights on the `ClusterRole` that is named as the owner of the configuration, and on the `Role` that is named as that
-/// of the Secret.
+/// The rights on the `ClusterRole`s that are named as the owners of the configurations, and on the `Role` that is named as
+/// that of the Secret.
 pub const OWNER_RIGHTS: [&str; 1] = ["get"];

@@ -23,9 +23,10 @@ pub(crate) struct Metrics {
 }
 
 impl ReviewOutcome {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Patched,
         Self::Unchanged,
+        Self::Refused,
         Self::NotReady,
         Self::Late,
         Self::Panicked,
@@ -37,6 +38,7 @@ impl ReviewOutcome {
         match self {
             Self::Patched => "patched",
             Self::Unchanged => "unchanged",
+            Self::Refused => "refused",
             Self::NotReady => "not_ready",
             Self::Late => "late",
             Self::Panicked => "panicked",
@@ -57,7 +59,7 @@ impl Metrics {
         registry.register(|registry| {
             registry.register(
                 "webhook_requests",
-                "Requests to admission webhooks by outcome; only patched ones change the object",
+                "Requests to admission webhooks by outcome; patched ones change the object, refused ones are invalid objects",
                 metrics.requests.clone(),
             );
             registry.register_with_unit(

@@ -20,8 +20,12 @@ use serde_json::{Value, json};
 
 use crate::pace::describe_failure;
 
-/// The `ClusterRole` with the rights on the webhook configuration, and the `Role` with those on the Secret.
+/// The `ClusterRole` with the rights on the configuration of webhooks that change objects, and the `Role` with those on the
+/// Secret.
 pub const OWNER: &str = "leadsman-manager-webhooks";
+/// The `ClusterRole` with the rights on the configuration of webhooks that judge objects. A role of its own, since few
+/// features need it.
+pub const VALIDATING_OWNER: &str = "leadsman-manager-validating-webhooks";
 
 /// The owner that an object is to have.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -52,12 +56,12 @@ impl Owner {
     }
 }
 
-/// Reads the `ClusterRole` that is to own the webhook configuration. It is asked for just before an object is made or
+/// Reads the `ClusterRole` of this name, which is to own a webhook configuration. It is asked for just before an object is made or
 /// applied: a role that is made anew has another uid, and what names the old one is deleted. No failure keeps the
 /// configuration from being applied: it gets its owner with a later apply.
-pub(crate) async fn read_cluster_role(server: &ApiServer, deadline: Duration) -> Owner {
-    let read = read_owner::<ClusterRole>(server, None, deadline).await;
-    read.unwrap_or_else(|failed| without::<ClusterRole>(&failed))
+pub(crate) async fn read_cluster_role(server: &ApiServer, name: &str, deadline: Duration) -> Owner {
+    let read = read_owner::<ClusterRole>(server, None, name, deadline).await;
+    read.unwrap_or_else(|failed| without::<ClusterRole>(name, &failed))
 }
 
 /// Reads the `Role` that is to own the Secret of this namespace. An error is worth another attempt, for a Secret keeps what
@@ -67,9 +71,9 @@ pub(crate) async fn read_role(
     namespace: &str,
     deadline: Duration,
 ) -> Result<Owner, Disposition> {
-    match read_owner::<Role>(server, Some(namespace), deadline).await {
+    match read_owner::<Role>(server, Some(namespace), OWNER, deadline).await {
         Err(failed) if may_pass(&failed) => Err(failed),
-        read => Ok(read.unwrap_or_else(|failed| without::<Role>(&failed))),
+        read => Ok(read.unwrap_or_else(|failed| without::<Role>(OWNER, &failed))),
     }
 }
 
@@ -81,8 +85,8 @@ fn may_pass(failed: &Disposition) -> bool {
     }
 }
 
-fn without<R: Resource<DynamicType = ()>>(failed: &Disposition) -> Owner {
-    let role = format!("{} {OWNER}", R::kind(&()));
+fn without<R: Resource<DynamicType = ()>>(name: &str, failed: &Disposition) -> Owner {
+    let role = format!("{} {name}", R::kind(&()));
     let reason = describe_failure("get", &role, failed);
     tracing::warn!(
         reason,
@@ -94,30 +98,31 @@ fn without<R: Resource<DynamicType = ()>>(failed: &Disposition) -> Owner {
 async fn read_owner<R>(
     server: &ApiServer,
     namespace: Option<&str>,
+    name: &str,
     deadline: Duration,
 ) -> Result<Owner, Disposition>
 where
     R: Resource<DynamicType = ()> + DeserializeOwned,
 {
-    let get = Request::new(R::url_path(&(), namespace)).get(OWNER, &GetParams::default());
+    let get = Request::new(R::url_path(&(), namespace)).get(name, &GetParams::default());
     let request = get.map_err(|error| Disposition::Refused {
         reason: error.to_string(),
     })?;
     let reply = server.send(Verb::Get, request, deadline).await;
     match reply.disposition {
-        Disposition::Done => Ok(owner::<R>(&reply.body)),
+        Disposition::Done => Ok(owner::<R>(name, &reply.body)),
         failed => Err(failed),
     }
 }
 
-fn owner<R: Resource<DynamicType = ()> + DeserializeOwned>(role: &[u8]) -> Owner {
+fn owner<R: Resource<DynamicType = ()> + DeserializeOwned>(name: &str, role: &[u8]) -> Owner {
     let uid = serde_json::from_slice::<R>(role).ok();
     let uid = uid.and_then(|role| role.uid());
     uid.map_or(Owner::None, |uid| {
         Owner::Known(Box::new(OwnerReference {
             api_version: R::api_version(&()).into_owned(),
             kind: R::kind(&()).into_owned(),
-            name: OWNER.to_owned(),
+            name: name.to_owned(),
             uid,
             ..OwnerReference::default()
         }))
@@ -130,8 +135,10 @@ mod tests {
 
     #[test]
     fn the_owner_is_named_with_its_uid() {
-        let read =
-            owner::<ClusterRole>(br#"{"metadata": {"name": "n", "uid": "u"}, "rules": null}"#);
+        let read = owner::<ClusterRole>(
+            OWNER,
+            br#"{"metadata": {"name": "n", "uid": "u"}, "rules": null}"#,
+        );
         let object = read.added_to(json!({"metadata": {"name": "o"}}));
         let expected = json!([{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
             "name": OWNER, "uid": "u"}]);

@@ -8,12 +8,17 @@ use crate::barrier::StateVersion;
 
 /// A feature's reviewer of objects that are created or updated: a function of the request and of an immutable snapshot,
 /// which the feature's control loop replaces when something changes.
+///
+/// The type of its response says what it may do: one that answers with a [`Mutation`] cannot refuse an object, and one
+/// that answers with a [`Validation`] cannot change it. The webhook is registered accordingly.
 pub trait Reviewer: 'static {
     /// The fields that are read of the object. A request whose object cannot be decoded is answered with "no change",
     /// so fields that may be missing must be optional.
     type Object: DeserializeOwned;
     /// The state of the feature that reviews depend on.
     type Snapshot: Send + Sync + 'static;
+    /// [`Mutation`] or [`Validation`].
+    type Response: Response;
 
     /// The version of a snapshot, which grows, for a feature that has barriers ([`WebhookCalls::barrier`]).
     ///
@@ -37,7 +42,7 @@ pub trait Reviewer: 'static {
     fn review(
         snapshot: &Self::Snapshot,
         request: &AdmissionRequest<Self::Object>,
-    ) -> AdmissionResponse;
+    ) -> Self::Response;
 }
 
 /// The request (`AdmissionRequest` in `k8s.io/api/admission/v1`).
@@ -46,6 +51,12 @@ pub trait Reviewer: 'static {
 pub struct AdmissionRequest<O> {
     /// The id of the request, which the response repeats.
     pub uid: String,
+    /// The kind of the object.
+    #[serde(default)]
+    pub kind: ObjectKind,
+    /// The name of the object. Empty if the API server is yet to generate it.
+    #[serde(default)]
+    pub name: String,
     /// The namespace, empty for a cluster-scoped object. In the metadata of a new object it may be missing.
     #[serde(default)]
     pub namespace: String,
@@ -56,6 +67,17 @@ pub struct AdmissionRequest<O> {
     pub dry_run: bool,
     /// The object as it would be stored without a patch.
     pub object: O,
+    /// The object as it is stored, if it is updated.
+    pub old_object: Option<O>,
+}
+
+/// The kind of an object (`GroupVersionKind` in `k8s.io/apimachinery/pkg/apis/meta/v1`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct ObjectKind {
+    /// Its group; empty for the core group.
+    pub group: String,
+    /// Its name.
+    pub kind: String,
 }
 
 /// The operation on an object.
@@ -68,14 +90,88 @@ pub enum Operation {
     Update,
 }
 
-/// The response: the object is allowed, patched or unchanged.
+/// The response of a reviewer that may change objects: the object is allowed, patched or unchanged.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct AdmissionResponse {
+pub struct Mutation {
     /// The changes, in this order.
     pub patch: Vec<PatchOperation>,
     /// Warnings for the client. The API server cuts each to 256 characters and all together to 4,096
     /// (`k8s.io/apiserver/pkg/endpoints/filters/warning.go`).
     pub warnings: Vec<String>,
+}
+
+/// The response of a reviewer that judges objects: the object is allowed, or refused for its causes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Validation {
+    /// Why the object is refused. Empty if it is allowed.
+    pub causes: Vec<Cause>,
+    /// Warnings for the client, as those of a [`Mutation`].
+    pub warnings: Vec<String>,
+}
+
+/// Why an object is refused (`StatusCause` in `k8s.io/apimachinery/pkg/apis/meta/v1`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cause {
+    /// The field, as `spec.containers[0].name`.
+    pub field: String,
+    /// What is wrong with it.
+    pub message: String,
+}
+
+/// What a reviewer may answer with: [`Mutation`] or [`Validation`].
+pub trait Response: sealed::Sealed {}
+impl Response for Mutation {}
+impl Response for Validation {}
+
+/// What this crate makes of a response.
+pub(crate) mod sealed {
+    use super::{Cause, Mutation, PatchOperation, Validation};
+
+    /// What becomes of the objects that a webhook reviews.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum ReviewKind {
+        /// They may be changed; none is refused for its review.
+        Mutating,
+        /// They may be refused; none is changed.
+        Validating,
+    }
+
+    /// The response of either kind, as it is sent.
+    #[derive(Debug, Default)]
+    pub struct Reviewed {
+        pub patch: Vec<PatchOperation>,
+        pub causes: Vec<Cause>,
+        pub warnings: Vec<String>,
+    }
+
+    pub trait Sealed {
+        const KIND: ReviewKind;
+        fn into_reviewed(self) -> Reviewed;
+    }
+
+    impl Sealed for Mutation {
+        const KIND: ReviewKind = ReviewKind::Mutating;
+
+        fn into_reviewed(self) -> Reviewed {
+            Reviewed {
+                patch: self.patch,
+                warnings: self.warnings,
+                ..Reviewed::default()
+            }
+        }
+    }
+
+    impl Sealed for Validation {
+        const KIND: ReviewKind = ReviewKind::Validating;
+
+        fn into_reviewed(self) -> Reviewed {
+            Reviewed {
+                causes: self.causes,
+                warnings: self.warnings,
+                ..Reviewed::default()
+            }
+        }
+    }
 }
 
 /// An operation of a JSON patch (RFC 6902).

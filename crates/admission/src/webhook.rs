@@ -5,9 +5,12 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use http::StatusCode;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{MatchCondition, RuleWithOperations};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
+    LabelSelector, Status, StatusCause, StatusDetails,
+};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -16,11 +19,13 @@ use leadsman_lease::Leadership;
 use leadsman_process::clock;
 
 use crate::barrier::{StateVersion, StoredBarrier};
-use crate::review::{AdmissionRequest, AdmissionResponse, Reviewer};
+use crate::review::sealed::{ReviewKind, Reviewed, Sealed as _};
+use crate::review::{AdmissionRequest, Cause, ObjectKind, Reviewer};
 
 /// A webhook of a feature.
 pub struct Webhook {
     pub(crate) name: &'static str,
+    pub(crate) kind: ReviewKind,
     pub(crate) answers: Arc<dyn Answers>,
     pub(crate) calls: watch::Receiver<WebhookCalls>,
     /// The barrier that is stored in the configuration, as this process has seen it.
@@ -61,7 +66,8 @@ pub struct WebhookSpec {
     pub match_conditions: Vec<MatchCondition>,
     /// The timeout in seconds, 1 to 30, after which the API server goes on without an answer.
     pub timeout_seconds: u8,
-    /// Whether the webhook is called again when another one has changed the object afterwards.
+    /// Whether the webhook is called again when another one has changed the object afterwards. A reviewer that judges
+    /// objects is called after all that change them.
     pub reinvoked: bool,
     /// What becomes of an object while no answer comes.
     pub failure_policy: FailurePolicy,
@@ -70,7 +76,7 @@ pub struct WebhookSpec {
 /// What becomes of an object if the API server gets no answer, or none that can be relied on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FailurePolicy {
-    /// It is accepted without a change.
+    /// It is accepted as it is.
     #[default]
     Ignore,
     /// It is refused. Namespaces that are needed to get the webhook running again must be left out of such a call, that of
@@ -151,6 +157,7 @@ impl Webhook {
         });
         Self {
             name,
+            kind: R::Response::KIND,
             answers,
             calls,
             stored,
@@ -180,8 +187,10 @@ impl Webhook {
 pub(crate) enum ReviewOutcome {
     /// The object was changed.
     Patched,
-    /// There was nothing to change.
+    /// There was nothing to change, or nothing wrong.
     Unchanged,
+    /// The object was refused for what is wrong with it.
+    Refused,
     /// The feature is not ready: "no change".
     NotReady,
     /// The deadline has passed: "no change".
@@ -195,10 +204,15 @@ pub(crate) enum ReviewOutcome {
 }
 
 impl ReviewOutcome {
+    /// Whether the answer is that of the reviewer, by all that it needs to know.
+    pub(crate) fn is_relied_on(self) -> bool {
+        matches!(self, Self::Patched | Self::Unchanged | Self::Refused)
+    }
+
     /// What the API server says to whoever creates an object that is refused for it.
     pub(crate) fn explain(self) -> &'static str {
         match self {
-            Self::Patched | Self::Unchanged => "reviewed",
+            Self::Patched | Self::Unchanged | Self::Refused => "reviewed",
             Self::NotReady => "this replica has not read yet what it reviews by",
             Self::Late => "the review took too long",
             Self::Panicked => "the review panicked; the log of the manager says why",
@@ -321,30 +335,36 @@ fn review<R: Reviewer>(
     if !is_current && terms.may_wait {
         return None;
     }
-    let response = R::review(snapshot, &review.request);
+    let reviewed = R::review(snapshot, &review.request).into_reviewed();
     if late() {
         return Some(no_change(ReviewOutcome::Late, body));
     }
-    let outcome = if !is_current {
+    let outcome = if !reviewed.causes.is_empty() {
+        ReviewOutcome::Refused
+    } else if !is_current {
         ReviewOutcome::Outdated
-    } else if response.patch.is_empty() {
+    } else if reviewed.patch.is_empty() {
         ReviewOutcome::Unchanged
     } else {
         ReviewOutcome::Patched
     };
+    let AdmissionRequest {
+        uid, kind, name, ..
+    } = &review.request;
     Some(Answer {
         outcome,
-        body: Some(encode(&review.request.uid, &response)),
+        body: Some(encode(uid, &reviewed, (kind, name))),
     })
 }
 
 /// "No change", for this reason.
 pub(crate) fn no_change(outcome: ReviewOutcome, body: &[u8]) -> Answer {
     let review = serde_json::from_slice::<ReviewIn<UidOnly>>(body).ok();
-    let unchanged = AdmissionResponse::default();
+    let unchanged = Reviewed::default();
+    let of_no_object = (&ObjectKind::default(), "");
     Answer {
         outcome,
-        body: review.map(|review| encode(&review.request.uid, &unchanged)),
+        body: review.map(|review| encode(&review.request.uid, &unchanged, of_no_object)),
     }
 }
 
@@ -374,6 +394,8 @@ struct ResponseOut<'a> {
     uid: &'a str,
     allowed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<Status>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     patch_type: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     patch: Option<ByteString>,
@@ -381,23 +403,62 @@ struct ResponseOut<'a> {
     warnings: &'a [String],
 }
 
-fn encode(uid: &str, response: &AdmissionResponse) -> Vec<u8> {
+fn encode(uid: &str, reviewed: &Reviewed, object: (&ObjectKind, &str)) -> Vec<u8> {
     let json = |value| serde_json::to_vec(value).expect("strings and JSON values always encode");
-    let patch = (!response.patch.is_empty()).then(|| {
-        let patch = serde_json::to_vec(&response.patch);
+    let patch = (!reviewed.patch.is_empty()).then(|| {
+        let patch = serde_json::to_vec(&reviewed.patch);
         ByteString(patch.expect("strings and JSON values always encode"))
     });
+    let status = (!reviewed.causes.is_empty()).then(|| refusal(&reviewed.causes, object));
     json(&ReviewOut {
         api_version: "admission.k8s.io/v1",
         kind: "AdmissionReview",
         response: ResponseOut {
             uid,
-            allowed: true,
+            allowed: status.is_none(),
+            status,
             patch_type: patch.is_some().then_some("JSONPatch"),
             patch,
-            warnings: &response.warnings,
+            warnings: &reviewed.warnings,
         },
     })
+}
+
+/// As the API server says that an object is invalid (`NewInvalid` in `k8s.io/apimachinery/pkg/api/errors`): so clients
+/// show each cause with its field.
+fn refusal(causes: &[Cause], (kind, name): (&ObjectKind, &str)) -> Status {
+    let ObjectKind { group, kind } = kind;
+    let qualified = match group.as_str() {
+        "" => kind.clone(),
+        group => format!("{kind}.{group}"),
+    };
+    let texts = causes.iter();
+    let texts: Vec<_> = texts
+        .map(|cause| format!("{}: {}", cause.field, cause.message))
+        .collect();
+    let texts = match &texts[..] {
+        [only] => only.clone(),
+        several => format!("[{}]", several.join(", ")),
+    };
+    let causes = causes.iter().map(|cause| StatusCause {
+        field: Some(cause.field.clone()),
+        message: Some(cause.message.clone()),
+        reason: Some("FieldValueInvalid".to_owned()),
+    });
+    Status {
+        status: Some("Failure".to_owned()),
+        code: Some(i32::from(StatusCode::UNPROCESSABLE_ENTITY.as_u16())),
+        reason: Some("Invalid".to_owned()),
+        message: Some(format!("{qualified} {name:?} is invalid: {texts}")),
+        details: Some(StatusDetails {
+            group: Some(group.clone()),
+            kind: Some(kind.clone()),
+            name: Some(name.to_owned()),
+            causes: Some(causes.collect()),
+            ..StatusDetails::default()
+        }),
+        ..Status::default()
+    }
 }
 
 #[cfg(test)]

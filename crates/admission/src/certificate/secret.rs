@@ -23,7 +23,7 @@ use super::publish::Publisher;
 use super::renewal::{
     Circumstances, Data, Decision, KEYS, Kept, Renewal, SPREAD, Stored, changed, decide,
 };
-use super::{BundleInForce, CaBundle};
+use super::{BundlesInForce, CaBundle};
 use crate::FIELD_MANAGER;
 use crate::owner::read_role;
 use crate::pace::{Pace, describe_failure, until};
@@ -46,7 +46,7 @@ pub(crate) struct SecretLoop {
     pub(crate) names: Vec<String>,
     pub(crate) life: Duration,
     pub(crate) leadership: watch::Receiver<Leadership>,
-    pub(crate) in_force: watch::Receiver<Option<BundleInForce>>,
+    pub(crate) in_force: BundlesInForce,
     pub(crate) publisher: Publisher,
     pub(crate) state: SecretLoopState,
 }
@@ -78,7 +78,7 @@ impl SecretLoop {
                 changed = self.leadership.changed() => if changed.is_err() {
                     return;
                 },
-                Ok(()) = self.in_force.changed() => {}
+                () = self.in_force.changed() => {}
                 () = until(wake) => {}
             }
         }
@@ -183,13 +183,11 @@ impl SecretLoop {
 
     fn circumstances(&mut self) -> Circumstances {
         let bundle = self.publisher.bundle();
-        let in_force = self.in_force.borrow_and_update();
-        let in_force = in_force.as_ref();
-        let same = in_force.filter(|in_force| in_force.bundle == *bundle.borrow());
+        let in_force = self.in_force.all_have_since(&bundle.borrow());
         let leadership = *self.leadership.borrow_and_update();
         Circumstances {
             leads: leadership.time_left(clock::monotonic()).is_some(),
-            bundle_in_force: same.map(|in_force| clock::monotonic() - in_force.since),
+            bundle_in_force: in_force.map(|since| clock::monotonic() - since),
             now: clock::now(),
         }
     }

@@ -1,12 +1,10 @@
-//! The loop that keeps the webhook configuration as desired while this replica leads.
+//! The loop that keeps a webhook configuration as desired while this replica leads.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{BoxStream, pending, select, select_all, unfold};
 use futures::{FutureExt, StreamExt};
-use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
-use kube::Resource;
 use kube::api::{DeleteParams, GetParams, Patch, PatchParams, Preconditions};
 use kube::core::Request;
 use kube::core::request::Error as BuildError;
@@ -19,7 +17,10 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::{Address, CONFIGURATION, InForceWebhook, Observed, Step, decide, desired, is_ours};
+use super::{
+    Address, CONFIGURATION, InForceWebhook, Observed, Step, WebhookConfiguration, decide, desired,
+    is_ours,
+};
 use crate::FIELD_MANAGER;
 use crate::barrier::{Barrier, StateVersion, StoredBarrier};
 use crate::certificate::{BundleInForce, CaBundle};
@@ -27,7 +28,6 @@ use crate::owner::{Owner, read_cluster_role};
 use crate::pace::{Pace, describe_failure, until};
 use crate::webhook::{Answers, WebhookCalls};
 
-const OBJECT: &str = "MutatingWebhookConfiguration leadsman";
 const DEADLINE: Duration = Duration::from_secs(10);
 /// The interval of attempts to find a leftover without the right to: an installation without webhooks does not need it.
 const WITHOUT_RIGHT: Duration = Duration::from_hours(1);
@@ -46,7 +46,7 @@ pub(crate) struct WebhookSource {
 }
 
 /// The loop that watches and applies the configuration.
-pub(crate) struct ConfigurationLoop {
+pub(crate) struct ConfigurationLoop<C> {
     pub(crate) server: ApiServer,
     pub(crate) address: Address,
     pub(crate) webhooks: Vec<WebhookSource>,
@@ -58,14 +58,14 @@ pub(crate) struct ConfigurationLoop {
     /// Since when no API server is told to call; none while one is, and while that is not known: as long as an apply is
     /// under way, it may have been carried out.
     pub(crate) absent_since: watch::Sender<Option<Instant>>,
-    pub(crate) check: ReadinessCheck,
-    pub(crate) state: ConfigurationLoopState,
+    /// None if a replica is ready without it: one that is not ready is not called for anything.
+    pub(crate) check: Option<ReadinessCheck>,
+    pub(crate) state: ConfigurationLoopState<C>,
 }
 
 /// The state of the loop.
-#[derive(Default)]
-pub(crate) struct ConfigurationLoopState {
-    observed: Observed,
+pub(crate) struct ConfigurationLoopState<C> {
+    observed: Observed<C>,
     /// The configuration last applied in this term of leadership.
     applied: Option<Value>,
     /// The owner that it is applied with. Read again in each term, after a failed apply, and when the configuration has
@@ -77,11 +77,24 @@ pub(crate) struct ConfigurationLoopState {
     trouble: Option<String>,
 }
 
-impl ConfigurationLoop {
+impl<C> Default for ConfigurationLoopState<C> {
+    fn default() -> Self {
+        Self {
+            observed: Observed::Unknown,
+            applied: None,
+            owner: Owner::Unknown,
+            term: None,
+            pace: Pace::default(),
+            trouble: None,
+        }
+    }
+}
+
+impl<C: WebhookConfiguration> ConfigurationLoop<C> {
     /// Runs until the sender of leadership is dropped.
     pub(crate) async fn run(mut self) {
-        let all = ListTarget::all::<MutatingWebhookConfiguration>();
-        let mut events = watch_object(self.server.clone(), all, CONFIGURATION);
+        let all = ListTarget::all::<C>();
+        let mut events = watch_object::<C>(self.server.clone(), all, CONFIGURATION);
         let mut calls = select_all(self.webhooks.iter().map(changes));
         loop {
             let wake = self.step().await;
@@ -97,7 +110,7 @@ impl ConfigurationLoop {
         }
     }
 
-    fn observe_event(&mut self, event: ObjectEvent<MutatingWebhookConfiguration>) {
+    fn observe_event(&mut self, event: ObjectEvent<C>) {
         match event {
             ObjectEvent::Observed(ObjectState::Present(object)) => {
                 self.state.observed = Observed::Present(object);
@@ -131,7 +144,7 @@ impl ConfigurationLoop {
             self.state.term = leadership.term();
             (self.state.applied, self.state.owner) = (None, Owner::Unknown);
         }
-        let desired = desired(&webhooks, &self.address, &bundle);
+        let desired = desired::<C>(&webhooks, &self.address, &bundle);
         let desired = desired.map(|desired| self.state.owner.added_to(desired));
         self.note_in_force(desired.as_ref(), &bundle);
         let step = match decide(
@@ -156,7 +169,8 @@ impl ConfigurationLoop {
         }
         match (step, desired) {
             (Step::Apply, _) if self.state.owner == Owner::Unknown => {
-                self.state.owner = read_cluster_role(&self.server, left.min(DEADLINE)).await;
+                let left = left.min(DEADLINE);
+                self.state.owner = read_cluster_role(&self.server, C::OWNER, left).await;
             }
             (Step::Apply, Some(desired)) => self.apply(desired, left.min(DEADLINE)).await,
             (Step::RemoveConditions, Some(desired)) => {
@@ -255,7 +269,7 @@ impl ConfigurationLoop {
     }
 
     async fn apply(&mut self, desired: Value, deadline: Duration) {
-        let path = Request::new(MutatingWebhookConfiguration::url_path(&(), None));
+        let path = Request::new(C::url_path(&(), None));
         let params = PatchParams::apply(FIELD_MANAGER).force();
         let request = path.patch(CONFIGURATION, &params, &Patch::Apply(&desired));
         let (disposition, body) = self.send(Verb::Update, request, deadline).await;
@@ -264,7 +278,7 @@ impl ConfigurationLoop {
             self.state.owner = Owner::Unknown;
             return self.failed("apply", &disposition);
         }
-        tracing::info!("applied the {OBJECT}");
+        tracing::info!("applied the {}", C::object());
         (self.state.applied, self.state.trouble) = (Some(desired), None);
         if let Ok(object) = serde_json::from_slice(&body) {
             self.state.observed = Observed::Present(object);
@@ -276,7 +290,7 @@ impl ConfigurationLoop {
         let Some(patch) = patch else {
             return;
         };
-        let requests = Request::new(MutatingWebhookConfiguration::url_path(&(), None));
+        let requests = Request::new(C::url_path(&(), None));
         let params = PatchParams {
             field_manager: Some(FIELD_MANAGER.to_owned()),
             ..PatchParams::default()
@@ -287,7 +301,8 @@ impl ConfigurationLoop {
             return self.failed("remove foreign matchConditions from", &disposition);
         }
         tracing::warn!(
-            "removed matchConditions that somebody else had added to our webhooks in the {OBJECT}"
+            "removed matchConditions that somebody else had added to our webhooks in the {}",
+            C::object()
         );
         self.state.trouble = None;
         if let Ok(object) = serde_json::from_slice(&body) {
@@ -299,12 +314,15 @@ impl ConfigurationLoop {
         let Observed::Present(observed) = &self.state.observed else {
             return;
         };
-        let request = delete(observed);
+        let request = delete::<C>(observed);
         let (disposition, _) = self.send(Verb::Delete, request, deadline).await;
         if !matches!(disposition, Disposition::Done | Disposition::Gone { .. }) {
             return self.failed("delete", &disposition);
         }
-        tracing::info!("no admission webhook is in force: deleted the {OBJECT}");
+        tracing::info!(
+            "no admission webhook is in force: deleted the {}",
+            C::object()
+        );
         (self.state.observed, self.state.owner) = (Observed::Absent, Owner::Unknown);
         (self.state.applied, self.state.trouble) = (None, None);
     }
@@ -331,7 +349,7 @@ impl ConfigurationLoop {
     }
 
     fn failed(&mut self, action: &str, disposition: &Disposition) {
-        let reason = describe_failure(action, OBJECT, disposition);
+        let reason = describe_failure(action, &C::object(), disposition);
         tracing::warn!(
             reason,
             "reading or writing the webhook configuration failed, webhooks might not be called; retrying"
@@ -340,19 +358,20 @@ impl ConfigurationLoop {
     }
 
     fn show(&self, step: Step) -> Option<Instant> {
+        let check = self.check.as_ref()?;
         let leads = self.state.term.is_some();
         match (&self.state.trouble, &self.state.observed) {
             (Some(trouble), _) if leads || self.state.observed == Observed::Unknown => {
-                self.check.not_ready(trouble.clone());
+                check.not_ready(trouble.clone());
             }
-            (None, Observed::Unknown) => self
-                .check
-                .not_ready(format!("the {OBJECT} has not been read yet")),
-            _ if leads && step != Step::Rest => self
-                .check
-                .not_ready(format!("the {OBJECT} has not been applied yet")),
+            (None, Observed::Unknown) => {
+                check.not_ready(format!("the {} has not been read yet", C::object()));
+            }
+            _ if leads && step != Step::Rest => {
+                check.not_ready(format!("the {} has not been applied yet", C::object()));
+            }
             // A standby leaves it to the leader.
-            _ => self.check.ready(),
+            _ => check.ready(),
         }
         None
     }
@@ -360,7 +379,7 @@ impl ConfigurationLoop {
 
 /// Deletes the configuration that an earlier process with a webhook has left. Done once in each term, since such a
 /// process may have led between two terms.
-pub(crate) async fn delete_leftover(
+pub(crate) async fn delete_leftover<C: WebhookConfiguration>(
     server: ApiServer,
     mut leadership: watch::Receiver<Leadership>,
 ) {
@@ -370,10 +389,10 @@ pub(crate) async fn delete_leftover(
         let Ok(term) = leads.await.map(|leadership| leadership.term()) else {
             return;
         };
-        let disposition = read_and_delete(&server, &leadership).await;
+        let disposition = read_and_delete::<C>(&server, &leadership).await;
         let now = clock::monotonic();
         pace.wrote(&disposition, now, fastrand::f64());
-        let reason = || describe_failure("get or delete", OBJECT, &disposition);
+        let reason = || describe_failure("get or delete", &C::object(), &disposition);
         let retry_at = match &disposition {
             Disposition::Done | Disposition::Gone { .. } => {
                 done = term;
@@ -401,18 +420,17 @@ pub(crate) async fn delete_leftover(
     }
 }
 
-async fn read_and_delete(
+async fn read_and_delete<C: WebhookConfiguration>(
     server: &ApiServer,
     leadership: &watch::Receiver<Leadership>,
 ) -> Disposition {
-    let get = Request::new(MutatingWebhookConfiguration::url_path(&(), None))
-        .get(CONFIGURATION, &GetParams::default());
+    let get = Request::new(C::url_path(&(), None)).get(CONFIGURATION, &GetParams::default());
     let (read, body) = send_as_leader(server, leadership, Verb::Get, get).await;
     if read != Disposition::Done {
         return read;
     }
-    match serde_json::from_slice::<MutatingWebhookConfiguration>(&body) {
-        Ok(observed) if is_ours(&observed) => {
+    match serde_json::from_slice::<C>(&body) {
+        Ok(observed) if is_ours(observed.meta()) => {
             let delete = delete(&observed);
             let (deleted, _) = send_as_leader(server, leadership, Verb::Delete, delete).await;
             deleted
@@ -449,15 +467,15 @@ async fn send_as_leader(
 }
 
 /// With the uid as a precondition: another object of that name is not ours.
-fn delete(observed: &MutatingWebhookConfiguration) -> Result<http::Request<Vec<u8>>, BuildError> {
+fn delete<C: WebhookConfiguration>(observed: &C) -> Result<http::Request<Vec<u8>>, BuildError> {
     let params = DeleteParams {
         preconditions: Some(Preconditions {
-            uid: observed.metadata.uid.clone(),
+            uid: observed.meta().uid.clone(),
             resource_version: None,
         }),
         ..DeleteParams::default()
     };
-    Request::new(MutatingWebhookConfiguration::url_path(&(), None)).delete(CONFIGURATION, &params)
+    Request::new(C::url_path(&(), None)).delete(CONFIGURATION, &params)
 }
 
 fn leads(leadership: Leadership) -> bool {

@@ -37,11 +37,19 @@ fn address() -> Address {
 
 fn wanted() -> Value {
     let bundle = CaBundle::Pem(b"CA".to_vec());
-    desired(&[webhook("a.b.c"), webhook("d.e.f")], &address(), &bundle).unwrap()
+    desired::<MutatingWebhookConfiguration>(
+        &[webhook("a.b.c"), webhook("d.e.f")],
+        &address(),
+        &bundle,
+    )
+    .unwrap()
 }
 
 /// As an API server shows it: with its defaults, ours and others' field managers.
-fn stored(desired: &Value, change: impl FnOnce(&mut Value)) -> Observed {
+fn stored(
+    desired: &Value,
+    change: impl FnOnce(&mut Value),
+) -> Observed<MutatingWebhookConfiguration> {
     let mut object = desired.clone();
     object["metadata"]["managedFields"] = json!([{"manager": FIELD_MANAGER}]);
     for webhook in object["webhooks"].as_array_mut().unwrap() {
@@ -67,7 +75,25 @@ fn a_service_and_a_url_are_named_with_their_paths() {
 
 #[test]
 fn without_a_webhook_in_force_there_is_to_be_no_configuration() {
-    assert_eq!(desired(&[], &address(), &CaBundle::Elsewhere), None);
+    assert_eq!(
+        desired::<MutatingWebhookConfiguration>(&[], &address(), &CaBundle::Elsewhere),
+        None
+    );
+}
+
+#[test]
+fn the_two_kinds_differ_in_their_kind_and_in_reinvocation() {
+    let bundle = CaBundle::Elsewhere;
+    let mutating =
+        desired::<MutatingWebhookConfiguration>(&[webhook("a.b.c")], &address(), &bundle);
+    let validating =
+        desired::<ValidatingWebhookConfiguration>(&[webhook("a.b.c")], &address(), &bundle);
+    let (mut mutating, validating) = (mutating.unwrap(), validating.unwrap());
+    assert_eq!(validating["kind"], "ValidatingWebhookConfiguration");
+    mutating["kind"] = validating["kind"].clone();
+    let entry = mutating["webhooks"][0].as_object_mut().unwrap();
+    assert_eq!(entry.remove("reinvocationPolicy"), Some(json!("Never")));
+    assert_eq!(mutating, validating);
 }
 
 #[test]
@@ -87,7 +113,9 @@ fn each_call_has_its_name_its_policy_and_the_barrier() {
         }),
         ..webhook("a.b.c")
     };
-    let desired = desired(&[calls], &address(), &CaBundle::Elsewhere).unwrap();
+    let desired =
+        desired::<MutatingWebhookConfiguration>(&[calls], &address(), &CaBundle::Elsewhere)
+            .unwrap();
     let annotations = &desired["metadata"]["annotations"];
     assert_eq!(*annotations, json!({"a.b.c/barrier": "7.5.0/3"}));
     let calls = desired["webhooks"].as_array().unwrap().iter();
@@ -195,7 +223,9 @@ fn what_is_not_wanted_any_more_goes_with_another_apply() {
     let bundle = CaBundle::Pem(b"CA".to_vec());
     let mut fewer = webhook("a.b.c");
     fewer.specs[0].match_conditions.pop();
-    let now = desired(&[fewer, webhook("d.e.f")], &address(), &bundle).unwrap();
+    let now =
+        desired::<MutatingWebhookConfiguration>(&[fewer, webhook("d.e.f")], &address(), &bundle)
+            .unwrap();
     let observed = stored(&before, |_| {});
     assert!(observed.says(&now), "the difference does not show");
     assert_eq!(decide(Some(&now), &observed, Some(&before)), Step::Apply);

@@ -4,7 +4,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::review::PatchOperation;
+use crate::review::sealed::ReviewKind;
+use crate::review::{Mutation, PatchOperation, Validation};
 
 /// Adds the snapshot as an annotation, unless the object's name says what else to do.
 pub(crate) struct Echo;
@@ -24,8 +25,9 @@ struct Metadata {
 impl Reviewer for Echo {
     type Object = Named;
     type Snapshot = String;
+    type Response = Mutation;
 
-    fn review(snapshot: &String, request: &AdmissionRequest<Named>) -> AdmissionResponse {
+    fn review(snapshot: &String, request: &AdmissionRequest<Named>) -> Mutation {
         let metadata = &request.object.metadata;
         match metadata.name.as_str() {
             "panics" => panic!("as the test wants"),
@@ -45,7 +47,7 @@ impl Reviewer for Echo {
                 snapshot.as_str(),
             )]
         };
-        AdmissionResponse {
+        Mutation {
             patch,
             warnings: Vec::new(),
         }
@@ -183,6 +185,7 @@ struct Versioned;
 impl Reviewer for Versioned {
     type Object = Named;
     type Snapshot = u64;
+    type Response = Mutation;
 
     fn version(snapshot: &u64) -> Option<StateVersion> {
         Some(StateVersion([*snapshot, 0, 0]))
@@ -192,8 +195,8 @@ impl Reviewer for Versioned {
         *snapshot >= 2
     }
 
-    fn review(_: &u64, _: &AdmissionRequest<Named>) -> AdmissionResponse {
-        AdmissionResponse::default()
+    fn review(_: &u64, _: &AdmissionRequest<Named>) -> Mutation {
+        Mutation::default()
     }
 }
 
@@ -242,4 +245,145 @@ async fn a_review_waits_for_a_snapshot_that_suffices_and_for_the_barrier() {
         panic!("it has all that it needs")
     };
     assert_eq!(answer.outcome, ReviewOutcome::Unchanged);
+}
+
+/// Refuses an object for each of its annotations, and warns of its name.
+struct Strict;
+
+impl Reviewer for Strict {
+    type Object = Named;
+    type Snapshot = u64;
+    type Response = Validation;
+
+    /// Whether an object is refused is not certain before the second version.
+    fn is_sufficient(snapshot: &u64, request: &AdmissionRequest<Named>) -> bool {
+        *snapshot >= 2 || request.object.metadata.annotations.is_empty()
+    }
+
+    fn review(_: &u64, request: &AdmissionRequest<Named>) -> Validation {
+        let metadata = &request.object.metadata;
+        let former = request.old_object.as_ref();
+        let is_new = |key: &&String| {
+            former.is_none_or(|former| !former.metadata.annotations.contains_key(*key))
+        };
+        let causes = metadata.annotations.keys().filter(is_new).map(|key| Cause {
+            field: format!("metadata.annotations[{key}]"),
+            message: "is not wanted".to_owned(),
+        });
+        Validation {
+            causes: causes.collect(),
+            warnings: vec![format!("{:?} is a name", metadata.name)],
+        }
+    }
+}
+
+fn strict_review(annotations: &Value, before: &Value) -> Vec<u8> {
+    let object =
+        |annotations: &Value| json!({"metadata": {"name": "a", "annotations": annotations}});
+    let old = match before {
+        Value::Null => Value::Null,
+        before => object(before),
+    };
+    let request = json!({
+        "uid": "u-1", "operation": "UPDATE", "name": "a",
+        "kind": {"group": "example.com", "version": "v1", "kind": "Thing"},
+        "object": object(annotations), "oldObject": old,
+    });
+    serde_json::to_vec(&json!({"request": request})).unwrap()
+}
+
+fn strict(version: u64) -> Webhook {
+    let (_, snapshot) = watch::channel(Some(Arc::new(version)));
+    let (_, calls) = watch::channel(WebhookCalls::default());
+    Webhook::new::<Strict>("strict.leadsman.test", snapshot, calls)
+}
+
+// SDF-28
+#[test]
+fn a_refusal_names_each_field_as_the_api_server_would() {
+    let webhook = strict(2);
+    assert_eq!(webhook.kind, ReviewKind::Validating);
+    let two = json!({"x": "1", "y": "1"});
+    let answer = answer_now(&webhook, &strict_review(&two, &json!(null)), PATIENCE);
+    assert_eq!(answer.outcome, ReviewOutcome::Refused);
+    let body: Value = serde_json::from_slice(&answer.body.unwrap()).unwrap();
+    let response = &body["response"];
+    assert_eq!(response["allowed"], false);
+    assert_eq!(response["patch"], Value::Null);
+    assert_eq!(response["warnings"], json!(["\"a\" is a name"]));
+    let status = &response["status"];
+    assert_eq!(status["code"], 422);
+    assert_eq!(status["reason"], "Invalid");
+    assert_eq!(
+        status["message"],
+        "Thing.example.com \"a\" is invalid: [metadata.annotations[x]: is not wanted, \
+         metadata.annotations[y]: is not wanted]"
+    );
+    let cause = |field: &str| json!({"reason": "FieldValueInvalid", "field": field, "message": "is not wanted"});
+    let causes = json!([
+        cause("metadata.annotations[x]"),
+        cause("metadata.annotations[y]")
+    ]);
+    let expected = json!({"group": "example.com", "kind": "Thing", "name": "a", "causes": causes});
+    assert_eq!(status["details"], expected);
+}
+
+// SCS-83
+#[test]
+fn an_object_is_refused_for_its_causes_alone() {
+    let webhook = strict(2);
+    let one = json!({"x": "1"});
+    let table = [
+        (
+            "it was so before",
+            strict_review(&one, &one),
+            PATIENCE,
+            ReviewOutcome::Unchanged,
+        ),
+        (
+            "a late review",
+            strict_review(&one, &json!(null)),
+            Duration::ZERO,
+            ReviewOutcome::Late,
+        ),
+        (
+            "an old object that cannot be decoded",
+            strict_review(&one, &json!("none")),
+            PATIENCE,
+            ReviewOutcome::Malformed,
+        ),
+    ];
+    for (case, body, patience, expected) in table {
+        let answer = answer_now(&webhook, &body, patience);
+        assert_eq!(answer.outcome, expected, "{case}");
+        let body: Value = serde_json::from_slice(&answer.body.unwrap()).unwrap();
+        assert_eq!(body["response"]["allowed"], true, "{case}");
+        assert_eq!(body["response"]["status"], Value::Null, "{case}");
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_that_is_not_certain_waits_and_is_given_in_the_end() {
+    let snapshots = watch::Sender::new(Some(Arc::new(1)));
+    let (_, calls) = watch::channel(WebhookCalls::default());
+    let webhook = Webhook::new::<Strict>("strict.leadsman.test", snapshots.subscribe(), calls);
+    let ask = |annotations: &Value, may_wait| {
+        let terms = Terms {
+            slot: None,
+            deadline: clock::monotonic() + PATIENCE,
+            may_wait,
+        };
+        let body = strict_review(annotations, &json!(null));
+        webhook.answers.answer(&body, terms)
+    };
+    let one = json!({"x": "1"});
+    assert!(matches!(ask(&json!({}), true), Answered::Now(_)));
+    assert!(matches!(ask(&one, true), Answered::Outdated(_)));
+    for (version, may_wait) in [(1, false), (2, true)] {
+        snapshots.send_replace(Some(Arc::new(version)));
+        let Answered::Now(answer) = ask(&one, may_wait) else {
+            panic!("version {version} waits")
+        };
+        assert_eq!(answer.outcome, ReviewOutcome::Refused);
+    }
 }

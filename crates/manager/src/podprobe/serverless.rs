@@ -8,8 +8,7 @@ use std::sync::Arc;
 use k8s_openapi::api::admissionregistration::v1::{MatchCondition, RuleWithOperations};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use leadsman_admission::{
-    AdmissionRequest, AdmissionResponse, PatchOperation, Reviewer, Webhook, WebhookFeed,
-    WebhookSpec,
+    AdmissionRequest, Mutation, PatchOperation, Reviewer, Webhook, WebhookFeed, WebhookSpec,
 };
 use leadsman_api::slim;
 use leadsman_core::podprobe::Index;
@@ -112,10 +111,11 @@ struct Injector;
 impl Reviewer for Injector {
     type Object = slim::Pod;
     type Snapshot = Snapshot;
+    type Response = Mutation;
 
-    fn review(snapshot: &Snapshot, request: &AdmissionRequest<slim::Pod>) -> AdmissionResponse {
+    fn review(snapshot: &Snapshot, request: &AdmissionRequest<slim::Pod>) -> Mutation {
         let changes = snapshot.review(&request.namespace, &request.object);
-        AdmissionResponse {
+        Mutation {
             patch: patch(&request.object, changes),
             warnings: Vec::new(),
         }

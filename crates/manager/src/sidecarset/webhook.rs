@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use k8s_openapi::api::admissionregistration::v1::{MatchCondition, RuleWithOperations};
 use leadsman_admission::{
-    AdmissionRequest, AdmissionResponse, FailurePolicy, Operation, PatchOperation, Reviewer,
-    StateVersion, Webhook, WebhookCalls, WebhookFeed, WebhookSpec,
+    AdmissionRequest, FailurePolicy, Mutation, Operation, PatchOperation, Reviewer, StateVersion,
+    Webhook, WebhookCalls, WebhookFeed, WebhookSpec,
 };
 use leadsman_core::cluster::ResourceVersion;
 use leadsman_core::sidecarset::render::Remark;
@@ -166,6 +166,7 @@ struct Injector;
 impl Reviewer for Injector {
     type Object = JsonObject;
     type Snapshot = Injectable;
+    type Response = Mutation;
 
     fn version(known: &Injectable) -> Option<StateVersion> {
         // A kind whose version is not known cannot be compared.
@@ -178,9 +179,9 @@ impl Reviewer for Injector {
             .knows_namespace(&request.object, &request.namespace)
     }
 
-    fn review(known: &Injectable, request: &AdmissionRequest<JsonObject>) -> AdmissionResponse {
+    fn review(known: &Injectable, request: &AdmissionRequest<JsonObject>) -> Mutation {
         if request.operation != Operation::Create {
-            return AdmissionResponse::default();
+            return Mutation::default();
         }
         let AdmissionRequest {
             namespace, object, ..
@@ -195,7 +196,7 @@ impl Reviewer for Injector {
             }
         }
         let warnings = remarks.iter().take(WARNINGS);
-        AdmissionResponse {
+        Mutation {
             patch: patch.map(PatchOperation::from).collect(),
             warnings: warnings
                 .map(|(set, remark)| format!("SidecarSet {set:?} {remark}"))

@@ -2,6 +2,7 @@ use std::convert::Infallible;
 use std::sync::Mutex;
 
 use http::Method;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::client::Body;
 use leadsman_process::Readiness;
 use serde_json::json;
@@ -39,7 +40,7 @@ async fn first_requests(owner_code: u16) -> Vec<(Method, bool)> {
         after_others: false,
         until: clock::monotonic() + 100 * WITHOUT_RIGHT,
     });
-    let mut repair = ConfigurationLoop {
+    let mut repair = ConfigurationLoop::<MutatingWebhookConfiguration> {
         server: ApiServer::new(kube::Client::new(service, "default")),
         address: Address::Service("leadsman-system/hook:8443".parse().unwrap()),
         webhooks: vec![source(&echo(calls.subscribe()))],
@@ -48,7 +49,7 @@ async fn first_requests(owner_code: u16) -> Vec<(Method, bool)> {
         leadership: leadership.subscribe(),
         in_force: watch::Sender::new(None),
         absent_since: absent_since.clone(),
-        check: Readiness::default().add_check("webhook configuration", "not read"),
+        check: Some(Readiness::default().add_check("webhook configuration", "not read")),
         state: ConfigurationLoopState {
             observed: Observed::Absent,
             ..ConfigurationLoopState::default()
@@ -112,7 +113,7 @@ async fn requests_of_a_later_leader(uid_of_role: &'static str) -> Vec<Method> {
         until: clock::monotonic() + WITHOUT_RIGHT,
     });
     let bundle = CaBundle::Pem(b"CA".to_vec());
-    let mut repair = ConfigurationLoop {
+    let mut repair = ConfigurationLoop::<MutatingWebhookConfiguration> {
         server: ApiServer::new(kube::Client::new(service, "default")),
         address: Address::Service("leadsman-system/hook:8443".parse().unwrap()),
         webhooks: vec![source(&echo(calls.subscribe()))],
@@ -121,10 +122,15 @@ async fn requests_of_a_later_leader(uid_of_role: &'static str) -> Vec<Method> {
         leadership: leadership.subscribe(),
         in_force: watch::Sender::new(None),
         absent_since: watch::Sender::new(None),
-        check: Readiness::default().add_check("webhook configuration", "not read"),
+        check: Some(Readiness::default().add_check("webhook configuration", "not read")),
         state: ConfigurationLoopState::default(),
     };
-    let mut object = desired(&repair.in_force_webhooks(), &repair.address, &bundle).unwrap();
+    let mut object = desired::<MutatingWebhookConfiguration>(
+        &repair.in_force_webhooks(),
+        &repair.address,
+        &bundle,
+    )
+    .unwrap();
     let mut fields = fields_of(&object);
     for field in ["f:apiVersion", "f:kind"] {
         fields.as_object_mut().unwrap().remove(field);
@@ -180,7 +186,10 @@ async fn a_leftover_is_deleted_once_in_each_term_and_also_when_the_right_comes_l
         })
     };
     lead(1);
-    tokio::spawn(delete_leftover(server, leadership.subscribe()));
+    tokio::spawn(delete_leftover::<MutatingWebhookConfiguration>(
+        server,
+        leadership.subscribe(),
+    ));
     sleep(Duration::from_mins(1)).await;
     let taken = || std::mem::take(&mut *methods.lock().unwrap());
     assert_eq!(methods.lock().unwrap().len(), 1, "no right");
