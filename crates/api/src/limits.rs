@@ -50,6 +50,9 @@ pub const CANNOT_PROBE_MESSAGE: usize = 256;
 /// Characters of `<marker>#<probe>` where it is said why a probe cannot be run, at most.
 pub const CANNOT_PROBE_NAME: usize = 512;
 
+/// Why the type of the upgrade of a container cannot be edited. CEL says it, and leadsman's webhook where a CRD has no CEL.
+pub const UPGRADE_TYPE_IS_FIXED: &str =
+    "cannot be changed: pods have the containers as they were; give the container another name";
 /// Containers of a set, and as many init containers, at most.
 pub const SIDECARS: usize = 32;
 /// Characters of an image's name, at most: a registry and a repository (255, as the registries of Docker have it), a tag (128)

@@ -5,6 +5,7 @@ use super::{
     DNS_LABEL, LABEL_VALUE, QUALIFIED, Rule, VALUE, full_match, keys_rule, one_of, qualified_name,
     rule, selector_rules, string_rule, unreserved_key,
 };
+use crate::limits;
 
 /// The selectors of a set, all of which must select something.
 pub(crate) const SELECTORS: [&str; 4] = [
@@ -96,7 +97,7 @@ fn containers(container: &'static str, upgrade_types: &[&str]) -> Vec<Rule> {
         string_rule(
             at("upgradeStrategy.upgradeType"),
             "(self == 'HotUpgrade') == (oldSelf == 'HotUpgrade')",
-            "cannot be changed: pods have the containers as they were; give the container another name",
+            limits::UPGRADE_TYPE_IS_FIXED,
         ),
     ];
     rules.extend(resources_policy(&at("resourcesPolicy")));

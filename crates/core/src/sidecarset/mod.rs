@@ -14,6 +14,8 @@
 //! | `render`, `overlap` | what it gets from them, and what two sets cannot both do to it |
 //! | `pod`, `pair`, `rollout`, `upgrade` | what a pod and its containers that take turns are to a set, which pods are upgraded next, and the patch that does it |
 //! | `revision` | the history of a set, and the revision that a new pod gets |
+//! | `objection` | what keeps a valid set from doing what it says |
+//! | `review` | what is wrong with a set that is being written, for the webhook that refuses it |
 //! | `explain` | what sets do to a pod and why not, for people |
 //! | `status`, `condition` | the counts of a set, and the condition of a pod that cannot be upgraded |
 //! | `event`, `index` | what is observed, and the writes that follow from it |
@@ -28,11 +30,13 @@ pub mod explain;
 mod fields;
 pub mod index;
 pub mod metadata;
+pub mod objection;
 pub mod overlap;
 pub mod pair;
 pub mod pod;
 pub mod render;
 pub mod resources;
+pub mod review;
 pub mod revision;
 pub mod rollout;
 pub mod scope;

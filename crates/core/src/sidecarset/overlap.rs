@@ -35,25 +35,29 @@ impl fmt::Display for Overlap {
 
 /// The first thing that two templates cannot both do to one pod.
 pub fn find(one: &Template, other: &Template) -> Option<Overlap> {
-    container(one, other)
-        .or_else(|| volume(one, other))
-        .or_else(|| annotation(one, other))
+    all(one, other).next()
 }
 
-fn container(one: &Template, other: &Template) -> Option<Overlap> {
-    let names = |template: &Template| {
-        let names = template.all().flat_map(SidecarContainer::names_in_pod);
-        names.collect::<Vec<_>>()
-    };
-    let others = names(other);
-    let mut names = names(one).into_iter();
-    names
-        .find(|name| others.contains(name))
+/// All that two templates cannot both do to one pod.
+pub fn all<'a>(one: &'a Template, other: &'a Template) -> impl Iterator<Item = Overlap> + 'a {
+    containers(one, other)
+        .chain(volumes(one, other))
+        .chain(annotations(one, other))
+}
+
+fn containers<'a>(
+    one: &'a Template,
+    other: &'a Template,
+) -> impl Iterator<Item = Overlap> + use<'a> {
+    let names = |template: &'a Template| template.all().flat_map(SidecarContainer::names_in_pod);
+    let others: Vec<_> = names(other).collect();
+    names(one)
+        .filter(move |name| others.contains(name))
         .map(Overlap::Container)
 }
 
-fn volume(one: &Template, other: &Template) -> Option<Overlap> {
-    one.volumes().iter().find_map(|volume| {
+fn volumes<'a>(one: &'a Template, other: &'a Template) -> impl Iterator<Item = Overlap> + use<'a> {
+    one.volumes().iter().filter_map(|volume| {
         let name = text(volume, "name")?;
         let value = |volume| GoValue::structure(volume, &[VOLUME]);
         let differs = value(other.volume(name)?) != value(volume);
@@ -61,20 +65,22 @@ fn volume(one: &Template, other: &Template) -> Option<Overlap> {
     })
 }
 
-fn annotation(one: &Template, other: &Template) -> Option<Overlap> {
-    for own in &one.patches {
-        for foreign in &other.patches {
-            let policies = [own.policy, foreign.policy];
-            // Overwriting has an effect unless the other would retain whatever is there.
-            let collides = policies.contains(&PatchPolicy::Overwrite)
-                && !policies.contains(&PatchPolicy::Retain);
-            let mut keys = own.keys();
-            if let Some(key) = keys.find(|key| collides && foreign.annotations.contains_key(*key)) {
-                return Some(Overlap::Annotation(key.to_owned()));
-            }
-        }
-    }
-    None
+fn annotations<'a>(
+    one: &'a Template,
+    other: &'a Template,
+) -> impl Iterator<Item = Overlap> + use<'a> {
+    let pairs = one.patches.iter();
+    let pairs = pairs.flat_map(|own| other.patches.iter().map(move |foreign| (own, foreign)));
+    let colliding = pairs.filter(|(own, foreign)| {
+        let policies = [own.policy, foreign.policy];
+        // Overwriting has an effect unless the other would retain whatever is there.
+        policies.contains(&PatchPolicy::Overwrite) && !policies.contains(&PatchPolicy::Retain)
+    });
+    colliding.flat_map(|(own, foreign)| {
+        let keys = own.keys();
+        keys.filter(|key| foreign.annotations.contains_key(*key))
+            .map(|key| Overlap::Annotation(key.to_owned()))
+    })
 }
 
 #[cfg(test)]
@@ -117,5 +123,29 @@ mod tests {
         let [one, other] = [template(&one), template(&other)];
         assert_eq!(find(&one, &other), expected);
         assert_eq!(find(&other, &one), expected);
+    }
+
+    // SCS-78, SDF-28
+    #[test]
+    fn all_that_two_sets_cannot_both_do_is_found() {
+        let spec = |path: &str| {
+            json!({
+                "containers": [{"name": "a"}, {"name": "b"}],
+                "volumes": [{"name": "v", "hostPath": {"path": path}}],
+                "patchPodMetadata": [{"patchPolicy": "Overwrite", "annotations": {"k": "1", "l": "1"}}],
+            })
+        };
+        let [one, other] = [template(&spec("/a")), template(&spec("/b"))];
+        let all: Vec<_> = all(&one, &other).collect();
+        let container = |name: &str| Overlap::Container(name.into());
+        let annotation = |key: &str| Overlap::Annotation(key.to_owned());
+        let expected = [
+            container("a"),
+            container("b"),
+            Overlap::Volume("v".to_owned()),
+            annotation("k"),
+            annotation("l"),
+        ];
+        assert_eq!(all, expected);
     }
 }

@@ -2,7 +2,7 @@
 
 mod changes;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -39,6 +39,20 @@ pub struct SetRevision {
     /// Its hashes: those that it was given, which a pod of it has.
     pub hashes: Hashes,
 }
+
+/// Whose a `ControllerRevision` is: what a pin is looked up by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RevisionOwner {
+    /// The uid of its set.
+    pub uid: Option<Arc<str>>,
+    /// The name of its set, by its label.
+    pub set: Option<Arc<str>>,
+    /// The custom version that the set had.
+    pub custom_version: Option<Arc<str>>,
+}
+
+/// The owners of revisions by the revisions' names.
+pub type RevisionOwners = BTreeMap<Arc<str>, RevisionOwner>;
 
 impl SetRevision {
     /// Reads a `ControllerRevision`; None if it is none of a set, or records nothing that could be injected.

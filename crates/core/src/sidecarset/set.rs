@@ -18,7 +18,7 @@ use crate::cluster::{FieldErrors, Invalid, Selector, names};
 /// Label of a set in v1alpha1, and of its revisions: a name for the revision.
 pub const CUSTOM_VERSION_LABEL: &str = "apps.kruise.io/sidecarset-custom-version";
 /// Annotation of a set that takes another's place on some pods.
-const CANARY_ANNOTATION: &str = "apps.kruise.io/sidecarset-canary";
+pub const CANARY_ANNOTATION: &str = "apps.kruise.io/sidecarset-canary";
 /// Label of a namespace: its name.
 pub(super) const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 /// Annotation of a set, ours: what becomes of a pod while no webhook answers.
@@ -127,6 +127,17 @@ impl SidecarSet {
     ///
     /// All fields that are invalid. Fields that the API server sets (uid, generation, creation time) may be missing.
     pub fn parse(wire: &SidecarSetWire) -> Result<Self, Vec<Invalid>> {
+        let (set, errors) = Self::read(wire);
+        if errors.is_empty() {
+            Ok(set)
+        } else {
+            Err(errors)
+        }
+    }
+
+    /// Reads a set as far as it can be read, and all that is invalid. Invalid fields are as if they were absent; the hashes
+    /// are empty unless all is valid.
+    pub(super) fn read(wire: &SidecarSetWire) -> (Self, Vec<Invalid>) {
         let mut errors = Vec::new();
         let meta = &wire.metadata;
         let name = meta.name.as_deref().unwrap_or_default();
@@ -146,11 +157,13 @@ impl SidecarSet {
         let mut at = report.field("injectionStrategy");
         let pin = spec.injection_strategy.revision.as_ref();
         let pin = pin.and_then(|pin| read_pin(pin, &mut at.field("revision")));
-        if !errors.is_empty() {
-            return Err(errors);
-        }
+        let hashes = if errors.is_empty() {
+            template.hashes()
+        } else {
+            Hashes::default()
+        };
         let created = meta.creation_timestamp.as_ref();
-        Ok(Self {
+        let set = Self {
             name: name.into(),
             uid: meta.uid.as_deref().unwrap_or_default().into(),
             version: meta.resource_version.as_deref().unwrap_or_default().into(),
@@ -159,7 +172,7 @@ impl SidecarSet {
             labels: meta.labels.clone().unwrap_or_default(),
             selector,
             namespaces,
-            hashes: template.hashes(),
+            hashes,
             template,
             failure_policy,
             is_injection_paused: spec.injection_strategy.paused,
@@ -167,7 +180,8 @@ impl SidecarSet {
             update,
             history_limit: spec.revision_history_limit.unwrap_or(HISTORY).max(1),
             custom_version,
-        })
+        };
+        (set, errors)
     }
 
     /// Whether it selects pods with these labels in a namespace; `None` for the labels of a namespace that is not known.

@@ -1,5 +1,5 @@
-//! What the webhook injects by: an immutable state of the sets and of all that an injection depends on. The index makes a
-//! new one whenever something of it changes, in every replica.
+//! What the webhooks answer by: an immutable state of the sets and of all that an injection, or the review of a set, depends
+//! on. The index makes a new one whenever something of it changes, in every replica.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,11 +8,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::annotations::{HASH, HashEntries, IN_PLACE_STATE};
-use super::metadata::Whitelist;
+use super::metadata::{AllowedKeys, Whitelist};
 use super::render::{Additions, Injected, Injection, RenderOptions, inject};
+use super::revision::RevisionOwners;
 use super::selection::{NewPod, NotOffered, SetHistory, offer};
 use super::set::SidecarSet;
-use crate::cluster::{ResourceVersion, SortedMap};
+use crate::cluster::{Invalid, ResourceVersion, SortedMap};
 use crate::workload::JsonObject;
 use crate::workload::object::{inner, text};
 
@@ -34,8 +35,14 @@ pub struct Snapshot {
     pub namespaces: Arc<NamespaceLabels>,
     /// The annotations that sets may patch.
     pub whitelist: Arc<Whitelist>,
+    /// What is wrong with the list of them.
+    pub whitelist_errors: Arc<[Invalid]>,
     /// Whether a set may patch any where the whitelist has no rule for it.
     pub allows_unlisted_metadata: bool,
+    /// Whose each revision is.
+    pub revisions: Arc<RevisionOwners>,
+    /// The namespace of the revisions and of the whitelist.
+    pub own_namespace: Arc<str>,
     /// How sets are injected.
     pub options: RenderOptions,
 }
@@ -109,13 +116,17 @@ impl Snapshot {
         let labels = self.namespaces.get(pod.namespace);
         self.sets.iter().map(move |known| {
             let set = &known.set;
-            let set_label = |key: &str| set.labels.get(key).map(String::as_str);
-            let allowed = self
-                .whitelist
-                .allowed_keys(set_label, self.allows_unlisted_metadata);
+            let allowed = self.allowed_keys(set);
             let label = labels.map(|labels| |key: &str| labels.get(key).map(|value| &**value));
             offer(set, &known.history, allowed, pod, label)
         })
+    }
+
+    /// The annotations that a set may patch.
+    pub(super) fn allowed_keys(&self, set: &SidecarSet) -> AllowedKeys<'_> {
+        let label = |key: &str| set.labels.get(key).map(String::as_str);
+        self.whitelist
+            .allowed_keys(label, self.allows_unlisted_metadata)
     }
 
     /// The version that includes what each set needs.

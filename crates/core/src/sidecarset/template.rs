@@ -39,7 +39,7 @@ pub struct Template {
 }
 
 /// The two hashes of a template: whether a pod has its containers, and whether it has them but for their images.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hashes {
     /// Of the containers.
     pub hash: Arc<str>,

@@ -16,7 +16,7 @@
 //! | `status`, `write` | the writes that are due |
 //! | `reason` | what a set's condition may say |
 //! | `inspect` | what is known of a pod or a set, for those who explain it |
-//! | `snapshots` | what the webhook injects by |
+//! | `snapshots` | what the webhooks answer by |
 //! | `refusals` | writes that the API server refused |
 //! | `resets` | the events about containers that were reset |
 //! | `totals` | all sets added up, for metrics |
@@ -101,7 +101,7 @@ pub struct Index {
     namespaces: Arc<NamespaceLabels>,
     namespace_versions: BTreeMap<Arc<str>, ResourceVersion>,
     whitelist: Arc<Whitelist>,
-    whitelist_errors: Vec<Invalid>,
+    whitelist_errors: Arc<[Invalid]>,
     whitelist_version: Option<ResourceVersion>,
     whitelist_text: Option<String>,
     /// The version since which the whitelist is as it is.
@@ -130,7 +130,7 @@ impl Index {
             namespaces: Arc::default(),
             namespace_versions: BTreeMap::new(),
             whitelist: Arc::default(),
-            whitelist_errors: Vec::new(),
+            whitelist_errors: Arc::default(),
             whitelist_version: None,
             whitelist_text: None,
             whitelist_since: ResourceVersion::UNKNOWN,

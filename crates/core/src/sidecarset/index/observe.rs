@@ -267,6 +267,8 @@ impl Index {
 
     /// The revisions of a set have changed; without a label it may be any.
     fn affect_history(&mut self, set: Option<Arc<str>>) {
+        self.changes.any = true;
+        self.changes.revisions = true;
         let sets = set.map_or_else(|| self.sets.names(), |set| vec![set]);
         for set in sets {
             self.read_history(&set);
@@ -294,7 +296,7 @@ impl Index {
         }
         self.whitelist = whitelist.into();
         self.changes.any = true;
-        self.whitelist_errors = errors;
+        self.whitelist_errors = errors.into();
         self.cx.affected.sets.extend(self.sets.names());
     }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::{ObjectName, ResourceVersion};
 use crate::sidecarset::event::Write;
-use crate::sidecarset::revision::{self, SET_LABEL, SetRevision};
+use crate::sidecarset::revision::{self, RevisionOwner, RevisionOwners, SET_LABEL, SetRevision};
 use crate::sidecarset::set::{CUSTOM_VERSION_LABEL, PinnedRevision, SidecarSet};
 use crate::workload::go_json::{FieldOrder, Form, GoValue};
 use crate::workload::revision::{Newest, Revision, RevisionChange, newest, revision_hash, surplus};
@@ -47,6 +47,14 @@ impl StoredRevision {
             owner,
             is_deleted: false,
             object,
+        }
+    }
+
+    pub(super) fn owner(&self) -> RevisionOwner {
+        RevisionOwner {
+            uid: self.owner.clone(),
+            set: self.label(SET_LABEL).map(Arc::from),
+            custom_version: self.label(CUSTOM_VERSION_LABEL).map(Arc::from),
         }
     }
 
@@ -111,6 +119,14 @@ impl Revisions {
 
     pub(super) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
         self.0.keys()
+    }
+
+    /// Whose each revision is.
+    pub(super) fn owners(&self) -> RevisionOwners {
+        let known = self.0.iter();
+        known
+            .map(|(name, own)| (name.clone(), own.owner()))
+            .collect()
     }
 
     /// Returns the set whose history it belongs to, by its label.

@@ -1,4 +1,4 @@
-//! What the webhook injects by, from what is observed: also while this process does not write.
+//! What the webhooks answer by, from what is observed: also while this process does not write.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use super::Index;
 use super::sets::SetEntry;
 use crate::cluster::ResourceVersion;
 use crate::sidecarset::event::WatchedKind;
+use crate::sidecarset::revision::RevisionOwners;
 use crate::sidecarset::selection::SetHistory;
 use crate::sidecarset::set::{PinPolicy, SidecarSet};
 use crate::sidecarset::snapshot::{Snapshot, SnapshotSet, SnapshotVersion};
@@ -29,8 +30,12 @@ pub(super) struct SnapshotChanges {
     pub(super) any: bool,
     /// Whether a set has, or its revisions.
     pub(super) sets: bool,
+    /// Whether a revision has.
+    pub(super) revisions: bool,
     /// The sets of the last one.
     last: Arc<Vec<SnapshotSet>>,
+    /// Whose the revisions were in the last one.
+    last_owners: Arc<RevisionOwners>,
 }
 
 impl Index {
@@ -50,12 +55,18 @@ impl Index {
                 .filter_map(|(_, entry)| snapshot_set(entry, whitelist));
             changes.last = Arc::new(sets.collect());
         }
+        if std::mem::take(&mut changes.revisions) {
+            changes.last_owners = Arc::new(self.revisions.owners());
+        }
         Some(Arc::new(Snapshot {
             version,
             sets: changes.last.clone(),
             namespaces: self.namespaces.clone(),
             whitelist: self.whitelist.clone(),
+            whitelist_errors: self.whitelist_errors.clone(),
             allows_unlisted_metadata: self.config.allows_unlisted_metadata,
+            revisions: changes.last_owners.clone(),
+            own_namespace: self.config.namespace.as_str().into(),
             options: self.config.render,
         }))
     }

@@ -1,6 +1,5 @@
 //! The status of a set as it is to be: its counts, the generation in force, and one condition that says what is wrong.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -16,9 +15,9 @@ use super::refusals::Purpose;
 use super::sets::{ADOPT_PODS, SetEntry};
 use crate::cluster::{Invalid, ObjectName, truncate, whole_seconds};
 use crate::sidecarset::event::{EventNote, Write, WriteTarget};
-use crate::sidecarset::metadata::MetadataPatch;
+use crate::sidecarset::objection;
 use crate::sidecarset::revision::changed_fields;
-use crate::sidecarset::set::{PinnedRevision, SidecarSet};
+use crate::sidecarset::set::SidecarSet;
 use crate::sidecarset::status::status;
 use crate::sidecarset::strategy::UpdateMode;
 
@@ -106,7 +105,7 @@ impl Index {
         };
         let found = self
             .conflict(set)
-            .or_else(|| missing_pin(set, entry))
+            .or_else(|| self.missing_pin(set, entry))
             .or_else(|| self.not_allowed(set))
             .or_else(|| self.refused_write(name, entry))
             .or_else(|| lacking(entry))
@@ -121,28 +120,27 @@ impl Index {
     fn conflict(&self, set: &SidecarSet) -> Option<(Reason, String)> {
         let mut winners = self.sets.winners(&set.name);
         let (winner, overlap) = winners.find(|(winner, _)| !winner.is_disjoint(set))?;
-        let message = format!(
-            "SidecarSet {} is older and has {overlap} too: pods that both select get {} and not this one; rename what \
-             both have, or change a selector so that no pod has both",
-            winner.name, winner.name
-        );
-        Some((Reason::Conflict, message))
+        let objection = objection::conflict(set, winner, overlap.clone());
+        Some((Reason::Conflict, objection.to_string()))
+    }
+
+    fn missing_pin(&self, set: &SidecarSet, entry: &SetEntry) -> Option<(Reason, String)> {
+        let pin = set
+            .pin
+            .as_ref()
+            .filter(|_| entry.history.pinned.is_none())?;
+        let owner = |name: &str| {
+            let revision = self.revisions.get(name)?.owner();
+            (revision.uid.as_deref() != Some(&*set.uid)).then_some(revision)
+        };
+        let objection = objection::unknown_pin(&pin.revision, owner);
+        Some((Reason::RevisionMissing, objection.to_string()))
     }
 
     fn not_allowed(&self, set: &SidecarSet) -> Option<(Reason, String)> {
-        let allowed = self.allowed_keys(set);
-        let mut keys = set.template.patches.iter().flat_map(MetadataPatch::keys);
-        let key = keys.find(|key| !allowed.contains(key))?;
-        let mut message = format!(
-            "annotation {key:?} of patchPodMetadata is left out: ConfigMap {}/{} does not allow it; add a rule there, \
-             or take the annotation out of the set",
-            self.config.namespace,
-            crate::sidecarset::event::CONFIGURATION
-        );
-        if let Some(error) = self.whitelist_errors.first() {
-            let _ = write!(message, "; a rule in there is wrong: {error}");
-        }
-        Some((Reason::MetadataNotAllowed, message))
+        let list = (&*self.config.namespace, self.whitelist_errors.first());
+        let forbidden = objection::forbidden_keys(set, self.allowed_keys(set), list).next()?;
+        Some((Reason::MetadataNotAllowed, forbidden.to_string()))
     }
 
     fn refused_write(&self, name: &str, entry: &SetEntry) -> Option<(Reason, String)> {
@@ -247,22 +245,6 @@ fn invalid(errors: &Arc<[Invalid]>) -> String {
     let errors: Vec<_> = errors.iter().map(Invalid::to_string).collect();
     let message = format!("nothing is injected or upgraded: {}", errors.join("; "));
     truncate(&message, MESSAGE).to_owned()
-}
-
-fn missing_pin(set: &SidecarSet, entry: &SetEntry) -> Option<(Reason, String)> {
-    let pin = set
-        .pin
-        .as_ref()
-        .filter(|_| entry.history.pinned.is_none())?;
-    let which = match &pin.revision {
-        PinnedRevision::Name(name) => format!("revision {name:?}"),
-        PinnedRevision::CustomVersion(version) => format!("custom version {version:?}"),
-    };
-    let message = format!(
-        "injectionStrategy.revision pins new pods to {which}, which this set does not have: they get the present revision; correct the \
-         pin or remove it"
-    );
-    Some((Reason::RevisionMissing, message))
 }
 
 fn lacking(entry: &SetEntry) -> Option<(Reason, String)> {
