@@ -24,7 +24,9 @@ mod ownership;
 mod rights;
 mod serverless;
 mod sidecarset;
+mod sidecarset_review;
 mod sidecarset_schema;
+mod sidecarset_scope;
 mod sidecarset_webhook;
 mod stage;
 mod status;
@@ -233,6 +235,9 @@ fn apart() -> Vec<Case<Installation>> {
         case!(apart sidecarset_webhook::a_pod_right_after_its_namespace_gets_its_sidecars),
         case!(apart sidecarset_webhook::once_in_force_a_set_is_injected_by_a_replica_that_does_not_lead),
         case!(apart sidecarset_webhook::without_a_manager_pods_are_refused_by_sets_that_ask_and_else_found_later),
+        case!(apart sidecarset_scope::the_longest_conditions_are_accepted_and_cost_no_call),
+        case!(apart sidecarset_review::what_no_schema_can_say_is_refused_with_its_field),
+        case!(apart sidecarset_review::what_was_wrong_before_keeps_nobody_from_another_edit),
         case!(apart serverless::a_creation_waits_little_for_the_webhook),
         case!(apart serverless::a_pod_is_created_with_its_probes),
         case!(apart serverless::without_a_manager_pods_are_created_at_once),
@@ -283,6 +288,7 @@ fn together() -> Vec<Case<Installation>> {
         case!(rights::the_table_is_complete_and_documented),
         case!(rights::an_agents_token_reaches_one_node),
         case!(rights::the_manager_changes_of_pods_what_sets_ask_for),
+        case!(rights::the_manager_writes_of_its_own_objects_what_is_its_own),
         case!(rights::people_have_rights_on_markers_by_their_roles),
         case!(apart openkruise::preflight_prints_what_the_page_on_migration_shows),
         case!(documents::the_api_server_takes_every_manifest_of_the_pages),

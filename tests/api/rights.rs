@@ -4,8 +4,10 @@
 mod account;
 mod document;
 mod occasion;
+mod own_objects;
 mod people;
 mod pods;
+mod set_occasion;
 mod started;
 mod table;
 mod token;
@@ -19,7 +21,7 @@ use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
-use leadsman_api::NodePodProbe;
+use leadsman_api::{NodePodProbe, SIDECAR_SET_CRD};
 use leadsman_cri::fake::Fake;
 use leadsman_testkit::audit::Mark;
 use leadsman_testkit::leadsman;
@@ -34,7 +36,7 @@ pub(crate) use self::started::Started;
 
 use self::account::{User, user, wait_until_granted};
 use self::occasion::{Occasions, POD};
-use self::table::{AGENT, Grant, MANAGER, NamedIn, Occasion, TABLE, printed, table};
+use self::table::{AGENT, Given, Grant, MANAGER, NamedIn, Occasion, TABLE, printed, table};
 use crate::Installation;
 use crate::fake_runtime::{NODE, PROBED, commands_exit_with, probed_pod};
 use crate::marks::{idle, marked};
@@ -53,6 +55,14 @@ pub(crate) async fn the_manager_changes_of_pods_what_sets_ask_for(
     installation: Arc<Installation>,
 ) -> Result<()> {
     pods::check_patches_of_pods(&installation).await
+}
+
+/// With the rights that the gate of `SidecarSet` adds.
+// SCS-80
+pub(crate) async fn the_manager_writes_of_its_own_objects_what_is_its_own(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    own_objects::check_writes_of_own_objects(&installation).await
 }
 
 // PRB-25
@@ -82,15 +92,15 @@ struct Bench {
     client: Client,
     occasions: Occasions,
     runtime: Fake,
-    /// By the serverless gate: off, on.
-    granted: [Vec<Grant>; 2],
+    /// In the order of [`Given`].
+    granted: [Vec<Grant>; 3],
 }
 
 /// A right that is taken away, and when it is missed.
 struct Missing {
     grant: Grant,
     occasion: Occasion,
-    serverless: bool,
+    given: Given,
     named_in: NamedIn,
 }
 
@@ -103,7 +113,7 @@ impl Missing {
             grants.map(|(grant, occasion)| Self {
                 grant,
                 occasion,
-                serverless: row.serverless,
+                given: row.given,
                 named_in: row.named_in,
             })
         });
@@ -129,11 +139,18 @@ impl Bench {
     async fn raise() -> Result<Self> {
         let installation = Installation::raise_idle().await?;
         installation.grant_webhooks().await?;
+        let apply = ["apply", "--server-side", "-f", "-"];
+        let crd = SIDECAR_SET_CRD.as_bytes();
+        installation.plane.kubectl_with(&apply, crd).await?;
         let client = installation.client.clone();
         Ok(Self {
             occasions: Occasions::new(&client).await?,
             runtime: Fake::start(),
-            granted: [printed(false).await?, printed(true).await?],
+            granted: [
+                printed(Given::Always).await?,
+                printed(Given::WithWebhooks).await?,
+                printed(Given::WithSets).await?,
+            ],
             client,
             installation,
         })
@@ -141,7 +158,7 @@ impl Bench {
 
     /// A user with all rights of the account but this one, and what else is to be kept from it.
     async fn user_without(&self, missing: &Missing, also: &[Grant]) -> Result<User> {
-        let granted = &self.granted[usize::from(missing.serverless)];
+        let granted = &self.granted[missing.given as usize];
         let of_account = granted
             .iter()
             .filter(|grant| grant.account == missing.grant.account);
@@ -152,9 +169,9 @@ impl Bench {
     }
 
     /// Waits until the rights of the manifests are in force.
-    async fn wait_until_in_force(&self, serverless: bool) -> Result<()> {
+    async fn wait_until_in_force(&self, gates: Given) -> Result<()> {
         for (account, user) in [(MANAGER, leadsman::MANAGER), (AGENT, leadsman::AGENT)] {
-            let granted = &self.granted[usize::from(serverless)];
+            let granted = &self.granted[gates as usize];
             for grant in granted.iter().filter(|grant| grant.account == account) {
                 wait_until_granted(&self.client, user, grant).await?;
             }
@@ -165,7 +182,7 @@ impl Bench {
     /// A manager and an agent with the accounts and rights of the manifests, and what each of them is for.
     async fn all_suffice(&self) -> Result<()> {
         let plane = &self.installation.plane;
-        self.wait_until_in_force(true).await?;
+        self.wait_until_in_force(Given::WithWebhooks).await?;
         let start = plane.audit_mark()?;
         let scene = probed_pod(&self.client, &self.runtime).await?;
         let token =
@@ -183,7 +200,8 @@ impl Bench {
         ] {
             drop(self.occasions.arrange(occasion).await?);
         }
-        let manager = Started::manager(plane, "all-manager", &manager_token, true).await?;
+        let gates = Given::WithWebhooks;
+        let manager = Started::manager(plane, "all-manager", &manager_token, gates, true).await?;
         let socket = self.runtime.socket();
         let agent = Started::agent(plane, "all-agent", &agent_token, NODE, &socket).await?;
         for exit_code in [0, 1, 0, 1] {
@@ -286,7 +304,8 @@ impl Bench {
         let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
         plane.kubectl_with(&apply, &installed.stdout).await?;
         drop(self.occasions.arrange(Occasion::Leftover).await?);
-        let manager = Started::manager(plane, "all-manager-gate-off", kubeconfig, false).await?;
+        let (name, gates) = ("all-manager-gate-off", Given::Always);
+        let manager = Started::manager(plane, name, kubeconfig, gates, false).await?;
         let configurations = self.occasions.configurations();
         wait_for_deletion(&configurations, leadsman_admission::CONFIGURATION).await?;
         // The marker that was made anew.
@@ -300,7 +319,7 @@ impl Bench {
     /// Fails unless nothing was denied to the accounts, and they have used every right that does not depend on a race.
     fn used(&self, since: Mark) -> Result<()> {
         let requests = self.installation.plane.audit(since)?;
-        let mut unused: BTreeSet<Grant> = table(true).into_iter().collect();
+        let mut unused: BTreeSet<Grant> = table(Given::WithWebhooks).into_iter().collect();
         for request in &requests {
             let account = match request.user.as_str() {
                 leadsman::MANAGER => MANAGER,
@@ -413,13 +432,13 @@ impl Bench {
         };
         // A watch would show the object before it is in the way.
         let also: &[Grant] = match occasion {
-            Occasion::ObjectInTheWay => &[watch],
+            Occasion::ObjectInTheWay | Occasion::RevisionInTheWay => &[watch],
             _ => &[],
         };
         let user = self.user_without(missing, also).await?;
         let meanwhile = self.occasions.arrange(occasion).await?;
         let manager = self.start(&user, missing).await?;
-        if occasion == Occasion::ObjectInTheWay {
+        if !also.is_empty() {
             manager.wait_for_log("writes begin").await?;
         }
         self.occasions.act(occasion).await?;
@@ -432,7 +451,8 @@ impl Bench {
 
     async fn start(&self, user: &User, missing: &Missing) -> Result<Started> {
         let plane = &self.installation.plane;
-        Started::manager(plane, &user.name, &user.kubeconfig, missing.serverless).await
+        let serves = missing.occasion != Occasion::NoServer;
+        Started::manager(plane, &user.name, &user.kubeconfig, missing.given, serves).await
     }
 }
 

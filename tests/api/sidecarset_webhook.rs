@@ -42,8 +42,8 @@ const TIMES: usize = 40;
 const FEW: usize = TIMES / 8;
 
 /// A control plane, and a manager that injects.
-struct Injecting {
-    installation: Installation,
+pub(crate) struct Injecting {
+    pub(crate) installation: Installation,
     flags: [String; 5],
     _place: SemaphorePermit<'static>,
 }
@@ -60,7 +60,7 @@ fn flags(listens: SocketAddr, called: SocketAddr) -> [String; 5] {
 }
 
 impl Injecting {
-    async fn raise() -> Result<Self> {
+    pub(crate) async fn raise() -> Result<Self> {
         let [address] = free_addresses()?;
         let raised = Self::raise_idle(flags(address, address)).await?;
         raised.start().await?;
@@ -90,37 +90,27 @@ impl Injecting {
         })
     }
 
-    async fn start(&self) -> Result<()> {
+    pub(crate) async fn start(&self) -> Result<()> {
         let flags = self.flags.each_ref().map(String::as_str);
         self.installation.start_manager_with(&flags).await
     }
 
-    fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         self.installation.client.clone()
     }
 
-    fn sets(&self) -> Api<SidecarSet> {
+    pub(crate) fn sets(&self) -> Api<SidecarSet> {
         Api::all(self.client())
     }
 
     /// Makes a set with one container of its name, and waits until it is in force.
-    async fn set(&self, name: &str, over: Value) -> Result<()> {
-        let mut set = json!({
-            "apiVersion": "apps.kruise.io/v1beta1",
-            "kind": "SidecarSet",
-            "metadata": {"name": name},
-            "spec": {
-                "selector": {"matchLabels": {"app": "web"}},
-                "containers": [{"name": name, "image": "image:1"}],
-            },
-        });
-        merge(&mut set, over);
-        let set = serde_json::from_value(set)?;
+    pub(crate) async fn set(&self, name: &str, over: Value) -> Result<()> {
+        let set = set(name, over)?;
         self.sets().create(&PostParams::default(), &set).await?;
         self.is_in_force(name).await
     }
 
-    async fn is_in_force(&self, name: &str) -> Result<()> {
+    pub(crate) async fn is_in_force(&self, name: &str) -> Result<()> {
         wait_for_object(&self.sets(), name, "it is in force", |set| {
             let status = set.status.clone().unwrap_or_default();
             let generation = status.in_force.as_ref().map(|in_force| in_force.generation);
@@ -130,9 +120,11 @@ impl Injecting {
         .await
     }
 
-    /// How often the API server has called.
-    async fn calls(&self) -> Result<u64> {
-        self.sum("leadsman_webhook_requests_total{").await
+    /// How often the API server has called for pods.
+    pub(crate) async fn calls(&self) -> Result<u64> {
+        let metrics = self.installation.get("/metrics").await?;
+        let of_pods = "webhook=\"sidecarset.leadsman.io\"";
+        sum_of_counters(&metrics, &["leadsman_webhook_requests_total{", of_pods])
     }
 
     /// A call that came to nothing is to have a cause that is counted: the API server gave it up, or the manager with this
@@ -158,6 +150,21 @@ impl Injecting {
     }
 }
 
+/// A set with one container of its name.
+pub(crate) fn set(name: &str, over: Value) -> Result<SidecarSet> {
+    let mut set = json!({
+        "apiVersion": "apps.kruise.io/v1beta1",
+        "kind": "SidecarSet",
+        "metadata": {"name": name},
+        "spec": {
+            "selector": {"matchLabels": {"app": "web"}},
+            "containers": [{"name": name, "image": "image:1"}],
+        },
+    });
+    merge(&mut set, over);
+    Ok(serde_json::from_value(set)?)
+}
+
 fn pod(over: Value) -> Result<Pod> {
     let mut pod = json!({
         "metadata": {"name": "web", "labels": {"app": "web"}},
@@ -168,7 +175,12 @@ fn pod(over: Value) -> Result<Pod> {
 }
 
 /// Creates a pod, or has the API server only try it.
-async fn create(client: &Client, namespace: &str, over: Value, dry_run: bool) -> Result<Pod> {
+pub(crate) async fn create(
+    client: &Client,
+    namespace: &str,
+    over: Value,
+    dry_run: bool,
+) -> Result<Pod> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let params = PostParams {
         dry_run,
@@ -177,7 +189,7 @@ async fn create(client: &Client, namespace: &str, over: Value, dry_run: bool) ->
     Ok(pods.create(&params, &pod(over)?).await?)
 }
 
-async fn make_namespace(client: &Client, name: &str, labels: Value) -> Result<()> {
+pub(crate) async fn make_namespace(client: &Client, name: &str, labels: Value) -> Result<()> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let namespace = json!({"metadata": {"name": name, "labels": labels}});
     let namespace = serde_json::from_value(namespace)?;
@@ -194,7 +206,7 @@ fn containers(pod: &Pod) -> Vec<(String, String)> {
     pairs.collect()
 }
 
-fn names(pod: &Pod) -> Vec<String> {
+pub(crate) fn names(pod: &Pod) -> Vec<String> {
     containers(pod).into_iter().map(|(name, _)| name).collect()
 }
 

@@ -9,10 +9,11 @@
 //! | `gates` | which features are on, here and in `OpenKruise` |
 //! | `run` | the features, and leadership |
 //! | `podprobe` | `PodProbeMarker` as a feature: kinds, requests, its webhook |
-//! | `sidecarset` | `SidecarSet` as a feature: kinds, requests |
+//! | `sidecarset` | `SidecarSet` as a feature: kinds, requests, its webhooks |
 //! | `leader` | which of several managers writes |
 //! | `openkruise` | the guard against writing beside an `OpenKruise` manager |
 //! | `preflight` | the checks before the first start |
+//! | `webhook_rights` | what webhooks take, beside the rights of the features |
 //! | `metrics` | the metrics of leadership |
 #![doc(html_no_source)]
 
@@ -25,9 +26,11 @@ mod podprobe;
 pub mod preflight;
 mod run;
 mod sidecarset;
+mod webhook_rights;
 
 pub use args::{Args, CompatibleWith};
 pub use gates::{Gates, GatesError, openkruise_probes};
 pub use leader::{LEASE, LEASE_NAMESPACE, LEASE_RIGHTS};
 pub use leadsman_control::{FeatureRights, Right};
 pub use run::{ManagerError, feature_rights, run};
+pub use webhook_rights::{leftover_rights, webhook_rights};

@@ -89,9 +89,10 @@ fn add_features(
             render: args.compatibility.into(),
         };
         let rules = SidecarSetRules::new(config, metrics);
-        let webhook = rules.webhook().led_by(over_sets.clone());
-        let barriers = barrier_events(webhook.in_force());
-        webhooks.push(webhook);
+        let injection = rules.injection_webhook();
+        let barriers = barrier_events(injection.in_force());
+        let of_sets = [injection, rules.review_webhook()];
+        webhooks.extend(of_sets.map(|webhook| webhook.led_by(over_sets.clone())));
         control.add_with_events(rules, over_sets, barriers);
     }
     // Either reads its own fields of a pod.

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 
-use super::table::{MANAGER, NamedIn, Row, TABLE, printed, table};
+use super::table::{Given, MANAGER, NamedIn, Row, TABLE, printed, table};
 use crate::Installation;
 
 const DOCUMENT: &str = include_str!("../../../docs/security.md");
 
 pub(crate) async fn the_table_is_complete_and_documented(_: Arc<Installation>) -> Result<()> {
-    for serverless in [false, true] {
-        let (printed, table) = (printed(serverless).await?, table(serverless));
+    for gates in Given::ALL {
+        let (printed, table) = (printed(gates).await?, table(gates));
         for grant in &printed {
             ensure!(table.contains(grant), "no row has the right {grant:?}");
         }
@@ -50,11 +50,15 @@ fn shown(row: &Row) -> String {
         on = format!("{on}, in `{}`", row.namespace);
     }
     let verbs: Vec<_> = row.verbs.iter().map(|(verb, _)| *verb).collect();
-    let serverless = if row.serverless { " ¹" } else { "" };
+    let given = match row.given {
+        Given::Always => "",
+        Given::WithWebhooks => " ¹",
+        Given::WithSets => " ²",
+    };
     let named_in = match row.named_in {
         NamedIn::Readyz => "`/readyz`, log",
         NamedIn::Log => "log",
     };
     let (verbs, needed_to) = (verbs.join(" "), row.needed_to);
-    format!("| {account} | {on}{serverless} | {verbs} | {needed_to} | {named_in} |")
+    format!("| {account} | {on}{given} | {verbs} | {needed_to} | {named_in} |")
 }

@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
-use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -15,6 +17,7 @@ use leadsman_tests::Scene;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use super::set_occasion::SetOccasions;
 use super::table::Occasion;
 use crate::marks::idle;
 
@@ -31,6 +34,7 @@ const RIVALS: usize = 4;
 /// A namespace with a node, a marker and a pod.
 pub(super) struct Occasions {
     pub(super) scene: Scene,
+    sets: SetOccasions,
     made: AtomicUsize,
 }
 
@@ -45,6 +49,7 @@ impl Occasions {
         scene.marker("m", idle()).await?;
         Ok(Self {
             scene,
+            sets: SetOccasions::new(client).await?,
             made: AtomicUsize::new(0),
         })
     }
@@ -86,8 +91,14 @@ impl Occasions {
                 }
             }
             Occasion::Leftover => self.configuration(FIELD_MANAGER).await?,
-            Occasion::OtherConfiguration => self.configuration("somebody").await?,
-            Occasion::NoConfiguration => delete(&self.configurations(), CONFIGURATION).await?,
+            Occasion::OtherConfiguration => {
+                self.configuration("somebody").await?;
+                self.validating("somebody").await?;
+            }
+            Occasion::NoConfiguration => {
+                delete(&self.configurations(), CONFIGURATION).await?;
+                delete(&self.validating_configurations(), CONFIGURATION).await?;
+            }
             Occasion::NoMarkers => {
                 self.configuration(FIELD_MANAGER).await?;
                 let markers = self.scene.markers();
@@ -97,12 +108,23 @@ impl Occasions {
             }
             Occasion::NoSecret => delete(&self.secrets(), SECRET).await?,
             Occasion::SpoiltSecret => self.spoilt_secret().await?,
+            Occasion::NoServer => self.validating(FIELD_MANAGER).await?,
+            Occasion::NewSet => self.sets.make(&format!("new-{number}"), json!({})).await?,
+            Occasion::WrongSet => self.sets.make_wrong(&format!("wrong-{number}")).await?,
+            Occasion::OldPod => self.sets.make_old_pod(&self.scene, number).await?,
+            Occasion::NewVersion => self.sets.rename_version(number).await?,
+            Occasion::ManyRevisions => self.sets.make_old_revision(number).await?,
+            Occasion::RevisionInTheWay => {}
         }
         Ok(meanwhile)
     }
 
     /// Does what has to happen while a manager leads.
     pub(super) async fn act(&self, occasion: Occasion) -> Result<()> {
+        if occasion == Occasion::RevisionInTheWay {
+            let number = self.made.fetch_add(1, Ordering::Relaxed);
+            self.sets.make_with_revision_in_the_way(number).await?;
+        }
         if occasion == Occasion::ObjectInTheWay {
             let name = format!("late-{}", self.made.fetch_add(1, Ordering::Relaxed));
             self.object_of(&name).await?;
@@ -149,6 +171,19 @@ impl Occasions {
         let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
             "metadata": {"name": LEASE.1}, "spec": {"holderIdentity": ""}});
         apply(&self.leases(), LEASE.1, "somebody", lease).await
+    }
+
+    fn validating_configurations(&self) -> Api<ValidatingWebhookConfiguration> {
+        Api::all(self.client())
+    }
+
+    /// A configuration of the other kind without webhooks.
+    async fn validating(&self, field_manager: &str) -> Result<()> {
+        let empty = json!({"apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingWebhookConfiguration",
+            "metadata": {"name": CONFIGURATION, "labels": {"made-by": field_manager}}});
+        let configurations = self.validating_configurations();
+        apply(&configurations, CONFIGURATION, field_manager, empty).await
     }
 
     /// A webhook configuration without webhooks.

@@ -7,7 +7,7 @@ use leadsman_testkit::{ControlPlane, leadsman};
 use leadsman_tests::{Process, wait_for_answer};
 use tokio::process::Command;
 
-use super::table::{Grant, NamedIn};
+use super::table::{Given, Grant, NamedIn};
 use crate::{get, serving_address};
 
 /// A process with a log of its own.
@@ -22,16 +22,16 @@ impl Started {
         plane: &ControlPlane,
         name: &str,
         kubeconfig: &Path,
-        serverless: bool,
+        gates: Given,
+        serves: bool,
     ) -> Result<Self> {
         let mut arguments = vec!["manager"];
-        if serverless {
-            arguments.extend([
-                "--feature-gates=EnablePodProbeMarkerOnServerless=true",
-                "--webhook-bind-address=127.0.0.1:0",
-                // No pod of these tests needs an answer.
-                "--webhook-url=https://127.0.0.1:1",
-            ]);
+        let flag = format!("--feature-gates={}", gates.gates());
+        if gates != Given::Always {
+            let address = if serves { "127.0.0.1:0" } else { "0" };
+            arguments.extend([&*flag, "--webhook-bind-address", address]);
+            // No pod of these tests needs an answer.
+            arguments.push("--webhook-url=https://127.0.0.1:1");
         }
         Self::start(plane, name, kubeconfig, &arguments).await
     }

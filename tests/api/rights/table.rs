@@ -41,11 +41,43 @@ pub(crate) struct Row {
     /// None: on all.
     pub(crate) names: &'static [&'static str],
     pub(crate) verbs: &'static [(&'static str, Occasion)],
-    /// Whether it is granted only with `EnablePodProbeMarkerOnServerless`.
-    pub(crate) serverless: bool,
+    pub(crate) given: Given,
     /// What it is needed for, as `docs/security.md` says it.
     pub(crate) needed_to: &'static str,
     pub(crate) named_in: NamedIn,
+}
+
+/// With which feature gates a right is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Given {
+    /// By default.
+    Always,
+    /// With those whose features have webhooks: `EnablePodProbeMarkerOnServerless` or `SidecarSetGate`.
+    WithWebhooks,
+    /// With `SidecarSetGate`.
+    WithSets,
+}
+
+impl Given {
+    pub(crate) const ALL: [Self; 3] = [Self::Always, Self::WithWebhooks, Self::WithSets];
+
+    /// Gates with which it is given.
+    pub(crate) fn gates(self) -> &'static str {
+        match self {
+            Self::Always => "",
+            Self::WithWebhooks => "EnablePodProbeMarkerOnServerless=true",
+            Self::WithSets => "SidecarSetGate=true",
+        }
+    }
+
+    /// Whether these gates are enough.
+    fn is_with(self, gates: Self) -> bool {
+        match gates {
+            Self::Always => self == Self::Always,
+            Self::WithWebhooks => self != Self::WithSets,
+            Self::WithSets => true,
+        }
+    }
 }
 
 /// Where a missing right is named.
@@ -94,6 +126,20 @@ pub(crate) enum Occasion {
     NoSecret,
     /// The Secret holds no certificate.
     SpoiltSecret,
+    /// A webhook configuration from when the webhooks were served.
+    NoServer,
+    /// A set whose status says nothing yet.
+    NewSet,
+    /// A set that breaks a rule.
+    WrongSet,
+    /// A pod that has an older image of a set's container.
+    OldPod,
+    /// A set whose revision has another custom version as a label.
+    NewVersion,
+    /// A set with more revisions than it keeps.
+    ManyRevisions,
+    /// A `ControllerRevision` that the watch does not show, in the way of one that is to be created.
+    RevisionInTheWay,
     /// A verdict that an agent has not reported.
     NewVerdict,
     /// A state that a probe comes back to.
@@ -101,9 +147,10 @@ pub(crate) enum Occasion {
 }
 
 use Occasion::{
-    ContestedLease, DeletedMarker, FreeLease, Leftover, NewMarker, NewNode, NewPod, NewVerdict,
-    NoConfiguration, NoLease, NoMarkers, NoSecret, ObjectInTheWay, OldNode, OtherConfiguration,
-    RepeatedVerdict, SpoiltSecret, Start, Verdict,
+    ContestedLease, DeletedMarker, FreeLease, Leftover, ManyRevisions, NewMarker, NewNode, NewPod,
+    NewSet, NewVerdict, NewVersion, NoConfiguration, NoLease, NoMarkers, NoSecret, NoServer,
+    ObjectInTheWay, OldNode, OldPod, OtherConfiguration, RepeatedVerdict, RevisionInTheWay,
+    SpoiltSecret, Start, Verdict, WrongSet,
 };
 
 const FOLLOW: &[(&str, Occasion)] = &[("list", Start), ("watch", Start)];
@@ -116,13 +163,17 @@ const OF_MANAGER: Row = Row {
     resource: "",
     names: &[],
     verbs: FOLLOW,
-    serverless: false,
+    given: Given::Always,
     needed_to: "",
     named_in: NamedIn::Readyz,
 };
 const OF_AGENT: Row = Row {
     account: AGENT,
     named_in: NamedIn::Log,
+    ..OF_MANAGER
+};
+const OF_SETS: Row = Row {
+    given: Given::WithSets,
     ..OF_MANAGER
 };
 
@@ -250,7 +301,7 @@ pub(crate) const TABLE: &[Row] = &[
         resource: "clusterroles",
         names: &["leadsman-manager-webhooks"],
         verbs: &[("get", NoConfiguration)],
-        serverless: true,
+        given: Given::WithWebhooks,
         needed_to: "name this role as the owner of the configuration below, which is deleted with it",
         named_in: NamedIn::Log,
         ..OF_MANAGER
@@ -266,7 +317,7 @@ pub(crate) const TABLE: &[Row] = &[
             ("patch", OtherConfiguration),
             ("delete", NoMarkers),
         ],
-        serverless: true,
+        given: Given::WithWebhooks,
         needed_to: "register the webhook for pods that are created, while a marker needs it",
         named_in: NamedIn::Log,
         ..OF_MANAGER
@@ -277,7 +328,7 @@ pub(crate) const TABLE: &[Row] = &[
         resource: "roles",
         names: &["leadsman-manager-webhooks"],
         verbs: &[("get", NoSecret)],
-        serverless: true,
+        given: Given::WithWebhooks,
         needed_to: "name this role as the owner of the Secret below, which is deleted with it",
         named_in: NamedIn::Log,
         ..OF_MANAGER
@@ -287,7 +338,7 @@ pub(crate) const TABLE: &[Row] = &[
         resource: "secrets",
         names: &["leadsman-webhook"],
         verbs: &[("list", Start), ("watch", Start), ("update", SpoiltSecret)],
-        serverless: true,
+        given: Given::WithWebhooks,
         needed_to: "share one certificate of the webhook among the replicas, and renew it",
         named_in: NamedIn::Log,
         ..OF_MANAGER
@@ -296,10 +347,114 @@ pub(crate) const TABLE: &[Row] = &[
         namespace: leadsman::NAMESPACE,
         resource: "secrets",
         verbs: &[("create", NoSecret)],
-        serverless: true,
+        given: Given::WithWebhooks,
         needed_to: "make that Secret (RBAC cannot restrict `create` to a name)",
         named_in: NamedIn::Log,
         ..OF_MANAGER
+    },
+    Row {
+        group: APPS,
+        resource: "sidecarsets",
+        needed_to: "read the sets",
+        ..OF_SETS
+    },
+    Row {
+        group: APPS,
+        resource: "sidecarsets",
+        verbs: &[("patch", NewSet)],
+        needed_to: "write the two hashes of a set's containers into its annotations; nothing else of it, by the policy `leadsman-manager-sidecarsets`",
+        ..OF_SETS
+    },
+    Row {
+        group: APPS,
+        resource: "sidecarsets/status",
+        verbs: &[("patch", NewSet)],
+        needed_to: "write the set's status",
+        ..OF_SETS
+    },
+    Row {
+        resource: "namespaces",
+        needed_to: "see the labels by which sets select namespaces",
+        ..OF_SETS
+    },
+    Row {
+        resource: "pods",
+        verbs: &[("patch", OldPod)],
+        needed_to: "replace the image of an injected container; nothing else of a pod's spec, by the policy `leadsman-manager-pods`",
+        ..OF_SETS
+    },
+    Row {
+        group: "events.k8s.io",
+        resource: "events",
+        verbs: &[("create", WrongSet)],
+        needed_to: "tell what is wrong with a set, and of containers that were reset after a hot upgrade",
+        ..OF_SETS
+    },
+    Row {
+        namespace: leadsman::NAMESPACE,
+        group: "apps",
+        resource: "controllerrevisions",
+        needed_to: "read the revisions of the sets",
+        ..OF_SETS
+    },
+    Row {
+        namespace: leadsman::NAMESPACE,
+        group: "apps",
+        resource: "controllerrevisions",
+        verbs: &[
+            ("create", NewSet),
+            ("patch", NewVersion),
+            ("delete", ManyRevisions),
+        ],
+        needed_to: "record what a set was; those of sets alone, by the policy `leadsman-manager-revisions`",
+        ..OF_SETS
+    },
+    Row {
+        namespace: leadsman::NAMESPACE,
+        group: "apps",
+        resource: "controllerrevisions",
+        verbs: &[("get", RevisionInTheWay)],
+        needed_to: "read a revision that another manager has just created, without waiting for the watch",
+        named_in: NamedIn::Log,
+        ..OF_SETS
+    },
+    Row {
+        namespace: leadsman::NAMESPACE,
+        resource: "configmaps",
+        names: &["kruise-configuration"],
+        needed_to: "read which annotations sets may patch",
+        ..OF_SETS
+    },
+    Row {
+        group: "apiextensions.k8s.io",
+        resource: "customresourcedefinitions",
+        names: &["sidecarsets.apps.kruise.io"],
+        needed_to: "see which fields the API server keeps of a set's status",
+        ..OF_SETS
+    },
+    Row {
+        group: "rbac.authorization.k8s.io",
+        resource: "clusterroles",
+        names: &["leadsman-manager-validating-webhooks"],
+        verbs: &[("get", NoConfiguration)],
+        needed_to: "name this role as the owner of the configuration below, which is deleted with it",
+        named_in: NamedIn::Log,
+        ..OF_SETS
+    },
+    Row {
+        group: "admissionregistration.k8s.io",
+        resource: "validatingwebhookconfigurations",
+        names: &["leadsman"],
+        verbs: &[
+            ("list", Start),
+            ("watch", Start),
+            ("create", NoConfiguration),
+            ("patch", OtherConfiguration),
+            ("delete", NoServer),
+        ],
+        needed_to: "register the webhook that refuses invalid sets",
+        named_in: NamedIn::Log,
+        ..OF_SETS
     },
     Row {
         group: APPS,
@@ -350,8 +505,8 @@ impl Row {
 }
 
 /// All rights of the table that `leadsman manifests` has to print.
-pub(crate) fn table(serverless: bool) -> Vec<Grant> {
-    let rows = TABLE.iter().filter(|row| serverless || !row.serverless);
+pub(crate) fn table(gates: Given) -> Vec<Grant> {
+    let rows = TABLE.iter().filter(|row| row.given.is_with(gates));
     let grants = rows.flat_map(Row::grants).map(|(grant, _)| grant);
     let mut grants: Vec<_> = grants.collect();
     grants.sort();
@@ -360,8 +515,8 @@ pub(crate) fn table(serverless: bool) -> Vec<Grant> {
 }
 
 /// The rights that `leadsman manifests` gives to the accounts of leadsman.
-pub(crate) async fn printed(serverless: bool) -> Result<Vec<Grant>> {
-    let gate = format!("--feature-gates=EnablePodProbeMarkerOnServerless={serverless}");
+pub(crate) async fn printed(gates: Given) -> Result<Vec<Grant>> {
+    let gate = format!("--feature-gates={}", gates.gates());
     let objects = manifests(&[&gate]).await?;
     let mut grants = Vec::new();
     for binding in &objects {

@@ -146,9 +146,9 @@ pub(crate) async fn a_deleted_set_leaves_containers_and_takes_its_key_along(
     Ok(())
 }
 
-// SDF-24, SDF-55
+// SDF-24, SDF-54, SDF-55
 pub(crate) async fn a_set_that_is_wrong_says_why(_: Arc<Installation>) -> Result<()> {
-    let place = Place::new(World::shared().await?, "wrong").await?;
+    let place = Place::new(Arc::new(World::raise().await?), "wrong").await?;
     place.set("log:1", json!({})).await?;
     place.pods(["one"]).await?;
     place.wait_for_counts([1, 1, 1, 1]).await?;
@@ -157,9 +157,12 @@ pub(crate) async fn a_set_that_is_wrong_says_why(_: Arc<Installation>) -> Result
         json!([{"annotations": {"example.com/levels": "{"}, "patchPolicy": "MergePatchJson"}]);
     let containers = json!([{"name": "log", "image": "log:2"}]);
     let edit = Patch::Merge(json!({"spec": {"containers": containers, "patchPodMetadata": patch}}));
+    // Nobody refuses it while the manager is away.
+    place.world.installation.stop_manager().await?;
     let sets = place.world.sets();
     sets.patch(place.name(), &PatchParams::default(), &edit)
         .await?;
+    place.world.start_manager().await?;
     let message = place.wait_for_reason("InvalidSpec").await?;
     ensure!(message.contains("example.com/levels"), "{message}");
     ensure!(

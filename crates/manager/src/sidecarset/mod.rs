@@ -6,6 +6,7 @@
 //! | `requests` | writes as HTTP requests |
 //! | `metrics` | the metrics of sets |
 //! | `webhook` | the webhook that injects containers into new pods |
+//! | `review` | the webhook that refuses invalid sets |
 
 use std::time::Duration;
 
@@ -19,17 +20,20 @@ use leadsman_process::Metrics;
 use tokio::sync::watch;
 
 use self::metrics::SetMetrics;
+use self::review::SetReview;
 use self::webhook::SetInjection;
 
 mod kinds;
 mod metrics;
 mod requests;
+mod review;
 mod webhook;
 
 /// The rules of `SidecarSet`.
 pub(crate) struct SidecarSetRules {
     index: Index,
     injection: SetInjection,
+    review: SetReview,
     /// The manager's, in which revisions are.
     namespace: String,
     metrics: SetMetrics,
@@ -40,15 +44,21 @@ impl SidecarSetRules {
     pub(crate) fn new(config: Config, metrics: &Metrics) -> Self {
         Self {
             injection: SetInjection::new(&config.namespace, metrics),
+            review: SetReview::new(),
             namespace: config.namespace.clone(),
             index: Index::new(config),
             metrics: SetMetrics::new(metrics),
         }
     }
 
-    /// The webhook of the feature.
-    pub(crate) fn webhook(&self) -> Webhook {
+    /// The webhook for pods, whose barrier tells how far sets are in force.
+    pub(crate) fn injection_webhook(&self) -> Webhook {
         self.injection.webhook()
+    }
+
+    /// The webhook for sets.
+    pub(crate) fn review_webhook(&self) -> Webhook {
+        self.review.webhook()
     }
 }
 
@@ -106,7 +116,10 @@ impl Rules for SidecarSetRules {
         if is_of_sets {
             self.metrics.show(&self.index.totals());
         }
-        self.injection.follow(self.index.take_changed_snapshot());
+        if let Some(snapshot) = self.index.take_changed_snapshot() {
+            self.review.follow(snapshot.clone());
+            self.injection.follow(snapshot);
+        }
         effects
     }
 

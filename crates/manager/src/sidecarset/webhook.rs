@@ -61,10 +61,7 @@ impl SetInjection {
     }
 
     /// Takes over what has changed.
-    pub(super) fn follow(&mut self, changed: Option<Arc<Snapshot>>) {
-        let Some(snapshot) = changed else {
-            return;
-        };
+    pub(super) fn follow(&mut self, snapshot: Arc<Snapshot>) {
         if !Arc::ptr_eq(&snapshot.sets, &self.known.sets) {
             let scope = Scope::new(&snapshot, &self.protected);
             self.warn(&scope);

@@ -5,14 +5,11 @@
 use std::collections::BTreeMap;
 use std::iter;
 
-use leadsman_admission::{
-    CONFIGURATION, CONFIGURATION_RIGHTS, LEFTOVER_RIGHTS, OWNER, OWNER_RIGHTS, SECRET,
-    SECRET_RIGHTS,
-};
+use leadsman_admission::OWNER;
 use leadsman_api::GROUP;
 use leadsman_manager::{
-    FeatureRights, Gates, LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, Right, feature_rights, openkruise,
-    preflight,
+    FeatureRights, Gates, LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, Right, feature_rights,
+    leftover_rights, openkruise, preflight, webhook_rights,
 };
 use serde_json::{Value, json};
 
@@ -31,8 +28,6 @@ pub(super) const EDITOR: &str = "leadsman-podprobemarker-editor";
 const PREFLIGHT: &str = "leadsman-preflight";
 
 const LEASES: &str = "coordination.k8s.io";
-const ADMISSION: &str = "admissionregistration.k8s.io";
-const RBAC: &str = "rbac.authorization.k8s.io";
 
 /// Accounts and rights of manager, agents and people, and the agents' policy.
 pub(super) fn access(namespace: &str, gates: Gates, aggregate_to_edit: bool) -> Vec<Value> {
@@ -43,16 +38,20 @@ pub(super) fn access(namespace: &str, gates: Gates, aggregate_to_edit: bool) -> 
     let mut grants = vec![agent(), leader(), openkruise_guard()];
     let features = feature_rights(gates).into_iter();
     grants.extend(features.flat_map(|(name, rights)| feature(name, rights, namespace)));
-    if gates.serve_webhooks() {
-        grants.extend(webhooks(namespace));
-    }
+    grants.extend(webhooks(gates, namespace));
     let grants = grants.iter().flat_map(|grant| grant.objects(namespace));
     let mut objects: Vec<_> = accounts.into_iter().chain(grants).collect();
     objects.extend(roles_of_people(aggregate_to_edit));
     objects.extend(policies::own_node(namespace));
+    if gates.serve_webhooks() {
+        objects.extend(policies::mutating_webhooks(namespace));
+    }
     if gates.sidecar_set {
         objects.extend(roles_on_sets());
         objects.extend(policies::pods(namespace));
+        objects.extend(policies::sets(namespace));
+        objects.extend(policies::revisions(namespace));
+        objects.extend(policies::validating_webhooks(namespace));
     }
     objects
 }
@@ -167,40 +166,22 @@ fn feature(
         mut cluster,
         own_namespace: own,
     } = rights;
-    cluster.extend(LEFTOVER_RIGHTS.map(configuration_right));
+    cluster.extend(leftover_rights());
     let name = format!("{MANAGER}-{feature}");
     let own = (!own.is_empty()).then(|| manager(&name, Some(namespace), own));
     iter::once(manager(&name, None, cluster)).chain(own)
 }
 
-/// The manager's rights on the webhook configuration, and on the Secret with the webhook's certificates. Each role is the
-/// owner of what it grants the rights on, and may therefore be read. The Secret's is not called [`MANAGER`]: in the namespace of the Lease
-/// it would replace that role.
-fn webhooks(namespace: &str) -> [Grant; 2] {
-    let configuration = CONFIGURATION_RIGHTS.map(configuration_right);
-    let owner = |kind| OWNER_RIGHTS.map(|verb| right(RBAC, kind, OWNER, verb));
-    let secret = by_name("", "secrets", SECRET, &SECRET_RIGHTS);
-    [
-        manager(
-            WEBHOOKS,
-            None,
-            [&configuration[..], &owner("clusterroles")].concat(),
-        ),
-        manager(
-            WEBHOOKS,
-            Some(namespace),
-            [&secret[..], &owner("roles")].concat(),
-        ),
-    ]
-}
-
-fn configuration_right(verb: &'static str) -> Right {
-    right(
-        ADMISSION,
-        "mutatingwebhookconfigurations",
-        CONFIGURATION,
-        verb,
-    )
+/// The manager's rights on the webhook configurations, and on the Secret with the webhooks' certificates. No role of these is
+/// called [`MANAGER`]: in the namespace of the Lease it would replace that role.
+fn webhooks(gates: Gates, namespace: &str) -> impl Iterator<Item = Grant> + use<> {
+    let namespace = namespace.to_owned();
+    let roles = webhook_rights(gates).into_iter();
+    roles.flat_map(move |(name, rights)| {
+        let own = rights.own_namespace;
+        let own = (!own.is_empty()).then(|| manager(name, Some(&namespace), own));
+        iter::once(manager(name, None, rights.cluster)).chain(own)
+    })
 }
 
 /// Rights on one object. A verb whose requests do not carry its name, such as create, is granted without the name

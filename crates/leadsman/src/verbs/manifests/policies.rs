@@ -1,6 +1,7 @@
 //! What a role cannot say: policies by which the API server itself restricts accounts of leadsman
 //! (`ValidatingAdmissionPolicy`, KEP-3488).
 
+use leadsman_admission::{OWNER, VALIDATING_OWNER};
 use leadsman_api::{GROUP, VERSION, limits};
 use serde_json::{Value, json};
 
@@ -8,6 +9,11 @@ use super::{AGENT, MANAGER, labels};
 
 const OWN_NODE: &str = "leadsman-agent-own-node";
 const PODS: &str = "leadsman-manager-pods";
+const SETS: &str = "leadsman-manager-sidecarsets";
+const REVISIONS: &str = "leadsman-manager-revisions";
+/// Each is named as the role that grants the rights.
+const WEBHOOKS: &str = OWNER;
+const VALIDATING_WEBHOOKS: &str = VALIDATING_OWNER;
 
 /// The policy by which an agent may write only the `NodePodProbe` of its own node, which the token of its pod names
 /// (KEP-4193; by default in all supported versions of Kubernetes).
@@ -41,6 +47,7 @@ pub(super) fn own_node(namespace: &str) -> [Value; 2] {
 /// could write first. Of the rest of a pod's spec Kubernetes lets only what is named here be changed
 /// (`ValidatePodUpdate`, `pkg/apis/core/validation/validation.go`); a pod whose gates still hold it back, more.
 pub(super) fn pods(namespace: &str) -> [Value; 2] {
+    const MAY: &str = "the manager of leadsman may change of a pod what SidecarSets ask for: ";
     let policy = Policy {
         name: PODS,
         account: MANAGER,
@@ -51,43 +58,190 @@ pub(super) fn pods(namespace: &str) -> [Value; 2] {
             "operations": ["UPDATE"],
             "resources": ["pods"],
         }),
-        variables: vec![
-            json!({"name": "before", "expression": "oldObject.metadata.?annotations.orValue({})"}),
-            json!({"name": "after", "expression": "object.metadata.?annotations.orValue({})"}),
-            json!({"name": "changed", "expression":
-                "variables.after.map(k, !(k in variables.before) || variables.before[k] != variables.after[k], k) + \
-                 variables.before.map(k, !(k in variables.after), k)"}),
-            json!({"name": "foreign", "expression": format!("variables.changed.filter(k, {})", is_foreign())}),
-        ],
+        variables: changed_keys("annotations", &is_foreign()),
         validations: vec![
             forbid(
+                MAY,
                 &images("containers"),
                 "images of containers that no SidecarSet has injected stay as they are",
             ),
             forbid(
+                MAY,
                 &images("initContainers"),
                 "images of init containers that no SidecarSet has injected stay as they are",
             ),
             forbid(
+                MAY,
                 &same("spec", SPEC),
                 "nothing else of a pod's spec may be changed",
             ),
             forbid(
+                MAY,
                 &same("metadata", METADATA),
                 "labels, owners and finalizers stay as they are",
             ),
-            json!({
-                "expression": "variables.foreign.size() == 0",
-                "messageExpression": format!("'{MAY}annotations that belong to other controllers stay as they are: ' + \
-                    variables.foreign.join(', ')"),
-                "reason": "Forbidden",
-            }),
+            forbid_foreign(
+                MAY,
+                "annotations that belong to other controllers stay as they are",
+            ),
         ],
     };
     policy.objects(namespace)
 }
 
-const MAY: &str = "the manager of leadsman may change of a pod what SidecarSets ask for: ";
+/// The policy by which the manager changes of `SidecarSet`s their two hashes, and nothing that says what pods get. Their status
+/// is a resource of its own.
+pub(super) fn sets(namespace: &str) -> [Value; 2] {
+    const MAY: &str =
+        "the manager of leadsman may change of a SidecarSet the annotations with its hashes: ";
+    let policy = Policy {
+        name: SETS,
+        account: MANAGER,
+        component: "manager",
+        rule: json!({
+            "apiGroups": [GROUP],
+            "apiVersions": ["*"],
+            "operations": ["CREATE", "UPDATE", "DELETE"],
+            "resources": ["sidecarsets"],
+        }),
+        variables: changed_keys(
+            "annotations",
+            "!(k in ['kruise.io/sidecarset-hash', 'kruise.io/sidecarset-hash-without-image'])",
+        ),
+        validations: vec![
+            forbid(
+                MAY,
+                "request.operation == 'UPDATE'",
+                "it neither creates nor deletes any",
+            ),
+            forbid(
+                MAY,
+                "request.operation != 'UPDATE' || object.spec == oldObject.spec",
+                "its spec stays as it is",
+            ),
+            forbid(
+                MAY,
+                &on_update(&same("metadata", METADATA)),
+                "labels, owners and finalizers stay as they are",
+            ),
+            forbid_foreign(MAY, "other annotations stay as they are"),
+        ],
+    };
+    policy.objects(namespace)
+}
+
+/// The policy by which the manager writes `ControllerRevision`s of `SidecarSet`s alone: its right, in its own namespace, would
+/// reach those of `DaemonSet`s and `StatefulSet`s too, by which Kubernetes rolls back.
+pub(super) fn revisions(namespace: &str) -> [Value; 2] {
+    const MAY: &str = "the manager of leadsman may write ControllerRevisions of SidecarSets: ";
+    let of_a_set = format!(
+        "[object, oldObject].all(o, o == null || o.metadata.?ownerReferences.orValue([]).exists(r, \
+         r.apiVersion.startsWith('{GROUP}/') && r.kind == 'SidecarSet' && r.?controller.orValue(false)))"
+    );
+    let policy = Policy {
+        name: REVISIONS,
+        account: MANAGER,
+        component: "manager",
+        rule: json!({
+            "apiGroups": ["apps"],
+            "apiVersions": ["v1"],
+            "operations": ["CREATE", "UPDATE", "DELETE"],
+            "resources": ["controllerrevisions"],
+        }),
+        variables: changed_keys("labels", "k != 'apps.kruise.io/sidecarset-custom-version'"),
+        validations: vec![
+            forbid(MAY, &of_a_set, "this one is of something else"),
+            forbid(
+                MAY,
+                &on_update(&same(
+                    "metadata",
+                    &["annotations", "finalizers", "ownerReferences"],
+                )),
+                "annotations, owners and finalizers stay as they are",
+            ),
+            forbid_foreign(MAY, "labels stay as they are, but for the custom version"),
+        ],
+    };
+    policy.objects(namespace)
+}
+
+/// The policy by which the manager registers webhooks for the creation of pods alone, and such as refuse pods for no pod of
+/// the system's or its own.
+pub(super) fn mutating_webhooks(namespace: &str) -> [Value; 2] {
+    let is_of_pods = "w.?rules.orValue([]).all(r, r.apiGroups == [''] && r.resources == ['pods'] && \
+                      r.operations == ['CREATE'])";
+    let leaves_out = |namespace: &str| {
+        format!(
+            "w.?namespaceSelector.?matchExpressions.orValue([]).exists(e, e.key == 'kubernetes.io/metadata.name' && \
+             e.operator == 'NotIn' && '{namespace}' in e.?values.orValue([]))"
+        )
+    };
+    let may_fail = [leaves_out("kube-system"), leaves_out(namespace)].join(" && ");
+    webhooks(
+        (WEBHOOKS, "mutatingwebhookconfigurations"),
+        namespace,
+        &[
+            (
+                is_of_pods,
+                "webhooks that change objects are called for the creation of pods alone",
+            ),
+            (
+                &format!("w.?failurePolicy.orValue('Fail') == 'Ignore' || {may_fail}"),
+                "a webhook that refuses pods leaves out kube-system and leadsman's namespace",
+            ),
+        ],
+    )
+}
+
+/// The policy by which the manager registers webhooks that judge `SidecarSet`s alone, and whose failure refuses none.
+pub(super) fn validating_webhooks(namespace: &str) -> [Value; 2] {
+    let is_of_sets = format!(
+        "w.?rules.orValue([]).all(r, r.apiGroups == ['{GROUP}'] && r.resources == ['sidecarsets'])"
+    );
+    webhooks(
+        (VALIDATING_WEBHOOKS, "validatingwebhookconfigurations"),
+        namespace,
+        &[
+            (
+                &is_of_sets,
+                "webhooks that judge objects are called for SidecarSets alone",
+            ),
+            (
+                "w.?failurePolicy.orValue('Fail') == 'Ignore'",
+                "a webhook that judges objects has failurePolicy Ignore",
+            ),
+        ],
+    )
+}
+
+/// A policy on a configuration: each webhook, as `w`, is as these conditions say, or is as it was, since others may add some.
+fn webhooks(
+    (name, resource): (&'static str, &str),
+    namespace: &str,
+    conditions: &[(&str, &str)],
+) -> [Value; 2] {
+    const MAY: &str = "the manager of leadsman may register its own webhooks: ";
+    let as_before = "(oldObject != null && oldObject.?webhooks.orValue([]).exists(o, o == w))";
+    let each = conditions.iter().map(|(condition, message)| {
+        let expression = format!("object.?webhooks.orValue([]).all(w, {as_before} || {condition})");
+        forbid(MAY, &expression, message)
+    });
+    let policy = Policy {
+        name,
+        account: MANAGER,
+        component: "manager",
+        rule: json!({
+            "apiGroups": ["admissionregistration.k8s.io"],
+            "apiVersions": ["v1"],
+            "operations": ["CREATE", "UPDATE"],
+            "resources": [resource],
+        }),
+        variables: Vec::new(),
+        validations: each.collect(),
+    };
+    policy.objects(namespace)
+}
+
 /// What Kubernetes lets be changed of a pod's spec beside images, and of one with scheduling gates.
 const SPEC: &[&str] = &[
     "activeDeadlineSeconds",
@@ -99,8 +253,37 @@ const SPEC: &[&str] = &[
 ];
 const METADATA: &[&str] = &["finalizers", "labels", "ownerReferences"];
 
-fn forbid(expression: &str, message: &str) -> Value {
-    json!({"expression": expression, "message": format!("{MAY}{message}"), "reason": "Forbidden"})
+fn forbid(may: &str, expression: &str, message: &str) -> Value {
+    json!({"expression": expression, "message": format!("{may}{message}"), "reason": "Forbidden"})
+}
+
+/// Refuses changes of keys that [`changed_keys`] calls foreign, by name.
+fn forbid_foreign(may: &str, message: &str) -> Value {
+    json!({
+        "expression": "variables.foreign.size() == 0",
+        "messageExpression": format!("'{may}{message}: ' + variables.foreign.join(', ')"),
+        "reason": "Forbidden",
+    })
+}
+
+/// CEL variables: which keys of a map in the metadata an update adds, changes or removes, and which `k` of them are foreign.
+fn changed_keys(map: &str, is_foreign: &str) -> Vec<Value> {
+    let of =
+        |object: &str| format!("{object} == null ? {{}} : {object}.metadata.?{map}.orValue({{}})");
+    vec![
+        json!({"name": "before", "expression": of("oldObject")}),
+        json!({"name": "after", "expression": of("object")}),
+        json!({"name": "changed", "expression":
+            "request.operation != 'UPDATE' ? [] : \
+             variables.after.map(k, !(k in variables.before) || variables.before[k] != variables.after[k], k) + \
+             variables.before.map(k, !(k in variables.after), k)"}),
+        json!({"name": "foreign", "expression": format!("variables.changed.filter(k, {is_foreign})")}),
+    ]
+}
+
+/// CEL: this holds if the request is an update.
+fn on_update(expression: &str) -> String {
+    format!("request.operation != 'UPDATE' || ({expression})")
 }
 
 /// CEL: these fields are what they were.

@@ -92,10 +92,6 @@ fn objects_come_before_those_that_refer_to_them() {
         ("CustomResourceDefinition", "Deployment"),
         ("ServiceAccount", "ClusterRoleBinding"),
         ("ServiceAccount", "Deployment"),
-        (
-            "ValidatingAdmissionPolicy",
-            "ValidatingAdmissionPolicyBinding",
-        ),
         ("ValidatingAdmissionPolicyBinding", "DaemonSet"),
         ("RoleBinding", "Deployment"),
     ] {
@@ -103,7 +99,11 @@ fn objects_come_before_those_that_refer_to_them() {
     }
     for (index, kind) in kinds.iter().enumerate() {
         if let Some(role) = kind.strip_suffix("Binding") {
-            assert_eq!(kinds[index - 1], role, "each binding comes after its role");
+            assert_eq!(
+                kinds[index - 1],
+                role,
+                "each binding comes after its role or policy"
+            );
         }
     }
 }
@@ -272,6 +272,20 @@ fn without_its_gate_nothing_of_a_feature_is_granted() {
     assert_eq!(of_webhooks(&[]), expected);
     assert!(kinds(&[]).iter().all(|kind| kind != "Service"));
 
+    let of_sets = of_webhooks(&[SETS]);
+    let judging = "leadsman-manager-validating-webhooks admissionregistration.k8s.io validatingwebhookconfigurations/leadsman";
+    for verb in ["list", "watch", "create", "patch", "delete"] {
+        assert!(
+            of_sets.contains(&format!("{judging} {verb}")),
+            "{of_sets:?}"
+        );
+    }
+    let serverless = of_webhooks(&[SERVERLESS]);
+    assert!(
+        serverless.iter().all(|right| !right.contains("validating")),
+        "{serverless:?}"
+    );
+
     assert_eq!(of_webhooks(&[OFF]), [""; 0]);
     assert!(kinds(&[OFF]).iter().all(|kind| kind != "Service"));
     let of_manager = granted(&[OFF]).into_iter();
@@ -304,6 +318,22 @@ fn the_right_to_patch_pods_comes_with_its_gate_and_with_the_policy_on_it() {
         .is_some()
     };
     assert!(may_patch(&[SETS]) && has_policy(&[SETS]));
+    // And so do the other wide rights.
+    let policies = [
+        "leadsman-manager-sidecarsets",
+        "leadsman-manager-revisions",
+        "leadsman-manager-webhooks",
+        "leadsman-manager-validating-webhooks",
+    ];
+    let all = objects(&[SETS]);
+    for policy in policies {
+        for kind in [
+            "ValidatingAdmissionPolicy",
+            "ValidatingAdmissionPolicyBinding",
+        ] {
+            assert!(find(&all, kind, policy).is_some(), "{kind} {policy}");
+        }
+    }
     for without in [&[][..], &[SERVERLESS], &[OFF]] {
         assert!(!may_patch(without) && !has_policy(without), "{without:?}");
         assert!(

@@ -1,0 +1,110 @@
+//! The webhook that refuses `SidecarSet`s as they are written, for what the CRD cannot say of them.
+//!
+//! What is wrong is a rule (`leadsman_core::sidecarset::review`). A set that is written while no webhook answers is judged
+//! by the index, so this one is never waited for. It has no barrier: whatever of two sets that are written together a
+//! replica has not seen yet, the index sees.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::admissionregistration::v1::{MatchCondition, RuleWithOperations};
+use leadsman_admission::{
+    AdmissionRequest, Cause, Reviewer, Validation, Webhook, WebhookCalls, WebhookFeed, WebhookSpec,
+};
+use leadsman_api::{GROUP, SidecarSet};
+use leadsman_core::sidecarset::review::judge;
+use leadsman_core::sidecarset::set::{CANARY_ANNOTATION, FAILURE_POLICY_ANNOTATION};
+use leadsman_core::sidecarset::snapshot::Snapshot;
+
+/// The webhook's name.
+const WEBHOOK: &str = "validate-sidecarset.leadsman.io";
+/// Half of it is for the answer, and half of that for another look at what the set is judged beside.
+const TIMEOUT_SECONDS: u8 = 2;
+
+/// What sets are judged beside.
+pub(super) struct SetReview {
+    feed: WebhookFeed<Snapshot>,
+}
+
+impl SetReview {
+    /// Nothing is known yet.
+    pub(super) fn new() -> Self {
+        Self {
+            feed: WebhookFeed::new(),
+        }
+    }
+
+    /// The webhook that judges by it.
+    pub(super) fn webhook(&self) -> Webhook {
+        self.feed.webhook::<Judge>(WEBHOOK)
+    }
+
+    /// Takes over what has changed.
+    pub(super) fn follow(&self, snapshot: Arc<Snapshot>) {
+        let calls = WebhookCalls {
+            specs: vec![spec()],
+            barrier: None,
+        };
+        self.feed.publish(calls, snapshot);
+    }
+}
+
+/// The writes of sets that may be refused. Of others, such as those of finalizers, of a status or of our own hashes, the API
+/// server knows by itself that they say nothing else about pods than before.
+fn spec() -> WebhookSpec {
+    let text = |text: &[&str]| Some(text.iter().map(ToString::to_string).collect());
+    let annotation =
+        |object: &str, key: &str| format!("{object}.metadata.?annotations[?'{key}'].orValue('')");
+    let changed = [FAILURE_POLICY_ANNOTATION, CANARY_ANNOTATION].map(|key| {
+        format!(
+            "{} != {}",
+            annotation("object", key),
+            annotation("oldObject", key)
+        )
+    });
+    let expression = format!(
+        "request.operation == 'CREATE' || object.spec != oldObject.spec || {}",
+        changed.join(" || ")
+    );
+    WebhookSpec {
+        rules: vec![RuleWithOperations {
+            api_groups: text(&[GROUP]),
+            api_versions: text(&["v1alpha1", "v1beta1"]),
+            operations: text(&["CREATE", "UPDATE"]),
+            resources: text(&["sidecarsets"]),
+            scope: Some("Cluster".to_owned()),
+        }],
+        match_conditions: vec![MatchCondition {
+            name: "says-something-else-about-pods".to_owned(),
+            expression,
+        }],
+        timeout_seconds: TIMEOUT_SECONDS,
+        ..WebhookSpec::default()
+    }
+}
+
+/// Judges a set.
+struct Judge;
+
+impl Reviewer for Judge {
+    type Object = SidecarSet;
+    type Snapshot = Snapshot;
+    type Response = Validation;
+
+    /// A set that is refused for what other objects say is looked at again, as long as there is time: the list of annotations
+    /// may have been applied just before, or the other set deleted.
+    fn is_sufficient(known: &Snapshot, request: &AdmissionRequest<SidecarSet>) -> bool {
+        !judge(&request.object, request.old_object.as_ref(), known).depends_on_others
+    }
+
+    fn review(known: &Snapshot, request: &AdmissionRequest<SidecarSet>) -> Validation {
+        let judgement = judge(&request.object, request.old_object.as_ref(), known);
+        let causes = judgement.errors.into_iter().map(|invalid| Cause {
+            field: invalid.path,
+            message: invalid.message,
+        });
+        Validation {
+            causes: causes.collect(),
+            warnings: judgement.warnings,
+        }
+    }
+}

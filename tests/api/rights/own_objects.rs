@@ -1,0 +1,319 @@
+//! What the manager may write of sets, of their revisions and of webhook configurations: its policies, asked by the API
+//! server.
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, Error};
+use leadsman_admission::CONFIGURATION;
+use leadsman_api::{SIDECAR_SET_CRD, SidecarSet};
+use leadsman_testkit::leadsman::{MANAGER, NAMESPACE};
+use leadsman_tests::wait_for_answer;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::pods::client_of;
+use crate::Installation;
+
+const SET: &str = "bound";
+
+pub(super) async fn check_writes_of_own_objects(installation: &Installation) -> Result<()> {
+    let apply = ["apply", "--server-side", "-f", "-"];
+    let crd = SIDECAR_SET_CRD.as_bytes();
+    installation.plane.kubectl_with(&apply, crd).await?;
+    let gate = "--feature-gates=SidecarSetGate=true";
+    installation
+        .apply_manifests(&[gate, "--only=access"], &["--force-conflicts"])
+        .await?;
+    let kubeconfig = installation
+        .plane
+        .kubeconfig_for(MANAGER, &["system:serviceaccounts"])?;
+    let clients = Clients {
+        manager: client_of(&kubeconfig).await?,
+        administrator: installation.client.clone(),
+    };
+    clients.check_sets().await?;
+    clients.check_revisions().await?;
+    clients
+        .check_configurations::<MutatingWebhookConfiguration>(
+            "MutatingWebhookConfiguration",
+            "for the creation of pods alone",
+            &mutating(),
+        )
+        .await?;
+    clients
+        .check_configurations::<ValidatingWebhookConfiguration>(
+            "ValidatingWebhookConfiguration",
+            "for SidecarSets alone",
+            &validating(),
+        )
+        .await
+}
+
+struct Clients {
+    manager: Client,
+    administrator: Client,
+}
+
+/// Why a request is refused; empty if it is not.
+fn told<T>(answer: kube::Result<T>) -> Result<String> {
+    match answer {
+        Ok(_) => Ok(String::new()),
+        Err(Error::Api(status)) => Ok(status.message),
+        Err(other) => Err(other.into()),
+    }
+}
+
+/// Whether a request was answered so: refused with this part of a message, or not at all if that is empty.
+fn is_expected(what: &Value, told: &str, part: &str) -> Result<()> {
+    let is_as_expected = if part.is_empty() {
+        told.is_empty()
+    } else {
+        told.contains(part)
+    };
+    ensure!(is_as_expected, "{what}: {told:?} instead of {part:?}");
+    Ok(())
+}
+
+fn try_it() -> PatchParams {
+    PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    }
+}
+
+impl Clients {
+    async fn check_sets(&self) -> Result<()> {
+        let set = json!({
+            "apiVersion": "apps.kruise.io/v1beta1", "kind": "SidecarSet",
+            "metadata": {"name": SET, "annotations": {"example.com/theirs": "x"}},
+            "spec": {"selector": {"matchLabels": {"app": "none"}}, "containers": [{"name": "c", "image": "i:1"}]},
+        });
+        let sets: Api<SidecarSet> = Api::all(self.administrator.clone());
+        wait_for_answer("SidecarSets are served", || async {
+            let set = serde_json::from_value(set.clone())?;
+            Ok(sets.create(&PostParams::default(), &set).await.ok())
+        })
+        .await?;
+        let metadata = "labels, owners and finalizers";
+        let annotation = |key: &str| json!({"metadata": {"annotations": {key: "y"}}});
+        let table = [
+            (
+                json!({"spec": {"containers": [{"name": "c", "image": "other:1"}]}}),
+                "its spec stays as it is",
+            ),
+            (
+                json!({"spec": {"injectionStrategy": {"paused": true}}}),
+                "its spec stays as it is",
+            ),
+            (json!({"metadata": {"labels": {"a": "b"}}}), metadata),
+            (
+                json!({"metadata": {"finalizers": ["example.com/held"]}}),
+                metadata,
+            ),
+            (
+                annotation("sidecarset.leadsman.io/failure-policy"),
+                "sidecarset.leadsman.io/failure-policy",
+            ),
+            (annotation("example.com/theirs"), "example.com/theirs"),
+            (
+                json!({"metadata": {"annotations": {"example.com/theirs": null}}}),
+                "example.com/theirs",
+            ),
+            (annotation("kruise.io/sidecarset-hash"), ""),
+            (annotation("kruise.io/sidecarset-hash-without-image"), ""),
+        ];
+        let of_manager: Api<SidecarSet> = Api::all(self.manager.clone());
+        let patch = async |patch: &Value| {
+            told(of_manager.patch(SET, &try_it(), &Patch::Merge(patch)).await)
+        };
+        wait_for_answer("the policy on sets is in force", || async {
+            let (edit, part) = &table[0];
+            Ok(patch(edit).await?.contains(part).then_some(()))
+        })
+        .await?;
+        for (edit, part) in &table {
+            is_expected(edit, &patch(edit).await?, part)?;
+            let by_another = sets.patch(SET, &try_it(), &Patch::Merge(edit)).await;
+            is_expected(edit, &told(by_another)?, "")?;
+        }
+        Ok(())
+    }
+
+    async fn check_revisions(&self) -> Result<()> {
+        let sets: Api<SidecarSet> = Api::all(self.administrator.clone());
+        let uid = sets.get(SET).await?.metadata.uid.context("no uid")?;
+        let owner = |version: &str, kind: &str| json!([{"apiVersion": version, "kind": kind, "name": SET, "uid": uid, "controller": true}]);
+        let revision = |name: &str, owner: Value| {
+            json!({"metadata": {"name": name, "labels": {"a": "b"}, "ownerReferences": owner}, "revision": 1,
+                "data": {"spec": {}}})
+        };
+        let of_a_set = owner("apps.kruise.io/v1beta1", "SidecarSet");
+        let of_a_daemon_set = owner("apps/v1", "DaemonSet");
+        let all: Api<ControllerRevision> = Api::namespaced(self.administrator.clone(), NAMESPACE);
+        for (name, owner) in [("own", &of_a_set), ("foreign", &of_a_daemon_set)] {
+            let object = serde_json::from_value(revision(name, owner.clone()))?;
+            all.create(&PostParams::default(), &object).await?;
+        }
+        let of_manager: Api<ControllerRevision> = Api::namespaced(self.manager.clone(), NAMESPACE);
+        let foreign = "this one is of something else";
+        let owners = "annotations, owners and finalizers";
+        let table = [
+            ("foreign", json!({"revision": 7}), foreign),
+            (
+                "own",
+                json!({"metadata": {"ownerReferences": null}}),
+                foreign,
+            ),
+            (
+                "own",
+                json!({"metadata": {"annotations": {"a": "b"}}}),
+                owners,
+            ),
+            (
+                "own",
+                json!({"metadata": {"finalizers": ["example.com/held"]}}),
+                owners,
+            ),
+            (
+                "own",
+                json!({"metadata": {"labels": {"a": "c"}}}),
+                "but for the custom version: a",
+            ),
+            (
+                "own",
+                json!({"metadata": {"labels": {"apps.kruise.io/sidecarset-custom-version": "c"}}}),
+                "",
+            ),
+            ("own", json!({"revision": 7}), ""),
+        ];
+        wait_for_answer("the policy on revisions is in force", || async {
+            let (name, patch, part) = &table[0];
+            let answer = of_manager
+                .patch(name, &try_it(), &Patch::Merge(patch))
+                .await;
+            Ok(told(answer)?.contains(part).then_some(()))
+        })
+        .await?;
+        for (name, patch, part) in &table {
+            let answer = of_manager
+                .patch(name, &try_it(), &Patch::Merge(patch))
+                .await;
+            is_expected(patch, &told(answer)?, part)?;
+        }
+        let post = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        for (owner, part) in [
+            (&of_a_set, ""),
+            (&of_a_daemon_set, foreign),
+            (&Value::Null, foreign),
+        ] {
+            let object = serde_json::from_value(revision("new", owner.clone()))?;
+            let answer = of_manager.create(&post, &object).await;
+            is_expected(owner, &told(answer)?, part)?;
+        }
+        let delete = DeleteParams {
+            dry_run: true,
+            ..DeleteParams::default()
+        };
+        for (name, part) in [("own", ""), ("foreign", foreign)] {
+            let answer = of_manager.delete(name, &delete).await;
+            is_expected(&json!(name), &told(answer)?, part)?;
+        }
+        Ok(())
+    }
+
+    /// Applies configurations with one webhook each. `in_force` is a part of the refusal of the first.
+    async fn check_configurations<C>(
+        &self,
+        kind: &str,
+        in_force: &str,
+        table: &[(Value, &str)],
+    ) -> Result<()>
+    where
+        C: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+    {
+        let of_manager: Api<C> = Api::all(self.manager.clone());
+        let apply = async |webhook: &Value| {
+            let mut entry = json!({
+                "name": "any.leadsman.test", "admissionReviewVersions": ["v1"], "sideEffects": "None",
+                "clientConfig": {"url": "https://127.0.0.1:1/any"}, "failurePolicy": "Ignore",
+            });
+            leadsman_tests::scene::merge(&mut entry, webhook.clone());
+            let object = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind,
+                "metadata": {"name": CONFIGURATION}, "webhooks": [entry]});
+            let params = PatchParams {
+                dry_run: true,
+                ..PatchParams::apply("a-thief").force()
+            };
+            told(
+                of_manager
+                    .patch(CONFIGURATION, &params, &Patch::Apply(object))
+                    .await,
+            )
+        };
+        wait_for_answer("the policy on configurations is in force", || async {
+            Ok(apply(&table[0].0).await?.contains(in_force).then_some(()))
+        })
+        .await?;
+        for (webhook, part) in table {
+            is_expected(webhook, &apply(webhook).await?, part)?;
+        }
+        Ok(())
+    }
+}
+
+fn rule(group: &str, resource: &str, operations: &[&str]) -> Value {
+    json!({"apiGroups": [group], "apiVersions": ["*"], "resources": [resource], "operations": operations})
+}
+
+fn mutating() -> Vec<(Value, &'static str)> {
+    const ALONE: &str = "for the creation of pods alone";
+    const LEAVES_OUT: &str = "leaves out kube-system and leadsman's namespace";
+    let pods = || rule("", "pods", &["CREATE"]);
+    let failing = |namespaces: &[&str]| {
+        json!({"rules": [pods()], "failurePolicy": "Fail", "namespaceSelector": {"matchExpressions": [
+            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": namespaces}]}})
+    };
+    vec![
+        (json!({"rules": [rule("", "secrets", &["CREATE"])]}), ALONE),
+        (json!({"rules": [rule("*", "*", &["*"])]}), ALONE),
+        (
+            json!({"rules": [rule("", "pods", &["CREATE", "UPDATE"])]}),
+            ALONE,
+        ),
+        (
+            json!({"rules": [pods(), rule("", "nodes", &["CREATE"])]}),
+            ALONE,
+        ),
+        (
+            json!({"rules": [pods()], "failurePolicy": "Fail"}),
+            LEAVES_OUT,
+        ),
+        (failing(&["kube-system"]), LEAVES_OUT),
+        (failing(&["kube-system", NAMESPACE]), ""),
+        (json!({"rules": [pods()]}), ""),
+    ]
+}
+
+fn validating() -> Vec<(Value, &'static str)> {
+    const ALONE: &str = "for SidecarSets alone";
+    let sets = || rule("apps.kruise.io", "sidecarsets", &["CREATE", "UPDATE"]);
+    vec![
+        (json!({"rules": [rule("", "pods", &["CREATE"])]}), ALONE),
+        (
+            json!({"rules": [sets(), rule("apps", "deployments", &["CREATE"])]}),
+            ALONE,
+        ),
+        (
+            json!({"rules": [sets()], "failurePolicy": "Fail"}),
+            "has failurePolicy Ignore",
+        ),
+        (json!({"rules": [sets()]}), ""),
+    ]
+}
