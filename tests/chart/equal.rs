@@ -114,6 +114,14 @@ fn chart_and_manifests_are_equal() {
 fn the_kustomize_base_and_manifests_are_equal() {
     let kustomize = run(program("kubectl").args(["kustomize", "kustomize"])).unwrap();
     assert_equal(&objects(&kustomize), &manifests(&[]), "kubectl kustomize");
+    // With sets.
+    let gate = "--feature-gates=SidecarSetGate=true";
+    let kustomize = run(program("kubectl").args(["kustomize", "kustomize/sidecarset"])).unwrap();
+    assert_equal(
+        &objects(&kustomize),
+        &manifests(&[gate]),
+        "kubectl kustomize",
+    );
 }
 
 #[test]
@@ -147,4 +155,19 @@ fn the_preflight_hook_knows_the_namespace_that_is_installed_into() {
         json!([{"name": "LEADSMAN_NAMESPACE", "valueFrom": field}])
     );
     assert_eq!(container["args"], json!(["preflight", "--before-install"]));
+}
+
+/// Beside an OpenKruise, sets are in the way of each other whatever its gates.
+// SCS-80
+#[test]
+fn the_preflight_hook_knows_the_gates_that_are_installed_with() {
+    let gates = "--set=featureGates=SidecarSetGate=true";
+    let job = &template("games", &[gates]).unwrap()["Job/leadsman-preflight"];
+    let args = &job["spec"]["template"]["spec"]["containers"][0]["args"];
+    let expected = [
+        "preflight",
+        "--before-install",
+        "--feature-gates=SidecarSetGate=true",
+    ];
+    assert_eq!(*args, json!(expected));
 }

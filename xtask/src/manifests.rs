@@ -10,6 +10,7 @@
 //! | `charts/leadsman/files/access/preflight.yaml` | the account of the preflight hook |
 //! | `charts/leadsman/Chart.yaml` | its versions: the workspace's |
 //! | `kustomize/access.yaml` | `leadsman manifests --only=namespace,access` |
+//! | `kustomize/sidecarset/manifests.yaml` | `leadsman manifests --only=namespace,access,workloads` with `SidecarSetGate` |
 //! | `kustomize/workloads.yaml` | the chart's workloads with its default values, which `leadsman manifests` includes |
 //!
 //! The last one takes helm, so `--check` leaves it out; `tests/chart` compares it.
@@ -51,7 +52,11 @@ const HELM_LABELS: [&str; 4] = [
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let built = cargo::build(&["--bin", "leadsman", "--bin", "leadsman-bed"])?;
     let mut files = chart_access(&built)?;
-    files.push(("kustomize/access.yaml".into(), kustomize_access(&built)?));
+    let base = kustomize(&built, &["--only=namespace,access"])?;
+    files.push(("kustomize/access.yaml".into(), base));
+    let gate = "--feature-gates=SidecarSetGate=true";
+    let of_sets = kustomize(&built, &["--only=namespace,access,workloads", gate])?;
+    files.push(("kustomize/sidecarset/manifests.yaml".into(), of_sets));
     files.push((CHART.into(), chart_versions()?));
     if arguments.check {
         return Ok(compare(&files));
@@ -148,8 +153,8 @@ fn chart_access(built: &[Executable]) -> Result<Vec<File>> {
     Ok(files)
 }
 
-fn kustomize_access(built: &[Executable]) -> Result<String> {
-    let printed = printed(built, &["--only=namespace,access"])?;
+fn kustomize(built: &[Executable], arguments: &[&str]) -> Result<String> {
+    let printed = printed(built, arguments)?;
     Ok(format!("{NOTE}{printed}"))
 }
 

@@ -53,6 +53,10 @@ pub(crate) const WEBHOOKS: Resource = v1(
     "admissionregistration.k8s.io",
     "mutatingwebhookconfigurations",
 );
+pub(crate) const VALIDATING_WEBHOOKS: Resource = v1(
+    "admissionregistration.k8s.io",
+    "validatingwebhookconfigurations",
+);
 
 /// What can be explained: the names that kubectl has for it, the first one for messages.
 pub(crate) const KINDS: &[(Resource, &[&str])] = &[
@@ -94,7 +98,15 @@ impl Resource {
 
     /// Whether its objects are in namespaces.
     pub(crate) fn is_namespaced(&self) -> bool {
-        ![NAMESPACES, NODES, SIDECAR_SETS, NODE_POD_PROBES, WEBHOOKS].contains(self)
+        let of_the_cluster = [
+            NAMESPACES,
+            NODES,
+            SIDECAR_SETS,
+            NODE_POD_PROBES,
+            WEBHOOKS,
+            VALIDATING_WEBHOOKS,
+        ];
+        !of_the_cluster.contains(self)
     }
 
     /// Its name as rights have it.

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
-use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -21,7 +23,8 @@ use super::running::LATE_AFTER;
 use crate::install::Install;
 use crate::reader::{Reader, Selection};
 use crate::resources::{
-    DAEMON_SETS, ENDPOINT_SLICES, MARKERS, NODE_POD_PROBES, NODES, PODS, SERVICES, WEBHOOKS,
+    DAEMON_SETS, ENDPOINT_SLICES, MARKERS, NODE_POD_PROBES, NODES, PODS, SERVICES,
+    VALIDATING_WEBHOOKS, WEBHOOKS,
 };
 
 /// The DaemonSet of the agents.
@@ -39,6 +42,8 @@ pub(super) struct InstallHealth {
     pub(super) nodes: Result<Vec<NodeHealth>, Unread>,
     pub(super) reports: Result<Reports, Unread>,
     pub(super) webhook: Result<Option<MutatingWebhookConfiguration>, Unread>,
+    /// That of the webhook that refuses invalid sets, where those are acted on.
+    pub(super) set_webhook: Option<Result<Option<ValidatingWebhookConfiguration>, Unread>>,
     pub(super) services: Vec<Result<ServiceHealth, Unread>>,
 }
 
@@ -101,6 +106,12 @@ pub(super) async fn read_health(reader: &Reader, install: Install) -> InstallHea
         reader.get::<MutatingWebhookConfiguration>(WEBHOOKS, None, CONFIGURATION),
     );
     let nodes = nodes.map(|nodes| nodes.into_iter().map(node_health).collect::<Vec<_>>());
+    let set_webhook = if install.sidecar_set_gate == Some(true) {
+        let read = reader.get(VALIDATING_WEBHOOKS, None, CONFIGURATION);
+        Some(read.await)
+    } else {
+        None
+    };
     let services = read_services(reader, webhook.as_ref().ok().and_then(Option::as_ref)).await;
     let reports = read_reports(reader, &install, agents.as_deref(), nodes.as_deref()).await;
     InstallHealth {
@@ -111,6 +122,7 @@ pub(super) async fn read_health(reader: &Reader, install: Install) -> InstallHea
         nodes,
         reports,
         webhook,
+        set_webhook,
         services,
     }
 }

@@ -62,6 +62,7 @@ fn healthy() -> InstallHealth {
         nodes: Ok(vec![node("n1"), node("n2")]),
         reports: Ok(Reports::default()),
         webhook: Ok(Some(decode(json!({ "metadata": {}, "webhooks": [hook] })))),
+        set_webhook: None,
         services: vec![Ok(ServiceHealth {
             name: "leadsman-system/leadsman-webhook".to_owned(),
             exists: true,
@@ -165,6 +166,7 @@ fn nothing_is_found_where_all_is_well() {
     it.services[0].as_mut().unwrap().exists = false;
 })]
 #[case::no_configuration("webhook", "there is no MutatingWebhookConfiguration leadsman", "its log says why", |it: &mut InstallHealth| it.webhook = Ok(None))]
+#[case::no_webhook_of_sets("webhook", "there is no ValidatingWebhookConfiguration leadsman", "its log says why", |it: &mut InstallHealth| it.set_webhook = Some(Ok(None)))]
 #[case::two_versions("versions", "of the agents: 0.0.1 (1), ", "rollout status", |it: &mut InstallHealth| {
     it.agents.as_mut().unwrap()[0] = of_version("0.0.1");
 })]
@@ -198,6 +200,7 @@ fn a_problem_is_named_with_what_to_do(
 #[case::managers("manager-pods", |it: &mut InstallHealth| it.install.managers = Err(denied()))]
 #[case::lease("leader", |it: &mut InstallHealth| it.install.manager = Err(denied()))]
 #[case::reports("agent-reports", |it: &mut InstallHealth| it.reports = Err(denied()))]
+#[case::webhook_of_sets("webhook", |it: &mut InstallHealth| it.set_webhook = Some(Err(denied())))]
 #[case::webhook("webhook", |it: &mut InstallHealth| it.webhook = Err(denied()))]
 #[case::webhook_and_gate("webhook", |it: &mut InstallHealth| {
     it.webhook = Err(denied());

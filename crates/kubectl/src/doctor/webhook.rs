@@ -1,10 +1,12 @@
-//! The findings about the webhook by which pods of virtual nodes get their probes, and its certificate. Pure.
+//! The findings about the webhooks by which new pods get probes and sidecars and by which invalid sets are refused, and
+//! about their certificate. Pure.
 //!
 //! No Secret is read: the CA bundle of the configuration is public, and a certificate that the manager issues expires
 //! with its CA.
 
 use jiff::Timestamp;
-use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, MutatingWebhookConfiguration};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use leadsman_admission::{CONFIGURATION, bundle_validity};
 use leadsman_core::podprobe::explain::{Unread, age};
 use leadsman_manager::preflight::Finding;
@@ -19,50 +21,100 @@ const CERTIFICATE: &str = "certificate";
 /// of it left, it was not.
 const LEAST_LEFT: i32 = 6;
 
+/// The gates of the features that have it.
+const GATES: &str = "EnablePodProbeMarkerOnServerless or SidecarSetGate";
+
 impl InstallHealth {
+    fn injects(&self) -> bool {
+        self.install.sidecar_set_gate == Some(true)
+    }
+
     pub(super) fn webhook(&self) -> Vec<Finding> {
-        let is_on = self.install.config.serverless;
+        let mut findings = self.pod_webhook();
+        findings.extend(self.set_webhook());
+        findings
+    }
+
+    fn pod_webhook(&self) -> Vec<Finding> {
+        let is_on = self.install.config.serverless || self.injects();
         match &self.webhook {
             Ok(Some(found)) if is_on => self.in_use(found),
             Ok(Some(_)) => vec![note(
                 CHECK,
-                format!("MutatingWebhookConfiguration {CONFIGURATION} exists, and the gate EnablePodProbeMarkerOnServerless is off or unknown"),
+                format!("MutatingWebhookConfiguration {CONFIGURATION} exists, and no gate of {GATES} is known to be on"),
             )],
             // Whether there should be one is not known.
             Err(why) if self.install.assumed.is_some() => vec![unread(CHECK, why)],
             Ok(None) if self.install.assumed.is_some() => vec![ok(
                 CHECK,
-                format!("there is no MutatingWebhookConfiguration {CONFIGURATION}; whether the gate EnablePodProbeMarkerOnServerless is on is not known"),
+                format!("there is no MutatingWebhookConfiguration {CONFIGURATION}; whether the gate {GATES} is on is not known"),
             )],
             Ok(None) | Err(_) if !is_on => vec![ok(
                 CHECK,
-                "not in use: the gate EnablePodProbeMarkerOnServerless is off",
+                format!("not in use: the gates {GATES} are off"),
+            )],
+            // It is there for pods of sets, as long as there are any.
+            Ok(None) if !self.install.config.serverless => vec![note(
+                CHECK,
+                format!("there is no MutatingWebhookConfiguration {CONFIGURATION}: without a valid SidecarSet none is needed"),
             )],
             Ok(None) => vec![
                 problem(CHECK, format!("there is no MutatingWebhookConfiguration {CONFIGURATION}: new pods of virtual nodes get no probes"))
-                    .then(format!("the leader writes it; its log says why not: kubectl -n {} logs deployment/leadsman-manager", self.namespace())),
+                    .then(self.log_of_the_leader()),
             ],
             Err(why) => vec![unread(CHECK, why)],
+        }
+    }
+
+    fn log_of_the_leader(&self) -> String {
+        format!(
+            "the leader writes it; its log says why not: kubectl -n {} logs deployment/leadsman-manager",
+            self.namespace()
+        )
+    }
+
+    /// Of the webhook that refuses invalid sets.
+    fn set_webhook(&self) -> Vec<Finding> {
+        match &self.set_webhook {
+            None => Vec::new(),
+            Some(Err(why)) => vec![unread(CHECK, why)],
+            Some(Ok(None)) => vec![
+                problem(
+                    CHECK,
+                    format!(
+                        "there is no ValidatingWebhookConfiguration {CONFIGURATION}: an invalid SidecarSet is accepted, and \
+                         its status says why nothing comes of it"
+                    ),
+                )
+                .then(self.log_of_the_leader()),
+            ],
+            Some(Ok(Some(found))) => {
+                let hooks = found.webhooks.iter().flatten();
+                let certificates = hooks
+                    .map(|hook| self.certificate(&hook.name, hook.client_config.ca_bundle.as_ref()));
+                certificates.collect()
+            }
         }
     }
 
     fn in_use(&self, configuration: &MutatingWebhookConfiguration) -> Vec<Finding> {
         let hooks = configuration.webhooks.as_deref().unwrap_or_default();
         let mut findings: Vec<_> = self.services.iter().map(service).collect();
-        findings.extend(hooks.iter().map(|hook| self.certificate(hook)));
+        let certificates = hooks
+            .iter()
+            .map(|hook| self.certificate(&hook.name, hook.client_config.ca_bundle.as_ref()));
+        findings.extend(certificates);
         findings.dedup();
         findings
     }
 
-    fn certificate(&self, hook: &MutatingWebhook) -> Finding {
-        let name = &hook.name;
+    fn certificate(&self, name: &str, bundle: Option<&ByteString>) -> Finding {
         let look = || {
             let namespace = self.namespace();
             format!(
                 "the leader's log says why: kubectl -n {namespace} logs deployment/leadsman-manager; with cert-manager: kubectl -n {namespace} describe certificates"
             )
         };
-        let bundle = hook.client_config.ca_bundle.as_ref();
         let known = match bundle.map(|bundle| bundle_validity(&bundle.0)) {
             None => Ok(None),
             Some(validity) => validity,
@@ -119,8 +171,8 @@ fn service(service: &Result<ServiceHealth, Unread>) -> Finding {
     );
     match service.ready_endpoints {
         _ if !service.exists => problem(CHECK, format!("the Service {name} by which the API server calls it does not exist"))
-            .then("install leadsman's objects with this gate: helm upgrade, or leadsman manifests --feature-gates=EnablePodProbeMarkerOnServerless=true"),
-        0 => problem(CHECK, format!("no ready endpoint serves it by the Service {name}: new pods of virtual nodes get no probes"))
+            .then("install leadsman's objects with this gate: helm upgrade, or leadsman manifests --feature-gates=GATES"),
+        0 => problem(CHECK, format!("no ready endpoint serves it by the Service {name}: new pods get neither probes nor sidecars by it"))
             .then(format!("kubectl -n {namespace} get endpointslices -l kubernetes.io/service-name={short}")),
         count => ok(CHECK, format!("{count} ready endpoints serve it by the Service {name}")),
     }

@@ -16,8 +16,6 @@ use crate::openkruise::{
 /// The oldest Kubernetes that leadsman supports: a token names its node by default since 1.31 (KEP-4193), admission
 /// policies are stable since 1.30 (KEP-3488), validation rules in CRDs since 1.29 (KEP-2876).
 const OLDEST: (u32, u32) = (1, 31);
-const INSTALL_CRDS: &str =
-    "leadsman manifests --only=crds | kubectl apply --server-side --force-conflicts -f -";
 /// The number of items of a long list that are named.
 const NAMED: usize = 5;
 
@@ -162,7 +160,7 @@ fn crd(name: &str, seen: &Lookup<Option<CrdFacts>>) -> Finding {
         Err(why) => return Finding::unreadable(CHECK, name, why),
         Ok(None) => {
             let message = format!("{name} is not installed");
-            return Finding::new(CHECK, CheckResult::Todo, message).then(INSTALL_CRDS);
+            return Finding::new(CHECK, CheckResult::Todo, message).then(install(name));
         }
         Ok(Some(crd)) => crd,
     };
@@ -173,6 +171,10 @@ fn crd(name: &str, seen: &Lookup<Option<CrdFacts>>) -> Finding {
         )
     });
     let release = release.unwrap_or_default();
+    if let Some(why) = unreadable_objects(crd) {
+        let message = format!("{name} is OpenKruise's or an older one: {why}{release}");
+        return Finding::new(CHECK, CheckResult::Todo, message).then(install(name));
+    }
     if crd.drops.is_empty() && crd.rules {
         return Finding::new(
             CHECK,
@@ -195,7 +197,30 @@ fn crd(name: &str, seen: &Lookup<Option<CrdFacts>>) -> Finding {
         CheckResult::Note,
         format!("{name} is OpenKruise's or an older one: it drops {drops}{rules}{release}"),
     )
-    .then(INSTALL_CRDS)
+    .then(install(name))
+}
+
+/// How to install a CRD.
+fn install(name: &str) -> String {
+    let gate = if name.starts_with("sidecarsets.") {
+        " --feature-gates=SidecarSetGate=true"
+    } else {
+        ""
+    };
+    format!(
+        "leadsman manifests --only=crds{gate} | kubectl apply --server-side --force-conflicts -f -"
+    )
+}
+
+/// Why objects of a CRD cannot be read in the versions that leadsman reads, or not always.
+fn unreadable_objects(crd: &CrdFacts) -> Option<String> {
+    if !crd.not_served.is_empty() {
+        return Some(format!("it does not serve {}", crd.not_served.join(", ")));
+    }
+    let service = crd.converter.as_ref()?;
+    Some(format!(
+        "a webhook at the Service {service} converts its versions, and no object can be read while that does not answer"
+    ))
 }
 
 /// A second install would take over the cluster-wide roles, bindings and policy of the first, which have fixed names.

@@ -10,9 +10,6 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use k8s_openapi::apimachinery::pkg::version::Info;
 use kube::api::PostParams;
 use kube::{Api, Client};
-use leadsman_admission::{
-    CONFIGURATION, CONFIGURATION_RIGHTS, OWNER, OWNER_RIGHTS, SECRET, SECRET_RIGHTS,
-};
 use leadsman_lease::record;
 use leadsman_process::clock;
 use leadsman_process::reply::error_chain;
@@ -22,7 +19,9 @@ use tokio::time::timeout;
 use super::marks::{self, MarkerSurvey};
 use super::openkruise::{OPENKRUISE_RIGHTS, OpenKruiseFacts, read_openkruise};
 use crate::openkruise::was_left_behind;
-use crate::{Gates, LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, Right, feature_rights, openkruise};
+use crate::{
+    Gates, LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, Right, feature_rights, openkruise, webhook_rights,
+};
 
 /// The deadline of a request.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -74,7 +73,7 @@ pub struct ClusterFacts {
 /// What was read of what an installation brings, and of what it acts on.
 #[derive(Clone, Debug)]
 pub struct InstallFacts {
-    /// The two CRDs.
+    /// The CRDs of the features whose gates are on.
     pub crds: Vec<(String, Lookup<Option<CrdFacts>>)>,
     /// The markers, and the owners of the marks that they name.
     pub markers: Lookup<MarkerSurvey>,
@@ -96,6 +95,10 @@ pub struct Identity {
 pub struct CrdFacts {
     /// Fields of leadsman's that it drops.
     pub drops: Vec<String>,
+    /// Versions of leadsman's that it does not serve.
+    pub not_served: Vec<String>,
+    /// The Service of a webhook that converts its objects, without which they cannot be read.
+    pub converter: Option<String>,
     /// Whether it has validation rules (CEL), or needs none.
     pub rules: bool,
     /// The Helm release that it belongs to and goes with.
@@ -140,13 +143,13 @@ pub async fn read_facts(client: &Client, scope: &PreflightScope) -> Result<Clust
             InstallPart::BeforeInstall => None,
             InstallPart::Manager => {
                 let rights = manager_rights(&scope.namespace, scope.gates);
-                Some(read_install(client, rights).await)
+                Some(read_install(client, scope.gates, rights).await)
             }
             InstallPart::Agent(rights) => {
                 let rights = rights.iter().copied().map(on).collect();
-                Some(read_install(client, rights).await)
+                Some(read_install(client, scope.gates, rights).await)
             }
-            InstallPart::Person => Some(read_install(client, Vec::new()).await),
+            InstallPart::Person => Some(read_install(client, scope.gates, Vec::new()).await),
         },
     })
 }
@@ -161,14 +164,14 @@ async fn version(client: &Client) -> Result<Lookup<Info>, NoAnswer> {
     }
 }
 
-async fn read_install(client: &Client, required: Vec<RequiredRight>) -> InstallFacts {
+async fn read_install(client: &Client, gates: Gates, required: Vec<RequiredRight>) -> InstallFacts {
     let mut rights = Vec::new();
     for right in required {
         let allowed = lookup(may(client, &right)).await;
         rights.push((right, allowed));
     }
     InstallFacts {
-        crds: crds(client).await,
+        crds: crds(client, gates).await,
         markers: lookup(marks::read_markers(client)).await,
         rights,
     }
@@ -218,10 +221,14 @@ async fn read_leader(client: &Client) -> kube::Result<Option<String>> {
     Ok(lease.and_then(|lease| record::holder(&lease).map(str::to_owned)))
 }
 
-async fn crds(client: &Client) -> Vec<(String, Lookup<Option<CrdFacts>>)> {
+async fn crds(client: &Client, gates: Gates) -> Vec<(String, Lookup<Option<CrdFacts>>)> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let mut crds = Vec::new();
-    for ours in leadsman_api::crd::podprobe_crds() {
+    let of_sets = gates.sidecar_set.then(leadsman_api::crd::sidecar_set_crd);
+    for ours in leadsman_api::crd::podprobe_crds()
+        .into_iter()
+        .chain(of_sets)
+    {
         let name = ours.metadata.name.clone().unwrap_or_default();
         let theirs = lookup(api.get_opt(&name)).await;
         let seen = theirs.map(|theirs| theirs.map(|theirs| compared(&ours, &theirs)));
@@ -239,14 +246,33 @@ fn compared(ours: &CustomResourceDefinition, theirs: &CustomResourceDefinition) 
         serde_json::to_value(schema).unwrap_or_default()
     };
     let has_rules = |schema: &Value| schema.to_string().contains("x-kubernetes-validations");
+    let our_versions: Vec<_> = ours
+        .spec
+        .versions
+        .iter()
+        .map(|own| own.name.clone())
+        .collect();
+    let our_versions = our_versions.into_iter();
     let (ours, crd, theirs) = (schema(ours), theirs, schema(theirs));
     let mut drops = Vec::new();
     missing(&ours, &theirs, "", &mut drops);
     let annotation = |key: &str| crd.metadata.annotations.as_ref()?.get(key).cloned();
     // What Helm is to keep, as leadsman's chart says of its CRDs, outlives the release.
     let is_kept = annotation("helm.sh/resource-policy").is_some_and(|policy| policy == "keep");
+    let conversion = crd.spec.conversion.as_ref();
+    let converts = conversion.and_then(|conversion| conversion.webhook.as_ref());
+    let converter = converts
+        .and_then(|webhook| webhook.client_config.as_ref()?.service.as_ref())
+        .map(|service| format!("{}/{}", service.namespace, service.name));
+    let serves = |version: &str| {
+        let mut versions = crd.spec.versions.iter();
+        versions.any(|own| own.name == version && own.served)
+    };
+    let not_served = our_versions.filter(|version| !serves(version));
     CrdFacts {
         drops,
+        not_served: not_served.collect(),
+        converter,
         rules: has_rules(&theirs) || !has_rules(&ours),
         release: annotation("meta.helm.sh/release-name").filter(|_| !is_kept),
     }
@@ -306,7 +332,8 @@ fn manager_rights(namespace: &str, gates: Gates) -> Vec<RequiredRight> {
         })
     };
     let mut all = Vec::new();
-    for (_, rights) in feature_rights(gates) {
+    let features = feature_rights(gates).into_iter();
+    for (_, rights) in features.chain(webhook_rights(gates)) {
         all.extend(required(rights.cluster, ""));
         all.extend(required(rights.own_namespace, namespace));
     }
@@ -316,26 +343,6 @@ fn manager_rights(namespace: &str, gates: Gates) -> Vec<RequiredRight> {
     );
     let neighbours = openkruise::LEASE_RIGHTS;
     all.extend(neighbours.map(|verb| lease(verb, openkruise::LEASE, openkruise::NAMESPACE)));
-    if gates.serverless {
-        all.extend(SECRET_RIGHTS.map(|(verb, named)| {
-            on_one(
-                ("", "secrets", verb),
-                if named { SECRET } else { "" },
-                namespace,
-            )
-        }));
-        let (group, resource) = (
-            "admissionregistration.k8s.io",
-            "mutatingwebhookconfigurations",
-        );
-        all.extend(
-            CONFIGURATION_RIGHTS.map(|verb| on_one((group, resource, verb), CONFIGURATION, "")),
-        );
-        for (resource, namespace) in [("clusterroles", ""), ("roles", namespace)] {
-            let right = |verb| ("rbac.authorization.k8s.io", resource, verb);
-            all.extend(OWNER_RIGHTS.map(|verb| on_one(right(verb), OWNER, namespace)));
-        }
-    }
     all
 }
 
@@ -380,13 +387,19 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use kube::client::Body;
+    use leadsman_admission::{CONFIGURATION, OWNER, SECRET, VALIDATING_OWNER};
 
     use super::*;
 
     #[test]
     fn a_crd_without_our_fields_is_recognised_by_what_it_drops() {
-        for ours in leadsman_api::crd::podprobe_crds() {
+        let of_sets = leadsman_api::crd::sidecar_set_crd();
+        for ours in leadsman_api::crd::podprobe_crds()
+            .into_iter()
+            .chain([of_sets])
+        {
             let seen = compared(&ours, &ours);
+            assert_eq!((seen.not_served.len(), &seen.converter), (0, &None));
             assert!(seen.drops.is_empty() && seen.release.is_none(), "{seen:?}");
             assert!(seen.rules, "{seen:?}");
             let mut theirs = serde_json::to_value(&ours).unwrap();
@@ -404,6 +417,23 @@ mod tests {
             let seen = compared(&ours, &serde_json::from_value(theirs).unwrap());
             assert_eq!(seen.release, None);
         }
+    }
+
+    // SCS-2
+    #[test]
+    fn a_crd_of_sets_with_one_version_or_a_conversion_is_recognised() {
+        let ours = leadsman_api::crd::sidecar_set_crd();
+        let mut theirs = serde_json::to_value(&ours).unwrap();
+        theirs["spec"]["versions"][1]["served"] = json!(false);
+        let service = json!({"namespace": "kruise-system", "name": "kruise-webhook-service"});
+        theirs["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": {
+            "clientConfig": {"service": service}, "conversionReviewVersions": ["v1"]}});
+        let seen = compared(&ours, &serde_json::from_value(theirs).unwrap());
+        assert_eq!(seen.not_served, ["v1beta1"]);
+        assert_eq!(
+            seen.converter.as_deref(),
+            Some("kruise-system/kruise-webhook-service")
+        );
     }
 
     #[tokio::test]
@@ -486,5 +516,30 @@ mod tests {
         );
         assert_eq!(of("clusterroles"), [(OWNER, "", "get")]);
         assert_eq!(of("roles"), [(OWNER, "games", "get")]);
+        assert_eq!(of("validatingwebhookconfigurations"), []);
+    }
+
+    // SCS-80
+    #[test]
+    fn the_rights_of_both_configurations_are_checked_with_the_gate_of_sets() {
+        let rights = manager_rights("games", "SidecarSetGate=true".parse().unwrap());
+        let is_there = |resource: &str, name: &str, verb: &str| {
+            let mut rights = rights.iter();
+            rights.any(|one| one.resource == resource && one.name == name && one.verb == verb)
+        };
+        for configurations in [
+            "mutatingwebhookconfigurations",
+            "validatingwebhookconfigurations",
+        ] {
+            assert!(
+                is_there(configurations, CONFIGURATION, "patch"),
+                "{rights:?}"
+            );
+        }
+        assert!(
+            is_there("clusterroles", VALIDATING_OWNER, "get"),
+            "{rights:?}"
+        );
+        assert!(is_there("secrets", SECRET, "update"), "{rights:?}");
     }
 }

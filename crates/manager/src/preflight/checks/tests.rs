@@ -82,6 +82,9 @@ fn changed(change: fn(&mut ClusterFacts)) -> ClusterFacts {
 #[case::an_old_one(|f: &mut ClusterFacts| f.version = Ok((1, 30, "v1.30.1".into())), "api-server", "upgrade the cluster")]
 #[case::no_policies(|f: &mut ClusterFacts| f.policies = Ok(false), "admission-policies", "--runtime-config")]
 #[case::no_crd(|f: &mut ClusterFacts| install(f).crds[0].1 = Ok(None), "crds", "leadsman manifests --only=")]
+#[case::no_crd_of_sets(|f: &mut ClusterFacts| install(f).crds[0] = ("sidecarsets.apps.kruise.io".into(), Ok(None)), "crds", "--only=crds --feature-gates=SidecarSetGate=true")]
+#[case::a_version_that_is_not_served(|f: &mut ClusterFacts| install(f).crds[0].1 = Ok(Some(CrdFacts { not_served: vec!["v1beta1".into()], ..ours() })), "crds", "leadsman manifests --only=")]
+#[case::a_conversion(|f: &mut ClusterFacts| install(f).crds[0].1 = Ok(Some(CrdFacts { converter: Some("kruise-system/w".into()), ..ours() })), "crds", "leadsman manifests --only=")]
 #[case::a_crd_that_cannot_be_seen(|f: &mut ClusterFacts| install(f).crds[0].1 = Err("no".into()), "crds", "account that may read it")]
 #[case::openkruise_acts(|f: &mut ClusterFacts| f.openkruise.manager = Ok(OpenKruiseState::Active { holder: holder(), gate: GateState::On("A=true".into()) }),
     "openkruise", "featureGates='A=true,PodProbeMarkerGate=false'")]
