@@ -198,10 +198,18 @@ async fn edit_and_look(installation: &Installation) -> Result<()> {
         "{report:#}"
     );
     let none = run(installation, &["drift", "log-agnet"], "").await?;
+    let words = ["no sidecarset log-agnet; did you mean log-agent?"];
+    expect(&none, false, &words)?;
+    let delete = ["delete", "sidecarset", "log-agent"];
+    installation.plane.kubectl(&delete).await?;
+    let left = run(installation, &["drift", "log-agent"], "").await?;
     expect(
-        &none,
+        &left,
         false,
-        &["no sidecarset log-agnet; did you mean log-agent?"],
+        &[
+            "there is no SidecarSet log-agent any more",
+            "created again: shop/",
+        ],
     )
 }
 

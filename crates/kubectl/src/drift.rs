@@ -62,10 +62,18 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
             "SidecarSet {name} is invalid and not acted on: {errors}"
         )));
     }
-    let Some(known) = sets.valid.first() else {
-        return Err(no_such(&reader, SIDECAR_SETS, "sidecarset", name, None).await);
-    };
     let namespace = args.connection.namespace.as_deref();
+    let Some(known) = sets.valid.first() else {
+        return Err(match reader.left_behind(name, namespace).await? {
+            pods if pods.is_empty() => {
+                no_such(&reader, SIDECAR_SETS, "sidecarset", name, None).await
+            }
+            pods => VerbError::Found(format!(
+                "there is no SidecarSet {name} any more, and pods have its containers until they are created again: {}",
+                pods.join(", ")
+            )),
+        });
+    };
     let pods = reader.pods_of_set(known, namespace).await;
     let pods = pods.map_err(VerbError::Unread)?;
     let report = drift(known, &pods, &sets, now);
@@ -81,6 +89,23 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
 }
 
 impl Reader {
+    /// The pods that were injected by a set which is gone.
+    async fn left_behind(
+        &self,
+        set: &str,
+        namespace: Option<&str>,
+    ) -> Result<Vec<String>, VerbError> {
+        let selection = Selection {
+            namespace,
+            page: 250,
+            ..Selection::default()
+        };
+        let pods = self.pod_objects(&selection).await;
+        let pods = pods.map_err(VerbError::Unread)?.into_iter();
+        let own = pods.filter(|pod| pod.observed.is_active() && pod.sets().contains(set));
+        Ok(own.map(|pod| pod.observed.name.to_string()).collect())
+    }
+
     /// The pods that a set selects by their labels, in a namespace or in all.
     pub(crate) async fn pods_of_set(
         &self,

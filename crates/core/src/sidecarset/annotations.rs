@@ -208,6 +208,9 @@ pub fn is_old_form(annotation: &str) -> bool {
     read_objects(annotation).values().any(Value::is_string)
 }
 
+/// A field of ours in a set's entry: what was injected besides images stays as it was.
+const INJECTED_REVISION: &str = "injectedRevision";
+
 /// The annotation with what containers were before their images were replaced.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct InPlaceStates(BTreeMap<String, JsonObject>);
@@ -245,6 +248,14 @@ impl<'a> InPlaceState<'a> {
         }
     }
 
+    /// The revision that the pod was injected with, if the set has upgraded it since.
+    pub fn injected(self) -> Option<Cow<'a, str>> {
+        let Self::Of(entry) = self else {
+            return None;
+        };
+        text_of(field(entry, INJECTED_REVISION)?)
+    }
+
     /// What a container of the set was.
     pub fn former(self, container: &str) -> Option<FormerContainer> {
         let Self::Of(entry) = self else {
@@ -265,6 +276,15 @@ impl InPlaceStates {
     /// Reads an annotation; None if it is no JSON.
     pub fn read(annotation: &str) -> Option<Self> {
         serde_json::from_str(annotation).ok().map(Self)
+    }
+
+    /// Records the revision that a pod was injected with, unless the set has upgraded it before.
+    pub fn set_injected(&mut self, set: &str, revision: &str) {
+        self.0.entry(set.to_owned()).or_insert_with(|| {
+            let mut entry = JsonObject::new();
+            entry.insert(INJECTED_REVISION.to_owned(), revision.into());
+            entry
+        });
     }
 
     /// Records what containers of a set are, as their images are replaced.

@@ -146,7 +146,8 @@ pub fn was_upgraded(pod: &ObservedPod, set: &str) -> bool {
     matches!(in_place_state(pod, set), InPlaceState::Of(_))
 }
 
-fn in_place_state<'a>(pod: &'a ObservedPod, set: &str) -> InPlaceState<'a> {
+/// What a set has recorded of its last upgrade of a pod.
+pub fn in_place_state<'a>(pod: &'a ObservedPod, set: &str) -> InPlaceState<'a> {
     let text = pod.annotations.get(IN_PLACE_STATE);
     InPlaceState::of_set(text.map(|text| &**text), set)
 }

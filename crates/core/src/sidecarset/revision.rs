@@ -8,7 +8,7 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde_json::{Value, json};
 
-pub use self::changes::changed_fields;
+pub use self::changes::{changed_fields, changed_outside_of_hash};
 use super::annotations::{HASH, HASH_WITHOUT_IMAGE, HashEntries};
 use super::set::{CUSTOM_VERSION_LABEL, Pin, PinPolicy, PinnedRevision, SidecarSet};
 use super::strategy::UpdateMode;

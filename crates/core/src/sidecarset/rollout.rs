@@ -2,6 +2,7 @@
 
 pub mod queue;
 
+use self::queue::RollingCandidate;
 use super::pod::{PodState, PodVersion, Progress};
 use super::set::SidecarSet;
 use super::strategy::UpdateMode;
@@ -89,10 +90,9 @@ fn in_order(set: &SidecarSet, members: &[Member<'_>]) -> Vec<usize> {
     let mut order: Vec<_> = (0..members.len())
         .filter(|place| members[*place].state.is_candidate() && !members[*place].is_refused)
         .collect();
-    let priority = &set.update.priority;
     order.sort_by_cached_key(|place| {
-        let pod = members[*place].pod;
-        (priority.key(|key| pod.label(key)), pod.upgrade_order())
+        let Member { pod, state, .. } = members[*place];
+        RollingCandidate::new(set, pod, state)
     });
     let pods: Vec<_> = members.iter().map(|member| member.pod).collect();
     scatter(&set.update.scatter, &pods, order, |pod, key| pod.label(key))

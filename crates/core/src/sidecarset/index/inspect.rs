@@ -156,23 +156,4 @@ impl Index {
             lacking: &entry.lacking,
         })
     }
-
-    /// The pods that still have the containers of sets that are gone, by those.
-    pub fn orphans(&self) -> BTreeMap<SetName, Vec<PodName>> {
-        let mut orphans: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for entry in self.pods.iter().filter(|entry| entry.pod.is_active()) {
-            for set in entry
-                .injected
-                .iter()
-                .filter(|set| self.sets.get(set).is_none())
-            {
-                let pods = orphans.entry(set.clone()).or_default();
-                pods.push(entry.pod.name.clone());
-            }
-        }
-        for pods in orphans.values_mut() {
-            pods.sort();
-        }
-        orphans
-    }
 }

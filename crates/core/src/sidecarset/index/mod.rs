@@ -228,6 +228,7 @@ impl Index {
     /// Finds the writes of a set that may be due, its pods' among them.
     fn compare_set(&mut self, name: &Arc<str>) {
         self.settle(name);
+        self.note_drift(name);
         let targets = [
             WriteTarget::SetHashes(name.to_string()),
             WriteTarget::Revisions(name.to_string()),

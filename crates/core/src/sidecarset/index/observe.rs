@@ -162,6 +162,9 @@ impl Index {
             let pinned = pinned.and_then(|pinned| self.revisions.get(&pinned.revision.name));
             let pinned = pinned.map(|stored| (stored.name(), stored.version));
             entry.note_pinned(pinned, is_initial);
+            if entry.history.name() != history.name() {
+                entry.drift.clear();
+            }
             entry.history = history;
         }
         self.cx.affected.sets.insert(name.clone());

@@ -58,6 +58,8 @@ pub(super) struct Membership {
     pub(super) candidate: Option<Arc<RollingCandidate>>,
     /// The revision that it has, as it says.
     pub(super) revision: Option<Arc<str>>,
+    /// The revision that it was injected with, where an upgrade has replaced its images since.
+    pub(super) injected: Option<Arc<str>>,
 }
 
 /// Why a pod is not upgraded by a set.

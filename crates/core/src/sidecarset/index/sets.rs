@@ -38,6 +38,8 @@ pub(super) struct SetEntry {
     pub(super) in_force: Option<InForce>,
     pub(super) history: History,
     pub(super) members: SetMembers,
+    /// What of each revision that pods were injected with differs from the set, and is in no hash.
+    pub(super) drift: BTreeMap<Arc<str>, Vec<&'static str>>,
     /// The pods that it selects and that lack it.
     pub(super) lacking: BTreeMap<PodName, Lack>,
     /// What is to be told when the status that was sent has been written, and what is to be told now.
@@ -61,6 +63,8 @@ pub(super) struct SetMembers {
     pub(super) pods: BTreeSet<PodName>,
     /// How many pods have each revision.
     pub(super) revisions: BTreeMap<Arc<str>, usize>,
+    /// How many were injected with each revision.
+    pub(super) injected: BTreeMap<Arc<str>, usize>,
     pub(super) not_upgradable: BTreeSet<PodName>,
     pub(super) refused: BTreeSet<PodName>,
     pub(super) former: BTreeSet<PodName>,
@@ -72,8 +76,8 @@ impl SetMembers {
         let candidate = member.candidate.clone();
         self.rolling.add(member.assumed, candidate);
         self.pods.insert(pod.clone());
-        if let Some(revision) = &member.revision {
-            *self.revisions.entry(revision.clone()).or_default() += 1;
+        for (uses, revision) in self.uses(member) {
+            *uses.entry(revision.clone()).or_default() += 1;
         }
         if let Some(list) = self.list_of(member) {
             list.insert(pod.clone());
@@ -85,18 +89,30 @@ impl SetMembers {
         let candidate = member.candidate.as_deref();
         self.rolling.remove(member.assumed, candidate);
         self.pods.remove(pod);
-        if let Some(revision) = &member.revision {
-            let uses = self.revisions.get_mut(revision).map(|uses| {
+        for (all, revision) in self.uses(member) {
+            let uses = all.get_mut(revision).map(|uses| {
                 *uses -= 1;
                 *uses
             });
             if uses == Some(0) {
-                self.revisions.remove(revision);
+                all.remove(revision);
             }
         }
         if let Some(list) = self.list_of(member) {
             list.remove(pod);
         }
+    }
+
+    /// The counts that a pod is in by its revisions.
+    fn uses<'a>(
+        &'a mut self,
+        member: &'a Membership,
+    ) -> impl Iterator<Item = (&'a mut BTreeMap<Arc<str>, usize>, &'a Arc<str>)> {
+        let present = member.revision.as_ref();
+        let injected = member.injected.as_ref().or(present);
+        let present = present.map(|revision| (&mut self.revisions, revision));
+        let injected = injected.map(|revision| (&mut self.injected, revision));
+        present.into_iter().chain(injected)
     }
 
     /// The list that names a pod, if one does.
@@ -132,6 +148,7 @@ impl SetEntry {
             in_force,
             history: History::default(),
             members: SetMembers::default(),
+            drift: BTreeMap::new(),
             lacking: BTreeMap::new(),
             event: SetEvents::default(),
             wire,

@@ -1,5 +1,6 @@
 //! The status of a set as it is to be: its counts, the generation in force, and one condition that says what is wrong.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -16,7 +17,7 @@ use super::sets::{ADOPT_PODS, SetEntry};
 use crate::cluster::{Invalid, ObjectName, truncate, whole_seconds};
 use crate::sidecarset::event::{EventNote, Write, WriteTarget};
 use crate::sidecarset::objection;
-use crate::sidecarset::revision::changed_fields;
+use crate::sidecarset::revision::{changed_fields, changed_outside_of_hash};
 use crate::sidecarset::set::SidecarSet;
 use crate::sidecarset::status::status;
 use crate::sidecarset::strategy::UpdateMode;
@@ -113,6 +114,9 @@ impl Index {
             .or_else(|| self.not_upgradable(set, entry))
             .or_else(|| former(entry));
         let (reason, mut message) = found.unwrap_or_else(|| (Reason::InForce, in_force(set)));
+        if reason.is_ready() {
+            message.push_str(&drifted(entry));
+        }
         message.truncate(truncate(&message, MESSAGE).len());
         (reason, message)
     }
@@ -198,6 +202,25 @@ impl Index {
         Some((Reason::NotUpgradablePods, message))
     }
 
+    /// Finds what differs in the revisions that pods were injected with, and is in no hash. A revision with a name has one
+    /// content, so each is compared once for each content of the set.
+    pub(super) fn note_drift(&mut self, name: &str) {
+        let Some(entry) = self.sets.get_mut(name) else {
+            return;
+        };
+        let Some(set) = entry.active().cloned() else {
+            return;
+        };
+        for revision in entry.members.injected.keys() {
+            if !entry.drift.contains_key(revision)
+                && let Some(stored) = self.revisions.get(revision)
+            {
+                let parts = changed_outside_of_hash(stored.data(), &set);
+                entry.drift.insert(revision.clone(), parts);
+            }
+        }
+    }
+
     /// The first field of the set's containers that a pod has in another form, by its revision.
     fn first_difference(&self, pod: &PodName, set: &SidecarSet) -> Option<String> {
         let revision = self
@@ -274,6 +297,27 @@ fn former(entry: &SetEntry) -> Option<(Reason, String)> {
         pods(former.len())
     );
     Some((Reason::FormerPods, message))
+}
+
+/// How many pods differ in what no upgrade changes and no other count shows.
+fn drifted(entry: &SetEntry) -> String {
+    let mut counts = BTreeMap::new();
+    for (revision, pods) in &entry.members.injected {
+        for part in entry.drift.get(revision).into_iter().flatten() {
+            *counts.entry(*part).or_insert(0) += pods;
+        }
+    }
+    let counts = counts.into_iter();
+    let counts: Vec<_> = counts
+        .map(|(part, count)| format!("{} in {part}", pods(count)))
+        .collect();
+    if counts.is_empty() {
+        return String::new();
+    }
+    format!(
+        "; old in what no upgrade changes, until they are re-created: {}",
+        counts.join(", ")
+    )
 }
 
 fn in_force(set: &SidecarSet) -> String {

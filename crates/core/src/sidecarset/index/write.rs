@@ -208,7 +208,8 @@ impl Index {
     pub(super) fn revision_write(&self, name: &str) -> Option<Write> {
         let entry = self.sets.get(name)?;
         let set = entry.active()?;
-        let used = entry.members.revisions.keys().cloned();
+        let used = entry.members.revisions.keys();
+        let used = used.chain(entry.members.injected.keys()).cloned();
         let namespace = &self.config.namespace;
         self.revisions
             .write((set, &entry.wire), &entry.history, used, namespace)

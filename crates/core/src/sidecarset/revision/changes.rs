@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::sidecarset::container::ContainerKind;
 use crate::sidecarset::set::SidecarSet;
 use crate::workload::JsonObject;
 use crate::workload::object::text;
@@ -27,6 +28,22 @@ pub fn changed_fields(data: &Value, set: &SidecarSet) -> Vec<String> {
         }
     }
     differing
+}
+
+/// The parts in which a revision differs from a set and that are in no hash: no upgrade in place changes them.
+pub fn changed_outside_of_hash(data: &Value, set: &SidecarSet) -> Vec<&'static str> {
+    let fields = changed_fields(data, set);
+    let is_native = |field: &str| {
+        let mut sidecars = set.template.init_containers.iter();
+        let name = field.split(['[', ']']).nth(1);
+        sidecars.any(|own| Some(&*own.name) == name && own.kind != ContainerKind::Init)
+    };
+    let is_in = |part: &str| {
+        let mut fields = fields.iter();
+        fields.any(|field| field.split('[').next() == Some(part) && !is_native(field))
+    };
+    let parts = PARTS.into_iter().skip(1);
+    parts.filter(|part| is_in(part)).collect()
 }
 
 fn items(list: &Value) -> Vec<JsonObject> {
@@ -103,5 +120,11 @@ mod tests {
         );
         let metadata = json!({"patchPodMetadata": [{"annotations": {"a": "b"}}]});
         assert_eq!(differing(metadata), ["patchPodMetadata"]);
+        let outside = |spec: Value| changed_outside_of_hash(&data, &set(&spec));
+        let init = |policy: Value| json!({"initContainers": [{"name": "i", "image": "i:1", "restartPolicy": policy}]});
+        assert_eq!(outside(init(Value::Null)), ["initContainers"]);
+        assert_eq!(outside(init(json!("Always"))), [] as [&str; 0]);
+        let two = json!({"volumes": [{"name": "v"}], "imagePullSecrets": [{"name": "s"}]});
+        assert_eq!(outside(two), ["volumes", "imagePullSecrets"]);
     }
 }
