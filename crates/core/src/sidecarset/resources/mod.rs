@@ -10,6 +10,9 @@
 //! | `parser`, `expression` | an expression, and its value |
 //! | `resource` | processors and memory: their units, and what a container has of them |
 //! | `computed` | what follows for a pod |
+//!
+//! One more function would be a name in `Parser::named` and an `Operation`; rule SCS-76, `docs/sidecarset.md` and the fields of
+//! `ResourceExpressions` (`leadsman-api`) name them all.
 
 mod computed;
 mod expression;
