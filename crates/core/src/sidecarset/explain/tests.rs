@@ -751,7 +751,7 @@ fn the_page_of_kubectl_explains_every_cause() {
     let not_injected = words_of_tables(page, "| reason | seen when the pod has no sidecars");
     let injected = words_of_tables(page, "| reason | seen when it was injected");
     let explained: BTreeSet<_> = not_injected.into_iter().chain(injected).collect();
-    let all = SetReason::ALL.iter().map(|reason| reason.to_string());
+    let all = SetReason::ALL.iter().map(ToString::to_string);
     assert_eq!(explained, all.collect());
 }
 
