@@ -36,7 +36,7 @@ pub(crate) const NO_TABLE: &str = "-w shows a table: use -o table or -o wide";
 /// The flag for colours.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct Colors {
-    /// Colours: auto has them on a terminal, as long as NO_COLOR is not set
+    /// Colours: auto has them on a terminal, as long as `NO_COLOR` is not set
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     color: ColorWhen,
 }

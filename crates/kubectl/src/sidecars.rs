@@ -5,8 +5,10 @@ use std::slice;
 
 use futures::TryFutureExt;
 use jiff::Timestamp;
-use leadsman_core::cluster::ObjectName;
-use leadsman_core::podprobe::explain::{CauseReason, Explanation, Unread};
+use leadsman_core::cluster::{ObjectName, nearest};
+use leadsman_core::podprobe::explain::{
+    CauseReason, Explanation, MarkerExplanation, MarkerFit, Unread,
+};
 use leadsman_core::sidecarset::explain::{
     PodObject, PodsBySet, SetCause, SetExplanation, SetPodGroup, SetReason, explain, group_by_set,
 };
@@ -77,8 +79,8 @@ pub(crate) async fn read(
     })
 }
 
-/// The same of the pods of a selection; takes out of the explanations of those that a set concerns that their namespace has
-/// no marker.
+/// The same of the pods of a selection; takes out of the explanations of those that a set concerns that no marker is for
+/// them.
 pub(crate) async fn read_group(
     reader: &Reader,
     selection: &Selection<'_>,
@@ -110,10 +112,23 @@ fn name_of(pod: &Explanation) -> ObjectName {
     }
 }
 
-/// Who has sidecars need not have markers.
+/// Who has sidecars need not have markers; but one that misses the pod by a slip of the pen is still told of.
 fn without_markers(pod: &mut Explanation) {
-    pod.causes
-        .retain(|cause| cause.reason != CauseReason::NoMarker);
+    let is_slip = pod.markers.iter().any(misses_by_a_slip);
+    pod.causes.retain(|cause| match cause.reason {
+        CauseReason::NoMarker => false,
+        CauseReason::NoMarkerMatches => is_slip,
+        _ => true,
+    });
+}
+
+fn misses_by_a_slip(marker: &MarkerExplanation) -> bool {
+    let terms = match &marker.fit {
+        MarkerFit::DoesNotMatch { terms } => terms.as_slice(),
+        _ => &[],
+    };
+    let mut missing = terms.iter().filter(|term| !term.holds);
+    missing.any(|term| nearest(&term.found, [term.term.as_str()]).is_some())
 }
 
 /// None if the cluster has no sets, or whoever asks may not know and no pod was injected. The pods are read after the sets.
@@ -194,7 +209,7 @@ async fn explain_pods(
 }
 
 impl ExplainedSidecars {
-    /// Takes out of the explanation of a pod that a set concerns that its namespace has no marker.
+    /// Takes out of the explanation of a pod that a set concerns that no marker is for it.
     pub(crate) fn without_markers(&self, pod: &mut Explanation) {
         if self.sets.iter().any(SetExplanation::concerns_the_pod) {
             without_markers(pod);
@@ -317,5 +332,35 @@ fn explain_set(lines: &mut Lines, explained: &SetExplanation) {
     }
     if let Some(reported) = &explained.reported {
         lines.add(format_args!("    its status says {reported}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leadsman_core::cluster::SelectorTerm;
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("app=game-server", "app=game-servr", true)]
+    #[case("app=cache", "app=shop", false)]
+    #[case("app=cache", "", false)]
+    fn only_a_slip_of_the_pen_is_told_of_a_pod_with_sidecars(
+        #[case] term: &str,
+        #[case] found: &str,
+        #[case] is_slip: bool,
+    ) {
+        let term = SelectorTerm {
+            term: term.to_owned(),
+            holds: false,
+            found: found.to_owned(),
+        };
+        let marker = MarkerExplanation {
+            name: "m".to_owned(),
+            fit: MarkerFit::DoesNotMatch { terms: vec![term] },
+            reported: None,
+        };
+        assert_eq!(misses_by_a_slip(&marker), is_slip);
     }
 }

@@ -109,7 +109,8 @@ pub(crate) fn pods(count: usize) -> String {
 
 /// Whether nothing is to be said of a pod's marks: it has none, and should have none.
 fn has_no_marker(pod: &Explanation) -> bool {
-    pod.causes.is_empty() && pod.markers.is_empty() && pod.marks.is_empty()
+    let is_matched = |marker: &MarkerExplanation| matches!(marker.fit, MarkerFit::Matches { .. });
+    pod.causes.is_empty() && pod.marks.is_empty() && !pod.markers.iter().any(is_matched)
 }
 
 pub(crate) fn names(pods: &[String], all: bool) -> String {
