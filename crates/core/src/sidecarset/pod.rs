@@ -16,6 +16,10 @@ use crate::workload::pod::{ObservedContainer, ObservedPod, ObservedStatus};
 
 /// A pod of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one observation, and none excludes another"
+)]
 pub struct PodState {
     /// Which containers it has.
     pub version: PodVersion,
@@ -292,13 +296,11 @@ impl<'a> FormerContainers<'a> {
             let is_trusted = !is_malformed && digest(&container.image).is_none();
             return is_trusted || is_settled || runs(status, &container.image);
         };
-        let is_shown = || match digest(&container.image) {
-            Some(_) => runs(status, &container.image),
-            None => {
-                let is_another = *status.image_id != *former.image_id;
-                let is_known = former.container_id.is_none() || !former.image_id.is_empty();
-                (is_another && is_known) || runs(status, &container.image)
-            }
+        let is_shown = || {
+            let is_another = digest(&container.image).is_none()
+                && *status.image_id != *former.image_id
+                && (former.container_id.is_none() || !former.image_id.is_empty());
+            is_another || runs(status, &container.image)
         };
         match &former.container_id {
             // The former container may have been started anew before the kubelet heard of the upgrade. And where a new name

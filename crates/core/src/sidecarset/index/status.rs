@@ -110,7 +110,7 @@ impl Index {
             .or_else(|| self.not_allowed(set))
             .or_else(|| self.refused_write(name, entry))
             .or_else(|| lacking(entry))
-            .or_else(|| self.not_in_force(entry))
+            .or_else(|| not_in_force(entry))
             .or_else(|| self.not_upgradable(set, entry))
             .or_else(|| former(entry));
         let (reason, mut message) = found.unwrap_or_else(|| (Reason::InForce, in_force(set)));
@@ -168,22 +168,6 @@ impl Index {
             pods(refused.len())
         );
         Some((Reason::WriteRefused, message))
-    }
-
-    fn not_in_force(&self, entry: &SetEntry) -> Option<(Reason, String)> {
-        let in_force = entry.in_force.as_ref().map(|in_force| in_force.generation);
-        if in_force == Some(entry.generation()) {
-            return None;
-        }
-        let message = match in_force {
-            Some(generation) => {
-                format!("new pods may still be injected as generation {generation} says")
-            }
-            None => "new pods are not injected yet: no webhook of leadsman has the set; if it stays so, `kubectl leadsman doctor` says \
-                  why"
-                .to_owned(),
-        };
-        Some((Reason::NotInForce, message))
     }
 
     fn not_upgradable(&self, set: &SidecarSet, entry: &SetEntry) -> Option<(Reason, String)> {
@@ -248,6 +232,22 @@ fn counted(set: &SidecarSet, entry: &SetEntry) -> SidecarSetStatus {
     };
     wanted.in_force.clone_from(&entry.in_force);
     wanted
+}
+
+fn not_in_force(entry: &SetEntry) -> Option<(Reason, String)> {
+    let in_force = entry.in_force.as_ref().map(|in_force| in_force.generation);
+    if in_force == Some(entry.generation()) {
+        return None;
+    }
+    let message = match in_force {
+        Some(generation) => {
+            format!("new pods may still be injected as generation {generation} says")
+        }
+        None => "new pods are not injected yet: no webhook of leadsman has the set; if it stays so, `kubectl leadsman doctor` says \
+              why"
+            .to_owned(),
+    };
+    Some((Reason::NotInForce, message))
 }
 
 fn set_name(name: &str) -> ObjectName {

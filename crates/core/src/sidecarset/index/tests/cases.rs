@@ -228,7 +228,7 @@ fn a_pin_is_in_force_when_the_webhook_knows_its_revision() {
     // The revision gets the version that pins it: a replica that has not seen this gives pods another.
     let label = "apps.kruise.io/sidecarset-custom-version";
     world.change(&key, |revision| {
-        revision["metadata"]["labels"][label] = json!("v1")
+        revision["metadata"]["labels"][label] = json!("v1");
     });
     world.edit("log", "/spec/containers/0/image", &json!("i:3"));
     world.settle();
