@@ -66,7 +66,6 @@ const COMMANDS: &[(&str, Check)] = &[
     ("leadsman manifests", RunWith(DRY)),
     ("kubectl patch crd sidecarsets.", By("tests/api/sidecarset_schema.rs")),
     ("kubectl get sidecarsets ", Not("takes the CRD of a gate that is off here: tests/api/sidecarset_schema.rs reads sets")),
-    ("kubectl annotate sidecarsets ", Not("as the row above: tests/api/sidecarset/neighbours.rs adopts pods so")),
     ("kubectl apply --server-side -k ", RunWith(DRY)),
     ("kubectl delete ", RunWith(DRY)),
     ("kubectl -n kube-system delete ", RunWith(DRY)),
