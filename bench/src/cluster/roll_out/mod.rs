@@ -26,7 +26,9 @@ use crate::requests::{Requests, Since};
 /// Both features, so that what they cost together is what is measured.
 pub(super) const GATES: &str = "SidecarSetGate=true";
 /// Sizes, as shares of the world's full size of 5,000 pods; with the most that the manager may hold then, in MiB.
-const SIZES: [(f64, Option<f64>); 3] = [(0.2, None), (1.0, Some(45.0)), (4.0, Some(130.0))];
+const SIZES: [(f64, Option<f64>); 2] = [(0.2, None), (1.0, Some(45.0))];
+/// One more, in which nothing is rolled out: that would take half an hour.
+const LARGEST: (f64, f64) = (4.0, 130.0);
 /// Who the kubelets are to the API server.
 const KUBELETS: &str = "kubelets";
 /// How long a kubelet takes to start a container again.
@@ -53,6 +55,16 @@ pub(crate) fn measure(scale: f64) -> Result<Report> {
         let found = play_with(GATES, async |stage| measure_size(stage, scale * size).await)?;
         cpus.push((found.pods, found.later.cpu_a_pod(found.pods)));
         found.add(&mut report, most_rss);
+    }
+    let (size, most_rss) = LARGEST;
+    let at_rest = async |stage: &mut Stage| measure_memory(stage, scale * size).await;
+    let (pods, held) = play_with(GATES, at_rest)?;
+    let add = report.section(format!("{pods} pods, both features"));
+    for (kind, held) in [&figures::RSS_AT_REST, &figures::RSS_AFTER_RESTART]
+        .into_iter()
+        .zip(held)
+    {
+        add.add(kind, held.rss).targets = vec![Target::AtMost(most_rss)];
     }
     if let [(fewest, small), .., (most, large)] = cpus.as_slice() {
         let add = report.named(format!("{most} pods against {fewest}: "));
@@ -138,6 +150,26 @@ async fn measure_size(stage: &mut Stage, scale: f64) -> Result<Found> {
         floor: floors.pop().context("there was a floor")?,
         after_floor: after_floor.requests,
     })
+}
+
+/// What managers hold that have nothing to roll out: one that has made all marks, and one that starts after it.
+async fn measure_memory(stage: &mut Stage, scale: f64) -> Result<(usize, [Held; 2])> {
+    let sidecars = Sidecars::make(&stage.client).await?;
+    let world = World::make_with(&stage.client, scale, Some(&sidecars)).await?;
+    let pods = world.pods.len();
+    let scene = Scene {
+        stage,
+        sidecars: &sidecars,
+        pods,
+    };
+    let (_, manager) = expected::settle(stage, &world).await?;
+    scene.wait_for_status(Sidecars::FIRST, &manager).await?;
+    wait(format!("{pods} pods: at rest"), QUIET).await;
+    let held = manager.meter.held()?;
+    manager.end().await?;
+    let (restart, manager) = scene.restart(None).await?;
+    manager.end().await?;
+    Ok((pods, [held, restart.held]))
 }
 
 /// Pods with sidecars, and kubelets that run them.
