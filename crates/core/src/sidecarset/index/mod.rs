@@ -238,7 +238,7 @@ impl Index {
                 self.cx.affected.due.insert(target);
             }
         }
-        if self.due_status(name).is_some() {
+        if self.is_status_due(name) {
             let target = WriteTarget::SetStatus(name.to_string());
             self.cx.affected.due.insert(target);
         }

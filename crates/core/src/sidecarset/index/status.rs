@@ -32,9 +32,20 @@ pub(super) struct DueStatus {
     pub(super) event: Option<EventNote>,
 }
 
+/// A status that differs from what is stored.
+struct WantedStatus {
+    status: SidecarSetStatus,
+    reason: Reason,
+    message: String,
+}
+
 impl Index {
-    /// The status of a set, if it differs from what is stored.
-    pub(super) fn due_status(&self, name: &str) -> Option<DueStatus> {
+    /// Whether the status of a set differs from what is stored. Each event of a pod asks this, so nothing is written here.
+    pub(super) fn is_status_due(&self, name: &str) -> bool {
+        self.wanted_status(name).is_some()
+    }
+
+    fn wanted_status(&self, name: &str) -> Option<WantedStatus> {
         let entry = self.sets.get(name)?;
         if entry.wire.metadata.deletion_timestamp.is_some() || self.awaits_revision(name, entry) {
             return None;
@@ -65,10 +76,22 @@ impl Index {
                 .map(|present| present.conditions.clone())
                 .unwrap_or_default();
         }
-        if present == Some(&wanted) {
-            return None;
-        }
-        let before = present.and_then(ready_reason);
+        (present != Some(&wanted)).then_some(WantedStatus {
+            status: wanted,
+            reason,
+            message,
+        })
+    }
+
+    /// The write of the status of a set, if it differs from what is stored.
+    pub(super) fn due_status(&self, name: &str) -> Option<DueStatus> {
+        let WantedStatus {
+            status: wanted,
+            reason,
+            message,
+        } = self.wanted_status(name)?;
+        let entry = self.sets.get(name)?;
+        let before = entry.status().and_then(ready_reason);
         let is_news = reason.facts().is_told && before != Some(reason.as_str());
         let event = is_news.then(|| EventNote {
             regarding: set_name(name),
@@ -89,13 +112,21 @@ impl Index {
 
     /// Whether the status waits for the newest revision, which it names. It does not where that was refused.
     fn awaits_revision(&self, name: &str, entry: &SetEntry) -> bool {
+        if entry.active().is_none() || entry.history.has_newest() {
+            return false;
+        }
+        self.revision_write(name).is_some() && self.refused_revision(name).is_none()
+    }
+
+    /// Why the write that is due for the revisions of a set was refused, if it was.
+    fn refused_revision(&self, name: &str) -> Option<&Arc<str>> {
+        if self.refusals.is_empty() {
+            return None;
+        }
+        let write = self.revision_write(name)?;
         let target = WriteTarget::Revisions(name.to_owned());
-        let write = self.revision_write(name);
-        let purpose = write.as_ref().map(super::write::revision_purpose);
-        let is_refused = |purpose| self.refusals.reason(&target, purpose).is_some();
-        entry.active().is_some()
-            && !entry.history.has_newest()
-            && purpose.is_some_and(|purpose| !is_refused(purpose))
+        let purpose = super::write::revision_purpose(&write);
+        self.refusals.reason(&target, purpose)
     }
 
     /// What is to be said of a set: the first thing that is wrong.
@@ -148,11 +179,7 @@ impl Index {
     }
 
     fn refused_write(&self, name: &str, entry: &SetEntry) -> Option<(Reason, String)> {
-        let revisions = WriteTarget::Revisions(name.to_owned());
-        let write = self.revision_write(name);
-        let purpose = write.as_ref().map(super::write::revision_purpose);
-        let refusal = purpose.and_then(|purpose| self.refusals.reason(&revisions, purpose));
-        if let Some(reason) = refusal {
+        if let Some(reason) = self.refused_revision(name) {
             let message =
                 format!("a ControllerRevision was refused, trying again in minutes: {reason}");
             return Some((Reason::WriteRefused, message));
