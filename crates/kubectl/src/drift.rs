@@ -7,7 +7,7 @@ use clap_complete::engine::ArgValueCompleter;
 use leadsman_core::cluster::ObjectName;
 use leadsman_core::podprobe::explain::Unread;
 use leadsman_core::sidecarset::explain::{
-    DriftRemedy, DriftReport, FieldDifference, KnownSet, PodDrift, PodObject, drift,
+    DriftRemedy, DriftReport, FieldDifference, KnownSet, PodDrift, PodObject,
 };
 use leadsman_core::sidecarset::set::Namespaces;
 use serde_json::Value;
@@ -74,9 +74,10 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
             )),
         });
     };
-    let pods = reader.pods_of_set(known, namespace).await;
-    let pods = pods.map_err(VerbError::Unread)?;
-    let report = drift(known, &pods, &sets, now);
+    let selection = selected_pods(known, namespace);
+    let drift = |pod: PodObject| PodDrift::of(known, &pod, &sets, now);
+    let pods = reader.map_pod_objects(&selection, drift).await;
+    let report = DriftReport::new(known, pods.map_err(VerbError::Unread)?);
     let printed = match output::structured(args.output, &report) {
         Some(text) => text?,
         None if args.output == Format::Name => {
@@ -112,17 +113,7 @@ impl Reader {
         known: &KnownSet,
         namespace: Option<&str>,
     ) -> Result<Vec<PodObject>, Unread> {
-        let own = match &known.set.namespaces {
-            Namespaces::Named(name) => Some(&**name),
-            Namespaces::All | Namespaces::Selected(_) => None,
-        };
-        let selection = Selection {
-            namespace: namespace.or(own),
-            labels: Some(known.set.selector.to_string()),
-            page: 250,
-            ..Selection::default()
-        };
-        self.pod_objects(&selection).await
+        self.pod_objects(&selected_pods(known, namespace)).await
     }
 
     /// A pod, with all that is in it.
@@ -139,11 +130,36 @@ impl Reader {
         &self,
         selection: &Selection<'_>,
     ) -> Result<Vec<PodObject>, Unread> {
-        let pods = self.list::<Value>(PODS, selection).await?.into_iter();
-        let pods = pods.map(|pod| {
-            PodObject::read(pod).map_err(|error| Unread(format!("cannot decode a pod: {error}")))
-        });
-        pods.collect()
+        self.map_pod_objects(selection, Some).await
+    }
+
+    /// What is made of them. They are not kept themselves: a set may have tens of thousands.
+    async fn map_pod_objects<T>(
+        &self,
+        selection: &Selection<'_>,
+        map: impl Fn(PodObject) -> Option<T>,
+    ) -> Result<Vec<T>, Unread> {
+        let undecodable = |error| Unread(format!("cannot decode a pod: {error}"));
+        let read = |pod: Value| match PodObject::read(pod) {
+            Ok(pod) => map(pod).map(Ok),
+            Err(error) => Some(Err(undecodable(error))),
+        };
+        let pods = self.list_map(PODS, selection, read).await?;
+        pods.into_iter().collect()
+    }
+}
+
+/// The pods that a set selects by their labels, in a namespace or in all.
+fn selected_pods<'a>(known: &'a KnownSet, namespace: Option<&'a str>) -> Selection<'a> {
+    let own = match &known.set.namespaces {
+        Namespaces::Named(name) => Some(&**name),
+        Namespaces::All | Namespaces::Selected(_) => None,
+    };
+    Selection {
+        namespace: namespace.or(own),
+        labels: Some(known.set.selector.to_string()),
+        page: 250,
+        ..Selection::default()
     }
 }
 

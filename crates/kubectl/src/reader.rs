@@ -118,11 +118,21 @@ impl Reader {
         resource: Resource,
         selection: &Selection<'_>,
     ) -> Result<Vec<T>, Unread> {
+        self.list_map(resource, selection, Some).await
+    }
+
+    /// What is made of the objects of a selection, while their page is there: the objects are not kept.
+    pub(crate) async fn list_map<T: DeserializeOwned, U>(
+        &self,
+        resource: Resource,
+        selection: &Selection<'_>,
+        map: impl Fn(T) -> Option<U>,
+    ) -> Result<Vec<U>, Unread> {
         let failed =
             |failure: &Disposition| explain_failure("list", resource, selection.namespace, failure);
         let mut expired = Disposition::Done;
         for _ in 0..ATTEMPTS {
-            match self.list_once(resource, selection).await {
+            match self.list_once(resource, selection, &map).await {
                 Err(again @ Disposition::Expired { .. }) => expired = again,
                 other => return other.map_err(|failure| failed(&failure)),
             }
@@ -136,7 +146,7 @@ impl Reader {
         resource: Resource,
         selection: &Selection<'_>,
     ) -> Result<Option<Vec<T>>, Unread> {
-        match self.list_once(resource, selection).await {
+        match self.list_once(resource, selection, &Some).await {
             Ok(objects) => Ok(Some(objects)),
             Err(Disposition::Retry {
                 cause: Cause::NoSuchKind,
@@ -163,16 +173,17 @@ impl Reader {
         Ok(page.items)
     }
 
-    async fn list_once<T: DeserializeOwned>(
+    async fn list_once<T: DeserializeOwned, U>(
         &self,
         resource: Resource,
         selection: &Selection<'_>,
-    ) -> Result<Vec<T>, Disposition> {
+        map: &impl Fn(T) -> Option<U>,
+    ) -> Result<Vec<U>, Disposition> {
         let mut objects = Vec::new();
         let mut token = None;
         loop {
             let page: List<T> = self.page(resource, selection, token).await?;
-            objects.extend(page.items);
+            objects.extend(page.items.into_iter().filter_map(map));
             token = page.metadata.token.filter(|token| !token.is_empty());
             if token.is_none() {
                 return Ok(objects);

@@ -62,38 +62,37 @@ impl DriftRemedy {
     }
 }
 
-/// The pods that were injected by a set and are still selected by it. Others are left out.
-pub fn drift(
-    known: &KnownSet,
-    pods: &[PodObject],
-    sets: &KnownSets,
-    now: Timestamp,
-) -> DriftReport {
-    let own = pods.iter().filter(|pod| {
+impl PodDrift {
+    /// In what a pod differs from a set. None if it was not injected by the set, or is not selected by it any more.
+    pub fn of(known: &KnownSet, pod: &PodObject, sets: &KnownSets, now: Timestamp) -> Option<Self> {
         let namespace = &pod.observed.name.namespace;
         let labels = sets.namespaces.get(namespace);
         let label = labels.map(|labels| |key: &str| labels.get(key).map(String::as_str));
         let set = &known.set;
-        pod.observed.is_active()
+        let is_own = pod.observed.is_active()
             && pod.is_injected_by(set)
-            && set.selects(namespace, label, |key| pod.observed.label(key))
-    });
-    let pods = own.map(|pod| {
-        let labels = sets.namespaces.get(&pod.observed.name.namespace);
-        let differs = known.differences(pod, sets, now);
-        PodDrift {
-            namespace: pod.observed.name.namespace.clone(),
-            name: pod.observed.name.name.clone(),
-            revision: pod.revision(&known.set.name),
-            takes: DriftRemedy::of(known.state(pod, labels, now), &differs),
-            differs,
+            && set.selects(namespace, label, |key| pod.observed.label(key));
+        is_own.then(|| {
+            let differs = known.differences(pod, sets, now);
+            Self {
+                namespace: namespace.clone(),
+                name: pod.observed.name.name.clone(),
+                revision: pod.revision(&set.name),
+                takes: DriftRemedy::of(known.state(pod, labels, now), &differs),
+                differs,
+            }
+        })
+    }
+}
+
+impl DriftReport {
+    /// The report on a set with its pods, in any order.
+    pub fn new(known: &KnownSet, mut pods: Vec<PodDrift>) -> Self {
+        pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+        Self {
+            set: known.set.name.to_string(),
+            revision: known.history.newest.to_string(),
+            pods,
         }
-    });
-    let mut pods: Vec<_> = pods.collect();
-    pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
-    DriftReport {
-        set: known.set.name.to_string(),
-        revision: known.history.newest.to_string(),
-        pods,
     }
 }

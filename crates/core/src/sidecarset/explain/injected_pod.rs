@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use leadsman_api::slim::workload::WorkloadPod;
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::Labels;
@@ -23,7 +24,7 @@ use crate::workload::pod::ObservedPod;
 /// A pod.
 #[derive(Clone, Debug)]
 pub struct PodObject {
-    /// As it is stored.
+    /// As it is stored, but for its managedFields, which are half of it and explain nothing here.
     pub object: JsonObject,
     /// What an index reads of it.
     pub wire: WorkloadPod,
@@ -38,11 +39,13 @@ impl PodObject {
     ///
     /// What cannot be decoded.
     pub fn read(value: Value) -> Result<Self, serde_json::Error> {
-        let wire: WorkloadPod = serde_json::from_value(value.clone())?;
-        let object = match value {
+        let wire = WorkloadPod::deserialize(&value)?;
+        let mut object = match value {
             Value::Object(object) => object,
             _ => JsonObject::new(),
         };
+        let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
+        metadata.map(|metadata| metadata.remove("managedFields"));
         Ok(Self {
             object,
             observed: ObservedPod::new(&wire),

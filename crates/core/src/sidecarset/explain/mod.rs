@@ -33,7 +33,7 @@ use super::selection::SetHistory;
 use super::set::SidecarSet;
 
 pub use self::difference::FieldDifference;
-pub use self::drift::{DriftRemedy, DriftReport, PodDrift, drift};
+pub use self::drift::{DriftRemedy, DriftReport, PodDrift};
 pub use self::explanation::{SetCause, SetExplanation, SetReason, explain};
 pub use self::groups::{PodsBySet, SetPodGroup, group_by_set};
 pub use self::injected_pod::PodObject;

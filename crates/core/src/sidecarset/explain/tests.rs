@@ -421,20 +421,15 @@ fn drift_tells_what_each_pod_takes() {
     ] {
         let sets = known(vec![parse("log", DAY, &spec)]);
         let sets = with_revision(sets, &former, &mut pod);
-        let report = drift(&sets.valid[0], std::slice::from_ref(&pod), &sets, now);
-        let takes: Vec<_> = report.pods.iter().map(|pod| pod.takes).collect();
-        assert_eq!(takes, [expected], "{spec}");
+        let drift = PodDrift::of(&sets.valid[0], &pod, &sets, now);
+        assert_eq!(drift.map(|drift| drift.takes), Some(expected), "{spec}");
     }
     // Of another set, or relabelled since.
     let other = known(vec![parse("other", DAY, &json!({}))]);
-    assert!(
-        drift(&other.valid[0], std::slice::from_ref(&pod), &other, now)
-            .pods
-            .is_empty()
-    );
+    assert_eq!(PodDrift::of(&other.valid[0], &pod, &other, now), None);
     pod.observed.labels = Arc::default();
     let sets = known(vec![former]);
-    assert!(drift(&sets.valid[0], &[pod], &sets, now).pods.is_empty());
+    assert_eq!(PodDrift::of(&sets.valid[0], &pod, &sets, now), None);
 }
 
 /// Sets and pods as they are stored.
