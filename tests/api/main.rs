@@ -232,6 +232,7 @@ fn apart() -> Vec<Case<Installation>> {
         case!(apart sidecarset_webhook::a_new_pod_is_what_openkruise_made_of_it),
         case!(apart sidecarset_webhook::sets_of_a_pod_stand_in_order_and_other_pods_cost_no_call),
         case!(apart sidecarset_webhook::resources_of_a_sidecar_follow_from_those_of_the_pod),
+        case!(apart sidecarset_webhook::a_set_with_which_a_pod_would_be_invalid_is_left_out),
         case!(apart sidecarset_webhook::a_pod_right_after_its_namespace_gets_its_sidecars),
         case!(apart sidecarset_webhook::once_in_force_a_set_is_injected_by_a_replica_that_does_not_lead),
         case!(apart sidecarset_webhook::without_a_manager_pods_are_refused_by_sets_that_ask_and_else_found_later),

@@ -391,6 +391,95 @@ pub(crate) async fn resources_of_a_sidecar_follow_from_those_of_the_pod(
     Ok(())
 }
 
+// SDF-1, SDF-4
+pub(crate) async fn a_set_with_which_a_pod_would_be_invalid_is_left_out(
+    _: Arc<Installation>,
+) -> Result<()> {
+    let bed = Injecting::raise().await?;
+    let client = bed.client();
+    make_namespace(&client, "shop", json!({})).await?;
+    let port = |own: u16, host: u16| json!([{"containerPort": own, "hostPort": host}]);
+    let side = |over: Value| {
+        let mut side = json!({"name": "side", "image": "image:1"});
+        merge(&mut side, over);
+        json!([side])
+    };
+    let claim = json!({"name": "data", "persistentVolumeClaim": {"claimName": "raw"}});
+    let device = side(json!({"volumeDevices": [{"name": "data", "devicePath": "/dev/data"}]}));
+    let hot = json!({"upgradeType": "HotUpgrade", "hotUpgradeEmptyImage": "empty:1"});
+    let native = side(json!({"restartPolicy": "Always"}));
+    for (app, spec) in [
+        (
+            "port",
+            json!({"containers": side(json!({"ports": port(80, 8080)}))}),
+        ),
+        (
+            "own-port",
+            json!({"containers": side(json!({"ports": port(80, 0)}))}),
+        ),
+        (
+            "hot",
+            json!({"containers": side(json!({"ports": port(80, 0), "upgradeStrategy": hot}))}),
+        ),
+        ("device", json!({"containers": device, "volumes": [claim]})),
+        (
+            "native",
+            json!({"containers": null, "initContainers": native}),
+        ),
+    ] {
+        let mut spec = spec;
+        spec["selector"] = json!({"matchLabels": {"app": app}});
+        bed.set(app, json!({"spec": spec})).await?;
+    }
+    // The API server says what is valid: it accepts each of these pods, with the set or without it.
+    let main = |over: Value| {
+        let mut main = json!({"name": "main", "image": "app:1"});
+        merge(&mut main, over);
+        json!([main])
+    };
+    let copied = json!({"name": "side", "image": "old:1", "env": [{"name": "IS_INJECTED", "value": "true"}]});
+    let empty = json!([{"name": "data", "emptyDir": {}}]);
+    for (app, spec, is_injected) in [
+        (
+            "port",
+            json!({"containers": main(json!({"ports": port(80, 8081)}))}),
+            true,
+        ),
+        (
+            "port",
+            json!({"containers": main(json!({"ports": port(81, 8080)}))}),
+            false,
+        ),
+        ("port", json!({"hostNetwork": true}), false),
+        (
+            "own-port",
+            json!({"containers": main(json!({"ports": port(80, 0)}))}),
+            true,
+        ),
+        ("own-port", json!({"hostNetwork": true}), true),
+        (
+            "own-port",
+            json!({"hostNetwork": true, "containers": main(json!({"ports": port(80, 0)}))}),
+            false,
+        ),
+        ("hot", json!({}), true),
+        ("hot", json!({"hostNetwork": true}), false),
+        ("device", json!({"volumes": [claim]}), true),
+        ("device", json!({"volumes": empty}), false),
+        ("native", json!({"initContainers": [copied]}), true),
+        ("native", json!({"containers": [copied]}), false),
+    ] {
+        let over = json!({"metadata": {"labels": {"app": app}}, "spec": spec});
+        let found = create(&client, "shop", over, true).await;
+        let found = found.with_context(|| format!("{app}: {spec}"))?;
+        let annotations = found.metadata.annotations.unwrap_or_default();
+        let list = annotations.get("kruise.io/sidecarset-injected-list");
+        ensure!(list.is_some() == is_injected, "{app}, {spec}: {list:?}");
+    }
+    bed.installation.end().await;
+    Ok(())
+}
+
 /// Where all is beside each other, the watch is as fast as the pod: this passes without the wait too, which the tests of
 /// `admission` and of the snapshot provoke.
 // SDF-5

@@ -9,6 +9,7 @@ use leadsman_api::sidecar_container::SidecarContainer as Sidecar;
 use serde_json::Value;
 
 use super::fields::{SIDECAR_CONTAINER, sidecar_fields};
+use super::host_ports::{HostPort, host_ports, translated_port};
 use super::resources::ResourcesPolicy;
 use crate::cluster::{FieldErrors, names};
 use crate::workload::JsonObject;
@@ -187,10 +188,24 @@ impl SidecarContainer {
     /// The volumes that it mounts or uses as devices.
     pub fn volumes(&self) -> impl Iterator<Item = &str> {
         let mounts = items(&self.object, "volumeMounts");
+        let mounts = mounts.filter_map(|mount| text(mount, "name"));
+        mounts.chain(self.devices())
+    }
+
+    /// The volumes that it uses as devices.
+    pub fn devices(&self) -> impl Iterator<Item = &str> {
         let devices = items(&self.object, "volumeDevices");
-        mounts
-            .chain(devices)
-            .filter_map(|mount| text(mount, "name"))
+        devices.filter_map(|device| text(device, "name"))
+    }
+
+    /// The ports of the host that one container of it takes.
+    pub fn host_ports(&self, is_on_host_network: bool) -> impl Iterator<Item = HostPort> {
+        host_ports(&self.object, is_on_host_network)
+    }
+
+    /// A port because of which it cannot be on the host's network.
+    pub fn translated_port(&self) -> Option<HostPort> {
+        translated_port(&self.object)
     }
 }
 
@@ -330,6 +345,12 @@ fn read_upgrade(
             if empty_image.is_none() {
                 let message = "must not be empty: HotUpgrade needs an image for the container that does not work";
                 at.field("hotUpgradeEmptyImage").add(message);
+            }
+            if let Some(port) = host_ports(object, false).next() {
+                let message = format!(
+                    "host port {port} cannot be taken by both containers of HotUpgrade: remove hostPort"
+                );
+                report.field("ports").add(message);
             }
             if name.len() > HOT_NAME {
                 let message = format!(

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `fields` | the fields of a sidecar beside those of a container |
 //! | `container`, `template` | what a pod gets from a set, parsed; its hashes, and the data of its revision |
+//! | `host_ports` | the ports of the host that containers take |
 //! | `set`, `strategy`, `selectors` | a set, parsed; parsing is validation |
 //! | `annotations` | what a pod's annotations record about its sets |
 //! | `selection` | which sets a pod gets as it is created, and in which revision |
@@ -28,6 +29,7 @@ pub mod container;
 pub mod event;
 pub mod explain;
 mod fields;
+pub mod host_ports;
 pub mod index;
 pub mod metadata;
 pub mod objection;

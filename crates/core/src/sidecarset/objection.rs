@@ -9,6 +9,7 @@ use leadsman_api::sidecar_set::PassedOn;
 
 use super::container::hot_names;
 use super::event::CONFIGURATION;
+use super::host_ports::host_ports;
 use super::metadata::{AllowedKeys, MetadataPatch};
 use super::overlap::{self, Overlap};
 use super::revision::RevisionOwner;
@@ -124,6 +125,13 @@ impl Objection {
                     None => "volumes".to_owned(),
                 },
                 Overlap::Annotation(key) => annotation(spec, key),
+                Overlap::HostPort(port) => {
+                    let takes = |container| host_ports(container, false).any(|own| own == *port);
+                    match spec.containers.iter().position(takes) {
+                        Some(index) => format!("containers[{index}].ports"),
+                        None => "containers".to_owned(),
+                    }
+                }
             },
             Self::RevisionMissing(PinnedRevision::CustomVersion(_)) => {
                 "injectionStrategy.revision.customVersion".to_owned()

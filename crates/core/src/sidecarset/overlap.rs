@@ -1,9 +1,11 @@
 //! What two sets cannot both do to one pod.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use super::container::SidecarContainer;
+use super::host_ports::HostPort;
 use super::metadata::PatchPolicy;
 use super::template::Template;
 use crate::workload::core_types::VOLUME;
@@ -19,6 +21,8 @@ pub enum Overlap {
     Volume(String),
     /// Both patch an annotation, and one overwrites it.
     Annotation(String),
+    /// Both take a port of the host.
+    HostPort(HostPort),
 }
 
 impl fmt::Display for Overlap {
@@ -29,6 +33,7 @@ impl fmt::Display for Overlap {
             Self::Annotation(key) => {
                 write!(f, "annotation {key:?}, which one of the two overwrites")
             }
+            Self::HostPort(port) => write!(f, "host port {port}"),
         }
     }
 }
@@ -38,11 +43,24 @@ pub fn find(one: &Template, other: &Template) -> Option<Overlap> {
     all(one, other).next()
 }
 
+/// Ports of the host that two templates both take.
+pub fn host_ports<'a>(
+    one: &'a Template,
+    other: &Template,
+    is_on_host_network: bool,
+) -> impl Iterator<Item = Overlap> + use<'a> {
+    let taken: BTreeSet<_> = other.host_ports(is_on_host_network).collect();
+    let both = one.host_ports(is_on_host_network);
+    both.filter(move |port| taken.contains(port))
+        .map(Overlap::HostPort)
+}
+
 /// All that two templates cannot both do to one pod.
 pub fn all<'a>(one: &'a Template, other: &'a Template) -> impl Iterator<Item = Overlap> + 'a {
     containers(one, other)
         .chain(volumes(one, other))
         .chain(annotations(one, other))
+        .chain(host_ports(one, other, false))
 }
 
 fn containers<'a>(
@@ -101,6 +119,19 @@ mod tests {
         json!({"patchPodMetadata": [{"patchPolicy": policy, "annotations": {"k": "{}"}}]})
     }
 
+    fn with_port(name: &str, port: u16) -> Value {
+        json!({"name": name, "ports": [{"containerPort": 80, "hostPort": port}]})
+    }
+
+    // SCS-78, SDF-1
+    #[test]
+    fn two_sets_that_take_one_port_of_the_host_are_found() {
+        let [one, other] =
+            ["a", "b"].map(|name| template(&json!({"containers": [with_port(name, 80)]})));
+        let overlap = find(&one, &other).unwrap();
+        assert_eq!(overlap.to_string(), "host port 80/TCP");
+    }
+
     // SCS-78, SDF-19
     #[rstest]
     #[case(json!({"containers": [{"name": "a"}]}), json!({"containers": [{"name": "b"}]}), None)]
@@ -108,6 +139,8 @@ mod tests {
     #[case(json!({"containers": [{"name": "a"}]}), json!({"initContainers": [{"name": "a"}]}), Some(Overlap::Container("a".into())))]
     #[case(json!({"initContainers": [{"name": "a"}]}), json!({"initContainers": [{"name": "a"}]}), Some(Overlap::Container("a".into())))]
     #[case(json!({"containers": [{"name": "a", "upgradeStrategy": {"upgradeType": "HotUpgrade"}}]}), json!({"containers": [{"name": "a-1"}]}), Some(Overlap::Container("a-1".into())))]
+    #[case(json!({"containers": [with_port("a", 80)]}), json!({"containers": [with_port("b", 81)]}), None)]
+    #[case(json!({"containers": [with_port("a", 80)]}), json!({"initContainers": [with_port("b", 80)]}), None)]
     #[case(json!({"volumes": [{"name": "v"}]}), json!({"volumes": [{"name": "v", "emptyDir": {}}]}), None)]
     #[case(json!({"volumes": [{"name": "v"}]}), json!({"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}), Some(Overlap::Volume("v".into())))]
     #[case(patch("Retain"), patch("Overwrite"), None)]

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::container::{ContainerKind, ContainerList, SidecarContainer};
 use super::fields::PATCH_POD_METADATA;
+use super::host_ports::taken_twice;
 use super::metadata::MetadataPatch;
 use crate::cluster::{FieldErrors, names};
 use crate::workload::JsonObject;
@@ -87,6 +88,7 @@ impl Template {
                 .add("must not be empty unless there are initContainers");
         }
         template.check_mounts(report);
+        template.check_host_ports(report);
         template
     }
 
@@ -140,6 +142,29 @@ impl Template {
                         "mounts volume {name:?}, which is not in volumes: declare it there"
                     ));
                 }
+            }
+        }
+    }
+
+    /// Two containers of a pod cannot take one port of the host, nor one container twice.
+    fn check_host_ports(&self, report: &mut FieldErrors<'_>) {
+        let mut taken = BTreeSet::new();
+        for (index, container) in self.containers.iter().enumerate() {
+            for port in container.host_ports(false) {
+                if !taken.insert(port.clone()) {
+                    let mut at = report.field("containers");
+                    at.index(index)
+                        .field("ports")
+                        .add(format!("host port {port} is taken by this set already"));
+                }
+            }
+        }
+        for (index, container) in self.init_containers.iter().enumerate() {
+            if let Some(port) = taken_twice(BTreeSet::new(), container.host_ports(false)) {
+                let mut at = report.field("initContainers");
+                at.index(index)
+                    .field("ports")
+                    .add(format!("host port {port} is taken twice"));
             }
         }
     }

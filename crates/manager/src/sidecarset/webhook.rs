@@ -206,7 +206,7 @@ impl Reviewer for Injector {
 #[derive(Clone)]
 struct RemarkCounters(Counters<1>);
 
-const REASONS: [&str; 10] = [
+const REASONS: [&str; 12] = [
     "own_container",
     "conflict",
     "own_volume",
@@ -217,6 +217,8 @@ const REASONS: [&str; 10] = [
     "no_target_container",
     "target_without_limit",
     "resources_adjusted",
+    "host_port",
+    "own_device",
 ];
 
 fn reason(remark: &Remark) -> &'static str {
@@ -236,6 +238,8 @@ fn reason(remark: &Remark) -> &'static str {
             | ResourceRemark::RequestAboveLimit { .. }
             | ResourceRemark::TooLarge { .. } => REASONS[9],
         },
+        Remark::HostPort(_) | Remark::HostNetwork(_) => REASONS[10],
+        Remark::OwnDevice(_) => REASONS[11],
     }
 }
 
@@ -245,8 +249,8 @@ impl RemarkCounters {
         registry.register(|registry| {
             registry.register(
                 "sidecarset_injection_remarks",
-                "What SidecarSets say that did not take effect in a pod that was created, by reason; with own_container and \
-                 conflict the whole set was left out",
+                "What SidecarSets say that did not take effect in a pod that was created, by reason; with own_container, \
+                 conflict, host_port and own_device the whole set was left out",
                 counters.clone(),
             );
         });

@@ -72,6 +72,10 @@ closed_list! {
         Missed,
         /// It has a container of that name of its own.
         OwnContainer,
+        /// It has another volume of the name that the set uses as a device.
+        OwnVolume,
+        /// A port of the host is taken in it, or cannot be another than the container's.
+        HostPort,
         /// An older set claims the same.
         Conflict,
         /// The set does not exist any more.
@@ -279,19 +283,17 @@ impl Context<'_> {
         let report = report(&self.pod.object, namespace, self.sets, self.now);
         let mut reports = report.sets.iter();
         let report = reports.find(|report| *report.set == *known.set.name)?;
-        let SetOutcome::LeftOut { older } = &report.outcome else {
+        let SetOutcome::LeftOut { reason, .. } = &report.outcome else {
             return None;
         };
         let remark = report.remarks.first()?;
-        let (reason, action) = match older {
-            Some(_) => (
-                SetReason::Conflict,
-                "rename it in one of them, or select other pods",
-            ),
-            None => (SetReason::OwnContainer, "rename one of the two"),
+        let action = match reason {
+            SetReason::Conflict => "rename it in one of them, or select other pods",
+            SetReason::HostPort => "change the port in one of them, or select other pods",
+            _ => "rename one of the two",
         };
         let message = format!("the set {remark}; {action}");
-        Some(cause(reason, message))
+        Some(cause(*reason, message))
     }
 
     /// Why a pod that was injected is not what it would be now.

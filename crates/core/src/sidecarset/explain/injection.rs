@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::{KnownSets, NotSelected};
+use super::{KnownSets, NotSelected, SetReason};
 use crate::sidecarset::metadata::{AllowedKeys, Whitelist};
 use crate::sidecarset::render::{Injected, Remark, inject};
 use crate::sidecarset::selection::{NewPod, offer};
@@ -46,6 +46,8 @@ pub enum SetOutcome {
     },
     /// It selects the pod, which cannot have it; a remark says why.
     LeftOut {
+        /// What is in the way.
+        reason: SetReason,
         /// The older set that has the same; None if the pod itself has.
         #[serde(skip_serializing_if = "Option::is_none")]
         older: Option<String>,
@@ -129,11 +131,13 @@ impl SetReport {
             .filter(|(set, _)| **set == *self.set);
         for (_, remark) in own {
             if remark.leaves_out_the_set() {
-                let older = match remark {
-                    Remark::Overlap { older, .. } => Some(older.to_string()),
-                    _ => None,
+                let (reason, older) = match remark {
+                    Remark::Overlap { older, .. } => (SetReason::Conflict, Some(older.to_string())),
+                    Remark::HostPort(_) | Remark::HostNetwork(_) => (SetReason::HostPort, None),
+                    Remark::OwnDevice(_) => (SetReason::OwnVolume, None),
+                    _ => (SetReason::OwnContainer, None),
                 };
-                self.outcome = SetOutcome::LeftOut { older };
+                self.outcome = SetOutcome::LeftOut { reason, older };
             }
             self.remarks.push(remark.to_string());
         }

@@ -596,6 +596,10 @@ fn what_a_pod_lacks_of_what_its_set_says_is_told() {
 #[case(json!({}), json!({"/metadata/creationTimestamp": "2026-01-01T00:00:30Z"}), SetReason::NotInForce, "before every replica of the webhook knew the set")]
 #[case(json!({}), json!({}), SetReason::Missed, "no webhook answered; create the pod again")]
 #[case(json!({"containers": [{"name": "main", "image": "i"}]}), json!({}), SetReason::OwnContainer, "rename one of the two")]
+#[case(json!({"containers": [{"name": "log", "image": "i", "ports": [{"containerPort": 1, "hostPort": 80}]}]}),
+    json!({"/spec/containers/0/ports": [{"containerPort": 2, "hostPort": 80}]}), SetReason::HostPort, "change the port in one of them")]
+#[case(json!({"containers": [{"name": "log", "image": "i", "volumeDevices": [{"name": "v", "devicePath": "/v"}]}], "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "v"}}]}),
+    json!({"/spec/volumes": [{"name": "v", "emptyDir": {}}]}), SetReason::OwnVolume, "rename one of the two")]
 #[case(json!({}), json!({"/metadata/annotations": {"kubernetes.io/config.mirror": "x"}}), SetReason::MirrorPod, "static")]
 fn why_a_pod_was_not_injected_is_told(
     #[case] spec: Value,

@@ -301,7 +301,8 @@ fn lacking(entry: &SetEntry) -> Option<(Reason, String)> {
     let (first, lack) = entry.lacking.first_key_value()?;
     let why = match lack {
         Lack::Missed => {
-            "was created while no webhook of leadsman answered; re-create it to inject it"
+            "was created while no webhook of leadsman answered, or cannot have them (kubectl leadsman explain \
+             tells); re-create it to inject it"
                 .to_owned()
         }
         Lack::OwnContainer(name) => {

@@ -5,6 +5,7 @@
 //! whatever else a set says that does not take effect in this pod.
 
 mod additions;
+mod choice;
 mod environment;
 mod hot_pair;
 mod pod;
@@ -18,14 +19,16 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 pub use self::additions::{Additions, ListAdditions};
+use self::choice::choose;
 pub use self::pod::{PodView, is_injected};
 use super::annotations::{
     HASH, HASH_WITHOUT_IMAGE, HashEntries, INJECTED_LIST, WORKING_CONTAINER, is_ours,
     write_injected_sets, write_working_containers,
 };
 use super::container::{Position, SidecarContainer, Upgrade};
+use super::host_ports::HostPort;
 use super::metadata::{AllowedKeys, MetadataPatch, NotMerged};
-use super::overlap::{self, Overlap};
+use super::overlap::Overlap;
 use super::resources::ResourceRemark;
 use super::set::{PinnedRevision, SidecarSet};
 use super::template::{Hashes, Template};
@@ -95,6 +98,19 @@ pub enum Remark {
         /// What both do.
         overlap: Overlap,
     },
+    /// The whole set.
+    #[error("is not injected: host port {0} is taken by another container of the pod")]
+    HostPort(HostPort),
+    /// The whole set.
+    #[error(
+        "is not injected: the pod is on the host's network, where host port {0} cannot be another than the container's"
+    )]
+    HostNetwork(HostPort),
+    /// The whole set.
+    #[error(
+        "is not injected: it uses volume {0:?} as a device, and the pod has another one of that name"
+    )]
+    OwnDevice(String),
     /// A volume.
     #[error("mounts the pod's own volume {0:?}, which differs from that of the set")]
     OwnVolume(String),
@@ -130,7 +146,19 @@ pub enum Remark {
 impl Remark {
     /// Whether the whole set is left out.
     pub fn leaves_out_the_set(&self) -> bool {
-        matches!(self, Self::OwnContainer(_) | Self::Overlap { .. })
+        match self {
+            Self::OwnContainer(_)
+            | Self::Overlap { .. }
+            | Self::HostPort(_)
+            | Self::HostNetwork(_)
+            | Self::OwnDevice(_) => true,
+            Self::OwnVolume(_)
+            | Self::NoVariable { .. }
+            | Self::KeyNotAllowed(_)
+            | Self::NotMerged(_)
+            | Self::Resources { .. }
+            | Self::NoPinnedRevision(_) => false,
+        }
     }
 }
 
@@ -198,37 +226,10 @@ pub fn inject(
     injected
 }
 
-/// The sets that the pod gets, by name: of two that cannot both be injected the older.
-fn choose<'a>(
-    pod: &PodView<'_>,
-    injections: &'a [Injection<'a>],
-    remarks: &mut Vec<(Arc<str>, Remark)>,
-) -> Vec<&'a Injection<'a>> {
-    let mut by_age: Vec<_> = injections.iter().collect();
-    by_age.sort_by_key(|injection| injection.set.precedence());
-    let mut chosen: Vec<&Injection<'_>> = Vec::new();
-    for injection in by_age {
-        let mut names = injection
-            .template
-            .all()
-            .flat_map(SidecarContainer::names_in_pod);
-        let own = names
-            .find(|name| pod.has_own(name))
-            .map(Remark::OwnContainer);
-        let overlap = || {
-            chosen.iter().find_map(|older| {
-                let overlap = overlap::find(injection.template, older.template)?;
-                let older = older.set.name.clone();
-                Some(Remark::Overlap { older, overlap })
-            })
-        };
-        match own.or_else(overlap) {
-            Some(remark) => remarks.push((injection.set.name.clone(), remark)),
-            None => chosen.push(injection),
-        }
-    }
-    chosen.sort_by(|a, b| a.set.name.cmp(&b.set.name));
-    chosen
+/// Whether two volumes of one name differ.
+fn is_another_volume(one: &JsonObject, other: &JsonObject) -> bool {
+    let value = |volume| GoValue::structure(volume, &[VOLUME]);
+    value(one) != value(other)
 }
 
 /// A container with what it gets from the pod.
@@ -268,13 +269,8 @@ fn add_volumes(
         let Some(volume) = template.volume(name).filter(|_| seen.insert(name)) else {
             continue;
         };
-        let own = pod
-            .volumes
-            .iter()
-            .find(|own| text(own, "name") == Some(name));
-        let value = |volume| GoValue::structure(volume, &[VOLUME]);
-        match own {
-            Some(own) if value(own) != value(volume) => {
+        match pod.volume(name) {
+            Some(own) if is_another_volume(own, volume) => {
                 remarks.push(Remark::OwnVolume(name.to_owned()));
             }
             Some(_) => {}

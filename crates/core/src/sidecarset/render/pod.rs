@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use crate::sidecarset::container::ContainerKind;
 use crate::workload::JsonObject;
 use crate::workload::object::{inner, items, text};
 
@@ -21,6 +22,8 @@ pub struct PodView<'a> {
     pub(super) volumes: Vec<&'a JsonObject>,
     /// Its secrets for pulling images.
     pub(super) secrets: Vec<&'a JsonObject>,
+    /// Whether it is on the host's network.
+    pub(super) is_on_host_network: bool,
     /// Its annotations.
     pub(super) annotations: BTreeMap<String, String>,
     labels: Option<&'a JsonObject>,
@@ -37,8 +40,8 @@ impl<'a> PodView<'a> {
     /// The parts of a pod.
     pub fn new(pod: &'a JsonObject) -> Self {
         let metadata = inner(pod, "metadata");
+        let spec = inner(pod, "spec");
         let list = |field| {
-            let spec = inner(pod, "spec");
             spec.into_iter()
                 .flat_map(move |spec| items(spec, field))
                 .collect()
@@ -54,16 +57,30 @@ impl<'a> PodView<'a> {
             init_containers: list("initContainers"),
             volumes: list("volumes"),
             secrets: list("imagePullSecrets"),
+            is_on_host_network: spec.and_then(|spec| spec.get("hostNetwork")?.as_bool())
+                == Some(true),
             annotations: annotations.collect(),
             labels: metadata.and_then(|metadata| inner(metadata, "labels")),
         }
     }
 
-    /// Whether a container or an init container of this name was not injected.
-    pub(super) fn has_own(&self, name: &str) -> bool {
-        let all = self.containers.iter().chain(&self.init_containers);
-        all.into_iter()
-            .any(|one| text(one, "name") == Some(name) && !is_injected(one))
+    /// Whether a container of this kind and name cannot be injected: the pod has one of the name that was not injected, or one
+    /// in the other list, which would remain beside it.
+    pub(super) fn is_in_the_way(&self, kind: ContainerKind, name: &str) -> bool {
+        let (same, other) = if kind == ContainerKind::Container {
+            (&self.containers, &self.init_containers)
+        } else {
+            (&self.init_containers, &self.containers)
+        };
+        let is_named = |one: &&&JsonObject| text(one, "name") == Some(name);
+        let mut same = same.iter().filter(is_named);
+        same.any(|one| !is_injected(one)) || other.iter().any(|one| is_named(&one))
+    }
+
+    /// A volume.
+    pub(super) fn volume(&self, name: &str) -> Option<&'a JsonObject> {
+        let mut volumes = self.volumes.iter().copied();
+        volumes.find(|volume| text(volume, "name") == Some(name))
     }
 
     /// The containers that were not injected.

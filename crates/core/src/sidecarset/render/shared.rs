@@ -24,15 +24,23 @@ pub(super) fn find(
     container: &JsonObject,
     pod: &PodView<'_>,
 ) -> SharedMounts {
-    let mounts = items(container, "volumeMounts").filter_map(|mount| text(mount, "mountPath"));
-    let devices = items(container, "volumeDevices").filter_map(|device| text(device, "devicePath"));
-    let mut paths: BTreeSet<_> = mounts.chain(devices).map(str::to_owned).collect();
+    let of = |list, field| items(container, list).filter_map(move |one| text(one, field));
+    let paths = of("volumeMounts", "mountPath").chain(of("volumeDevices", "devicePath"));
+    let mut paths: BTreeSet<_> = paths.collect();
+    // Within one container a volume is mounted or a device, and that once (`ValidateVolumeMounts`, `ValidateVolumeDevices`,
+    // `pkg/apis/core/validation/validation.go`).
+    let mut mounted: BTreeSet<_> = of("volumeMounts", "name").collect();
+    let mut attached: BTreeSet<_> = of("volumeDevices", "name").collect();
     let mut shared = SharedMounts::default();
     for own in pod.own_containers() {
         if sidecar.shares_volumes {
             for mount in items(own, "volumeMounts") {
-                let path = text(mount, "mountPath").unwrap_or_default();
-                if paths.insert(path.to_owned()) {
+                let (path, name) = (text(mount, "mountPath"), text(mount, "name"));
+                let (Some(path), Some(name)) = (path, name) else {
+                    continue;
+                };
+                if !attached.contains(name) && paths.insert(path) {
+                    mounted.insert(name);
                     shared.mounts.push(mount.clone());
                     let expression = text(mount, "subPathExpr").unwrap_or_default();
                     let variables = variable_names(expression);
@@ -43,8 +51,13 @@ pub(super) fn find(
         }
         if sidecar.shares_devices {
             for device in items(own, "volumeDevices") {
-                let path = text(device, "devicePath").unwrap_or_default();
-                if paths.insert(path.to_owned()) {
+                let (path, name) = (text(device, "devicePath"), text(device, "name"));
+                let (Some(path), Some(name)) = (path, name) else {
+                    continue;
+                };
+                let is_free = !mounted.contains(name) && !attached.contains(name);
+                if is_free && paths.insert(path) {
+                    attached.insert(name);
                     shared.devices.push(device.clone());
                 }
             }

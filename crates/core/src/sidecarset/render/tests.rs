@@ -270,6 +270,159 @@ fn the_container_of_a_pod_stays_and_the_set_is_left_out() {
     }
 }
 
+// SDF-1, SDF-4
+#[test]
+fn a_set_is_left_out_of_a_copied_pod_that_has_its_container_in_the_other_list() {
+    let injected =
+        json!({"name": "log", "image": "old:1", "env": [{"name": "IS_INJECTED", "value": "true"}]});
+    let container = one("log");
+    let native =
+        json!({"initContainers": [{"name": "log", "image": "i:1", "restartPolicy": "Always"}]});
+    for (spec, list, is_left_out) in [
+        (&container, "containers", false),
+        (&container, "initContainers", true),
+        (&native, "containers", true),
+        (&native, "initContainers", false),
+    ] {
+        let mut copy = pod();
+        let copied = copy["spec"].as_object_mut().unwrap();
+        let list = copied.entry(list).or_insert(json!([]));
+        list.as_array_mut().unwrap().push(injected.clone());
+        let set = set("s", "2026-01-01T00:00:00Z", spec);
+        let injected = inject_all(&copy, &[set], RenderOptions::default(), NOW);
+        let expected = is_left_out.then(|| ("s".into(), Remark::OwnContainer("log".into())));
+        assert_eq!(injected.remarks, Vec::from_iter(expected), "{spec}");
+    }
+}
+
+/// What is said of a set with this spec and a pod whose spec has these fields.
+fn remarks(spec: &Value, own: &Value) -> Vec<String> {
+    let mut pod = pod();
+    for (field, value) in own.as_object().unwrap() {
+        pod["spec"][field] = value.clone();
+    }
+    let set = set("s", "2026-01-01T00:00:00Z", spec);
+    let injected = inject_all(&pod, &[set], RenderOptions::default(), NOW);
+    let remarks = injected.remarks.into_iter();
+    remarks.map(|(_, remark)| remark.to_string()).collect()
+}
+
+/// A container with ports, each with its port of the host.
+fn with_ports(name: &str, ports: &[[u16; 2]]) -> Value {
+    let ports = ports.iter();
+    let ports = ports.map(|[own, host]| json!({"containerPort": own, "hostPort": host}));
+    json!({"name": name, "image": "i:1", "ports": ports.collect::<Vec<_>>()})
+}
+
+// SDF-1
+#[rstest::rstest]
+#[case(json!([with_ports("side", &[[80, 0]])]), json!({"containers": [with_ports("app", &[[80, 0]])]}), "")]
+#[case(json!([with_ports("side", &[[80, 8080]])]), json!({"containers": [with_ports("app", &[[80, 8081]])]}), "")]
+#[case(json!([with_ports("side", &[[80, 8080]])]), json!({"containers": [with_ports("app", &[[81, 8080]])]}), "host port 8080/TCP is taken")]
+// Init containers run one after the other.
+#[case(json!([with_ports("side", &[[80, 8080]])]), json!({"initContainers": [with_ports("setup", &[[80, 8080]])]}), "")]
+// On the host's network each port of a container is one of the host.
+#[case(json!([with_ports("side", &[[80, 0]])]), json!({"hostNetwork": true}), "")]
+#[case(json!([with_ports("side", &[[80, 0]])]), json!({"hostNetwork": true, "containers": [with_ports("app", &[[80, 80]])]}), "host port 80/TCP is taken")]
+#[case(json!([with_ports("side", &[[80, 0]])]), json!({"hostNetwork": true, "containers": [with_ports("app", &[[80, 0]])]}), "host port 80/TCP is taken")]
+#[case(json!([with_ports("side", &[[80, 0]]), with_ports("other", &[[80, 0]])]), json!({}), "")]
+#[case(json!([with_ports("side", &[[80, 0]]), with_ports("other", &[[80, 0]])]), json!({"hostNetwork": true}), "host port 80/TCP is taken")]
+#[case(json!([with_ports("side", &[[80, 8080]])]), json!({"hostNetwork": true}), "host port 8080/TCP cannot be another than the container's")]
+#[case(json!([{"name": "side", "image": "i:1", "ports": [{"containerPort": 80}],
+    "upgradeStrategy": {"upgradeType": "HotUpgrade", "hotUpgradeEmptyImage": "e:1"}}]), json!({"hostNetwork": true}), "host port 80/TCP is taken")]
+fn a_set_is_left_out_of_a_pod_in_which_a_port_of_the_host_is_taken(
+    #[case] containers: Value,
+    #[case] own: Value,
+    #[case] remark: &str,
+) {
+    let remarks = remarks(&json!({ "containers": containers }), &own);
+    assert_eq!(
+        remarks.len(),
+        usize::from(!remark.is_empty()),
+        "{remarks:?}"
+    );
+    assert!(
+        remarks.iter().all(|one| one.contains(remark)),
+        "{remarks:?}"
+    );
+}
+
+// SDF-1
+#[test]
+fn a_container_that_is_replaced_takes_no_port() {
+    let mut old = with_ports("side", &[[80, 8080]]);
+    old["env"] = json!([{"name": "IS_INJECTED", "value": "true"}]);
+    let spec = json!({"containers": [with_ports("side", &[[80, 8080]])]});
+    assert!(remarks(&spec, &json!({"containers": [old]})).is_empty());
+}
+
+// SDF-1, SDF-19
+#[test]
+fn of_two_sets_that_take_one_port_of_the_host_the_older_is_injected() {
+    let of = |name, port: [u16; 2]| json!({"containers": [with_ports(name, &[port])]});
+    for (port, is_on_host_network) in [([80, 8080], false), ([80, 0], true)] {
+        let sets = [
+            set("a", "2026-01-02T00:00:00Z", &of("one", port)),
+            set("b", "2026-01-01T00:00:00Z", &of("two", port)),
+        ];
+        let mut pod = pod();
+        pod["spec"]["hostNetwork"] = json!(is_on_host_network);
+        let injected = inject_all(&pod, &sets, RenderOptions::default(), NOW);
+        assert_eq!(injected.sets, ["b".into()], "{port:?}");
+        let remark = injected.remarks[0].1.to_string();
+        assert!(
+            remark.contains("\"b\", which is older, has host port"),
+            "{remark}"
+        );
+    }
+}
+
+// SDF-1, SDF-12
+#[test]
+fn a_set_is_left_out_of_a_pod_whose_volume_is_no_device_of_it() {
+    let spec = json!({
+        "containers": [{"name": "side", "image": "i:1", "volumeDevices": [{"name": "data", "devicePath": "/dev/x"}]}],
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "raw"}}],
+    });
+    for (source, claim, is_left_out) in [
+        ("emptyDir", json!({}), true),
+        ("persistentVolumeClaim", json!({"claimName": "other"}), true),
+        ("persistentVolumeClaim", json!({"claimName": "raw"}), false),
+    ] {
+        let own = json!({"volumes": [{"name": "data", source: claim}]});
+        let remarks = remarks(&spec, &own);
+        assert_eq!(
+            remarks.len(),
+            usize::from(is_left_out),
+            "{own}: {remarks:?}"
+        );
+        assert!(remarks.iter().all(|one| one.contains("is not injected")));
+    }
+}
+
+// SCS-14, SDF-1
+#[test]
+fn no_volume_becomes_a_mount_and_a_device_of_one_container() {
+    let claim = json!({"name": "data", "persistentVolumeClaim": {"claimName": "raw"}});
+    let mut pod = pod();
+    pod["spec"]["volumes"] = json!([claim]);
+    let app = &mut pod["spec"]["containers"][0];
+    app["volumeMounts"] = json!([{"name": "data", "mountPath": "/m"}]);
+    app["volumeDevices"] = json!([{"name": "data", "devicePath": "/dev/app"}]);
+    let spec = json!({
+        "containers": [{
+            "name": "side", "image": "i:1", "volumeDevices": [{"name": "data", "devicePath": "/dev/x"}],
+            "shareVolumePolicy": {"type": "enabled"}, "shareVolumeDevicePolicy": {"type": "enabled"},
+        }],
+        "volumes": [claim],
+    });
+    let set = set("s", "2026-01-01T00:00:00Z", &spec);
+    let injected = inject_all(&pod, &[set], RenderOptions::default(), NOW);
+    let side = &injected.additions.containers.before[0];
+    assert_eq!(side.get("volumeMounts"), None);
+    assert_eq!(side["volumeDevices"].as_array().unwrap().len(), 1);
+}
+
 // SCS-11
 #[test]
 fn an_injected_container_is_replaced_where_it_stands() {
