@@ -26,13 +26,23 @@ pub struct PodState {
     /// What the runtime has made of them.
     pub progress: Progress,
     /// Whether it is ready.
-    pub is_ready: bool,
+    pub readiness: PodReadiness,
     /// Whether the set has upgraded it before, to whatever it was then.
     pub was_upgraded: bool,
     /// Whether the set's update strategy selects it.
     pub is_selected: bool,
-    /// Whether a hot upgrade of it has yet to be ended: a container has taken over, and the one before it is still there.
-    pub awaits_reset: bool,
+}
+
+/// Whether a pod is ready to a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodReadiness {
+    /// It is, and of containers that take turns one waits.
+    Ready,
+    /// It is not.
+    NotReady,
+    /// It is not, since a hot upgrade of it has yet to be ended: a container has taken over, and the one before it is still
+    /// there.
+    AwaitsReset,
 }
 
 /// Which containers of a set a pod has.
@@ -70,9 +80,19 @@ impl PodState {
         matches!(self.progress, Progress::Consistent | Progress::Unready)
     }
 
+    /// Whether it is ready.
+    pub fn is_ready(self) -> bool {
+        self.readiness == PodReadiness::Ready
+    }
+
+    /// Whether a hot upgrade of it has yet to be ended.
+    pub fn awaits_reset(self) -> bool {
+        self.readiness == PodReadiness::AwaitsReset
+    }
+
     /// Whether it serves: it is ready, and with these containers.
     pub fn is_serving(self) -> bool {
-        self.is_consistent() && self.is_ready
+        self.is_consistent() && self.is_ready()
     }
 
     /// Whether it can be upgraded now.
@@ -80,7 +100,7 @@ impl PodState {
         self.version == PodVersion::Upgradable
             && self.is_selected
             && self.progress != Progress::BeforeRestart
-            && !self.awaits_reset
+            && !self.awaits_reset()
     }
 
     /// What a pod is to a set at a time; `namespace_label` gives the labels of its namespace, if that is known. None if it
@@ -104,10 +124,9 @@ impl PodState {
         Some(Self {
             version: PodVersion::read(set, pod, hash.as_ref()),
             progress: Progress::read(set, pod, &former),
-            is_ready: pod.is_ready() && pairs(set, pod).all(|pair| pair.is_at_rest),
+            readiness: PodReadiness::read(set, pod, &former),
             was_upgraded: matches!(former.state, InPlaceState::Of(_)),
             is_selected: selector.is_none_or(|selector| selector.matches(|key| pod.label(key))),
-            awaits_reset: awaits_reset(set, pod, &former),
         })
     }
 }
@@ -120,6 +139,19 @@ impl PodVersion {
             Self::Upgradable
         } else {
             Self::NotUpgradable
+        }
+    }
+}
+
+impl PodReadiness {
+    fn read(set: &SidecarSet, pod: &ObservedPod, former: &FormerContainers<'_>) -> Self {
+        let has_taken_over = |working: &_| former.is_consistent(working);
+        if pairs(set, pod).any(|pair| pair.awaits_reset(has_taken_over)) {
+            Self::AwaitsReset
+        } else if pod.is_ready() && pairs(set, pod).all(|pair| pair.is_at_rest) {
+            Self::Ready
+        } else {
+            Self::NotReady
         }
     }
 }
@@ -218,10 +250,6 @@ fn is_upgradable(set: &SidecarSet, pod: &ObservedPod) -> bool {
 fn pairs<'a>(set: &'a SidecarSet, pod: &'a ObservedPod) -> impl Iterator<Item = ObservedPair<'a>> {
     let sidecars = set.template.containers.iter();
     sidecars.filter_map(|sidecar| ObservedPair::find(pod, sidecar))
-}
-
-fn awaits_reset(set: &SidecarSet, pod: &ObservedPod, former: &FormerContainers<'_>) -> bool {
-    pairs(set, pod).any(|pair| pair.awaits_reset(|working| former.is_consistent(working)))
 }
 
 /// Those of which one has taken over, and the other has not been given the empty image yet.
@@ -346,7 +374,11 @@ pub fn settles_at(set: &SidecarSet, pod: &ObservedPod, now: Timestamp) -> Option
     let Settles::At(settled) = former.settles else {
         return None;
     };
-    let read = |settles| Progress::read(set, pod, &FormerContainers { settles, ..former });
+    let read = |settles| {
+        let former = FormerContainers { settles, ..former };
+        let progress = Progress::read(set, pod, &former);
+        (progress, PodReadiness::read(set, pod, &former))
+    };
     (read(former.settles) != read(Settles::Now)).then_some(settled)
 }
 

@@ -58,7 +58,7 @@ pub fn plan(set: &SidecarSet, members: &[Member<'_>]) -> Rollout {
     // Of pods that are down anyway as many are upgraded at a time, so that a bad image is not pulled for all of them.
     let mut pending = states().filter(|state| is_pending(*state)).count();
     for place in order {
-        let budget = if members[place].state.is_ready {
+        let budget = if members[place].state.is_ready() {
             &mut down
         } else {
             &mut pending

@@ -143,8 +143,8 @@ mod tests {
         assert!(injected.is_updated() && injected.is_serving());
         set["spec"]["containers"][0]["image"] = json!("registry.example/mesh:2");
         let upgraded = read(&set, &documents[2]);
-        assert!(upgraded.is_updated() && !upgraded.is_ready && !upgraded.is_consistent());
+        assert!(upgraded.is_updated() && !upgraded.is_ready() && !upgraded.is_consistent());
         let reset = read(&set, &documents[3]);
-        assert!(reset.is_updated() && reset.is_ready && !reset.is_consistent());
+        assert!(reset.is_updated() && reset.is_ready() && !reset.is_consistent());
     }
 }

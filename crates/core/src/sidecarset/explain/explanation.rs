@@ -385,7 +385,7 @@ impl Context<'_> {
         }
         match member.turn {
             _ if member.state.progress == Progress::BeforeRestart => self.in_progress(known),
-            _ if member.state.awaits_reset => cause(
+            _ if member.state.awaits_reset() => cause(
                 SetReason::InProgress,
                 "its last hot upgrade is ended first: the container that worked before gets the empty image, and then it is upgraded again",
             ),

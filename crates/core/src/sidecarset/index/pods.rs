@@ -144,7 +144,7 @@ fn selected_by(wire: &WorkloadPod) -> WorkloadPod {
 
 /// What a pod is once its upgrade has been written, or the end of a hot upgrade, which comes first.
 pub(super) fn upgraded(state: PodState) -> PodState {
-    let version = if state.awaits_reset {
+    let version = if state.awaits_reset() {
         state.version
     } else {
         PodVersion::Updated

@@ -154,7 +154,7 @@ impl Index {
 
     /// The end of a hot upgrade of a pod, with the set that it is of. It takes no place in a roll-out: a pod whose hot
     /// upgrade has not ended counts as one that is down already. So it is due whatever the set says about upgrades, and also
-    /// if the pod lacks a container that the set has got since.
+    /// if the pod does not belong to the set any more, by its labels or for want of a container that the set has got since.
     fn reset(&self, entry: &PodEntry) -> Option<(SetName, Value, Purpose)> {
         entry.injected.iter().find_map(|name| {
             let set = self.sets.get(name)?.active()?;
@@ -165,11 +165,7 @@ impl Index {
             let target = WriteTarget::Pod((*entry.pod.name).clone());
             let purpose = Purpose::of(("reset", name, &entry.pod.uid));
             let is_refused = self.refusals.reason(&target, purpose).is_some();
-            let is_due = entry.pod.is_active()
-                && self.selects(set, entry)
-                && !is_former
-                && !is_sent
-                && !is_refused;
+            let is_due = entry.pod.is_active() && !is_former && !is_sent && !is_refused;
             is_due.then(|| (name.clone(), reset.patch, purpose))
         })
     }

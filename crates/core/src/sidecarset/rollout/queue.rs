@@ -28,7 +28,7 @@ impl RollingCandidate {
         Self {
             priority: set.update.priority.key(|key| pod.label(key)),
             order: pod.upgrade_order(),
-            is_ready: state.is_ready,
+            is_ready: state.is_ready(),
         }
     }
 }

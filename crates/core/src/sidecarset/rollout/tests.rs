@@ -5,6 +5,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::sidecarset::pod::PodReadiness;
 
 fn set(strategy: &Value) -> SidecarSet {
     let wire = json!({
@@ -35,10 +36,13 @@ fn state(letter: char) -> PodState {
             'D' | 'f' => Progress::Unready,
             _ => Progress::Consistent,
         },
-        is_ready: !"OUdDsfh".contains(letter),
+        readiness: match letter {
+            'h' => PodReadiness::AwaitsReset,
+            'O' | 'U' | 'd' | 'D' | 's' | 'f' => PodReadiness::NotReady,
+            _ => PodReadiness::Ready,
+        },
         was_upgraded: "uUdDpbsfh".contains(letter),
         is_selected: true,
-        awaits_reset: letter == 'h',
     }
 }
 
@@ -179,7 +183,7 @@ proptest! {
         let states: Vec<_> = letters.chars().map(state).collect();
         let count = |is: &dyn Fn(&PodState) -> bool| states.iter().filter(|state| is(state)).count();
         let down = count(&|state| !state.is_serving() && (state.is_updated() || !state.is_consistent() || state.was_upgraded));
-        let ready = rollout.next.iter().filter(|place| states[**place].is_ready).count();
+        let ready = rollout.next.iter().filter(|place| states[**place].is_ready()).count();
         prop_assert!(ready == 0 || down + ready <= max_unavailable as usize);
         let old = count(&|state| !state.is_updated()) - rollout.next.len();
         prop_assert!(rollout.next.is_empty() || old >= partition as usize);

@@ -193,7 +193,7 @@ mod tests {
             // The new container does not run yet.
             assert_eq!(reset_of(&set, &pods[1]), None);
             let mut running = taken_over();
-            assert!(state(&set, &running).awaits_reset && !state(&set, &running).is_serving());
+            assert!(state(&set, &running).awaits_reset() && !state(&set, &running).is_serving());
             let patch = reset_of(&set, &running).unwrap();
             leads_to(&patch, &running, &pods[2]);
             // It is recorded for what the pod has, and not for what the set is by now.

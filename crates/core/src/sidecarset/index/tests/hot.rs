@@ -25,6 +25,8 @@ enum Step {
     Strategy(Value),
     CreatePod(usize),
     DeletePod(usize),
+    /// Whether the set selects a pod.
+    Relabel(usize, bool),
     /// Whether the application is ready.
     App(usize, bool),
     Kubelet(usize),
@@ -56,6 +58,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         3 => strategy.prop_map(Step::Strategy),
         3 => pod().prop_map(Step::CreatePod),
         1 => pod().prop_map(Step::DeletePod),
+        1 => (pod(), any::<bool>()).prop_map(|(pod, selected)| Step::Relabel(pod, selected)),
         1 => (pod(), any::<bool>()).prop_map(|(pod, ready)| Step::App(pod, ready)),
         8 => pod().prop_map(Step::Kubelet),
         6 => (0..6_usize).prop_map(Step::Deliver),
@@ -99,6 +102,12 @@ fn step(world: &mut World, step: &Step) {
             }
         }
         Step::DeletePod(pod) => world.delete(&pod_key(*pod)),
+        Step::Relabel(pod, is_selected) => {
+            world.change(&pod_key(*pod), |pod| {
+                let app = if *is_selected { "web" } else { "other" };
+                pod["metadata"]["labels"]["app"] = app.into();
+            });
+        }
         Step::App(pod, is_ready) => {
             world.change(&pod_key(*pod), |pod| {
                 let statuses = pod["status"]["containerStatuses"].as_array_mut().unwrap();
