@@ -64,6 +64,7 @@ fn cases() -> Vec<Case<Cluster>> {
         case!(sidecarset::a_broken_image_stops_after_max_unavailable_and_heals),
         case!(sidecarset::a_partition_keeps_pods_and_a_pin_holds_new_ones),
         case!(sidecarset::a_native_sidecar_is_upgraded_in_place),
+        case!(sidecarset::a_hot_upgrade_hands_a_listening_socket_over_and_no_request_fails),
         case!(alone sidecarset::a_manager_killed_in_mid_roll_out_upgrades_each_pod_once),
         case!(alone budgets::a_flip_costs_one_write_each),
         case!(alone budgets::restarts_of_agent_and_manager_write_nothing),

@@ -1,5 +1,7 @@
 //! `SidecarSet` on a real kubelet: what is injected runs, and what is upgraded in place restarts, alone.
 
+mod hot;
+
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
@@ -15,6 +17,8 @@ use leadsman_tests::{History, wait_for_object};
 use serde_json::{Value, json};
 
 use crate::Room;
+
+pub(crate) use hot::*;
 
 /// The container that is injected, where it is one.
 const SIDE: &str = "side";

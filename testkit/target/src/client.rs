@@ -24,7 +24,8 @@ pub(crate) async fn print(method: &str, url: &str, timeout: Duration) -> Result<
     }
 }
 
-async fn request(method: &str, url: &str) -> Result<(u16, Vec<u8>), Failure> {
+/// Status and body of the answer to a request. An answer that is shorter than it says is an error.
+pub(crate) async fn request(method: &str, url: &str) -> Result<(u16, Vec<u8>), Failure> {
     let rest = url
         .strip_prefix("http://")
         .ok_or_else(|| format!("{url}: only http:// is known here"))?;
@@ -52,11 +53,15 @@ async fn request(method: &str, url: &str) -> Result<(u16, Vec<u8>), Failure> {
         .windows(4)
         .position(|window| window == b"\r\n\r\n")
         .ok_or("the answer has no end of its head")?;
-    let status = std::str::from_utf8(&answer[..end])?
-        .split(' ')
-        .nth(1)
-        .ok_or("the answer has no status")?
-        .parse()?;
+    let head = std::str::from_utf8(&answer[..end])?;
+    let status = head.split(' ').nth(1);
+    let status = status.ok_or("the answer has no status")?.parse()?;
+    let mut lines = head.split("\r\n");
+    let length = lines.find_map(|line| line.strip_prefix("content-length: "));
+    let length: Option<usize> = length.map(str::parse).transpose()?;
     answer.drain(..end + 4);
+    if length.is_some_and(|length| answer.len() < length) {
+        return Err(format!("the answer is cut off after {} bytes", answer.len()).into());
+    }
     Ok((status, answer))
 }

@@ -7,6 +7,7 @@ mod client;
 mod grpc;
 mod handover;
 mod http1;
+mod load;
 mod state;
 mod tcp;
 
@@ -30,6 +31,7 @@ const USAGE: &str = "usage:
                                          own, until a successor takes it
   target handed-over [--socket /handover/socket]
                                          wait until the container of version $SIDECARSET_VERSION serves so
+  target load [--http 8080] URL...       ask each URL without end; what came of it is at /counts
   target get URL [--timeout SECONDS]     print the body; exit 0 on 2xx, else 1
   target post URL [--timeout SECONDS]
   target emit BYTES                      that many bytes on stdout
@@ -83,6 +85,7 @@ async fn run(arguments: &[String]) -> Result<(), Failure> {
         ["serve", rest @ ..] => serve(rest).await,
         ["handover", rest @ ..] => handover::serve(rest).await,
         ["handed-over", rest @ ..] => handover::wait_until_served(rest).await,
+        ["load", rest @ ..] => load::run(rest).await,
         ["get", url, rest @ ..] => client::print("GET", url, timeout(rest)?).await,
         ["post", url, rest @ ..] => client::print("POST", url, timeout(rest)?).await,
         ["emit", bytes] => emit(bytes.parse()?),

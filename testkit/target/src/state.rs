@@ -46,6 +46,8 @@ struct Counts {
     http: BTreeMap<String, u64>,
     grpc: BTreeMap<String, u64>,
     tcp: u64,
+    answers: BTreeMap<String, u64>,
+    failures: BTreeMap<String, u64>,
 }
 
 impl Default for State {
@@ -120,10 +122,21 @@ impl State {
         locked(&self.counts).tcp += 1;
     }
 
-    /// Requests so far: `http` by path, `grpc` by service, `tcp` connections.
+    /// Counts what came of a request of one's own: the body, or why there is none.
+    pub(crate) fn count_answer(&self, answer: Result<String, String>) {
+        let mut counts = locked(&self.counts);
+        let count = match answer {
+            Ok(body) => counts.answers.entry(body),
+            Err(failure) => counts.failures.entry(failure),
+        };
+        *count.or_default() += 1;
+    }
+
+    /// Requests so far: `http` by path, `grpc` by service, `tcp` connections; of one's own `answers` by body, and `failures`.
     pub(crate) fn counts(&self) -> Value {
         let counts = locked(&self.counts);
-        json!({ "http": counts.http, "grpc": counts.grpc, "tcp": counts.tcp })
+        json!({ "http": counts.http, "grpc": counts.grpc, "tcp": counts.tcp,
+            "answers": counts.answers, "failures": counts.failures })
     }
 }
 

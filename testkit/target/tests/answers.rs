@@ -303,3 +303,44 @@ fn a_listening_socket_is_handed_over_and_no_request_fails() -> Outcome {
     assert!(releases.is_sorted(), "{releases:?}");
     Ok(())
 }
+
+#[test]
+fn a_load_counts_each_answer_and_each_failure() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let (mut server, of_server) = sidecar(&folder.path().join("socket"), 0, "1")?;
+    let mut load = Command::new(TARGET)
+        .args(["load", "--http", "0"])
+        .arg(format!("http://127.0.0.1:{of_server}/healthz"))
+        .arg(format!("http://127.0.0.1:{of_server}/status/500"))
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut line = String::new();
+    BufReader::new(load.stdout.take().ok_or("no stdout")?).read_line(&mut line)?;
+    let port = line
+        .trim()
+        .strip_prefix("listening http=")
+        .ok_or("no port")?;
+    let wait_for = |what: fn(&serde_json::Value) -> bool| -> Outcome {
+        for _ in 0..1000 {
+            let url = format!("http://127.0.0.1:{port}/counts");
+            let counts = Command::new(TARGET).args(["get", &url]).output()?;
+            let counts = serde_json::from_slice(&counts.stdout)?;
+            if what(&counts) {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Err("it was never counted".into())
+    };
+    wait_for(|counts| counts["answers"]["1"].as_u64() > Some(5))?;
+    wait_for(|counts| counts["failures"]["status 500"].as_u64() > Some(5))?;
+    server.kill()?;
+    server.wait()?;
+    wait_for(|counts| {
+        let failures = counts["failures"].as_object();
+        failures.is_some_and(|failures| failures.keys().any(|one| one.contains("refused")))
+    })?;
+    load.kill()?;
+    load.wait()?;
+    Ok(())
+}
