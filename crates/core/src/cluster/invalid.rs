@@ -70,8 +70,8 @@ impl<'a> FieldErrors<'a> {
         }
     }
 
-    /// Adds an error if a text has more characters than its limit.
-    pub fn at_most_chars(&mut self, text: &str, limit: usize) {
+    /// Whether a text has no more characters than its limit; adds an error if it has.
+    pub fn at_most_chars(&mut self, text: &str, limit: usize) -> bool {
         let count = text.chars().count();
         if count > limit {
             self.add(format!(
@@ -79,5 +79,6 @@ impl<'a> FieldErrors<'a> {
                 text.chars().take(32).collect::<String>()
             ));
         }
+        count <= limit
     }
 }

@@ -233,7 +233,8 @@ fn reason(remark: &Remark) -> &'static str {
         Remark::Resources { remark, .. } => match remark {
             ResourceRemark::NoTarget(_) => REASONS[7],
             ResourceRemark::Unlimited { .. } => REASONS[8],
-            ResourceRemark::NoLimit { .. }
+            ResourceRemark::OfThePod(_)
+            | ResourceRemark::NoLimit { .. }
             | ResourceRemark::NegativeRequest { .. }
             | ResourceRemark::RequestAboveLimit { .. }
             | ResourceRemark::TooLarge { .. } => REASONS[9],

@@ -240,7 +240,7 @@ fn render_container(
 ) -> JsonObject {
     let mut container = sidecar.container();
     if let Some(policy) = &sidecar.resources {
-        let mut computed = policy.compute(pod.own_running_containers());
+        let mut computed = policy.compute(pod.own_running_containers(), pod.resources);
         let found = std::mem::take(&mut computed.remarks).into_iter();
         remarks.extend(found.map(|remark| Remark::Resources {
             container: sidecar.name.clone(),

@@ -26,6 +26,8 @@ pub struct PodView<'a> {
     pub(super) is_on_host_network: bool,
     /// Its annotations.
     pub(super) annotations: BTreeMap<String, String>,
+    /// Its resources, for all its containers together.
+    pub(super) resources: Option<&'a JsonObject>,
     labels: Option<&'a JsonObject>,
 }
 
@@ -60,6 +62,7 @@ impl<'a> PodView<'a> {
             is_on_host_network: spec.and_then(|spec| spec.get("hostNetwork")?.as_bool())
                 == Some(true),
             annotations: annotations.collect(),
+            resources: spec.and_then(|spec| inner(spec, "resources")),
             labels: metadata.and_then(|metadata| inner(metadata, "labels")),
         }
     }

@@ -5,7 +5,7 @@ use serde_json::{Value as Json, json};
 use super::expression::{Expression, Operation, Ratio, Value, is_small};
 use super::{Resource, ResourcesPolicy, TargetsMode};
 use crate::workload::JsonObject;
-use crate::workload::object::text;
+use crate::workload::object::{inner, text};
 
 /// Resources for a sidecar in a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -22,6 +22,11 @@ pub enum ResourceRemark {
     /// There is nothing to compute from.
     #[error("resources as if the pod had no containers: the name of none matches {0:?}")]
     NoTarget(String),
+    /// The pod bounds its containers together.
+    #[error(
+        "no limit and no request of {0}: the pod has resources of its own, for all its containers"
+    )]
+    OfThePod(Resource),
     /// A limit that would be larger than any.
     #[error("no limit of {resource}: container {target:?} of the pod has none")]
     Unlimited {
@@ -82,9 +87,13 @@ impl ResourcesPolicy {
     /// A limit that one of them lacks is more than any: the sidecar then has none either, unless the expression bounds it
     /// or does not depend on the pod. A request that one lacks is 0. A pod without such a container is one whose containers
     /// request nothing and have no limits.
+    ///
+    /// Where the pod itself has limits or requests of a resource (`spec.resources`), which its containers share, nothing
+    /// follows for that resource: Kubernetes refuses containers that request more than the pod, or have a higher limit.
     pub fn compute<'a>(
         &self,
         containers: impl IntoIterator<Item = &'a JsonObject>,
+        of_the_pod: Option<&JsonObject>,
     ) -> ComputedResources {
         let containers = containers.into_iter();
         let targets = containers.filter(|container| {
@@ -98,6 +107,13 @@ impl ResourcesPolicy {
             computed.remarks.push(ResourceRemark::NoTarget(expression));
         }
         for resource in Resource::ALL {
+            if !self.is_computed(resource) {
+                continue;
+            }
+            if is_listed(resource, of_the_pod) {
+                computed.remarks.push(ResourceRemark::OfThePod(resource));
+                continue;
+            }
             let limit = self.limits.of(resource).and_then(|expression| {
                 let limit = self.limit(resource, expression, &targets);
                 limit.map_err(|remark| computed.remarks.extend(remark)).ok()
@@ -119,6 +135,11 @@ impl ResourcesPolicy {
             }
         }
         computed
+    }
+
+    fn is_computed(&self, resource: Resource) -> bool {
+        let lists = [&self.limits, &self.requests];
+        lists.iter().any(|list| list.of(resource).is_some())
     }
 
     /// A limit, or why there is none: without a remark if there is no target, which another remark says.
@@ -244,6 +265,16 @@ impl ComputedResources {
             }
         }
     }
+}
+
+/// Whether the resources of a pod have a limit or a request of this one.
+fn is_listed(resource: Resource, of_the_pod: Option<&JsonObject>) -> bool {
+    of_the_pod.is_some_and(|resources| {
+        let mut lists = ["limits", "requests"]
+            .map(|list| inner(resources, list))
+            .into_iter();
+        lists.any(|list| list.is_some_and(|list| list.contains_key(resource.name())))
+    })
 }
 
 fn amount(resource: Resource, units: i64) -> Json {

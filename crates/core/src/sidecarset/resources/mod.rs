@@ -124,9 +124,11 @@ impl TargetNames {
     fn read(policy: &JsonObject, report: &mut FieldErrors<'_>) -> Option<Self> {
         let expression = policy.get("targetContainersNameRegex");
         let expression = expression.and_then(Json::as_str).unwrap_or(".*");
-        report.at_most_chars(expression, limits::TARGETS_REGEX);
         if expression.is_empty() {
             report.add("must not be empty: .* matches every name");
+            return None;
+        }
+        if !report.at_most_chars(expression, limits::TARGETS_REGEX) {
             return None;
         }
         let mut builder = RegexBuilder::new(expression);
@@ -146,7 +148,11 @@ impl Expressions {
             // An empty one is none.
             let expression = text(list, resource.name())?;
             let mut report = report.field(resource.name());
-            report.at_most_chars(expression, limits::EXPRESSION);
+            // Not read: the tree of an expression is as deep as the expression is long, and what a CRD of OpenKruise lets in,
+            // or a revision has, could be as long as an object.
+            if !report.at_most_chars(expression, limits::EXPRESSION) {
+                return None;
+            }
             let parsed = Expression::parse(expression, resource.name());
             report.check(parsed.map_err(|error| {
                 format!("{expression:?} is not an expression of {resource}: {error}")

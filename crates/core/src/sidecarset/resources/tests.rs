@@ -266,6 +266,11 @@ fn what_is_wrong_in_a_policy_is_named(#[case] over: Json, #[case] expected: &[&s
 
 /// The resources that a sidecar gets in a pod with these containers, and remarks.
 fn compute(policy: &Json, containers: &Json) -> (Json, Vec<String>) {
+    compute_in(&Json::Null, policy, containers)
+}
+
+/// The same, in a pod with resources of its own.
+fn compute_in(of_the_pod: &Json, policy: &Json, containers: &Json) -> (Json, Vec<String>) {
     let sidecar = json!({"resourcesPolicy": policy});
     let (policy, errors) = read(&sidecar, ContainerKind::Container);
     assert_eq!(errors, [], "{sidecar}");
@@ -276,7 +281,8 @@ fn compute(policy: &Json, containers: &Json) -> (Json, Vec<String>) {
         .iter()
         .filter_map(Json::as_object)
         .collect();
-    let computed = policy.compute(containers);
+    let of_the_pod = of_the_pod.as_object();
+    let computed = policy.compute(containers, of_the_pod);
     let remarks = computed.remarks.iter().map(ToString::to_string).collect();
     let mut container = JsonObject::new();
     computed.write(&mut container);
@@ -387,6 +393,49 @@ fn a_pod_is_not_refused_for_what_an_expression_says_of_it(
     let resources = Some(resources).filter(|resources| !resources.is_null());
     assert_eq!(resources.unwrap_or(json!({})), expected);
     assert_eq!(remarks, expected_remarks);
+}
+
+/// Kubernetes refuses a container above the limit of its pod, and containers that request more than their pod together.
+// SCS-19, SDF-1, SDF-10
+#[rstest]
+#[case(json!({}), json!({"limits": {"cpu": "100m", "memory": "64Mi"}, "requests": {"cpu": "50m"}}), &[])]
+#[case(json!({"limits": {"hugepages-2Mi": "2Mi"}}), json!({"limits": {"cpu": "100m", "memory": "64Mi"}, "requests": {"cpu": "50m"}}), &[])]
+#[case(json!({"limits": {"cpu": "1"}}), json!({"limits": {"memory": "64Mi"}}), &["no limit and no request of cpu: the pod has resources of its own, for all its containers"])]
+#[case(json!({"requests": {"cpu": "1"}}), json!({"limits": {"memory": "64Mi"}}), &["no limit and no request of cpu: the pod has resources of its own, for all its containers"])]
+#[case(json!({"requests": {"memory": "1Gi"}}), json!({"limits": {"cpu": "100m"}, "requests": {"cpu": "50m"}}), &["no limit and no request of memory: the pod has resources of its own, for all its containers"])]
+fn what_a_pod_has_for_all_its_containers_is_not_exceeded(
+    #[case] of_the_pod: Json,
+    #[case] expected: Json,
+    #[case] expected_remarks: &[&str],
+) {
+    let limits = json!({"cpu": "cpu/2", "memory": "64Mi"});
+    let policy = policy("sum", "v4", &limits, &json!({"cpu": "cpu"}));
+    let (resources, remarks) = compute_in(&of_the_pod, &policy, &two_containers());
+    assert_eq!(resources, expected);
+    assert_eq!(remarks, expected_remarks);
+}
+
+/// A stack has no room for their trees.
+// SCS-76
+#[test]
+fn what_is_too_long_is_not_read() {
+    let (chain, groups) = ("1+".repeat(1_000_000) + "1", "(a)".repeat(1_000_000));
+    for over in [
+        json!({"resourcesExpr": {"limits": {"cpu": chain}}}),
+        json!({"targetContainersNameRegex": groups}),
+    ] {
+        let mut policy = policy("sum", "app", &json!({"cpu": "cpu"}), &Json::Null);
+        for (field, value) in over.as_object().unwrap() {
+            policy[field] = value.clone();
+        }
+        let sidecar = json!({"resourcesPolicy": policy});
+        let (_, errors) = read(&sidecar, ContainerKind::Container);
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(
+            errors[0].to_string().contains("are more than"),
+            "{errors:?}"
+        );
+    }
 }
 
 #[test]
@@ -591,7 +640,7 @@ proptest! {
             let container = json!({"name": "a", "resources": {"limits": limits, "requests": requests}});
             container.as_object().unwrap().clone()
         }).collect();
-        let computed = policy.compute(&containers);
+        let computed = policy.compute(&containers, None);
         for resource in Resource::ALL {
             let amount = |list| resource.amount(Some(list));
             let (limit, request) = (amount(&computed.limits), amount(&computed.requests));
