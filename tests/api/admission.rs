@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use futures::{StreamExt, TryStreamExt};
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::Status;
+use kube::core::response::StatusCause;
 use kube::{Api, Client, Error};
 use leadsman_api::PodProbeMarker;
 use leadsman_core::podprobe::samples::{Sample, Verdict, manual, mutations, samples};
@@ -88,9 +89,18 @@ impl Refusal {
         let (skipped, causes): (Vec<_>, Vec<_>) =
             causes.partition(|cause| cause.message.contains(skipped));
         Self {
-            places: causes.iter().map(|cause| place(&cause.field)).collect(),
+            places: causes.into_iter().map(named_place).collect(),
             is_partial: !skipped.is_empty(),
         }
+    }
+}
+
+/// Of a number that is too large for its format Kubernetes 1.36 names the place in the message alone.
+fn named_place(cause: &StatusCause) -> String {
+    let in_message = cause.message.rsplit_once(" in ");
+    match in_message.filter(|_| cause.field == "<nil>") {
+        Some((_, field)) => place(field),
+        None => place(&cause.field),
     }
 }
 
