@@ -22,6 +22,23 @@ pub struct Right {
     pub verb: &'static str,
 }
 
+impl Right {
+    /// A right on the object of this name, or on all if the name is empty.
+    pub fn new(
+        group: &'static str,
+        resource: &'static str,
+        name: &'static str,
+        verb: &'static str,
+    ) -> Self {
+        Self {
+            group: group.into(),
+            resource: resource.into(),
+            name: name.into(),
+            verb,
+        }
+    }
+}
+
 /// All rights that a feature needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FeatureRights {

@@ -20,7 +20,7 @@ pub fn webhook_rights(gates: Gates) -> Vec<(&'static str, FeatureRights)> {
     if gates.serve_webhooks() {
         let secret = SECRET_RIGHTS.map(|(verb, is_named)| {
             let name = if is_named { SECRET } else { "" };
-            right("", "secrets", name, verb)
+            Right::new("", "secrets", name, verb)
         });
         let rights = FeatureRights {
             cluster: with_owner(MUTATING, OWNER),
@@ -40,29 +40,15 @@ pub fn webhook_rights(gates: Gates) -> Vec<(&'static str, FeatureRights)> {
 
 /// The rights to delete the configuration that a manager with other gates may have left behind.
 pub fn leftover_rights() -> [Right; 2] {
-    LEFTOVER_RIGHTS.map(|verb| right(ADMISSION, MUTATING, CONFIGURATION, verb))
+    LEFTOVER_RIGHTS.map(|verb| Right::new(ADMISSION, MUTATING, CONFIGURATION, verb))
 }
 
 fn with_owner(configuration: &'static str, name: &'static str) -> Vec<Right> {
     let configuration =
-        CONFIGURATION_RIGHTS.map(|verb| right(ADMISSION, configuration, CONFIGURATION, verb));
+        CONFIGURATION_RIGHTS.map(|verb| Right::new(ADMISSION, configuration, CONFIGURATION, verb));
     [&configuration[..], &owner("clusterroles", name)].concat()
 }
 
 fn owner(kind: &'static str, name: &'static str) -> [Right; 1] {
-    OWNER_RIGHTS.map(|verb| right(RBAC, kind, name, verb))
-}
-
-fn right(
-    group: &'static str,
-    resource: &'static str,
-    name: &'static str,
-    verb: &'static str,
-) -> Right {
-    Right {
-        group: group.into(),
-        resource: resource.into(),
-        name: name.into(),
-        verb,
-    }
+    OWNER_RIGHTS.map(|verb| Right::new(RBAC, kind, name, verb))
 }

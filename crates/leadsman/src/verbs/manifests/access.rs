@@ -130,7 +130,7 @@ fn manager(name: &str, scope: Option<&str>, rights: Vec<Right>) -> Grant {
 /// The agent's table of rights.
 fn agent() -> Grant {
     let rights = leadsman_agent::RIGHTS.into_iter();
-    let rights = rights.map(|(group, resource, verb)| right(group, resource, "", verb));
+    let rights = rights.map(|(group, resource, verb)| Right::new(group, resource, "", verb));
     Grant {
         name: AGENT.to_owned(),
         account: AGENT,
@@ -151,7 +151,7 @@ fn leader() -> Grant {
 /// `OpenKruise`'s namespace, which may not exist.
 fn openkruise_guard() -> Grant {
     let rights = openkruise::LEASE_RIGHTS.into_iter();
-    let rights = rights.map(|verb| right(LEASES, "leases", openkruise::LEASE, verb));
+    let rights = rights.map(|verb| Right::new(LEASES, "leases", openkruise::LEASE, verb));
     manager(MANAGER, None, rights.collect())
 }
 
@@ -194,23 +194,9 @@ fn by_name(
 ) -> Vec<Right> {
     let rights = verbs.iter().map(|(verb, named)| {
         let name = if *named { name } else { "" };
-        right(group, resource, name, verb)
+        Right::new(group, resource, name, verb)
     });
     rights.collect()
-}
-
-fn right(
-    group: &'static str,
-    resource: &'static str,
-    name: &'static str,
-    verb: &'static str,
-) -> Right {
-    Right {
-        group: group.into(),
-        resource: resource.into(),
-        name: name.into(),
-        verb,
-    }
 }
 
 /// The rules that grant these rights. A right that several of them name is granted once; names with the same verbs share a
@@ -283,7 +269,9 @@ fn role_of_people(
     for role in aggregated_to {
         labels[format!("rbac.authorization.k8s.io/aggregate-to-{role}")] = json!("true");
     }
-    let rights = verbs.iter().map(|verb| right(GROUP, resource, "", verb));
+    let rights = verbs
+        .iter()
+        .map(|verb| Right::new(GROUP, resource, "", verb));
     let rights: Vec<_> = rights.collect();
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
