@@ -47,7 +47,7 @@ pub(super) async fn check_writes_of_own_objects(installation: &Installation) -> 
     clients
         .check_configurations::<ValidatingWebhookConfiguration>(
             "ValidatingWebhookConfiguration",
-            "for SidecarSets alone",
+            "of SidecarSets alone",
             &validating(),
         )
         .await
@@ -302,12 +302,20 @@ fn mutating() -> Vec<(Value, &'static str)> {
 }
 
 fn validating() -> Vec<(Value, &'static str)> {
-    const ALONE: &str = "for SidecarSets alone";
+    const ALONE: &str = "of SidecarSets alone";
     let sets = || rule("apps.kruise.io", "sidecarsets", &["CREATE", "UPDATE"]);
     vec![
         (json!({"rules": [rule("", "pods", &["CREATE"])]}), ALONE),
         (
             json!({"rules": [sets(), rule("apps", "deployments", &["CREATE"])]}),
+            ALONE,
+        ),
+        (
+            json!({"rules": [rule("apps.kruise.io", "sidecarsets", &["*"])]}),
+            ALONE,
+        ),
+        (
+            json!({"rules": [rule("apps.kruise.io", "sidecarsets", &["CREATE", "DELETE"])]}),
             ALONE,
         ),
         (

@@ -165,8 +165,8 @@ pub(super) fn revisions(namespace: &str) -> [Value; 2] {
     policy.objects(namespace)
 }
 
-/// The policy by which the manager registers webhooks for the creation of pods alone, and such as refuse pods for no pod of
-/// the system's or its own.
+/// The policy by which the manager registers webhooks for the creation of pods alone, and such whose failure refuses pods for no
+/// pod of the system's or its own. Whoever is called may still refuse any pod.
 pub(super) fn mutating_webhooks(namespace: &str) -> [Value; 2] {
     let is_of_pods = "w.?rules.orValue([]).all(r, r.apiGroups == [''] && r.resources == ['pods'] && \
                       r.operations == ['CREATE'])";
@@ -187,16 +187,18 @@ pub(super) fn mutating_webhooks(namespace: &str) -> [Value; 2] {
             ),
             (
                 &format!("w.?failurePolicy.orValue('Fail') == 'Ignore' || {may_fail}"),
-                "a webhook that refuses pods leaves out kube-system and leadsman's namespace",
+                "a webhook whose failure refuses pods leaves out kube-system and leadsman's namespace",
             ),
         ],
     )
 }
 
-/// The policy by which the manager registers webhooks that judge `SidecarSet`s alone, and whose failure refuses none.
+/// The policy by which the manager registers webhooks that judge `SidecarSet`s as they are created or updated, and whose failure
+/// refuses none. Whoever is called may still refuse; but a set can be deleted.
 pub(super) fn validating_webhooks(namespace: &str) -> [Value; 2] {
     let is_of_sets = format!(
-        "w.?rules.orValue([]).all(r, r.apiGroups == ['{GROUP}'] && r.resources == ['sidecarsets'])"
+        "w.?rules.orValue([]).all(r, r.apiGroups == ['{GROUP}'] && r.resources == ['sidecarsets'] && \
+         r.operations.all(o, o in ['CREATE', 'UPDATE']))"
     );
     webhooks(
         (VALIDATING_WEBHOOKS, "validatingwebhookconfigurations"),
@@ -204,7 +206,7 @@ pub(super) fn validating_webhooks(namespace: &str) -> [Value; 2] {
         &[
             (
                 &is_of_sets,
-                "webhooks that judge objects are called for SidecarSets alone",
+                "webhooks that judge objects are called for the creation and the update of SidecarSets alone",
             ),
             (
                 "w.?failurePolicy.orValue('Fail') == 'Ignore'",
