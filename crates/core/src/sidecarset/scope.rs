@@ -53,9 +53,10 @@ impl Scope {
     pub const CALLS: usize = 8;
     /// Maximum number of namespaces that are named: the configuration must remain far below the limit of etcd.
     pub const NAMESPACES: usize = 1000;
-    /// Maximum length of an expression. Its evaluation may cost 2,500,000 for each pod
+    /// Maximum length of an expression. An API server refuses one of more than 100,000 characters (`parser.go` of
+    /// `github.com/google/cel-go`), and takes 3 ms to evaluate that. Its evaluation may cost 2,500,000 for each pod
     /// (`RuntimeCELCostBudgetMatchConditions`, `k8s.io/apiserver/pkg/apis/cel/config.go`), and a byte of this one costs
-    /// about 1.
+    /// about 1, so that limit is not met before the other.
     pub const EXPRESSION_BYTES: usize = 16 * 1024;
 
     /// `protected` are the namespaces whose pods are never refused.
