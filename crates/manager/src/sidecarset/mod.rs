@@ -5,8 +5,8 @@
 //! | `kinds` | the kinds that are observed, as events for the index |
 //! | `requests` | writes as HTTP requests |
 //! | `metrics` | the metrics of sets |
-//! | `webhook` | the webhook that injects containers into new pods |
-//! | `review` | the webhook that refuses invalid sets |
+//! | `webhook` | the webhook for pods: injects containers as they are created |
+//! | `review` | the webhook for sets: refuses invalid ones as they are written |
 
 use std::time::Duration;
 
