@@ -136,7 +136,7 @@ pub(crate) async fn causes_are_named_on_a_live_cluster(_world: Arc<Installation>
     scene.marker("second", second).await?;
     expect_way(plane, "one", Way::Conflict, "is set by m#Idle").await?;
     contested_key(plane, &scene.client).await?;
-    workloads(plane, &scene).await?;
+    Box::pin(workloads(plane, &scene)).await?;
     let printed = run(plane, &["explain", "one", "-n", "explaind"]).await?;
     let told = "error: no namespace explaind; did you mean explained?\n";
     ensure!(!printed.success && printed.err == told, "{}", printed.err);
