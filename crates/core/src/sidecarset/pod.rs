@@ -16,10 +16,6 @@ use crate::workload::pod::{ObservedContainer, ObservedPod, ObservedStatus};
 
 /// A pod of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is one observation, and none excludes another"
-)]
 pub struct PodState {
     /// Which containers it has.
     pub version: PodVersion,
