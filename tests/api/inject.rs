@@ -208,7 +208,7 @@ async fn edit_and_look(installation: &Installation) -> Result<()> {
         false,
         &[
             "there is no SidecarSet log-agent any more",
-            "created again: shop/",
+            "in these pods:\nshop/",
         ],
     )
 }

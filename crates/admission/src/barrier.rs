@@ -52,17 +52,6 @@ impl StateVersion {
         }
         texts.next().is_none().then_some(Self(versions))
     }
-
-    /// Without the kinds that are newer than the object in which the version stands: they come from another cluster, as by a
-    /// backup, or from another etcd, and would never be reached. The first kind is to be no such.
-    fn known_at(mut self, version: u64) -> Option<Self> {
-        for own in &mut self.0[1..] {
-            if *own > version {
-                *own = 0;
-            }
-        }
-        (self.0[0] <= version).then_some(self)
-    }
 }
 
 /// The state that calls were made from.
@@ -101,8 +90,11 @@ impl Barrier {
             .get(&Self::annotation(webhook))?
             .split_once('/')?;
         let own = observed.resource_version.as_ref()?.parse().ok()?;
+        // A version of another cluster, as by a backup, would never be reached.
+        let version = StateVersion::parse(version)?;
+        (version.0[0] <= own).then_some(())?;
         Some(Self {
-            version: StateVersion::parse(version)?.known_at(own)?,
+            version,
             slot: slot.parse().ok().filter(|slot| *slot < SLOTS)?,
         })
     }
@@ -208,8 +200,8 @@ mod tests {
         for (text, versions) in [
             ("49/3", [49, 0, 0]),
             ("49.50.7/3", [49, 50, 7]),
-            // Another etcd.
-            ("49.51.7/3", [49, 0, 7]),
+            // Another etcd, whose versions are its own.
+            ("49.51.7/3", [49, 51, 7]),
         ] {
             let expected = Barrier {
                 version: StateVersion(versions),

@@ -69,8 +69,8 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
                 no_such(&reader, SIDECAR_SETS, "sidecarset", name, None).await
             }
             pods => VerbError::Found(format!(
-                "there is no SidecarSet {name} any more, and pods have its containers until they are created again: {}",
-                pods.join(", ")
+                "there is no SidecarSet {name} any more; until they are created again, its containers are in these pods:\n{}",
+                pods.join("\n")
             )),
         });
     };

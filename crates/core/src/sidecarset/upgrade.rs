@@ -182,10 +182,11 @@ fn former_container(container: &ObservedContainer) -> FormerContainer {
         image_id: status
             .map(|status| status.image_id.to_string())
             .unwrap_or_default(),
-        // Empty where there is none: whatever runs later is new.
-        container_id: status.map_or(Some(String::new()), |status| {
-            status.container_id.as_deref().map(str::to_owned)
-        }),
+        // Empty where there was none yet: whatever runs later is new.
+        container_id: match status.map(|status| (&status.container_id, &*status.image_id)) {
+            None | Some((None, "")) => Some(String::new()),
+            Some((id, _)) => id.as_deref().map(str::to_owned),
+        },
     }
 }
 
@@ -436,17 +437,23 @@ mod tests {
 
     // SCS-55
     #[test]
-    fn a_container_that_had_no_status_is_upgraded_once_its_image_is_shown() {
-        let mut pod = observed(&recorded::documents("03-pod-injected")[0]);
-        pod.containers[0].status = None;
-        let set = set("registry.example/log-agent:1.1");
-        let mut pod = after_patch(&pod, &upgraded(&set, "r", &pod, NOW));
+    fn a_container_that_did_not_exist_is_upgraded_once_its_image_is_shown() {
         let before = observed(&recorded::documents("03-pod-injected")[0]);
-        pod.containers[0].status = before.containers[0].status.clone();
-        start_anew(&mut pod, "registry.example/log-agent:1.0");
-        assert!(!state(&set, &pod).is_consistent());
-        start_anew(&mut pod, "registry.example/log-agent:1.1");
-        assert!(state(&set, &pod).is_consistent());
+        let mut waiting = before.containers[0].status.clone().unwrap();
+        waiting.image_id = "".into();
+        waiting.container_id = None;
+        // Before the kubelet has seen the pod, and while it pulls the first image.
+        for status in [None, Some(waiting)] {
+            let mut pod = before.clone();
+            pod.containers[0].status = status;
+            let set = set("registry.example/log-agent:1.1");
+            let mut pod = after_patch(&pod, &upgraded(&set, "r", &pod, NOW));
+            pod.containers[0].status = before.containers[0].status.clone();
+            start_anew(&mut pod, "registry.example/log-agent:1.0");
+            assert!(!state(&set, &pod).is_consistent());
+            start_anew(&mut pod, "registry.example/log-agent:1.1");
+            assert!(state(&set, &pod).is_consistent());
+        }
     }
 
     // SCS-55, SDF-1

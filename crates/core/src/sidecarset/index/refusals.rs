@@ -28,7 +28,8 @@ impl Purpose {
 
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    refused: HashMap<WriteTarget, Refusal>,
+    /// By target, one for each purpose: several sets may write one pod.
+    refused: HashMap<WriteTarget, Vec<Refusal>>,
     /// The purposes of the writes that have not been answered; at most one for each target.
     unanswered: HashMap<WriteTarget, Purpose>,
 }
@@ -66,7 +67,9 @@ impl Refusals {
             reason: reason.into(),
             until,
         };
-        self.refused.insert(target.clone(), refusal);
+        let refused = self.refused.entry(target.clone()).or_default();
+        refused.retain(|known| known.purpose != purpose && known.until > now);
+        refused.push(refusal);
     }
 
     /// Why writes of this purpose are refused, if they are.
@@ -74,8 +77,8 @@ impl Refusals {
         if self.refused.is_empty() {
             return None;
         }
-        let refusal = self.refused.get(target);
-        let refusal = refusal.filter(|refusal| refusal.purpose == purpose);
+        let mut refused = self.refused.get(target)?.iter();
+        let refusal = refused.find(|refusal| refusal.purpose == purpose);
         refusal.map(|refusal| &refusal.reason)
     }
 
@@ -91,9 +94,11 @@ impl Refusals {
 
     /// Forgets the refusal of a target when its time has come.
     pub(super) fn expire(&mut self, target: &WriteTarget, now: Duration) {
-        let refusal = self.refused.get(target);
-        if refusal.is_some_and(|refusal| refusal.until <= now) {
-            self.refused.remove(target);
+        if let Some(refused) = self.refused.get_mut(target) {
+            refused.retain(|refusal| refusal.until > now);
+            if refused.is_empty() {
+                self.refused.remove(target);
+            }
         }
     }
 }

@@ -229,9 +229,11 @@ impl SetEntry {
 
     /// What a snapshot must include to inject it as it is now, with a whitelist that is as it is since a version.
     pub(super) fn needs(&self, whitelist: ResourceVersion) -> SnapshotVersion {
-        let patches = self
-            .active()
-            .is_some_and(|set| !set.template.patches.is_empty());
+        let present = self.active().map(|set| &set.template);
+        let pinned = self.history.pinned.as_ref();
+        let pinned = pinned.map(|pinned| &pinned.template);
+        let mut templates = present.into_iter().chain(pinned);
+        let patches = templates.any(|template| !template.patches.is_empty());
         SnapshotVersion {
             whitelist: if patches {
                 whitelist

@@ -283,6 +283,15 @@ fn a_set_that_patches_annotations_is_in_force_when_the_webhook_knows_the_whiteli
     world.tell(Event::WebhookBarrier(Some(known_by(needed))));
     world.settle();
     assert_eq!(world.reason("log").1, "InForce");
+    // A revision that patches them needs the list too, where new pods are pinned to it.
+    let patching = world.status("log")["latestRevision"].clone();
+    world.edit("log", "/spec/patchPodMetadata", &json!([]));
+    world.settle();
+    assert_eq!(barrier_of(&mut world).whitelist, ResourceVersion::UNKNOWN);
+    let pin = json!({"revision": {"revisionName": patching}});
+    world.edit("log", "/spec/injectionStrategy", &pin);
+    world.settle();
+    assert_eq!(barrier_of(&mut world).whitelist, needed);
 }
 
 // SDF-2, SDF-4
@@ -610,6 +619,41 @@ fn a_pod_whose_write_is_refused_holds_up_no_other() {
     world.settle();
     assert_eq!(world.counts("log"), [3, 3, 3]);
     assert_eq!(world.reason("log").1, "InForce");
+}
+
+// SDF-35
+#[test]
+fn the_writes_of_two_sets_that_one_pod_is_refused_are_not_repeated_in_turns() {
+    let mut world = world(0);
+    world.create(&set_key("mesh"), spec("mesh"));
+    world.settle();
+    world.pass(10);
+    world.create_pod(0, true);
+    world.settle();
+    for set in ["log", "mesh"] {
+        world.edit(set, "/spec/containers/0/image", &json!("i:2"));
+    }
+    let mut refused = 0;
+    while world.send(0) {
+        let is_pod = |one: &InFlight| matches!(one.write, Write::Pod { .. });
+        while let Some(place) = world.in_flight.iter().position(is_pod) {
+            refused += 1;
+            assert!(refused <= 2, "a refused write is repeated at once");
+            world.refuse(place);
+        }
+        while !world.in_flight.is_empty() {
+            world.carry_out(0, true);
+        }
+    }
+    for set in ["log", "mesh"] {
+        assert_eq!(world.reason(set).1, "WriteRefused");
+    }
+    world.pass(301);
+    world.settle();
+    assert_eq!(
+        (world.counts("log"), world.counts("mesh")),
+        ([1, 1, 1], [1, 1, 1])
+    );
 }
 
 // SDF-34
