@@ -35,7 +35,7 @@ pub struct SidecarContainer {
 pub struct ContainerUpgradeStrategy {
     /// `ColdUpgrade`: its container is restarted with the new image. `HotUpgrade`: a second container takes over.
     pub upgrade_type: Option<String>,
-    /// With `HotUpgrade`, the image of the container that does not work.
+    /// With `HotUpgrade`, the image of the container that waits.
     pub hot_upgrade_empty_image: Option<String>,
 }
 

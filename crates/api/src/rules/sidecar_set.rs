@@ -82,7 +82,7 @@ fn containers(container: &'static str, upgrade_types: &[&str]) -> Vec<Rule> {
         rule(
             at("upgradeStrategy"),
             format!("!({is_hot}) || has(self.hotUpgradeEmptyImage) && self.hotUpgradeEmptyImage != ''"),
-            "must not be empty: HotUpgrade needs an image for the container that does not work",
+            "must not be empty: HotUpgrade needs an image for the container that waits",
         )
         .at_field(".hotUpgradeEmptyImage"),
         rule(

@@ -74,7 +74,7 @@ pub enum Upgrade {
     Cold,
     /// It has a second container, which takes over.
     Hot {
-        /// The image of the container that does not work.
+        /// The image of the container that waits.
         empty_image: Arc<str>,
     },
 }
@@ -343,7 +343,7 @@ fn read_upgrade(
                     .add("init containers have only ColdUpgrade");
             }
             if empty_image.is_none() {
-                let message = "must not be empty: HotUpgrade needs an image for the container that does not work";
+                let message = "must not be empty: HotUpgrade needs an image for the container that waits";
                 at.field("hotUpgradeEmptyImage").add(message);
             }
             if let Some(port) = host_ports(object, false).next() {

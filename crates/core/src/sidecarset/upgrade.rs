@@ -23,7 +23,7 @@ use crate::workload::pod::{ObservedContainer, ObservedPod};
 /// The upgrade of a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodUpgrade {
-    /// Whether containers are restarted; otherwise annotations alone are written.
+    /// The names of the containers that are restarted. Where there are none, annotations alone are written.
     pub restarts: Vec<String>,
     /// A strategic merge patch of the pod.
     pub patch: Value,

@@ -1,5 +1,6 @@
 //! Containers that take turns: the upgrade gives the new image to the one that waits, which takes over from the one that
-//! works by itself; then the other gets the image that does nothing.
+//! works by itself; then the other gets the image that does nothing. When that is due is `ObservedPair::awaits_reset`
+//! (`pair`); whether it may be written now, the index's `reset` (`index/write.rs`).
 
 use std::collections::BTreeMap;
 
