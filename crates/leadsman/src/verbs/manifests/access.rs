@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 use std::iter;
 
-use leadsman_admission::OWNER;
 use leadsman_api::GROUP;
 use leadsman_manager::{
     FeatureRights, Gates, LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, Right, feature_rights,
@@ -19,8 +18,6 @@ use super::{AGENT, MANAGER, labels, policies};
 pub(super) const SET_VIEWER: &str = "leadsman-sidecarset-viewer";
 /// The role of people who may write sets of sidecars.
 pub(super) const SET_EDITOR: &str = "leadsman-sidecarset-editor";
-/// The roles of what only the webhooks need.
-pub(super) const WEBHOOKS: &str = OWNER;
 /// The role of people who may read markers.
 pub(super) const VIEWER: &str = "leadsman-podprobemarker-viewer";
 /// The role of people who may write markers.

@@ -1,10 +1,11 @@
 use std::collections::BTreeSet;
 
 use clap::Parser;
+use leadsman_admission::OWNER as WEBHOOKS;
 use leadsman_api::GROUP;
 use leadsman_manager::LEASE_NAMESPACE;
 
-use super::access::{EDITOR, VIEWER, WEBHOOKS};
+use super::access::{EDITOR, VIEWER};
 use super::*;
 
 const PODPROBE: &str = "leadsman-manager-podprobe";
