@@ -88,7 +88,7 @@ async fn raise() -> Result<Injecting> {
             "new",
             json!({"spec": {"containers": [{"name": "old", "image": "i"}]}}),
         )?;
-        Ok(try_create(&bed, &conflicting).await?)
+        try_create(&bed, &conflicting).await
     })
     .await?;
     Ok(bed)
@@ -185,7 +185,7 @@ pub(crate) async fn what_was_wrong_before_keeps_nobody_from_another_edit(
     let worse =
         json!({"spec": {"patchPodMetadata": [{"annotations": {"other/b": "1", "other/c": "1"}}]}});
     wait_for_answer("sets are judged again", || async {
-        Ok(try_edit(&bed, "log", &worse).await?)
+        try_edit(&bed, "log", &worse).await
     })
     .await?;
     let told = fields(try_edit(&bed, "log", &worse).await?)?;

@@ -65,6 +65,7 @@ impl Occasions {
         match occasion {
             Occasion::Start
             | Occasion::ObjectInTheWay
+            | Occasion::RevisionInTheWay
             | Occasion::NewVerdict
             | Occasion::RepeatedVerdict => {}
             Occasion::Verdict => {
@@ -114,7 +115,6 @@ impl Occasions {
             Occasion::OldPod => self.sets.make_old_pod(&self.scene, number).await?,
             Occasion::NewVersion => self.sets.rename_version(number).await?,
             Occasion::ManyRevisions => self.sets.make_old_revision(number).await?,
-            Occasion::RevisionInTheWay => {}
         }
         Ok(meanwhile)
     }
