@@ -8,7 +8,10 @@ use k8s_openapi::api::core::v1::Event;
 use kube::api::{ListParams, PostParams};
 use leadsman_tests::{wait_for_answer, wait_for_object};
 
-use super::*;
+use super::{
+    Api, Cluster, History, MAIN, Pod, Room, Set, Value, condition, containers, image, json,
+    release_that_answers, restarts, sidecar, status_of, target, wait_until_ready,
+};
 
 /// The two containers of the sidecar.
 const PAIR: [&str; 2] = ["side-1", "side-2"];

@@ -138,7 +138,7 @@ impl SidecarContainer {
             shares_volumes: read_sharing(&object, "shareVolumePolicy", report),
             shares_devices: read_sharing(&object, "shareVolumeDevicePolicy", report),
             transfers: read_transfers(&object, &mut report.field("transferEnv")),
-            resources: ResourcesPolicy::read(wire, kind, report),
+            resources: read_resources(wire, kind, report),
             kind,
             is_pull_policy_derived: text(wire, "imagePullPolicy").is_none(),
             name: name.into(),
@@ -326,6 +326,21 @@ fn read_sharing(object: &JsonObject, field: &str, report: &mut FieldErrors<'_>) 
     }
 }
 
+fn read_resources(
+    wire: &JsonObject,
+    kind: ContainerKind,
+    report: &mut FieldErrors<'_>,
+) -> Option<ResourcesPolicy> {
+    let policy = ResourcesPolicy::read(wire, report);
+    if kind == ContainerKind::Init && inner(wire, "resourcesPolicy").is_some() {
+        report.field("resourcesPolicy").add(
+            "is for sidecars alone, not for an init container that ends before the pod's containers start: set \
+             restartPolicy: Always, or resources",
+        );
+    }
+    policy
+}
+
 fn read_upgrade(
     object: &JsonObject,
     name: &str,
@@ -343,7 +358,8 @@ fn read_upgrade(
                     .add("init containers have only ColdUpgrade");
             }
             if empty_image.is_none() {
-                let message = "must not be empty: HotUpgrade needs an image for the container that waits";
+                let message =
+                    "must not be empty: HotUpgrade needs an image for the container that waits";
                 at.field("hotUpgradeEmptyImage").add(message);
             }
             if let Some(port) = host_ports(object, false).next() {

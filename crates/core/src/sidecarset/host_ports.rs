@@ -6,7 +6,6 @@ use std::fmt;
 
 use serde_json::Value;
 
-use super::template::Template;
 use crate::workload::JsonObject;
 use crate::workload::object::{items, text};
 
@@ -64,17 +63,6 @@ pub fn taken_twice(
     ports: impl IntoIterator<Item = HostPort>,
 ) -> Option<HostPort> {
     ports.into_iter().find(|port| !taken.insert(port.clone()))
-}
-
-impl Template {
-    /// The ports of the host that its containers take in a pod, each as often as it is taken there. Init containers run one
-    /// after the other: the API server compares their ports with nothing.
-    pub fn host_ports(&self, is_on_host_network: bool) -> impl Iterator<Item = HostPort> {
-        self.containers.iter().flat_map(move |sidecar| {
-            let ports = move |_| sidecar.host_ports(is_on_host_network);
-            sidecar.names_in_pod().flat_map(ports)
-        })
-    }
 }
 
 fn number(port: &JsonObject, field: &str) -> Option<u64> {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::annotations::{WORKING_CONTAINER, version_key, working_containers};
 use super::container::{SidecarContainer, Upgrade, hot_names};
-use super::pod::annotation;
 use crate::workload::pod::{ObservedContainer, ObservedPod};
 
 /// The version of a container that waits.
@@ -32,7 +31,7 @@ impl<'a> ObservedPair<'a> {
         };
         let [working, idle] = names_by_turn(pod, &sidecar.name);
         let idle = pod.container(&idle)?;
-        let has_version = annotation(pod, &version_key(&idle.name)) != NO_VERSION;
+        let has_version = pod.annotation(&version_key(&idle.name)) != NO_VERSION;
         Some(Self {
             working: pod.container(&working)?,
             idle,
@@ -63,7 +62,7 @@ impl<'a> ObservedPair<'a> {
 
 /// The one that works, and the other.
 fn names_by_turn(pod: &ObservedPod, name: &str) -> [Arc<str>; 2] {
-    let working = working_containers(annotation(pod, WORKING_CONTAINER));
+    let working = working_containers(pod.annotation(WORKING_CONTAINER));
     let [first, second] = hot_names(name);
     if working
         .get(name)

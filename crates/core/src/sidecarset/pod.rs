@@ -184,27 +184,19 @@ pub fn in_place_state<'a>(pod: &'a ObservedPod, set: &str) -> InPlaceState<'a> {
     InPlaceState::of_set(text.map(|text| &**text), set)
 }
 
-/// The text of an annotation; empty if it is absent.
-pub(super) fn annotation<'a>(pod: &'a ObservedPod, key: &str) -> &'a str {
-    pod.annotations
-        .get(key)
-        .map(|text| &**text)
-        .unwrap_or_default()
-}
-
 /// The entry of a set in a hash annotation of a pod.
 pub(super) fn hash_in<'a>(pod: &'a ObservedPod, key: &str, set: &str) -> Option<HashEntry<'a>> {
-    HashEntry::of_set(annotation(pod, key), set)
+    HashEntry::of_set(pod.annotation(key), set)
 }
 
 fn is_injected_by(set: &SidecarSet, pod: &ObservedPod) -> bool {
-    let mut sets = injected_sets(annotation(pod, INJECTED_LIST));
+    let mut sets = injected_sets(pod.annotation(INJECTED_LIST));
     sets.any(|name| *name == *set.name)
 }
 
 /// Whether a pod has every container of a set. Init containers do not count.
 fn has_containers(set: &SidecarSet, pod: &ObservedPod) -> bool {
-    let working = annotation(pod, WORKING_CONTAINER);
+    let working = pod.annotation(WORKING_CONTAINER);
     set.template.containers.iter().all(|sidecar| {
         let is_cold = sidecar.upgrade == Upgrade::Cold;
         (is_cold || !working.is_empty())

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::container::{ContainerKind, ContainerList, SidecarContainer};
 use super::fields::PATCH_POD_METADATA;
-use super::host_ports::taken_twice;
+use super::host_ports::{HostPort, taken_twice};
 use super::metadata::MetadataPatch;
 use crate::cluster::{FieldErrors, names};
 use crate::workload::JsonObject;
@@ -144,6 +144,15 @@ impl Template {
                 }
             }
         }
+    }
+
+    /// The ports of the host that its containers take in a pod, each as often as it is taken there. Init containers run one
+    /// after the other: the API server compares their ports with nothing.
+    pub fn host_ports(&self, is_on_host_network: bool) -> impl Iterator<Item = HostPort> {
+        self.containers.iter().flat_map(move |sidecar| {
+            let ports = move |_| sidecar.host_ports(is_on_host_network);
+            sidecar.names_in_pod().flat_map(ports)
+        })
     }
 
     /// Two containers of a pod cannot take one port of the host, nor one container twice.

@@ -114,6 +114,14 @@ impl ObservedPod {
         Self::share(wire, &[], &mut Interners::default())
     }
 
+    /// The text of an annotation; empty if it is absent.
+    pub fn annotation(&self, key: &str) -> &str {
+        self.annotations
+            .get(key)
+            .map(|text| &**text)
+            .unwrap_or_default()
+    }
+
     /// Reads a pod. What is the same in many pods is kept once; annotations that are `unique` are not looked for in others.
     pub fn share(wire: &WorkloadPod, unique: &[&str], interners: &mut Interners) -> Self {
         let WorkloadPod {

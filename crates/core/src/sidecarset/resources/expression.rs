@@ -7,7 +7,6 @@
 use num_rational::Ratio as ExactRatio;
 use num_traits::{CheckedAdd, CheckedDiv, CheckedMul, CheckedSub};
 
-use super::parser::{self, NotAnExpression};
 use crate::workload::quantity::Quantity;
 
 /// A number, exactly.
@@ -21,7 +20,7 @@ const MOST: u128 = 10_u128.pow(36);
 pub(super) struct Expression {
     /// As it was written.
     pub(super) text: String,
-    node: Node,
+    pub(super) node: Node,
 }
 
 /// A part of an expression.
@@ -60,15 +59,6 @@ pub(super) enum Value {
 }
 
 impl Expression {
-    /// Parses an expression of a variable of this name.
-    pub(super) fn parse(text: &str, variable: &str) -> Result<Self, NotAnExpression> {
-        let node = parser::parse(text, variable)?;
-        Ok(Self {
-            text: text.to_owned(),
-            node,
-        })
-    }
-
     /// What it is for this value of its variable; None if that, or something on the way, is too large.
     pub(super) fn evaluate(&self, variable: Value) -> Option<Value> {
         self.node.evaluate(variable)

@@ -28,7 +28,6 @@ use serde_json::Value as Json;
 pub use self::computed::{ComputedResources, ResourceRemark};
 use self::expression::Expression;
 pub use self::resource::Resource;
-use super::container::ContainerKind;
 use crate::cluster::FieldErrors;
 use crate::workload::JsonObject;
 use crate::workload::object::{inner, text};
@@ -73,19 +72,9 @@ struct Expressions {
 
 impl ResourcesPolicy {
     /// Reads the policy of a sidecar, as it was written; None if it has none that could be used.
-    pub(super) fn read(
-        sidecar: &JsonObject,
-        kind: ContainerKind,
-        report: &mut FieldErrors<'_>,
-    ) -> Option<Self> {
+    pub(super) fn read(sidecar: &JsonObject, report: &mut FieldErrors<'_>) -> Option<Self> {
         let policy = inner(sidecar, "resourcesPolicy")?;
         let mut report = report.field("resourcesPolicy");
-        if kind == ContainerKind::Init {
-            report.add(
-                "is for sidecars alone, not for an init container that ends before the pod's containers start: set \
-                 restartPolicy: Always, or resources",
-            );
-        }
         if has_amounts(sidecar) {
             report
                 .add("cannot be set beside limits or requests in resources: remove one of the two");
@@ -153,7 +142,7 @@ impl Expressions {
             if !report.at_most_chars(expression, limits::EXPRESSION) {
                 return None;
             }
-            let parsed = Expression::parse(expression, resource.name());
+            let parsed = parser::parse(expression, resource.name());
             report.check(parsed.map_err(|error| {
                 format!("{expression:?} is not an expression of {resource}: {error}")
             }))

@@ -12,7 +12,7 @@
 //! unit (`10x` is 0 there), and whatever would be an error for each pod. A number beside a quantity is one in the unit of
 //! the resource, as in a pod: `cpu - 4` is about four processors.
 
-use super::expression::{Node, Operation, Ratio, Value, exactly, is_small};
+use super::expression::{Expression, Node, Operation, Ratio, Value, exactly, is_small};
 use crate::workload::quantity::Quantity;
 
 /// How deep an expression may nest. A parser that calls itself needs a bound.
@@ -66,7 +66,7 @@ enum Token<'a> {
 type Part = (Node, Dimension);
 
 /// Parses an expression of a variable of this name.
-pub(super) fn parse(text: &str, variable: &str) -> Result<Node, NotAnExpression> {
+pub(super) fn parse(text: &str, variable: &str) -> Result<Expression, NotAnExpression> {
     let mut parser = Parser {
         rest: text,
         text,
@@ -85,7 +85,10 @@ pub(super) fn parse(text: &str, variable: &str) -> Result<Node, NotAnExpression>
             None => return Err(NotAnExpression::TooLarge),
         }
     }
-    Ok(node)
+    Ok(Expression {
+        text: text.to_owned(),
+        node,
+    })
 }
 
 struct Parser<'a> {

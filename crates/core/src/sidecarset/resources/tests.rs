@@ -16,7 +16,7 @@ fn quantity(text: &str) -> Ratio {
 
 /// What an expression is in a pod whose containers have `own` of the resource, or no limit.
 fn evaluate(resource: Resource, expression: &str, own: &str) -> String {
-    let parsed = Expression::parse(expression, resource.name()).unwrap();
+    let parsed = parser::parse(expression, resource.name()).unwrap();
     let variable = match own {
         "none" => Value::Unlimited,
         own => Value::Exactly(quantity(own)),
@@ -138,7 +138,7 @@ fn what_would_fail_for_each_pod_is_refused_with_the_set(
     #[case] expression: &str,
     #[case] expected: NotAnExpression,
 ) {
-    assert_eq!(Expression::parse(expression, "cpu"), Err(expected));
+    assert_eq!(parser::parse(expression, "cpu"), Err(expected));
 }
 
 // SCS-76
@@ -183,26 +183,26 @@ fn what_would_fail_for_each_pod_is_refused_with_the_set(
 #[case("100n", "\"100n\" is neither a number")]
 #[case(".", "\".\" is neither a number")]
 fn what_is_no_expression_is_refused_with_its_place(#[case] text: &str, #[case] message: &str) {
-    let error = Expression::parse(text, "cpu").unwrap_err().to_string();
+    let error = parser::parse(text, "cpu").unwrap_err().to_string();
     assert!(error.contains(message), "{error}");
 }
 
 #[test]
 fn an_expression_nests_so_deep_and_no_deeper() {
     let nested = |depth: usize| format!("{}cpu{}", "(".repeat(depth), ")".repeat(depth));
-    assert!(Expression::parse(&nested(31), "cpu").is_ok());
+    assert!(parser::parse(&nested(31), "cpu").is_ok());
     for deep in [nested(32), nested(500), "-".repeat(1000) + "1"] {
-        let refused = Expression::parse(&deep, "cpu");
+        let refused = parser::parse(&deep, "cpu");
         assert_eq!(refused, Err(NotAnExpression::TooDeep));
     }
     let long = format!("cpu{}", "+1".repeat(510));
     assert_eq!(evaluate(Resource::Cpu, &long, "1"), "511");
 }
 
-fn read(sidecar: &Json, kind: ContainerKind) -> (Option<ResourcesPolicy>, Vec<Invalid>) {
+fn read(sidecar: &Json) -> (Option<ResourcesPolicy>, Vec<Invalid>) {
     let mut errors = Vec::new();
     let mut report = FieldErrors::new(&mut errors, "c");
-    let policy = ResourcesPolicy::read(sidecar.as_object().unwrap(), kind, &mut report);
+    let policy = ResourcesPolicy::read(sidecar.as_object().unwrap(), &mut report);
     (policy, errors)
 }
 
@@ -216,20 +216,14 @@ fn policy(mode: &str, names: &str, limits: &Json, requests: &Json) -> Json {
 
 // SCS-76
 #[rstest]
-#[case(json!({}), ContainerKind::Container, &[])]
-#[case(json!({}), ContainerKind::Native, &[])]
-#[case(json!({}), ContainerKind::Init, &["c.resourcesPolicy"])]
-#[case(json!({"resources": {"limits": {"cpu": 1}}}), ContainerKind::Container, &["c.resourcesPolicy"])]
-#[case(json!({"resources": {"requests": {"example.com/gpu": 1}}}), ContainerKind::Container, &["c.resourcesPolicy"])]
-#[case(json!({"resources": {"limits": {}, "claims": [{"name": "x"}]}}), ContainerKind::Container, &[])]
-fn a_policy_is_for_sidecars_without_other_resources(
-    #[case] over: Json,
-    #[case] kind: ContainerKind,
-    #[case] expected: &[&str],
-) {
+#[case(json!({}), &[])]
+#[case(json!({"resources": {"limits": {"cpu": 1}}}), &["c.resourcesPolicy"])]
+#[case(json!({"resources": {"requests": {"example.com/gpu": 1}}}), &["c.resourcesPolicy"])]
+#[case(json!({"resources": {"limits": {}, "claims": [{"name": "x"}]}}), &[])]
+fn a_policy_is_not_beside_other_resources(#[case] over: Json, #[case] expected: &[&str]) {
     let mut sidecar = over;
     sidecar["resourcesPolicy"] = policy("sum", "app", &json!({"cpu": "cpu/2"}), &Json::Null);
-    let (_, errors) = read(&sidecar, kind);
+    let (_, errors) = read(&sidecar);
     let paths: Vec<_> = errors.iter().map(|error| error.path.as_str()).collect();
     assert_eq!(paths, expected, "{errors:?}");
 }
@@ -255,7 +249,7 @@ fn what_is_wrong_in_a_policy_is_named(#[case] over: Json, #[case] expected: &[&s
         policy[field] = value.clone();
     }
     let sidecar = json!({"resourcesPolicy": policy});
-    let (read, errors) = read(&sidecar, ContainerKind::Container);
+    let (read, errors) = read(&sidecar);
     let paths = errors.iter().map(|error| error.path.as_str());
     let paths: Vec<_> = paths
         .filter_map(|path| path.strip_prefix("c.resourcesPolicy"))
@@ -272,7 +266,7 @@ fn compute(policy: &Json, containers: &Json) -> (Json, Vec<String>) {
 /// The same, in a pod with resources of its own.
 fn compute_in(of_the_pod: &Json, policy: &Json, containers: &Json) -> (Json, Vec<String>) {
     let sidecar = json!({"resourcesPolicy": policy});
-    let (policy, errors) = read(&sidecar, ContainerKind::Container);
+    let (policy, errors) = read(&sidecar);
     assert_eq!(errors, [], "{sidecar}");
     let policy = policy.unwrap();
     let containers: Vec<_> = containers
@@ -429,7 +423,7 @@ fn what_is_too_long_is_not_read() {
             policy[field] = value.clone();
         }
         let sidecar = json!({"resourcesPolicy": policy});
-        let (_, errors) = read(&sidecar, ContainerKind::Container);
+        let (_, errors) = read(&sidecar);
         assert_eq!(errors.len(), 1, "{errors:?}");
         assert!(
             errors[0].to_string().contains("are more than"),
@@ -563,7 +557,7 @@ proptest! {
     ) {
         let text = expression.print();
         let variable = Value::Exactly(Ratio::new(own, 1000));
-        match (Expression::parse(&text, "cpu"), expression.naive(own)) {
+        match (parser::parse(&text, "cpu"), expression.naive(own)) {
             (Ok(parsed), Some((numerator, denominator))) => {
                 let expected = Value::Exactly(Ratio::new(numerator, denominator));
                 prop_assert_eq!(parsed.evaluate(variable), Some(expected), "{}", text);
@@ -588,7 +582,7 @@ proptest! {
     // SDF-10
     #[test]
     fn no_limit_is_larger_than_any(expression in generated()) {
-        let Ok(parsed) = Expression::parse(&expression.print(), "cpu") else {
+        let Ok(parsed) = parser::parse(&expression.print(), "cpu") else {
             return Ok(());
         };
         let large = |own: i128| parsed.evaluate(Value::Exactly(Ratio::from_integer(own)));
@@ -608,7 +602,7 @@ proptest! {
 
     #[test]
     fn any_text_is_an_expression_or_refused(text in "[-+*/(),.%0-9eEmkKMGi cpumaxin@ü]{0,24}") {
-        if let Ok(parsed) = Expression::parse(&text, "cpu") {
+        if let Ok(parsed) = parser::parse(&text, "cpu") {
             for variable in [Value::Unlimited, Value::Exactly(quantity("1P"))] {
                 if let Some(Value::Exactly(value)) = parsed.evaluate(variable) {
                     let _ = (Resource::Cpu.units(value), Resource::Memory.units(value));
@@ -630,7 +624,7 @@ proptest! {
             json!({"cpu": cpu.print(), "memory": memory.print().replace("cpu", "memory")})
         };
         let policy = policy(mode, ".*", &list(limits), &list(requests));
-        let (Some(policy), _) = read(&json!({"resourcesPolicy": policy}), ContainerKind::Container) else {
+        let (Some(policy), _) = read(&json!({"resourcesPolicy": policy})) else {
             return Ok(());
         };
         let milli = |amount: Option<u32>| amount.map(|amount| format!("{amount}m"));

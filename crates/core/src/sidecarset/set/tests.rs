@@ -133,6 +133,8 @@ fn a_name_that_no_label_can_have_is_refused(#[case] name: &str) {
 #[case(json!({"namespace": "a", "namespaceSelector": {"matchLabels": {"a": "b"}}}), &["spec.namespaceSelector"])]
 #[case(json!({"containers": []}), &["spec.containers"])]
 #[case(json!({"containers": null, "initContainers": [{"name": "a", "image": "b"}]}), &[])]
+#[case(json!({"initContainers": [{"name": "a", "image": "b", "resourcesPolicy": {"targetContainersMode": "sum", "resourcesExpr": {"limits": {"cpu": "cpu"}}}}]}), &["spec.initContainers[0].resourcesPolicy"])]
+#[case(json!({"initContainers": [{"name": "a", "image": "b", "restartPolicy": "Always", "resourcesPolicy": {"targetContainersMode": "sum", "resourcesExpr": {"limits": {"cpu": "cpu"}}}}]}), &[])]
 #[case(json!({"containers": [{"name": "A", "image": "b"}]}), &["spec.containers[0].name"])]
 #[case(json!({"containers": [{"name": "a"}]}), &["spec.containers[0].image"])]
 #[case(json!({"containers": [{"name": "a", "image": " b"}]}), &["spec.containers[0].image"])]
