@@ -322,10 +322,12 @@ impl<'a> FormerContainers<'a> {
             // The former container may have been started anew before the kubelet heard of the upgrade. And where a new name
             // means the same image, nothing shows that it is asked for: a runtime reports either name
             // (kubernetes/kubernetes#51017). In both cases the container is new and its image is the former.
-            Some(id) => {
-                let is_new = status.container_id.as_deref() != Some(id);
-                is_new && status.running.is_some() && (is_shown() || is_settled)
+            Some(id) if status.container_id.as_deref() != Some(id) => {
+                status.running.is_some() && (is_shown() || is_settled)
             }
+            // The former container stays where the image that it was started with is asked for again, before its kubelet has
+            // heard of another.
+            Some(_) => is_settled && status.running.is_some() && runs(status, &container.image),
             None => is_shown() || (is_settled && self.was_started_since(status)),
         }
     }

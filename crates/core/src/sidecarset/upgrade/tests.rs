@@ -218,6 +218,25 @@ fn a_container_that_is_started_anew_with_its_former_image_is_not_upgraded() {
     assert_eq!(settles_at(&set, &pod, NOW.parse().unwrap()), None);
 }
 
+/// Two edits while a kubelet is away: nothing is left for it to restart.
+// SCS-55, SDF-32
+#[test]
+fn a_container_whose_image_is_asked_for_again_need_not_be_replaced() {
+    let (set, mut pod) = being_upgraded("registry.example/log-agent:1.1");
+    pod.containers[0].image = "registry.example/log-agent:1.0".into();
+    assert_eq!(state_at(&set, &pod, 0).progress, Progress::BeforeRestart);
+    assert_eq!(
+        settles_at(&set, &pod, NOW.parse().unwrap()),
+        Some("2026-11-22T01:56:40Z".parse().unwrap())
+    );
+    assert!(state_at(&set, &pod, 15).is_consistent());
+    pod.is_seen = false;
+    assert!(!state_at(&set, &pod, 1000).is_consistent());
+    pod.is_seen = true;
+    pod.containers[0].image = "registry.example/log-agent:1.1".into();
+    assert!(!state_at(&set, &pod, 1000).is_consistent());
+}
+
 // SCS-55, SDF-32
 #[test]
 fn another_name_of_the_same_image_is_upgraded_once_the_former_container_must_be_gone() {
