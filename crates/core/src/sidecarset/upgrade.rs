@@ -10,6 +10,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use leadsman_api::limits;
 use serde_json::{Value, json};
 
 pub use self::hot::reset;
@@ -129,7 +130,7 @@ fn patch_metadata(
             .annotations
             .retain(|key, _| !is_ours(key) && allowed.contains(key));
         // What cannot be merged stays, as at the injection, which has reported it.
-        patch.apply(annotations);
+        patch.apply(annotations, limits::ANNOTATIONS_BYTES);
     }
 }
 

@@ -19,6 +19,9 @@ pub enum MergeError {
     /// Either of the two.
     #[error("the value or the patch is nested more than {MOST_LEVELS} levels deep")]
     Nesting,
+    /// What follows.
+    #[error("with it, the annotations of the pod would have more than 256 KiB")]
+    TooLarge,
 }
 
 /// Levels of objects and lists that are descended into.

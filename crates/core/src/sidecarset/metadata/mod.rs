@@ -96,26 +96,42 @@ impl MetadataPatch {
         }
     }
 
-    /// Applies the patch to annotations. Those that cannot be merged stay and are returned.
-    pub fn apply(&self, annotations: &mut BTreeMap<String, String>) -> Vec<NotMerged> {
+    /// Applies the patch to annotations. Those that cannot be merged stay and are returned, as do those by which all keys and
+    /// values would have more bytes together.
+    pub fn apply(
+        &self,
+        annotations: &mut BTreeMap<String, String>,
+        most_bytes: usize,
+    ) -> Vec<NotMerged> {
         let mut failures = Vec::new();
+        let mut bytes = bytes_of(annotations);
         for (key, value) in &self.annotations {
-            match annotations.get(key) {
+            let present = annotations.get(key).map(String::as_str);
+            let wanted = match present {
                 Some(_) if self.policy == PatchPolicy::Retain => continue,
                 Some(present)
                     if self.policy == PatchPolicy::MergePatchJson && !present.is_empty() =>
                 {
-                    match merge(present, value) {
-                        Ok(merged) => annotations.insert(key.clone(), merged),
-                        Err(reason) => {
-                            let key = key.clone();
-                            failures.push(NotMerged { key, reason });
-                            continue;
-                        }
-                    }
+                    merge(present, value)
                 }
-                _ => annotations.insert(key.clone(), value.clone()),
+                _ => Ok(value.clone()),
             };
+            let former = present.map_or(0, |present| key.len() + present.len());
+            let fits = wanted.and_then(|wanted| {
+                let bytes = bytes - former + key.len() + wanted.len();
+                let fits = bytes <= most_bytes;
+                fits.then_some((wanted, bytes)).ok_or(MergeError::TooLarge)
+            });
+            match fits {
+                Ok((wanted, with_it)) => {
+                    bytes = with_it;
+                    annotations.insert(key.clone(), wanted);
+                }
+                Err(reason) => failures.push(NotMerged {
+                    key: key.clone(),
+                    reason,
+                }),
+            }
         }
         failures
     }
@@ -124,6 +140,13 @@ impl MetadataPatch {
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.annotations.keys().map(String::as_str)
     }
+}
+
+/// The bytes of annotations as Kubernetes counts them (`TotalAnnotationSizeLimitB` of
+/// k8s.io/apimachinery/pkg/api/validation/objectmeta.go).
+pub fn bytes_of(annotations: &BTreeMap<String, String>) -> usize {
+    let lengths = annotations.iter();
+    lengths.map(|(key, value)| key.len() + value.len()).sum()
 }
 
 #[cfg(test)]

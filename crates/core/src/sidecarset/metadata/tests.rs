@@ -40,7 +40,7 @@ fn annotations_are_patched_as_recorded_and_where_openkruise_refuses_the_pod_they
         let (patch, _) = patch(policy, &case["patch"]);
         let before = strings(&case["before"]);
         let mut annotations = before.clone();
-        let failures = patch.apply(&mut annotations);
+        let failures = patch.apply(&mut annotations, usize::MAX);
         if case.get("denied").is_some() {
             assert_eq!((annotations, failures.len()), (before, 1), "{case}");
         } else {
@@ -61,7 +61,12 @@ fn patches_are_applied_again_with_an_image_as_recorded() {
         ("Overwrite", json!({"o": "o2"})),
         ("MergePatchJson", json!({"m": "{\"b\":2}"})),
     ] {
-        assert!(patch(policy, &wanted).0.apply(&mut annotations).is_empty());
+        assert!(
+            patch(policy, &wanted)
+                .0
+                .apply(&mut annotations, usize::MAX)
+                .is_empty()
+        );
     }
     assert_eq!(annotations, strings(&states[2]["annotations"]));
 }

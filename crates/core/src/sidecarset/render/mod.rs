@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use leadsman_api::limits;
 
 pub use self::additions::{Additions, ListAdditions};
 use self::choice::choose;
@@ -27,7 +28,7 @@ use super::annotations::{
 };
 use super::container::{Position, SidecarContainer, Upgrade};
 use super::host_ports::HostPort;
-use super::metadata::{AllowedKeys, MetadataPatch, NotMerged};
+use super::metadata::{AllowedKeys, MetadataPatch, NotMerged, bytes_of};
 use super::overlap::Overlap;
 use super::resources::ResourceRemark;
 use super::set::{PinnedRevision, SidecarSet};
@@ -355,10 +356,11 @@ fn annotate(
 ) -> BTreeMap<String, Option<String>> {
     let mut annotations = pod.annotations.clone();
     annotations.retain(|key, _| !is_ours(key));
+    let most_bytes = limits::ANNOTATIONS_BYTES.saturating_sub(bytes_of(&ours));
     for injection in injections {
         for patch in &injection.template.patches {
             let (patch, refused) = restrict(patch, &injection.allowed_keys);
-            let failures = patch.apply(&mut annotations).into_iter();
+            let failures = patch.apply(&mut annotations, most_bytes).into_iter();
             let refused = refused.into_iter().map(Remark::KeyNotAllowed);
             let found = refused.chain(failures.map(Remark::NotMerged));
             let name = &injection.set.name;

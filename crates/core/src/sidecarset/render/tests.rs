@@ -440,6 +440,42 @@ fn an_injected_container_is_replaced_where_it_stands() {
     assert_eq!(after["spec"]["containers"][1]["image"], "i:1");
 }
 
+/// The API server refuses a pod whose annotations have more than 256 KiB together.
+// SCS-42, SDF-1
+#[test]
+fn what_a_pod_has_no_room_for_is_not_added_to_its_annotations() {
+    let mut pod = pod();
+    let own = "x".repeat(100 * 1024);
+    pod["metadata"]["annotations"]["own"] = json!(own);
+    let patch = |key: &str, policy: &str, kib: usize| {
+        let mut spec = one(key);
+        let annotations = json!({key: "y".repeat(kib * 1024)});
+        spec["patchPodMetadata"] = json!([{"patchPolicy": policy, "annotations": annotations}]);
+        set(key, "2026-01-01T00:00:00Z", &spec)
+    };
+    let sets = [
+        patch("a", "Overwrite", 100),
+        patch("b", "Overwrite", 100),
+        patch("c", "Retain", 50),
+        patch("own", "Overwrite", 60),
+    ];
+    let injected = inject_all(&pod, &sets, RenderOptions::default(), NOW);
+    let after = injected.additions.apply(&pod);
+    let annotations: BTreeMap<String, String> =
+        serde_json::from_value(after["metadata"]["annotations"].clone()).unwrap();
+    assert!(bytes_of(&annotations) <= limits::ANNOTATIONS_BYTES);
+    assert!(annotations.contains_key("a") && annotations.contains_key("c"));
+    assert!(!annotations.contains_key("b"));
+    assert_eq!(annotations["own"].len(), 60 * 1024);
+    assert_eq!(names(&after), ["a", "b", "c", "own", "app"]);
+    let remarks: Vec<_> = injected.remarks.iter().collect();
+    assert_eq!(remarks.len(), 1, "{remarks:?}");
+    assert_eq!(
+        remarks[0].1.to_string(),
+        "annotation \"b\" is left as it is: with it, the annotations of the pod would have more than 256 KiB"
+    );
+}
+
 fn list_mut(pod: &mut JsonObject) -> &mut Vec<Value> {
     pod["spec"]["containers"].as_array_mut().unwrap()
 }
