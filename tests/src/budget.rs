@@ -102,6 +102,10 @@ pub fn sidecar_set_reads() -> Vec<Row> {
         manager("watch secrets", 1),
         manager("list mutatingwebhookconfigurations", 1),
         manager("watch mutatingwebhookconfigurations", 1),
+        manager("list validatingwebhookconfigurations", 1),
+        manager("watch validatingwebhookconfigurations", 1),
+        // The one that owns the latter.
+        manager("get clusterroles", 1),
         manager("list sidecarsets", 1),
         manager("watch sidecarsets", 1),
         manager("list controllerrevisions", 1),
