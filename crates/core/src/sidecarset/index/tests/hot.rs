@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::traffic::Traffic;
 use super::world::{BAD, Key, UNREADY, World, pod_key, set_key};
 use crate::sidecarset::annotations::{WORKING_CONTAINER, working_containers};
 use crate::sidecarset::event::{WatchedKind, Write};
@@ -30,13 +31,7 @@ enum Step {
     /// Whether the application is ready.
     App(usize, bool),
     Kubelet(usize),
-    Deliver(usize),
-    Send(usize),
-    CarryOut(usize, bool),
-    Refuse(usize),
-    Lose(usize),
-    Restart,
-    Pass(i64),
+    Traffic(Traffic),
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
@@ -61,13 +56,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => (pod(), any::<bool>()).prop_map(|(pod, selected)| Step::Relabel(pod, selected)),
         1 => (pod(), any::<bool>()).prop_map(|(pod, ready)| Step::App(pod, ready)),
         8 => pod().prop_map(Step::Kubelet),
-        6 => (0..6_usize).prop_map(Step::Deliver),
-        12 => (0..64_usize).prop_map(Step::Send),
-        10 => (0..3_usize, prop::bool::weighted(0.8)).prop_map(|(place, reply)| Step::CarryOut(place, reply)),
-        3 => (0..3_usize).prop_map(Step::Refuse),
-        1 => (0..3_usize).prop_map(Step::Lose),
-        1 => Just(Step::Restart),
-        1 => prop::sample::select(vec![1, 400]).prop_map(Step::Pass),
+        Traffic::WEIGHT + 3 => Traffic::any(3, 3, &[1, 400]).prop_map(Step::Traffic),
     ]
 }
 
@@ -117,16 +106,7 @@ fn step(world: &mut World, step: &Step) {
             world.start_containers(&pod_key(*pod));
         }
         Step::Kubelet(pod) => world.start_containers(&pod_key(*pod)),
-        Step::Deliver(count) => world.deliver(*count),
-        Step::Send(choice) => drop(world.send(*choice)),
-        Step::CarryOut(place, has_reply) if *place < world.in_flight.len() => {
-            world.carry_out(*place, *has_reply);
-        }
-        Step::Refuse(place) if *place < world.in_flight.len() => world.refuse(*place),
-        Step::Lose(place) if *place < world.in_flight.len() => world.lose(*place),
-        Step::CarryOut(..) | Step::Refuse(_) | Step::Lose(_) => {}
-        Step::Restart => world.restart(),
-        Step::Pass(seconds) => world.pass(*seconds),
+        Step::Traffic(traffic) => world.happen(traffic),
     }
 }
 

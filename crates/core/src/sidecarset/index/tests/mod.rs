@@ -3,4 +3,5 @@
 mod cases;
 mod hot;
 mod proof;
+mod traffic;
 mod world;

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::traffic::Traffic;
 use super::world::{BAD, UNREADY, World, barrier, pod_key, pod_name, set_key};
 use crate::cluster::ObjectName;
 use crate::sidecarset::condition::{UPGRADABLE, UpgradableCondition, WhenWritten};
@@ -13,6 +14,7 @@ use crate::sidecarset::event::{WatchedKind, Write, WriteTarget};
 use crate::sidecarset::index::{Config, Index};
 use crate::sidecarset::pod::PodVersion;
 use crate::sidecarset::rollout::{Member, plan};
+use crate::sidecarset::set::CUSTOM_VERSION_LABEL;
 use crate::sidecarset::status::Counts;
 
 /// Sets that share all pods; `c` claims the container of `a`, and is younger unless `a` is made anew.
@@ -23,14 +25,7 @@ const PODS: usize = 7;
 enum Step {
     CreateSet(usize),
     DeleteSet(usize),
-    Image(usize, &'static str),
-    Env(usize, u8),
-    Partition(usize, u8),
-    Pause(usize, bool),
-    Scatter(usize, bool),
-    Break(usize, bool),
-    History(usize, u8),
-    Version(usize, u8),
+    Edit(usize, Edit),
     CreatePod(usize, bool),
     DeletePod(usize),
     Relabel(usize, bool),
@@ -39,31 +34,44 @@ enum Step {
     Kubelet(usize),
     LateKubelets(bool),
     Crash(usize),
-    Deliver(usize),
-    Send(usize),
-    CarryOut(usize, bool),
-    Refuse(usize),
-    Lose(usize),
     List,
-    Restart,
-    Pass(i64),
+    Traffic(Traffic),
+}
+
+/// An edit of a set.
+#[derive(Clone, Debug)]
+enum Edit {
+    Image(&'static str),
+    Env(u8),
+    Partition(u8),
+    Pause(bool),
+    Scatter(bool),
+    Break(bool),
+    History(u8),
+    Version(u8),
+}
+
+fn any_edit() -> impl Strategy<Value = Edit> {
+    let image = proptest::sample::select(vec!["i:1", "i:2", "i:3", BAD, UNREADY]);
+    prop_oneof![
+        4 => image.prop_map(Edit::Image),
+        1 => (0..3_u8).prop_map(Edit::Env),
+        1 => (0..4_u8).prop_map(Edit::Partition),
+        1 => any::<bool>().prop_map(Edit::Pause),
+        1 => any::<bool>().prop_map(Edit::Scatter),
+        1 => any::<bool>().prop_map(Edit::Break),
+        1 => (1..4_u8).prop_map(Edit::History),
+        1 => (0..3_u8).prop_map(Edit::Version),
+    ]
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
     let set = || 0..SETS.len();
     let pod = || 0..PODS;
-    let image = proptest::sample::select(vec!["i:1", "i:2", "i:3", BAD, UNREADY]);
     prop_oneof![
         2 => set().prop_map(Step::CreateSet),
         1 => set().prop_map(Step::DeleteSet),
-        4 => (set(), image).prop_map(|(set, image)| Step::Image(set, image)),
-        1 => (set(), 0..3_u8).prop_map(|(set, env)| Step::Env(set, env)),
-        1 => (set(), 0..4_u8).prop_map(|(set, partition)| Step::Partition(set, partition)),
-        1 => (set(), any::<bool>()).prop_map(|(set, paused)| Step::Pause(set, paused)),
-        1 => (set(), any::<bool>()).prop_map(|(set, scatter)| Step::Scatter(set, scatter)),
-        1 => (set(), any::<bool>()).prop_map(|(set, broken)| Step::Break(set, broken)),
-        1 => (set(), 1..4_u8).prop_map(|(set, limit)| Step::History(set, limit)),
-        1 => (set(), 0..3_u8).prop_map(|(set, version)| Step::Version(set, version)),
+        11 => (set(), any_edit()).prop_map(|(set, edit)| Step::Edit(set, edit)),
         5 => (pod(), any::<bool>()).prop_map(|(pod, injected)| Step::CreatePod(pod, injected)),
         1 => pod().prop_map(Step::DeletePod),
         1 => (pod(), any::<bool>()).prop_map(|(pod, other)| Step::Relabel(pod, other)),
@@ -72,20 +80,13 @@ fn any_step() -> impl Strategy<Value = Step> {
         6 => pod().prop_map(Step::Kubelet),
         1 => any::<bool>().prop_map(Step::LateKubelets),
         3 => pod().prop_map(Step::Crash),
-        6 => (0..6_usize).prop_map(Step::Deliver),
-        12 => (0..64_usize).prop_map(Step::Send),
-        10 => (0..8_usize, prop::bool::weighted(0.8)).prop_map(|(place, reply)| Step::CarryOut(place, reply)),
-        1 => (0..8_usize).prop_map(Step::Refuse),
-        1 => (0..8_usize).prop_map(Step::Lose),
         1 => Just(Step::List),
-        1 => Just(Step::Restart),
-        1 => prop::sample::select(vec![1, 30, 400]).prop_map(Step::Pass),
+        Traffic::WEIGHT + 1 => Traffic::any(8, 1, &[1, 30, 400]).prop_map(Step::Traffic),
     ]
 }
 
-fn spec(world: &World, set: usize, most: usize) -> Value {
+fn spec(set: usize, most: usize) -> Value {
     let (name, container) = SETS[set];
-    let _ = world;
     json!({
         "metadata": {"name": name, "labels": {}},
         "spec": {
@@ -101,60 +102,63 @@ fn spec(world: &World, set: usize, most: usize) -> Value {
     })
 }
 
-fn step(world: &mut World, step: &Step, most: usize) {
-    let edit = |world: &mut World, set: usize, change: &dyn Fn(&mut Value)| {
-        world.change(&set_key(SETS[set].0), |value| change(value));
+fn edit(set: &mut Value, edit: &Edit) {
+    let strategy = |field: &str| format!("/spec/updateStrategy/{field}");
+    let mut put = |pointer: &str, value: Value| {
+        let (parent, field) = pointer.rsplit_once('/').unwrap();
+        set.pointer_mut(parent).unwrap()[field] = value;
     };
-    match step {
-        Step::CreateSet(set) => {
-            let key = set_key(SETS[*set].0);
-            if !world.objects.contains_key(&key) {
-                let spec = spec(world, *set, most);
-                world.create(&key, spec);
-                world.pass(1);
-            }
+    match *edit {
+        Edit::Image(image) => put("/spec/containers/0/image", image.into()),
+        Edit::Env(env) => put(
+            "/spec/containers/0/env",
+            json!([{"name": format!("E{env}")}]),
+        ),
+        Edit::Partition(partition) => put(&strategy("partition"), partition.into()),
+        Edit::Pause(is_paused) => put(&strategy("paused"), is_paused.into()),
+        Edit::Scatter(is_scattered) => {
+            let terms = if is_scattered {
+                json!([{"key": "app", "value": "web"}])
+            } else {
+                json!([])
+            };
+            put(&strategy("scatterStrategy"), terms);
         }
-        Step::DeleteSet(set) => world.delete(&set_key(SETS[*set].0)),
-        Step::Image(set, image) => edit(world, *set, &|value| {
-            value["spec"]["containers"][0]["image"] = (*image).into();
-        }),
-        Step::Env(set, env) => edit(world, *set, &|value| {
-            value["spec"]["containers"][0]["env"] = json!([{"name": format!("E{env}")}]);
-        }),
-        Step::Partition(set, partition) => edit(world, *set, &|value| {
-            value["spec"]["updateStrategy"]["partition"] = (*partition).into();
-        }),
-        Step::Pause(set, is_paused) => edit(world, *set, &|value| {
-            value["spec"]["updateStrategy"]["paused"] = (*is_paused).into();
-        }),
-        Step::Scatter(set, is_scattered) => edit(world, *set, &|value| {
-            let term = json!([{"key": "app", "value": "web"}]);
-            value["spec"]["updateStrategy"]["scatterStrategy"] =
-                if *is_scattered { term } else { json!([]) };
-        }),
-        Step::Break(set, is_broken) => edit(world, *set, &|value| {
-            let kind = if *is_broken {
+        Edit::Break(is_broken) => {
+            let kind = if is_broken {
                 "OnDelete"
             } else {
                 "RollingUpdate"
             };
-            value["spec"]["updateStrategy"]["type"] = kind.into();
-        }),
-        Step::History(set, limit) => edit(world, *set, &|value| {
-            value["spec"]["revisionHistoryLimit"] = (*limit).into();
-        }),
-        Step::Version(set, version) => edit(world, *set, &|value| {
-            let label = "apps.kruise.io/sidecarset-custom-version";
+            put(&strategy("type"), kind.into());
+        }
+        Edit::History(limit) => put("/spec/revisionHistoryLimit", limit.into()),
+        Edit::Version(version) => {
+            let labels = set["metadata"]["labels"].as_object_mut().unwrap();
             match version {
-                0 => drop(
-                    value["metadata"]["labels"]
-                        .as_object_mut()
-                        .unwrap()
-                        .remove(label),
-                ),
-                version => value["metadata"]["labels"][label] = format!("v{version}").into(),
+                0 => drop(labels.remove(CUSTOM_VERSION_LABEL)),
+                _ => drop(labels.insert(
+                    CUSTOM_VERSION_LABEL.to_owned(),
+                    format!("v{version}").into(),
+                )),
             }
-        }),
+        }
+    }
+}
+
+fn step(world: &mut World, step: &Step, most: usize) {
+    match step {
+        Step::CreateSet(set) => {
+            let key = set_key(SETS[*set].0);
+            if !world.objects.contains_key(&key) {
+                world.create(&key, spec(*set, most));
+                world.pass(1);
+            }
+        }
+        Step::DeleteSet(set) => world.delete(&set_key(SETS[*set].0)),
+        Step::Edit(set, change) => {
+            world.change(&set_key(SETS[*set].0), |set| edit(set, change));
+        }
         Step::CreatePod(pod, is_injected) => {
             let is_good = world
                 .sets()
@@ -189,17 +193,8 @@ fn step(world: &mut World, step: &Step, most: usize) {
         Step::Kubelet(pod) => world.start_containers(&pod_key(*pod)),
         Step::LateKubelets(are_late) => world.are_kubelets_late = *are_late,
         Step::Crash(pod) => world.crash(&pod_key(*pod)),
-        Step::Deliver(count) => world.deliver(*count),
-        Step::Send(choice) => drop(world.send(*choice)),
-        Step::CarryOut(place, has_reply) if *place < world.in_flight.len() => {
-            world.carry_out(*place, *has_reply);
-        }
-        Step::Refuse(place) if *place < world.in_flight.len() => world.refuse(*place),
-        Step::Lose(place) if *place < world.in_flight.len() => world.lose(*place),
-        Step::CarryOut(..) | Step::Refuse(_) | Step::Lose(_) => {}
         Step::List => world.list(),
-        Step::Restart => world.restart(),
-        Step::Pass(seconds) => world.pass(*seconds),
+        Step::Traffic(traffic) => world.happen(traffic),
     }
 }
 

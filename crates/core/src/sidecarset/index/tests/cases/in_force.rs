@@ -1,0 +1,171 @@
+//! Hashes, and from which generation on a set is in force.
+
+use super::*;
+
+// SCS-22, SCS-38, SCS-62, SCS-63, SCS-65, SDF-6, SDF-54, SDF-55
+#[test]
+fn a_set_gets_its_revision_its_hashes_and_a_status_that_names_the_generation_in_force() {
+    let world = world(2);
+    let set = world.set("log").unwrap();
+    let annotations = &world.objects[&set_key("log")]["metadata"]["annotations"];
+    assert_eq!(annotations[HASH], *set.hashes.hash);
+    assert_eq!(annotations[HASH_WITHOUT_IMAGE], *set.hashes.without_image);
+    let status = world.status("log");
+    assert_eq!(world.counts("log"), [2, 2, 2]);
+    assert_eq!(status["updatedReadyPods"], 2);
+    assert_eq!(status["observedGeneration"], 1);
+    assert_eq!(status["inForce"]["generation"], 1);
+    assert_eq!(status["collisionCount"], 0);
+    assert_eq!(status["latestRevision"], world.revisions()[0].1.as_str());
+    assert_eq!(
+        world.reason("log"),
+        ("True", "InForce", "new pods are injected")
+    );
+}
+
+// SCS-22
+#[test]
+fn a_status_that_is_written_at_the_same_time_does_not_keep_the_hashes_from_being_written() {
+    let mut world = world(1);
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    while world.send(0) {}
+    let is_hashes = |one: &InFlight| matches!(one.write, Write::SetHashes { .. });
+    while let Some(place) = world.in_flight.iter().position(|one| !is_hashes(one)) {
+        world.carry_out(place, true);
+        while world.send(0) {}
+    }
+    let is_status = |write: &Write| matches!(write, Write::SetStatus { .. });
+    assert!(world.writes.iter().any(is_status));
+    world.carry_out(0, true);
+    let set = world.set("log").unwrap();
+    let annotations = &world.objects[&set_key("log")]["metadata"]["annotations"];
+    assert_eq!(annotations[HASH], *set.hashes.hash);
+}
+
+// SCS-22
+#[test]
+fn hashes_that_are_written_late_are_those_of_the_last_edit_in_the_end() {
+    let mut world = world(1);
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    while world.send(0) {}
+    world.edit("log", "/spec/containers/0/image", &json!("i:3"));
+    world.settle();
+    let set = world.set("log").unwrap();
+    let annotations = &world.objects[&set_key("log")]["metadata"]["annotations"];
+    assert_eq!(annotations[HASH], *set.hashes.hash);
+}
+
+// SDF-6
+#[test]
+fn a_generation_is_in_force_when_the_webhook_injects_it() {
+    let mut world = world(1);
+    world.tell(barrier(0));
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    world.settle();
+    assert_eq!(world.status("log")["inForce"]["generation"], 1);
+    assert_eq!(world.status("log")["observedGeneration"], 2);
+    let (status, reason, message) = world.reason("log");
+    assert_eq!((status, reason), ("False", "NotInForce"));
+    assert!(message.contains("generation 1"), "{message}");
+    let since = world.status("log")["inForce"]["since"].clone();
+    world.pass(60);
+    world.tell(barrier(1_000_000));
+    world.settle();
+    assert_eq!(
+        world.status("log")["inForce"],
+        json!({"generation": 2, "since": since})
+    );
+    assert_eq!(world.reason("log").1, "InForce");
+    // No webhook at all.
+    world.tell(Event::WebhookBarrier(None));
+    world.settle();
+    assert_eq!(world.status("log").get("inForce"), None);
+    assert_eq!(world.reason("log").1, "NotInForce");
+}
+
+// SCS-39, SDF-6
+#[test]
+fn a_pin_is_in_force_when_the_webhook_knows_its_revision() {
+    let mut world = world(0);
+    let first = world.revisions()[0].1.clone();
+    let key = (WatchedKind::Revision, object("leadsman-system", &first));
+    let high = ResourceVersion::from(1_000_000);
+    let known_by = |revisions| SnapshotVersion {
+        sets: high,
+        revisions: ResourceVersion::from(revisions),
+        whitelist: high,
+    };
+    world.tell(Event::WebhookBarrier(Some(known_by(1))));
+    let pin = json!({"revision": {"customVersion": "v1"}});
+    world.edit("log", "/spec/injectionStrategy", &pin);
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    world.settle();
+    assert_eq!(world.reason("log").1, "RevisionMissing");
+    // The revision gets the version that pins it: a replica that has not seen this gives pods another.
+    let label = "apps.kruise.io/sidecarset-custom-version";
+    world.change(&key, |revision| {
+        revision["metadata"]["labels"][label] = json!("v1");
+    });
+    world.edit("log", "/spec/containers/0/image", &json!("i:3"));
+    world.settle();
+    assert_eq!(world.reason("log").1, "NotInForce");
+    assert_eq!(world.status("log")["inForce"]["generation"], 3);
+    let version = world.objects[&key]["metadata"]["resourceVersion"].clone();
+    let needed = ResourceVersion::parse(version.as_str());
+    let snapshot = world.index.take_changed_snapshot().unwrap();
+    assert_eq!(snapshot.barrier().revisions, needed);
+    assert!(!snapshot.version.lacks(snapshot.barrier()));
+    world.tell(Event::WebhookBarrier(Some(known_by(
+        needed.number().unwrap(),
+    ))));
+    world.settle();
+    assert_eq!(world.reason("log").1, "InForce");
+    // A process that starts finds nothing to tell the API server.
+    world.restart();
+    let snapshot = world.index.take_changed_snapshot().unwrap();
+    assert_eq!(snapshot.barrier(), SnapshotVersion::default());
+}
+
+// SDF-6, SDF-17
+#[test]
+fn a_set_that_patches_annotations_is_in_force_when_the_webhook_knows_the_whitelist() {
+    let mut world = world(0);
+    let rules = json!({"rules": [{"allowedAnnotationKeyExprs": ["^a.example/"]}]});
+    let key = (
+        WatchedKind::Configuration,
+        object("leadsman-system", CONFIGURATION),
+    );
+    let list = json!({"metadata": {}, "data": {WHITELIST: rules.to_string()}});
+    world.create(&key, list);
+    world.deliver_all();
+    let version = world.objects[&key]["metadata"]["resourceVersion"].clone();
+    let needed = ResourceVersion::parse(version.as_str());
+    // It patches none, so it depends on no list.
+    let barrier_of = |world: &mut World| world.index.take_changed_snapshot().unwrap().barrier();
+    assert_eq!(barrier_of(&mut world).whitelist, ResourceVersion::UNKNOWN);
+    let high = ResourceVersion::from(1_000_000);
+    let known_by = |whitelist| SnapshotVersion {
+        sets: high,
+        revisions: high,
+        whitelist,
+    };
+    let before = ResourceVersion::from(needed.number().unwrap() - 1);
+    world.tell(Event::WebhookBarrier(Some(known_by(before))));
+    let patch = json!([{"annotations": {"a.example/x": "1"}}]);
+    world.edit("log", "/spec/patchPodMetadata", &patch);
+    world.settle();
+    assert_eq!(world.reason("log").1, "NotInForce");
+    assert_eq!(barrier_of(&mut world).whitelist, needed);
+    world.tell(Event::WebhookBarrier(Some(known_by(needed))));
+    world.settle();
+    assert_eq!(world.reason("log").1, "InForce");
+    // A revision that patches them needs the list too, where new pods are pinned to it.
+    let patching = world.status("log")["latestRevision"].clone();
+    world.edit("log", "/spec/patchPodMetadata", &json!([]));
+    world.settle();
+    assert_eq!(barrier_of(&mut world).whitelist, ResourceVersion::UNKNOWN);
+    let pin = json!({"revision": {"revisionName": patching}});
+    world.edit("log", "/spec/injectionStrategy", &pin);
+    world.settle();
+    assert_eq!(barrier_of(&mut world).whitelist, needed);
+}

@@ -1,0 +1,85 @@
+//! Pods that a set selects and that were created without it.
+
+use super::*;
+
+// SDF-2, SDF-4
+#[test]
+fn pods_that_no_webhook_saw_are_counted_and_named() {
+    let mut world = world(1);
+    world.create_pod(1, false);
+    world.settle();
+    let (status, reason, message) = world.reason("log");
+    assert_eq!((status, reason), ("False", "NotInjected"));
+    assert!(
+        message
+            .starts_with("1 pod without its containers that it selects: shop/web-01 was created"),
+        "{message}"
+    );
+    assert_eq!(world.events().last().unwrap().0, "NotInjected");
+    assert_eq!(
+        world.index.inspect_pod(&pod_name(1))[0].lack,
+        Some(&Lack::Missed)
+    );
+    // A restart knows it too, and has nothing to write.
+    world.writes.clear();
+    world.restart();
+    world.settle();
+    assert_eq!(world.writes, []);
+    world.delete(&pod_key(1));
+    world.settle();
+    assert_eq!(world.reason("log").1, "InForce");
+}
+
+// SDF-2, SDF-14
+#[test]
+fn a_pod_that_has_the_annotations_of_another_and_none_of_the_containers_was_missed() {
+    let mut world = world(1);
+    let mut copy = world.objects[&pod_key(0)].clone();
+    let containers = copy["spec"]["containers"].as_array_mut().unwrap();
+    containers.retain(|container| container["name"] == "app");
+    world.create(&pod_key(1), copy);
+    world.settle();
+    assert_eq!(world.counts("log"), [1, 1, 1]);
+    let (_, reason, message) = world.reason("log");
+    assert_eq!(reason, "NotInjected");
+    assert!(
+        message.contains("1 pod ") && message.contains("shop/web-01"),
+        "{message}"
+    );
+    let sets = world.index.inspect_pod(&pod_name(1));
+    assert_eq!((sets.len(), sets[0].lack), (1, Some(&Lack::Missed)));
+    // One that got other containers than the set has now was not.
+    world.edit("log", "/spec/containers/0/name", &json!("other-side"));
+    world.delete(&pod_key(1));
+    world.settle();
+    assert_eq!(world.counts("log"), [0, 0, 0]);
+    assert_eq!(world.reason("log").1, "InForce");
+}
+
+// SDF-2, SCS-5
+#[test]
+fn pods_from_before_the_set_are_not_missed() {
+    let mut world = World::new();
+    world.create_pod(0, false);
+    world.pass(10);
+    world.create(&set_key("log"), spec("log"));
+    world.settle();
+    assert_eq!(world.reason("log").1, "InForce");
+    // And neither are those that come while injection is paused.
+    world.pass(10);
+    world.edit("log", "/spec/injectionStrategy", &json!({"paused": true}));
+    world.create_pod(1, false);
+    world.settle();
+    assert_eq!(
+        world.reason("log"),
+        (
+            "True",
+            "InForce",
+            "injection is paused: new pods get nothing"
+        )
+    );
+    world.pass(10);
+    world.edit("log", "/spec/injectionStrategy", &json!({"paused": false}));
+    world.settle();
+    assert_eq!(world.reason("log").1, "InForce");
+}

@@ -1,0 +1,133 @@
+//! Single cases: what is written for a set and its pods, and what is not.
+
+mod condition;
+mod in_force;
+mod missed;
+mod revisions;
+mod roll_out;
+
+use serde_json::{Value, json};
+
+use super::world::{BAD, InFlight, UNREADY, World, barrier, object, pod_key, pod_name, set_key};
+use crate::cluster::ResourceVersion;
+use crate::sidecarset::annotations::{HASH, HASH_WITHOUT_IMAGE, INJECTED_LIST};
+use crate::sidecarset::condition::UPGRADABLE;
+use crate::sidecarset::event::{CONFIGURATION, Event, WatchedKind, Write, WriteTarget};
+use crate::sidecarset::index::{ADOPT_PODS, Hold, Lack, SetByName, Turn};
+use crate::sidecarset::metadata::WHITELIST;
+use crate::sidecarset::snapshot::SnapshotVersion;
+
+fn spec(name: &str) -> Value {
+    json!({
+        "metadata": {"name": name, "labels": {}, "annotations": {}},
+        "spec": {
+            "selector": {"matchLabels": {"app": "web"}},
+            "containers": [{"name": format!("{name}-side"), "image": "i:1"}],
+            "updateStrategy": {"maxUnavailable": 1},
+        },
+    })
+}
+
+/// A world with a set and so many injected pods, where nothing is due.
+fn world(pods: usize) -> World {
+    let mut world = World::new();
+    world.create(&set_key("log"), spec("log"));
+    world.settle();
+    world.pass(10);
+    for pod in 0..pods {
+        world.create_pod(pod, true);
+    }
+    world.settle();
+    world.writes.clear();
+    world
+}
+
+impl World {
+    fn edit(&mut self, set: &str, pointer: &str, value: &Value) {
+        let at = pointer.rsplit_once('/').unwrap();
+        self.change(&set_key(set), |object| {
+            object.pointer_mut(at.0).unwrap()[at.1] = value.clone();
+        });
+        self.deliver_all();
+    }
+
+    fn status(&self, set: &str) -> &Value {
+        &self.objects[&set_key(set)]["status"]
+    }
+
+    fn counts(&self, set: &str) -> [u64; 3] {
+        let status = self.status(set);
+        ["matchedPods", "updatedPods", "readyPods"].map(|field| status[field].as_u64().unwrap())
+    }
+
+    fn reason(&self, set: &str) -> (&str, &str, &str) {
+        let condition = &self.status(set)["conditions"][0];
+        assert_eq!(condition["type"], "Ready");
+        let text = |field: &str| condition[field].as_str().unwrap();
+        (text("status"), text("reason"), text("message"))
+    }
+
+    fn image(&self, pod: usize) -> &str {
+        self.objects[&pod_key(pod)]["spec"]["containers"][0]["image"]
+            .as_str()
+            .unwrap()
+    }
+
+    /// The pods that are upgraded by the writes so far.
+    fn upgraded(&self) -> Vec<String> {
+        let pods = self.writes.iter().filter_map(|write| match write {
+            Write::Pod { pod, .. } => Some(pod.name.clone()),
+            _ => None,
+        });
+        pods.collect()
+    }
+
+    fn events(&self) -> Vec<(&'static str, String)> {
+        let notes = self.writes.iter().filter_map(|write| match write {
+            Write::Event(note) => Some((note.reason, note.note.clone())),
+            _ => None,
+        });
+        notes.collect()
+    }
+
+    fn revisions(&self) -> Vec<(i64, String)> {
+        let keys = self.keys(WatchedKind::Revision);
+        let mut revisions: Vec<_> = keys
+            .iter()
+            .map(|key| {
+                (
+                    self.objects[key]["revision"].as_i64().unwrap(),
+                    key.1.name.clone(),
+                )
+            })
+            .collect();
+        revisions.sort();
+        revisions
+    }
+
+    fn condition(&self, pod: usize) -> Option<&Value> {
+        let mut conditions = self.objects[&pod_key(pod)]["status"]["conditions"]
+            .as_array()?
+            .iter();
+        conditions.find(|condition| condition["type"] == UPGRADABLE)
+    }
+
+    /// The image that either of the first two containers of a pod has got last.
+    fn image_of_either(&self, pod: usize) -> &str {
+        self.objects[&pod_key(pod)]["spec"]["containers"][1]["image"]
+            .as_str()
+            .unwrap()
+    }
+
+    fn rank(&mut self, pod: usize, rank: &str) {
+        let key = pod_key(pod);
+        self.change(&key, |pod| pod["metadata"]["labels"]["rank"] = json!(rank));
+        self.deliver_all();
+    }
+
+    /// Takes out the upgrade of a pod, which is not answered.
+    fn take(&mut self, pod: usize) -> Option<Write> {
+        let now = self.now();
+        self.index.due(&WriteTarget::Pod(pod_name(pod)), now)
+    }
+}

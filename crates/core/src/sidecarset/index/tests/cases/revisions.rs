@@ -1,0 +1,177 @@
+//! Revisions, and pins.
+
+use super::*;
+
+// SCS-35, SCS-36, SCS-37, SDF-27
+#[test]
+fn revisions_are_created_renumbered_labelled_and_cleaned_up() {
+    let mut world = world(1);
+    world.edit("log", "/spec/revisionHistoryLimit", &json!(2));
+    world.edit("log", "/spec/updateStrategy", &json!({"type": "NotUpdate"}));
+    for image in ["i:2", "i:3", "i:4"] {
+        world.edit("log", "/spec/containers/0/image", &json!(image));
+        world.settle();
+    }
+    // The pod keeps the first.
+    let numbers = |world: &World| {
+        world
+            .revisions()
+            .iter()
+            .map(|(number, _)| *number)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(numbers(&world), [1, 4]);
+    let first = world.revisions()[0].1.clone();
+    world.edit("log", "/spec/containers/0/image", &json!("i:1"));
+    world.settle();
+    assert_eq!(world.revisions()[1], (5, first.clone()));
+    assert_eq!(world.status("log")["latestRevision"], first.as_str());
+    let label = "apps.kruise.io/sidecarset-custom-version";
+    let key = (WatchedKind::Revision, object("leadsman-system", &first));
+    for version in [Some("v1"), Some("v2"), None] {
+        let labels = version.map_or_else(|| json!({}), |version| json!({label: version}));
+        world.change(&set_key("log"), |set| set["metadata"]["labels"] = labels);
+        world.settle();
+        let stored = world.objects[&key]["metadata"]["labels"].get(label);
+        assert_eq!(stored.and_then(Value::as_str), version);
+    }
+}
+
+// SCS-37, SDF-55
+#[test]
+fn a_revision_that_is_deleted_is_gone_before_the_watch_shows_it_and_is_not_deleted_again() {
+    let mut world = world(0);
+    world.edit("log", "/spec/revisionHistoryLimit", &json!(1));
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    let target = WriteTarget::Revisions("log".to_owned());
+    let take = |world: &mut World| {
+        let now = world.now();
+        let write = world.index.due(&target, now)?;
+        world.in_flight.push(InFlight {
+            target: target.clone(),
+            write: write.clone(),
+        });
+        world.carry_out(0, true);
+        Some(write)
+    };
+    assert!(matches!(take(&mut world), Some(Write::CreateRevision(_))));
+    world.deliver_all();
+    assert!(matches!(
+        take(&mut world),
+        Some(Write::DeleteRevision { .. })
+    ));
+    // The watch is late.
+    assert_eq!(take(&mut world), None);
+    let now = world.now();
+    let status = WriteTarget::SetStatus("log".to_owned());
+    match world.index.due(&status, now) {
+        Some(Write::SetStatus { patch, .. }) => {
+            let condition = &patch["status"]["conditions"][0];
+            assert_eq!(condition["reason"], "InForce", "{condition}");
+        }
+        other => panic!("{other:?}"),
+    }
+    world.restart();
+    world.settle();
+    assert_eq!((world.revisions().len(), world.events()), (1, vec![]));
+}
+
+// SDF-1, SCS-39
+#[test]
+fn a_pinned_revision_that_is_missing_is_said_and_one_that_is_there_is_kept() {
+    let mut world = world(0);
+    let first = world.revisions()[0].1.clone();
+    world.edit("log", "/spec/revisionHistoryLimit", &json!(1));
+    let pin = |name: &str| json!({"revision": {"revisionName": name}});
+    world.edit("log", "/spec/injectionStrategy", &pin(&first));
+    for image in ["i:2", "i:3"] {
+        world.edit("log", "/spec/containers/0/image", &json!(image));
+        world.settle();
+    }
+    assert!(world.revisions().iter().any(|(_, name)| *name == first));
+    assert_eq!(world.reason("log").1, "InForce");
+    let snapshot = world.index.take_changed_snapshot().unwrap();
+    assert_eq!(
+        snapshot.sets[0].history.revisions[0].revision.name,
+        first.as_str().into()
+    );
+    world.edit("log", "/spec/injectionStrategy", &pin("log-other"));
+    world.settle();
+    let (status, reason, message) = world.reason("log");
+    assert_eq!((status, reason), ("False", "RevisionMissing"));
+    assert!(message.contains("\"log-other\""), "{message}");
+    assert_eq!(world.revisions().len(), 1);
+}
+
+// SDF-51, SCS-41
+#[test]
+fn a_pod_that_got_the_pinned_revision_though_a_later_one_was_there_stays() {
+    let mut world = world(1);
+    let first = world.revisions()[0].1.clone();
+    let pin = json!({"revision": {"revisionName": first}});
+    world.edit("log", "/spec/injectionStrategy", &pin);
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    world.settle();
+    world.pass(10);
+    world.create_pod(1, true);
+    world.settle();
+    assert_eq!((world.image(0), world.image(1)), ("i:2", "i:1"));
+    assert_eq!(world.counts("log"), [2, 1, 2]);
+    let pod = &world.index.inspect_pod(&pod_name(1))[0];
+    assert_eq!(pod.membership.as_ref().unwrap().hold, Some(&Hold::Pinned));
+    world.edit("log", "/spec/injectionStrategy", &json!({}));
+    world.settle();
+    assert_eq!(world.image(1), "i:2");
+}
+
+// SDF-51, SCS-41
+#[test]
+fn a_pod_that_got_the_pinned_revision_stays_also_when_another_set_upgrades_it() {
+    let mut world = world(0);
+    world.create(&set_key("mesh"), spec("mesh"));
+    world.settle();
+    let first = world.revisions().into_iter().map(|(_, name)| name);
+    let first = first.into_iter().find(|name| name.starts_with("log"));
+    let pin = json!({"revision": {"revisionName": first}});
+    world.edit("log", "/spec/injectionStrategy", &pin);
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    world.settle();
+    world.pass(10);
+    world.create_pod(0, true);
+    world.settle();
+    let images = |world: &World| {
+        let pod = &world.objects[&pod_key(0)]["spec"]["containers"];
+        [0, 1].map(|place| pod[place]["image"].clone())
+    };
+    assert_eq!(images(&world), ["i:1", "i:1"]);
+    world.edit("mesh", "/spec/containers/0/image", &json!("i:3"));
+    world.settle();
+    assert_eq!(images(&world), ["i:1", "i:3"]);
+}
+
+// SDF-48
+#[test]
+fn a_revision_of_a_deleted_set_is_not_taken_for_the_new_ones() {
+    let mut world = world(0);
+    // The garbage collector is late.
+    let revisions = world.keys(WatchedKind::Revision);
+    let stale = world.objects[&revisions[0]].clone();
+    world.delete(&set_key("log"));
+    world.objects.insert(revisions[0].clone(), stale);
+    world.list();
+    world.create(&set_key("log"), spec("log"));
+    world.settle();
+    assert_eq!(world.status("log").get("latestRevision"), None);
+    let events = world.writes.iter();
+    assert_eq!(
+        events
+            .filter(|write| matches!(write, Write::CreateRevision(_)))
+            .count(),
+        0
+    );
+    world.delete(&revisions[0]);
+    world.settle();
+    let name = world.revisions()[0].1.clone();
+    assert_eq!(world.status("log")["latestRevision"], name.as_str());
+    assert_eq!(world.status("log")["collisionCount"], 0);
+}
