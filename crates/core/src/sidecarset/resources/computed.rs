@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use super::expression::{Expression, Operation, Ratio, Value, is_small};
+use super::expression::{Amount, Expression, Operation, Ratio, is_small};
 use super::{Resource, ResourcesPolicy, TargetsMode};
 use crate::workload::JsonObject;
 use crate::workload::object::{inner, text};
@@ -154,12 +154,12 @@ impl ResourcesPolicy {
             .map(|target| resource.limit_of(target))
             .collect();
         let variable = match limits.filter(|limits| !limits.is_empty()) {
-            Some(limits) => self.mode.of(&limits).map(Value::Exactly),
-            None => Some(Value::Unlimited),
+            Some(limits) => self.mode.of(&limits).map(Amount::Exactly),
+            None => Some(Amount::Unlimited),
         };
         let too_large = || Some(ResourceRemark::too_large("limit", resource, expression));
         let value = variable.and_then(|variable| expression.evaluate(variable));
-        let Value::Exactly(value) = value.ok_or_else(too_large)? else {
+        let Amount::Exactly(value) = value.ok_or_else(too_large)? else {
             let mut targets = targets.iter();
             let target = targets.find(|target| resource.limit_of(target).is_none());
             return Err(target.map(|target| ResourceRemark::Unlimited {
@@ -190,10 +190,10 @@ impl ResourcesPolicy {
             .iter()
             .map(|target| resource.request_of(target))
             .collect();
-        let value = self.mode.of(&requests).map(Value::Exactly);
+        let value = self.mode.of(&requests).map(Amount::Exactly);
         let value = value.and_then(|variable| expression.evaluate(variable));
         let units = match value {
-            Some(Value::Exactly(value)) => resource.units(value),
+            Some(Amount::Exactly(value)) => resource.units(value),
             _ => None,
         };
         let Some(units) = units else {

@@ -20,20 +20,20 @@ const MOST: u128 = 10_u128.pow(36);
 pub(super) struct Expression {
     /// As it was written.
     pub(super) text: String,
-    pub(super) node: Node,
+    pub(super) term: Term,
 }
 
 /// A part of an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Node {
+pub(super) enum Term {
     /// A number or a quantity.
     Constant(Ratio),
     /// What the pod's containers have.
     Variable,
     /// Its negative.
-    Negative(Box<Node>),
+    Negative(Box<Term>),
     /// Two parts.
-    Combined(Operation, Box<Node>, Box<Node>),
+    Combined(Operation, Box<Term>, Box<Term>),
 }
 
 /// What is done with two parts.
@@ -49,7 +49,7 @@ pub(super) enum Operation {
 
 /// What an expression is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Value {
+pub(super) enum Amount {
     /// So much.
     Exactly(Ratio),
     /// More than any amount: a limit that there is not.
@@ -60,19 +60,19 @@ pub(super) enum Value {
 
 impl Expression {
     /// What it is for this value of its variable; None if that, or something on the way, is too large.
-    pub(super) fn evaluate(&self, variable: Value) -> Option<Value> {
-        self.node.evaluate(variable)
+    pub(super) fn evaluate(&self, variable: Amount) -> Option<Amount> {
+        self.term.evaluate(variable)
     }
 }
 
-impl Node {
-    pub(super) fn evaluate(&self, variable: Value) -> Option<Value> {
+impl Term {
+    pub(super) fn evaluate(&self, variable: Amount) -> Option<Amount> {
         Some(match self {
-            Self::Constant(value) => Value::Exactly(*value),
+            Self::Constant(value) => Amount::Exactly(*value),
             Self::Variable => variable,
             Self::Negative(part) => match part.evaluate(variable)? {
-                Value::Exactly(value) => Value::Exactly(-value),
-                Value::Unlimited | Value::Undefined => Value::Undefined,
+                Amount::Exactly(value) => Amount::Exactly(-value),
+                Amount::Unlimited | Amount::Undefined => Amount::Undefined,
             },
             Self::Combined(operation, left, right) => {
                 let left = left.evaluate(variable)?;
@@ -93,8 +93,8 @@ impl Node {
 }
 
 impl Operation {
-    fn apply(self, left: Value, right: Value) -> Option<Value> {
-        use Value::{Exactly, Undefined, Unlimited};
+    fn apply(self, left: Amount, right: Amount) -> Option<Amount> {
+        use Amount::{Exactly, Undefined, Unlimited};
         let zero = Ratio::from_integer(0);
         Some(match (self, left, right) {
             (_, Exactly(left), Exactly(right)) => Exactly(self.of_numbers(left, right)?),

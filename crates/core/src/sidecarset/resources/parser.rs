@@ -12,7 +12,7 @@
 //! unit (`10x` is 0 there), and whatever would be an error for each pod. A number beside a quantity is one in the unit of
 //! the resource, as in a pod: `cpu - 4` is about four processors.
 
-use super::expression::{Expression, Node, Operation, Ratio, Value, exactly, is_small};
+use super::expression::{Amount, Expression, Operation, Ratio, Term, exactly, is_small};
 use crate::workload::quantity::Quantity;
 
 /// How deep an expression may nest. A parser that calls itself needs a bound.
@@ -63,7 +63,7 @@ enum Token<'a> {
 }
 
 /// A part that was parsed, and what it is.
-type Part = (Node, Dimension);
+type Part = (Term, Dimension);
 
 /// Parses an expression of a variable of this name.
 pub(super) fn parse(text: &str, variable: &str) -> Result<Expression, NotAnExpression> {
@@ -76,18 +76,18 @@ pub(super) fn parse(text: &str, variable: &str) -> Result<Expression, NotAnExpre
         at: 0,
     };
     parser.advance()?;
-    let (node, _) = parser.expression()?;
+    let (term, _) = parser.expression()?;
     parser.expect(Token::End, "an operator")?;
-    if !node.has_variable() {
-        match node.evaluate(Value::Undefined) {
-            Some(Value::Exactly(value)) if *value.numer() >= 0 => {}
+    if !term.has_variable() {
+        match term.evaluate(Amount::Undefined) {
+            Some(Amount::Exactly(value)) if *value.numer() >= 0 => {}
             Some(_) => return Err(NotAnExpression::Negative),
             None => return Err(NotAnExpression::TooLarge),
         }
     }
     Ok(Expression {
         text: text.to_owned(),
-        node,
+        term,
     })
 }
 
@@ -188,7 +188,7 @@ impl<'a> Parser<'a> {
         let part = match self.next {
             Token::Constant(value, dimension) => {
                 self.advance()?;
-                (Node::Constant(value), dimension)
+                (Term::Constant(value), dimension)
             }
             Token::Name(name) => self.named(name)?,
             Token::Symbol('(') => {
@@ -199,8 +199,8 @@ impl<'a> Parser<'a> {
             }
             Token::Symbol('-') => {
                 self.advance()?;
-                let (node, dimension) = self.factor()?;
-                (Node::Negative(Box::new(node)), dimension)
+                let (term, dimension) = self.factor()?;
+                (Term::Negative(Box::new(term)), dimension)
             }
             _ => return Err(self.unexpected("a number, a quantity, a name or '('")),
         };
@@ -215,7 +215,7 @@ impl<'a> Parser<'a> {
             "min" => Operation::Min,
             variable if variable == self.variable => {
                 self.advance()?;
-                return Ok((Node::Variable, Dimension::Quantity));
+                return Ok((Term::Variable, Dimension::Quantity));
             }
             _ => {
                 return Err(NotAnExpression::Name {
@@ -240,8 +240,8 @@ fn combine(operation: Operation, left: Part, right: Part) -> Result<Part, NotAnE
     match (operation, quantities) {
         (Operation::Multiply, [true, true]) => return Err(NotAnExpression::ProductOfQuantities),
         (Operation::Divide, [_, true]) => return Err(NotAnExpression::DivisionByQuantity),
-        (Operation::Divide, [_, false]) => match right.evaluate(Value::Undefined) {
-            Some(Value::Exactly(value)) if *value.numer() == 0 => {
+        (Operation::Divide, [_, false]) => match right.evaluate(Amount::Undefined) {
+            Some(Amount::Exactly(value)) if *value.numer() == 0 => {
                 return Err(NotAnExpression::DivisionByZero);
             }
             Some(_) => {}
@@ -254,8 +254,8 @@ fn combine(operation: Operation, left: Part, right: Part) -> Result<Part, NotAnE
     } else {
         Dimension::Number
     };
-    let node = Node::Combined(operation, Box::new(left), Box::new(right));
-    Ok((node, dimension))
+    let term = Term::Combined(operation, Box::new(left), Box::new(right));
+    Ok((term, dimension))
 }
 
 /// Where the number at the beginning of a text ends, with its exponent and whatever stands right behind it.

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::json;
 
-use super::expression::{Ratio, Value, exactly};
+use super::expression::{Amount, Ratio, exactly};
 use super::parser::NotAnExpression;
 use super::*;
 use crate::cluster::Invalid;
@@ -18,15 +18,15 @@ fn quantity(text: &str) -> Ratio {
 fn evaluate(resource: Resource, expression: &str, own: &str) -> String {
     let parsed = parser::parse(expression, resource.name()).unwrap();
     let variable = match own {
-        "none" => Value::Unlimited,
-        own => Value::Exactly(quantity(own)),
+        "none" => Amount::Unlimited,
+        own => Amount::Exactly(quantity(own)),
     };
     match parsed.evaluate(variable) {
-        Some(Value::Exactly(value)) => resource.units(value).map_or_else(
+        Some(Amount::Exactly(value)) => resource.units(value).map_or_else(
             || "too large".to_owned(),
             |units| resource.quantity(units).to_string(),
         ),
-        Some(Value::Unlimited | Value::Undefined) => "none".to_owned(),
+        Some(Amount::Unlimited | Amount::Undefined) => "none".to_owned(),
         None => "too large".to_owned(),
     }
 }
@@ -556,10 +556,10 @@ proptest! {
         own in 0..100_000_i128,
     ) {
         let text = expression.print();
-        let variable = Value::Exactly(Ratio::new(own, 1000));
+        let variable = Amount::Exactly(Ratio::new(own, 1000));
         match (parser::parse(&text, "cpu"), expression.naive(own)) {
             (Ok(parsed), Some((numerator, denominator))) => {
-                let expected = Value::Exactly(Ratio::new(numerator, denominator));
+                let expected = Amount::Exactly(Ratio::new(numerator, denominator));
                 prop_assert_eq!(parsed.evaluate(variable), Some(expected), "{}", text);
             }
             (Err(NotAnExpression::Negative), Some((numerator, _))) => {
@@ -585,17 +585,17 @@ proptest! {
         let Ok(parsed) = parser::parse(&expression.print(), "cpu") else {
             return Ok(());
         };
-        let large = |own: i128| parsed.evaluate(Value::Exactly(Ratio::from_integer(own)));
-        let [Some(Value::Exactly(one)), Some(Value::Exactly(other))] =
+        let large = |own: i128| parsed.evaluate(Amount::Exactly(Ratio::from_integer(own)));
+        let [Some(Amount::Exactly(one)), Some(Amount::Exactly(other))] =
             [large(10_i128.pow(12)), large(10_i128.pow(13))]
         else {
             return Ok(());
         };
-        match parsed.evaluate(Value::Unlimited) {
-            Some(Value::Exactly(value)) => {
+        match parsed.evaluate(Amount::Unlimited) {
+            Some(Amount::Exactly(value)) => {
                 prop_assert_eq!((one, other), (value, value), "{}", parsed.text);
             }
-            Some(Value::Unlimited) => prop_assert!(one < other, "{}", parsed.text),
+            Some(Amount::Unlimited) => prop_assert!(one < other, "{}", parsed.text),
             _ => {}
         }
     }
@@ -603,8 +603,8 @@ proptest! {
     #[test]
     fn any_text_is_an_expression_or_refused(text in "[-+*/(),.%0-9eEmkKMGi cpumaxin@ü]{0,24}") {
         if let Ok(parsed) = parser::parse(&text, "cpu") {
-            for variable in [Value::Unlimited, Value::Exactly(quantity("1P"))] {
-                if let Some(Value::Exactly(value)) = parsed.evaluate(variable) {
+            for variable in [Amount::Unlimited, Amount::Exactly(quantity("1P"))] {
+                if let Some(Amount::Exactly(value)) = parsed.evaluate(variable) {
                     let _ = (Resource::Cpu.units(value), Resource::Memory.units(value));
                 }
             }
