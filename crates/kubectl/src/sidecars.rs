@@ -26,25 +26,17 @@ use crate::text::{self, Lines};
 const FEW_SETS: usize = 3;
 
 /// What a pod has to do with sets.
-#[derive(Debug, Serialize)]
-pub(crate) struct ExplainedSidecars {
-    #[serde(rename = "sidecarSets")]
-    sets: Vec<SetExplanation>,
-    /// Whether the manager acts on no set.
-    #[serde(
-        rename = "sidecarSetGateOff",
-        skip_serializing_if = "std::ops::Not::not"
-    )]
-    is_gate_off: bool,
-    #[serde(rename = "sidecarSetsUnread", skip_serializing_if = "Vec::is_empty")]
-    unread: Vec<String>,
-}
+pub(crate) type ExplainedSidecars = Sidecars<SetExplanation>;
 
 /// What the pods of a workload or a selector have to do with sets.
+pub(crate) type GroupedSidecars = Sidecars<PodsBySet>;
+
+/// What each set does to a pod, or to several.
 #[derive(Debug, Serialize)]
-pub(crate) struct GroupedSidecars {
+pub(crate) struct Sidecars<T> {
     #[serde(rename = "sidecarSets")]
-    sets: Vec<PodsBySet>,
+    sets: Vec<T>,
+    /// Whether the manager acts on no set.
     #[serde(
         rename = "sidecarSetGateOff",
         skip_serializing_if = "std::ops::Not::not"
@@ -71,12 +63,7 @@ pub(crate) async fn read(
     let explained = read_pods(reader, slice::from_ref(name), pod, now).await?;
     let sets = explained.pods.into_iter().next();
     let sets = sets.map_or_else(Vec::new, |(_, sets)| sets);
-    let is_nothing = sets.is_empty() && explained.unread.is_empty();
-    (!is_nothing).then_some(ExplainedSidecars {
-        sets,
-        is_gate_off: explained.is_gate_off,
-        unread: explained.unread,
-    })
+    Sidecars::new(sets, explained.is_gate_off, explained.unread)
 }
 
 /// The same of the pods of a selection; takes out of the explanations of those that a set concerns that no marker is for
@@ -97,12 +84,7 @@ pub(crate) async fn read_group(
     }
     let explained_pods = explained.pods.iter();
     let sets = group_by_set(explained_pods.map(|(name, sets)| (name, sets.as_slice())));
-    let is_nothing = sets.is_empty() && explained.unread.is_empty();
-    (!is_nothing).then_some(GroupedSidecars {
-        sets,
-        is_gate_off: explained.is_gate_off,
-        unread: explained.unread,
-    })
+    Sidecars::new(sets, explained.is_gate_off, explained.unread)
 }
 
 fn name_of(pod: &Explanation) -> ObjectName {
@@ -208,6 +190,34 @@ async fn explain_pods(
     }
 }
 
+impl<T> Sidecars<T> {
+    /// None if there is nothing to tell.
+    fn new(sets: Vec<T>, is_gate_off: bool, unread: Vec<String>) -> Option<Self> {
+        let is_nothing = sets.is_empty() && unread.is_empty();
+        (!is_nothing).then_some(Self {
+            sets,
+            is_gate_off,
+            unread,
+        })
+    }
+
+    /// The lines that `add` makes of the sets, between those that are the same for every question.
+    fn text_of(&self, add: impl FnOnce(&mut Lines)) -> String {
+        let mut lines = Lines::default();
+        lines.heading("SidecarSets");
+        if self.is_gate_off {
+            lines.add(format_args!(
+                "  {WAITING}the manager acts on none of them{WAITING:#}: its gate SidecarSetGate is off"
+            ));
+        }
+        add(&mut lines);
+        for why in &self.unread {
+            lines.add(format_args!("  not read: {why}"));
+        }
+        lines.0
+    }
+}
+
 impl ExplainedSidecars {
     /// Takes out of the explanation of a pod that a set concerns that no marker is for it.
     pub(crate) fn without_markers(&self, pod: &mut Explanation) {
@@ -217,62 +227,50 @@ impl ExplainedSidecars {
     }
 
     pub(crate) fn text(&self, with_all: bool) -> String {
-        let mut lines = Lines::default();
         let (told, others): (Vec<_>, Vec<_>) =
             self.sets.iter().partition(|set| set.concerns_the_pod());
-        add_heading(&mut lines, self.is_gate_off);
-        for set in &told {
-            explain_set(&mut lines, set);
-        }
-        if with_all || others.len() <= FEW_SETS {
-            for set in &others {
-                explain_set(&mut lines, set);
+        self.text_of(|lines| {
+            for set in &told {
+                explain_set(lines, set);
             }
-        } else {
-            let names: Vec<_> = others.iter().map(|set| set.set.clone()).collect();
-            let names = text::names(&names, false);
-            lines.add(format_args!("  not selected by {names}"));
-        }
-        for why in &self.unread {
-            lines.add(format_args!("  not read: {why}"));
-        }
-        lines.0
+            if with_all || others.len() <= FEW_SETS {
+                for set in &others {
+                    explain_set(lines, set);
+                }
+            } else {
+                let names: Vec<_> = others.iter().map(|set| set.set.clone()).collect();
+                let names = text::names(&names, false);
+                lines.add(format_args!("  not selected by {names}"));
+            }
+        })
     }
 }
 
 impl GroupedSidecars {
     pub(crate) fn text(&self, with_all_names: bool) -> String {
-        let mut lines = Lines::default();
-        add_heading(&mut lines, self.is_gate_off);
-        for set in &self.sets {
-            let count = |groups: &mut dyn Iterator<Item = &SetPodGroup>| -> usize {
-                groups.map(|group| group.pods.len()).sum()
-            };
-            let all = count(&mut set.groups.iter());
-            let is_well = |group: &&SetPodGroup| group.causes.is_empty();
-            let well = count(&mut set.groups.iter().filter(is_well));
-            let style = if well == all { GOOD } else { BAD };
-            lines.add(format_args!(
-                "  {HEADING}{}{HEADING:#}: {style}{well} of {all} pods{style:#} are as the set says",
-                set.set
-            ));
-            for group in set.groups.iter().filter(|group| !is_well(group)) {
-                add_group(&mut lines, group, with_all_names);
+        self.text_of(|lines| {
+            for set in &self.sets {
+                add_set(lines, set, with_all_names);
             }
-        }
-        for why in &self.unread {
-            lines.add(format_args!("  not read: {why}"));
-        }
-        lines.0
+        })
     }
 }
 
-fn add_heading(lines: &mut Lines, is_gate_off: bool) {
-    lines.heading("SidecarSets");
-    if is_gate_off {
-        lines.add(format_args!(
-            "  {WAITING}the manager acts on none of them{WAITING:#}: its gate SidecarSetGate is off"
-        ));
+/// A set, and its pods by what keeps them from being as it says.
+fn add_set(lines: &mut Lines, set: &PodsBySet, with_all_names: bool) {
+    let count = |groups: &mut dyn Iterator<Item = &SetPodGroup>| -> usize {
+        groups.map(|group| group.pods.len()).sum()
+    };
+    let all = count(&mut set.groups.iter());
+    let is_well = |group: &&SetPodGroup| group.causes.is_empty();
+    let well = count(&mut set.groups.iter().filter(is_well));
+    let style = if well == all { GOOD } else { BAD };
+    lines.add(format_args!(
+        "  {HEADING}{}{HEADING:#}: {style}{well} of {all} pods{style:#} are as the set says",
+        set.set
+    ));
+    for group in set.groups.iter().filter(|group| !is_well(group)) {
+        add_group(lines, group, with_all_names);
     }
 }
 
