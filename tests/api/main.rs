@@ -38,7 +38,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use kube::Client;
+use kube::api::ListParams;
+use kube::{Api, Client};
+use leadsman_api::{SIDECAR_SET_CRD, SidecarSet};
 use leadsman_testkit::ControlPlane;
 use leadsman_testkit::leadsman;
 use leadsman_testkit::leadsman::MANAGER as USER;
@@ -47,6 +49,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::sync::Mutex;
+
+/// The flag that switches `SidecarSet` on.
+const SIDECAR_SET_GATE: &str = "--feature-gates=SidecarSetGate=true";
 
 /// A control plane with leadsman's manifests and one manager.
 struct Installation {
@@ -83,6 +88,26 @@ impl Installation {
     async fn grant_webhooks(&self) -> Result<()> {
         let gate = "--feature-gates=EnablePodProbeMarkerOnServerless=true";
         self.apply_manifests(&[gate, "--only=access"], &[]).await
+    }
+
+    /// Installs the CRD of `SidecarSet`, which the manifests leave out without its gate, and waits until it is served.
+    async fn install_sidecar_set_crd(&self) -> Result<()> {
+        let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
+        let crd = SIDECAR_SET_CRD.as_bytes();
+        self.plane.kubectl_with(&apply, crd).await?;
+        let sets: Api<SidecarSet> = Api::all(self.client.clone());
+        wait_for_answer("SidecarSets are served", || async {
+            let list = sets.list(&ListParams::default().limit(1)).await;
+            Ok(list.ok().map(drop))
+        })
+        .await
+    }
+
+    /// The same, and gives the manager the rights that come with the gate.
+    async fn allow_sidecar_sets(&self) -> Result<()> {
+        self.install_sidecar_set_crd().await?;
+        let access = [SIDECAR_SET_GATE, "--only=access"];
+        self.apply_manifests(&access, &["--force-conflicts"]).await
     }
 
     /// A kubeconfig of the account that the chart's hook runs `leadsman preflight` as, with its rights.

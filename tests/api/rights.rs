@@ -21,7 +21,7 @@ use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
-use leadsman_api::{NodePodProbe, SIDECAR_SET_CRD};
+use leadsman_api::NodePodProbe;
 use leadsman_cri::fake::Fake;
 use leadsman_testkit::audit::Mark;
 use leadsman_testkit::leadsman;
@@ -139,9 +139,7 @@ impl Bench {
     async fn raise() -> Result<Self> {
         let installation = Installation::raise_idle().await?;
         installation.grant_webhooks().await?;
-        let apply = ["apply", "--server-side", "-f", "-"];
-        let crd = SIDECAR_SET_CRD.as_bytes();
-        installation.plane.kubectl_with(&apply, crd).await?;
+        installation.install_sidecar_set_crd().await?;
         let client = installation.client.clone();
         Ok(Self {
             occasions: Occasions::new(&client).await?,

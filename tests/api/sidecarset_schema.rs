@@ -29,14 +29,6 @@ const CRD: &str = "sidecarsets.apps.kruise.io";
 /// How many generated sets are asked about.
 const GENERATED: usize = 1000;
 
-/// Installs the CRD, which the manifests leave out without its gate, and waits until it is served.
-async fn install(installation: &Installation) -> Result<()> {
-    let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
-    let crd = leadsman_api::SIDECAR_SET_CRD.as_bytes();
-    installation.plane.kubectl_with(&apply, crd).await?;
-    wait_until_served(&installation.client).await
-}
-
 async fn wait_until_served(client: &Client) -> Result<()> {
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     let established = await_condition(crds, CRD, conditions::is_crd_established());
@@ -162,7 +154,7 @@ fn is_related(one: &str, other: &str) -> bool {
 pub(crate) async fn generated_sets_get_one_verdict_from_both(
     installation: Arc<Installation>,
 ) -> Result<()> {
-    install(&installation).await?;
+    installation.install_sidecar_set_crd().await?;
     let seed = seed()?;
     let all = samples().into_iter().chain(mutations(seed).take(GENERATED));
     let answers = futures::stream::iter(all)
@@ -203,7 +195,7 @@ pub(crate) async fn generated_sets_get_one_verdict_from_both(
 pub(crate) async fn what_the_api_server_fills_in_changes_no_hash(
     installation: Arc<Installation>,
 ) -> Result<()> {
-    install(&installation).await?;
+    installation.install_sidecar_set_crd().await?;
     let mut compared = 0;
     for set in samples() {
         let (Some(Ok(sent)), Ok(stored)) = (parse(&set), ask(&installation.client, &set).await?)
@@ -231,7 +223,7 @@ pub(crate) async fn what_the_api_server_fills_in_changes_no_hash(
 pub(crate) async fn either_version_keeps_what_the_other_has(
     installation: Arc<Installation>,
 ) -> Result<()> {
-    install(&installation).await?;
+    installation.install_sidecar_set_crd().await?;
     let mut set = fullest();
     set["metadata"]["name"] = json!("either-version");
     set["spec"]["namespace"] = json!("shop");
@@ -274,7 +266,7 @@ pub(crate) async fn either_version_keeps_what_the_other_has(
 /// No manager acts on sets here, so a set is written and paused without one.
 // SCS-61, SCS-75, SDF-23, SDF-54
 pub(crate) async fn what_a_set_must_keep_is_kept(installation: Arc<Installation>) -> Result<()> {
-    install(&installation).await?;
+    installation.install_sidecar_set_crd().await?;
     let sets = sets(&installation.client, "v1beta1");
     let mut set = fullest();
     set["metadata"]["name"] = json!("must-keep");
@@ -314,7 +306,7 @@ pub(crate) async fn what_a_set_must_keep_is_kept(installation: Arc<Installation>
 pub(crate) async fn all_errors_of_a_set_come_in_one_answer(
     installation: Arc<Installation>,
 ) -> Result<()> {
-    install(&installation).await?;
+    installation.install_sidecar_set_crd().await?;
     let mut set = smallest();
     set["spec"]["selector"] = json!({});
     set["spec"]["customVersion"] = json!("a/b");
@@ -414,7 +406,7 @@ pub(crate) async fn the_crd_goes_over_that_of_openkruise_and_back(
     let told = from_1_9(&installation, &crds).await;
     remove(&crds).await?;
     told.context("from 1.9 on")?;
-    install(&installation).await
+    installation.install_sidecar_set_crd().await
 }
 
 async fn remove(crds: &Api<CustomResourceDefinition>) -> Result<()> {
@@ -459,7 +451,7 @@ async fn before_1_9(
 ) -> Result<()> {
     let theirs = theirs(&["v1alpha1"], None);
     begin_with(installation, crds, &theirs, "v1alpha1").await?;
-    install(installation).await?;
+    installation.install_sidecar_set_crd().await?;
     let edit = Patch::Merge(json!({"metadata": {"labels": {"a": "b"}}}));
     let newer = sets(&installation.client, "v1beta1");
     wait_for_answer("the set in the other version", || async {
@@ -480,7 +472,8 @@ async fn from_1_9(installation: &Installation, crds: &Api<CustomResourceDefiniti
     let conversion = json!({"strategy": "Webhook", "webhook": webhook});
     let theirs = theirs(&["v1alpha1", "v1beta1"], Some(conversion));
     begin_with(installation, crds, &theirs, "v1beta1").await?;
-    let refused = install(installation)
+    let refused = installation
+        .install_sidecar_set_crd()
         .await
         .err()
         .context("it was applied")?;
@@ -491,7 +484,7 @@ async fn from_1_9(installation: &Installation, crds: &Api<CustomResourceDefiniti
     let patch = r#"--patch={"spec":{"conversion":{"strategy":"None","webhook":null}}}"#;
     let patch = ["patch", "crd", CRD, "--type=merge", patch];
     installation.plane.kubectl(&patch).await?;
-    install(installation).await?;
+    installation.install_sidecar_set_crd().await?;
     let older = sets(&installation.client, "v1alpha1");
     wait_for_answer("the set without a conversion", || async {
         Ok(older.get("log-agent").await.ok())

@@ -10,10 +10,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{LimitRange, Namespace, Pod};
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use leadsman_admission::CONFIGURATION;
-use leadsman_api::{SIDECAR_SET_CRD, SidecarSet};
+use leadsman_api::SidecarSet;
 use leadsman_testkit::leadsman;
 use leadsman_testkit::ports::free_addresses;
 use leadsman_tests::scene::merge;
@@ -27,6 +27,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
+use crate::SIDECAR_SET_GATE;
 use crate::stage::PLACES;
 use crate::webhook::rotate_certificate;
 use crate::{Installation, get};
@@ -51,7 +52,7 @@ pub(crate) struct Injecting {
 /// The flags of a manager that listens on one address, and has the API server call another.
 fn flags(listens: SocketAddr, called: SocketAddr) -> [String; 5] {
     [
-        "--feature-gates=SidecarSetGate=true".to_owned(),
+        SIDECAR_SET_GATE.to_owned(),
         "--webhook-bind-address".to_owned(),
         listens.to_string(),
         "--webhook-url".to_owned(),
@@ -71,18 +72,7 @@ impl Injecting {
         let place = PLACES.acquire().await?;
         let installation = Installation::raise_idle().await?;
         installation.grant_webhooks().await?;
-        let apply = ["apply", "--server-side", "-f", "-"];
-        let crd = SIDECAR_SET_CRD.as_bytes();
-        installation.plane.kubectl_with(&apply, crd).await?;
-        let gate = "--feature-gates=SidecarSetGate=true";
-        installation
-            .apply_manifests(&[gate, "--only=access"], &["--force-conflicts"])
-            .await?;
-        let sets: Api<SidecarSet> = Api::all(installation.client.clone());
-        wait_for_answer("SidecarSets are served", || async {
-            Ok(sets.list(&ListParams::default()).await.ok().map(drop))
-        })
-        .await?;
+        installation.allow_sidecar_sets().await?;
         Ok(Self {
             installation,
             flags,

@@ -18,7 +18,7 @@ use leadsman_admission::{
     Admission, AdmissionRequest, Args, CONFIGURATION, Cause, Mutation, OWNER, PatchOperation,
     Reviewer, SECRET, VALIDATING_OWNER, Validation, Webhook, WebhookCalls, WebhookSpec,
 };
-use leadsman_api::{GROUP, SIDECAR_SET_CRD, SidecarSet};
+use leadsman_api::{GROUP, SidecarSet};
 use leadsman_lease::Leadership;
 use leadsman_process::traces::Tracer;
 use leadsman_process::{ApiServer, Component, Metrics, Process, Readiness, client, clock};
@@ -206,13 +206,7 @@ fn creation_of(group: &str, version: &str, resource: &str) -> WebhookCalls {
 async fn raise() -> Result<Installation> {
     let installation = Installation::raise_idle().await?;
     installation.grant_webhooks().await?;
-    let apply = ["apply", "--server-side", "-f", "-"];
-    let crd = SIDECAR_SET_CRD.as_bytes();
-    installation.plane.kubectl_with(&apply, crd).await?;
-    let gate = "--feature-gates=SidecarSetGate=true";
-    installation
-        .apply_manifests(&[gate, "--only=access"], &["--force-conflicts"])
-        .await?;
+    installation.allow_sidecar_sets().await?;
     let namespace = serde_json::from_value(json!({"metadata": {"name": "pods"}}))?;
     let namespaces: Api<Namespace> = Api::all(installation.client.clone());
     namespaces

@@ -109,8 +109,13 @@ impl Drop for Set<'_> {
 
 /// Makes so many pods, and waits until they are ready.
 async fn pods(room: &Room, names: &[&str]) -> Result<()> {
+    pods_with(room, names, &json!({})).await
+}
+
+/// The same, with this in their manifests.
+async fn pods_with(room: &Room, names: &[&str], changes: &Value) -> Result<()> {
     for name in names {
-        let pod = serde_json::from_value(room.manifest(name, json!({})))?;
+        let pod = serde_json::from_value(room.manifest(name, changes.clone()))?;
         room.scene
             .pods()
             .create(&PostParams::default(), &pod)

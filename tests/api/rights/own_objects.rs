@@ -9,7 +9,7 @@ use k8s_openapi::api::apps::v1::ControllerRevision;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Error};
 use leadsman_admission::CONFIGURATION;
-use leadsman_api::{SIDECAR_SET_CRD, SidecarSet};
+use leadsman_api::SidecarSet;
 use leadsman_testkit::leadsman::{MANAGER, NAMESPACE};
 use leadsman_tests::wait_for_answer;
 use serde::de::DeserializeOwned;
@@ -21,13 +21,7 @@ use crate::Installation;
 const SET: &str = "bound";
 
 pub(super) async fn check_writes_of_own_objects(installation: &Installation) -> Result<()> {
-    let apply = ["apply", "--server-side", "-f", "-"];
-    let crd = SIDECAR_SET_CRD.as_bytes();
-    installation.plane.kubectl_with(&apply, crd).await?;
-    let gate = "--feature-gates=SidecarSetGate=true";
-    installation
-        .apply_manifests(&[gate, "--only=access"], &["--force-conflicts"])
-        .await?;
+    installation.allow_sidecar_sets().await?;
     let kubeconfig = installation
         .plane
         .kubeconfig_for(MANAGER, &["system:serviceaccounts"])?;

@@ -8,7 +8,7 @@ use leadsman_testkit::leadsman::MANAGER;
 use leadsman_tests::{Scene, wait_for_answer};
 use serde_json::{Value, json};
 
-use crate::Installation;
+use crate::{Installation, SIDECAR_SET_GATE};
 
 /// What `SidecarSet`s ask for.
 fn allowed() -> Vec<Value> {
@@ -73,9 +73,8 @@ fn refused() -> Vec<(Value, &'static str)> {
 }
 
 pub(super) async fn check_patches_of_pods(installation: &Installation) -> Result<()> {
-    let gate = "--feature-gates=SidecarSetGate=true";
     installation
-        .apply_manifests(&[gate, "--only=access"], &["--force-conflicts"])
+        .apply_manifests(&[SIDECAR_SET_GATE, "--only=access"], &["--force-conflicts"])
         .await?;
     let scene = Scene::new(&installation.client, "patched-pods").await?;
     let injected = json!([{"name": "IS_INJECTED", "value": "true"}]);

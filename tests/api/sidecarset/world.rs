@@ -10,7 +10,7 @@ use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
-use leadsman_api::{SIDECAR_SET_CRD, SidecarSet};
+use leadsman_api::SidecarSet;
 use leadsman_core::sidecarset::metadata::Whitelist;
 use leadsman_core::sidecarset::render::{Injection, RenderOptions, inject};
 use leadsman_core::sidecarset::set::SidecarSet as ParsedSet;
@@ -18,12 +18,12 @@ use leadsman_testkit::FakeKubelet;
 use leadsman_testkit::leadsman::NAMESPACE;
 use leadsman_testkit::ports::free_addresses;
 use leadsman_tests::scene::merge;
-use leadsman_tests::{Scene, wait_for_answer, wait_for_object};
+use leadsman_tests::{Scene, wait_for_object};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, SemaphorePermit};
 
-use crate::Installation;
 use crate::stage::PLACES;
+use crate::{Installation, SIDECAR_SET_GATE};
 
 /// How long a container takes to start again.
 const RESTART: Duration = Duration::from_millis(50);
@@ -41,27 +41,12 @@ impl World {
     pub(super) async fn raise() -> Result<Self> {
         let place = PLACES.acquire().await?;
         let installation = Installation::raise_idle().await?;
-        let gate = "--feature-gates=SidecarSetGate=true";
-        let apply = ["apply", "--server-side", "-f", "-"];
-        let crd = SIDECAR_SET_CRD.as_bytes();
-        installation.plane.kubectl_with(&apply, crd).await?;
-        installation
-            .apply_manifests(&[gate, "--only=access"], &["--force-conflicts"])
-            .await?;
-        let sets: Api<SidecarSet> = Api::all(installation.client.clone());
-        wait_for_answer("SidecarSets are served", || async {
-            Ok(sets
-                .list(&ListParams::default().limit(1))
-                .await
-                .ok()
-                .map(drop))
-        })
-        .await?;
+        installation.allow_sidecar_sets().await?;
         let [free] = free_addresses()?;
         let world = Self {
             installation,
             flags: [
-                gate.to_owned(),
+                SIDECAR_SET_GATE.to_owned(),
                 "--webhook-bind-address".to_owned(),
                 free.to_string(),
                 "--webhook-url".to_owned(),

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Event;
-use kube::api::{ListParams, PostParams};
+use kube::api::ListParams;
 use leadsman_tests::{wait_for_answer, wait_for_object};
 
 use super::{
     Api, Cluster, History, MAIN, Pod, Room, Set, Value, condition, containers, image, json,
-    release_that_answers, restarts, sidecar, status_of, target, wait_until_ready,
+    pods_with, release_that_answers, restarts, sidecar, status_of, target,
 };
 
 /// The two containers of the sidecar.
@@ -36,18 +36,8 @@ async fn create_pods(room: &Room, names: &[&str]) -> Result<()> {
         "http://127.0.0.1:7000/slow?ms=200",
     );
     main["args"] = json!(["load", quick, quick, slow]);
-    for name in names {
-        let pod = room.manifest(name, json!({"spec": {"containers": [main]}}));
-        let pod = serde_json::from_value(pod)?;
-        room.scene
-            .pods()
-            .create(&PostParams::default(), &pod)
-            .await?;
-    }
-    for name in names {
-        wait_until_ready(room, name).await?;
-    }
-    Ok(())
+    let changes = json!({"spec": {"containers": [main]}});
+    pods_with(room, names, &changes).await
 }
 
 /// How often the application of a pod got which answer. Fails if a request did.
