@@ -12,6 +12,9 @@ use crate::sidecarset::event::WriteTarget;
 /// When a refused write is tried again: the cause may have been a webhook, a quota or a policy, and no watch shows that it
 /// is over.
 pub(super) const KEPT: Duration = Duration::from_mins(5);
+/// Refusals that are kept of a target: more than a pod has sets. Others are of what was wanted before an edit, and whoever
+/// may edit a pod could make any number of them.
+const MOST: usize = 64;
 
 /// What a write is to achieve, without its times and versions. Two writes of a target with the same purpose are refused
 /// for the same reason.
@@ -70,6 +73,9 @@ impl Refusals {
         let refused = self.refused.entry(target.clone()).or_default();
         refused.retain(|known| known.purpose != purpose && known.until > now);
         refused.push(refusal);
+        if refused.len() > MOST {
+            refused.remove(0);
+        }
     }
 
     /// Why writes of this purpose are refused, if they are.
@@ -100,5 +106,23 @@ impl Refusals {
                 self.refused.remove(target);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_refusals_of_a_target_are_kept_than_there_is_room_for() {
+        let target = WriteTarget::SetStatus("log".into());
+        let (mut refusals, mut timers) = (Refusals::default(), Timers::default());
+        for what in 0..=MOST {
+            let refused = (Purpose::of(what), "no");
+            refusals.insert(&target, refused, Duration::ZERO, &mut timers);
+        }
+        let is_kept = |what: usize| refusals.reason(&target, Purpose::of(what)).is_some();
+        assert!(!is_kept(0));
+        assert!((1..=MOST).all(is_kept));
     }
 }
